@@ -1,0 +1,63 @@
+# Everything a contributor runs. The first target that needs it sets up .venv; after that, set-up costs nothing.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+PIP := $(BIN)/python -m pip -qq
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: help run test test-all check bench wheel lock clean
+.DEFAULT_GOAL := help
+
+help:            ## this list
+	@grep -E '^[a-z-]+: .*##' Makefile | sed -E 's/^([a-z-]+):[^#]*## */  make \1	/' | expand -t 18
+
+run: $(READY)    ## the main job: every head of the bundled model, named
+	@$(BIN)/manyheads look
+
+test: $(READY)   ## the tests, but for the slow ones
+	@$(BIN)/pytest -q
+
+test-all: $(READY) ## all the tests
+	@$(BIN)/pytest -q -m ""
+
+check: $(READY)  ## style, types, and who may import whom
+	@$(BIN)/ruff check --quiet . && echo "ruff check: clean"
+	@$(BIN)/ruff format --check --quiet --diff . && echo "ruff format: clean"
+	@$(BIN)/pyright
+	@$(BIN)/lint-imports --no-logo
+	@$(BIN)/python -m pip check
+
+bench: $(READY)  ## speed and memory, peers side by side in one run
+	@$(BIN)/python -m benchmarks.run
+
+wheel: $(READY)  ## dist/: a wheel and a source archive
+	@rm -rf dist && $(BIN)/python -m build --no-isolation --outdir dist
+
+# A fresh environment from pyproject.toml's ranges, written down. torch and what only torch brings are left out.
+lock:            ## requirements.lock anew
+	@rm -rf build/lock && $(PYTHON) -m venv build/lock
+	@build/lock/bin/python -m pip -qq install torch==2.13.0
+	@build/lock/bin/python -m pip -qq install '.[minilm,bench,dev]'
+	@grep '^#' requirements.lock > build/lock.txt
+	@build/lock/bin/python -m pip freeze --exclude manyheads | grep -viE '^(torch|triton|nvidia|cuda)' >> build/lock.txt
+	@mv build/lock.txt requirements.lock && rm -rf build && echo "requirements.lock: written"
+
+clean:           ## remove what make made: .venv, dist, caches
+	@rm -rf $(VENV) build dist .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	@find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# torch goes first and alone: a looser request may pull gigabytes of CUDA packages. Then exactly what the lock says, then
+# the package itself, built by the locked hatchling. The stamp comes last, so an interrupted set-up is taken up again.
+$(READY): pyproject.toml requirements.lock Makefile
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "manyheads needs Python 3.11 or newer; say which: make PYTHON=python3.12 ..." >&2; exit 2; }
+	@echo "setting up $(VENV) (the first time: some minutes, 2 GB)" >&2; begun=$$(date +%s); \
+	  took() { echo "  $$1: $$(($$(date +%s) - since)) s" >&2; since=$$(date +%s); }; since=$$begun; \
+	  $(PYTHON) -m venv $(VENV) \
+	  && $(PIP) install torch==2.13.0 && took "torch 2.13.0, first and alone" \
+	  && $(PIP) install -r requirements.lock && took "the rest, as locked" \
+	  && $(PIP) install --no-build-isolation --no-deps -e . && took "manyheads itself" \
+	  && touch $@ && echo "set up in $$(($$(date +%s) - begun)) s" >&2

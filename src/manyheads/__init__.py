@@ -1,0 +1,101 @@
+"""manyheads: what every attention head of a transformer does, what it is worth, and what it costs.
+
+This is the front door. Names load their module when they are first used (PEP 562), so importing the package takes
+milliseconds and brings neither torch nor NumPy. A new public name takes a row in `_MODULE_OF`, a line under
+TYPE_CHECKING (for editors and pyright) and one in `__all__`; a test holds the three together.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from manyheads import reference
+    from manyheads.errors import (
+        FileAccessError,
+        GuardError,
+        HeadError,
+        ManyHeadsError,
+        ModelError,
+        PlanError,
+        RecordingError,
+        ShapeError,
+        StatisticError,
+        TextError,
+        WindowError,
+    )
+    from manyheads.heads import Head
+    from manyheads.models.loading import load
+    from manyheads.models.recorder import record, record_call
+    from manyheads.models.seam import tap
+    from manyheads.nn.attention import attend
+    from manyheads.recording.files import open_recording
+    from manyheads.roles.labels import find_roles
+    from manyheads.spec import ModelSpec
+    from manyheads.statistics.measuring import measure, measure_call
+
+__version__ = "0.1.0"
+
+__all__ = [
+    # a model, and what its heads did
+    "load",
+    "record",
+    "record_call",
+    "open_recording",
+    "tap",
+    # what the heads do
+    "measure",
+    "measure_call",
+    "find_roles",
+    # the operation itself
+    "attend",
+    "reference",
+    # what things are called
+    "Head",
+    "ModelSpec",
+    # what can go wrong
+    "ManyHeadsError",
+    "FileAccessError",
+    "GuardError",
+    "HeadError",
+    "ModelError",
+    "PlanError",
+    "RecordingError",
+    "ShapeError",
+    "StatisticError",
+    "TextError",
+    "WindowError",
+    "__version__",
+]
+
+_ERRORS = [name for name in __all__ if name.endswith("Error")]
+
+_MODULE_OF = {
+    "load": "manyheads.models.loading",
+    "record": "manyheads.models.recorder",
+    "record_call": "manyheads.models.recorder",
+    "open_recording": "manyheads.recording.files",
+    "tap": "manyheads.models.seam",
+    "measure": "manyheads.statistics.measuring",
+    "measure_call": "manyheads.statistics.measuring",
+    "find_roles": "manyheads.roles.labels",
+    "attend": "manyheads.nn.attention",
+    "Head": "manyheads.heads",
+    "ModelSpec": "manyheads.spec",
+    **dict.fromkeys(_ERRORS, "manyheads.errors"),
+}
+_MODULES = {"reference"}  # public names that are modules themselves
+
+
+if not TYPE_CHECKING:  # else every misspelt name would pass as one of these
+
+    def __getattr__(name: str) -> object:
+        if name in _MODULES:
+            return import_module(f"manyheads.{name}")
+        if name not in _MODULE_OF:
+            raise AttributeError(f"module 'manyheads' has no attribute {name!r}; it has {', '.join(__all__)}.")
+        value = globals()[name] = getattr(import_module(_MODULE_OF[name]), name)
+        return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

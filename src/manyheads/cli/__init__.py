@@ -1,0 +1,1 @@
+"""The command: one thin file a command; parse, call one library function, show."""

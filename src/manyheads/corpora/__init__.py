@@ -1,0 +1,1 @@
+"""Texts to measure heads on: the bundled page of prose."""

@@ -1,0 +1,66 @@
+"""Everything that can be wrong with what you asked, one class a kind.
+
+Catch `ManyHeadsError` for all of them. Each also derives from the built-in one that its kind of fault usually raises,
+so `except ValueError` works for whoever has never heard of this package. A message says what was asked, what came, and
+what to do, and needs no traceback to be understood.
+
+A failed invariant of our own is an `assert` and is not listed here: it is our fault, not yours.
+"""
+
+__all__ = [
+    "FileAccessError",
+    "GuardError",
+    "HeadError",
+    "ManyHeadsError",
+    "ModelError",
+    "PlanError",
+    "RecordingError",
+    "ShapeError",
+    "StatisticError",
+    "TextError",
+    "WindowError",
+]
+
+
+class ManyHeadsError(Exception):
+    """Any fault that manyheads reports: in what was asked, or in what it was given."""
+
+
+class ShapeError(ManyHeadsError, ValueError):
+    """Sizes that do not fit: of arrays, or of a model's dimensions (query heads against key/value heads, say)."""
+
+
+class HeadError(ManyHeadsError, ValueError):
+    """A head, or a set of heads, that cannot be read or that the model does not have."""
+
+
+class ModelError(ManyHeadsError, RuntimeError):
+    """A model that cannot be loaded or used, or whose attention we have no way into."""
+
+
+class GuardError(ManyHeadsError, RuntimeError):
+    """A recording would be wrong: weights times values is not what the model's own function returned."""
+
+
+class RecordingError(ManyHeadsError, ValueError):
+    """A recording, or a part of one, that is damaged, newer than this version, or does not hold what was asked."""
+
+
+class TextError(ManyHeadsError, ValueError):
+    """A text that cannot be used: empty, not text, or longer than asked for."""
+
+
+class StatisticError(ManyHeadsError, ValueError):
+    """A statistic that is unknown, ill-defined, or asked of something that cannot answer it."""
+
+
+class PlanError(ManyHeadsError, ValueError):
+    """A plan of interventions that contradicts itself, or lacks what it needs (a corpus, a source head)."""
+
+
+class WindowError(ManyHeadsError, MemoryError):
+    """A window of weights too large to hold. Ask for fewer queries or keys, or for a statistic: it needs none."""
+
+
+class FileAccessError(ManyHeadsError, OSError):
+    """A file or folder that cannot be read or written where it was asked for."""

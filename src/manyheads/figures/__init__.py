@@ -1,0 +1,1 @@
+"""Pictures: matplotlib, no screen needed."""

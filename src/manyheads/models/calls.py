@@ -1,0 +1,113 @@
+"""What the tap sees of one attention call: the same few facts for every architecture.
+
+Everything above the seam (records, statistics, edits, the guard) speaks of an `AttentionCall` and of nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from manyheads.nn.attention import log_sum_exp
+from manyheads.nn.masks import Mask
+from manyheads.nn.rules import Rule
+from manyheads.recording.passes import Layer
+from manyheads.spec import Site
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionCall:
+    """One call of a layer's attention function. `out` is per head, *before* the output projection mixes the heads.
+
+    `lse` came from the model's own fused kernel where there was one; `because` says so.
+    `output_weight` is the output projection's matrix by head, where it could be found.
+    """
+
+    site: Site
+    q: Float[Tensor, "b h q d"]
+    k: Float[Tensor, "b g k d"]
+    v: Float[Tensor, "b g k f"]
+    mask: Mask
+    rule: Rule
+    out: Float[Tensor, "b h q f"]
+    lse: Float[Tensor, "b h q"]
+    because: str
+    output_weight: Float[Tensor, "h f m"] | None = None
+
+    def value_norms(self) -> Float[Tensor, "b h k"]:
+        """The length of each key's value vector after the head's slice of the output projection.
+
+        How much a key can move the residual stream per unit of weight. Source: Kobayashi et al. 2020. Where the
+        output projection is unknown, the plain length of the value vector. Cost: O(b * h * k * f), by the Gram
+        matrix of the slice, so that no `[b h k m]` tensor is made.
+        """
+        groups, num_heads = self.v.shape[1], self.q.shape[1]
+        v = self.v.float()
+        if self.output_weight is None:
+            return v.norm(dim=-1).repeat_interleave(num_heads // groups, 1)
+        weight = self.output_weight.float()
+        gram = (weight @ weight.transpose(1, 2)).view(groups, num_heads // groups, *weight.shape[1:2], weight.shape[1])
+        squares = torch.einsum("bgkf,grfe,bgke->bgrk", v, gram, v)
+        return squares.clamp_min(0).sqrt().reshape(v.shape[0], num_heads, v.shape[2])
+
+
+@dataclass(eq=False)
+class Aligner:
+    """Rolls each text of a call to the left and cuts padding: what records and the pass read.
+
+    Each mask is treated once, however many layers share it. Calls whose rows and keys differ stay as they are.
+    """
+
+    first: Int[Tensor, "b"]
+    lengths: Int[Tensor, "b"]
+    masks: dict[int, tuple[Mask, Mask]] = field(default_factory=dict)
+
+    def layer(self, call: AttentionCall) -> Layer:
+        if call.q.shape[2] != call.k.shape[2]:
+            return Layer(call.q, call.k, call.lse, call.mask, call.rule)
+        q, k, lse = (self.roll(x) for x in (call.q, call.k, call.lse[..., None]))
+        rule = call.rule
+        if rule.bias is not None and (bool(self.first.any()) or q.shape[2] < call.q.shape[2]):
+            bias = rule.bias.expand(len(self.first), *rule.bias.shape[1:])
+            bias = self.roll(self.roll(bias).transpose(2, 3)).transpose(2, 3)
+            rule = Rule(rule.scale, rule.softcap, rule.sinks, bias)
+        if id(call.mask) not in self.masks:
+            self.masks[id(call.mask)] = (call.mask, call.mask.trimmed(self.first, self.lengths))
+        return Layer(q, k, lse[..., 0], self.masks[id(call.mask)][1], rule)
+
+    def roll(self, x: Tensor) -> Tensor:
+        return rolled(x, self.first, self.lengths)
+
+
+Edit = Callable[[AttentionCall], Float[Tensor, "b h q f"] | None]
+"""New per-head outputs for a call, or None to leave it alone."""
+
+Observer = Callable[[AttentionCall], None]
+
+
+def rolled(x: Float[Tensor, "b h q f"], first: Int[Tensor, "b"], lengths: Int[Tensor, "b"]) -> Tensor:
+    """Each text's rows moved to the left edge and cut to the longest text. No copy where nothing moves."""
+    longest = int(lengths.max()) if len(lengths) else 0
+    if not bool(first.any()):
+        return x[:, :, :longest]
+    source = (torch.arange(longest)[None] + first[:, None]).clamp_max(x.shape[2] - 1)
+    index = source[:, None, :, None].expand(-1, x.shape[1], -1, x.shape[3])
+    return x.gather(2, index)
+
+
+def lse_of(q: Tensor, k: Tensor, mask: Mask, rule: Rule, captured: Tensor | None) -> tuple[Float[Tensor, "b h q"], str]:
+    """The lse that the model's own kernel returned, else one call of ours; rows that see nothing get -inf."""
+    if captured is not None and captured.numel() == q.shape[0] * q.shape[1] * q.shape[2]:
+        lse = captured.reshape(q.shape[:3]).contiguous()
+        because = "the model's own fused kernel returned the lse"
+    else:
+        lse, backend = log_sum_exp(q.detach(), k.detach(), mask, rule)
+        because = f"recomputed, since the model's function returns no lse ({backend})"
+    empty = mask.counts() == 0
+    if rule.sinks is None and bool(empty.any()):
+        lse = lse.masked_fill(empty[:, None], -torch.inf)
+    return lse, because

@@ -1,0 +1,258 @@
+"""Where a model's files lie (bundled, a folder, the hub), and whether they can be loaded safely.
+
+What: `find_checkpoint` turns what the user typed into a folder; `open_checkpoint` reads its config.json and makes sure
+that there are weights, and that they are safetensors.
+Why: a loader's own error comes late and speaks of its insides. Each thing that people get wrong (a name with a slip of
+the finger, no network, a folder with half a model in it, an adapter, a pickle) gets one line here, before anything is
+built. To load a pickle is to run the code inside it: it is never opened, only named, with the line that converts it.
+The hub is asked only for what is not on this machine: its cache comes first, so that the same name means the same
+weights tomorrow, and so that nothing waits for a network that is not there.
+"""
+
+import difflib
+import json
+import os
+import re
+import shlex
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from manyheads.errors import FileAccessError, ModelError
+from manyheads.models.bundled import BUNDLED, find_bundled
+
+__all__ = ["Checkpoint", "few", "find_checkpoint", "first_line"]
+
+_WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
+_PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
+_TRAINING = ("training_args", "optimizer", "scheduler", "scaler", "rng_state")  # pickles, but of no weights
+# What is fetched from the hub: everything small that a model or a tokenizer may need, and the weights in one format.
+_WANTED = [
+    "*.json",
+    "*.txt",
+    "*.model",
+    "*.jinja",
+    "*.tiktoken",
+    "tokenizer*",
+    "model.safetensors",
+    "model-*.safetensors",
+]
+_HUB_TIMEOUT_SECONDS = 10
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A folder from which a model can be loaded. `name` is what to call it, `because` where it was found."""
+
+    folder: Path
+    name: str
+    because: str
+    config: dict[str, Any] = field(default_factory=dict, repr=False)  # config.json, as written
+
+
+def find_checkpoint(what: str | os.PathLike[str], *, revision: str | None = None, code: bool = False) -> Checkpoint:
+    """The checkpoint that `what` means: a bundled model's name, a folder, or a hub id, in this order.
+
+    A path object, and a text that can only be a path ("./x", "/x", "~/x"), is never looked up on the hub. `code`: also
+    fetch the Python files of a hub model. Raises ModelError where there is none, or none that can be loaded safely.
+    """
+    name = os.fspath(what)
+    folder, is_bundled = Path(os.path.expanduser(name)), isinstance(what, str) and name in BUNDLED
+    is_here = bool(name.strip()) and os.path.exists(folder)  # os.path: a text that can be no path is merely not there
+    if revision is not None and (is_bundled or is_here):
+        raise ModelError(
+            f"{revision=} is for models of the hub, and {name!r} is {'bundled' if is_bundled else 'here'}."
+        )
+    if is_bundled:
+        return _opened(find_bundled(name), name, f"bundled, the digest of {BUNDLED[name].source}'s weights checked")
+    if is_here and folder.is_dir():
+        return _opened(folder, folder.resolve().name, f"from the folder {folder}")
+    if is_here:
+        if folder.suffix in _PICKLES:
+            raise _pickle(str(folder), folder.parent, [folder.name])
+        raise ModelError(f"{name!r} is a file. Give the folder that it is in, with the model's config.json.")
+    if not isinstance(what, str) or not re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", name):
+        raise ModelError(
+            f"no model {name!r}: no such folder, and not a name that the hub could know ('gpt2', 'owner/name')."
+            f"{_suggest(name)} Bundled: {', '.join(BUNDLED)}."
+        )
+    return _from_hub(name, revision, code)
+
+
+def few(names: Iterable[str], most: int = 4) -> str:
+    """The first few of `names`, and how many more there are."""
+    names = list(names)
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def first_line(error: Exception) -> str:
+    """The first line of somebody else's message, as a sentence: the rest is usually advice for their own callers."""
+    lines = str(error).strip().splitlines()
+    text = lines[0][:300] if lines else type(error).__name__
+    return text if text.endswith((".", "!", "?")) else f"{text}."
+
+
+# ------------------------------------------------------------------------------------------------------- a folder
+
+
+def _opened(folder: Path, name: str, because: str) -> Checkpoint:
+    """The checkpoint in `folder`. Raises ModelError unless there is a config.json and weights in safetensors."""
+    try:
+        files = sorted(path.name for path in folder.iterdir() if path.is_file())
+        if "adapter_config.json" in files:
+            raise ModelError(
+                f"{folder} holds an adapter, not a whole model. Merge it into its base model first "
+                f"(peft: merge_and_unload(), then save_pretrained) and load the result."
+            )
+        if "config.json" not in files:
+            raise ModelError(f"{folder} has no config.json, so there is no telling what model it is. {_holds(files)}")
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except OSError as error:
+        raise FileAccessError(f"cannot read {folder}: {error}. Check its permissions.") from error
+    except ValueError as error:  # bad JSON, or bad UTF-8
+        raise ModelError(f"{folder / 'config.json'} is not JSON ({error}): the file is damaged.") from error
+    if not isinstance(config, dict):
+        raise ModelError(f"{folder / 'config.json'} is a {type(config).__name__}, not a mapping: the file is damaged.")
+    _require_safetensors(folder, files, config)
+    return Checkpoint(folder, name, because, config)
+
+
+def _require_safetensors(folder: Path, files: list[str], config: dict[str, Any]) -> None:
+    """Raises ModelError unless the weights in `folder` are there and nothing but safetensors would be read for them."""
+    named = config.get("transformers_weights")  # a checkpoint may name its own file
+    weights = next((file for file in ([named] if named else _WEIGHTS) if file in files), None)
+    if weights is None:
+        if pickles := _pickles_in(files):
+            raise _pickle(str(folder), folder, pickles, config)
+        wanted = named or " or ".join(_WEIGHTS)
+        raise ModelError(f"{folder} has no weights: {wanted} is missing. {_holds(files)}")
+    shards = [weights]
+    if weights.endswith(".index.json"):
+        try:
+            shards = sorted(set(json.loads((folder / weights).read_text(encoding="utf-8"))["weight_map"].values()))
+        except (OSError, ValueError, LookupError, AttributeError, TypeError) as error:
+            raise ModelError(f"{folder / weights} is not an index of weights ({error!r}): it is damaged.") from error
+    if missing := [shard for shard in shards if not (folder / str(shard)).is_file()]:
+        raise ModelError(
+            f"{folder} is incomplete: {len(missing)} of {len(shards)} weight files missing: {few(missing)}."
+        )
+    if others := [shard for shard in shards if not shard.endswith(".safetensors")]:
+        raise _pickle(str(folder), folder, others, config)
+
+
+def _pickle(where: str, folder: Path | None, files: list[str], config: dict[str, Any] | None = None) -> ModelError:
+    """The refusal of a checkpoint whose weights are pickled, with the line that makes safetensors of them.
+
+    The line for "pytorch_model.bin" goes through the model's own class, which knows tied and sharded weights; a loose
+    state dict is copied tensor by tensor. Both run nothing but torch's restricted unpickler.
+    """
+    source, target = (str(folder), str(folder)) if folder else (where, "./" + where.split("/")[-1])
+    if config is not None and (folder is None or any(file.startswith("pytorch_model") for file in files)):
+        cls = next(iter(config.get("architectures") or []), "AutoModel")
+        code = f"from transformers import {cls} as M; M.from_pretrained({source!r}).save_pretrained({target!r})"
+    else:
+        path = str(Path(folder or ".") / files[0])
+        code = (
+            f"import torch, safetensors.torch as s; w = torch.load({path!r}, map_location='cpu', weights_only=True); "
+            f"s.save_file({{k: t.clone().contiguous() for k, t in w.items()}}, {str(Path(target) / _WEIGHTS[0])!r})"
+        )
+    return ModelError(
+        f"the weights of {where} are pickled ({few(files)}), and to open a pickle is to run the code in it. If you trust "
+        f"it, make safetensors of it, then load {target!r}:\n  python -c {shlex.quote(code)}"
+    )
+
+
+def _pickles_in(files: list[str]) -> list[str]:
+    return [file for file in files if Path(file).suffix in _PICKLES and not file.startswith(_TRAINING)]
+
+
+def _holds(files: list[str]) -> str:
+    return f"It holds {few(files)}." if files else "It is empty."
+
+
+# -------------------------------------------------------------------------------------------------------- the hub
+
+
+def _from_hub(name: str, revision: str | None, code: bool) -> Checkpoint:
+    """The hub's model `name`: from the local cache if it is there in full, else fetched (its bars go to stderr)."""
+    from huggingface_hub import HfApi, snapshot_download
+    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
+
+    cached = _cached(name, revision, code)
+    if cached is not None and _is_whole(cached):
+        return _opened(cached, name, f"from the local hub cache, commit {cached.name[:7]}")
+    try:
+        info = HfApi().model_info(name, revision=revision, timeout=_HUB_TIMEOUT_SECONDS)
+        files = sorted(entry.rfilename for entry in info.siblings or [] if "/" not in entry.rfilename)
+        _require_hub_weights(name, files, info.config or {})
+        wanted = [*_WANTED, "*.py"] if code else _WANTED
+        folder = snapshot_download(name, revision=info.sha, allow_patterns=wanted, ignore_patterns=["*/*"])
+    except GatedRepoError as error:
+        raise ModelError(f"{name!r} asks for its licence to be accepted: do so at huggingface.co/{name}, then run "
+                         f"`hf auth login`.") from error  # fmt: skip
+    except RevisionNotFoundError as error:
+        raise ModelError(f"the hub's model {name!r} has no {revision=}. Leave it out for the newest.") from error
+    except RepositoryNotFoundError as error:
+        raise ModelError(
+            f"no model {name!r}: not bundled ({', '.join(BUNDLED)}), not a folder here, and the hub knows none of that "
+            f"name that you may see.{_suggest(name)} If it is private, run `hf auth login`."
+        ) from error
+    except ModelError:
+        raise
+    except Exception as error:  # an HTTP library's own classes, which differ between versions: all mean "not reached"
+        if cached is not None:  # whole but for a tokenizer, or the error that says what is missing
+            return _opened(cached, name, f"from the local hub cache, commit {cached.name[:7]}; offline")
+        raise ModelError(
+            f"no model {name!r}: not bundled ({', '.join(BUNDLED)}), not a folder here, not in the local hub cache, "
+            f"and the hub cannot be reached: {_reason(error)}.{_suggest(name)}"
+        ) from error
+    return _opened(Path(folder), name, f"from the hub, commit {str(info.sha)[:7]}")
+
+
+def _cached(name: str, revision: str | None, code: bool) -> Path | None:
+    """The folder of the hub's cache that holds `name`, in part or in full. Asks no network."""
+    from huggingface_hub import snapshot_download
+
+    needed = ["config.json", "*.py"] if code else ["config.json"]
+    try:
+        return Path(snapshot_download(name, revision=revision, local_files_only=True, allow_patterns=needed))
+    except OSError:  # the hub's LocalEntryNotFoundError and IncompleteSnapshotError are OSErrors
+        return None
+
+
+def _is_whole(folder: Path) -> bool:
+    """Config, every weight file, and something of a tokenizer: nothing to ask the hub for."""
+    try:
+        _opened(folder, "", "")
+    except ModelError:
+        return False
+    return any(path.name.startswith(("tokenizer", "vocab", "spiece", "sentencepiece")) for path in folder.iterdir())
+
+
+def _require_hub_weights(name: str, files: list[str], config: dict[str, Any]) -> None:
+    """Raises ModelError before anything is fetched if the hub's repository holds no model that we would load."""
+    if "config.json" not in files and "adapter_config.json" not in files:
+        raise ModelError(f"the hub's {name!r} has no config.json: it is not a transformers model. {_holds(files)}")
+    if not any(file.endswith(".safetensors") for file in files):
+        if pickles := _pickles_in(files):
+            raise _pickle(name, None, pickles, config)
+        raise ModelError(f"the hub's {name!r} has no weights in safetensors. {_holds(files)}")
+
+
+def _reason(error: Exception) -> str:
+    """Why the hub was not reached, in few words."""
+    from huggingface_hub.constants import is_offline_mode
+
+    if is_offline_mode():
+        return "offline mode is on (HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is set)"
+    return f"offline? ({first_line(error).rstrip('.')})"
+
+
+def _suggest(name: str) -> str:
+    """' Did you mean ...?' out of what is on this machine, or nothing."""
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    cached = [path.name.removeprefix("models--").replace("--", "/") for path in Path(HF_HUB_CACHE).glob("models--*")]
+    close = difflib.get_close_matches(name.lower(), [*BUNDLED, *cached], n=3, cutoff=0.6)
+    return f" Did you mean {' or '.join(map(repr, close))}?" if close else ""

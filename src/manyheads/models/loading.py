@@ -1,0 +1,245 @@
+"""`load`: a bundled name, a folder, a hub id or a model in hand becomes a `LoadedModel`, ready to be recorded.
+
+What: the class that the checkpoint itself names (so that a language-model head is kept), in eval mode, with its
+tokenizer, and one line, `because`, that says which class, dtype, device and attention implementation it is, and why.
+Why: whoever studies a model's heads has to be sure which model it is. Nothing on the way here falls back in silence.
+Cost: for `minilm`, once torch is there, 2 s on 2 cores. The model itself is 0.3 s of it (digest, weights, tokenizer);
+the rest is the import of transformers' model code, which no option makes shorter.
+"""
+
+import hashlib
+import os
+import re
+import warnings
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import nn
+
+from manyheads.errors import ModelError
+from manyheads.models.checkpoints import few, find_checkpoint, first_line
+from manyheads.models.pretrained import build, class_for, tokenizer_beside
+from manyheads.models.quiet import quietly
+from manyheads.spec import ModelSpec
+
+__all__ = ["LoadedModel", "load", "max_positions_of", "require_usable"]
+
+_DTYPES = {
+    "float64": torch.float64, "double": torch.float64, "float32": torch.float32, "float": torch.float32,
+    "fp32": torch.float32, "float16": torch.float16, "half": torch.float16, "fp16": torch.float16,
+    "bfloat16": torch.bfloat16, "bf16": torch.bfloat16,
+}  # fmt: skip
+_NO_LIMIT = 10**9  # tokenizers without a limit say int(1e30), some models -1
+
+
+@dataclass(frozen=True, eq=False)
+class LoadedModel:
+    """A model in eval mode, its tokenizer (None: inputs come some other way), its name, and why it is as it is.
+
+    The tokenizer neither pads nor truncates unless asked. It logs a warning at a text longer than its limit: whoever
+    reads such texts on purpose passes `verbose=False`.
+    """
+
+    model: nn.Module = field(repr=False)
+    tokenizer: Any = field(repr=False)
+    name: str
+    because: str
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model's first parameter is; the CPU if it has none."""
+        return next((weight.device for weight in self.model.parameters()), torch.device("cpu"))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Its first floating-point parameter's; torch's default if it has none."""
+        floating = (weight.dtype for weight in self.model.parameters() if weight.is_floating_point())
+        return next(floating, torch.get_default_dtype())
+
+    @property
+    def max_positions(self) -> int | None:
+        """How many tokens a text may have, special tokens included. None where nothing sets a limit."""
+        return max_positions_of(self.model, self.tokenizer)
+
+    @cached_property
+    def weights_hash(self) -> str:
+        """A digest of all parameters and buffers: names, shapes, dtypes, bytes. Taken once (22M parameters: 0.1 s).
+
+        The config has no part in it: whoever caches by it adds what else a result depends on (`spec`, the tokenizer).
+        """
+        digest = hashlib.blake2b(digest_size=16)
+        for name, value in sorted(self.model.state_dict().items()):
+            if isinstance(value, torch.Tensor):
+                digest.update(f"{name} {tuple(value.shape)} {value.dtype}\n".encode())
+                digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+            else:  # a module's extra state
+                digest.update(f"{name} {value!r}\n".encode())
+        return digest.hexdigest()
+
+    @cached_property
+    def spec(self) -> ModelSpec:
+        """The model's sites and dimensions. Raises ModelError if we have no way into its attention."""
+        from manyheads.models.sites import describe  # here, because most of what loads asks for no spec
+
+        return describe(self.model, self.name)
+
+
+def load(
+    what: Any,
+    *,
+    tokenizer: Any = None,
+    device: str | torch.device | None = None,
+    dtype: str | torch.dtype | None = None,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    attn_implementation: str | None = None,
+) -> LoadedModel:
+    """A model and its tokenizer, from a bundled name ("minilm"), a folder, a hub id, or a torch module in hand.
+
+    `tokenizer`: the one that lies beside the model, unless one in hand is given; False: none is needed.
+    `device`: the CPU unless said. `dtype` ("float32", "bf16", torch.float16): the checkpoint's own unless said.
+    `revision`: a hub model's branch, tag or commit. `attn_implementation`: what transformers chooses unless said.
+    `trust_remote_code`: run the Python files that come with a checkpoint. Never unless you say so.
+    A module in hand must be in eval mode. It is used as it is, so of the options it takes only `tokenizer`.
+
+    Weights are read from safetensors only. The hub's local cache comes before the hub. Raises ModelError for what
+    cannot be loaded, or not as asked, with what to do about it; FileAccessError where a folder may not be read.
+    """
+    if isinstance(what, nn.Module):
+        asked = {"device": device, "dtype": dtype, "revision": revision, "attn_implementation": attn_implementation}
+        return _in_hand(what, tokenizer, [name for name, value in asked.items() if value is not None])
+    if not isinstance(what, str | os.PathLike):
+        raise ModelError(f"load() takes a name, a folder or a torch module, not a {type(what).__name__}.")
+    _require_tokenizer_like(tokenizer)
+    place, kind = _device_of(device), _dtype_of(dtype)
+    with quietly():
+        checkpoint = find_checkpoint(what, revision=revision, code=trust_remote_code)
+        cls, why = class_for(checkpoint, trust_remote_code)
+        with warnings.catch_warnings():  # not around imports: the filters that a library adds on import should stay
+            warnings.simplefilter("ignore")
+            model, remarks = build(cls, checkpoint, kind, attn_implementation, trust_remote_code)
+            if tokenizer is None:
+                tokenizer = tokenizer_beside(checkpoint, trust_remote_code)
+    require_usable(model, checkpoint.name)
+    stored = "as its config.json says" if {"dtype", "torch_dtype"} & checkpoint.config.keys() else "as it is stored"
+    because = [
+        f"{type(model).__name__}, {why}",
+        f"{_plain(model.dtype)}, {'as asked' if kind else stored}",
+        f"on {place}, {'as asked' if device is not None else 'the default'}",
+        f"attention by {model.config._attn_implementation}, "
+        + ("as asked" if attn_implementation else "which transformers chooses for it"),
+        *remarks,
+        checkpoint.because,
+    ]
+    return LoadedModel(model.to(place), _or_none(tokenizer), checkpoint.name, "; ".join(because))
+
+
+def require_usable(model: nn.Module, name: str) -> None:
+    """Raises ModelError if `model` is in training mode, or has NaN or infinite weights (the message says where)."""
+    if training := [path for path, module in model.named_modules() if module.training]:
+        which = f"{name} is" if not training[0] else f"{name}: its module {training[0]!r} is"
+        raise ModelError(f"{which} in training mode, where dropout changes every map. Call model.eval() first.")
+    broken = [path for path, weight in model.named_parameters() if not _is_finite(weight)]
+    if broken:
+        layers = list(dict.fromkeys(number for path in broken for number in re.findall(r"\.(\d+)\.", path)[:1]))
+        where = f" (layer {few(layers)})" if layers else ""
+        raise ModelError(
+            f"{name} has NaN or infinite weights{where}: {few(broken)}. Every map after them would be NaN. "
+            f"Use a checkpoint from before the training diverged, or a wider dtype if one was asked for."
+        )
+
+
+def max_positions_of(model: nn.Module, tokenizer: Any = None) -> int | None:
+    """How many tokens a text may have, special tokens included. None where nothing sets a limit.
+
+    The config's limit, less what a RoBERTa-like position table loses: there the first position of a text is
+    padding_idx + 1. The tokenizer's own limit counts only where the config names none.
+    """
+    config = getattr(model, "config", None)
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    if getattr(text, "alibi", False):  # distances are penalised, positions not counted
+        return None
+    for name in ("max_position_embeddings", "n_positions", "max_target_positions"):
+        if _is_limit(limit := getattr(text, name, None)):
+            return limit - _positions_lost(model, limit)
+    limit = getattr(tokenizer, "model_max_length", None)
+    return limit if _is_limit(limit) else None
+
+
+# ----------------------------------------------------------------------------------------------- a model in hand
+
+
+def _in_hand(model: nn.Module, tokenizer: Any, given: list[str]) -> LoadedModel:
+    """`model` as it is. Raises ModelError where options were given that would have to change it."""
+    cls = type(model).__name__
+    if given:
+        raise ModelError(
+            f"{few(f'{name}=' for name in given)} cannot be given with a model in hand (this {cls}), which is used as it "
+            f"is. Change it first: model.to(...), model.set_attn_implementation(...)."
+        )
+    _require_tokenizer_like(tokenizer)
+    config = getattr(model, "config", None)
+    name = os.path.basename(str(getattr(config, "_name_or_path", "") or "").rstrip("/")) or cls
+    require_usable(model, name)
+    unread = LoadedModel(model, _or_none(tokenizer), name, "")
+    attention = getattr(config, "_attn_implementation", None)
+    because = f"{cls} in hand, used as it is: {_plain(unread.dtype)} on {unread.device}"
+    return replace(unread, because=f"{because}, attention by {attention}" if attention else because)
+
+
+# ---------------------------------------------------------------------------------------------------- small things
+
+
+def _require_tokenizer_like(tokenizer: Any) -> None:
+    if tokenizer is not None and tokenizer is not False and not callable(tokenizer):
+        raise ModelError(
+            f"{tokenizer=} is not a tokenizer: give one in hand, as transformers.AutoTokenizer.from_pretrained returns "
+            f"it, or False for none."
+        )
+
+
+def _or_none(tokenizer: Any) -> Any:
+    return None if tokenizer is False else tokenizer
+
+
+def _device_of(device: str | torch.device | None) -> torch.device:
+    try:
+        place = torch.device("cpu" if device is None else device)
+        torch.empty(0, device=place)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        here = ["cpu", *([str(torch.accelerator.current_accelerator())] if torch.accelerator.is_available() else [])]
+        raise ModelError(f"{device=} cannot be used: {first_line(error)} Here is: {few(here)}.") from error
+    return place
+
+
+def _dtype_of(dtype: str | torch.dtype | None) -> torch.dtype | None:
+    found = _DTYPES.get(dtype) if isinstance(dtype, str) else dtype
+    if (dtype is not None and found is None) or (found is not None and not found.is_floating_point):
+        raise ModelError(f"{dtype=} is no dtype for weights. Use one of {few(_DTYPES, len(_DTYPES))}.")
+    return found
+
+
+def _is_finite(weight: torch.Tensor) -> bool:
+    """Whether no entry is NaN or infinite. aminmax hands NaN on and makes no copy; types it lacks hold neither."""
+    if weight.dtype not in set(_DTYPES.values()) or weight.numel() == 0 or weight.is_meta:
+        return True
+    low, high = torch.aminmax(weight.detach())
+    return bool(torch.isfinite(low) & torch.isfinite(high))
+
+
+def _is_limit(value: object) -> bool:
+    return isinstance(value, int) and 0 < value < _NO_LIMIT
+
+
+def _positions_lost(model: nn.Module, limit: int) -> int:
+    """How many of a position table's `limit` rows no text can use: those up to and with its padding row."""
+    for path, table in model.named_modules():
+        if isinstance(table, nn.Embedding) and "position" in path and table.num_embeddings == limit:
+            return 0 if table.padding_idx is None else table.padding_idx + 1
+    return 0
+
+
+def _plain(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

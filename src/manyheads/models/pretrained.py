@@ -1,0 +1,128 @@
+"""From a checkpoint to a model: its class, its weights, its tokenizer, with nothing made up on the way.
+
+What: `class_for` chooses the class, `build` makes the model and answers for every weight, `tokenizer_beside` reads the
+tokenizer. What is worth a remark comes back as text; what would make another model of it raises.
+Why: where something is missing, transformers fills in: random numbers for a weight, an empty vocabulary for a tokenizer,
+another implementation of attention for the one asked for, and says so in a log at best.
+"""
+
+from typing import Any
+
+import torch
+
+from manyheads.errors import ModelError
+from manyheads.models.checkpoints import Checkpoint, few, first_line
+
+__all__ = ["build", "class_for", "tokenizer_beside"]
+
+_TRUST = "If you trust it, read that code, then pass trust_remote_code=True to run it."
+
+
+def class_for(checkpoint: Checkpoint, trust: bool) -> tuple[type, str]:
+    """The class to build, and why that one: the first of the config's architectures that transformers has.
+
+    Raises ModelError if the checkpoint wants code run that comes with it, or from the hub, and nobody said it may.
+    """
+    import transformers
+
+    config = checkpoint.config
+    named = [name for name in config.get("architectures") or [] if isinstance(name, str)]
+    kernel = config.get("attn_implementation")
+    if not trust and isinstance(kernel, str) and "/" in kernel:
+        raise ModelError(f"{checkpoint.name}'s config.json asks for attention code from the hub, {kernel!r}. {_TRUST}")
+    for name in named:
+        found = getattr(transformers, name, None)
+        if isinstance(found, type) and issubclass(found, transformers.PreTrainedModel):
+            return found, "which its config.json names"
+    mapped = config.get("auto_map") or {}
+    if mapped and not trust:
+        raise ModelError(
+            f"{checkpoint.name} is a {few(named) or 'class of its own'}, which transformers does not have: its code "
+            f"comes with it. {_TRUST}"
+        )
+    if mapped:
+        autos = [
+            key for key, where in mapped.items() if key.startswith("AutoModel") and str(where).split(".")[-1] in named
+        ]
+        return getattr(transformers, (autos or ["AutoModel"])[0]), "from its own code, as trust_remote_code=True allows"
+    fault = f"names {few(named)}, which transformers does not have" if named else "names no architecture"
+    return transformers.AutoModel, f"the bare model without a head, because its config.json {fault}"
+
+
+def build(
+    cls: Any, checkpoint: Checkpoint, dtype: torch.dtype | None, attention: str | None, trust: bool
+) -> tuple[Any, list[str]]:
+    """The model with its weights, and what to say about them."""
+    from safetensors import SafetensorError
+
+    options: dict[str, Any] = {"attn_implementation": attention} if attention else {}
+    try:
+        model, info = cls.from_pretrained(
+            checkpoint.folder,
+            dtype=dtype or "auto",
+            use_safetensors=True,
+            trust_remote_code=trust,
+            local_files_only=not trust,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # so that they come back to us, named, and are refused below
+            **options,
+        )
+    except SafetensorError as error:
+        raise ModelError(
+            f"the weights in {checkpoint.folder} are damaged ({error}). Copy or fetch them anew."
+        ) from error
+    except Exception as error:  # whatever a foreign loader stumbles over is about this checkpoint
+        raise ModelError(
+            f"transformers cannot load {checkpoint.name} as {cls.__name__}: {first_line(error)}"
+        ) from error
+    got = model.config._attn_implementation
+    if attention and got != attention:
+        raise ModelError(
+            f"{type(model).__name__} took {got!r} for attn_implementation={attention!r}. Ask for that one."
+        )
+    return model.eval(), _require_complete(model, info, checkpoint.name)
+
+
+def _require_complete(model: Any, info: dict[str, Any], name: str) -> list[str]:
+    """What to say of weights left over or not needed. Raises ModelError if any that count are missing or misshapen."""
+    cls, spare = type(model).__name__, []
+    if wrong := sorted(info["mismatched_keys"]):
+        shown = few([f"{key} is {list(stored)}, not {list(wanted)}" for key, stored, wanted in wrong])
+        raise ModelError(f"{name}: {len(wrong)} weights do not have the shapes that its config.json means: {shown}.")
+    missing = sorted(info["missing_keys"])
+    # A pooler sits on top of everything and feeds nothing but its own output, in a model without a head above it.
+    poolers = [key for key in missing if model.base_model is model and key.startswith("pooler.")]
+    if lost := [key for key in missing if key not in poolers]:
+        raise ModelError(
+            f"{name} lacks {len(lost)} of the weights of {cls}, which would be random numbers: {few(lost)}. "
+            f"Use a complete checkpoint, or have its config.json name the architecture that was saved."
+        )
+    if poolers:
+        with torch.no_grad():
+            for key in poolers:  # not left at random: the same checkpoint should be the same model every time
+                model.get_parameter(key).zero_()
+        spare.append("its pooler, which no head depends on, is not stored and set to zero")
+    if unused := sorted(info["unexpected_keys"]):
+        spare.append(f"{len(unused)} stored weights have no place in {cls} and are left out: {few(unused)}")
+    return spare
+
+
+def tokenizer_beside(checkpoint: Checkpoint, trust: bool) -> Any:
+    """The tokenizer in the checkpoint's folder, padding and truncation off. Raises ModelError if there is none."""
+    from transformers import AutoTokenizer
+
+    advice = "Save one there, or pass tokenizer=, or tokenizer=False if its inputs are not text."
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(
+            checkpoint.folder, trust_remote_code=trust, local_files_only=not trust
+        )
+        words = len(tokenizer) - len(set(tokenizer.all_special_ids))
+    except Exception as error:
+        raise ModelError(f"{checkpoint.folder} has no usable tokenizer: {first_line(error)} {advice}") from error
+    if words <= 0:  # transformers makes an empty one where there are no files
+        raise ModelError(f"{checkpoint.folder} has no tokenizer. {advice}")
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is not None:  # minilm's tokenizer.json says: pad and cut to 128
+        backend.no_padding()
+        backend.no_truncation()
+    return tokenizer

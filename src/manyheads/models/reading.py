@@ -1,0 +1,88 @@
+"""From the arguments of a transformers attention function to a mask of runs and a rule.
+
+transformers hands masks over dense: booleans (True = may look) under `sdpa`, floats added to the scores under
+`eager`. Both are turned into runs, and proven to be runs. A float mask that holds more than "see" and "do not see"
+is split into a mask and a bias. Checked on transformers 5.23; the guard checks the result on every call.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from manyheads.errors import ModelError
+from manyheads.nn.masks import Mask
+from manyheads.nn.rules import Rule
+
+HIDDEN_BELOW = 0.5  # a float mask hides what lies below this share of the dtype's lowest value: sums of two masks too
+
+
+@dataclass(eq=False)
+class MaskReader:
+    """Reads masks, each tensor once: all layers of a forward pass are handed the same one."""
+
+    known: dict[int, tuple[weakref.ref[Tensor], Mask, Tensor | None]] = field(default_factory=dict)
+    made: dict[tuple[int, int, bool], Mask] = field(default_factory=dict)
+
+    def read(
+        self, attention_mask: Tensor | None, num_queries: int, num_keys: int, causal: bool
+    ) -> tuple[Mask, Tensor | None]:
+        """The mask as runs, and a bias where a float mask holds one."""
+        if attention_mask is None:
+            key = (num_queries, num_keys, causal)
+            if key not in self.made:
+                make = Mask.causal(num_queries, num_keys, offset=0) if causal else Mask.full(num_queries, num_keys)
+                self.made = {key: make}
+            return self.made[key], None
+        if (found := self.known.get(id(attention_mask))) is not None and found[0]() is attention_mask:
+            return found[1], found[2]
+        if not isinstance(attention_mask, Tensor) or attention_mask.ndim != 4:
+            shape = tuple(getattr(attention_mask, "shape", ()))
+            raise ModelError(
+                f"the model hands its attention a {type(attention_mask).__name__} of shape {shape} as mask, and only dense "
+                f"masks (text, head, query, key) can be read: load it with attn_implementation='sdpa' or 'eager'."
+            )
+        mask, bias = _split(attention_mask[..., :num_keys])
+        mask = Mask(mask.start.expand(-1, num_queries), mask.stop.expand(-1, num_queries), mask.num_keys, mask.dense)
+        self.known = {key: entry for key, entry in self.known.items() if entry[0]() is not None}
+        self.known[id(attention_mask)] = (weakref.ref(attention_mask), mask, bias)
+        return mask, bias
+
+
+def _split(attention_mask: Tensor) -> tuple[Mask, Tensor | None]:
+    """Visible cells and what is added to them (None where that is zero everywhere)."""
+    if attention_mask.dtype == torch.bool:
+        return Mask.from_dense(attention_mask), None
+    visible = attention_mask > HIDDEN_BELOW * torch.finfo(attention_mask.dtype).min
+    bias = torch.where(visible, attention_mask, 0)
+    return Mask.from_dense(visible), bias if bool(bias.any()) else None
+
+
+def read_rule(query: Tensor, kwargs: Mapping[str, Any], bias: Tensor | None) -> Rule:
+    """Scale, softcap, sinks and bias from the keywords that transformers' attention functions understand."""
+    scale = kwargs.get("scaling")
+    sinks = kwargs.get("s_aux")
+    position_bias = kwargs.get("position_bias")
+    if position_bias is not None:
+        bias = position_bias if bias is None else bias + position_bias
+    return Rule(
+        scale=float(query.shape[-1] ** -0.5 if scale is None else scale),
+        softcap=kwargs.get("softcap"),
+        sinks=None if sinks is None else sinks.detach().reshape(-1),
+        bias=bias,
+    )
+
+
+def is_causal_without_mask(
+    implementation: str, module: torch.nn.Module, num_queries: int, kwargs: Mapping[str, Any]
+) -> bool:
+    """Whether a call without a mask is causal: `sdpa` asks the module, `eager` adds what it is given and no more."""
+    if implementation == "eager" or num_queries <= 1:
+        return False
+    asked = kwargs.get("is_causal")
+    return bool(getattr(module, "is_causal", True) if asked is None else asked)

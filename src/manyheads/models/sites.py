@@ -1,0 +1,75 @@
+"""Where a model attends: its sites, seen in one tiny forward pass, and its dimensions.
+
+Read off the calls themselves rather than off the config: names of config fields differ between families, calls do not.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+from torch import nn
+
+from manyheads.errors import ManyHeadsError, ModelError
+from manyheads.models.seam import tap
+from manyheads.spec import ModelSpec, Site
+
+PROBE_TOKENS = 4
+
+
+def describe(model: nn.Module, name: str) -> ModelSpec:
+    """The spec of a transformers model. Errors: ModelError where it has no attention that the tap can see."""
+    config = getattr(model, "config", None)
+    sites = probe(model, name)
+    return ModelSpec(
+        name=name,
+        architecture=type(model).__name__,
+        sites=sites,
+        embed_dim=int(getattr(config, "hidden_size", 0) or 0),
+        vocab_size=getattr(config, "vocab_size", None),
+        max_positions=getattr(config, "max_position_embeddings", None),
+        num_parameters=sum(parameter.numel() for parameter in model.parameters()),
+        dtype=str(next(model.parameters()).dtype).removeprefix("torch."),
+    )
+
+
+def probe(model: nn.Module, name: str) -> tuple[Site, ...]:
+    """The sites of a text model, by one forward pass over a few tokens."""
+    device = next(model.parameters()).device
+    ids = torch.arange(1, PROBE_TOKENS + 1, device=device)[None]
+    with tap(model) as state:
+        run(model, name, {"input_ids": ids, "attention_mask": torch.ones_like(ids)})
+    if not state.sites:
+        raise ModelError(no_way_in(model, name))
+    return tuple(state.sites.values())
+
+
+def run(model: nn.Module, name: str, inputs: dict[str, Any]) -> None:
+    """One forward pass for the sake of its attention: no gradient, no cache, and no language-model head.
+
+    Errors: ModelError in place of whatever the model raises about its inputs.
+    """
+    body = getattr(model, "base_model", model)
+    takes = inspect.signature(body.forward).parameters
+    named = {key: value for key, value in inputs.items() if key in takes or "kwargs" in takes}
+    if "use_cache" in takes or hasattr(getattr(body, "config", None), "use_cache"):
+        named["use_cache"] = False
+    try:
+        with torch.no_grad():
+            body(**named)
+    except ManyHeadsError:
+        raise
+    except (TypeError, ValueError, IndexError, RuntimeError) as error:
+        raise ModelError(
+            f"{name} ({type(model).__name__}) could not read the text: {type(error).__name__}: {str(error).splitlines()[0][:200]}. "
+            f"Use record_call(model, ...) with the inputs that it needs."
+        ) from error
+
+
+def no_way_in(model: nn.Module, name: str) -> str:
+    """What to say of a model whose attention never showed."""
+    return (
+        f"{name} ({type(model).__name__}) made no attention call that can be seen: it is not a transformers model that "
+        f"uses the attention interface, or it does not attend. Nothing was recorded."
+    )

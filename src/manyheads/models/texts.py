@@ -1,0 +1,198 @@
+"""From texts to batches of tokens: windows for what is too long, buckets for what is short.
+
+A text longer than the model's positions is read in overlapping windows (default), cut (`"truncate"`), or refused
+(`"whole"`). Every window is a text of its own from then on, with the tokenizer's special tokens around it. Batches
+hold texts of like length, so that little is padded; a long text goes alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from manyheads.errors import ModelError, TextError
+from manyheads.recording.tokens import Tokens
+
+WINDOW_OVERLAP = 8  # neighbouring windows share an eighth of their tokens, so that few links are cut
+BATCH_TOKENS = 2_048  # tokens of a batch, padding included: about where two cores stop gaining
+CORPUS_TOKENS = 50_000  # from this many tokens on, rarity is counted in the corpus itself
+LONG_TEXTS = ("windows", "truncate", "whole")
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One tokenised text (or one window of a long one)."""
+
+    text: str
+    ids: tuple[int, ...]
+    pieces: tuple[str, ...]
+    special: tuple[bool, ...]
+    offsets: tuple[tuple[int, int], ...]
+    source: int
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Every piece of some texts, in order, and how they were cut, in words ("" where nothing was)."""
+
+    pieces: tuple[Piece, ...]
+    because: str
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(len(piece.ids) for piece in self.pieces)
+
+
+def read_texts(lm: Any, texts: str | Sequence[str], long: str = "windows") -> Reading:
+    """Tokenise texts for a loaded model. Errors: TextError for an empty text, or one too long under `long="whole"`."""
+    texts = [texts] if isinstance(texts, str) else list(texts)
+    if long not in LONG_TEXTS:
+        raise TextError(f"{long=} is not a way to read a long text: use one of {', '.join(LONG_TEXTS)}.")
+    if not texts:
+        raise TextError("no text was given: give at least one.")
+    if lm.tokenizer is None:
+        raise ModelError(
+            f"{lm.name} has no tokenizer, so it cannot read text: load it with tokenizer=, or use record_call."
+        )
+    for index, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise TextError(f"text {index} is a {type(text).__name__}: give strings.")
+        if not text.strip():
+            raise TextError(
+                f"text {index} is empty: give at least one word."
+                if len(texts) > 1
+                else "the text is empty: give at least one word."
+            )
+    limit, pieces, cut = lm.max_positions, [], 0
+    for source, text in enumerate(texts):
+        whole = _encode(lm.tokenizer, text)
+        if limit is not None and len(whole["input_ids"]) > limit:
+            cut += 1
+            if long == "whole":
+                raise TextError(
+                    f"text {source} has {len(whole['input_ids'])} tokens, but {lm.name} has {limit} positions: "
+                    f"read it in windows (the default) or cut it (truncate)."
+                )
+            pieces += _windows(lm.tokenizer, text, limit, source, first_only=long == "truncate")
+        else:
+            pieces.append(_piece(lm.tokenizer, text, whole, source))
+    return Reading(tuple(pieces), _story(pieces, cut, len(texts), limit, long))
+
+
+def _story(pieces: Sequence[Piece], cut: int, num_texts: int, limit: int | None, long: str) -> str:
+    if not cut:
+        return ""
+    what = "the text" if num_texts == 1 else f"{cut} of {num_texts} texts"
+    if long == "truncate":
+        return f"{what} cut to the model's {limit} positions"
+    windows = len(pieces) - (num_texts - cut)
+    return f"{what} longer than the model's positions: read in {windows} windows of {limit}, overlapping by {_overlap(limit or 0)}"
+
+
+def _overlap(limit: int) -> int:
+    return limit // WINDOW_OVERLAP
+
+
+def _encode(tokenizer: Any, text: str) -> dict[str, Any]:
+    fast = getattr(tokenizer, "is_fast", False)
+    got = tokenizer(text, return_special_tokens_mask=True, return_offsets_mapping=fast, truncation=False, verbose=False)
+    if not len(got["input_ids"]):
+        raise TextError(f"the tokenizer makes no token of {text[:40]!r}: give a text it knows.")
+    return got
+
+
+def _windows(tokenizer: Any, text: str, limit: int, source: int, first_only: bool) -> list[Piece]:
+    """Overlapping windows, each with special tokens of its own."""
+    if not getattr(tokenizer, "is_fast", False):
+        raise TextError(
+            f"text {source} is longer than the model's {limit} positions, and its slow tokenizer cannot cut windows: "
+            f"install the fast one, or give shorter texts."
+        )
+    got = tokenizer(
+        text,
+        truncation=True,
+        max_length=limit,
+        stride=_overlap(limit),
+        return_overflowing_tokens=True,
+        return_special_tokens_mask=True,
+        return_offsets_mapping=True,
+        verbose=False,
+    )
+    count = 1 if first_only else len(got["input_ids"])
+    keys = ("input_ids", "special_tokens_mask", "offset_mapping")
+    return [_piece(tokenizer, text, {key: got[key][i] for key in keys}, source) for i in range(count)]
+
+
+def _piece(tokenizer: Any, text: str, got: dict[str, Any], source: int) -> Piece:
+    """A piece with its own stretch of the text, and offsets into that stretch."""
+    ids = tuple(int(i) for i in got["input_ids"])
+    special = tuple(bool(i) for i in got["special_tokens_mask"])
+    offsets = tuple((int(a), int(b)) for a, b in got.get("offset_mapping") or ((0, 0),) * len(ids))
+    spans = [span for span, added in zip(offsets, special, strict=True) if not added and span[1] > span[0]]
+    begin, end = (spans[0][0], spans[-1][1]) if spans else (0, len(text))
+    if (begin, end) != (0, len(text)):
+        offsets = tuple((max(0, a - begin), max(0, b - begin)) for a, b in offsets)
+    return Piece(text[begin:end], ids, tuple(tokenizer.convert_ids_to_tokens(list(ids))), special, offsets, source)
+
+
+def batches(reading: Reading, num_tokens: int = BATCH_TOKENS) -> list[list[int]]:
+    """Indices of pieces, grouped by like length: at most `num_tokens` a batch with padding, always at least one piece."""
+    order = sorted(range(len(reading.pieces)), key=lambda i: len(reading.pieces[i].ids))
+    groups: list[list[int]] = []
+    for index in order:
+        width = len(reading.pieces[index].ids)
+        if groups and (len(groups[-1]) + 1) * width <= num_tokens:
+            groups[-1].append(index)
+        else:
+            groups.append([index])
+    return groups
+
+
+def tokens_of(
+    reading: Reading, chosen: Sequence[int], rarity: Float[Tensor, "vocabulary"] | None, because: str
+) -> Tokens:
+    """The chosen pieces as one left-aligned batch."""
+    pieces = [reading.pieces[index] for index in chosen]
+    lengths = torch.tensor([len(piece.ids) for piece in pieces])
+    longest = int(lengths.max())
+    ids = torch.full((len(pieces), longest), -1, dtype=torch.long)
+    special = torch.zeros(len(pieces), longest, dtype=torch.bool)
+    offsets = torch.zeros(len(pieces), longest, 2, dtype=torch.long)
+    for row, piece in enumerate(pieces):
+        span = slice(0, len(piece.ids))
+        ids[row, span], special[row, span] = torch.tensor(piece.ids), torch.tensor(piece.special)
+        offsets[row, span] = torch.tensor(piece.offsets)
+    named, texts = tuple(piece.pieces for piece in pieces), tuple(piece.text for piece in pieces)
+    tokens = Tokens(lengths, ids, named, special, offsets, texts)
+    if rarity is None:
+        return tokens
+    return replace(tokens, rarity=torch.where(ids >= 0, rarity[ids.clamp_min(0)], 0), rarity_because=because)
+
+
+def rarity_table(reading: Reading, vocab_size: int) -> tuple[Float[Tensor, "vocabulary"], str]:
+    """How rare each token is, 0 to 1: by its count in the corpus where that is large enough, else by its id.
+
+    Subword vocabularies are built from the frequent to the rare, so an id is a rank, roughly.
+    """
+    size = max(vocab_size, 1 + max(max(piece.ids) for piece in reading.pieces))
+    if reading.num_tokens < CORPUS_TOKENS:
+        return torch.arange(size) / size, f"rank in the vocabulary ({reading.num_tokens:,} tokens are too few to count)"
+    counts = torch.bincount(torch.cat([torch.tensor(piece.ids) for piece in reading.pieces]), minlength=size)
+    rank = torch.zeros(size, dtype=torch.float32)
+    values = counts.unique(sorted=True)
+    rank = 1 - torch.searchsorted(values, counts).float() / max(len(values) - 1, 1)
+    return rank, f"counts over the corpus' {reading.num_tokens:,} tokens"
+
+
+def model_inputs(lm: Any, tokens: Tokens) -> dict[str, Tensor]:
+    """What the model is called with: padded ids and, where texts differ in length, the mask that says so."""
+    assert tokens.ids is not None
+    pad = getattr(lm.tokenizer, "pad_token_id", None) or 0
+    ids = torch.where(tokens.ids >= 0, tokens.ids, pad)
+    inputs = {"input_ids": ids, "attention_mask": tokens.real.long()}
+    return {name: value.to(lm.device) for name, value in inputs.items()}

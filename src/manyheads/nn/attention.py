@@ -1,0 +1,284 @@
+"""Attention with each row's log-sum-exp: the one fact about a head from which all its weights can be rebuilt.
+
+`weight[i, j] = exp(score[i, j] - lse[i])`, exactly, so nobody needs the full map. Two backends share one contract:
+
+- `fused`: torch's fused CPU kernel, which returns the lse for free. It serves float masks badly, softcap and bias
+  not at all, so it is used where a text's visible keys are a plain slice or a causal triangle. Sinks are exact on
+  top of it: they only rescale the output. It needs d_q = d_k = d_v, so the narrower side is padded with zeros,
+  which changes no bit of the result. It kills the process on an empty axis: never called with one.
+- `tiles`: blocks of rows in plain torch, O(block) memory, for everything else and every other device.
+
+Source: Dao 2023, FlashAttention-2, Algorithm 1 (the lse); Xiao et al. 2024 and gpt-oss (sinks).
+Oracle: reference.attend.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Float32
+from torch import Tensor
+
+from manyheads.errors import ShapeError
+from manyheads.nn.masks import Mask
+from manyheads.nn.rules import Rule
+
+BLOCK_CELLS = 4_000_000  # cells of one block of rows in `tiles`: 16 MB of float32, near the size of a last-level cache
+BACKENDS = ("auto", "fused", "tiles")
+
+
+@dataclass(frozen=True, eq=False)
+class Attended:
+    """`out` in the dtype of q; `lse`, natural log, float32 (float64 for float64); `because`: which backend, and why."""
+
+    out: Float[Tensor, "b h q f"]
+    lse: Float[Tensor, "b h q"]
+    because: str
+
+
+def attend(
+    q: Float[Tensor, "b h q d"],
+    k: Float[Tensor, "b g k d"],
+    v: Float[Tensor, "b g k f"],
+    *,
+    mask: Mask | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    sinks: Float[Tensor, "h"] | None = None,
+    bias: Float[Tensor, "b h q k"] | None = None,
+    backend: str = "auto",
+) -> Attended:
+    """Scaled dot-product attention and each row's log-sum-exp.
+
+    `mask` defaults to every row seeing every key; `scale` to `1 / sqrt(d)`. `h` must be a multiple of `g`: query
+    head i reads key/value head `i // (h / g)`. The lse covers the whole denominator, sinks included. A row that sees
+    nothing has output 0 and lse -inf (with a sink: lse = sink). Empty axes give empty or zero results.
+
+    Cost: O(q * k * d) time, O(q * f) memory. No gradient of lse. Errors: ShapeError.
+    Source: Dao 2023, FlashAttention-2. Oracle: `reference.attend`.
+    """
+    _check_shapes(q, k, v, backend)
+    rule = Rule(max(q.shape[-1], 1) ** -0.5 if scale is None else scale, softcap, sinks, bias)
+    mask = Mask.full(q.shape[2], k.shape[2], q.device) if mask is None else mask
+    if (mask.num_queries, mask.num_keys) != (q.shape[2], k.shape[2]):
+        raise ShapeError(
+            f"the mask is for {mask.num_queries} queries and {mask.num_keys} keys, but q has {q.shape[2]} and k "
+            f"has {k.shape[2]}: build it with these sizes."
+        )
+    if mask.start.shape[0] not in (1, q.shape[0]):
+        raise ShapeError(f"the mask is for {len(mask.start)} texts, but q has {len(q)}: give 1 or {len(q)}.")
+    _check_rule(rule, q, k)
+    plan, why_not = _fused_plan(q, k, v, mask, rule)
+    if backend == "fused" and plan is None:
+        raise ShapeError(f"backend='fused' cannot serve this call: {why_not}. Use backend='auto' or 'tiles'.")
+    if plan is not None and backend != "tiles":
+        out, lse = _fused(q, k, v, rule, plan)
+        return Attended(out, lse, f"fused: torch's CPU kernel returns the lse ({plan.kind})")
+    out, lse = _tiles(q, k, v, mask, rule)
+    return Attended(out, lse, f"tiles: {why_not if backend == 'auto' else 'asked for by name'}")
+
+
+def _check_shapes(q: Tensor, k: Tensor, v: Tensor, backend: str) -> None:
+    if backend not in BACKENDS:
+        raise ShapeError(f"{backend=} is not a backend: use one of {', '.join(BACKENDS)}.")
+    for name, tensor in {"q": q, "k": k, "v": v}.items():
+        if tensor.ndim != 4:
+            raise ShapeError(
+                f"{name} has shape {tuple(tensor.shape)}: attend wants four axes (text, head, position, width)."
+            )
+    if q.shape[-1] != k.shape[-1]:
+        raise ShapeError(
+            f"q has head width {q.shape[-1]} and k has {k.shape[-1]}: they are multiplied, so must be equal."
+        )
+    if k.shape[:3] != v.shape[:3]:
+        raise ShapeError(
+            f"k has (text, head, position) {tuple(k.shape[:3])} and v has {tuple(v.shape[:3])}: must be equal."
+        )
+    if q.shape[0] != k.shape[0]:
+        raise ShapeError(f"q has {q.shape[0]} texts and k has {k.shape[0]}: must be equal.")
+    num_heads, num_kv_heads = q.shape[1], k.shape[1]
+    if num_heads == num_kv_heads:  # no heads at all on either side is an empty axis, not an error
+        return
+    if num_kv_heads == 0 or num_heads % num_kv_heads:
+        divisors = [n for n in range(1, num_heads + 1) if num_heads % n == 0]
+        raise ShapeError(
+            f"{num_heads=} is not a multiple of {num_kv_heads=}: every key/value head must serve equally many query "
+            f"heads. Use one of {divisors}."
+        )
+
+
+def _check_rule(rule: Rule, q: Tensor, k: Tensor) -> None:
+    """Torch would broadcast what does not fit, or fail in a block of rows far from here."""
+    if rule.softcap is not None and not rule.softcap > 0:
+        raise ShapeError(f"softcap={rule.softcap} is no cap: it squeezes scores into (-cap, cap). Use None for no cap.")
+    if rule.sinks is not None and rule.sinks.shape != q.shape[1:2]:
+        raise ShapeError(f"sinks has shape {tuple(rule.sinks.shape)}: give one sink a query head, ({q.shape[1]},).")
+    if rule.bias is not None:
+        wanted, got = (*q.shape[:3], k.shape[2]), tuple(rule.bias.shape)
+        if len(got) != 4 or got[2:] != wanted[2:] or got[0] not in (1, wanted[0]) or got[1] not in (1, wanted[1]):
+            raise ShapeError(
+                f"bias has shape {got}, but (text, head, query, key) is {wanted}: only texts and heads may be 1."
+            )
+
+
+@dataclass(frozen=True)
+class _Span:
+    """One fused call: these texts see keys `first:last`, all of them or as a causal triangle."""
+
+    texts: slice
+    first: int
+    last: int
+    rows: int
+    causal: bool
+
+
+@dataclass(frozen=True)
+class _Plan:
+    kind: str
+    spans: tuple[_Span, ...]
+
+
+def _fused_plan(q: Tensor, k: Tensor, v: Tensor, mask: Mask, rule: Rule) -> tuple[_Plan | None, str]:
+    """Fused calls that cover every text, or None and the reason."""
+    if q.device.type != "cpu":
+        return None, f"no fused kernel for device {q.device.type!r} yet returns what we need"
+    if rule.softcap is not None:
+        return None, "softcap is not in any fused CPU kernel"
+    if rule.bias is not None:
+        return None, "an additive bias would need an n x n tensor"
+    if mask.dense is not None:
+        return None, "the mask's rows are not runs of keys"
+    if 0 in q.shape or 0 in k.shape or v.shape[-1] == 0:
+        return None, "the fused kernel kills the process on an empty axis"
+    if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
+        return None, "the fused kernel's lse has no gradient"
+    if mask.start.shape[0] == 1:
+        span = _span(mask.start[0], mask.stop[0], slice(None))
+        return (
+            (_Plan("all texts in one call", (span,)), "") if span else (None, "rows see runs that are no plain slice")
+        )
+    spans = [_span(mask.start[text], mask.stop[text], slice(text, text + 1)) for text in range(len(mask.start))]
+    if all(spans):
+        return _Plan("one call a text", tuple(span for span in spans if span)), ""
+    return None, "rows see runs that are no plain slice"
+
+
+def _span(start: Tensor, stop: Tensor, texts: slice) -> _Span | None:
+    """The fused call that gives one text's runs: leading rows that all see one slice, or a triangle from its first key.
+
+    Trailing rows that see nothing (padding) are left out of the call and stay zero.
+    """
+    alive = stop > start
+    rows = int(alive.sum())
+    if rows == 0:
+        return _Span(texts, 0, 0, 0, False)
+    if not bool(alive[:rows].all()):
+        return None
+    first, last = int(start[0]), int(stop[rows - 1])
+    if bool((start[:rows] != first).any()):
+        return None
+    if bool((stop[:rows] == last).all()):
+        return _Span(texts, first, last, rows, False)
+    triangle = first + 1 + torch.arange(rows, device=start.device)
+    if bool((stop[:rows] == triangle).all()):
+        return _Span(texts, first, last, rows, True)
+    return None
+
+
+def _fused(q: Tensor, k: Tensor, v: Tensor, rule: Rule, plan: _Plan) -> tuple[Tensor, Tensor]:
+    """Run the plan's calls. Sinks: the kernel's output is rescaled by the share of the denominator that is not sink."""
+    width, num_rows = v.shape[-1], q.shape[2]
+    short, wide = min(q.shape[-1], width), max(q.shape[-1], width)
+    if short < wide:  # zeros add nothing to a dot product, and nothing to the output but columns that are cut off
+        q, k, v = (torch.nn.functional.pad(x, (0, wide - x.shape[-1])) for x in (q, k, v))
+    # The kernel reads head vectors as if their numbers lay side by side; it does not look, and reads past the end.
+    q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
+    lse_dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
+    out = q.new_zeros(*q.shape[:3], width)
+    lse = torch.full(q.shape[:3], -torch.inf, dtype=lse_dtype)
+    kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    for span in plan.spans:
+        if span.rows == 0:
+            continue
+        keys = slice(span.first, span.last)
+        part = (q[span.texts, :, : span.rows], k[span.texts, :, keys], v[span.texts, :, keys])
+        got, got_lse = kernel(*part, 0.0, span.causal, scale=rule.scale)
+        if len(plan.spans) == 1 and span.rows == num_rows:
+            out, lse = got[..., :width], got_lse
+        else:
+            out[span.texts, :, : span.rows], lse[span.texts, :, : span.rows] = got[..., :width], got_lse
+    return _with_sinks(out, lse, rule)
+
+
+def _with_sinks(out: Tensor, lse: Tensor, rule: Rule) -> tuple[Tensor, Tensor]:
+    if rule.sinks is None:
+        return out, lse
+    whole = torch.logaddexp(lse, rule.sinks.to(lse.dtype)[None, :, None].expand_as(lse))
+    share = torch.where(lse == -torch.inf, 0, (lse - whole).exp())
+    return out * share.to(out.dtype)[..., None], whole.detach()
+
+
+def _tiles(q: Tensor, k: Tensor, v: Tensor, mask: Mask, rule: Rule) -> tuple[Tensor, Tensor]:
+    """Blocks of rows against the keys that any of them sees; softmax in float32, its maximum subtracted."""
+    compute = torch.float64 if q.dtype == torch.float64 else torch.float32
+    num_texts, num_heads, num_rows, _ = q.shape
+    blocks, sums = [], []
+    step = max(1, BLOCK_CELLS // max(1, num_texts * num_heads * k.shape[2]))
+    for row in range(0, num_rows, step):
+        rows = slice(row, min(row + step, num_rows))
+        keys = _seen_keys(mask, rows)
+        scores = _block_scores(q, k, rows, keys, mask, rule, compute)
+        top = scores.amax(-1, keepdim=True) if scores.shape[-1] else scores.new_full((*scores.shape[:3], 1), -torch.inf)
+        if rule.sinks is not None:
+            top = torch.maximum(top, rule.sinks.to(compute)[None, :, None, None])
+        top = torch.where(top == -torch.inf, 0, top)
+        weights = (scores - top).exp()
+        total = weights.sum(-1, keepdim=True)
+        if rule.sinks is not None:
+            total = total + (rule.sinks.to(compute)[None, :, None, None] - top).exp()
+        sums.append((top + total.log())[..., 0])
+        weights = torch.where(total > 0, weights / total.clamp_min(torch.finfo(compute).tiny), 0)
+        packed = weights.reshape(num_texts, v.shape[1], _served(q, v) * weights.shape[2], weights.shape[3])
+        out = packed @ v[:, :, keys].to(compute)
+        blocks.append(out.reshape(*weights.shape[:3], v.shape[-1]).to(q.dtype))
+    if not blocks:
+        return q.new_zeros(num_texts, num_heads, 0, v.shape[-1]), q.new_zeros(num_texts, num_heads, 0, dtype=compute)
+    return torch.cat(blocks, 2), torch.cat(sums, 2).detach()
+
+
+def _served(q: Tensor, k: Tensor) -> int:
+    """Query heads a key/value head. Sizes are spelt out, never -1: torch cannot guess them where an axis is empty."""
+    return q.shape[1] // max(k.shape[1], 1)
+
+
+def _seen_keys(mask: Mask, rows: slice) -> slice:
+    """The keys that any of these rows sees: everything outside has weight zero and is not computed."""
+    start, stop = mask.start[:, rows], mask.stop[:, rows]
+    alive = stop > start
+    if not bool(alive.any()):
+        return slice(0, 0)
+    return slice(int(start[alive].min()), int(stop[alive].max()))
+
+
+def _block_scores(
+    q: Tensor, k: Tensor, rows: slice, keys: slice, mask: Mask, rule: Rule, compute: torch.dtype
+) -> Tensor:
+    q, k = q[:, :, rows].to(compute), k[:, :, keys].to(compute)
+    num_texts, num_heads, num_rows, dim = q.shape
+    packed = q.reshape(num_texts, k.shape[1], _served(q, k) * num_rows, dim) @ k.transpose(2, 3) * rule.scale
+    scores = packed.reshape(num_texts, num_heads, num_rows, k.shape[2])
+    if rule.softcap is not None:
+        scores = rule.softcap * (scores / rule.softcap).tanh()
+    if rule.bias is not None:
+        scores = scores + rule.bias[:, :, rows, keys].to(compute)
+    return scores.masked_fill(~mask.visible(rows, keys), -torch.inf)
+
+
+def log_sum_exp(
+    q: Float[Tensor, "b h q d"], k: Float[Tensor, "b g k d"], mask: Mask, rule: Rule
+) -> tuple[Float32[Tensor, "b h q"], str]:
+    """The lse alone, and the backend that gave it: for calls whose own function did not return one."""
+    values = k if k.shape[-1] else k.new_zeros(*k.shape[:3], 1)
+    got = attend(q, k, values, mask=mask, scale=rule.scale, softcap=rule.softcap, sinks=rule.sinks, bias=rule.bias)
+    return got.lse.float(), got.because

@@ -1,0 +1,159 @@
+"""What a row may see, as one run of keys: two integers a row instead of an n x n matrix.
+
+Full, causal, cached, sliding-window, chunked, packed and padded attention all let a query see one contiguous
+run of keys, `start <= key < stop`. Two vectors say it exactly, at any length; chance levels follow from
+cumulative sums. Only where a mask is *proven* not to fit (`Mask.from_dense` checks every row) is it kept dense.
+An empty run (`start == stop`) is a row that sees nothing: its weights and its output are zero, its lse is -inf.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from manyheads.errors import ShapeError
+
+DENSE_ROWS = 512  # rows of a dense mask looked at together: bounds the temporaries of from_dense
+
+
+@dataclass(frozen=True, eq=False)
+class Mask:
+    """Runs of visible keys: row i of text b sees keys `start[b, i] <= key < stop[b, i]`.
+
+    `dense` (True = may look) is set only where some row's keys are no run; `start` and `stop` then bound it.
+    """
+
+    start: Int[Tensor, "b q"]
+    stop: Int[Tensor, "b q"]
+    num_keys: int
+    dense: Bool[Tensor, "b h q k"] | None = None
+
+    @staticmethod
+    def full(num_queries: int, num_keys: int, device: torch.device | str = "cpu") -> Mask:
+        """Every row sees every key."""
+        start = torch.zeros(1, num_queries, dtype=torch.long, device=device)
+        return Mask(start, torch.full_like(start, num_keys), num_keys)
+
+    @staticmethod
+    def causal(
+        num_queries: int,
+        num_keys: int,
+        *,
+        offset: int | None = None,
+        window: int | None = None,
+        device: torch.device | str = "cpu",
+    ) -> Mask:
+        """Row i sees keys up to `i + offset`, at most the last `window` of them.
+
+        `offset` defaults to `num_keys - num_queries`: the last query sees the last key, as with a cache.
+        (`offset=0` is the top-left alignment of torch's own `is_causal`.)
+        """
+        offset = num_keys - num_queries if offset is None else offset
+        stop = (torch.arange(num_queries, device=device)[None] + 1 + offset).clamp(0, num_keys)
+        start = torch.zeros_like(stop) if window is None else (stop - window).clamp_min(0)
+        return Mask(start, stop, num_keys)
+
+    @staticmethod
+    def from_lengths(lengths: Int[Tensor, "b"], num_queries: int, num_keys: int) -> Mask:
+        """Rows of text b see its first `lengths[b]` keys; rows past the length see nothing."""
+        rows = torch.arange(num_queries, device=lengths.device)[None]
+        stop = torch.where(rows < lengths[:, None], lengths[:, None], 0).long()
+        return Mask(torch.zeros_like(stop), stop, num_keys)
+
+    @staticmethod
+    def from_dense(visible: Bool[Tensor, "b h q k"]) -> Mask:
+        """Read runs off a dense mask (True = may look), proving for every row that they say the same.
+
+        Cost: one pass over the mask, O(b * q) memory besides it. A head axis of size 1 is the usual case; masks
+        that differ between heads, or rows that are no run, stay dense.
+        """
+        num_texts, num_heads, num_queries, num_keys = visible.shape
+        start = torch.zeros(num_texts, num_queries, dtype=torch.long, device=visible.device)
+        stop, fits = torch.zeros_like(start), True
+        if not visible.numel():
+            return Mask(start, stop, num_keys)
+        for row in range(0, num_queries, DENSE_ROWS):
+            rows = slice(row, row + DENSE_ROWS)
+            block = visible[:, :, rows].any(1) if num_heads > 1 else visible[:, 0, rows]
+            fits &= num_heads == 1 or bool((visible[:, :, rows] == block[:, None]).all())
+            count, first = block.sum(-1), block.to(torch.uint8).argmax(-1)
+            last = num_keys - block.flip(-1).to(torch.uint8).argmax(-1)
+            start[:, rows], stop[:, rows] = first, torch.where(count > 0, last, first)
+            fits &= bool((stop[:, rows] - start[:, rows] == count).all())
+        return Mask(start, stop, num_keys, None if fits else visible)
+
+    @property
+    def num_queries(self) -> int:
+        return self.start.shape[1]
+
+    def counts(self) -> Int[Tensor, "b q"]:
+        """How many keys each row sees (over all heads, where heads differ)."""
+        if self.dense is None:
+            return self.stop - self.start
+        return self.dense.any(1).sum(-1)
+
+    def uniform_mass(self, column: Float[Tensor, "b k"]) -> Float[Tensor, "b q"]:
+        """The exact chance level: the mass on `column` if a row spread its weight evenly over what it may see.
+
+        By cumulative sums, O(b * k), float64. A row that sees nothing has no chance level: 0.
+        """
+        column = column.double()
+        if self.dense is not None:
+            visible = self.dense.double().mean(1)
+            return (visible @ column[..., None])[..., 0] / visible.sum(-1).clamp_min(1)
+        sums = torch.nn.functional.pad(column.cumsum(-1), (1, 0)).expand(self.start.shape[0], -1)
+        column_texts = max(sums.shape[0], column.shape[0])
+        start, stop = self.start.expand(column_texts, -1), self.stop.expand(column_texts, -1)
+        sums = sums.expand(column_texts, -1)
+        return (sums.gather(1, stop) - sums.gather(1, start)) / (stop - start).clamp_min(1)
+
+    def visible(self, rows: slice, keys: slice) -> Bool[Tensor, "b h r c"]:
+        """A dense window of the mask (True = may look); the head axis has size 1 unless heads differ."""
+        if self.dense is not None:
+            return self.dense[:, :, rows, keys]
+        index = torch.arange(self.num_keys, device=self.start.device)[keys]
+        start, stop = self.start[:, rows, None], self.stop[:, rows, None]
+        return ((index >= start) & (index < stop))[:, None]
+
+    def texts(self, chosen: slice | Tensor) -> Mask:
+        """The mask of some texts; a mask that all texts share stays shared."""
+        if self.start.shape[0] == 1 and (self.dense is None or self.dense.shape[0] == 1):
+            return self
+        dense = None if self.dense is None else self.dense.expand(self.start.shape[0], -1, -1, -1)[chosen]
+        return Mask(self.start[chosen], self.stop[chosen], self.num_keys, dense)
+
+    def expand(self, num_texts: int) -> Mask:
+        """One row of runs for each text, so that texts may be treated differently."""
+        if self.start.shape[0] not in (1, num_texts):
+            raise ShapeError(f"a mask of {self.start.shape[0]} texts cannot serve {num_texts=}: give 1 or {num_texts}.")
+        return Mask(self.start.expand(num_texts, -1), self.stop.expand(num_texts, -1), self.num_keys, self.dense)
+
+    def trimmed(self, first: Int[Tensor, "b"], lengths: Int[Tensor, "b"]) -> Mask:
+        """The mask after every text is rolled left by `first[b]` and cut to `lengths[b]`, rows and keys alike.
+
+        Padding rows come out empty. For self-attention, where rows and keys are the same tokens.
+        """
+        mask, longest = self.expand(len(lengths)), int(lengths.max()) if len(lengths) else 0
+        row = torch.arange(longest, device=self.start.device)[None]
+        source = (row + first[:, None]).clamp_max(max(self.num_queries - 1, 0))
+        start = (mask.start.gather(1, source) - first[:, None]).clamp_min(0)
+        stop = torch.minimum(mask.stop.gather(1, source) - first[:, None], lengths[:, None])
+        alive = (row < lengths[:, None]) & (stop > start)
+        start, stop = torch.where(alive, start, 0), torch.where(alive, stop, 0)
+        dense = None
+        if mask.dense is not None:
+            dense = _rolled(mask.dense, first, lengths, longest)
+        return Mask(start, stop, longest, dense)
+
+
+def _rolled(dense: Tensor, first: Tensor, lengths: Tensor, longest: int) -> Bool[Tensor, "b h n n"]:
+    """A dense mask, text by text rolled to the left and cut; what lies outside a text is hidden."""
+    out = dense.new_zeros(len(lengths), dense.shape[1], longest, longest)
+    dense = dense.expand(len(lengths), -1, -1, -1)
+    for text, (begin, length) in enumerate(zip(first.tolist(), lengths.tolist(), strict=True)):
+        span = slice(begin, begin + length)
+        out[text, :, :length, :length] = dense[text, :, span, span]
+    return out

@@ -1,0 +1,199 @@
+"""A recording: q, k and each row's lse of every layer, from which any weight can be rebuilt exactly.
+
+`weight[i, j] = exp(score(q_i, k_j) - lse_i)`: n numbers a row were a map, d + 1 are a record. A layer's texts are
+left-aligned, padding rolled away. What is asked of a layer costs what is asked: chosen cells from q and k, whole-map
+statistics by one pass over tiles, a window of the map for people's eyes. Sources: Dao 2023 (lse), docs/decisions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from manyheads.errors import RecordingError, ShapeError, WindowError
+from manyheads.nn.attention import attend
+from manyheads.nn.masks import Mask
+from manyheads.nn.rules import Rule, grouped_scores
+from manyheads.recording.passes import Layer, Reduced, prepare
+from manyheads.recording.requests import Received, Request
+from manyheads.recording.tokens import Tokens
+from manyheads.spec import Site
+
+WINDOW_BYTES = 1_000_000_000  # the largest dense window of weights that is handed out
+
+
+@dataclass(frozen=True, eq=False)
+class LayerRecord:
+    """One attention layer over a batch of texts. `v` is None unless it was kept; `because` says which backend gave lse."""
+
+    site: Site
+    q: Float[Tensor, "b h q d"]
+    k: Float[Tensor, "b g k d"]
+    v: Float[Tensor, "b g k f"] | None
+    lse: Float[Tensor, "b h q"]
+    mask: Mask
+    rule: Rule
+    lengths: Int[Tensor, "b"]
+    tokens: Tokens
+    because: str = ""
+
+    @cached_property
+    def _layer(self) -> Layer:
+        return Layer(self.q, self.k, self.lse, self.mask, self.rule)
+
+    def reduce(self, requests: Sequence[Request]) -> Reduced:
+        """Every requested reduction in one pass over exact tiles. Cost: O(q * k * d) time, O(tile) memory."""
+        return prepare(self.tokens, requests).run(self._layer)
+
+    def received(self) -> Float[Tensor, "b h k"]:
+        """How much attention each key receives in all: column sums of the map."""
+        return self.reduce([Received()])[Received()]
+
+    def weights(
+        self,
+        head: int | None = None,
+        queries: slice | None = None,
+        keys: slice | None = None,
+        text: int = 0,
+    ) -> Tensor:
+        """A window of the exact map of one text: `Float[q k]`, or `Float[h q k]` where `head` is None.
+
+        Trimmed to the text. Rows that see nothing are 0. Cost: O(window * d) time and the window's memory.
+        Errors: WindowError above 1 GB, ShapeError for a head or text that is not there.
+        """
+        rows, columns = self._window(queries, text), self._window(keys, text)
+        heads = range(self.site.num_heads) if head is None else [self._head(head)]
+        size = len(heads) * (rows.stop - rows.start) * (columns.stop - columns.start) * 4
+        if size > WINDOW_BYTES:
+            raise WindowError(
+                f"a window of {len(heads)} heads x {rows.stop - rows.start} x {columns.stop - columns.start} weights is "
+                f"{size / 1e9:.1f} GB, above the limit of {WINDOW_BYTES / 1e9:.0f} GB: ask for fewer queries=, keys= or one "
+                f"head=, or use reduce() or tiles(), which never hold the map."
+            )
+        out = torch.cat([self._tile(text, [h], rows, columns) for h in heads])
+        return out[0] if head is not None else out
+
+    def weights_at(
+        self, queries: Int[Tensor, "pairs"], keys: Int[Tensor, "pairs"], text: int = 0
+    ) -> Float[Tensor, "h pairs"]:
+        """The exact weights of chosen cells, all heads. Cost: O(pairs * h * d). Hidden cells are 0."""
+        queries, keys = torch.as_tensor(queries), torch.as_tensor(keys)
+        limit = int(self.lengths[text])
+        for name, index in {"queries": queries, "keys": keys}.items():
+            if len(index) and not 0 <= int(index.min()) <= int(index.max()) < limit:
+                raise ShapeError(
+                    f"{name} run from {int(index.min())} to {int(index.max())}, but text {text} has {limit} tokens."
+                )
+        group = torch.arange(self.site.num_heads) // (self.site.num_heads // self.site.num_kv_heads)
+        q, k = self.q[text][:, queries].float(), self.k[text][group][:, keys].float()
+        scores = self.rule.scale * (q * k).sum(-1)
+        if self.rule.softcap is not None:
+            scores = self.rule.softcap * (scores / self.rule.softcap).tanh()
+        if self.rule.bias is not None:
+            bias = self.rule.bias[min(text, self.rule.bias.shape[0] - 1)]
+            scores = scores + bias.expand(self.site.num_heads, -1, -1)[:, queries, keys]
+        mask = self.mask.expand(len(self.lengths))
+        seen = (keys >= mask.start[text, queries]) & (keys < mask.stop[text, queries])
+        if mask.dense is not None:
+            seen = mask.dense[min(text, mask.dense.shape[0] - 1)][:, queries, keys]
+        return torch.where(seen, (scores - self.lse[text][:, queries]).exp(), 0.0)
+
+    def project(self, features: Float[Tensor, "k f"], text: int = 0) -> Float[Tensor, "h q f"]:
+        """`weights @ features` for one text, without the map: one more attention call with features where v stood."""
+        length = int(self.lengths[text])
+        if features.shape[0] != length:
+            raise ShapeError(
+                f"features has {features.shape[0]} rows, but text {text} has {length} tokens: give one row a token."
+            )
+        mask, rule = (
+            self.mask.expand(len(self.lengths)).texts(slice(text, text + 1)),
+            self.rule.texts(slice(text, text + 1)),
+        )
+        mask = mask.trimmed(torch.zeros(1, dtype=torch.long), self.lengths[text : text + 1])
+        values = features.float()[None, None].expand(1, self.site.num_kv_heads, -1, -1).contiguous()
+        bias = None if rule.bias is None else rule.bias[:, :, :length, :length]
+        q, k = self.q[text : text + 1, :, :length].float(), self.k[text : text + 1, :, :length].float()
+        return attend(q, k, values, mask=mask, scale=rule.scale, softcap=rule.softcap, sinks=rule.sinks, bias=bias).out[
+            0
+        ]
+
+    def tiles(self, text: int = 0, size: int = 256) -> Iterator[tuple[slice, slice, Float[Tensor, "h r c"]]]:
+        """The map of one text tile by tile, for statistics of your own: `(rows, keys, weights)`. Hidden tiles are left out."""
+        length, mask = int(self.lengths[text]), self.mask.expand(len(self.lengths))
+        for row in range(0, length, size):
+            rows = slice(row, min(row + size, length))
+            start, stop = mask.start[text, rows], mask.stop[text, rows]
+            for key in range(0, length, size):
+                keys = slice(key, min(key + size, length))
+                if bool(((start < keys.stop) & (stop > keys.start)).any()):
+                    yield rows, keys, self._tile(text, list(range(self.site.num_heads)), rows, keys)
+
+    def _tile(self, text: int, heads: Sequence[int], rows: slice, keys: slice) -> Float[Tensor, "h r c"]:
+        at = slice(text, text + 1)
+        group = [h // (self.site.num_heads // self.site.num_kv_heads) for h in heads]
+        chosen = list(heads)
+        q, k = self.q[at][:, chosen, rows].float(), self.k[at][:, group, keys].float()
+        rule, mask = self.rule.texts(at), self.mask.expand(len(self.lengths)).texts(at)
+        bias = None if rule.bias is None else rule.bias.expand(-1, self.site.num_heads, -1, -1)[:, chosen]
+        scores = Rule(rule.scale, rule.softcap, None, bias).finish(grouped_scores(q, k, rule.scale), rows, keys)
+        seen = mask.visible(rows, keys)
+        seen = seen[:, chosen] if seen.shape[1] > 1 else seen
+        lse = self.lse[at][:, chosen, rows, None]
+        return torch.where(seen, (scores - torch.where(lse == -torch.inf, 0, lse)).exp(), 0.0)[0]
+
+    def _window(self, chosen: slice | None, text: int) -> slice:
+        if not -len(self.lengths) <= text < len(self.lengths):
+            raise ShapeError(f"{text=} is not in this recording: it holds {len(self.lengths)} texts, counted from 0.")
+        begin, end, step = (chosen or slice(None)).indices(int(self.lengths[text]))
+        if step != 1:
+            raise ShapeError(f"a window has step 1, but {chosen} has step {step}: slice the result instead.")
+        return slice(begin, max(begin, end))
+
+    def _head(self, head: int) -> int:
+        if not 0 <= head < self.site.num_heads:
+            raise ShapeError(f"{head=} is not in layer {self.site.layer}: it has heads 0 to {self.site.num_heads - 1}.")
+        return head
+
+
+@dataclass(frozen=True, eq=False)
+class Recording:
+    """What every attention layer did with some texts: `rec.layers[3]`, or `rec.stacks["cross"][3]` where there are several.
+
+    `provenance` says which model, dtype, backend and guard error it comes from.
+    """
+
+    stacks: Mapping[str, Sequence[LayerRecord]]
+    tokens: Tokens
+    provenance: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def layers(self) -> Sequence[LayerRecord]:
+        """The layers of the only stack. Errors: RecordingError where there are several."""
+        if len(self.stacks) != 1:
+            raise RecordingError(
+                f"this recording has {len(self.stacks)} stacks of layers ({', '.join(self.stacks)}): "
+                f"say which, as in rec.stacks[{next(iter(self.stacks), '')!r}][0]."
+            )
+        return next(iter(self.stacks.values()))
+
+    @property
+    def num_bytes(self) -> int:
+        """The size of its tensors."""
+        parts = [x for stack in self.stacks.values() for layer in stack for x in (layer.q, layer.k, layer.v, layer.lse)]
+        return sum(x.numel() * x.element_size() for x in parts if x is not None)
+
+    def save(self, path: str) -> None:
+        """Write one safetensors file, whole or not at all. Errors: FileAccessError."""
+        from manyheads.recording.files import save_recording
+
+        save_recording(self, path)
+
+    def __repr__(self) -> str:
+        stacks = ", ".join(f"{name or 'layers'}: {len(layers)}" for name, layers in self.stacks.items())
+        lengths = self.tokens.lengths.tolist()
+        return f"Recording({stacks}; {len(lengths)} texts of {min(lengths, default=0)}-{max(lengths, default=0)} tokens, {self.num_bytes / 1e6:.1f} MB)"

@@ -1,0 +1,196 @@
+"""Reading one safetensors file tensor by tensor, every byte checked.
+
+The safetensors library maps files into memory, where a file that another program cuts short kills the process; here it
+is an error. A file that is no safetensors file, one of another kind, a newer version, a file cut off, and a file whose
+bytes are not those that were written each get one line that says so. Nothing in a file decides how much is allocated:
+a tensor must have its bytes in the file before memory is asked for.
+
+Cost: `read` costs the tensor's bytes, and about 1 s a GB for the checksum; opening costs the header's.
+Source: https://huggingface.co/docs/safetensors, "Format"; written by `recording.container`.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+import stat
+import threading
+import weakref
+import zlib
+from dataclasses import dataclass
+from io import FileIO
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from manyheads.errors import ManyHeadsError, RecordingError
+from manyheads.recording.container import CHUNK_BYTES, DTYPES, HEADER_BYTES, bytes_of, metadata_sum, no_access
+
+__all__ = ["Entry", "TensorFile"]
+
+MOST_AXES = 8  # and each shorter than 2**62: more is no tensor, only a way to keep a reader multiplying
+QUOTED = 80  # characters of a file's own words that an error repeats
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A tensor in a file: what it is, and where its bytes are, counted from the header's end."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+
+class TensorFile:
+    """A safetensors file open for reading: its header now, a tensor when it is wanted, by any thread.
+
+    `kind` and `newest` say which format is accepted (metadata "format"), and up to which version.
+    Errors: FileAccessError where the file cannot be had, RecordingError where it is not what it should be.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, kind: str, newest: int) -> None:
+        self.path = os.fspath(path)
+        self._lock = threading.Lock()
+        try:
+            self._file = self._opened()
+            self._size = os.fstat(self._file.fileno()).st_size
+            header, self._data = self._read_header()
+        except (OSError, ValueError) as error:
+            if isinstance(error, ManyHeadsError):
+                raise
+            raise no_access("read", path, error) from error
+        self.metadata = self._read_metadata(header.pop("__metadata__", {}), kind, newest)
+        self.entries = self._read_entries(header)
+        self._sums = self.json("crc32")
+        if not isinstance(self._sums, dict) or self._sums.keys() != self.entries.keys():
+            raise self.damaged("it does not hold the tensors that its checksums name")
+
+    def read(self, name: str) -> Tensor:
+        """One tensor, on the CPU. Errors: RecordingError, FileAccessError."""
+        if name not in self.entries:
+            raise self.damaged(f"it lacks the tensor {name!r}")
+        entry = self.entries[name]
+        out = torch.empty(entry.shape, dtype=entry.dtype)
+        view, total, done = bytes_of(out), 0, 0
+        try:
+            with self._lock:
+                self._file.seek(self._data + entry.begin)
+                while done < len(view):
+                    count = self._file.readinto(view[done : done + CHUNK_BYTES])
+                    if not count:
+                        raise self.damaged("it became shorter while it was open")
+                    total = zlib.crc32(view[done : done + count], total)
+                    done += count
+        except OSError as error:
+            raise no_access("read", self.path, error) from error
+        if f"{total:08x}" != self._sums[name]:
+            raise self.damaged(f"the bytes of {name!r} are not those that were written (their checksum differs)")
+        return out
+
+    def json(self, key: str) -> Any:
+        """What the metadata hold as JSON under `key`. Errors: RecordingError."""
+        try:
+            return json.loads(self.metadata[key])
+        except KeyError:
+            raise self.damaged(f"its header lacks {key!r}") from None
+        except (ValueError, RecursionError):
+            raise self.damaged(f"{key!r} in its header is not JSON") from None
+
+    def damaged(self, what: str) -> RecordingError:
+        return RecordingError(f"{self.path} is damaged: {what}. Copy it again, or record anew.")
+
+    def _opened(self) -> FileIO:
+        mode = os.stat(self.path).st_mode
+        if not stat.S_ISREG(mode):  # asked before opening: a pipe would wait for ever
+            if stat.S_ISDIR(mode):
+                raise IsADirectoryError(errno.EISDIR, "it is a folder")
+            raise OSError(errno.EINVAL, "it is a device or a pipe, not a file")
+        handle = os.open(self.path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        weakref.finalize(self, os.close, handle)  # open for as long as somebody may still read from it
+        return FileIO(handle, "rb", closefd=False)
+
+    def _read_header(self) -> tuple[dict[str, Any], int]:
+        """The header, and where the tensors' bytes begin."""
+        start = self._file.read(9) or b""
+        length = int.from_bytes(start[:8], "little")
+        if len(start) < 9 or start[8:] != b"{" or not 2 <= length <= HEADER_BYTES:
+            raise RecordingError(f"{self.path} is not a recording, nor any safetensors file: give one made by save().")
+        if 8 + length > self._size:
+            raise self._cut_off(f"its header alone is {length} bytes", self._size - 8)
+        self._file.seek(8)
+        try:
+            return json.loads(_read_all(self._file, length)), 8 + length
+        except (ValueError, RecursionError):
+            raise self.damaged("its header is not JSON") from None
+
+    def _read_metadata(self, metadata: object, kind: str, newest: int) -> dict[str, str]:
+        if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
+            raise self.damaged("its header's metadata are not texts")
+        if metadata.get("format") != kind:
+            found = repr(metadata["format"][:QUOTED]) if "format" in metadata else "not said"
+            raise RecordingError(
+                f"{self.path} is a safetensors file, but not a recording: its format is {found}, not {kind!r}. "
+                f"Give one made by save()."
+            )
+        version = metadata.get("format_version", "")
+        if not (version.isascii() and version.isdigit() and len(version) < 10):
+            raise self.damaged(f"its format's version is {version[:QUOTED]!r}")
+        if int(version) > newest:
+            raise RecordingError(
+                f"{self.path} was written by a newer manyheads: format {int(version)}, this one reads up to {newest}. "
+                f"Update manyheads to read it."
+            )
+        written = metadata.pop("crc32_metadata", None)
+        if written != metadata_sum(metadata):
+            raise self.damaged("its header is not the one that was written (its checksum differs)")
+        return metadata
+
+    def _read_entries(self, header: dict[str, Any]) -> dict[str, Entry]:
+        """Where each tensor is. Together they must be the rest of the file: nothing missing, twice, or left over."""
+        entries = {name: self._entry(name, about) for name, about in header.items()}
+        end, size = 0, self._size - self._data
+        for entry in sorted(entries.values(), key=lambda entry: (entry.begin, entry.end)):
+            if entry.begin != end:
+                raise self.damaged("its tensors overlap or leave gaps")
+            end = entry.end
+        if end > size:
+            raise self._cut_off(f"its tensors are {end} bytes", size)
+        if end < size:
+            raise self.damaged(f"{size - end} bytes follow its last tensor")
+        return entries
+
+    def _entry(self, name: str, about: object) -> Entry:
+        about, name = about if isinstance(about, dict) else {}, name[:QUOTED]
+        dtype, shape, offsets = (about.get(key) for key in ("dtype", "shape", "data_offsets"))
+        if not (_sizes(shape) and _sizes(offsets) and len(offsets) == 2 and len(shape) <= MOST_AXES):
+            raise self.damaged(f"its header does not say where {name!r} is")
+        if not isinstance(dtype, str) or dtype not in DTYPES:
+            raise self.damaged(f"{name!r} has the type {str(dtype)[:QUOTED]!r}, none of {', '.join(DTYPES)}")
+        num_bytes = offsets[1] - offsets[0]
+        # Axes beside an empty one take no bytes, so the bytes do not bound them; strides would overflow all the same.
+        if math.prod(shape) * DTYPES[dtype].itemsize != num_bytes or math.prod(size or 1 for size in shape) >= 2**62:
+            raise self.damaged(f"{name!r} has {num_bytes} bytes, which does not fit {dtype} of shape {shape}")
+        return Entry(DTYPES[dtype], tuple(shape), *offsets)
+
+    def _cut_off(self, promised: str, size: int) -> RecordingError:
+        return RecordingError(
+            f"{self.path} is cut off: {promised}, but there are {size}. Copy it again, or record anew."
+        )
+
+
+def _sizes(numbers: object) -> bool:
+    """Whether this is a list of sizes or offsets. (True is an int to Python, and to JSON it is none.)"""
+    return isinstance(numbers, list) and all(type(number) is int and 0 <= number < 2**62 for number in numbers)
+
+
+def _read_all(file: FileIO, size: int) -> bytes:
+    """`size` bytes, fewer only where the file ends: a single read may always return less."""
+    pieces: list[bytes] = []
+    while size and (piece := file.read(min(size, CHUNK_BYTES))):
+        pieces.append(piece)
+        size -= len(piece)
+    return b"".join(pieces)

@@ -1,0 +1,182 @@
+"""The tokens of a batch of texts, and every class of tokens that a statistic may ask about.
+
+Texts are left-aligned: text b is `[:lengths[b]]`, what follows is padding (id -1, in no class). A class is a
+boolean column `[b, k]`: special, punctuation, number, capitalised, rare, sink. Classes are read off the *original*
+text through the tokenizer's offsets, so an uncased tokenizer still knows what was written with a capital.
+A bare module has no tokens, only lengths: statistics that need more say so instead of guessing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import unicodedata
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from manyheads.errors import TextError
+
+RARE_SHARE = 0.1  # the rarest tenth of a text's ordinary tokens counts as rare: at least one token from 5 words on
+SUBWORD_MARKS = ("##", "▁", "Ġ", "Ċ", "</w>")  # WordPiece, SentencePiece, byte-level BPE (space, newline), CLIP
+
+
+@dataclass(frozen=True)
+class Sinks:
+    """Where a model parks attention it has no use for, as found on text: the first position, or tokens by id.
+
+    `because` holds the evidence in words.
+    """
+
+    first: bool = False
+    ids: tuple[int, ...] = ()
+    names: tuple[str, ...] = ()
+    because: str = "not looked for"
+
+
+@dataclass(frozen=True, eq=False)
+class Tokens:
+    """A left-aligned batch of tokenised texts. `rarity` is 0 (most common) to 1 (rarest) for each token."""
+
+    lengths: Int[Tensor, "b"]
+    ids: Int[Tensor, "b k"] | None = None
+    pieces: tuple[tuple[str, ...], ...] = ()
+    special: Bool[Tensor, "b k"] | None = None
+    offsets: Int[Tensor, "b k two"] | None = None
+    texts: tuple[str, ...] = ()
+    rarity: Float[Tensor, "b k"] | None = None
+    rarity_because: str = "unknown"
+    sinks: Sinks = field(default_factory=Sinks)
+
+    @staticmethod
+    def unnamed(lengths: Sequence[int]) -> Tokens:
+        """Positions without tokens, as a bare module has them."""
+        return Tokens(torch.tensor(list(lengths), dtype=torch.long))
+
+    @property
+    def num_texts(self) -> int:
+        return len(self.lengths)
+
+    @cached_property
+    def longest(self) -> int:
+        return int(self.lengths.max()) if len(self.lengths) else 0
+
+    @cached_property
+    def real(self) -> Bool[Tensor, "b k"]:
+        """True where a token is, False on padding."""
+        return torch.arange(self.longest)[None] < self.lengths[:, None]
+
+    @cached_property
+    def ordinary(self) -> Bool[Tensor, "b k"]:
+        """Every token that the tokenizer did not add by itself."""
+        return self.real & ~self._named("special")
+
+    @cached_property
+    def first(self) -> Bool[Tensor, "b k"]:
+        return self.real & (torch.arange(self.longest)[None] == 0)
+
+    @cached_property
+    def sink(self) -> Bool[Tensor, "b k"]:
+        """The model's own sinks, where somebody has looked for them."""
+        found = self.first if self.sinks.first else torch.zeros_like(self.real)
+        if self.sinks.ids:
+            found = found | torch.isin(self._named("ids"), torch.tensor(self.sinks.ids))
+        return found & self.real
+
+    @cached_property
+    def punctuation(self) -> Bool[Tensor, "b k"]:
+        """Pieces made of punctuation and symbols alone (Unicode categories P and S)."""
+        return self._by_surface(lambda text: all(unicodedata.category(char)[0] in "PS" for char in text))
+
+    @cached_property
+    def number(self) -> Bool[Tensor, "b k"]:
+        """Pieces that hold a digit."""
+        return self._by_surface(lambda text: any(char.isdigit() for char in text))
+
+    @cached_property
+    def capitalised(self) -> Bool[Tensor, "b k"]:
+        """Pieces whose first letter is a capital in the text as it was written."""
+        return self._by_surface(lambda text: text[0].isupper())
+
+    @cached_property
+    def rare(self) -> Bool[Tensor, "b k"]:
+        """The rarest tenth (`RARE_SHARE`) of each text's ordinary tokens; ties with the last one count too."""
+        rarity, out = self._named("rarity"), torch.zeros_like(self.real)
+        for text in range(self.num_texts):
+            values = rarity[text][self.ordinary[text]]
+            if len(values):
+                count = max(1, round(RARE_SHARE * len(values)))
+                out[text] = self.ordinary[text] & (rarity[text] >= values.topk(count).values[-1])
+        return out
+
+    @cached_property
+    def seeds(self) -> tuple[int, ...]:
+        """One number a text, made from its words alone: the half it falls in and its bootstrap weights hang on it."""
+        if not self.texts:
+            return tuple(range(self.num_texts))
+        return tuple(text_seed(text) for text in self.texts)
+
+    def surface(self, text: int, position: int) -> str:
+        """What stands at a token in the text as it was written (the bare piece where offsets are unknown)."""
+        if self.offsets is not None and self.texts:
+            begin, end = self.offsets[text, position].tolist()
+            if end > begin:
+                return self.texts[text][begin:end].strip()
+        piece = self.pieces[text][position]
+        for mark in SUBWORD_MARKS:
+            piece = piece.removeprefix(mark)
+        return piece.removesuffix("</w>").strip()
+
+    def _by_surface(self, test: Callable[[str], bool]) -> Bool[Tensor, "b k"]:
+        ordinary, out = self.ordinary, torch.zeros_like(self.real)
+        for text, position in ordinary.nonzero().tolist():
+            surface = self.surface(text, position)
+            out[text, position] = bool(surface) and test(surface)
+        return out
+
+    def _named(self, what: str) -> Tensor:
+        value = getattr(self, what)
+        if value is None:
+            raise TextError(
+                f"this recording knows no {what} of its tokens: record a text through a model with a tokenizer."
+            )
+        return value
+
+    def with_sinks(self, sinks: Sinks) -> Tokens:
+        return replace(self, sinks=sinks)
+
+    def text(self, index: int) -> Tokens:
+        """The tokens of one text alone."""
+        length = int(self.lengths[index])
+        cut = {
+            name: None if (value := getattr(self, name)) is None else value[index : index + 1, :length]
+            for name in ("ids", "special", "offsets", "rarity")
+        }
+        return replace(
+            self,
+            lengths=self.lengths[index : index + 1],
+            pieces=self.pieces[index : index + 1],
+            texts=self.texts[index : index + 1],
+            **cut,
+        )
+
+
+def text_seed(text: str) -> int:
+    """A stable 63-bit number of a text: the same on every machine and in every order of reading."""
+    return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big") >> 1
+
+
+def relabelling(tokens: Tokens) -> Int[Tensor, "b k"]:
+    """For each text a shuffle of its ordinary tokens among themselves; special tokens and padding stay.
+
+    Seeded by the text's own words, so that every run, order and machine shuffles alike.
+    """
+    out = torch.arange(tokens.longest).repeat(tokens.num_texts, 1)
+    for text, seed in enumerate(tokens.seeds):
+        where = tokens.ordinary[text].nonzero()[:, 0]
+        shuffled = torch.randperm(len(where), generator=torch.Generator().manual_seed(seed))
+        out[text, where] = where[shuffled]
+    return out

@@ -1,0 +1,40 @@
+"""The oracle: attention and multi-head attention in NumPy, float64, written to be read. Start with `naive`."""
+
+from manyheads.reference.attention import (
+    Attended,
+    BatchedWeights,
+    FusedWeights,
+    MultiHead,
+    NaiveWeights,
+    attend,
+    batched,
+    count_parameters,
+    fused,
+    initialise,
+    naive,
+    to_batched,
+    to_fused,
+    to_naive,
+    worked_example,
+)
+from manyheads.reference.softmax import softmax_rows, visible_keys
+
+__all__ = [
+    "Attended",
+    "BatchedWeights",
+    "FusedWeights",
+    "MultiHead",
+    "NaiveWeights",
+    "attend",
+    "batched",
+    "count_parameters",
+    "fused",
+    "initialise",
+    "naive",
+    "softmax_rows",
+    "to_batched",
+    "to_fused",
+    "to_naive",
+    "visible_keys",
+    "worked_example",
+]

@@ -1,0 +1,1 @@
+"""What each head does, in words: labels with evidence."""

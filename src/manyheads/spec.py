@@ -1,0 +1,178 @@
+"""What a model is, in numbers: its sites (places where attention happens) and its dimensions.
+
+A `ModelSpec` is all that most of the library needs to know of a model: which heads there are, how wide they are, which
+key/value head serves which query head. It is plain data without torch, so that a recording can carry it, a command can
+print it, and sizes can be computed from it on a machine without the model. `to_json` and `from_json` are inverses.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, cast
+
+from manyheads.errors import HeadError, RecordingError, ShapeError
+from manyheads.heads import Head, HeadSet, HeadsLike, parse_heads
+
+__all__ = ["ModelSpec", "Site"]
+
+
+@dataclass(frozen=True)
+class Site:
+    """One attention operation of a model. Raises ShapeError where the numbers of heads do not divide.
+
+    `stack` is "" where the model has only one; `layer` counts from 0 within the stack; `module` is the path of the
+    module that attends ("encoder.layer.3.attention.self"). `qk_dim` and `v_dim` are the widths d and f of one head.
+    `num_kv_heads` is `num_heads` (MHA), a divisor of it (GQA) or 1 (MQA).
+    """
+
+    stack: str
+    layer: int
+    module: str
+    num_heads: int
+    num_kv_heads: int
+    qk_dim: int
+    v_dim: int
+    causal: bool
+
+    def __post_init__(self) -> None:
+        sizes = {name: getattr(self, name) for name in ("num_heads", "num_kv_heads", "qk_dim", "v_dim")}
+        for name, size in sizes.items():
+            if size < 1:
+                raise ShapeError(f"{self}: {name}={size}, but a site has at least one head of width at least 1.")
+        if self.num_heads % self.num_kv_heads:
+            divisors = [count for count in range(1, self.num_heads + 1) if self.num_heads % count == 0]
+            raise ShapeError(
+                f"{self}: num_heads={self.num_heads} is not a multiple of num_kv_heads={self.num_kv_heads}: every "
+                f"key/value head must serve equally many query heads. Use one of {divisors}."
+            )
+
+    def __str__(self) -> str:
+        return f"{self.stack}:L{self.layer}" if self.stack else f"L{self.layer}"
+
+    @property
+    def heads(self) -> tuple[Head, ...]:
+        return tuple(Head(self.stack, self.layer, index) for index in range(self.num_heads))
+
+    def kv_head_of(self, head: int) -> int:
+        """The key/value head that serves query head `head`: neighbours share one. Raises HeadError past the end."""
+        if not 0 <= head < self.num_heads:
+            raise HeadError(f"{self} has no head {head}: heads are 0 to {self.num_heads - 1}.")
+        return head // (self.num_heads // self.num_kv_heads)
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """A model's sites, in the order in which a text meets them, and its dimensions.
+
+    `architecture` is the class's name. `embed_dim` is the width m of the residual stream. None where a model has no
+    such thing: `vocab_size` (a bare module, an image model), `max_positions` (it takes any length). `dtype` is the
+    weights' ("float32", "bfloat16"). Raises ShapeError if two sites are the same layer.
+    """
+
+    name: str
+    architecture: str
+    sites: tuple[Site, ...]
+    embed_dim: int
+    vocab_size: int | None
+    max_positions: int | None
+    num_parameters: int
+    dtype: str
+
+    def __post_init__(self) -> None:
+        first: dict[tuple[str, int], Site] = {}
+        for site in self.sites:
+            other = first.setdefault((site.stack, site.layer), site)
+            if other is not site:
+                raise ShapeError(
+                    f"{self.name} has two sites {site}, modules {other.module!r} and {site.module!r}: "
+                    f"a head's name must mean one head. Give them different stacks or layers."
+                )
+
+    @property
+    def stacks(self) -> dict[str, tuple[Site, ...]]:
+        """Stack -> its sites by layer. One stack is called ""; several have names, such as "encoder"."""
+        names = dict.fromkeys(site.stack for site in self.sites)
+        by_layer = sorted(self.sites, key=lambda site: site.layer)
+        return {name: tuple(site for site in by_layer if site.stack == name) for name in names}
+
+    @property
+    def layers(self) -> tuple[Site, ...]:
+        """The sites of the only stack. Raises HeadError if there are several: then ask `stacks[name]`."""
+        stacks = self.stacks
+        if len(stacks) != 1:
+            names = ", ".join(map(repr, stacks)) or "none"
+            raise HeadError(f"{self.name} has not one stack of layers but several or none ({names}): use stacks[name].")
+        return next(iter(stacks.values()))
+
+    @property
+    def shape(self) -> dict[str, tuple[int, ...]]:
+        """Stack -> number of heads of each layer; 0 for a layer without attention. What `parse_heads` asks for."""
+        return {
+            name: tuple(counts.get(layer, 0) for layer in range(max(counts) + 1))
+            for name, sites in self.stacks.items()
+            for counts in [{site.layer: site.num_heads for site in sites}]
+        }
+
+    @property
+    def heads(self) -> HeadSet:
+        """Every head of the model."""
+        return HeadSet.all(self.shape)
+
+    def select(self, what: HeadsLike) -> HeadSet:
+        """The heads that `what` asks for, as in "L3H7, L5" (the grammar is in `manyheads.heads`). Raises HeadError."""
+        return parse_heads(what, self.shape)
+
+    def site_of(self, head: Head) -> Site:
+        """The site where `head` is. Raises HeadError if the model has no such head."""
+        (head,) = self.select(head)
+        return next(site for site in self.sites if (site.stack, site.layer) == (head.stack, head.layer))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON, to be read back by `from_dict`."""
+        return {**asdict(self), "sites": [asdict(site) for site in self.sites]}
+
+    def to_json(self) -> str:
+        return json.dumps(self.to_dict())
+
+    @classmethod
+    def from_dict(cls, data: object) -> ModelSpec:
+        """What `to_dict` wrote. Raises RecordingError naming the field that is missing, unknown or of another kind."""
+        plain = _checked(cls, data, "a model's description")
+        plain["sites"] = tuple(Site(**_checked(Site, site, f"site {at}")) for at, site in enumerate(plain["sites"]))
+        return cls(**plain)
+
+    @classmethod
+    def from_json(cls, text: str) -> ModelSpec:
+        """What `to_json` wrote. Raises RecordingError."""
+        try:
+            data = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise RecordingError(f"a model's description is not JSON ({error}): the file is damaged.") from error
+        return cls.from_dict(data)
+
+
+_KINDS: dict[str, tuple[type, ...]] = {
+    "str": (str,),
+    "int": (int,),
+    "bool": (bool,),
+    "int | None": (int, type(None)),
+    "tuple[Site, ...]": (list, tuple),
+}
+
+
+def _checked(cls: type[Site] | type[ModelSpec], data: object, what: str) -> dict[str, Any]:
+    """`data` if it holds exactly the fields of `cls`, each of its kind. (Annotations are texts in this module.)"""
+    if not isinstance(data, Mapping):
+        raise RecordingError(f"{what} is a {type(data).__name__}, not a mapping: the file is damaged.")
+    found = dict(cast("Mapping[str, Any]", data))
+    kinds = {field.name: cast(str, field.type) for field in fields(cls)}
+    if missing := sorted(kinds.keys() - found.keys()):
+        raise RecordingError(f"{what} lacks {', '.join(missing)}: the file is damaged.")
+    if unknown := sorted(found.keys() - kinds.keys()):
+        raise RecordingError(f"{what} says {', '.join(unknown)}, unknown here: a newer manyheads wrote it. Upgrade.")
+    for name, kind in kinds.items():
+        if type(found[name]) not in _KINDS[kind]:
+            raise RecordingError(f"{what}: {name}={found[name]!r} should be {kind}: the file is damaged.")
+    return found

@@ -1,0 +1,132 @@
+"""A row a head, a column a statistic: what `measure` returns."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from jaxtyping import Float64
+from numpy import ndarray
+
+from manyheads.errors import FileAccessError, StatisticError
+from manyheads.heads import Head
+from manyheads.recording.tokens import Sinks
+from manyheads.spec import Site
+from manyheads.statistics.statistic import Statistic
+from manyheads.statistics.sums import Sums
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+TABLE_KINDS = (".parquet", ".csv", ".json")
+
+
+@dataclass(frozen=True, eq=False)
+class HeadTable:
+    """Statistics of every head. `notes` says what they rest on: model, backend and why, windows, rarity, sinks."""
+
+    sites: tuple[Site, ...]
+    statistics: tuple[Statistic, ...]
+    sums: Sums
+    sinks: Sinks
+    notes: dict[str, str]
+
+    @cached_property
+    def heads(self) -> tuple[Head, ...]:
+        return tuple(Head(site.stack, site.layer, index) for site in self.sites for index in range(site.num_heads))
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        return tuple(each.name for each in self.statistics)
+
+    def column(self, name: str, half: int | None = None) -> Float64[ndarray, "head"]:
+        """One statistic of every head (NaN where nothing was counted), over all texts or one half of them."""
+        return self.sums.value(half)[:, self._index(name), 0]
+
+    def interval(self, name: str, half: int | None = None) -> tuple[Float64[ndarray, "head"], Float64[ndarray, "head"]]:
+        """The 95 % interval over texts, by Poisson bootstrap."""
+        low, high = self._intervals(half)
+        index = self._index(name)
+        return low[:, index], high[:, index]
+
+    def _intervals(self, half: int | None) -> tuple[ndarray, ndarray]:
+        if half not in self._known:
+            self._known[half] = self.sums.interval(half)
+        return self._known[half]
+
+    @cached_property
+    def _known(self) -> dict[int | None, tuple[ndarray, ndarray]]:
+        return {}
+
+    def __getitem__(self, key: str | tuple[str, str]) -> Float64[ndarray, "head"] | float:
+        """`table["entropy"]` is a column; `table["L0H2", "previous_mass"]` one number."""
+        if isinstance(key, str):
+            return self.column(key)
+        head, name = key
+        wanted = Head.parse(head)
+        if wanted not in self.heads:
+            raise StatisticError(
+                f"there is no head {head} in this table: it holds {self.heads[0]} to {self.heads[-1]}."
+            )
+        return float(self.column(name)[self.heads.index(wanted)])
+
+    def _index(self, name: str) -> int:
+        if name not in self.names:
+            raise StatisticError(
+                f"this table has no {name!r}, only {', '.join(self.names[:8])} ...: measure it by name, or 'all'."
+            )
+        return self.names.index(name)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """A DataFrame with columns head, stack, layer, index, module, then the statistics."""
+        import pandas as pd
+
+        rows = [(str(h), h.stack, h.layer, h.index) for h in self.heads]
+        frame = pd.DataFrame(rows, columns=["head", "stack", "layer", "index"])
+        frame["module"] = [site.module for site in self.sites for _ in range(site.num_heads)]
+        values = self.sums.value()[..., 0]
+        return frame.assign(**{name: values[:, i] for i, name in enumerate(self.names)})
+
+    def save(self, path: str | Path) -> None:
+        """Write a table by its ending: .parquet, .csv or .json, whole or not at all. Errors: FileAccessError."""
+        write_frame(self.to_pandas(), Path(path))
+
+    def __repr__(self) -> str:
+        return f"HeadTable({len(self.heads)} heads x {len(self.names)} statistics over {self.sums.num_texts} texts, {self.sums.num_tokens:,} tokens)"
+
+    def __len__(self) -> int:
+        return len(self.heads)
+
+
+def write_frame(frame: pd.DataFrame, path: Path) -> None:
+    """A frame to a file by its ending, through a temporary file in the same folder."""
+    if path.suffix not in TABLE_KINDS:
+        raise FileAccessError(f"cannot tell what kind of table {path.name!r} is: end it in {', '.join(TABLE_KINDS)}.")
+    try:
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=path.suffix)
+        os.close(handle)
+        try:
+            if path.suffix == ".parquet":
+                frame.to_parquet(temporary, index=False)
+            elif path.suffix == ".csv":
+                frame.to_csv(temporary, index=False)
+            else:
+                frame.to_json(temporary, orient="records")
+            os.chmod(temporary, 0o644)
+            os.replace(temporary, path)
+        finally:
+            Path(temporary).unlink(missing_ok=True)
+    except OSError as error:
+        raise FileAccessError(
+            f"cannot write {path}: {error.strerror or error}. Choose a folder that you may write to."
+        ) from error
+
+
+def nan_to_none(value: float) -> float | None:
+    """JSON has no NaN."""
+    return None if np.isnan(value) else float(value)

@@ -1,0 +1,175 @@
+"""Measuring: every statistic of every head over any number of texts, in one reading of them.
+
+Each layer's tensors are reduced while they are there and dropped: memory does not grow with the texts, nor with the
+square of their length. Cost: the forward pass and one more product of q and k; docs/lab.md has the figures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from jaxtyping import Float64
+from torch import Tensor, nn
+
+from manyheads.errors import StatisticError
+from manyheads.models.calls import Aligner, AttentionCall
+from manyheads.models.recorder import tokens_of_call, watch
+from manyheads.models.seam import Tap
+from manyheads.models.sites import run
+from manyheads.models.texts import batches, model_inputs, rarity_table, read_texts, tokens_of
+from manyheads.recording.passes import Pass, prepare
+from manyheads.recording.requests import Request
+from manyheads.recording.tokens import Sinks, Tokens
+from manyheads.spec import Site
+from manyheads.statistics.headtable import HeadTable
+from manyheads.statistics.sinks import find_sinks
+from manyheads.statistics.statistic import Facts, Statistic
+from manyheads.statistics.sums import Sums
+from manyheads.statistics.table import choose
+
+Progress = Callable[[int, int], None]
+"""Called with tokens read and tokens in all."""
+
+
+def measure(
+    lm: Any,
+    texts: str | Sequence[str],
+    statistics: str | Sequence[str | Statistic] = "default",
+    *,
+    long: str = "windows",
+    sinks: Sinks | None = None,
+    progress: Progress | None = None,
+) -> HeadTable:
+    """A table with a row a head and a column a statistic, over one text or many.
+
+    `statistics` is "default", "all", a name, or a list of names and Statistics of your own. `sinks` takes what an
+    earlier table found (`table.sinks`); else they are looked for on a few of the texts. `long` as in `record`.
+
+    Cost: one forward pass and one pass over the maps' tiles; O(tile) memory besides the model's.
+    Errors: TextError, StatisticError, ModelError, GuardError.
+    """
+    chosen = choose(statistics)
+    reading = read_texts(lm, texts, long)
+    if sinks is None:
+        sinks = find_sinks(lm, reading) if any("sinks" in each.asks for each in chosen) else Sinks()
+    table, because = rarity_table(reading, lm.spec.vocab_size or 0)
+    gathered: Gathered | None = None
+    done = 0
+    for group in batches(reading):
+        tokens = tokens_of(reading, group, table, because).with_sinks(sinks)
+        batch = Measured(tokens, chosen)
+        state = watch(lm.model, lm.name, lambda t=tokens: run(lm.model, lm.name, model_inputs(lm, t)), batch.observe)
+        gathered = batch.gathered(state) if gathered is None else gathered + batch.gathered(state)
+        done += int(tokens.lengths.sum())
+        if progress is not None:
+            progress(done, reading.num_tokens)
+    assert gathered is not None
+    notes = {
+        "model": lm.name,
+        "loaded": lm.because,
+        "windows": reading.because,
+        "rarity": because,
+        "sinks": sinks.because,
+    }
+    return gathered.table(chosen, sinks, notes)
+
+
+def measure_call(
+    module: nn.Module, *args: Any, statistics: str | Sequence[str | Statistic] = "default", **kwargs: Any
+) -> HeadTable:
+    """The same for a bare module and its inputs. Statistics that need a tokenizer are left out, and named in the notes.
+
+    Errors: StatisticError where none is left; ModelError, GuardError.
+    """
+    tokens, first = tokens_of_call(args, kwargs)
+    wanted = choose(statistics)
+    chosen = tuple(each for each in wanted if not each.asks & {"tokens", "sinks"})
+    if not chosen:
+        raise StatisticError("all these statistics need a tokenizer: use measure(lm, texts) with a loaded model.")
+    batch = Measured(tokens, chosen, first)
+
+    def call() -> None:
+        with torch.no_grad():
+            module(*args, **kwargs)
+
+    state = watch(module, type(module).__name__, call, batch.observe)
+    left_out = ", ".join(each.name for each in wanted if each not in chosen)
+    notes = {"model": type(module).__name__, "left out, for want of a tokenizer": left_out}
+    return batch.gathered(state).table(chosen, Sinks(), notes)
+
+
+@dataclass(eq=False)
+class Measured:
+    """One batch being read: per-text values of each layer as its call comes by."""
+
+    tokens: Tokens | None
+    statistics: tuple[Statistic, ...]
+    first: Tensor | None = None
+    values: dict[str, tuple[Site, Tensor, Tensor]] = field(default_factory=dict)
+    plan: Pass | None = None
+    aligner: Aligner | None = None
+
+    def observe(self, call: AttentionCall) -> None:
+        """Reduce a call's map, finish every statistic, and keep two numbers a text, head and statistic."""
+        if self.tokens is None:
+            self.tokens = Tokens.unnamed([call.q.shape[2]] * call.q.shape[0])
+        if call.q.shape[2] != call.k.shape[2]:
+            return
+        if self.plan is None or self.aligner is None:
+            self.plan = prepare(self.tokens, requests_of(self.statistics, self.tokens))
+            self.aligner = Aligner(
+                torch.zeros_like(self.tokens.lengths) if self.first is None else self.first, self.tokens.lengths
+            )
+        reduced = self.plan.run(self.aligner.layer(call))
+        asks_values = any("values" in each.asks for each in self.statistics)
+        norms = self.aligner.roll(call.value_norms()[..., None])[..., 0] if asks_values else None
+        num, den = finish(Facts(reduced, norms), self.statistics, call.site.num_heads)
+        if call.site.module in self.values:
+            raise StatisticError(
+                f"{call.site.module} attended twice in one call: measure generation step by step instead."
+            )
+        self.values[call.site.module] = (call.site, num, den)
+
+    def gathered(self, state: Tap) -> Gathered:
+        assert self.tokens is not None
+        sites = tuple(site for site, _, _ in self.values.values())
+        num, den = (torch.cat([each[i] for each in self.values.values()], 1) for i in (1, 2))
+        sums = Sums.of(num, den, self.tokens.seeds, int(self.tokens.lengths.sum()))
+        return Gathered(sites, sums, dict(state.because), state.guard_error)
+
+
+@dataclass(frozen=True, eq=False)
+class Gathered:
+    """Sums over some batches, of which sites, by which backends, with the guard's worst error."""
+
+    sites: tuple[Site, ...]
+    sums: Sums
+    backend: dict[str, int]
+    guard_error: float
+
+    def __add__(self, other: Gathered) -> Gathered:
+        backend = {key: self.backend.get(key, 0) + other.backend.get(key, 0) for key in self.backend | other.backend}
+        return Gathered(self.sites, self.sums + other.sums, backend, max(self.guard_error, other.guard_error))
+
+    def table(self, statistics: tuple[Statistic, ...], sinks: Sinks, notes: dict[str, str]) -> HeadTable:
+        said = {**notes, "backend": "; ".join(self.backend), "guard_error": f"{self.guard_error:.1e}"}
+        return HeadTable(self.sites, statistics, self.sums, sinks, {key: value for key, value in said.items() if value})
+
+
+def requests_of(statistics: Sequence[Statistic], tokens: Tokens) -> list[Request]:
+    return [request for each in statistics for request in each.needs(tokens)]
+
+
+def finish(
+    facts: Facts, statistics: Sequence[Statistic], num_heads: int
+) -> tuple[Float64[Tensor, "t h s"], Float64[Tensor, "t h s"]]:
+    """Numerators and denominators of every statistic; what is the same for all heads is computed for the first layer."""
+    num_texts = facts.tokens.num_texts
+    num, den = (torch.zeros(num_texts, num_heads, len(statistics), dtype=torch.float64) for _ in range(2))
+    for index, each in enumerate(statistics):
+        got = facts.once(each, lambda e=each: e.finish(facts)) if each.same_for_all_heads else each.finish(facts)  # type: ignore[arg-type,return-value]
+        num[..., index], den[..., index] = got.num, got.den
+    return num, den

@@ -1,0 +1,169 @@
+"""The shape of attention, whatever the words: how spread, how far, how peaked, and how much of it moves anything.
+
+Oracle: `reference.statistics`. Entropies are in nats, distances in tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from jaxtyping import Float
+from torch import Tensor
+
+from manyheads.recording.requests import Distance, Entropy, Mass, Maximum, Received, Request, Square
+from manyheads.statistics.masses import SHARE, chance
+from manyheads.statistics.statistic import Facts, PerText, Statistic
+
+ANY = (0.0, math.inf)
+Row = Callable[[Facts], Float[Tensor, "b h q"]]
+
+
+def row_mean(
+    name: str,
+    unit: str,
+    limits: tuple[float, float],
+    source: str,
+    meaning: str,
+    row: Row,
+    request: Request,
+    even: Row | None,
+) -> list[Statistic]:
+    """The mean over rows of one number a row, and its value under even spread where that is told apart."""
+    whole = Statistic(
+        name, unit, limits, source, meaning, lambda _: (request,), lambda facts: facts.over_rows(row(facts))
+    )
+    if even is None:
+        return [whole]
+    return [
+        whole,
+        chance(whole, "uniform", "if each row spread its weight evenly", lambda facts: facts.over_rows(even(facts))),
+    ]
+
+
+def spread() -> list[Statistic]:
+    """Entropy and its kin."""
+    return [
+        *row_mean(
+            "entropy", "nats", ANY, "Clark et al. 2019, section 3.3", "mean entropy of a row's weights",
+            lambda f: f[Entropy()], Entropy(), lambda f: f.visible.clamp_min(1).log()[:, None],
+        ),
+        *row_mean(
+            "effective_keys", "keys", ANY, "exp of the entropy", "how many keys a row reads, as exp(entropy)",
+            lambda f: f[Entropy()].exp(), Entropy(), lambda f: f.visible[:, None],
+        ),
+        *row_mean(
+            "max_weight", "share", SHARE, "Voita et al. 2019, confidence", "mean of a row's largest weight (confidence)",
+            lambda f: f[Maximum()], Maximum(), lambda f: 1 / f.visible.clamp_min(1)[:, None],
+        ),
+        *row_mean(
+            "sum_of_squares", "share", SHARE, "inverse participation ratio", "mean of a row's sum of squared weights",
+            lambda f: f[Square()], Square(), lambda f: 1 / f.visible.clamp_min(1)[:, None],
+        ),
+        *row_mean(
+            "missing_mass", "share", SHARE, "gpt-oss, sinks in the denominator", "weight that goes to no key at all",
+            lambda f: 1 - f[Mass()], Mass(), None,
+        ),
+    ]  # fmt: skip
+
+
+def places() -> list[Statistic]:
+    """Where in the text, and how far away. Signed distances and positions follow from column sums."""
+    vig = "Vig and Belinkov 2019, mean attention distance"
+
+    def position(facts: Facts) -> PerText:
+        scale = (facts.tokens.lengths.double() - 1).clamp_min(1)[:, None, None]
+        return PerText((facts[Received()] * facts.row_index / scale).sum(-1), _rows(facts))
+
+    def signed(facts: Facts) -> PerText:
+        """sum_i sum_j w (j - i): the position of a row is taken with the row's own mass."""
+        of_keys = (facts[Received()] * facts.row_index).sum(-1)
+        of_rows = (facts[Mass()] * facts.row_index).sum(-1)
+        return PerText(of_keys - of_rows, _rows(facts))
+
+    def even_position(facts: Facts) -> PerText:
+        scale = (facts.tokens.lengths.double() - 1).clamp_min(1)[:, None]
+        return facts.over_rows((_mean_key(facts) / scale)[:, None])
+
+    def even_signed(facts: Facts) -> PerText:
+        return facts.over_rows((_mean_key(facts) - facts.row_index)[:, None])
+
+    where = Statistic(
+        "mean_position", "share of the text", SHARE, "first moment", "mean position of what is read, 0 start to 1 end",
+        lambda _: (Received(),), position,
+    )  # fmt: skip
+    signed_distance = Statistic(
+        "signed_distance", "tokens", (-math.inf, math.inf), vig, "mean of key minus query position: negative looks back",
+        lambda _: (Received(), Mass()), signed,
+    )  # fmt: skip
+    return [
+        where,
+        chance(where, "uniform", "if each row spread its weight evenly", even_position),
+        signed_distance,
+        chance(signed_distance, "uniform", "if each row spread its weight evenly", even_signed),
+        *row_mean(
+            "distance",
+            "tokens",
+            ANY,
+            vig,
+            "mean distance of what is read",
+            lambda f: f[Distance()],
+            Distance(),
+            _mean_distance,
+        ),
+    ]
+
+
+def _rows(facts: Facts) -> Float[Tensor, "b one"]:
+    return facts.rows.sum(-1).double()[:, None]
+
+
+def _mean_key(facts: Facts) -> Float[Tensor, "b q"]:
+    """The mean position of the keys that a row sees."""
+    return facts.uniform(facts.row_index[None].expand(facts.rows.shape[0], -1))
+
+
+def _mean_distance(facts: Facts) -> Float[Tensor, "b one q"]:
+    """The mean |j - i| over the keys that a row sees: runs are sums of two arithmetic series."""
+    mask = facts.reduced.mask
+    if mask.dense is not None:
+        away = (facts.row_index[None] - facts.row_index[:, None]).abs()
+        seen = mask.dense.double().mean(1)
+        return ((seen * away).sum(-1) / seen.sum(-1).clamp_min(1))[:, None]
+    start, stop = mask.start.double(), mask.stop.double()
+    row = facts.row_index.clamp_min(0)
+    below = _series(row - start + 1) - _series((row - stop + 1).clamp_min(0))
+    above = _series(stop - row) - _series((start - row).clamp_min(0))
+    total = below.clamp_min(0) * (start <= row) + above.clamp_min(0) * (stop > row)
+    return (total / (stop - start).clamp_min(1)).expand(facts.rows.shape)[:, None]
+
+
+def _series(count: Tensor) -> Tensor:
+    """0 + 1 + ... + (count - 1), for counts of 0 and more."""
+    count = count.clamp_min(0)
+    return count * (count - 1) / 2
+
+
+def effects() -> list[Statistic]:
+    """The most popular key, and how much of what moves the residual stream comes from the sinks."""
+
+    def heaviest(facts: Facts) -> PerText:
+        share = facts[Received()].amax(-1) / _rows(facts).clamp_min(1)
+        return PerText(share, (facts.tokens.lengths > 0).double()[:, None])
+
+    def sink_norm(facts: Facts) -> PerText:
+        assert facts.value_norms is not None
+        moved = facts[Received()] * facts.value_norms.double()
+        return PerText((moved * facts.tokens.sink[:, None]).sum(-1), moved.sum(-1))
+
+    kobayashi = "Kobayashi et al. 2020, norm-weighted attention; ratio of sums"
+    return [
+        Statistic(
+            "heaviest_key", "share", SHARE, "column sums", "share of all attention that the most popular key receives",
+            lambda _: (Received(),), heaviest,
+        ),
+        Statistic(
+            "sink_norm_mass", "share", SHARE, kobayashi, "share of what is moved (weight x value norm) that comes from sinks",
+            lambda _: (Received(),), sink_norm, asks=frozenset({"tokens", "sinks", "values"}),
+        ),
+    ]  # fmt: skip

@@ -1,0 +1,108 @@
+"""What a statistic is: which reductions it needs from the pass, and how their answers become a number a head.
+
+A statistic of a head over many texts is `sum(numerator) / sum(denominator)`, both summed over texts: so sums of
+batches, files and machines add up to the same number. One of your own takes ten lines (docs/statistics.md):
+
+    vowels = lambda tokens: torch.tensor([[p[:1] in "aeiou" for p in text] for text in tokens.pieces])
+    mine = class_mass("vowel_mass", vowels, "mean weight on tokens that begin with a vowel", source="mine")
+    mh.measure(lm, texts, statistics=["entropy", mine])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from manyheads.recording.passes import Reduced
+from manyheads.recording.requests import Request
+from manyheads.recording.tokens import Tokens
+
+
+class PerText(NamedTuple):
+    """Numerator and denominator of each text and head, float64. A head axis of 1 stands for all heads."""
+
+    num: Float[Tensor, "b h"]
+    den: Float[Tensor, "b h"]
+
+
+@dataclass(frozen=True, eq=False)
+class Facts:
+    """What `finish` is given: the pass's answers, and facts about rows, tokens and values, each computed once."""
+
+    reduced: Reduced
+    value_norms: Float[Tensor, "b h k"] | None = None
+
+    def __getitem__(self, request: Request) -> Float[Tensor, "b h q"]:
+        """A request's answer, in float64: sums over thousands of rows are made from it."""
+        if request not in self._double:
+            self._double[request] = self.reduced[request].double()
+        return self._double[request]
+
+    @cached_property
+    def _double(self) -> dict[Request, Tensor]:
+        return {}
+
+    @property
+    def tokens(self) -> Tokens:
+        return self.reduced.tokens
+
+    def once(self, what: object, compute: Callable[[], Tensor]) -> Tensor:
+        """Something that hangs on tokens and mask alone: computed for the first layer, kept for the others."""
+        return self.reduced.plan.once(self.reduced.mask, what, compute)
+
+    @property
+    def rows(self) -> Bool[Tensor, "b q"]:
+        """Rows that see at least one key."""
+        return self.once("rows", lambda: self.reduced.rows)
+
+    @property
+    def visible(self) -> Float[Tensor, "b q"]:
+        """How many keys each row sees."""
+        return self.once("visible", lambda: self.reduced.mask.counts().double().expand(self.tokens.num_texts, -1))
+
+    @cached_property
+    def row_index(self) -> Float[Tensor, "q"]:
+        return torch.arange(self.rows.shape[1], dtype=torch.float64)
+
+    def uniform(self, column: Float[Tensor, "b k"]) -> Float[Tensor, "b q"]:
+        """The mass on `column` if every row spread its weight evenly over what it sees."""
+        return self.reduced.mask.uniform_mass(column)
+
+    def over_rows(self, values: Float[Tensor, "b h q"], rows: Bool[Tensor, "b q"] | None = None) -> PerText:
+        """The sum of a value a row over the rows that count, and their number."""
+        rows = self.rows if rows is None else rows & self.rows
+        num = torch.where(rows[:, None], values, 0.0).sum(-1)
+        return PerText(num, rows.sum(-1, dtype=torch.float64)[:, None])
+
+
+Needs = Callable[[Tokens], tuple[Request, ...]]
+Finish = Callable[[Facts], PerText]
+
+
+@dataclass(frozen=True, eq=False)
+class Statistic:
+    """One definition. `kind` is "statistic" or "chance"; `asks` names what must be known: "tokens", "sinks", "values".
+
+    `unit` and `range` say what a value means; `meaning` is one line for people; `source` is where the formula is from.
+    """
+
+    name: str
+    unit: str
+    range: tuple[float, float]
+    source: str
+    meaning: str
+    needs: Needs
+    finish: Finish
+    kind: str = "statistic"
+    asks: frozenset[str] = field(default_factory=frozenset)
+
+    @property
+    def same_for_all_heads(self) -> bool:
+        """A chance level that hangs on mask and tokens alone."""
+        return self.name.endswith(".uniform")

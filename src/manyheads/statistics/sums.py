@@ -1,0 +1,82 @@
+"""Sums that add: what is kept of any number of texts, in memory that does not grow with them.
+
+Numerators and denominators of every head and statistic, in float64, apart for the two halves of the texts (so that a
+head can be chosen on one and reported on the other) and for 100 bootstrap replicates. A text's half and its Poisson
+weights hang on its own words alone: any split into batches, files, machines or resumed runs adds to the same sums.
+
+Source of the bootstrap: Hanley and MacGibbon 2006 (Poisson weights are the multinomial's limit, and need no total).
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float64
+from numpy import ndarray
+from torch import Tensor
+
+from manyheads.errors import StatisticError
+
+REPLICATES = 100  # bootstrap replicates; a 95 % interval from 100 is good to about a tenth of its width
+HALVES = 2
+INTERVAL = (2.5, 97.5)  # percent
+
+
+@dataclass(frozen=True, eq=False)
+class Sums:
+    """`num` and `den` are `[half, head, statistic, 1 + replicate]`; replicate 0 is the plain sum."""
+
+    num: Float64[ndarray, "half head statistic replicate"]
+    den: Float64[ndarray, "half head statistic replicate"]
+    num_texts: int = 0
+    num_tokens: int = 0
+
+    @staticmethod
+    def empty(num_heads: int, num_statistics: int) -> Sums:
+        shape = (HALVES, num_heads, num_statistics, 1 + REPLICATES)
+        return Sums(np.zeros(shape), np.zeros(shape))
+
+    def __add__(self, other: Sums) -> Sums:
+        """Errors: StatisticError where the two are not of the same heads and statistics."""
+        if self.num.shape != other.num.shape:
+            raise StatisticError(
+                f"sums of shape {self.num.shape} and {other.num.shape} do not add: measure the same statistics."
+            )
+        texts, tokens = self.num_texts + other.num_texts, self.num_tokens + other.num_tokens
+        return Sums(self.num + other.num, self.den + other.den, texts, tokens)
+
+    @staticmethod
+    def of(num: Tensor, den: Tensor, seeds: Sequence[int], num_tokens: int) -> Sums:
+        """Sums of one batch from per-text values `[text, head, statistic]`."""
+        weights = text_weights(seeds)
+        add = [np.einsum("ths,taz->ahsz", x.numpy(), weights, optimize=True) for x in (num, den)]
+        return Sums(add[0], add[1], len(seeds), num_tokens)
+
+    def value(self, half: int | None = None) -> Float64[ndarray, "head statistic replicate"]:
+        """The quotients, NaN where nothing was counted; `half` 0 or 1, or None for all texts."""
+        chosen = slice(None) if half is None else slice(half, half + 1)
+        num, den = self.num[chosen].sum(0), self.den[chosen].sum(0)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return np.where(den > 0, num / den, np.nan)
+
+    def interval(
+        self, half: int | None = None
+    ) -> tuple[Float64[ndarray, "head statistic"], Float64[ndarray, "head statistic"]]:
+        """The 95 % bootstrap interval over texts (percentiles of the replicates)."""
+        replicates = self.value(half)[..., 1:]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # all-NaN: nothing was counted, and NaN is the answer
+            low, high = np.nanpercentile(replicates, INTERVAL, axis=-1)
+        return low, high
+
+
+def text_weights(seeds: Sequence[int]) -> Float64[ndarray, "text half replicate"]:
+    """Each text's weight in each half and replicate: 1 in the plain sum of its half, Poisson(1) in the replicates."""
+    out = np.zeros((len(seeds), HALVES, 1 + REPLICATES))
+    for text, seed in enumerate(seeds):
+        draws = np.random.Generator(np.random.PCG64(seed)).poisson(1.0, REPLICATES)
+        out[text, seed & 1] = [1.0, *draws]
+    return out

@@ -1,0 +1,71 @@
+"""The table of statistics by name, and what "default" and "all" ask for."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+
+from manyheads.errors import StatisticError
+from manyheads.statistics.masses import OFFSETS, local_mass, offset_mass, offset_name, token_classes, token_matches
+from manyheads.statistics.shapes import effects, places, spread
+from manyheads.statistics.statistic import Statistic
+
+STATISTICS: dict[str, Statistic] = {
+    statistic.name: statistic
+    for statistic in (
+        *spread(),
+        *places(),
+        *(each for offset in OFFSETS for each in offset_mass(offset)),
+        *local_mass(),
+        *token_classes(),
+        *token_matches(),
+        *effects(),
+    )
+}
+"""Every statistic and chance level. `reference.statistics` computes each from the full map."""
+
+DEFAULT = (
+    "entropy",
+    "effective_keys",
+    "distance",
+    "signed_distance",
+    "previous_mass",
+    "self_mass",
+    "next_mass",
+    "sink_mass",
+    "first_mass",
+    "special_mass",
+    "punctuation_mass",
+    "rare_mass",
+    "duplicate_mass",
+    "induction_mass",
+)
+"""What a first look needs; `"all"` is the whole table, chance levels included."""
+
+ALIASES = {f"offset_{offset:+d}_mass": offset_name(offset) for offset in (-1, 0, 1)}
+
+
+def choose(wanted: str | Sequence[str | Statistic]) -> tuple[Statistic, ...]:
+    """Statistics by name, "default", "all", or your own among them. Errors: StatisticError names the nearest."""
+    if isinstance(wanted, str):
+        if wanted not in ("default", "all"):
+            wanted = [wanted]
+        else:
+            wanted = list(DEFAULT) if wanted == "default" else list(STATISTICS)
+    out: dict[str, Statistic] = {}
+    for each in wanted:
+        statistic = each if isinstance(each, Statistic) else _named(each)
+        out[statistic.name] = statistic
+    if not out:
+        raise StatisticError("no statistic was asked for: give 'default', 'all', or names.")
+    return tuple(out.values())
+
+
+def _named(name: str) -> Statistic:
+    name = ALIASES.get(name, name)
+    if name not in STATISTICS:
+        near = difflib.get_close_matches(str(name), STATISTICS, 3) or list(DEFAULT[:3])
+        raise StatisticError(
+            f"there is no statistic {name!r}: did you mean {', '.join(near)}? STATISTICS holds all {len(STATISTICS)}."
+        )
+    return STATISTICS[name]

@@ -1,0 +1,503 @@
+"""One pass over tiles gives what the whole map gives: every request, alone and with the others, across tile borders.
+
+The map comes from `reference.attend`, the answers from `reference.reductions`; the pass sees q, k and lse alone.
+Inputs are drawn afresh each run. A failure prints its seed: MANYHEADS_SEED=... repeats it.
+"""
+
+import os
+import secrets
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_allclose, assert_array_equal
+
+from manyheads import reference
+from manyheads.nn.masks import Mask
+from manyheads.nn.rules import Rule
+from manyheads.recording import passes
+from manyheads.recording.passes import Layer, prepare
+from manyheads.recording.requests import (
+    Band,
+    Distance,
+    Entropy,
+    Linear,
+    Mass,
+    Match,
+    Maximum,
+    Pooled,
+    Received,
+    Square,
+    Strongest,
+)
+from manyheads.recording.tokens import Tokens
+from manyheads.reference import reductions
+
+H, G, D = 6, 3, 5
+LENGTHS = (13, 7, 23, 2)  # padded together
+BEYOND = 521  # two borders of TILE_KEYS, and of rows: no power of two, no multiple of anything
+OFFSETS = (-11, -3, -1, 0, 1, 2, 9)
+SCALE = 0.7
+OPTIONS = ("plain", "softcap", "sinks", "bias", "hiding bias", "everything")
+KINDS = ("bidirectional", "causal", "window", "chunks", "holes", "head by head", "dead rows")
+SMALL = pytest.mark.parametrize("cells", [1, 200, 1_000, None], ids="{}-cell tiles".format)
+
+
+@pytest.fixture
+def rng():
+    seed = int(os.environ.get("MANYHEADS_SEED") or secrets.randbits(32))
+    print(f"MANYHEADS_SEED={seed}")
+    return np.random.default_rng(seed)
+
+
+@pytest.fixture
+def shrink(monkeypatch):
+    """Tiles so small that a sentence has many borders; None leaves them as they are."""
+
+    def to(cells, keys=5):
+        if cells is not None:
+            monkeypatch.setattr(passes, "TILE_CELLS", cells)
+            monkeypatch.setattr(passes, "TILE_KEYS", keys)
+
+    return to
+
+
+def visible_cells(rng, kind, num_texts, num_rows, num_keys):
+    """[b, 1 or h, q, k]: who may look where, before padding."""
+    row, key = np.arange(num_rows)[:, None] + num_keys - num_rows, np.arange(num_keys)[None]
+    seen = {
+        "bidirectional": np.ones((num_rows, num_keys), bool),
+        "causal": key <= row,
+        "window": (key <= row) & (key > row - 4),
+        "chunks": (key <= row) & (key // 5 == row // 5),
+    }.get(kind)
+    if seen is not None:
+        return np.broadcast_to(seen, (num_texts, 1, num_rows, num_keys)).copy()
+    heads = H if kind == "head by head" else 1
+    seen = rng.random((num_texts, heads, num_rows, num_keys)) < 0.6
+    if kind == "dead rows":
+        seen[:] = key <= row
+        seen[:, :, rng.random(num_rows) < 0.3] = False
+        seen[:, :, 1] = False
+    return seen
+
+
+@dataclass
+class Case:
+    """A layer over some texts, and each text's whole map and mask, [h q k] and [1 or h, q, k]."""
+
+    layer: Layer
+    tokens: Tokens
+    maps: list
+    visible: list
+    rows: list
+
+    @property
+    def exact(self):
+        return self.layer.q.dtype == torch.float64
+
+
+def make_case(rng, kind="causal", option="plain", lengths=LENGTHS, dtype=torch.float64, rows=None, heads=(H, G), dim=D):
+    """Random q and k; `rows` queries that end where the keys end (a cache), or as many as there are keys."""
+    num_texts, num_keys, (h, g) = len(lengths), max(lengths, default=0), heads
+    num_rows = num_keys if rows is None else rows
+    q = torch.from_numpy(rng.normal(size=(num_texts, h, num_rows, dim))).to(dtype)
+    k = torch.from_numpy(rng.normal(size=(num_texts, g, num_keys, dim))).to(dtype)
+    seen = visible_cells(rng, kind, num_texts, num_rows, num_keys)
+    everything = option == "everything"
+    softcap = 1.3 if option == "softcap" or everything else None
+    sinks = torch.from_numpy(rng.normal(size=h)).to(dtype) if option == "sinks" or everything else None
+    bias = None
+    if "bias" in option or everything:
+        bias = torch.from_numpy(rng.normal(size=(num_texts, h, num_rows, num_keys))).to(dtype)
+        if option == "hiding bias":  # as models write a mask: so low that nothing is left
+            bias[torch.from_numpy(rng.random(bias.shape) < 0.2)] = -torch.inf
+            bias[torch.from_numpy(rng.random(bias.shape) < 0.2)] = torch.finfo(dtype).min
+    lse, maps, visible, texts_rows = torch.full((num_texts, h, num_rows), -torch.inf, dtype=torch.float64), [], [], []
+    for text, length in enumerate(lengths):
+        own = length if rows is None else num_rows
+        seen[text, :, own:], seen[text, :, :, length:] = False, False
+        at = (slice(text, text + 1), slice(None), slice(0, own))
+        got = reference.attend(
+            q[at].double().numpy(),
+            k[text : text + 1, :, :length].double().numpy(),
+            np.zeros((1, g, length, 1)),
+            mask=np.broadcast_to(seen[text, :, :own, :length], (h, own, length))[None],
+            scale=SCALE,
+            softcap=softcap,
+            sinks=None if sinks is None else sinks.double().numpy(),
+            bias=None if bias is None else bias[at][..., :length].double().numpy(),
+        )
+        lse[text, :, :own] = torch.from_numpy(got.lse[0])
+        maps.append(got.weights[0])
+        visible.append(seen[text, :, :own, :length])
+        texts_rows.append(own)
+    mask = Mask.from_dense(torch.from_numpy(seen))
+    lse = lse.to(dtype if dtype == torch.float64 else torch.float32)
+    layer = Layer(q, k, lse, mask, Rule(SCALE, softcap, sinks, bias))
+    return Case(layer, Tokens.unnamed(lengths), maps, visible, texts_rows)
+
+
+def ask(rng, case):
+    """One or two of each request, and its answer for a text from the whole map."""
+    num_texts, num_rows, num_keys = len(case.maps), case.layer.q.shape[2], case.layer.k.shape[2]
+    column, other = rng.normal(size=(2, num_texts, num_keys))
+    rows, keys = rng.integers(-1, 3, (num_texts, num_rows)), rng.integers(-1, 3, (num_texts, num_keys))
+
+    def labels(tokens):
+        return torch.from_numpy(rows), torch.from_numpy(keys)
+
+    def matched(**how):
+        return lambda w, seen, text: reductions.match(w, rows[text, : w.shape[1]], keys[text, : w.shape[2]], **how)
+
+    def weighed(column):
+        return lambda w, seen, text: reductions.linear(w, column[text, : w.shape[2]])
+
+    return {
+        Mass(): lambda w, seen, text: reductions.mass(w),
+        Entropy(): lambda w, seen, text: reductions.entropy(w),
+        Square(): lambda w, seen, text: reductions.square(w),
+        Maximum(): lambda w, seen, text: reductions.maximum(w),
+        Strongest(): lambda w, seen, text: reductions.strongest(w, seen),
+        Distance(): lambda w, seen, text: reductions.distance(w),
+        Linear(lambda tokens: torch.from_numpy(column)): weighed(column),
+        Linear(lambda tokens: torch.from_numpy(other)): weighed(other),
+        Match(labels): matched(),
+        Match(labels, earlier=True): matched(earlier=True),
+        Match(labels, elsewhere=True): matched(elsewhere=True),
+        Match(labels, earlier=True, elsewhere=True): matched(earlier=True, elsewhere=True),
+        Band(OFFSETS): lambda w, seen, text: reductions.band(w, OFFSETS),
+        Received(): lambda w, seen, text: reductions.received(w),
+        Pooled(3): lambda w, seen, text: reductions.pooled(w, seen, 3),
+        Pooled(11, "max"): lambda w, seen, text: reductions.pooled(w, seen, 11, "max"),
+    }
+
+
+def name_of(request):
+    flags = [name for name in ("earlier", "elsewhere") if getattr(request, name, False)]
+    return " ".join([type(request).__name__, getattr(request, "how", ""), *flags]).strip()
+
+
+NAMES = [name_of(each) for each in ask(np.random.default_rng(0), make_case(np.random.default_rng(0), lengths=(3,)))]
+
+
+def assert_reduced(case, reduced, questions):
+    """Every answer equals the whole map's, and padding is 0 (strongest: -1; blocks that hold nothing: NaN)."""
+    for request, answer in questions.items():
+        name, got = name_of(request), reduced[request].numpy()
+        if not isinstance(request, Strongest):
+            assert got.dtype == (np.float64 if case.exact else np.float32), name
+        for text, (weights, seen, own) in enumerate(zip(case.maps, case.visible, case.rows, strict=True)):
+            expected, where = answer(weights, seen, text), f"{name} of text {text}"
+            length, whole = weights.shape[2], got[text]
+            spread = max(length, 1) if isinstance(request, Distance | Received) else 1
+            close = {"atol": (1e-11 if case.exact else 2e-5) * spread, "rtol": 0, "err_msg": where}
+            if isinstance(request, Pooled):
+                assert_allclose(whole, expected, equal_nan=True, **close)
+                continue
+            cut = length if isinstance(request, Received) else own
+            if isinstance(request, Strongest):
+                assert_strongest(whole[:, :cut], expected, weights, 1e-12 if case.exact else 1e-5, where)
+                assert_array_equal(whole[:, cut:], -1, err_msg=where)
+            else:
+                assert_allclose(whole[:, :cut], expected, **close)
+                assert_array_equal(whole[:, cut:], 0, err_msg=where)
+
+
+def assert_strongest(got, expected, weights, tolerance, where):
+    """The same key, or one whose weight cannot be told from it."""
+    assert_array_equal(got < 0, expected < 0, err_msg=where)
+    chosen, best = (np.take_along_axis(weights, np.maximum(key, 0)[..., None], 2) for key in (got, expected))
+    assert_allclose(chosen, best, atol=tolerance, rtol=0, err_msg=where)
+
+
+def assert_pass_equals_reference(rng, case, chosen=None):
+    questions = ask(rng, case)
+    if chosen is not None:
+        questions = {request: answer for request, answer in questions.items() if name_of(request) in chosen}
+        assert questions
+    reduced = prepare(case.tokens, questions).run(case.layer)
+    assert_reduced(case, reduced, questions)
+    return reduced, questions
+
+
+# ------------------------------------------------------------------------------------------- each request, and together
+
+
+@pytest.mark.parametrize("name", dict.fromkeys(NAMES))
+@SMALL
+def test_each_request_alone_equals_the_reference(rng, shrink, name, cells):
+    shrink(cells)
+    for kind in ("bidirectional", "causal", "head by head"):
+        assert_pass_equals_reference(rng, make_case(rng, kind), {name})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("option", OPTIONS)
+@SMALL
+def test_all_requests_together_equal_the_reference(rng, shrink, kind, option, cells):
+    shrink(cells)
+    assert_pass_equals_reference(rng, make_case(rng, kind, option))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_float32_is_exact_to_1e_5(rng, kind):
+    assert_pass_equals_reference(rng, make_case(rng, kind, "everything", dtype=torch.float32))
+
+
+def test_together_is_what_each_is_alone(rng, shrink):
+    shrink(300)
+    case = make_case(rng)
+    questions = ask(rng, case)
+    together = prepare(case.tokens, questions).run(case.layer)
+    for request in questions:
+        alone = prepare(case.tokens, [request]).run(case.layer)[request]
+        assert_allclose(alone, together[request], atol=1e-12, equal_nan=True, err_msg=name_of(request))
+
+
+def test_a_request_made_twice_is_planned_once(rng):
+    case = make_case(rng)
+    assert prepare(case.tokens, [Mass(), Entropy(), Mass(), Band((1, 2)), Band((1, 2))]).requests == (
+        Mass(),
+        Entropy(),
+        Band((1, 2)),
+    )
+
+
+# ------------------------------------------------------------------------------------------------ beyond the real borders
+
+
+@pytest.mark.parametrize("kind", ["bidirectional", "causal", "window", "head by head"])
+def test_a_long_text_equals_the_reference_across_the_real_borders(rng, kind):
+    case = make_case(rng, kind, lengths=(BEYOND,), dtype=torch.float32)
+    assert H * BEYOND**2 > 2 * passes.TILE_CELLS
+    assert BEYOND > 2 * passes.TILE_KEYS
+    assert_pass_equals_reference(rng, case)
+
+
+def test_a_padded_batch_equals_the_reference_across_the_real_borders(rng):
+    case = make_case(rng, lengths=(17, passes.TILE_KEYS + 1, 5, 401), dtype=torch.float32, option="sinks", heads=(2, 1))
+    assert_pass_equals_reference(rng, case)
+
+
+@pytest.mark.parametrize("length", [passes.TILE_KEYS - 1, passes.TILE_KEYS, passes.TILE_KEYS + 1])
+def test_a_text_as_long_as_a_tile_is_wide_equals_the_reference(rng, length):
+    assert_pass_equals_reference(rng, make_case(rng, lengths=(length,), dtype=torch.float32, heads=(7, 1)))
+
+
+@pytest.mark.parametrize("length", [4, 5, 6, 10, 11])
+def test_lengths_around_a_tile_border_equal_the_reference(rng, shrink, length):
+    shrink(40)
+    for kind in ("bidirectional", "causal"):
+        assert_pass_equals_reference(rng, make_case(rng, kind, lengths=(length, 2, length)))
+
+
+# --------------------------------------------------------------------------------------------------------- groups of texts
+
+
+def test_neighbouring_short_texts_share_a_tile(rng):
+    lengths = (3, 11, 5, 2, 7, 13, 1)
+    case = make_case(rng, lengths=lengths)
+    wanted = [request for request in ask(rng, case) if not isinstance(request, Pooled)]
+    assert len(list(prepare(case.tokens, wanted)._groups(case.layer))) == 1
+    assert_pass_equals_reference(rng, case, {name_of(request) for request in wanted})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("option", ["plain", "everything"])
+def test_groups_of_several_sizes_equal_the_reference(rng, shrink, kind, option):
+    shrink(H * 3 * 7**2, keys=17)
+    case = make_case(rng, kind, option, lengths=(3, 5, 7, 19, 2, 1, 5, 11))
+    wanted = [request for request in ask(rng, case) if not isinstance(request, Pooled)]
+    groups = [range(8)[texts] for texts in prepare(case.tokens, wanted)._groups(case.layer)]
+    assert [text for group in groups for text in group] == list(range(8))
+    assert {len(group) for group in groups} > {1}
+    assert_pass_equals_reference(rng, case, {name_of(request) for request in wanted})
+
+
+@pytest.mark.parametrize("lengths", [(5, 0, 3), (0,), (0, 0), (1,), ()], ids=str)
+def test_texts_without_tokens_are_nothing(rng, lengths):
+    assert_pass_equals_reference(rng, make_case(rng, lengths=lengths))
+
+
+# ------------------------------------------------------------------------------------------------------------ other shapes
+
+
+@pytest.mark.parametrize("heads", [(6, 6), (6, 2), (6, 1), (1, 1)])
+def test_query_heads_read_their_own_keys(rng, shrink, heads):
+    shrink(100)
+    case = make_case(rng, heads=heads)
+    chosen = {"Mass", "Entropy", "Received", "Band"}
+    assert_pass_equals_reference(rng, case, chosen)
+
+
+@pytest.mark.parametrize("rows", [1, 5, 23, 29])
+@SMALL
+def test_queries_that_are_not_the_keys_equal_the_reference(rng, shrink, rows, cells):
+    """A cache (fewer queries than keys), or cross-attention (any number)."""
+    shrink(cells)
+    for kind in ("bidirectional", "causal"):
+        assert_pass_equals_reference(rng, make_case(rng, kind, lengths=(17, 19), rows=rows))
+
+
+def test_heads_of_no_width_look_everywhere_alike(rng):
+    reduced, _ = assert_pass_equals_reference(rng, make_case(rng, "bidirectional", dim=0))
+    assert_allclose(reduced[Square()][0, :, 0], 1 / LENGTHS[0])
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_layers_are_reduced_in_float32(rng, dtype):
+    reduced, _ = assert_pass_equals_reference(rng, make_case(rng, dtype=dtype))
+    assert reduced[Mass()].dtype == torch.float32
+
+
+def test_a_mask_and_a_bias_that_all_texts_share_serve_each(rng, shrink):
+    shrink(150)
+    lengths = (11, 11, 11)
+    case = make_case(rng, "causal", "bias", lengths=lengths)
+    layer = replace(case.layer, mask=Mask.causal(11, 11))
+    expected = prepare(case.tokens, [Entropy()]).run(case.layer)[Entropy()]
+    assert_allclose(prepare(case.tokens, [Entropy()]).run(layer)[Entropy()], expected, atol=1e-12)
+    one = make_case(rng, "causal", "bias", lengths=(11,))
+    shared = replace(one.layer, q=one.layer.q.expand(3, -1, -1, -1), k=one.layer.k.expand(3, -1, -1, -1))
+    shared = replace(shared, lse=one.layer.lse.expand(3, -1, -1))
+    assert_reduced(
+        replace(one, maps=one.maps * 3, visible=one.visible * 3, rows=one.rows * 3),
+        prepare(case.tokens, [Entropy(), Pooled(3)]).run(shared),
+        {
+            Entropy(): lambda w, seen, text: reductions.entropy(w),
+            Pooled(3): lambda w, seen, text: reductions.pooled(w, seen, 3),
+        },
+    )
+
+
+def test_a_dense_mask_that_all_texts_share_serves_each(rng, shrink):
+    shrink(150)
+    case = make_case(rng, "head by head", lengths=(11, 11, 11))
+    dense = case.layer.mask.dense[1:2].clone()
+    one = replace(case.layer, mask=Mask.from_dense(dense), lse=torch.zeros_like(case.layer.lse))
+    each = replace(one, mask=Mask.from_dense(dense.repeat(3, 1, 1, 1)))
+    for request in (Mass(), Received(), Pooled(3), Pooled(5, "max")):
+        shared, own = (prepare(case.tokens, [request]).run(layer)[request] for layer in (one, each))
+        assert_array_equal(shared, own, err_msg=name_of(request))
+
+
+# ----------------------------------------------------------------------------------------------------------- what is absent
+
+
+def test_rows_say_which_rows_see_something(rng):
+    case = make_case(rng, "dead rows")
+    rows = prepare(case.tokens, [Mass()]).run(case.layer).rows
+    for text, (seen, own) in enumerate(zip(case.visible, case.rows, strict=True)):
+        assert_array_equal(rows[text, :own], seen[0].any(-1))
+        assert not rows[text, own:].any()
+    shared = replace(case.layer, mask=Mask.causal(23, 23))
+    assert prepare(case.tokens, [Mass()]).run(shared).rows.shape == (len(LENGTHS), 23)
+
+
+def test_blocks_in_which_nothing_is_visible_are_absent_not_zero(rng, shrink):
+    shrink(90)
+    mean, largest = Pooled(4), Pooled(4, "max")
+    case = make_case(rng, "causal", lengths=(13, 3))
+    reduced = prepare(case.tokens, [mean, largest]).run(case.layer)
+    ahead, short = np.triu(np.ones((4, 4), bool), 1), np.arange(4) >= 3
+    for request in (mean, largest):
+        got = torch.isnan(reduced[request]).numpy()
+        assert_array_equal(got[0], np.broadcast_to(ahead, (H, 4, 4)))
+        assert_array_equal(got[1], np.broadcast_to(ahead | short | short[:, None], (H, 4, 4)))
+
+
+def test_a_block_of_zeros_that_are_visible_is_zero_not_absent():
+    q = torch.tensor([[40.0], [40], [40], [40]])[None, None]
+    k = torch.tensor([[40.0], [40], [-40], [-40]])[None, None]
+    lse = torch.full((1, 1, 4), 1600 + float(np.log(2)))
+    layer = Layer(q, k, lse, Mask.full(4, 4), Rule(1.0))
+    for how, left in (("mean", 0.5), ("max", 0.5)):
+        got = prepare(Tokens.unnamed([4]), [Pooled(2, how)]).run(layer)[Pooled(2, how)]
+        assert_allclose(got[0, 0], [[left, 0], [left, 0]], atol=1e-3)
+
+
+@pytest.mark.parametrize("cells", [1, None])
+def test_the_first_of_equals_is_the_strongest(shrink, cells):
+    shrink(cells)
+    zeros, mask = torch.zeros(1, 2, 17, 3), Mask.causal(17, 17, window=7)
+    lse = mask.counts().log().expand(2, -1)[None]
+    got = prepare(Tokens.unnamed([17]), [Strongest()]).run(Layer(zeros, zeros, lse, mask, Rule(1.0)))[Strongest()]
+    assert_array_equal(got[0, 1], np.maximum(np.arange(17) - 6, 0))
+
+
+def test_missing_mass_stays_missing(rng):
+    case = make_case(rng, option="sinks")
+    mass = prepare(case.tokens, [Mass()]).run(case.layer)[Mass()]
+    assert mass[0, :, : LENGTHS[0]].max() < 1
+
+
+# --------------------------------------------------------------------------------- the assertions notice what they should
+
+BREAK = {
+    "a wrong base of the logarithm": (passes, "LOG2_E", 1.0),
+    "hidden cells that still weigh something": (passes, "HIDDEN", -2.0),
+    "a border that is never looked at": (Mask, "visible", lambda self, r, k: torch.ones((), dtype=torch.bool)),
+    "signed distances": (
+        passes._GroupPass,
+        "_distance",
+        lambda self, t: (t.weights * (torch.arange(t.keys.start, t.keys.stop) - t.rows.start)).sum(-1),
+    ),
+    "labels compared the wrong way": (
+        passes._GroupPass,
+        "_same",
+        lambda self, request, t: torch.ones(t.weights.shape[0], *t.weights.shape[2:], dtype=torch.bool),
+    ),
+    "a band that is one key off": (
+        passes._GroupPass,
+        "_band",
+        lambda self, request, t, value: _BAND(self, replace(request, offsets=tuple(o + 1 for o in OFFSETS)), t, value),
+    ),
+    "the strongest key of the last tile": (
+        passes._GroupPass,
+        "_strongest",
+        lambda self, t, value: value.copy_(t.logs.max(-1).indices + t.keys.start),
+    ),
+    "blocks that hold a row more": (passes, "bins", lambda length, size: (torch.arange(length) + 1) // 2 % size),
+    "cells that are counted when hidden": (
+        passes,
+        "visible_cells",
+        lambda mask, lengths, size, *rest: torch.ones(len(lengths), 1, size, size),
+    ),
+    "a softcap that is forgotten": (Rule, "plain", True),
+    "groups that leave a text out": (passes.Pass, "_groups", lambda self, layer: [slice(1, None)]),
+    "columns that are not lined up with their tile": (
+        passes._GroupPass,
+        "_linear",
+        lambda self, t: _LINEAR(self, replace(t, keys=slice(0, t.keys.stop - t.keys.start))),
+    ),
+}
+_BAND, _LINEAR = passes._GroupPass._band, passes._GroupPass._linear
+
+
+@pytest.mark.parametrize("what", BREAK)
+def test_the_comparison_sees(rng, shrink, monkeypatch, what):
+    shrink(120)
+    case = make_case(rng, option="everything")
+    assert_pass_equals_reference(rng, case)
+    monkeypatch.setattr(*BREAK[what])
+    with pytest.raises(AssertionError):
+        assert_pass_equals_reference(rng, case)
+
+
+@pytest.mark.parametrize("part", ["k", "lse", "scale", "sinks", "softcap", "bias", "mask"])
+def test_every_part_of_a_layer_matters(rng, part):
+    case = make_case(rng, option="everything")
+    layer, rule = case.layer, case.layer.rule
+    broken = {
+        "k": lambda: replace(layer, k=layer.k.roll(1, dims=1)),  # a swapped key/value head
+        "lse": lambda: replace(layer, lse=layer.lse + 0.01),
+        "scale": lambda: replace(layer, rule=replace(rule, scale=SCALE * 1.01)),
+        "sinks": lambda: replace(layer, lse=torch.log(layer.lse.exp() - rule.sinks.exp()[None, :, None])),
+        "softcap": lambda: replace(layer, rule=replace(rule, softcap=None)),
+        "bias": lambda: replace(layer, rule=replace(rule, bias=None)),
+        "mask": lambda: replace(layer, mask=Mask.full(layer.q.shape[2], layer.q.shape[2])),
+    }[part]()
+    with pytest.raises(AssertionError):
+        assert_pass_equals_reference(rng, replace(case, layer=broken))
