@@ -1,9 +1,9 @@
 """Models that come as a Python package of their own: found, checked, and never imported.
 
 What: a table of names, and `find_bundled`, which says where such a model's files lie.
-Why: an extra of ours brings the weights, so that the main job runs on a machine that never sees the hub. The package was
-made by somebody else: its code is not run (the folder is looked up, nothing is imported), and its weights count only if
-they are, byte for byte, the ones that the original authors published.
+Why: an extra of ours brings the weights, so that the main job runs on a machine that never sees the hub. The package
+was made by somebody else: its code is not run (the folder is looked up, nothing is imported), and its weights count
+only if they are, byte for byte, the ones that the original authors published.
 Cost: one read of the weights (90 MB: about 0.1 s), on every load and without a cache, because a verdict that is
 remembered is a verdict about some other bytes.
 """

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from manyheads.nn.attention import log_sum_exp
@@ -89,7 +89,7 @@ Edit = Callable[[AttentionCall], Float[Tensor, "b h q f"] | None]
 Observer = Callable[[AttentionCall], None]
 
 
-def rolled(x: Float[Tensor, "b h q f"], first: Int[Tensor, "b"], lengths: Int[Tensor, "b"]) -> Tensor:
+def rolled(x: Shaped[Tensor, "b h q f"], first: Int[Tensor, "b"], lengths: Int[Tensor, "b"]) -> Tensor:
     """Each text's rows moved to the left edge and cut to the longest text. No copy where nothing moves."""
     longest = int(lengths.max()) if len(lengths) else 0
     if not bool(first.any()):

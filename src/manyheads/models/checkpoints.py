@@ -1,7 +1,7 @@
 """Where a model's files lie (bundled, a folder, the hub), and whether they can be loaded safely.
 
-What: `find_checkpoint` turns what the user typed into a folder; `open_checkpoint` reads its config.json and makes sure
-that there are weights, and that they are safetensors.
+What: `find_checkpoint` turns what the user typed into a folder, reads its config.json, and makes sure that there are
+weights, and that they are safetensors.
 Why: a loader's own error comes late and speaks of its insides. Each thing that people get wrong (a name with a slip of
 the finger, no network, a folder with half a model in it, an adapter, a pickle) gets one line here, before anything is
 built. To load a pickle is to run the code inside it: it is never opened, only named, with the line that converts it.
@@ -12,7 +12,6 @@ weights tomorrow, and so that nothing waits for a network that is not there.
 import difflib
 import json
 import os
-import re
 import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -28,16 +27,8 @@ _WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 _TRAINING = ("training_args", "optimizer", "scheduler", "scaler", "rng_state")  # pickles, but of no weights
 # What is fetched from the hub: everything small that a model or a tokenizer may need, and the weights in one format.
-_WANTED = [
-    "*.json",
-    "*.txt",
-    "*.model",
-    "*.jinja",
-    "*.tiktoken",
-    "tokenizer*",
-    "model.safetensors",
-    "model-*.safetensors",
-]
+_SMALL = ("*.json", "*.txt", "*.model", "*.jinja", "*.tiktoken", "tokenizer*")
+_LARGE = ("model.safetensors", "model-*.safetensors")
 _HUB_TIMEOUT_SECONDS = 10
 
 
@@ -72,7 +63,7 @@ def find_checkpoint(what: str | os.PathLike[str], *, revision: str | None = None
         if folder.suffix in _PICKLES:
             raise _pickle(str(folder), folder.parent, [folder.name])
         raise ModelError(f"{name!r} is a file. Give the folder that it is in, with the model's config.json.")
-    if not isinstance(what, str) or not re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", name):
+    if not isinstance(what, str) or not _is_hub_id(name):
         raise ModelError(
             f"no model {name!r}: no such folder, and not a name that the hub could know ('gpt2', 'owner/name')."
             f"{_suggest(name)} Bundled: {', '.join(BUNDLED)}."
@@ -100,13 +91,7 @@ def _opened(folder: Path, name: str, because: str) -> Checkpoint:
     """The checkpoint in `folder`. Raises ModelError unless there is a config.json and weights in safetensors."""
     try:
         files = sorted(path.name for path in folder.iterdir() if path.is_file())
-        if "adapter_config.json" in files:
-            raise ModelError(
-                f"{folder} holds an adapter, not a whole model. Merge it into its base model first "
-                f"(peft: merge_and_unload(), then save_pretrained) and load the result."
-            )
-        if "config.json" not in files:
-            raise ModelError(f"{folder} has no config.json, so there is no telling what model it is. {_holds(files)}")
+        _require_model_files(str(folder), files)
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except OSError as error:
         raise FileAccessError(f"cannot read {folder}: {error}. Check its permissions.") from error
@@ -116,6 +101,17 @@ def _opened(folder: Path, name: str, because: str) -> Checkpoint:
         raise ModelError(f"{folder / 'config.json'} is a {type(config).__name__}, not a mapping: the file is damaged.")
     _require_safetensors(folder, files, config)
     return Checkpoint(folder, name, because, config)
+
+
+def _require_model_files(where: str, files: list[str]) -> None:
+    """Raises ModelError if `files` are not a transformers model's."""
+    if "adapter_config.json" in files:
+        raise ModelError(
+            f"{where} holds an adapter, not a whole model. Merge it into its base model first "
+            f"(peft: merge_and_unload(), then save_pretrained) and load the result."
+        )
+    if "config.json" not in files:
+        raise ModelError(f"{where} has no config.json, so there is no telling what model it is. {_holds(files)}")
 
 
 def _require_safetensors(folder: Path, files: list[str], config: dict[str, Any]) -> None:
@@ -130,10 +126,11 @@ def _require_safetensors(folder: Path, files: list[str], config: dict[str, Any])
     shards = [weights]
     if weights.endswith(".index.json"):
         try:
-            shards = sorted(set(json.loads((folder / weights).read_text(encoding="utf-8"))["weight_map"].values()))
+            index = json.loads((folder / weights).read_text(encoding="utf-8"))
+            shards = sorted({str(shard) for shard in index["weight_map"].values()})
         except (OSError, ValueError, LookupError, AttributeError, TypeError) as error:
             raise ModelError(f"{folder / weights} is not an index of weights ({error!r}): it is damaged.") from error
-    if missing := [shard for shard in shards if not (folder / str(shard)).is_file()]:
+    if missing := [shard for shard in shards if not (folder / shard).is_file()]:
         raise ModelError(
             f"{folder} is incomplete: {len(missing)} of {len(shards)} weight files missing: {few(missing)}."
         )
@@ -149,7 +146,10 @@ def _pickle(where: str, folder: Path | None, files: list[str], config: dict[str,
     """
     source, target = (str(folder), str(folder)) if folder else (where, "./" + where.split("/")[-1])
     if config is not None and (folder is None or any(file.startswith("pytorch_model") for file in files)):
-        cls = next(iter(config.get("architectures") or []), "AutoModel")
+        named = [str(name) for name in config.get("architectures") or []]
+        cls = next(
+            (name for name in named if name.isidentifier()), "AutoModel"
+        )  # it becomes code: nothing else may pass
         code = f"from transformers import {cls} as M; M.from_pretrained({source!r}).save_pretrained({target!r})"
     else:
         path = str(Path(folder or ".") / files[0])
@@ -158,8 +158,8 @@ def _pickle(where: str, folder: Path | None, files: list[str], config: dict[str,
             f"s.save_file({{k: t.clone().contiguous() for k, t in w.items()}}, {str(Path(target) / _WEIGHTS[0])!r})"
         )
     return ModelError(
-        f"the weights of {where} are pickled ({few(files)}), and to open a pickle is to run the code in it. If you trust "
-        f"it, make safetensors of it, then load {target!r}:\n  python -c {shlex.quote(code)}"
+        f"the weights of {where} are pickled ({few(files)}), and to open a pickle is to run the code in it. If you "
+        f"trust it, make safetensors of it, then load {target!r}:\n  python -c {shlex.quote(code)}"
     )
 
 
@@ -174,40 +174,66 @@ def _holds(files: list[str]) -> str:
 # -------------------------------------------------------------------------------------------------------- the hub
 
 
+def _is_hub_id(name: str) -> bool:
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id
+
+    try:
+        validate_repo_id(name)
+    except HFValidationError:
+        return False
+    return True
+
+
 def _from_hub(name: str, revision: str | None, code: bool) -> Checkpoint:
     """The hub's model `name`: from the local cache if it is there in full, else fetched (its bars go to stderr)."""
-    from huggingface_hub import HfApi, snapshot_download
-    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
-
     cached = _cached(name, revision, code)
     if cached is not None and _is_whole(cached):
         return _opened(cached, name, f"from the local hub cache, commit {cached.name[:7]}")
     try:
-        info = HfApi().model_info(name, revision=revision, timeout=_HUB_TIMEOUT_SECONDS)
-        files = sorted(entry.rfilename for entry in info.siblings or [] if "/" not in entry.rfilename)
-        _require_hub_weights(name, files, info.config or {})
-        wanted = [*_WANTED, "*.py"] if code else _WANTED
-        folder = snapshot_download(name, revision=info.sha, allow_patterns=wanted, ignore_patterns=["*/*"])
-    except GatedRepoError as error:
-        raise ModelError(f"{name!r} asks for its licence to be accepted: do so at huggingface.co/{name}, then run "
-                         f"`hf auth login`.") from error  # fmt: skip
-    except RevisionNotFoundError as error:
-        raise ModelError(f"the hub's model {name!r} has no {revision=}. Leave it out for the newest.") from error
-    except RepositoryNotFoundError as error:
-        raise ModelError(
-            f"no model {name!r}: not bundled ({', '.join(BUNDLED)}), not a folder here, and the hub knows none of that "
-            f"name that you may see.{_suggest(name)} If it is private, run `hf auth login`."
-        ) from error
+        folder = _fetched(name, revision, code)
     except ModelError:
         raise
-    except Exception as error:  # an HTTP library's own classes, which differ between versions: all mean "not reached"
-        if cached is not None:  # whole but for a tokenizer, or the error that says what is missing
-            return _opened(cached, name, f"from the local hub cache, commit {cached.name[:7]}; offline")
-        raise ModelError(
-            f"no model {name!r}: not bundled ({', '.join(BUNDLED)}), not a folder here, not in the local hub cache, "
-            f"and the hub cannot be reached: {_reason(error)}.{_suggest(name)}"
-        ) from error
-    return _opened(Path(folder), name, f"from the hub, commit {str(info.sha)[:7]}")
+    except Exception as error:  # an HTTP library's own kinds, which change with its version: all mean "not fetched"
+        if cached is not None:  # whole but for a tokenizer; or the error says what it lacks
+            return _opened(cached, name, f"from the local hub cache, commit {cached.name[:7]}; not fetched: offline")
+        raise _not_fetched(error, name, revision) from error
+    return _opened(folder, name, f"from the hub, commit {folder.name[:7]}")
+
+
+def _fetched(name: str, revision: str | None, code: bool) -> Path:
+    """The hub's model in the local cache, fetched. Raises ModelError, before that, if there is nothing to load."""
+    from huggingface_hub import HfApi, snapshot_download
+
+    info = HfApi().model_info(name, revision=revision, timeout=_HUB_TIMEOUT_SECONDS)
+    files = sorted(entry.rfilename for entry in info.siblings or [] if "/" not in entry.rfilename)
+    _require_model_files(f"the hub's {name!r}", files)
+    if not any(file.endswith(".safetensors") for file in files):
+        if pickles := _pickles_in(files):
+            raise _pickle(name, None, pickles, info.config or {})
+        raise ModelError(f"the hub's {name!r} has no weights in safetensors. {_holds(files)}")
+    wanted = [*_SMALL, *_LARGE, *(["*.py"] if code else [])]
+    return Path(snapshot_download(name, revision=info.sha, allow_patterns=wanted, ignore_patterns=["*/*"]))
+
+
+def _not_fetched(error: Exception, name: str, revision: str | None) -> ModelError:
+    """What the hub's error means for whoever asked for `name`."""
+    from huggingface_hub.constants import is_offline_mode
+    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
+
+    nowhere = f"no model {name!r}: not bundled ({', '.join(BUNDLED)}), not a folder here"
+    if isinstance(error, GatedRepoError):  # a kind of RepositoryNotFoundError, so it is asked for first
+        return ModelError(f"{name!r} is open to those who accept its licence: huggingface.co/{name}; `hf auth login`.")
+    if isinstance(error, RevisionNotFoundError):
+        return ModelError(f"the hub's {name!r} has no {revision=}. Leave it out for the newest.")
+    if isinstance(error, RepositoryNotFoundError):
+        private = "If it is private, run `hf auth login`."
+        return ModelError(f"{nowhere}, and the hub shows you none of that name.{_suggest(name)} {private}")
+    if is_offline_mode():
+        why = "offline mode is on (HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is set)"
+    else:
+        why = f"offline? ({first_line(error).rstrip('.')})"
+    return ModelError(f"{nowhere}, not in the local hub cache, and the hub cannot be reached: {why}.{_suggest(name)}")
 
 
 def _cached(name: str, revision: str | None, code: bool) -> Path | None:
@@ -228,25 +254,6 @@ def _is_whole(folder: Path) -> bool:
     except ModelError:
         return False
     return any(path.name.startswith(("tokenizer", "vocab", "spiece", "sentencepiece")) for path in folder.iterdir())
-
-
-def _require_hub_weights(name: str, files: list[str], config: dict[str, Any]) -> None:
-    """Raises ModelError before anything is fetched if the hub's repository holds no model that we would load."""
-    if "config.json" not in files and "adapter_config.json" not in files:
-        raise ModelError(f"the hub's {name!r} has no config.json: it is not a transformers model. {_holds(files)}")
-    if not any(file.endswith(".safetensors") for file in files):
-        if pickles := _pickles_in(files):
-            raise _pickle(name, None, pickles, config)
-        raise ModelError(f"the hub's {name!r} has no weights in safetensors. {_holds(files)}")
-
-
-def _reason(error: Exception) -> str:
-    """Why the hub was not reached, in few words."""
-    from huggingface_hub.constants import is_offline_mode
-
-    if is_offline_mode():
-        return "offline mode is on (HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is set)"
-    return f"offline? ({first_line(error).rstrip('.')})"
 
 
 def _suggest(name: str) -> str:

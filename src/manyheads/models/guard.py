@@ -20,6 +20,7 @@ TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4, torch.float16: 1e-2, torc
 """Largest allowed distance, in norms of the row. float32: sums of thousands of terms; half types: their own rounding."""
 
 
+@torch.no_grad()
 def check(call: AttentionCall, model: torch.nn.Module) -> float:
     """The worst distance found, as a share of its row's norm. Errors: GuardError; ModelError where there is NaN."""
     num_texts, _, num_rows, _ = call.q.shape
@@ -32,7 +33,7 @@ def check(call: AttentionCall, model: torch.nn.Module) -> float:
     if not bool(torch.isfinite(returned[seen]).all()):
         raise ModelError(_nan_story(call, model))
     distance = (rebuilt - returned).norm(dim=-1)
-    relative = torch.where(seen, distance / norm.clamp_min(1e-30), 0)
+    relative = torch.where(seen, distance / norm.clamp_min(1e-30), 0).nan_to_num(nan=torch.inf)
     worst = float(relative.max())
     if not worst <= TOLERANCE[call.q.dtype]:
         text, head, row = (int(i) for i in (relative == relative.max()).nonzero()[0])
@@ -53,7 +54,8 @@ def rebuild(
     dtype = torch.float64 if call.q.dtype == torch.float64 else torch.float32
     num_heads, groups = call.q.shape[1], call.k.shape[1]
     q = call.q[texts][:, :, rows].to(dtype)
-    k, v = (x[texts].to(dtype).repeat_interleave(num_heads // groups, 1) for x in (call.k, call.v))
+    group = torch.arange(num_heads) // (num_heads // groups)
+    k, v = (x[texts].to(dtype) if groups == num_heads else x[texts][:, group].to(dtype) for x in (call.k, call.v))
     scores = q @ k.transpose(2, 3) * call.rule.scale
     if call.rule.softcap is not None:
         scores = call.rule.softcap * (scores / call.rule.softcap).tanh()

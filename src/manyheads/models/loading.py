@@ -27,9 +27,8 @@ from manyheads.spec import ModelSpec
 __all__ = ["LoadedModel", "load", "max_positions_of", "require_usable"]
 
 _DTYPES = {
-    "float64": torch.float64, "double": torch.float64, "float32": torch.float32, "float": torch.float32,
-    "fp32": torch.float32, "float16": torch.float16, "half": torch.float16, "fp16": torch.float16,
-    "bfloat16": torch.bfloat16, "bf16": torch.bfloat16,
+    "float64": torch.float64, "fp64": torch.float64, "float32": torch.float32, "fp32": torch.float32,
+    "float16": torch.float16, "fp16": torch.float16, "bfloat16": torch.bfloat16, "bf16": torch.bfloat16,
 }  # fmt: skip
 _NO_LIMIT = 10**9  # tokenizers without a limit say int(1e30), some models -1
 
@@ -73,7 +72,7 @@ class LoadedModel:
         for name, value in sorted(self.model.state_dict().items()):
             if isinstance(value, torch.Tensor):
                 digest.update(f"{name} {tuple(value.shape)} {value.dtype}\n".encode())
-                digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+                digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
             else:  # a module's extra state
                 digest.update(f"{name} {value!r}\n".encode())
         return digest.hexdigest()
@@ -107,12 +106,13 @@ def load(
     Weights are read from safetensors only. The hub's local cache comes before the hub. Raises ModelError for what
     cannot be loaded, or not as asked, with what to do about it; FileAccessError where a folder may not be read.
     """
+    _require_tokenizer_like(tokenizer)
+    asked = {"device": device, "dtype": dtype, "revision": revision, "attn_implementation": attn_implementation}
     if isinstance(what, nn.Module):
-        asked = {"device": device, "dtype": dtype, "revision": revision, "attn_implementation": attn_implementation}
-        return _in_hand(what, tokenizer, [name for name, value in asked.items() if value is not None])
+        given = [name for name, value in asked.items() if value is not None]
+        return _in_hand(what, tokenizer, given + ["trust_remote_code"] * trust_remote_code)
     if not isinstance(what, str | os.PathLike):
         raise ModelError(f"load() takes a name, a folder or a torch module, not a {type(what).__name__}.")
-    _require_tokenizer_like(tokenizer)
     place, kind = _device_of(device), _dtype_of(dtype)
     with quietly():
         checkpoint = find_checkpoint(what, revision=revision, code=trust_remote_code)
@@ -128,12 +128,11 @@ def load(
         f"{type(model).__name__}, {why}",
         f"{_plain(model.dtype)}, {'as asked' if kind else stored}",
         f"on {place}, {'as asked' if device is not None else 'the default'}",
-        f"attention by {model.config._attn_implementation}, "
-        + ("as asked" if attn_implementation else "which transformers chooses for it"),
+        f"attention by {_attention(model)}, {'as asked' if attn_implementation else 'the choice of transformers'}",
         *remarks,
         checkpoint.because,
     ]
-    return LoadedModel(model.to(place), _or_none(tokenizer), checkpoint.name, "; ".join(because))
+    return LoadedModel(_moved(model, place), _or_none(tokenizer), checkpoint.name, "; ".join(because))
 
 
 def require_usable(model: nn.Module, name: str) -> None:
@@ -157,15 +156,14 @@ def max_positions_of(model: nn.Module, tokenizer: Any = None) -> int | None:
     The config's limit, less what a RoBERTa-like position table loses: there the first position of a text is
     padding_idx + 1. The tokenizer's own limit counts only where the config names none.
     """
-    config = getattr(model, "config", None)
+    config: Any = getattr(model, "config", None)
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
     if getattr(text, "alibi", False):  # distances are penalised, positions not counted
         return None
     for name in ("max_position_embeddings", "n_positions", "max_target_positions"):
-        if _is_limit(limit := getattr(text, name, None)):
+        if limit := _limit(text, name):
             return limit - _positions_lost(model, limit)
-    limit = getattr(tokenizer, "model_max_length", None)
-    return limit if _is_limit(limit) else None
+    return _limit(tokenizer, "model_max_length")
 
 
 # ----------------------------------------------------------------------------------------------- a model in hand
@@ -176,17 +174,15 @@ def _in_hand(model: nn.Module, tokenizer: Any, given: list[str]) -> LoadedModel:
     cls = type(model).__name__
     if given:
         raise ModelError(
-            f"{few(f'{name}=' for name in given)} cannot be given with a model in hand (this {cls}), which is used as it "
-            f"is. Change it first: model.to(...), model.set_attn_implementation(...)."
+            f"{few(f'{name}=' for name in given)} cannot be given with a model in hand (this {cls}), which is used as "
+            f"it is. Change it first: model.to(...), model.set_attn_implementation(...)."
         )
-    _require_tokenizer_like(tokenizer)
-    config = getattr(model, "config", None)
-    name = os.path.basename(str(getattr(config, "_name_or_path", "") or "").rstrip("/")) or cls
+    origin = str(getattr(getattr(model, "config", None), "_name_or_path", None) or "")  # a hub id or a folder
+    name = (os.path.basename(os.path.abspath(origin)) if os.path.isdir(origin) else origin) or cls
     require_usable(model, name)
-    unread = LoadedModel(model, _or_none(tokenizer), name, "")
-    attention = getattr(config, "_attn_implementation", None)
-    because = f"{cls} in hand, used as it is: {_plain(unread.dtype)} on {unread.device}"
-    return replace(unread, because=f"{because}, attention by {attention}" if attention else because)
+    lm = LoadedModel(model, _or_none(tokenizer), name, "")
+    attention = f", attention by {_attention(model)}" if _attention(model) else ""
+    return replace(lm, because=f"{cls} in hand, used as it is: {_plain(lm.dtype)} on {lm.device}{attention}")
 
 
 # ---------------------------------------------------------------------------------------------------- small things
@@ -214,6 +210,17 @@ def _device_of(device: str | torch.device | None) -> torch.device:
     return place
 
 
+def _moved(model: Any, place: torch.device) -> Any:
+    try:
+        return model.to(place)
+    except torch.OutOfMemoryError as error:
+        raise ModelError(f"the model does not fit on {place}: {first_line(error)} Try dtype='bfloat16'.") from error
+
+
+def _attention(model: Any) -> str | None:
+    return getattr(getattr(model, "config", None), "_attn_implementation", None)
+
+
 def _dtype_of(dtype: str | torch.dtype | None) -> torch.dtype | None:
     found = _DTYPES.get(dtype) if isinstance(dtype, str) else dtype
     if (dtype is not None and found is None) or (found is not None and not found.is_floating_point):
@@ -229,8 +236,9 @@ def _is_finite(weight: torch.Tensor) -> bool:
     return bool(torch.isfinite(low) & torch.isfinite(high))
 
 
-def _is_limit(value: object) -> bool:
-    return isinstance(value, int) and 0 < value < _NO_LIMIT
+def _limit(of: Any, name: str) -> int | None:
+    value = getattr(of, name, None)
+    return value if isinstance(value, int) and 0 < value < _NO_LIMIT else None
 
 
 def _positions_lost(model: nn.Module, limit: int) -> int:

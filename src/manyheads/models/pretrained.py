@@ -2,8 +2,8 @@
 
 What: `class_for` chooses the class, `build` makes the model and answers for every weight, `tokenizer_beside` reads the
 tokenizer. What is worth a remark comes back as text; what would make another model of it raises.
-Why: where something is missing, transformers fills in: random numbers for a weight, an empty vocabulary for a tokenizer,
-another implementation of attention for the one asked for, and says so in a log at best.
+Why: where something is missing, transformers fills in: random numbers for a weight, an empty vocabulary for a
+tokenizer, another implementation of attention for the one asked for. It says so in a log, at best.
 """
 
 from typing import Any

@@ -5,7 +5,7 @@ Why: its bars, advice and load reports are written for people who called it, and
 say ourselves. Its switches are process-wide, so they are turned under a lock and always turned back. Errors still show.
 The hub's download bars stay: whatever takes minutes should be seen to move.
 Python's garbage collector rests meanwhile, too: importing transformers' model code makes a million objects, and every
-pass over them finds nothing, for a quarter of the time (docs/lab.md).
+pass over them finds nothing, for a fifth of the time (docs/lab.md).
 """
 
 import gc

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from manyheads.errors import ManyHeadsError, ModelError
+from manyheads.models.loading import max_positions_of
 from manyheads.models.seam import tap
 from manyheads.spec import ModelSpec, Site
 
@@ -28,7 +29,7 @@ def describe(model: nn.Module, name: str) -> ModelSpec:
         sites=sites,
         embed_dim=int(getattr(config, "hidden_size", 0) or 0),
         vocab_size=getattr(config, "vocab_size", None),
-        max_positions=getattr(config, "max_position_embeddings", None),
+        max_positions=max_positions_of(model),
         num_parameters=sum(parameter.numel() for parameter in model.parameters()),
         dtype=str(next(model.parameters()).dtype).removeprefix("torch."),
     )

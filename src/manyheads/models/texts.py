@@ -7,7 +7,7 @@ hold texts of like length, so that little is padded; a long text goes alone.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -98,7 +98,7 @@ def _overlap(limit: int) -> int:
     return limit // WINDOW_OVERLAP
 
 
-def _encode(tokenizer: Any, text: str) -> dict[str, Any]:
+def _encode(tokenizer: Any, text: str) -> Mapping[str, Any]:
     fast = getattr(tokenizer, "is_fast", False)
     got = tokenizer(text, return_special_tokens_mask=True, return_offsets_mapping=fast, truncation=False, verbose=False)
     if not len(got["input_ids"]):
@@ -128,7 +128,7 @@ def _windows(tokenizer: Any, text: str, limit: int, source: int, first_only: boo
     return [_piece(tokenizer, text, {key: got[key][i] for key in keys}, source) for i in range(count)]
 
 
-def _piece(tokenizer: Any, text: str, got: dict[str, Any], source: int) -> Piece:
+def _piece(tokenizer: Any, text: str, got: Mapping[str, Any], source: int) -> Piece:
     """A piece with its own stretch of the text, and offsets into that stretch."""
     ids = tuple(int(i) for i in got["input_ids"])
     special = tuple(bool(i) for i in got["special_tokens_mask"])

@@ -46,7 +46,7 @@ def attend(
     scale: float | None = None,
     softcap: float | None = None,
     sinks: Float[Tensor, "h"] | None = None,
-    bias: Float[Tensor, "b h q k"] | None = None,
+    bias: Float[Tensor, "#b #h q k"] | None = None,
     backend: str = "auto",
 ) -> Attended:
     """Scaled dot-product attention and each row's log-sum-exp.
@@ -59,6 +59,7 @@ def attend(
     Source: Dao 2023, FlashAttention-2. Oracle: `reference.attend`.
     """
     _check_shapes(q, k, v, backend)
+    _check_rule(q, k, softcap, sinks, bias)
     rule = Rule(max(q.shape[-1], 1) ** -0.5 if scale is None else scale, softcap, sinks, bias)
     mask = Mask.full(q.shape[2], k.shape[2], q.device) if mask is None else mask
     if (mask.num_queries, mask.num_keys) != (q.shape[2], k.shape[2]):
@@ -68,7 +69,6 @@ def attend(
         )
     if mask.start.shape[0] not in (1, q.shape[0]):
         raise ShapeError(f"the mask is for {len(mask.start)} texts, but q has {len(q)}: give 1 or {len(q)}.")
-    _check_rule(rule, q, k)
     plan, why_not = _fused_plan(q, k, v, mask, rule)
     if backend == "fused" and plan is None:
         raise ShapeError(f"backend='fused' cannot serve this call: {why_not}. Use backend='auto' or 'tiles'.")
@@ -108,14 +108,14 @@ def _check_shapes(q: Tensor, k: Tensor, v: Tensor, backend: str) -> None:
         )
 
 
-def _check_rule(rule: Rule, q: Tensor, k: Tensor) -> None:
+def _check_rule(q: Tensor, k: Tensor, softcap: float | None, sinks: Tensor | None, bias: Tensor | None) -> None:
     """Torch would broadcast what does not fit, or fail in a block of rows far from here."""
-    if rule.softcap is not None and not rule.softcap > 0:
-        raise ShapeError(f"softcap={rule.softcap} is no cap: it squeezes scores into (-cap, cap). Use None for no cap.")
-    if rule.sinks is not None and rule.sinks.shape != q.shape[1:2]:
-        raise ShapeError(f"sinks has shape {tuple(rule.sinks.shape)}: give one sink a query head, ({q.shape[1]},).")
-    if rule.bias is not None:
-        wanted, got = (*q.shape[:3], k.shape[2]), tuple(rule.bias.shape)
+    if softcap is not None and not softcap > 0:
+        raise ShapeError(f"{softcap=} is no cap: it squeezes scores into (-softcap, softcap). Use None for no cap.")
+    if sinks is not None and sinks.shape != q.shape[1:2]:
+        raise ShapeError(f"sinks has shape {tuple(sinks.shape)}: give one sink a query head, ({q.shape[1]},).")
+    if bias is not None:
+        wanted, got = (*q.shape[:3], k.shape[2]), tuple(bias.shape)
         if len(got) != 4 or got[2:] != wanted[2:] or got[0] not in (1, wanted[0]) or got[1] not in (1, wanted[1]):
             raise ShapeError(
                 f"bias has shape {got}, but (text, head, query, key) is {wanted}: only texts and heads may be 1."

@@ -29,7 +29,7 @@ class Mask:
     start: Int[Tensor, "b q"]
     stop: Int[Tensor, "b q"]
     num_keys: int
-    dense: Bool[Tensor, "b h q k"] | None = None
+    dense: Bool[Tensor, "#b h q k"] | None = None
 
     @staticmethod
     def full(num_queries: int, num_keys: int, device: torch.device | str = "cpu") -> Mask:
@@ -95,19 +95,20 @@ class Mask:
             return self.stop - self.start
         return self.dense.any(1).sum(-1)
 
-    def uniform_mass(self, column: Float[Tensor, "b k"]) -> Float[Tensor, "b q"]:
+    def uniform_mass(self, column: Float[Tensor, "#b k"]) -> Float[Tensor, "b q"]:
         """The exact chance level: the mass on `column` if a row spread its weight evenly over what it may see.
 
-        By cumulative sums, O(b * k), float64. A row that sees nothing has no chance level: 0.
+        By cumulative sums, O(b * k), float64. A row that sees nothing has no chance level: 0. Where heads see
+        different keys, the mean of their levels.
         """
         column = column.double()
         if self.dense is not None:
-            visible = self.dense.double().mean(1)
-            return (visible @ column[..., None])[..., 0] / visible.sum(-1).clamp_min(1)
-        sums = torch.nn.functional.pad(column.cumsum(-1), (1, 0)).expand(self.start.shape[0], -1)
-        column_texts = max(sums.shape[0], column.shape[0])
-        start, stop = self.start.expand(column_texts, -1), self.stop.expand(column_texts, -1)
-        sums = sums.expand(column_texts, -1)
+            visible, num_keys = self.dense.double(), self.dense.sum(-1)
+            levels = (visible @ column[:, None, :, None])[..., 0] / num_keys.clamp_min(1)
+            return levels.sum(1) / (num_keys > 0).sum(1).clamp_min(1)
+        num_texts = max(self.start.shape[0], column.shape[0])
+        sums = torch.nn.functional.pad(column.cumsum(-1), (1, 0)).expand(num_texts, -1)
+        start, stop = self.start.expand(num_texts, -1), self.stop.expand(num_texts, -1)
         return (sums.gather(1, stop) - sums.gather(1, start)) / (stop - start).clamp_min(1)
 
     def visible(self, rows: slice, keys: slice) -> Bool[Tensor, "b h r c"]:

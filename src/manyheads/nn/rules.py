@@ -20,7 +20,7 @@ class Rule:
     scale: float
     softcap: float | None = None
     sinks: Float[Tensor, "h"] | None = None
-    bias: Float[Tensor, "b h q k"] | None = None
+    bias: Float[Tensor, "#b #h q k"] | None = None
 
     @property
     def plain(self) -> bool:

@@ -89,7 +89,7 @@ def metadata_sum(metadata: Mapping[str, str]) -> str:
 
 def bytes_of(tensor: Tensor) -> memoryview:
     """The bytes of a contiguous tensor on the CPU, not copied: what is written to them is in the tensor."""
-    return memoryview(tensor.view(-1).view(torch.uint8).numpy())
+    return tensor.view(-1).view(torch.uint8).numpy().data
 
 
 def _check_target(target: str) -> None:

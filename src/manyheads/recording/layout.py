@@ -1,43 +1,230 @@
-"""How a recording lies in its file: what is packed, what is shared, and what must fit what. docs/format.md says it all.
+"""How a recording lies in its file: what is packed, and what must fit what. docs/format.md says all of it.
 
-Packing leaves out padding: a tensor with an axis of positions keeps the rows that are tokens, text after text, the
-position first, so that a layer is one run of bytes and a text is one run within it. Something is packed only where
-nothing is lost: a layer whose mask never looks past a text's end, a column that holds nothing but filling there. The
-rest (cross-attention, mostly, whose queries and keys are not the same tokens) is stored whole, with the axis of texts;
-how many axes a stored tensor has says which it is.
+Packing leaves out padding: of an axis of positions, the rows that are tokens are kept, text after text, the position
+first, so that a layer's tensor is one run of bytes and a text is one run within it. Something is packed only where
+nothing is lost: a layer whose mask never looks past a text's end, a column that is nothing but filling there. The rest
+(mostly cross-attention, whose queries and keys are not the same tokens) is stored whole, with the axis of texts; how
+many axes a stored tensor has says which it is.
 
-Writer and reader share the checks below, so that nothing can be saved that cannot be opened.
+Writer and reader share the checks, so that nothing is saved that could not be opened.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import TypeAlias
 
 import torch
+from jaxtyping import Bool, Int, Shaped
 from torch import Tensor
 
-from manyheads.errors import RecordingError
 from manyheads.nn.masks import Mask
+from manyheads.recording.container import Part
+from manyheads.recording.tensorfile import Entry
 from manyheads.recording.tokens import Tokens
 from manyheads.spec import Site
 
-__all__ = ["check_layer", "check_tokens", "fits_runs", "layer_name", "pack_cells", "pack_rows", "unpack_cells", "unpack_rows"]
+__all__ = [
+    "FLOATS",
+    "INTEGERS",
+    "POSITIONED",
+    "TOKEN_COLUMNS",
+    "TOKEN_TEXTS",
+    "Misfit",
+    "check_layer",
+    "check_lengths",
+    "check_mask",
+    "check_tensor",
+    "check_tokens",
+    "fill_of",
+    "is_packable",
+    "layer_name",
+    "num_keys_of",
+    "pack_cells",
+    "pack_rows",
+    "pack_where_lossless",
+    "real_positions",
+    "unpack_cells",
+    "unpack_rows",
+]
 
-MOST_POSITIONS = 100_000_000  # padding included: q of as many fits no machine, so a file that says so is not honest
-FILL: Mapping[str, float] = {"lse": -torch.inf, "ids": -1}  # what stands in padding; 0 where nothing is said
+FLOATS = {torch.float64, torch.float32, torch.float16, torch.bfloat16}
+INTEGERS = {torch.int64, torch.int32}
+Parts: TypeAlias = Mapping[str, Part] | Mapping[str, Entry]  # dtypes and shapes, before making or reading anything
+
+MOST_POSITIONS = 100_000_000  # padding included: no machine could have held q of as many, so no honest file says so
+POSITIONED = ("q", "k", "v", "lse")  # a layer's tensors that have positions: [b heads positions ...]
+TOKEN_COLUMNS = ("ids", "special", "offsets", "rarity")  # what is said of each token: [b positions ...]
+TOKEN_TEXTS = ("pieces", "texts")
+FILL: Mapping[str, float] = {"lse": -torch.inf, "ids": -1.0}
 
 
-class Shaped(Protocol):
-    """What is known of a tensor before it is made or read."""
-
-    @property
-    def dtype(self) -> torch.dtype: ...
-    @property
-    def shape(self) -> tuple[int, ...]: ...
+class Misfit(Exception):
+    """What does not fit, in words. Whoever knows whether it is being saved or opened says the rest."""
 
 
 def layer_name(stack: str, index: int) -> str:
     """What the names of a layer's tensors begin with: "layer.3", or "cross.layer.3" in a stack that has a name."""
     return f"{stack}.layer.{index}" if stack else f"layer.{index}"
+
+
+def fill_of(field: str) -> float:
+    """What stands in padding: -1 for ids, -inf for lse, else 0 (False)."""
+    return FILL.get(field, 0.0)
+
+
+def real_positions(lengths: Int[Tensor, "b"]) -> Bool[Tensor, "b n"]:
+    """True where a token is, False on padding."""
+    longest = int(lengths.max()) if len(lengths) else 0
+    return torch.arange(longest)[None] < lengths[:, None]
+
+
+def pack_rows(padded: Shaped[Tensor, "..."], real: Bool[Tensor, "b n"], axis: int) -> Shaped[Tensor, "..."]:
+    """[b, ..., n, ...] with the positions on `axis` to [sum of lengths, ...], each text's rows after another's."""
+    rows = padded.movedim(axis, 1)
+    texts = [rows[text, :length] for text, length in enumerate(real.sum(-1).tolist())]
+    return torch.cat(texts) if texts else rows.flatten(0, 1)
+
+
+def unpack_rows(
+    packed: Shaped[Tensor, "..."], real: Bool[Tensor, "b n"], axis: int, fill: float
+) -> Shaped[Tensor, "..."]:
+    """Undo `pack_rows`; `fill` goes into the padding."""
+    shape = [real.shape[0], *packed.shape[1:]]
+    shape.insert(axis, real.shape[1])
+    out = packed.new_full(shape, fill)
+    lengths = real.sum(-1).tolist()
+    for text, rows in enumerate(packed.split(lengths) if lengths else ()):
+        out[text : text + 1].movedim(axis, 1)[0, : len(rows)] = rows
+    return out
+
+
+def pack_cells(padded: Bool[Tensor, "b h n n"], real: Bool[Tensor, "b n"]) -> Bool[Tensor, "cells"]:
+    """A dense mask without padding: each text's [h, length, length] after another's, as one run."""
+    return padded[_square(real).expand_as(padded)]
+
+
+def unpack_cells(packed: Bool[Tensor, "cells"], real: Bool[Tensor, "b n"]) -> Bool[Tensor, "b h n n"]:
+    """Undo `pack_cells`; the padding is hidden."""
+    square = _square(real)
+    num_heads = len(packed) // max(1, int(square.sum()))
+    out = torch.zeros(square.shape[0], num_heads, *square.shape[2:], dtype=torch.bool)
+    out[square.expand_as(out)] = packed
+    return out
+
+
+def _square(real: Bool[Tensor, "b n"]) -> Bool[Tensor, "b one n n"]:
+    return (real[:, :, None] & real[:, None, :])[:, None]
+
+
+def pack_where_lossless(padded: Tensor, real: Bool[Tensor, "b n"], axis: int, fill: float) -> Tensor:
+    """Packed if its padding is nothing but `fill`, else as it is."""
+    if padded.shape[0] != real.shape[0] or padded.shape[axis] != real.shape[1]:
+        return padded
+    packed = pack_rows(padded, real, axis)
+    return packed if torch.equal(unpack_rows(packed, real, axis, fill), padded) else padded
+
+
+def is_packable(mask: Mask, lengths: Int[Tensor, "b"], num_queries: int) -> bool:
+    """Whether queries and keys are the same tokens and no row, of a text or of padding, sees any padding."""
+    real = real_positions(lengths)
+    if not (num_queries == mask.num_queries == mask.num_keys == real.shape[1]):
+        return False
+    if mask.start.shape[0] not in (1, len(lengths)):
+        return False
+    sees = mask.stop > mask.start
+    return not bool((sees & (~real | (mask.stop > lengths[:, None]))).any())
+
+
+def check_lengths(lengths: Tensor, what: str) -> None:
+    """That these are lengths of texts, and how much padding they ask for. Raises Misfit."""
+    if lengths.ndim != 1 or lengths.dtype not in (torch.int64, torch.int32):
+        raise Misfit(f"{what} has shape {tuple(lengths.shape)} of {lengths.dtype}, not one whole number a text")
+    if len(lengths) and int(lengths.min()) < 0:
+        raise Misfit(f"{what} holds {int(lengths.min())}, but a text has no fewer than 0 tokens")
+    if len(lengths) and len(lengths) * int(lengths.max()) > MOST_POSITIONS:
+        raise Misfit(
+            f"{what}: {len(lengths)} texts, padded to {int(lengths.max())} tokens, are over {MOST_POSITIONS} positions"
+        )
+
+
+def check_tokens(tokens: Tokens, what: str) -> None:
+    """That everything said of tokens is said for each. Raises Misfit."""
+    check_lengths(tokens.lengths, f"{what}.lengths")
+    shape = tuple(real_positions(tokens.lengths).shape)
+    wanted = {"ids": shape, "special": shape, "offsets": (*shape, 2), "rarity": shape}
+    for field, want in wanted.items():
+        value = getattr(tokens, field)
+        if value is not None and tuple(value.shape) != want:
+            raise Misfit(f"{what}.{field} has shape {tuple(value.shape)}, not {want}")
+    for field in TOKEN_TEXTS:
+        if len(getattr(tokens, field)) not in (0, shape[0]):
+            raise Misfit(f"{what}.{field} is for {len(getattr(tokens, field))} texts, but there are {shape[0]}")
+    for text, (pieces, length) in enumerate(zip(tokens.pieces, tokens.lengths.tolist(), strict=False)):
+        if len(pieces) < length:
+            raise Misfit(f"{what}.pieces has {len(pieces)} for text {text}, which has {length} tokens")
+
+
+def check_mask(mask: Mask, what: str) -> None:
+    """That runs lie among the keys. Raises Misfit."""
+    if not bool(((mask.start >= 0) & (mask.start <= mask.stop) & (mask.stop <= mask.num_keys)).all()):
+        raise Misfit(f"{what} has runs that are not 0 <= start <= stop <= {mask.num_keys}")
+
+
+def check_layer(parts: Parts, name: str, site: Site, lengths: Int[Tensor, "b"], mask: str, bias: str | None) -> None:
+    """That a layer's tensors are there and fit its site, its texts and each other: by shape and type, nothing is read.
+
+    `mask` and `bias` are what the names of its mask's tensors begin with, and of its bias. Raises Misfit.
+    """
+    texts, longest = real_positions(lengths).shape
+    heads, rows, cells = site.num_heads, int(lengths.sum()), int((lengths.long() ** 2).sum())
+    shapes, num_queries, num_keys = _shapes(parts, name, site, (texts, longest, rows))
+    runs: set[tuple[int, ...]] = {(1, num_queries), (texts, num_queries)}
+    dense: set[tuple[int, ...]] = {(t, h, num_queries, num_keys) for t in (1, texts) for h in (1, heads)}
+    for field, shape in shapes.items():
+        check_tensor(parts, f"{name}.{field}", {shape}, FLOATS, needed=field != "v")
+    check_tensor(parts, f"{name}.sinks", {(heads,)}, FLOATS, needed=False)
+    if bias is not None:
+        check_tensor(parts, bias, dense, FLOATS)
+    if num_queries == longest:
+        runs.add((rows,))
+    if num_queries == num_keys == longest:
+        dense |= {(cells,), (cells * heads,)}
+    for field in ("start", "stop"):
+        check_tensor(parts, f"{mask}.{field}", runs, INTEGERS)
+    check_tensor(parts, f"{mask}.dense", dense, {torch.bool}, needed=False)
+
+
+def num_keys_of(parts: Parts, name: str, lengths: Int[Tensor, "b"]) -> int:
+    """How many keys a layer's map is wide: of a packed layer, as many as the longest text has tokens."""
+    shape = parts[f"{name}.k"].shape
+    return shape[2] if len(shape) == 4 else real_positions(lengths).shape[1]
+
+
+def _shapes(
+    parts: Parts, name: str, site: Site, sizes: tuple[int, int, int]
+) -> tuple[dict[str, tuple[int, ...]], int, int]:
+    """The shapes that a layer's tensors should have, packed or whole, and the map's numbers of queries and keys."""
+    (texts, longest, rows), heads, groups = sizes, site.num_heads, site.num_kv_heads
+    q, k = (parts[f"{name}.{field}"].shape if f"{name}.{field}" in parts else () for field in ("q", "k"))
+    if len(q) == 4 and len(k) == 4:
+        queries, keys = q[2], k[2]
+        keyed = (texts, groups, keys)
+        whole = {"q": (texts, heads, queries, site.qk_dim), "k": (*keyed, site.qk_dim), "v": (*keyed, site.v_dim)}
+        return {**whole, "lse": (texts, heads, queries)}, queries, keys
+    packed = {"q": (rows, heads, site.qk_dim), "k": (rows, groups, site.qk_dim), "v": (rows, groups, site.v_dim)}
+    return {**packed, "lse": (rows, heads)}, longest, longest
+
+
+def check_tensor(
+    parts: Parts, name: str, shapes: set[tuple[int, ...]], dtypes: set[torch.dtype], needed: bool = True
+) -> None:
+    if name not in parts:
+        if needed:
+            raise Misfit(f"{name} is missing")
+        return
+    shape, dtype = tuple(parts[name].shape), parts[name].dtype
+    if shape not in shapes:
+        raise Misfit(f"{name} has shape {shape}, not {' or '.join(map(str, sorted(shapes)))}")
+    if dtype not in dtypes:
+        raise Misfit(f"{name} holds {dtype}, not {' or '.join(sorted(map(str, dtypes)))}")

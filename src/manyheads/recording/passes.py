@@ -6,7 +6,7 @@ into the scale). Everything else is a cheap read of a tile that lies in cache. T
 O(tile) besides the results. Tiles that no row sees are skipped; only tiles on the border of a mask look at it.
 
 The contract that any other backend of the pass must keep is `prepare(tokens, requests)` and `Pass.run(layer)`:
-the same requests in, the same tensors out. Oracle: `reference.reduce`.
+the same requests in, the same tensors out. Oracle: `reference.reductions`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from manyheads.nn.masks import Mask
@@ -77,7 +77,8 @@ class Reduced:
 
     def matches(self, request: Match) -> Float[Tensor, "b q"]:
         """How many visible keys each row's label matches; counted once for all layers that share a mask."""
-        return self.plan.once(self.mask, request, lambda: count_matches(self.plan.labels_of(request), request, self.mask))
+        labels = self.plan.labels_of(request)
+        return self.plan.once(self.mask, request, lambda: count_matches(labels, request, self.mask))
 
 
 @dataclass(eq=False)
@@ -88,6 +89,7 @@ class Pass:
     requests: tuple[Request, ...]
     columns: dict[Request, Tensor] = field(default_factory=dict)
     labels: dict[Request, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    narrow: dict[Request, tuple[Tensor, Tensor]] = field(default_factory=dict)
     masks: dict[int, tuple[Mask, Mask]] = field(default_factory=dict)
     known: dict[tuple[int, object], Any] = field(default_factory=dict)
 
@@ -100,8 +102,15 @@ class Pass:
 
     def labels_of(self, request: Match) -> tuple[Tensor, Tensor]:
         if request not in self.labels:
-            self.labels[request] = request.labels(self.tokens)
+            self.labels[request] = ranked(*request.labels(self.tokens))
         return self.labels[request]
+
+    def compact(self, request: Match) -> tuple[Tensor, Tensor]:
+        """Labels as the tiles compare them: half as wide, and such that what matches nothing is never equal."""
+        if request not in self.narrow:
+            rows, keys = self.labels_of(request)
+            self.narrow[request] = (torch.where(rows < 0, -1, rows).int(), torch.where(keys < 0, -2, keys).int())
+        return self.narrow[request]
 
     def _expanded(self, mask: Mask) -> Mask:
         """The same object for the same mask: the memory of `once` goes by identity, and holds the masks it goes by."""
@@ -118,9 +127,7 @@ class Pass:
             _GroupPass(self, layer, mask, values, texts, dtype).run()
         for request in self.requests:
             if isinstance(request, Pooled) and request.how == "mean":
-                values[request] = (
-                    values[request] / visible_cells(mask, self.tokens.lengths.tolist(), request.size)[:, None]
-                )
+                values[request] /= visible_cells(mask, self.tokens.lengths.tolist(), request.size)
         return Reduced(values, self, mask)
 
     def _empty(self, request: Request, layer: Layer, dtype: torch.dtype) -> Tensor:
@@ -177,6 +184,7 @@ class _GroupPass:
     texts: slice
     dtype: torch.dtype
     best: Tensor | None = None
+    whole: bool = False  # one tile holds the whole group: what hangs on its place alone is kept for the other layers
 
     def __post_init__(self) -> None:
         lengths = self.plan.tokens.lengths[self.texts]
@@ -189,15 +197,17 @@ class _GroupPass:
         self.group_mask, self.rule = self.mask.texts(self.texts), self.layer.rule.texts(self.texts)
         lse = self.layer.lse[self.texts, :, : self.num_rows].to(self.dtype)
         self.lse = torch.where(lse == -torch.inf, 0, lse)
+        self.labels = {r: self.plan.compact(r) for r in self.plan.requests if isinstance(r, Match)}
         columns = [self.plan.columns[r][self.texts, : self.num_keys].to(self.dtype) for r in self.plan.columns]
         self.columns = torch.stack(columns, -1) if columns else None
-        self.pools = {r: bins(self.num_keys, r.size) for r in self.values if isinstance(r, Pooled)}
+        sides = (self.num_rows, self.num_keys)
+        self.pools = {r: [bins(n, r.size) for n in sides] for r in self.values if isinstance(r, Pooled)}
 
     def run(self) -> None:
         num_texts, num_heads = self.q.shape[:2]
         width = min(TILE_KEYS, max(self.num_keys, 1))
         if num_texts * num_heads * self.num_rows * self.num_keys <= TILE_CELLS:
-            step, width = max(self.num_rows, 1), max(self.num_keys, 1)
+            step, width, self.whole = max(self.num_rows, 1), max(self.num_keys, 1), True
         else:
             step = max(8, TILE_CELLS // (num_texts * num_heads * width))
         cells = num_texts * num_heads * min(step, self.num_rows) * width
@@ -224,10 +234,10 @@ class _GroupPass:
             logs.sub_(self.lse[:, :, rows, None] * LOG2_E)
         else:
             logs = self.rule.finish(grouped_scores(q, k, self.rule.scale, self.logs), rows, keys)
-            logs.sub_(self.lse[:, :, rows, None]).mul_(LOG2_E)
+            logs.sub_(self.lse[:, :, rows, None]).mul_(LOG2_E).clamp_min_(HIDDEN)  # a bias may hide keys with -inf
         hidden = None
         if border:
-            hidden = ~self.group_mask.visible(rows, keys)
+            hidden = self._kept("hidden", lambda: ~self.group_mask.visible(rows, keys))
             logs.masked_fill_(hidden, HIDDEN)
         cells = math.prod(shape)
         weights = torch.exp2(logs, out=self.weights[:cells].view(shape))
@@ -241,7 +251,9 @@ class _GroupPass:
     def _linear(self, tile: _Tile) -> None:
         """All columns at once, as one matrix product."""
         assert self.columns is not None
-        got = torch.matmul(tile.weights, self.columns[:, None, tile.keys])
+        num_texts, num_heads, num_rows, num_keys = tile.weights.shape
+        got = torch.bmm(tile.weights.view(num_texts, num_heads * num_rows, num_keys), self.columns[:, tile.keys])
+        got = got.view(num_texts, num_heads, num_rows, -1)
         for index, request in enumerate(self.plan.columns):
             self.values[request][self.texts, :, tile.rows] += got[..., index]
 
@@ -261,9 +273,9 @@ class _GroupPass:
             case Distance():
                 value[at] += self._distance(tile)
             case Match():
-                same = self._same(request, tile)
-                if bool(same.any()):
-                    value[at] += torch.mul(tile.weights, same[:, None], out=tile.work).sum(-1)
+                same = self._kept(request, lambda: self._same(request, tile))
+                if same is not None:
+                    value[at] += torch.mul(tile.weights, same, out=tile.work).sum(-1)
             case Band():
                 self._band(request, tile, value[at])
             case Received():
@@ -281,25 +293,34 @@ class _GroupPass:
         value[better] = (where + tile.keys.start)[better]
         known[better] = best[better]
 
-    def _distance(self, tile: _Tile) -> Tensor:
-        """sum_j w |j - i|; on tiles off the diagonal |j - i| is a difference of columns, but one product serves all."""
-        row = torch.arange(tile.rows.start, tile.rows.stop)[:, None]
-        key = torch.arange(tile.keys.start, tile.keys.stop)[None]
-        return torch.mul(tile.weights, (key - row).abs().to(self.dtype), out=tile.work).sum(-1)
+    def _kept(self, what: object, compute: Callable[[], Any]) -> Any:
+        """What hangs on a tile's place alone, for whole groups kept for other layers: O(n^2 / h) of a short text."""
+        place = (self.texts.start, self.texts.stop, what)  # a layer of fewer heads has larger groups
+        return self.plan.once(self.mask, place, compute) if self.whole else compute()
 
-    def _same(self, request: Match, tile: _Tile) -> Bool[Tensor, "b r c"]:
-        """Where the row's label equals the key's: one equality test, shared by all heads."""
-        of_rows, of_keys = self.plan.labels[request]
-        row, key = of_rows[self.texts, tile.rows, None], of_keys[self.texts, None, tile.keys]
-        same = (row == key) & (row >= 0)
-        if request.earlier or request.elsewhere:
+    def _distance(self, tile: _Tile) -> Tensor:
+        """sum_j w |j - i|."""
+
+        def away() -> Tensor:
+            row = torch.arange(tile.rows.start, tile.rows.stop)[:, None]
+            return (torch.arange(tile.keys.start, tile.keys.stop)[None] - row).abs().to(self.dtype)
+
+        return torch.mul(tile.weights, self._kept("distance", away), out=tile.work).sum(-1)
+
+    def _same(self, request: Match, tile: _Tile) -> Float[Tensor, "b one r c"] | None:
+        """1 where the row's label equals the key's, else 0: one equality test, shared by all heads. None for none."""
+        of_rows, of_keys = self.labels[request]
+        if request.earlier and tile.keys.start >= tile.rows.stop:
+            return None
+        same = of_rows[self.texts, tile.rows, None] == of_keys[self.texts, None, tile.keys]
+        if tile.keys.start < tile.rows.stop and tile.rows.start < tile.keys.stop + 1:  # else no cell is on the diagonal
             i = torch.arange(tile.rows.start, tile.rows.stop)[:, None]
             j = torch.arange(tile.keys.start, tile.keys.stop)[None]
             if request.earlier:
                 same &= j <= i
             if request.elsewhere:
                 same &= j != i
-        return same
+        return same[:, None].to(self.dtype) if bool(same.any()) else None
 
     def _band(self, request: Band, tile: _Tile, value: Tensor) -> None:
         """Diagonals of the tile: the weight at key `i + offset` lies on diagonal `rows.start + offset - keys.start`."""
@@ -313,8 +334,8 @@ class _GroupPass:
 
     def _pool(self, request: Pooled, tile: _Tile, value: Tensor) -> None:
         """Sums (or maxima) of blocks: first over the rows of each block of rows, then over its keys."""
-        index = self.pools[request]
-        row_blocks, key_blocks = index[tile.rows], index[tile.keys]
+        of_rows, of_keys = self.pools[request]
+        row_blocks, key_blocks = of_rows[tile.rows], of_keys[tile.keys]
         for block in row_blocks.unique().tolist():
             chosen = tile.weights[:, :, row_blocks == block]
             if request.how == "mean":
@@ -324,7 +345,8 @@ class _GroupPass:
                 if tile.hidden is not None:
                     unseen = tile.hidden[:, :, row_blocks == block].all(-2).expand_as(top)
                     top = top.masked_fill(unseen, -1)
-                known = value[:, :, block].nan_to_num(nan=-1).index_reduce_(-1, key_blocks, top, "amax")
+                known = value[:, :, block].nan_to_num(nan=-1)
+                known.scatter_reduce_(-1, key_blocks.expand_as(top), top, "amax")
                 value[:, :, block] = torch.where(known < 0, torch.nan, known)
 
 
@@ -335,7 +357,7 @@ class _Tile:
     weights: Float[Tensor, "b h r c"]
     logs: Float[Tensor, "b h r c"]
     work: Float[Tensor, "b h r c"]
-    hidden: Bool[Tensor, "b h r c"] | None
+    hidden: Bool[Tensor, "#b #h r c"] | None
     rows: slice
     keys: slice
 
@@ -345,20 +367,30 @@ def bins(length: int, size: int) -> Tensor:
     return torch.arange(length) * min(size, length) // max(length, 1)
 
 
-def visible_cells(mask: Mask, lengths: Sequence[int], size: int) -> Float[Tensor, "b p p"]:
-    """How many cells of each block are visible (NaN for none), from the runs: O(n * size)."""
-    out = torch.zeros(len(lengths), size, size, dtype=torch.float64)
+def visible_cells(mask: Mask, lengths: Sequence[int], size: int) -> Float[Tensor, "b h p p"]:
+    """How many cells of each block are visible, NaN for none. Cost: O(n * size) by runs. `h` is 1 where heads agree."""
+    num_heads = 1 if mask.dense is None else mask.dense.shape[1]
+    out = torch.zeros(len(lengths), num_heads, size, size, dtype=torch.float64)
     for text, length in enumerate(lengths):
-        blocks = bins(length, size)
-        edges = torch.searchsorted(blocks, torch.arange(size + 1)).to(torch.long)
+        same = mask.num_queries == mask.num_keys
+        num_rows, num_keys = (length, length) if same else (mask.num_queries, mask.num_keys)
+        row_blocks, blocks = bins(num_rows, size), bins(num_keys, size)
         if mask.dense is None:
-            start, stop = mask.start[text, :length, None], mask.stop[text, :length, None]
-            counts = (torch.minimum(stop, edges[1:]) - torch.maximum(start, edges[:-1])).clamp_min(0).double()
+            edges = torch.searchsorted(blocks, torch.arange(size + 1)).to(torch.long)
+            start, stop = mask.start[text, :num_rows, None], mask.stop[text, :num_rows, None]
+            counts = (torch.minimum(stop, edges[1:]) - torch.maximum(start, edges[:-1])).clamp_min(0).double()[None]
         else:
-            seen = mask.texts(slice(text, text + 1)).visible(slice(0, length), slice(0, length))[0].any(0)
-            counts = torch.zeros(length, size, dtype=torch.float64).index_add_(1, blocks, seen.double())
-        out[text].index_add_(0, blocks, counts)
+            seen = mask.texts(slice(text, text + 1)).visible(slice(0, num_rows), slice(0, num_keys))[0]
+            counts = out.new_zeros(num_heads, num_rows, size).index_add_(2, blocks, seen.double())
+        out[text].index_add_(1, row_blocks, counts)
     return torch.where(out > 0, out, torch.nan)
+
+
+def ranked(rows: Int[Tensor, "b q"], keys: Int[Tensor, "b k"]) -> tuple[Int[Tensor, "b q"], Int[Tensor, "b k"]]:
+    """The same labels as small numbers: equal ones stay equal, and hashes fit where 32 bits or products are used."""
+    _, ranks = torch.cat([rows, keys], 1).unique(return_inverse=True)
+    of_rows, of_keys = ranks.split([rows.shape[1], keys.shape[1]], 1)
+    return torch.where(rows < 0, -1, of_rows), torch.where(keys < 0, -1, of_keys)
 
 
 def count_matches(labels: tuple[Tensor, Tensor], request: Match, mask: Mask) -> Float[Tensor, "b q"]:

@@ -58,7 +58,7 @@ class Linear:
 
 @dataclass(frozen=True)
 class Match:
-    """`[b h q]` sum of w where the row's label equals the key's. Labels below 0 match nothing.
+    """`[b h q]` sum of w where the row's label equals the key's. Labels are below 2^31; those below 0 match nothing.
 
     `earlier` counts keys `j <= i` only, `elsewhere` leaves out `j = i`.
     """

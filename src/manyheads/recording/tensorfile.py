@@ -21,7 +21,7 @@ import weakref
 import zlib
 from dataclasses import dataclass
 from io import FileIO
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
@@ -182,7 +182,7 @@ class TensorFile:
         )
 
 
-def _sizes(numbers: object) -> bool:
+def _sizes(numbers: object) -> TypeGuard[list[int]]:
     """Whether this is a list of sizes or offsets. (True is an int to Python, and to JSON it is none.)"""
     return isinstance(numbers, list) and all(type(number) is int and 0 <= number < 2**62 for number in numbers)
 

@@ -110,11 +110,11 @@ def pooled(
     visible = np.broadcast_to(visible, weights.shape)
     of_rows, of_keys = (_blocks(length, size) for length in weights.shape[1:])
     out = np.full((len(weights), size, size), np.nan)
-    for h, row_block, key_block in np.ndindex(out.shape):
-        here = np.ix_([h], of_rows == row_block, of_keys == key_block)
-        cells = weights[here][visible[here]]
-        if len(cells):
-            out[h, row_block, key_block] = HOW[how](cells)
+    for row_block, key_block in np.ndindex(size, size):
+        here = np.ix_(range(len(weights)), of_rows == row_block, of_keys == key_block)
+        for h, (cells, seen) in enumerate(zip(weights[here], visible[here], strict=True)):
+            if seen.any():
+                out[h, row_block, key_block] = HOW[how](cells[seen])
     return out
 
 

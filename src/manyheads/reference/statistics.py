@@ -68,7 +68,8 @@ def statistics(weights: Real[np.ndarray, "h n n"], text: TextFacts) -> dict[str,
     `sink_norm_mass` is left out without `value_norms`. Raises ShapeError where map and mask differ in size.
     """
     if weights.shape[1:] != text.visible.shape:
-        raise ShapeError(f"weights has shape {weights.shape}: for this text it must be (heads, *{text.visible.shape}).")
+        n = len(text.visible)
+        raise ShapeError(f"weights has shape {weights.shape}, but this text's map must be (heads, {n}, {n}).")
     weights, other_order = np.asarray(weights, np.float64), replace(text, ids=text.ids[text.relabelling])
     everywhere = np.broadcast_to(uniform(text), weights.shape)
     out: dict[str, Pair] = {}

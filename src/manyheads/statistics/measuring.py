@@ -170,6 +170,6 @@ def finish(
     num_texts = facts.tokens.num_texts
     num, den = (torch.zeros(num_texts, num_heads, len(statistics), dtype=torch.float64) for _ in range(2))
     for index, each in enumerate(statistics):
-        got = facts.once(each, lambda e=each: e.finish(facts)) if each.same_for_all_heads else each.finish(facts)  # type: ignore[arg-type,return-value]
+        got = facts.once(each, lambda e=each: e.finish(facts)) if each.same_for_all_heads else each.finish(facts)
         num[..., index], den[..., index] = got.num, got.den
     return num, den

@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
 from manyheads.recording.passes import Reduced
@@ -38,7 +38,7 @@ class Facts:
     reduced: Reduced
     value_norms: Float[Tensor, "b h k"] | None = None
 
-    def __getitem__(self, request: Request) -> Float[Tensor, "b h q"]:
+    def __getitem__(self, request: Request) -> Float64[Tensor, "b h ..."]:
         """A request's answer, in float64: sums over thousands of rows are made from it."""
         if request not in self._double:
             self._double[request] = self.reduced[request].double()
@@ -52,7 +52,7 @@ class Facts:
     def tokens(self) -> Tokens:
         return self.reduced.tokens
 
-    def once(self, what: object, compute: Callable[[], Tensor]) -> Tensor:
+    def once(self, what: object, compute: Callable[[], Any]) -> Any:
         """Something that hangs on tokens and mask alone: computed for the first layer, kept for the others."""
         return self.reduced.plan.once(self.reduced.mask, what, compute)
 

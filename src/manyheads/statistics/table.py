@@ -69,3 +69,15 @@ def _named(name: str) -> Statistic:
             f"there is no statistic {name!r}: did you mean {', '.join(near)}? STATISTICS holds all {len(STATISTICS)}."
         )
     return STATISTICS[name]
+
+
+def table_markdown() -> str:
+    """Every statistic as a Markdown row, chance levels named beside what they are the chance of."""
+    rows = []
+    for each in STATISTICS.values():
+        if each.kind == "chance":
+            continue
+        twins = [name.split(".")[1] for name in STATISTICS if name.startswith(f"{each.name}.")]
+        chance = ", ".join(f"`.{twin}`" for twin in twins) or "-"
+        rows.append(f"| `{each.name}` | {each.unit} | {each.meaning} | {chance} | {each.source} |")
+    return "\n".join(["| statistic | unit | what | chance levels | source |", "|---|---|---|---|---|", *rows])

@@ -1,0 +1,55 @@
+"""The list of commands, and what is said when a line cannot be read as one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from manyheads.cli.head import head
+from manyheads.cli.look import look
+
+COMMANDS = (look, head)
+
+UsageError = typer.BadParameter.__mro__[1]
+"""What any unreadable command line raises. Typer gives it no public name of its own."""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run the command that the arguments ask for, and return its exit code. Raises whatever it raises."""
+    app = typer.Typer(
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback(invoke_without_command=True)(_root)
+    for command in COMMANDS:
+        app.command()(command)
+    code = app(args=list(arguments), prog_name="manyheads", standalone_mode=False)
+    return code if isinstance(code, int) else 0
+
+
+def usage_story(error: Exception) -> str | None:
+    """One line for a command line that could not be read; None for any other error."""
+    if not isinstance(error, UsageError):
+        return None
+    context = getattr(error, "ctx", None)
+    where = context.command_path if context is not None else "manyheads"
+    said = error.format_message().strip().rstrip(".")
+    stop = "" if said.endswith("?") else "."
+    return f"{said[:1].lower()}{said[1:]}{stop} See {where} --help."
+
+
+def _root(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Say the version, and nothing else.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="On an error, show the traceback as well.")] = False,
+) -> None:
+    """What every attention head of a transformer does, with evidence. Begin with: [bold]manyheads look[/bold]"""
+    if version:
+        from manyheads import __version__
+
+        print(f"manyheads {__version__}")
+    elif context.invoked_subcommand is None:
+        print(context.get_help())

@@ -1,0 +1,71 @@
+"""Where the command writes: stdout for data, stderr for talk, at most 100 columns, colour only for people.
+
+Colour is off where stdout is no terminal or NO_COLOR is set, on where FORCE_COLOR is. Whatever comes from outside (a
+text, a token, a file's name) is printed through `clean`: it may hold anything, escape sequences too.
+"""
+
+from __future__ import annotations
+
+import sys
+import unicodedata
+from typing import Any, NoReturn, TextIO
+
+from rich.console import Console
+from rich.text import Text
+
+WIDTH = 100
+NARROWEST = 60  # below this, lines are cut rather than wrapped into ribbons
+
+
+class ClosedPipe(Exception):
+    """Whoever read our output has gone: end quietly. (No OSError: nobody on the way may take it for one.)"""
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> NoReturn:
+        raise ClosedPipe from None
+
+
+def stdout_console() -> Console:
+    return _console(sys.stdout)
+
+
+def stderr_console() -> Console:
+    return _console(sys.stderr)
+
+
+def _console(stream: TextIO) -> Console:
+    terminal = stream is not None and stream.isatty()
+    if stream is not None and hasattr(stream, "reconfigure"):
+        stream.reconfigure(errors="replace")  # an ASCII terminal shows ? for what it lacks
+    options: dict[str, Any] = {"highlight": False, "markup": False, "emoji": False}
+    console = _Console(file=stream, width=None if terminal else WIDTH, **options)
+    console.width = max(NARROWEST, min(console.width, WIDTH))
+    return console
+
+
+def knows_blocks(console: Console) -> bool:
+    """Whether shades and rules can be drawn, or only ASCII."""
+    return (console.encoding or "").lower().startswith("utf")
+
+
+def clean(text: str) -> str:
+    """Text on one line and without anything that a terminal would obey."""
+    return " ".join("".join(map(_shown, text)).split())
+
+
+def _shown(char: str) -> str:
+    if char.isspace():
+        return " "
+    return "\N{REPLACEMENT CHARACTER}" if unicodedata.category(char) in ("Cc", "Cf", "Cs", "Co", "Cn") else char
+
+
+def shortened(text: str, width: int) -> str:
+    """At most `width` columns of a text, whole words where possible, with an ellipsis where some is left out."""
+    text = clean(text)
+    if Text(text).cell_len <= width:
+        return text
+    cut = Text(text)
+    cut.truncate(width - 1)
+    words = cut.plain.rsplit(" ", 1)
+    return f"{words[0] if len(words[0]) > width // 2 else cut.plain.rstrip()}…"

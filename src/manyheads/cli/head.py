@@ -1,0 +1,176 @@
+"""`manyheads head L0H2 "text"`: one head in words, where each word of a text looks, and a small map.
+
+One text, or one window of a longer one (`--window`): `look` reads all of it.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from manyheads.cli.inputs import (
+    CACHE_HELP,
+    FILE_HELP,
+    MODEL_HELP,
+    TEXT_HELP,
+    Source,
+    check_output,
+    read_source,
+    source_note,
+)
+from manyheads.cli.look import PICTURE_ENDINGS
+from manyheads.cli.progress import Talk
+from manyheads.cli.steps import DEFAULT_MODEL, label_heads, load_model
+from manyheads.errors import HeadError, ModelError, TextError
+
+MOST_CELLS, BLOCKS = 512, 256  # a picture shows every weight of up to 512 tokens, the means of blocks of a longer text
+
+
+@dataclass(frozen=True)
+class HeadLooked:
+    """One head on one text: its label from the page, the layer's record of the text, the table of its statistics."""
+
+    lm: Any
+    model: str
+    source: Source
+    head: Any
+    role: Any
+    labels: Any
+    layer: Any
+    table: Any
+    window: int
+    num_windows: int
+    written: tuple[str, ...]
+    seconds: float
+
+
+def head(
+    name: Annotated[str, typer.Argument(metavar="HEAD", help="Layer and head, both from 0: L0H2.", show_default=False)],
+    text: Annotated[list[str] | None, typer.Argument(metavar="TEXT", help=TEXT_HELP, show_default=False)] = None,
+    file: Annotated[str | None, typer.Option("--file", metavar="FILE", help=FILE_HELP)] = None,
+    model: Annotated[str, typer.Option("--model", metavar="MODEL", help=MODEL_HELP)] = DEFAULT_MODEL,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document instead of the page.")] = False,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", metavar="FILE", help="Draw the head's map: .png, .svg or .pdf.")
+    ] = None,
+    top: Annotated[
+        int, typer.Option("--top", metavar="N", min=1, max=10, help="How many keys to show for each word.")
+    ] = 3,
+    window: Annotated[
+        int, typer.Option("--window", metavar="N", min=1, help="Which window of a long text, from 1.")
+    ] = 1,
+    no_cache: Annotated[bool, typer.Option("--no-cache", help=CACHE_HELP)] = False,
+) -> None:
+    """One head: its role with the evidence, where each word looks, the strongest links, a small map.
+
+    For example: manyheads head L2H9 "Ada gave Grace the key, and Grace kept the key."
+    """
+    from manyheads.heads import Head
+
+    words = text or []
+    Head.parse(name)
+    check_output(plot, "--plot", PICTURE_ENDINGS)
+    source, talk = read_source(words, file), Talk()
+    if note := source_note(words, file):
+        talk.note(note)
+    found = gather(talk, source, name, model, window, plot=plot, remember=not no_cache)
+    if as_json:
+        from manyheads.cli.head_data import print_json
+
+        print_json(found, top)
+    else:
+        from manyheads.cli.head_page import print_page
+
+        print_page(found, top)
+
+
+def gather(
+    talk: Talk, source: Source, name: str, model: str, window: int, *, plot: Path | None = None, remember: bool = True
+) -> HeadLooked:
+    """Load, label, record and measure one text or window, and draw the picture that was asked for."""
+    from manyheads.cli.roleview import role_of
+
+    begun = time.perf_counter()
+    lm = load_model(talk, model)
+    wanted = _head_of(lm, name)
+    text, long, num_windows = _window(lm, source, window)
+    labels = label_heads(talk, lm, remember=remember)
+    role = role_of(labels, wanted)
+    with talk.step("reading your text"):
+        layer, table = _read(lm, wanted, text, long, labels)
+    written = []
+    if plot is not None:
+        written.append(_plot(talk, lm, layer, wanted, role, plot))
+    seconds = time.perf_counter() - begun
+    return HeadLooked(
+        lm, model, source, wanted, role, labels, layer, table, window, num_windows, tuple(written), seconds
+    )
+
+
+def _head_of(lm: Any, name: str) -> Any:
+    """The head by that name. Errors: HeadError, which says what the model has."""
+    try:
+        (found,) = lm.spec.select(name)
+    except HeadError as error:
+        if len(lm.spec.shape) != 1:
+            raise
+        (counts,) = lm.spec.shape.values()
+        what = f"layers 0-{len(counts) - 1} and heads 0-{max(counts) - 1}"
+        raise HeadError(f"{name}: {lm.name} has {what}.") from error
+    return found
+
+
+def _window(lm: Any, source: Source, window: int) -> tuple[str, str, int]:
+    """The text of the window asked for, how to read it, and how many windows there are."""
+    from manyheads.models.texts import read_texts
+
+    pieces = read_texts(lm, source.text).pieces
+    if window > len(pieces):
+        count = f"{len(pieces)} windows" if len(pieces) > 1 else "one window: it fits the model's positions"
+        raise TextError(f"--window {window}: the text has {count}.")
+    if len(pieces) == 1:
+        return source.text, "whole", 1
+    return pieces[window - 1].text, "truncate", len(pieces)
+
+
+def _read(lm: Any, wanted: Any, text: str, long: str, labels: Any) -> tuple[Any, Any]:
+    """The record of the head's layer, sinks marked in its tokens, and the statistics of every head."""
+    from dataclasses import replace
+
+    from manyheads.models.recorder import record
+    from manyheads.statistics.measuring import measure
+    from manyheads.statistics.table import DEFAULT
+
+    recording = record(lm, text, long=long)
+    layer = next(each for each in recording.stacks[wanted.stack] if each.site.layer == wanted.layer)
+    if layer.q.shape[2] != layer.k.shape[2]:
+        raise ModelError(f"{wanted} is cross-attention, which cannot be shown word by word yet.")
+    about = (role.evidence.statistic for role in labels.roles)
+    names = tuple(dict.fromkeys((*DEFAULT, *about)))
+    table = measure(lm, text, names, long=long, sinks=labels.sinks if labels.roles else None)
+    return replace(layer, tokens=layer.tokens.with_sinks(table.sinks)), table
+
+
+def _plot(talk: Talk, lm: Any, layer: Any, wanted: Any, role: Any, path: Path) -> str:
+    """Draw the head's map; what it shows, in words."""
+    from manyheads.cli.head_data import small_map, word
+    from manyheads.cli.roleview import UNLABELLED
+    from manyheads.figures.head import save_head
+
+    with talk.step(f"drawing {path.name}"):
+        weights, length = small_map(layer, wanted.index, MOST_CELLS, BLOCKS), int(layer.lengths[0])
+        whole = len(weights) == length
+        named = f", {role.name}" if role is not None and role.name != UNLABELLED else ""
+        save_head(
+            weights,
+            [word(layer.tokens, at) for at in range(length)] if whole else None,
+            path,
+            title=f"{wanted}{named}, in {lm.name}",
+            subtitle=role.evidence.words if named else "",
+            note="" if whole else f"means of blocks of about {length / len(weights):.0f} x {length / len(weights):.0f}",
+        )
+    return f"{path}, the map of {wanted} on this text"

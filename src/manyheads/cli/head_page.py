@@ -1,0 +1,217 @@
+"""One head as a page to read: what it does and how that is known, a small map, where each word looks, its numbers."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.text import Text
+
+from manyheads.cli.columns import Column, Row, lay_out
+from manyheads.cli.console import clean, knows_blocks, shortened, stdout_console
+from manyheads.cli.head_data import NUM_LINKS, Link, Links, find_links, small_map, word
+from manyheads.cli.look_page import hanging, home, hue, offered
+from manyheads.cli.roleview import UNLABELLED, figure, span, unit_of
+from manyheads.cli.steps import model_arguments
+
+if TYPE_CHECKING:
+    from manyheads.cli.head import HeadLooked
+
+MOST_WORDS = 40  # a text of more tokens is shown by its strongest rows, and its map in blocks
+BLOCKS = 32
+STRONG_ROWS = 20
+SHADES, ASCII_SHADES = "·░▒▓█", ".:+x#"
+STEPS = (0.1, 0.35, 0.6, 0.85)  # of the largest weight: where one shade ends and the next begins
+WORD_WIDTH = 12
+LABEL = WORD_WIDTH + 6
+
+
+def print_page(found: HeadLooked, top: int) -> None:
+    console = stdout_console()
+    links = find_links(found.layer, found.head.index, top)
+    sections = [
+        _headline(found, console),
+        _map(found, console),
+        _looks(found, links, top, console),
+        _strongest(found, links, console),
+        _numbers(found, console),
+        _next(found, console),
+    ]
+    for at, lines in enumerate(section for section in sections if section):
+        if at:
+            console.print()
+        for line in lines:
+            console.print(line, no_wrap=True, overflow="ellipsis", crop=True)
+
+
+def _headline(found: HeadLooked, console: Console) -> list[Text]:
+    name = clean(found.role.name) if found.role is not None else "no role"
+    title = Text.assemble((str(found.head), "bold"), "  ", (name, f"bold {hue(name)}"), f"  in {clean(found.lm.name)}")
+    lines = [title]
+    for label, said in (*_known(found), *_given(found, console)):
+        lines += hanging(Text(f"{label:<10}", style="dim"), clean(said), console.width)
+    return lines
+
+
+def _known(found: HeadLooked) -> list[tuple[str, str]]:
+    """How the role is known."""
+    role, labels, site = found.role, found.labels, found.layer.site
+    if role is None:
+        return [("role", f"none: {labels.because}")]
+    about, unit = role.evidence, unit_of(role.evidence.statistic)
+    interval = f"95% interval {span(about.low, about.high, unit)}, over {about.num_queries:,} tokens"
+    rest = f"{labels.num_texts:,} texts of our own, {labels.num_tokens:,} tokens; {home(labels.because)}"
+    facts = [("because", f"{about.words}; {interval}"), ("rests on", rest)]
+    if site.num_kv_heads != site.num_heads:
+        group = f"{site.kv_head_of(found.head.index)} of {site.num_kv_heads}, counted from 0"
+        facts.append(("shares", f"its keys and values with the other heads of group {group}"))
+    return facts
+
+
+def _given(found: HeadLooked, console: Console) -> list[tuple[str, str]]:
+    """What was read."""
+    own = ", a sentence of our own" if found.source.own else ""
+    count = f" · {int(found.layer.lengths[0]):,} tokens{own}"
+    facts = [("text", f'"{shortened(found.layer.tokens.texts[0], console.width - 12 - len(count))}"{count}')]
+    if found.num_windows > 1:
+        which = f"{found.window:,} of {found.num_windows:,}"
+        facts.append(("window", f"{which}: the text is longer than the model's positions. --window N shows another"))
+    return facts + [("wrote", each) for each in found.written]
+
+
+# ---------------------------------------------------------------------------------------------------------- the map
+
+
+def _map(found: HeadLooked, console: Console) -> list[Text]:
+    """Rows look at columns. Two columns of the terminal a cell, so that cells are about square."""
+    fits = (console.width - LABEL) // 2
+    weights = small_map(found.layer, found.head.index, min(MOST_WORDS, fits), min(BLOCKS, fits)).tolist()
+    length, cells = int(found.layer.lengths[0]), len(weights)
+    largest = max((x for row in weights for x in row if not math.isnan(x)), default=0.0)
+    shades = SHADES if knows_blocks(console) else ASCII_SHADES
+    few = f"{length / cells:.0f}"
+    each = "one weight" if cells == length else f"the mean of about {few} x {few} weights"
+    bounds = [f"{100 * step * largest:.2g}%" for step in STEPS]
+    words = [f"under {bounds[0]}", *(f"from {bound}" for bound in bounds)]
+    legend = "   ".join(f"{shade} {said}" for shade, said in zip(shades, words, strict=True))
+    starts = [-(-i * length // cells) for i in range(cells)]
+    step = 5 if cells == length else 4
+    marks = "".join(f"{starts[i]:<{2 * step}}" for i in range(0, cells, step))
+    colour = hue(found.role.name) if found.role is not None and found.role.name != UNLABELLED else ""
+    return [
+        Text.assemble(("Map", "bold"), f"  rows look at columns; a cell is {each}"),
+        Text(legend, style="dim"),
+        Text(" " * LABEL + marks.rstrip(), style="dim"),
+        *(
+            Text.assemble(_label(found, starts[row]), _drawn(values, largest, shades, colour))
+            for row, values in enumerate(weights)
+        ),
+    ]
+
+
+def _label(found: HeadLooked, at: int) -> Text:
+    """A row's number and word, `LABEL` columns wide."""
+    name = Text(shortened(word(found.layer.tokens, at), WORD_WIDTH))
+    return Text.assemble((f"{at:>4} ", "dim"), name, " " * (LABEL - 5 - name.cell_len))
+
+
+def _drawn(values: list[float], largest: float, shades: str, colour: str) -> Text:
+    """A row of cells, those next to nothing faint."""
+    line = Text("".join(_shade(value, largest, shades) * 2 for value in values).rstrip(), style=colour)
+    line.highlight_regex(f"{re.escape(shades[0])}+", "dim")
+    return line
+
+
+def _shade(value: float, largest: float, shades: str) -> str:
+    if math.isnan(value):
+        return " "
+    return shades[sum(value >= step * largest for step in STEPS) if largest > 0 else 0]
+
+
+# ------------------------------------------------------------------------------------------------ where each word looks
+
+
+def _looks(found: HeadLooked, links: Links, top: int, console: Console) -> list[Text]:
+    length = len(links.looks)
+    rows, said = list(range(length)), ""
+    if length > MOST_WORDS:
+        rows = sorted(link.query for link in links.strongest[:STRONG_ROWS])
+        said = f"  the {len(rows)} tokens with the strongest links, of {length:,}"
+    columns = [Column("", right=True), Column("token", right=False, most=WORD_WIDTH)]
+    for at in range(top):
+        title = "looks at" if not at else "then at"
+        columns += [
+            Column(title, f"{at}", right=False, most=WORD_WIDTH + 5, spare=2 * at),
+            Column("", f"{at}", spare=2 * at),
+        ]
+    cells: list[Row] = [_look(found, row, links.looks[row], top) for row in rows]
+    lines = lay_out(columns, cells, console.width, bar="   ")[1:]
+    return [Text.assemble(("Where each token looks", "bold"), said), *lines]
+
+
+def _look(found: HeadLooked, row: int, looks: tuple[Link, ...], top: int) -> list[Text]:
+    wide = len(str(int(found.layer.lengths[0]) - 1))
+    cells = [Text(str(row), style="dim"), Text(clean(word(found.layer.tokens, row)), style="bold")]
+    for at in range(top):
+        if at < len(looks):
+            faint = "" if not at else "dim"
+            cells += [_token(found, looks[at].key, faint, wide), Text(figure(looks[at].weight, "share"), style=faint)]
+        else:
+            cells += [Text(""), Text("")]
+    return cells
+
+
+def _token(found: HeadLooked, at: int, style: str = "", wide: int = 0) -> Text:
+    return Text.assemble((f"{at:>{wide}} ", "dim"), (clean(word(found.layer.tokens, at)), style))
+
+
+def _strongest(found: HeadLooked, links: Links, console: Console) -> list[Text]:
+    sinks = clean(" and ".join(found.layer.tokens.sinks.names))
+    title = Text.assemble(("Strongest links", "bold"), f"  without those to {sinks}, the sink" if sinks else "")
+    lines = [Text(" ")]
+    for link in links.strongest[:NUM_LINKS]:
+        weight = Text(f" {figure(link.weight, 'share')}")
+        part = Text.assemble(" ", _token(found, link.query), " → ", _token(found, link.key), weight)
+        if lines[-1].cell_len > 1 and lines[-1].cell_len + part.cell_len + 2 > console.width:
+            lines.append(Text(" "))
+        lines[-1].append_text(part if lines[-1].cell_len == 1 else Text.assemble("  ", part))
+    return [title, *lines] if links.strongest else [title, Text("  none: all of its attention goes to the sink")]
+
+
+# ----------------------------------------------------------------------------------------------------------- numbers
+
+
+def _numbers(found: HeadLooked, console: Console) -> list[Text]:
+    from manyheads.statistics.table import DEFAULT
+
+    page = found.labels.values.get(str(found.head), {})
+    at = found.table.heads.index(found.head)
+    columns = [
+        Column("", right=False),
+        Column("page"),
+        Column("your text"),
+        Column("", right=False, most=54, spare=1),
+    ]
+    rows: list[Row] = []
+    for each in found.table.statistics:
+        if each.name in DEFAULT:
+            values = page.get(each.name), float(found.table.column(each.name)[at])
+            name = each.name if each.unit.startswith("share") else f"{each.name} ({each.unit})"
+            figures = [Text(figure(value, each.unit)) for value in values]
+            rows.append([Text(name), *figures, Text(each.meaning, style="dim")])
+    said = "  page: over all texts of ours, also those the role was chosen on"
+    title = Text.assemble(("Its numbers", "bold"), said)
+    return [title, *lay_out(columns, rows, console.width)]
+
+
+def _next(found: HeadLooked, console: Console) -> list[Text]:
+    again = found.source.arguments and f" {found.source.arguments}"
+    model = model_arguments(found.model)
+    offers = [(f"manyheads head {found.head}{again}{model} --plot map.png", "the map as a picture")]
+    if found.window < found.num_windows and again:
+        following = f"manyheads head {found.head}{again}{model} --window {found.window + 1}"
+        offers.append((following, "the next window"))
+    offers.append((f"manyheads look{again}{model}", "every head"))
+    return offered(offers, console)

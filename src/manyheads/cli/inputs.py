@@ -1,0 +1,147 @@
+"""What the commands are given, checked before anything slow begins: one text from one source, and paths to write to."""
+
+from __future__ import annotations
+
+import os
+import select
+import shlex
+import stat
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from manyheads.cli.console import shortened
+from manyheads.errors import FileAccessError, TextError
+
+STDIN, TYPED = "-", "what you typed"
+OWN_TEXT = "The cat sat on the mat because it was tired, and the dog that saw the cat sat down beside it."
+"""Read where no text is given: words that recur, a pronoun, a relative clause, a comma."""
+
+TEXT_HELP = "What to read, in quotes; - reads it from stdin. None: a sentence of our own."
+CACHE_HELP = "Measure the labels anew, and remember nothing."
+FILE_HELP = "Read the text from this file (UTF-8); - is stdin."
+MODEL_HELP = "minilm (comes with us), a folder, or a name on the Hugging Face hub."
+QUOTED_WIDTH = 60  # a longer text is not repeated in the commands that are suggested
+
+
+@dataclass(frozen=True)
+class Source:
+    """A text, where it came from in words, and the arguments that give it again ("" where nothing short does)."""
+
+    text: str
+    origin: str
+    arguments: str
+
+    @property
+    def own(self) -> bool:
+        """Whether it is ours, for want of another."""
+        return self.text is OWN_TEXT
+
+
+def read_source(words: Sequence[str], file: str | None) -> Source:
+    """The one text that was given. Errors: TextError for none, several or an empty one; FileAccessError."""
+    given = " ".join(words)
+    if words and file is not None:
+        raise TextError(f"two texts were given, {_brief(given)} and --file {file}: give one of them.")
+    if len(words) > 1:
+        raise TextError(f"the text came as {len(words)} words: put it in quotes, {_quoted(given)}.")
+    if words == [STDIN] or file == STDIN:
+        source = Source(_decoded(_stdin(), "stdin"), "stdin", "")
+    elif file is not None:
+        source = Source(_file(Path(file)), f"file {file}", f"--file {shlex.quote(file)}")
+    elif words:
+        source = Source(given, TYPED, _quoted(given) if len(given) <= QUOTED_WIDTH else "")
+    else:
+        return Source(OWN_TEXT, "a sentence of our own", "")
+    if any("\ud800" <= char <= "\udfff" for char in source.text):
+        raise TextError("the text is not valid UTF-8: some of its bytes are no characters.")
+    if not source.text.strip():
+        where = "" if source.origin == TYPED else f" of {source.origin}"
+        raise TextError(f"the text{where} is empty: give at least one word.")
+    return source
+
+
+def source_note(words: Sequence[str], file: str | None) -> str:
+    """What somebody may have meant instead of what is done; "" where nothing suggests so."""
+    if len(words) == 1 and len(words[0]) < 256 and words[0] != STDIN and Path(words[0]).is_file():
+        return f"{words[0]} is also a file, but its name was read as the text. To read the file: --file {words[0]}"
+    if not words and file is None and _stdin_waits():
+        return "nothing was read from stdin: add - to read it. Without a text, a sentence of our own is read."
+    return ""
+
+
+def way_to_read(truncate: bool, whole: bool) -> str:
+    """How a text longer than the model's positions is read, as the library calls it. Errors: TextError for both."""
+    if truncate and whole:
+        raise TextError("--truncate and --whole contradict each other: cut a long text, or refuse it.")
+    return "truncate" if truncate else "whole" if whole else "windows"
+
+
+def check_output(path: Path | None, option: str, endings: Sequence[str]) -> None:
+    """Whether a file can be written there, known before the work that fills it. Errors: FileAccessError."""
+    if path is None:
+        return
+    if path.suffix.lower() not in endings:
+        raise FileAccessError(f"{option} {path}: cannot tell what to write by that ending. Use {', '.join(endings)}.")
+    if path.is_dir():
+        raise FileAccessError(f"{option} {path} is a folder: name a file in it.")
+    if not path.parent.is_dir():
+        raise FileAccessError(f"{option} {path}: there is no folder {path.parent}. Make it first.")
+    try:
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise FileAccessError(
+            f"{option} {path} cannot be written: {error.strerror or error}. Choose a folder that you may write to."
+        ) from error
+
+
+def _file(path: Path) -> str:
+    if not path.exists():
+        raise FileAccessError(f"there is no file {path}.")
+    try:
+        return _decoded(path.read_bytes(), str(path))
+    except OSError as error:
+        raise FileAccessError(f"cannot read {path}: {error.strerror or error}.") from error
+
+
+def _decoded(data: bytes, what: str) -> str:
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        where = f"byte {error.start:,} is {data[error.start]:#04x}"
+        raise TextError(f"{what} is not UTF-8 text ({where}): convert it first.") from error
+
+
+def _stdin() -> bytes:
+    if sys.stdin is None:
+        raise TextError("there is no stdin to read from.")
+    buffer = getattr(sys.stdin, "buffer", None)
+    return sys.stdin.read().encode("utf-8", "surrogateescape") if buffer is None else buffer.read()
+
+
+def _stdin_waits() -> bool:
+    """Whether a file or a pipe was put on stdin: then its owner expects it to be read."""
+    try:
+        mode = sys.stdin.fileno() if sys.stdin is not None else None
+        return mode is not None and _is_input(mode)
+    except (OSError, ValueError):
+        return False
+
+
+def _is_input(descriptor: int) -> bool:
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode):
+        return True
+    return stat.S_ISFIFO(mode) and bool(select.select([descriptor], [], [], 0)[0])
+
+
+def _quoted(text: str) -> str:
+    """The text as a shell takes it, in double quotes where that is simple: they survive an apostrophe."""
+    return f'"{text}"' if not set(text) & set('"\\$`!\n') else shlex.quote(text)
+
+
+def _brief(text: str) -> str:
+    return _quoted(shortened(text, 40))

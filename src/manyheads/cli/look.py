@@ -1,0 +1,162 @@
+"""`manyheads look`: what every head of a model does, and what it does on your text.
+
+Roles come from the bundled page (hundreds of texts, measured once for each model), never from one sentence; the
+numbers of your text stand beside them.
+"""
+
+from __future__ import annotations
+
+import operator
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from manyheads.cli.inputs import (
+    CACHE_HELP,
+    FILE_HELP,
+    MODEL_HELP,
+    TEXT_HELP,
+    Source,
+    check_output,
+    read_source,
+    source_note,
+)
+from manyheads.cli.inputs import way_to_read as way
+from manyheads.cli.progress import Talk
+from manyheads.cli.steps import DEFAULT_MODEL, label_heads, load_model
+
+TABLE_ENDINGS = (".parquet", ".csv", ".json")
+PICTURE_ENDINGS = (".png", ".svg", ".pdf")
+
+
+@dataclass(frozen=True)
+class Looked:
+    """All that one look found: the labels from the page, the table of your text, and what it took.
+
+    `asked` are the statistics that were asked for; the table may hold more. `written` are the files, in words;
+    `seconds` are those of the steps: loading the model, the labels, the text, and all.
+    """
+
+    lm: Any
+    model: str
+    source: Source
+    labels: Any
+    table: Any
+    asked: tuple[str, ...]
+    written: tuple[str, ...]
+    seconds: dict[str, float]
+
+
+def look(
+    text: Annotated[list[str] | None, typer.Argument(metavar="TEXT", help=TEXT_HELP, show_default=False)] = None,
+    file: Annotated[str | None, typer.Option("--file", metavar="FILE", help=FILE_HELP)] = None,
+    model: Annotated[str, typer.Option("--model", metavar="MODEL", help=MODEL_HELP)] = DEFAULT_MODEL,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document instead of the page.")] = False,
+    save: Annotated[
+        Path | None, typer.Option("--save", metavar="FILE", help="Write the table: .parquet, .csv or .json.")
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", metavar="FILE", help="Draw every head's map: .png, .svg or .pdf.")
+    ] = None,
+    truncate: Annotated[bool, typer.Option("--truncate", help="Cut a text longer than the model's positions.")] = False,
+    whole: Annotated[bool, typer.Option("--whole", help="Refuse a text longer than the model's positions.")] = False,
+    statistics: Annotated[
+        str, typer.Option("--statistics", metavar="NAMES", help="default, all, or names separated by commas.")
+    ] = "default",
+    no_cache: Annotated[bool, typer.Option("--no-cache", help=CACHE_HELP)] = False,
+) -> None:
+    """What every head of a model does, with the evidence, and its numbers on your text.
+
+    A text longer than the model's positions is read in overlapping windows.
+
+    Roles rest on hundreds of texts that come with manyheads, measured once for each model and remembered.
+
+    For example: manyheads look --file novel.txt --plot grid.png
+    """
+    words, long = text or [], way(truncate, whole)
+    check_output(save, "--save", TABLE_ENDINGS)
+    check_output(plot, "--plot", PICTURE_ENDINGS)
+    source, talk = read_source(words, file), Talk()
+    if note := source_note(words, file):
+        talk.note(note)
+    found = gather(talk, source, model, statistics, long, save=save, plot=plot, remember=not no_cache)
+    if as_json:
+        from manyheads.cli.look_data import print_json
+
+        print_json(found)
+    else:
+        from manyheads.cli.look_page import print_page
+
+        print_page(found)
+
+
+def gather(
+    talk: Talk,
+    source: Source,
+    model: str,
+    statistics: str,
+    long: str,
+    *,
+    save: Path | None = None,
+    plot: Path | None = None,
+    remember: bool = True,
+) -> Looked:
+    """Load, label and measure, and write the files that were asked for."""
+    times = [time.perf_counter()]
+    asked = _asked(talk, statistics)
+    lm = load_model(talk, model)
+    times.append(time.perf_counter())
+    labels = label_heads(talk, lm, remember=remember)
+    times.append(time.perf_counter())
+    table = _measure(talk, lm, source, labels, asked, long)
+    times.append(time.perf_counter())
+    written = []
+    if save is not None:
+        from manyheads.cli.look_data import frame
+        from manyheads.statistics.headtable import write_frame
+
+        write_frame(frame(labels, table, asked), save)
+        written.append(f"{save}, a row a head: its role, and {len(asked)} statistics of your text")
+    if plot is not None:
+        written.append(_plot(talk, lm, source, labels, plot, long))
+    steps = dict(zip(("model", "labels", "text"), map(operator.sub, times[1:], times), strict=True))
+    seconds = {**steps, "all": time.perf_counter() - times[0]}
+    return Looked(lm, model, source, labels, table, asked, tuple(written), seconds)
+
+
+def _asked(talk: Talk, statistics: str) -> tuple[str, ...]:
+    """The names of what is to be measured, checked before a model is loaded."""
+    with talk.step("starting"):
+        from manyheads.statistics.table import choose
+
+        names = [name.strip() for name in statistics.split(",") if name.strip()]
+        return tuple(each.name for each in choose(names[0] if names in (["default"], ["all"]) else names))
+
+
+def _measure(talk: Talk, lm: Any, source: Source, labels: Any, asked: Sequence[str], long: str) -> Any:
+    """The table of the text: what was asked for, what the page shows, and what each head's role is about."""
+    from manyheads.cli.look_page import SHOWN
+    from manyheads.statistics.measuring import measure
+
+    about = (role.evidence.statistic for role in labels.roles)
+    names = tuple(dict.fromkeys((*asked, *SHOWN, *about)))
+    sinks = labels.sinks if labels.roles else None
+    with talk.step("reading your text") as progress:
+        return measure(lm, source.text, names, long=long, sinks=sinks, progress=progress)
+
+
+def _plot(talk: Talk, lm: Any, source: Source, labels: Any, path: Path, long: str) -> str:
+    """Draw the grid of pooled maps; what it shows, in words."""
+    from manyheads.figures.grid import save_grid
+    from manyheads.statistics.pooling import pooled_maps
+
+    with talk.step("reading your text for the maps") as progress:
+        maps = pooled_maps(lm, source.text, long=long, progress=progress)
+    with talk.step(f"drawing {path.name}"):
+        note = f"Roles rest on {labels.num_texts:,} texts of our own." if labels.roles else ""
+        save_grid(maps, labels.roles or None, path, title=f"{lm.name}: {len(maps.heads)} heads", note=note)
+    return f"{path}, the map of every head: {maps.because}"

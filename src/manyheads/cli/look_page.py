@@ -1,0 +1,234 @@
+"""What a look found as a page to read: what was read, what heads do, a row for each head, what to try next."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.text import Text
+
+from manyheads.cli.columns import Column, Row, lay_out
+from manyheads.cli.console import clean, knows_blocks, shortened, stdout_console
+from manyheads.cli.look_data import CAVEAT
+from manyheads.cli.roleview import (
+    UNLABELLED,
+    by_role,
+    example_head,
+    figure,
+    nearest_role,
+    role_of,
+    span,
+    unit_of,
+)
+from manyheads.cli.steps import model_arguments
+
+if TYPE_CHECKING:
+    from manyheads.cli.look import Looked
+
+SHOWN = ("entropy", "distance", "sink_mass", "duplicate_mass")
+"""Statistics of your text that stand beside the roles unless others are asked for by name."""
+
+TITLES = {"sink_mass": "sink", "duplicate_mass": "repeat"}
+LABEL_WIDTH = 9
+PAGE, YOURS = "on the page", "on your text"
+
+
+def print_page(found: Looked) -> None:
+    console = stdout_console()
+    sections = [_headline(found, console), _summary(found, console), _table(found, console), _next(found, console)]
+    for at, lines in enumerate(section for section in sections if section):
+        if at:
+            console.print()
+        for line in lines:
+            console.print(line, no_wrap=True, overflow="ellipsis", crop=True)
+
+
+# ----------------------------------------------------------------------------------------------------- what was read
+
+
+def _headline(found: Looked, console: Console) -> list[Text]:
+    spec, table, labels, source = found.lm.spec, found.table, found.labels, found.source
+    size = f"{spec.num_parameters / 1e6:,.1f} million parameters"
+    lines = [Text.assemble((clean(found.lm.name), "bold"), f" · {shape_in_words(spec)} · {size}")]
+    count = f" · {table.sums.num_tokens:,} tokens{', a sentence of our own' if source.own else ''}"
+    text = shortened(source.text, console.width - LABEL_WIDTH - len(count) - 2)
+    rest = f"rest on {labels.num_texts:,} texts of our own, {labels.num_tokens:,} tokens; {labels.because}"
+    error = table.notes.get("guard_error", "?")
+    facts = [
+        ("text", f'"{text}"{count}'),
+        ("windows", table.notes.get("windows", "")),
+        ("roles", rest if labels.roles else f"none: {labels.because}"),
+        ("weights", f"exact: {table.notes.get('backend')}; off from the model's own output by {error} at most"),
+        ("took", _times(found.seconds)),
+        *(("wrote", each) for each in found.written),
+    ]
+    for name, said in facts:
+        if said:
+            lines += hanging(Text(f"{name:<{LABEL_WIDTH}}", style="dim"), home(said), console.width)
+    return lines
+
+
+def _times(seconds: dict[str, float]) -> str:
+    page = f"{seconds['labels']:.1f} to read the page, " if seconds["labels"] >= 0.05 else ""
+    rest = f"{seconds['model']:.1f} to load the model, {page}{seconds['text']:.1f} to read the text"
+    return f"{seconds['all']:.1f} seconds: {rest}"
+
+
+def shape_in_words(spec: Any) -> str:
+    """ "6 layers x 12 heads"; where layers differ or there are several stacks, as much as is true."""
+    said = []
+    for name, counts in spec.shape.items():
+        counts = [count for count in counts if count]
+        each = f"{counts[0]} heads" if len(set(counts)) == 1 else f"{min(counts)} to {max(counts)} heads"
+        said.append(f"{name} {len(counts)} layers x {each}".strip())
+    return ", ".join(said)
+
+
+def home(text: str) -> str:
+    """Paths in the user's own folder, as people write them."""
+    return clean(text).replace(f"{Path.home()}/", "~/")
+
+
+def hanging(label: Text, words: str, width: int) -> list[Text]:
+    """A label and words beside it, wrapped under themselves."""
+    rows = textwrap.wrap(words, max(20, width - label.cell_len), break_on_hyphens=False) or [""]
+    starts = [label, *(Text(" " * label.cell_len) for _ in rows[1:])]
+    return [Text.assemble(start, row) for start, row in zip(starts, rows, strict=True)]
+
+
+# ----------------------------------------------------------------------------------------------------- what heads do
+
+
+def _summary(found: Looked, console: Console) -> list[Text]:
+    labels = found.labels
+    if not labels.roles:
+        return []
+    lines = [Text(f"What the {len(labels.roles)} heads do", style="bold")]
+    groups = by_role(labels)
+    wide = max(len(clean(name)) for name in groups)
+    head_width = max(len(str(role.head)) for role in labels.roles)
+    for name, roles in groups.items():
+        start = Text.assemble(f"{len(roles):4}  ", (f"{clean(name):<{wide}}", hue(name)), "  ")
+        if name == UNLABELLED:
+            lines += hanging(start, "no rule holds with enough evidence", console.width)
+        else:
+            start.append(f"{roles[0].head!s:<{head_width}}", style="bold").append("  ")
+            lines += hanging(start, clean(roles[0].evidence.words), console.width)
+    sinks = labels.sinks
+    parked = f"found, not assumed: {sinks.because}" if sinks.names else sinks.because
+    rows = max(role.evidence.num_queries for role in labels.roles)
+    remarks = (
+        "Beside each role: how many heads, and the strongest of them. Roles are chosen on one half of the texts; all "
+        f"figures are from the other half ({rows:,} tokens).",
+        f"Sink, where attention goes that has nothing to do: {parked}.",
+        CAVEAT,
+    )
+    return [*lines, Text()] + [Text(line) for said in remarks for line in textwrap.wrap(clean(said), console.width)]
+
+
+def hue(name: str) -> str:
+    """The role's colour in a terminal; unlabelled heads are faint."""
+    from manyheads.figures.style import role_style
+
+    return "dim" if name == UNLABELLED else role_style(name).terminal
+
+
+# ------------------------------------------------------------------------------------------------- a row for each head
+
+
+def _table(found: Looked, console: Console) -> list[Text]:
+    labelled, named = bool(found.labels.roles), _named(found)
+    columns = [Column("head", PAGE if labelled else "", right=False)]
+    if labelled:
+        columns += [
+            Column("role", PAGE, right=False, most=26),
+            Column("score", PAGE),
+            Column("chance", PAGE),
+            Column("95% interval", PAGE, spare=1),
+        ]
+        columns.append(Column("score", YOURS))
+    columns += [Column(TITLES.get(name, name), YOURS, spare=2 + at) for at, name in enumerate(named)]
+    rows: list[Row] = []
+    values = {name: found.table.column(name) for name in found.table.names}
+    layer = None
+    for index, head in enumerate(found.table.heads):
+        if (head.stack, head.layer) != layer:
+            rows.append(None)
+            layer = (head.stack, head.layer)
+        yours = {name: float(column[index]) for name, column in values.items()}
+        rows.append(_row(head, role_of(found.labels, head) if labelled else None, yours, named))
+    drawn = {} if knows_blocks(console) else {"rule": "-", "bar": " | "}
+    return _legend(found, console) + lay_out(columns, rows, console.width, **drawn)
+
+
+def _named(found: Looked) -> list[str]:
+    """The columns of your text: those asked for by name, else a handful."""
+    from manyheads.statistics.table import DEFAULT, STATISTICS
+
+    everything = set(found.asked) in (set(DEFAULT), set(STATISTICS))
+    return list(SHOWN if everything else found.asked)
+
+
+def _row(head: Any, role: Any, yours: dict[str, float], named: list[str]) -> list[Text]:
+    cells = [Text(str(head), style="bold")]
+    if role is not None:
+        near, unit, about = nearest_role(role), unit_of(role.evidence.statistic), role.evidence
+        style = hue(role.name)
+        faint = "dim" if near else ""
+        name = f"{UNLABELLED} ({near}?)" if near else clean(role.name)
+        cells += [
+            Text(name, style=style),
+            Text(figure(about.score, unit), style=faint or style),
+            Text(figure(about.chance, unit), style=faint),
+            Text(span(about.low, about.high, unit), style=faint),
+            Text(figure(yours.get(about.statistic), unit), style=faint or style),
+        ]
+    return cells + [Text(figure(yours[name], unit_of(name))) for name in named]
+
+
+def _legend(found: Looked, console: Console) -> list[Text]:
+    """What the columns mean."""
+    title = Text("Every head", style="bold")
+    if not found.labels.roles:
+        return [title]
+    said = (
+        ("score", "how much of its attention goes to what the role names (broad: how spread it is, in nats)"),
+        ("chance", "the same if it looked anywhere at all"),
+        ("(local?)", "unlabelled: that is the role it came nearest to"),
+        ("your text", "the same score there; distance in tokens; the share on the sink, and on repeated tokens"),
+    )
+    lines = [line for label, words in said for line in hanging(Text(f"{label:<11}"), words, console.width)]
+    for line in lines:
+        line.stylize("dim")
+    return [title, *lines, Text()]
+
+
+# -------------------------------------------------------------------------------------------------- what to try next
+
+
+def _next(found: Looked, console: Console) -> list[Text]:
+    again = found.source.arguments and f" {found.source.arguments}"
+    model = model_arguments(found.model)
+    head = example_head(found.labels) or found.table.heads[0]
+    offers = [(f"manyheads head {head}{again}{model}", "one head: where each word looks")]
+    if found.source.origin.startswith("file"):
+        offers.append((f"manyheads look{again}{model} --save heads.parquet", "the table, for pandas"))
+    else:
+        offers.append((f"manyheads look --file novel.txt{model}", "a text of your own, of any length"))
+    offers.append((f"manyheads look{again}{model} --plot grid.png", "every head's map in one picture"))
+    loaded = hanging(Text("Loaded  ", style="dim"), home(found.lm.because), console.width)
+    return [*loaded, Text(), *offered(offers, console)]
+
+
+def offered(offers: list[tuple[str, str]], console: Console) -> list[Text]:
+    """Commands to copy, each with what it shows beside it; below it where there is no room."""
+    wide = max(len(command) for command, _ in offers)
+    lines = [Text("Try next", style="bold")]
+    for command, what in offers:
+        if 4 + wide + max(len(said) for _, said in offers) <= console.width:
+            lines.append(Text.assemble(f"  {command:<{wide}}", (f"  {what}", "dim")))
+        else:
+            lines += [Text(f"  {command}"), Text(f"      {what}", style="dim")]
+    return lines

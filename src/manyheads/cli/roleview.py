@@ -1,0 +1,68 @@
+"""Roles as commands show them: in which order, which head is the strongest of its kind, how a figure is written."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+UNLABELLED = "unlabelled"
+ABSENT = "–"
+
+
+def role_of(labels: Any, head: Any) -> Any:
+    """The head's `HeadRole`; None where the labels have none."""
+    return next((role for role in labels.roles if role.head == head), None)
+
+
+def by_role(labels: Any) -> dict[str, list[Any]]:
+    """Role -> its heads, the strongest first. Specific roles come before general ones, unlabelled heads last."""
+    from manyheads.roles.rules import RULES
+
+    order = [*(rule.role for rule in RULES), "sink", "broad", UNLABELLED]
+    groups: dict[str, list[Any]] = {}
+    for role in labels.roles:
+        groups.setdefault(role.name, []).append(role)
+
+    def place(name: str) -> int:
+        return next((i for i, known in enumerate(order) if name == known or name.startswith(f"{known} ")), len(order))
+
+    return {name: sorted(groups[name], key=lambda role: -role.evidence.score) for name in sorted(groups, key=place)}
+
+
+def nearest_role(role: Any) -> str:
+    """What an unlabelled head came nearest to, in a word; "" where it has a label."""
+    from manyheads.roles.rules import RULES
+
+    if role.name != UNLABELLED:
+        return ""
+    near = next((rule.role for rule in RULES if rule.statistic == role.evidence.statistic), "")
+    return near.replace(" tokens", "").replace(" token", "")
+
+
+def example_head(labels: Any) -> Any:
+    """The head to look at first: the one furthest above chance that has a role on words."""
+    named = [r for r in labels.roles if r.name not in (UNLABELLED, "broad") and not r.name.startswith("sink")]
+    pool = named or list(labels.roles)
+    return max(pool, key=lambda role: role.evidence.score - role.evidence.chance).head if pool else None
+
+
+def unit_of(statistic: str) -> str:
+    from manyheads.statistics.table import STATISTICS
+
+    return STATISTICS[statistic].unit if statistic in STATISTICS else ""
+
+
+def figure(value: float | None, unit: str) -> str:
+    """A number as people read it: shares in per cent, the rest with as many digits as they deserve."""
+    if value is None or math.isnan(value):
+        return ABSENT
+    if unit.startswith("share"):
+        return f"{100 * value:.1f}%"
+    return f"{value:.1f}" if unit == "tokens" or abs(value) >= 100 else f"{value:.2f}"
+
+
+def span(low: float, high: float, unit: str) -> str:
+    """An interval, its unit said once."""
+    if math.isnan(low) or math.isnan(high):
+        return ABSENT
+    return f"{figure(low, unit).removesuffix('%')}–{figure(high, unit)}"

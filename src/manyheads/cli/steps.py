@@ -1,0 +1,41 @@
+"""The slow steps that commands share: a model loaded, its heads labelled. Each says what is going on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from manyheads.cli.progress import Talk
+from manyheads.errors import TextError
+
+DEFAULT_MODEL = "minilm"
+
+
+def load_model(talk: Talk, name: str) -> Any:
+    """The model by that name. One that may have to be fetched from the hub leaves the last line to the hub's bars."""
+    from manyheads.models.bundled import BUNDLED
+
+    here = name in BUNDLED or Path(name).is_dir()
+    with talk.step(f"loading {name}" if here else f"loading {name} (fetched from the hub the first time)", bar=here):
+        from manyheads.models.loading import load
+
+        return load(name)
+
+
+def label_heads(talk: Talk, lm: Any, *, remember: bool = True) -> Any:
+    """The model's `PageLabels`; without roles, and with the reason, where it cannot read the page."""
+    from manyheads.recording.tokens import Sinks
+    from manyheads.roles.page import PageLabels, label_page
+
+    try:
+        with talk.step("reading the page that labels rest on (once for each model)") as progress:
+            return label_page(lm, progress=progress, remember=remember)
+    except TextError as error:
+        return PageLabels((), {}, Sinks(), {}, 0, 0, f"this model cannot read the page that they rest on: {error}")
+
+
+def model_arguments(name: str) -> str:
+    """What to add to a command so that it takes the same model."""
+    import shlex
+
+    return "" if name == DEFAULT_MODEL else f" --model {shlex.quote(name)}"

@@ -1,0 +1,273 @@
+"""A whole model in one picture: layers x heads, each cell the head's pooled map, its frame the colour of its role.
+
+Read it as one reads a contact sheet: a diagonal is a head that reads a fixed distance, a column a sink, scattered
+blocks a head that goes by what the words are. Each map is drawn on a scale of its own, from 0 to its 99th percentile,
+by square root: on one scale for all, a sink's column would leave every other head blank. A map without peaks keeps
+to the middle of the ramp, for its noise is no structure.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import numpy as np
+from jaxtyping import Float, Float32
+from numpy import ndarray
+
+from manyheads.errors import HeadError
+from manyheads.figures.lettering import Pixels, drawable, text_width
+from manyheads.figures.sheet import Sheet, kind_of
+from manyheads.figures.style import FADED, HAIRLINE, INK, PAPER, ROLES, UNLABELLED, RoleStyle, inked, role_style
+from manyheads.heads import Head
+from manyheads.roles.labels import HeadRole
+from manyheads.spec import Site
+from manyheads.statistics.pooling import PooledMaps
+
+SCALE_TOP = 99  # percentile of a map's visible cells that is drawn as full ink: the few above do not dim the rest
+MIN_TOP = 5  # ... unless that is under 5 times the map's mean: an even map would else be as dark as a sharp one
+WIDTH = 1_600
+NEEDED_WIDTH = 720  # for title, legend and notes
+MARGIN = 32
+RULER = 36  # left of the cells, for the layers' names
+SIDES = (60, 216)  # of a cell, in pixels: below, a map is a smudge; above, a small model fills a wall
+NAME_HEIGHT = 17  # above each cell, for its name
+HEADER = 26  # above each stack's first row, for the heads' numbers and their key/value groups
+STACK_TITLE = 34
+LINE = 22
+TITLE, BODY, SMALL, TINY = 21, 12.5, 11, 10
+
+BAR = 140  # pixels of the scale
+INK_SAID = (
+    f"weight, by square root; full ink: each map's own {SCALE_TOP}th percentile, at least {MIN_TOP} times its mean"
+)
+BARE = "bare paper: nothing visible there, which is not 0"
+READING = "Rows are the words that look, columns the words they look at, both from first to last."
+GROUPS = "A bracket joins heads that share one key and value."
+CAVEAT = "A map shows what a head reads, not what is lost without it."
+LEADS = {INK_SAID: 16 + BAR + 8, BARE: 19}  # pixels before these notes: the scale, a bare cell
+
+Entry = tuple[RoleStyle, str, str]
+"""A line of the legend: how, which role, how many heads."""
+Place = tuple[int, Pixels]
+"""Where something stands in running lines: the line from 0, pixels from the margin."""
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """Where things stand, in pixels. A cell's side is a whole number of pixels a block, so that blocks are alike."""
+
+    side: int
+    gap: int
+    width: int
+    stacks: tuple[tuple[Site, ...], ...]
+    legend: tuple[tuple[Place, Entry], ...]
+    notes: tuple[tuple[Place, str], ...]
+    tokens: bool
+
+    @staticmethod
+    def of(maps: PooledMaps, roles: dict[Head, HeadRole] | None) -> _Layout:
+        stacks = tuple(tuple(sites) for _, sites in groupby(maps.sites, key=lambda site: site.stack))
+        columns, blocks = max(site.num_heads for site in maps.sites), maps.maps.shape[-1]
+        gap = 14 if columns <= 16 else 10
+        room = (WIDTH - 2 * MARGIN - RULER + gap) // columns - gap
+        side = min(max(room, SIDES[0]), SIDES[1]) // blocks * blocks
+        side = side if side >= SIDES[0] else -(-SIDES[0] // blocks) * blocks
+        inner = max(RULER + columns * (side + gap) - gap, NEEDED_WIDTH)
+        legend = [] if roles is None else _entries(maps, roles)
+        widths = [19 + text_width(name, BODY) + 6 + text_width(count, BODY) for _, name, count in legend]
+        notes = _notes(maps)
+        spans = [LEADS.get(note, 0) + text_width(note, SMALL) for note in notes]
+        placed = tuple(zip(flow(widths, inner, 26), legend, strict=True))
+        noted = tuple(zip(flow(spans, inner, 24), notes, strict=True))
+        return _Layout(side, gap, 2 * MARGIN + inner, stacks, placed, noted, bool(maps.tokens))
+
+    @property
+    def legend_top(self) -> int:
+        return MARGIN + 58 + LINE * self.tokens
+
+    @property
+    def top(self) -> int:
+        return self.legend_top + LINE * _lines(self.legend) + 8
+
+    @property
+    def step(self) -> int:
+        """From one row of cells to the next."""
+        return NAME_HEIGHT + self.side + self.gap - 4
+
+    @property
+    def titled(self) -> bool:
+        """Whether stacks carry their names."""
+        return len(self.stacks) > 1
+
+    def stack_height(self, sites: Sequence[Site]) -> int:
+        return STACK_TITLE * self.titled + HEADER + len(sites) * self.step
+
+    @property
+    def notes_top(self) -> int:
+        return self.top + sum(self.stack_height(sites) for sites in self.stacks) + 20
+
+    @property
+    def height(self) -> int:
+        return self.notes_top + LINE * _lines(self.notes) + MARGIN - 8
+
+
+def save_grid(
+    maps: PooledMaps,
+    roles: Sequence[HeadRole] | None,
+    path: str | os.PathLike[str],
+    *,
+    title: str,
+    note: str = "",
+) -> None:
+    """Draw every head's pooled map, layers down and heads across, stacks below each other; .png, .svg or .pdf.
+
+    `roles` may name some of the heads, or be None: then there are no colours and no legend. Where nothing is visible
+    to a word the paper is bare. `note` follows what the maps are: where the roles come from, say.
+    Cost: 0.5 s, and 2 ms a head. Errors: FileAccessError; HeadError for the role of a head that has no map.
+    """
+    kind_of(path)
+    named = None if roles is None else {role.head: role for role in roles}
+    if strange := [str(head) for head in named or () if head not in maps.heads]:
+        raise HeadError(f"roles are given for {', '.join(strange[:5])}, of which there is no map: leave them out.")
+    layout = _Layout.of(maps, named)
+    sheet = Sheet(layout.width, layout.height)
+    _draw_head(sheet, maps, title, note)
+    for (line, x), (style, name, count) in layout.legend:
+        y = layout.legend_top + line * LINE
+        sheet.box(MARGIN + x + 1, y + 2, 10, 10, edge=style.colour, line=2.5)
+        after = sheet.text(MARGIN + x + 19, y + 12, name, BODY)
+        sheet.text(MARGIN + x + 19 + after + 6, y + 12, count, BODY, colour=FADED)
+    y = layout.top
+    for sites in layout.stacks:
+        _draw_stack(sheet, maps, named or {}, sites, layout, y)
+        y += layout.stack_height(sites)
+    for (line, x), text in layout.notes:
+        _draw_note(sheet, MARGIN + x, layout.notes_top + line * LINE, text)
+    sheet.save(path)
+
+
+def scaled(weights: Float32[ndarray, "p p"]) -> Float[ndarray, "p p"]:
+    """A map's weights as shares of ink, 0 to 1: the square root of their ratio to what is drawn as full ink."""
+    visible = weights[~np.isnan(weights)]
+    if not visible.size or visible.max() <= 0:
+        return weights * 0
+    top = max(float(np.percentile(visible, SCALE_TOP)), min(1.0, MIN_TOP * float(visible.mean())))
+    return np.sqrt((weights / top).clip(0, 1))
+
+
+def _draw_head(sheet: Sheet, maps: PooledMaps, title: str, note: str) -> None:
+    room = sheet.width - 2 * MARGIN
+    sheet.text(MARGIN, MARGIN + 16, title, TITLE, width=room, weight="bold")
+    blocks = maps.maps.shape[-1]
+    count, read = len(maps.heads), maps.num_tokens
+    said = f"{_heads(count)}, {blocks} x {blocks} each: {maps.because}. {read:,} tokens read. {note}"
+    sheet.text(MARGIN, MARGIN + 42, said, BODY, width=room, colour=FADED)
+    if maps.tokens:
+        sheet.text(MARGIN, MARGIN + 42 + LINE, " ".join(maps.tokens), BODY, width=room, mono=True)
+
+
+def flow(widths: Sequence[Pixels], room: Pixels, gap: Pixels) -> list[Place]:
+    """Where things of these widths stand one after the other, on as many lines as they need."""
+    places: list[Place] = []
+    line, x = 0, 0.0
+    for width in widths:
+        if x > 0 and x + width > room:
+            line, x = line + 1, 0.0
+        places.append((line, x))
+        x += width + gap
+    return places
+
+
+def _lines(placed: Sequence[tuple[Place, object]]) -> int:
+    return placed[-1][0][0] + 1 if placed else 0
+
+
+def _entries(maps: PooledMaps, roles: dict[Head, HeadRole]) -> list[Entry]:
+    """Each role that is there, in the palette's order, with its number of heads."""
+    counts = Counter((role_style(roles[h].name), roles[h].name) for h in maps.heads if h in roles)
+    order = {style: index for index, style in enumerate((*ROLES, UNLABELLED))}
+    ordered = sorted(counts.items(), key=lambda item: (order[item[0][0]], item[0][1]))
+    return [(style, drawable(name), _heads(count)) for (style, name), count in ordered]
+
+
+def _heads(count: int) -> str:
+    return f"{count:,} head{'s' * (count != 1)}"
+
+
+def _notes(maps: PooledMaps) -> list[str]:
+    """What ink means, how to read a map, and what not to read into it; as much as applies."""
+    bare = [BARE] * bool(np.isnan(maps.maps).any())
+    groups = [GROUPS] * any(site.num_kv_heads < site.num_heads for site in maps.sites)
+    return [INK_SAID, *bare, READING, *groups, CAVEAT]
+
+
+def _draw_stack(
+    sheet: Sheet, maps: PooledMaps, roles: dict[Head, HeadRole], sites: Sequence[Site], layout: _Layout, y: int
+) -> None:
+    left, pitch = MARGIN + RULER, layout.side + layout.gap
+    if layout.titled:
+        y += STACK_TITLE
+        sheet.text(MARGIN, y - 10, sites[0].stack or "main stack", 15, weight="bold", width=sheet.width - 2 * MARGIN)
+    widest = max(sites, key=lambda site: site.num_heads)
+    for index in range(widest.num_heads):
+        sheet.text(left + index * pitch + layout.side / 2, y + 13, f"H{index}", SMALL, colour=FADED, align="center")
+    _draw_groups(sheet, widest, left, pitch, layout.side, y + 19)
+    y += HEADER
+    for site in sites:
+        middle = y + NAME_HEIGHT + layout.side / 2
+        sheet.text(MARGIN, middle + 4, f"L{site.layer}", BODY, colour=INK)
+        for head in site.heads:
+            x = left + head.index * pitch
+            _draw_cell(sheet, maps[head], head, roles.get(head), x, y + NAME_HEIGHT, layout.side)
+        y += layout.step
+
+
+def _draw_groups(sheet: Sheet, site: Site, left: int, pitch: int, side: int, y: Pixels) -> None:
+    """A bracket over the query heads that share a key/value head."""
+    each = site.num_heads // site.num_kv_heads
+    if each == 1:
+        return
+    ends = []
+    for group in range(site.num_kv_heads):
+        begin, end = left + group * each * pitch + 0.5, left + ((group + 1) * each - 1) * pitch + side - 0.5
+        ends += [((begin, y), (end, y)), ((begin, y), (begin, y + 4)), ((end, y), (end, y + 4))]
+    sheet.lines(ends, colour=FADED)
+
+
+def _draw_cell(
+    sheet: Sheet, weights: Float32[ndarray, "p p"], head: Head, role: HeadRole | None, x: int, y: int, side: int
+) -> None:
+    sheet.picture(x, y, side, side, inked(scaled(weights)))
+    style = UNLABELLED if role is None else role_style(role.name)
+    if style is UNLABELLED:
+        sheet.box(x - 0.5, y - 0.5, side + 1, side + 1, edge=HAIRLINE)
+    else:
+        sheet.box(x - 1, y - 1, side + 2, side + 2, edge=style.colour, line=2)
+    size = TINY if side >= 90 else TINY - 1.5
+    name = f"L{head.layer}H{head.index}"
+    after = sheet.text(x - 1, y - 6, name, size, mono=True, width=side + 4)
+    if role is not None:
+        room = side + 4 - after - 5
+        fitting = (word for word in _words(drawable(role.name), style) if text_width(word, size) <= room)
+        sheet.text(x + side + 1, y - 6, next(fitting, ""), size, colour=FADED, align="right")
+
+
+def _words(name: str, style: RoleStyle) -> tuple[str, ...]:
+    """A role's word, longest first."""
+    if style is UNLABELLED:
+        return () if name == style.name else (name,)
+    return (name, name.removeprefix("offset "), style.short, style.tiny)
+
+
+def _draw_note(sheet: Sheet, x: Pixels, y: Pixels, note: str) -> None:
+    """A note, after the scale or the bare cell that it is about."""
+    if note == INK_SAID:
+        sheet.text(x, y + 9, "0", SMALL, colour=FADED)
+        sheet.picture(round(x) + 16, y, BAR, 11, inked(np.sqrt(np.linspace(0, 1, BAR))[None]))
+    elif note == BARE:
+        sheet.box(round(x) + 0.5, y + 0.5, 10, 10, fill=PAPER, edge=HAIRLINE)
+    sheet.text(x + LEADS.get(note, 0), y + 9, note, SMALL, colour=FADED)

@@ -1,0 +1,230 @@
+"""One head's map with its words on both axes: where each word looks, and a scale that says what ink means.
+
+Every cell is a whole number of pixels and none is left out: a map too large for that is shown by the means of its
+blocks, and says so. Few words get their weights written in the cells; many get as many labels as fit, with positions.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float64
+from numpy import ndarray
+
+from manyheads.errors import ShapeError
+from manyheads.figures.lettering import fitted, text_width
+from manyheads.figures.sheet import Sheet, kind_of
+from manyheads.figures.style import FADED, HAIRLINE, INK, PAPER, inked
+
+MOST = 1_040  # pixels of a map's longer side, and so the most cells that are drawn one by one: two for each of 512
+LARGEST_CELL = 46
+NUMBERED = 36  # pixels from which on a cell holds its weight in figures
+LEAST_NUMBER = 0.005  # rounds to 0.01: below, the cell stays without
+DARK = 0.5  # share of ink from which on figures are paper on ink
+MARGIN, LINE = 32, 20
+NEEDED_WIDTH = 560  # for title and notes
+LABEL_WIDTH = 150
+LABEL_PITCH = 14  # pixels that a label takes
+STEPS = tuple(head * 10**zeros for zeros in range(9) for head in (1, 2, 5))
+TICKS = (0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001, 0.0005, 0.0002, 0.0001)
+TICK_PITCH = 22
+BAR, BAR_HEIGHT, BAR_ROOM = 14, 260, 110
+TITLE, BODY, SMALL = 19, 12.5, 11
+CORNER = "who looks ↓   at what →"
+SCALE = "Ink goes by the square root of the weight, so that small ones show; full ink is this map's largest."
+NUMBERS = f"Figures are weights, rounded; below {LEAST_NUMBER} there is none."
+BARE = "bare paper: nothing visible there, which is not 0"
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """The labels of one axis: at which cells, and what they say."""
+
+    at: tuple[int, ...]
+    words: tuple[str, ...]
+    width: float
+
+    @staticmethod
+    def of(labels: Sequence[str] | None, count: int, cell: int, block: int) -> _Axis:
+        """Every label where they fit, else every second, fifth, tenth ... with its position, from 0."""
+        step = next(step for step in STEPS if step >= block and step * cell >= LABEL_PITCH * block)
+        positions = range(0, count, step)
+        whole = [str(i) if labels is None else labels[i] if step == 1 else f"{i} {labels[i]}" for i in positions]
+        words = tuple(fitted(word, LABEL_WIDTH, SMALL, mono=True) for word in whole)
+        width = max((text_width(word, SMALL, mono=True) for word in words), default=0.0)
+        return _Axis(tuple(i // block for i in positions), words, width)
+
+
+@dataclass(frozen=True, eq=False)
+class _Plot:
+    """The map as it is drawn, and where; pixels from the top left."""
+
+    shown: Float64[ndarray, "row column"]
+    rows: _Axis
+    keys: _Axis
+    cell: int
+    left: int
+    top: int
+    notes: tuple[str, ...]
+    bare: bool
+
+    @staticmethod
+    def of(
+        weights: Float64[ndarray, "q k"], rows: Sequence[str] | None, keys: Sequence[str] | None, note: str, head: int
+    ) -> _Plot:
+        block = -(-max(weights.shape) // MOST)
+        shown = block_means(weights, block)
+        cell = min(MOST // max(shown.shape), LARGEST_CELL)
+        of_rows, of_keys = (_Axis.of(*each, cell, block) for each in ((rows, len(weights)), (keys, weights.shape[1])))
+        left = MARGIN + max(of_rows.width, text_width(CORNER, SMALL)) + 12
+        top = head + of_keys.width + 14
+        pooled = f"The map is too large for one pixel a cell: shown by means of {block} x {block}." if block > 1 else ""
+        cells = f"Cells: {note}{'; the axes count them' if keys is None else ''}." if note else ""
+        said = (cells, pooled, SCALE, NUMBERS if cell >= NUMBERED else "")
+        notes = tuple(line for line in said if line)
+        return _Plot(shown, of_rows, of_keys, cell, round(left), round(top), notes, bool(np.isnan(shown).any()))
+
+    @property
+    def width(self) -> int:
+        return self.shown.shape[1] * self.cell
+
+    @property
+    def height(self) -> int:
+        return self.shown.shape[0] * self.cell
+
+    @property
+    def bar_height(self) -> int:
+        return min(max(self.height, 100), BAR_HEIGHT)
+
+    @property
+    def bottom(self) -> int:
+        return self.top + max(self.height, self.bar_height) + 28
+
+    @property
+    def peak(self) -> float:
+        """The largest weight; 1 where there is none above 0, so that the scale has an end."""
+        seen = self.shown[~np.isnan(self.shown)]
+        return float(seen.max(initial=0.0)) or 1.0
+
+    @property
+    def shares(self) -> Float64[ndarray, "row column"]:
+        return np.sqrt((self.shown / self.peak).clip(0, 1))
+
+
+def save_head(
+    weights: Any,
+    labels: Sequence[str] | None,
+    path: str | os.PathLike[str],
+    *,
+    title: str,
+    subtitle: str = "",
+    row_labels: Sequence[str] | None = None,
+    note: str = "",
+) -> None:
+    """Draw one map `Float[q k]`, an array or a tensor, NaN where a row does not see a key; .png, .svg or .pdf.
+
+    `labels` name the keys, and the rows too where there are as many and `row_labels` is None; None counts from 0.
+    `note` says what a cell is where it is no single weight (`PooledMaps.because`). Maps over 1,040 a side are pooled.
+    Errors: FileAccessError; ShapeError for anything but a map, or labels of another number than its rows or keys.
+    """
+    kind_of(path)
+    checked = _checked(weights)
+    if row_labels is None and checked.shape[0] == checked.shape[1]:
+        row_labels = labels
+    _check_labels("labels", labels, checked.shape[1], "keys")
+    _check_labels("row_labels", row_labels, checked.shape[0], "rows")
+    plot = _Plot.of(checked, row_labels, labels, note, MARGIN + 30 + 22 * bool(subtitle))
+    width = max(plot.left + plot.width + BAR_ROOM, MARGIN + NEEDED_WIDTH) + MARGIN
+    sheet = Sheet(width, plot.bottom + LINE * (len(plot.notes) + plot.bare) + MARGIN - 12)
+    room = sheet.width - 2 * MARGIN
+    sheet.text(MARGIN, MARGIN + 14, title, TITLE, width=room, weight="bold")
+    sheet.text(MARGIN, MARGIN + 37, subtitle, BODY, width=room, colour=FADED)
+    sheet.picture(plot.left, plot.top, plot.width, plot.height, inked(plot.shares))
+    sheet.box(plot.left - 0.5, plot.top - 0.5, plot.width + 1, plot.height + 1, edge=HAIRLINE)
+    _draw_axes(sheet, plot)
+    _draw_numbers(sheet, plot)
+    _draw_bar(sheet, plot, plot.left + plot.width + 28)
+    _draw_notes(sheet, plot)
+    sheet.save(path)
+
+
+def block_means(weights: Float64[ndarray, "q k"], block: int) -> Float64[ndarray, "row column"]:
+    """Means of the visible cells of each `block` x `block` (the last ones smaller); NaN where none is visible."""
+    if block == 1:
+        return weights
+    seen = ~np.isnan(weights)
+    totals, counts = np.where(seen, weights, 0.0), seen.astype(np.float64)
+    for axis, size in enumerate(weights.shape):
+        totals, counts = (np.add.reduceat(part, np.arange(0, size, block), axis=axis) for part in (totals, counts))
+    return np.where(counts > 0, totals / np.maximum(counts, 1), np.nan)
+
+
+def _checked(weights: Any) -> Float64[ndarray, "q k"]:
+    array = np.asarray(weights, dtype=np.float64)
+    if array.ndim != 2 or not array.size:
+        raise ShapeError(f"weights has the shape {array.shape}: give one head's map, rows x keys, at least one cell.")
+    return array
+
+
+def _check_labels(name: str, labels: Sequence[str] | None, count: int, what: str) -> None:
+    if labels is not None and len(labels) != count:
+        raise ShapeError(f"{name} has {len(labels)} words, but the map has {count} {what}: give one for each, or None.")
+
+
+def _draw_axes(sheet: Sheet, plot: _Plot) -> None:
+    """Labels at the middle of their cells; ticks where not every cell has one."""
+    ticks = []
+    for at, word in zip(plot.rows.at, plot.rows.words, strict=True):
+        y = plot.top + (at + 0.5) * plot.cell
+        sheet.text(plot.left - 10, y + 4, word, SMALL, mono=True, align="right")
+        ticks.append(((plot.left - 6, y), (plot.left - 2, y)))
+    for at, word in zip(plot.keys.at, plot.keys.words, strict=True):
+        x = plot.left + (at + 0.5) * plot.cell
+        sheet.text(x + 4, plot.top - 10, word, SMALL, mono=True, turned=True)
+        ticks.append(((x, plot.top - 6), (x, plot.top - 2)))
+    if plot.cell < LABEL_PITCH:
+        sheet.lines(ticks, colour=FADED)
+    sheet.text(plot.left - 10, plot.top - 10, CORNER, SMALL, colour=FADED, align="right")
+
+
+def _draw_numbers(sheet: Sheet, plot: _Plot) -> None:
+    """Each weight in its cell, where there is room."""
+    if plot.cell < NUMBERED:
+        return
+    shares = plot.shares
+    for row, column in zip(*np.nonzero(np.nan_to_num(plot.shown) >= LEAST_NUMBER), strict=True):
+        x, y = plot.left + (column + 0.5) * plot.cell, plot.top + (row + 0.5) * plot.cell + 4
+        colour = PAPER if shares[row, column] >= DARK else INK
+        said = f"{plot.shown[row, column]:.2f}".removeprefix("0")
+        sheet.text(x, y, said, SMALL, mono=True, colour=colour, align="center")
+
+
+def _draw_bar(sheet: Sheet, plot: _Plot, x: int) -> None:
+    """The scale: full ink on top, and the weight at each tick."""
+    height, peak = plot.bar_height, plot.peak
+    sheet.picture(x, plot.top, BAR, height, inked(np.linspace(1, 0, height)[:, None]))
+    marks = [(height, f"{peak:.2g}"), (0.0, "0")]
+    for tick in TICKS:
+        at = height * float(np.sqrt(tick / peak))
+        if tick < peak and all(abs(at - other) >= TICK_PITCH for other, _ in marks):
+            marks.append((at, f"{tick:g}"))
+    for at, said in marks:
+        y = plot.top + height - at
+        sheet.text(x + BAR + 9, y + 4, said, SMALL)
+        sheet.lines([((x + BAR + 1, y), (x + BAR + 5, y))], FADED)
+    sheet.text(x, plot.top - 10, "weight", SMALL, colour=FADED)
+
+
+def _draw_notes(sheet: Sheet, plot: _Plot) -> None:
+    y, room = plot.bottom, sheet.width - 2 * MARGIN
+    if plot.bare:
+        sheet.box(MARGIN + 0.5, y - 9.5, 10, 10, fill=PAPER, edge=HAIRLINE)
+        sheet.text(MARGIN + 19, y, BARE, SMALL, colour=FADED, width=room)
+        y += LINE
+    for line in plot.notes:
+        sheet.text(MARGIN, y, line, SMALL, colour=FADED, width=room)
+        y += LINE

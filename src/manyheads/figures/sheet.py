@@ -1,0 +1,162 @@
+"""A sheet of paper to draw on, in pixels from the top left, and its way to a file.
+
+Everything is placed by hand on one pair of axes: a thousand small maps cost a thousand pictures, not a thousand axes,
+and every edge falls on a whole pixel. Plain matplotlib on its Agg canvas; pyplot, its figures and its settings are
+not touched, save for a moment while a file is written. Files come out whole or not at all, and the same for the same
+input.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any, Literal
+
+import matplotlib
+from jaxtyping import UInt8
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.collections import LineCollection
+from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
+from matplotlib.patches import Rectangle
+from matplotlib.text import Text
+from numpy import ndarray
+
+from manyheads.errors import FileAccessError
+from manyheads.figures.lettering import Pixels, drawable, families, fitted, text_width
+from manyheads.figures.style import HAIRLINE, INK, PAPER
+
+Point = tuple[Pixels, Pixels]
+
+KINDS = (".png", ".svg", ".pdf")
+DPI = 100
+POINT = 72 / DPI  # points to a pixel: matplotlib's unit for letters and lines
+SETTINGS: dict[
+    Any, Any
+] = {  # in SVG, letters stay letters (found, copied, read aloud); in PDF, fonts are embedded as outlines
+    "svg.fonttype": "none",
+    "svg.hashsalt": "manyheads",
+    "pdf.fonttype": 42,
+    "image.composite_image": False,
+    "path.simplify": False,
+    "savefig.bbox": "standard",
+    "text.hinting": "no_hinting",  # hinted letters stand at whole pixels: lines would be up to 6 % wider than measured
+}
+METADATA: dict[str, dict[str, Any]] = {
+    ".png": {"Software": "manyheads"},
+    ".svg": {"Creator": "manyheads", "Date": None},
+    ".pdf": {"Creator": "manyheads", "Producer": None, "CreationDate": None},
+}
+_saving = threading.Lock()  # matplotlib's settings are one for all threads
+
+
+class Sheet:
+    """Paper of `width` x `height` pixels. Coordinates are pixels from the top left, y down."""
+
+    def __init__(self, width: Pixels, height: Pixels) -> None:
+        self.width, self.height = round(width), round(height)
+        size = (self.width / DPI, self.height / DPI)
+        self.figure = Figure(figsize=size, dpi=DPI, facecolor=PAPER, edgecolor="none", layout="none")
+        FigureCanvasAgg(self.figure)
+        self.axes = self.figure.add_axes((0, 0, 1, 1))
+        self.axes.set_axis_off()
+        self.axes.set(xlim=(0, self.width), ylim=(self.height, 0), autoscale_on=False)
+
+    def text(
+        self,
+        x: Pixels,
+        y: Pixels,
+        text: str,
+        size: Pixels,
+        *,
+        width: Pixels | None = None,
+        mono: bool = False,
+        weight: str = "normal",
+        colour: str = INK,
+        align: Literal["left", "center", "right"] = "left",
+        turned: bool = False,
+    ) -> float:
+        """Write `text` with its baseline at y, cut to `width`; how wide it came out. `turned`: upwards from (x, y)."""
+        shown = drawable(text) if width is None else fitted(text, width, size, mono, weight)
+        if not shown:
+            return 0.0
+        artist = Text(
+            x,
+            y,
+            shown,
+            color=colour,
+            fontsize=size * POINT,
+            fontfamily=list(families(mono)),
+            fontweight=weight,
+            horizontalalignment=align,
+            verticalalignment="baseline",
+            rotation=90 if turned else 0,
+            rotation_mode="anchor",
+            parse_math=False,
+            usetex=False,
+        )
+        self.axes.add_artist(artist)
+        return text_width(shown, size, mono, weight)
+
+    def picture(
+        self, x: Pixels, y: Pixels, width: Pixels, height: Pixels, rgba: UInt8[ndarray, "row column rgba"]
+    ) -> None:
+        """An array of colours, each as a sharp rectangle; nothing is smoothed in between."""
+        image = AxesImage(self.axes, interpolation="none", origin="upper", extent=(x, x + width, y + height, y))
+        image.set_data(rgba)
+        image.set_zorder(1)
+        self.axes.add_image(image)
+
+    def box(
+        self,
+        x: Pixels,
+        y: Pixels,
+        width: Pixels,
+        height: Pixels,
+        *,
+        fill: str = "none",
+        edge: str = "none",
+        line: Pixels = 1.0,
+    ) -> None:
+        """A rectangle; its line runs half inside and half outside."""
+        patch = Rectangle((x, y), width, height, facecolor=fill, edgecolor=edge, linewidth=line * POINT, zorder=2)
+        patch.set(joinstyle="miter", snap=False)  # snapping would move frames off the pictures' edges
+        self.axes.add_artist(patch)
+
+    def lines(self, ends: list[tuple[Point, Point]], colour: str = HAIRLINE) -> None:
+        """Hairlines between pairs of points."""
+        self.axes.add_artist(LineCollection(ends, colors=colour, linewidths=POINT, zorder=2))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the file that the path's ending asks for, whole or not at all. Errors: FileAccessError."""
+        target = Path(path)
+        kind = kind_of(target)
+        try:
+            handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=".manyheads-", suffix=kind)
+            os.close(handle)
+            try:
+                self._write(temporary, kind)
+                os.chmod(temporary, 0o644)
+                os.replace(temporary, target)
+            finally:
+                Path(temporary).unlink(missing_ok=True)
+        except OSError as error:
+            raise FileAccessError(
+                f"cannot write {target}: {error.strerror or error}. Choose a folder that you may write to."
+            ) from error
+
+    def _write(self, path: str, kind: str) -> None:
+        with _saving, matplotlib.rc_context(SETTINGS):
+            self.figure.savefig(
+                path, format=kind[1:], dpi=DPI, facecolor=PAPER, transparent=False, metadata=METADATA[kind]
+            )
+
+
+def kind_of(path: str | os.PathLike[str]) -> str:
+    """The path's ending, if it is one that can be written. Raises FileAccessError: call it before the work."""
+    kind = Path(path).suffix.lower()
+    if kind not in KINDS:
+        raise FileAccessError(f"cannot tell what kind of figure {Path(path).name!r} is: end it in {', '.join(KINDS)}.")
+    return kind

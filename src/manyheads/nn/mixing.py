@@ -1,0 +1,154 @@
+"""Which way a layer's attention is computed, and why: the fastest that gives exactly what was asked.
+
+`attend` returns each row's log-sum-exp, and torch's kernels give no gradient of that. A layer in training needs
+gradients and no lse, so it goes another way: `mix` hands the call to torch's `scaled_dot_product_attention` wherever
+its meaning fits (told `is_causal` and `enable_gqa` where they do), packs one query into its group where it is a decoded
+token, and computes softcap and sinks, which no kernel has, on the plain map. Nothing here looks at a tensor's numbers,
+so all of it compiles into one graph. Every way returns `because`.
+Oracle: reference.attend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from manyheads.nn.attention import attend
+from manyheads.nn.decode import decode_one
+from manyheads.nn.rules import Rule
+from manyheads.nn.views import View
+
+DENSE_CELLS = 1 << 26  # a mask of more cells (64 MB of booleans) is not formed where tiles can serve
+
+
+@dataclass(frozen=True, eq=False)
+class Mixed:
+    """`out` per head, before W^O; `because`: which way, and why."""
+
+    out: Float[Tensor, "b h q f"]
+    because: str
+
+
+def mix(
+    q: Float[Tensor, "b h q d"],
+    k: Float[Tensor, "b g k d"],
+    v: Float[Tensor, "b g k f"],
+    view: View,
+    rule: Rule,
+    *,
+    dropout: float = 0.0,
+) -> Mixed:
+    """Attention without its lse, with gradients. `dropout` falls on the weights. Rows that see nothing give 0.
+
+    Query head i reads key/value head `i // (h / g)`. Empty axes give empty or zero results.
+    Cost: O(q * f) memory where a fused kernel serves, O(h * q * k) on the plain map. Oracle: reference.attend.
+    """
+    if 0 in q.shape or 0 in k.shape or 0 in v.shape:
+        return Mixed(q.new_zeros(*q.shape[:3], v.shape[-1]), "nothing to do: an axis is empty")
+    tracked = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
+    special = "softcap" if rule.softcap is not None else "sinks" if rule.sinks is not None else ""
+    large = view.by_position and view.num_queries * view.num_keys > DENSE_CELLS
+    if (special or large) and not (tracked or dropout or torch.compiler.is_compiling()):
+        got = _attend(q, k, v, view, rule)
+        return Mixed(got.out, f"attend, since {special or 'the mask is too large to form'}: {got.because}")
+    if special:
+        weights = dense_weights(q, k, view, rule)
+        return Mixed(weigh(weights, v, dropout), f"the plain map: no fused kernel with gradients knows {special}")
+    view, keys = view.last_keys()
+    bias = None if rule.bias is None else rule.bias[..., keys]
+    return _fused(q, k[:, :, keys], v[:, :, keys], view, Rule(rule.scale, bias=bias), dropout)
+
+
+def _attend(q: Tensor, k: Tensor, v: Tensor, view: View, rule: Rule):
+    mask = view.mask(len(q), q.device)
+    sinks = None if rule.sinks is None else rule.sinks.detach()
+    return attend(q, k, v, mask=mask, scale=rule.scale, softcap=rule.softcap, sinks=sinks, bias=rule.bias)
+
+
+def _fused(q: Tensor, k: Tensor, v: Tensor, view: View, rule: Rule, dropout: float) -> Mixed:
+    mask = _one_mask(view, rule, q)
+    shares = q.shape[1] != k.shape[1]
+    if q.shape[2] == 1 and not dropout:
+        return Mixed(*decode_one(q, k, v, rule.scale, mask))
+    width = v.shape[-1]
+    wide = max(q.shape[-1], width)
+    if q.shape[-1] != width and not dropout:  # else torch's CPU kernel refuses, and the n x n map is formed
+        q, k, v = (x if x.shape[-1] == wide else F.pad(x, (0, wide - x.shape[-1])) for x in (q, k, v))
+    out = F.scaled_dot_product_attention(
+        q, k, v, mask, dropout, view.triangle and mask is None, scale=rule.scale, enable_gqa=shares
+    )
+    told = "is_causal" if view.triangle and mask is None else "no mask" if mask is None else f"a {mask.dtype} mask"
+    return Mixed(out[..., :width], f"scaled_dot_product_attention with {told}{', enable_gqa' if shares else ''}")
+
+
+def _one_mask(view: View, rule: Rule, q: Tensor) -> Tensor | None:
+    """Booleans where only visibility counts, floats where something is added; None where neither."""
+    if rule.bias is None:
+        return None if view.triangle else view.dense(q.device)
+    seen, bias = view.dense(q.device), rule.bias
+    if q.dtype == torch.float64 or bias.dtype == torch.float64:
+        bias = bias.to(q.dtype)
+    return bias if seen is None else torch.where(seen, bias, -torch.inf)
+
+
+def dense_weights(
+    q: Float[Tensor, "b h q d"], k: Float[Tensor, "b g k d"], view: View, rule: Rule, heads: Sequence[int] | None = None
+) -> Float[Tensor, "b n q k"]:
+    """The map of some heads (all, if None), and of no other: float32 at the least, with gradients.
+
+    Rows that see nothing are 0; where a sink takes its share, rows sum to less than 1. Cost: O(n * q * k) memory.
+    """
+    compute = torch.promote_types(q.dtype, torch.float32)
+    serves = q.shape[1] // max(k.shape[1], 1)
+    if heads is not None:
+        chosen = list(heads)
+        q, k, serves = q[:, chosen], k[:, [head // serves for head in chosen]], 1
+        rule = _of_heads(rule, chosen)
+    num_texts, num_heads, num_rows, dim = q.shape
+    packed = (q.to(compute) * rule.scale).reshape(num_texts, num_heads // serves, serves * num_rows, dim)
+    scores = (packed @ k.to(compute).transpose(2, 3)).reshape(num_texts, num_heads, num_rows, k.shape[2])
+    if rule.softcap is not None:
+        scores = rule.softcap * (scores / rule.softcap).tanh()
+    if rule.bias is not None:
+        scores = scores + rule.bias.to(compute)
+    if (seen := view.dense(q.device)) is not None:
+        chosen_seen = seen[:, list(heads)] if heads is not None and seen.shape[1] > 1 else seen
+        scores = scores.masked_fill(~chosen_seen, -torch.inf)
+    return _softmax(scores, rule.sinks)
+
+
+def _of_heads(rule: Rule, heads: list[int]) -> Rule:
+    bias = rule.bias if rule.bias is None or rule.bias.shape[1] == 1 else rule.bias[:, heads]
+    return Rule(rule.scale, rule.softcap, None if rule.sinks is None else rule.sinks[heads], bias)
+
+
+def _softmax(scores: Tensor, sinks: Tensor | None) -> Tensor:
+    if not scores.shape[-1]:
+        return scores
+    if sinks is None and not scores.requires_grad:  # torch's own softmax, but a row of -inf gives 0 and not NaN
+        return torch.softmax(scores, -1).nan_to_num(nan=0.0) if _may_be_empty(scores) else torch.softmax(scores, -1)
+    top = scores.detach().amax(-1, keepdim=True)
+    sink = None if sinks is None else sinks.to(scores.dtype)[:, None, None]
+    if sink is not None:
+        top = torch.maximum(top, sink.detach())
+    raised = (scores - torch.where(top == -torch.inf, 0, top)).exp()
+    total = raised.sum(-1, keepdim=True)
+    if sink is not None:
+        total = total + (sink - torch.where(top == -torch.inf, 0, top)).exp()
+    return raised / torch.where(total > 0, total, 1)
+
+
+def weigh(
+    weights: Float[Tensor, "b h q k"], v: Float[Tensor, "b g k f"], dropout: float = 0.0
+) -> Float[Tensor, "b h q f"]:
+    """`weights @ v`, each key/value head read once for all the query heads it serves; in v's dtype."""
+    weights = F.dropout(weights, dropout) if dropout else weights
+    num_texts, num_heads, num_rows, num_keys = weights.shape
+    groups = v.shape[1]
+    packed = weights.to(v.dtype).reshape(num_texts, groups, num_heads // max(groups, 1) * num_rows, num_keys)
+    return (packed @ v).reshape(num_texts, num_heads, num_rows, v.shape[-1])

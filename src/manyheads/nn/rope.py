@@ -1,0 +1,238 @@
+"""Rotary positions (RoPE): q and k are turned by an angle that grows with position, so that q.k knows their distance.
+
+A `Rope` says which rotation: plain, partial (only the first `dims` numbers of a head turn), and three ways to stretch
+a trained model to longer texts: linear, Llama 3, YaRN. The angles of all positions are tabled once, in float32 whatever
+the layer's dtype (half precision cannot tell position 4,000 from 4,001), and a position past the table is an error.
+
+Source: Su et al. 2021 (RoPE); Chen et al. 2023 (linear); Llama 3 2024, as in Meta's code; Peng et al. 2023 (YaRN),
+sections 3.2-3.4. Oracle: transformers' own functions, and a plain complex rotation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from manyheads.errors import ShapeError
+
+MAX_POSITIONS = 4096  # of a table nobody sized: 2 MB for heads of 128
+
+
+@dataclass(frozen=True)
+class Linear:
+    """Positions divided by `factor`."""
+
+    factor: float
+
+
+@dataclass(frozen=True)
+class Llama3:
+    """Slow turns are divided by `factor`, fast ones kept, those between blended. `original`: positions trained on."""
+
+    factor: float
+    original: int
+    low: float = 1.0
+    high: float = 4.0
+
+
+@dataclass(frozen=True)
+class Yarn:
+    """Like Llama3 with a linear ramp over the dimensions, and q and k a little longer, which sharpens the softmax.
+
+    `sharpen` multiplies cos and sin; None is YaRN's `0.1 ln(factor) + 1`. `truncate` rounds the ramp's ends to whole
+    dimensions, as the paper's code does and gpt-oss does not.
+    """
+
+    factor: float
+    original: int
+    fast: float = 32.0
+    slow: float = 1.0
+    sharpen: float | None = None
+    truncate: bool = True
+
+
+Scaling = Linear | Llama3 | Yarn
+
+
+@dataclass(frozen=True)
+class Rope:
+    """A rotation. `dims`: how many numbers of a head turn (all, if None); `interleaved`: pairs (0, 1), (2, 3), ...
+
+    else (0, d/2), (1, d/2 + 1), ..., as in transformers. `max_positions` sizes the table.
+    """
+
+    base: float = 10_000.0
+    dims: int | None = None
+    max_positions: int = MAX_POSITIONS
+    scaling: Scaling | None = None
+    interleaved: bool = False
+
+    def frequencies(self, dims: int) -> Float[Tensor, "half"]:
+        """The angle, in radians, by which each pair turns from one position to the next. float32, as models have it."""
+        plain = 1.0 / (self.base ** (torch.arange(0, dims, 2, dtype=torch.float32) / dims))
+        return plain if self.scaling is None else _SCALED[type(self.scaling)](plain, self, dims)
+
+    @property
+    def sharpen(self) -> float:
+        """What cos and sin are multiplied with: 1, except under YaRN."""
+        if not isinstance(self.scaling, Yarn):
+            return 1.0
+        return self.scaling.sharpen if self.scaling.sharpen is not None else yarn_sharpen(self.scaling.factor)
+
+    @staticmethod
+    def from_parameters(
+        parameters: Mapping[str, Any], *, max_positions: int, head_dim: int, interleaved: bool = False
+    ) -> Rope:
+        """From transformers' `rope_parameters`. Errors: ShapeError for a kind that is not one of ours, by name."""
+        kind = parameters.get("rope_type", parameters.get("type", "default"))
+        if kind not in _READERS:
+            raise ShapeError(f"rope_type={kind!r} is not a rotation of ours. Use one of {', '.join(_READERS)}.")
+        dims = int(head_dim * parameters.get("partial_rotary_factor", 1.0))
+        base = float(parameters.get("rope_theta", 10_000.0))
+        scaling = _READERS[kind](parameters, max_positions)
+        return Rope(base, None if dims == head_dim else dims, max_positions, scaling, interleaved)
+
+
+def yarn_sharpen(factor: float, strength: float = 1.0) -> float:
+    return 1.0 if factor <= 1 else 0.1 * strength * math.log(factor) + 1.0
+
+
+def _linear(plain: Tensor, rope: Rope, dims: int) -> Tensor:
+    assert isinstance(rope.scaling, Linear)
+    return plain / rope.scaling.factor
+
+
+def _llama3(plain: Tensor, rope: Rope, dims: int) -> Tensor:
+    scaling = rope.scaling
+    assert isinstance(scaling, Llama3)
+    wavelength = 2 * math.pi / plain
+    longest, shortest = scaling.original / scaling.low, scaling.original / scaling.high
+    keep = (scaling.original / wavelength - scaling.low) / (scaling.high - scaling.low)
+    blended = (1 - keep) * plain / scaling.factor + keep * plain
+    slow = torch.where(wavelength > longest, plain / scaling.factor, plain)
+    return torch.where((wavelength >= shortest) & (wavelength <= longest), blended, slow)
+
+
+def _yarn(plain: Tensor, rope: Rope, dims: int) -> Tensor:
+    scaling = rope.scaling
+    assert isinstance(scaling, Yarn)
+
+    def dimension(turns: float) -> float:  # the pair that makes so many full turns over the positions trained on
+        return dims * math.log(scaling.original / (turns * 2 * math.pi)) / (2 * math.log(rope.base))
+
+    low, high = dimension(scaling.fast), dimension(scaling.slow)
+    if scaling.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, dims - 1)
+    width = (high - low) or 0.001
+    stretched = ((torch.arange(dims // 2, dtype=torch.float32) - low) / width).clamp(0, 1)
+    return plain * (1 - stretched) + plain / scaling.factor * stretched
+
+
+_SCALED: dict[type, Callable[[Tensor, Rope, int], Tensor]] = {Linear: _linear, Llama3: _llama3, Yarn: _yarn}
+
+
+def _read_yarn(parameters: Mapping[str, Any], max_positions: int) -> Yarn:
+    factor = parameters["factor"]
+    sharpen = parameters.get("attention_factor")
+    mscale, mscale_all = parameters.get("mscale"), parameters.get("mscale_all_dim")
+    if sharpen is None and mscale and mscale_all:
+        sharpen = yarn_sharpen(factor, mscale) / yarn_sharpen(factor, mscale_all)
+    return Yarn(
+        factor,
+        parameters.get("original_max_position_embeddings") or max_positions,
+        parameters.get("beta_fast") or 32.0,
+        parameters.get("beta_slow") or 1.0,
+        sharpen,
+        parameters.get("truncate", True),
+    )
+
+
+def _read_llama3(parameters: Mapping[str, Any], max_positions: int) -> Llama3:
+    original = parameters["original_max_position_embeddings"]
+    return Llama3(parameters["factor"], original, parameters["low_freq_factor"], parameters["high_freq_factor"])
+
+
+_READERS: dict[str, Callable[[Mapping[str, Any], int], Scaling | None]] = {
+    "default": lambda parameters, _: None,
+    "linear": lambda parameters, _: Linear(parameters["factor"]),
+    "llama3": _read_llama3,
+    "yarn": _read_yarn,
+}
+
+
+class RotaryTable(nn.Module):
+    """cos and sin of every position, `[max_positions, dims / 2]`. No parameters, nothing in the state dict."""
+
+    cos: Tensor
+    sin: Tensor
+
+    def __init__(self, rope: Rope, head_dim: int, device: torch.device | str | None = None) -> None:
+        super().__init__()
+        self.rope, self.dims = rope, head_dim if rope.dims is None else rope.dims
+        if self.dims % 2 or not 0 < self.dims <= head_dim:
+            raise ShapeError(
+                f"rope turns pairs of numbers, but {self.dims} of each head's {head_dim} were asked for: give Rope(dims=) an even number up to {head_dim - head_dim % 2}."
+            )
+        angles = torch.arange(rope.max_positions, dtype=torch.float32)[:, None] * rope.frequencies(self.dims)
+        for name, table in {"cos": angles.cos(), "sin": angles.sin()}.items():
+            self.register_buffer(name, (table * rope.sharpen).to(device), persistent=False)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> RotaryTable:
+        """Follow the layer to another device, never to another dtype: `layer.half()` must not blur positions."""
+        before = {name: table for name, table in self.named_buffers(recurse=False)}
+        super()._apply(fn, recurse)
+        for name, table in before.items():
+            moved = getattr(self, name)
+            if moved.dtype != table.dtype:
+                setattr(self, name, table.to(moved.device))
+        return self
+
+    def at(
+        self, first: int, length: int, positions: Int[Tensor, "#b q"] | None
+    ) -> tuple[Float[Tensor, "#b 1 q half"], Float[Tensor, "#b 1 q half"]]:
+        """cos and sin of `length` positions from `first` on, or of the positions given."""
+        if positions is None:
+            self._check(first, first + length - 1)
+            rows = slice(first, first + length)
+            return self.cos[rows][None, None], self.sin[rows][None, None]
+        if positions.numel() and not torch.compiler.is_compiling():  # a look at numbers would break the graph
+            self._check(int(positions.min()), int(positions.max()))
+        return self.cos[positions][:, None], self.sin[positions][:, None]
+
+    def _check(self, first: int, last: int) -> None:
+        if first < 0 or last >= self.rope.max_positions:
+            raise ShapeError(
+                f"positions {first} to {last} were asked for, but the rotary table holds 0 to {self.rope.max_positions - 1}: "
+                f"build the layer with Rope(max_positions={last + 1}) or more."
+            )
+
+    def forward(self, x: Float[Tensor, "b h q d"], cos: Tensor, sin: Tensor) -> Float[Tensor, "b h q d"]:
+        return rotate(x, cos, sin, interleaved=self.rope.interleaved)
+
+
+def rotate(
+    x: Float[Tensor, "b h q d"],
+    cos: Float[Tensor, "#b #h #q half"],
+    sin: Float[Tensor, "#b #h #q half"],
+    *,
+    interleaved: bool = False,
+) -> Float[Tensor, "b h q d"]:
+    """Turn the first `2 * half` numbers of each head; the rest stays. Computed in float32 at the least."""
+    half = cos.shape[-1]
+    compute = torch.promote_types(x.dtype, torch.float32)
+    turned, rest = x[..., : 2 * half], x[..., 2 * half :]
+    if interleaved:
+        left, right = turned[..., ::2], turned[..., 1::2]
+    else:
+        left, right = turned[..., :half], turned[..., half:]
+    left, right, cos, sin = left.to(compute), right.to(compute), cos.to(compute), sin.to(compute)
+    pair = (left * cos - right * sin, left * sin + right * cos)
+    out = torch.stack(pair, -1).flatten(-2) if interleaved else torch.cat(pair, -1)
+    return torch.cat([out.to(x.dtype), rest], -1) if rest.shape[-1] else out.to(x.dtype)

@@ -1,0 +1,278 @@
+"""A recording that is still in its file: layers are read when they are asked for.
+
+Opening checks everything that the header says (each tensor there, of a shape that fits its site and its texts) and
+reads the tokens. A layer read once is kept while somebody holds it, and the last `KEPT_LAYERS` after that, so that a
+recording larger than memory can be worked through. Layers that were saved with one mask get one mask again.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from functools import partial
+from types import NoneType
+from typing import Any, overload
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from manyheads.errors import ManyHeadsError, ShapeError
+from manyheads.nn.masks import Mask
+from manyheads.nn.rules import Rule
+from manyheads.recording.layout import (
+    FLOATS,
+    INTEGERS,
+    POSITIONED,
+    TOKEN_COLUMNS,
+    TOKEN_TEXTS,
+    Misfit,
+    check_layer,
+    check_lengths,
+    check_mask,
+    check_tensor,
+    check_tokens,
+    fill_of,
+    layer_name,
+    num_keys_of,
+    real_positions,
+    unpack_cells,
+    unpack_rows,
+)
+from manyheads.recording.records import LayerRecord, Recording
+from manyheads.recording.tensorfile import TensorFile
+from manyheads.recording.tokens import Sinks, Tokens
+from manyheads.spec import Site
+
+__all__ = ["LazyLayers", "read_recording"]
+
+KEPT_LAYERS = 2  # of a stack, though nobody holds them: one, and the one that it is compared with
+
+
+def read_recording(file: TensorFile) -> Recording:
+    """The recording in a file whose format is known. Errors: RecordingError for whatever does not fit."""
+    with _damage_in(file):
+        about = file.json("recording")
+        tokens = [_read_tokens(file, f"tokens.{at}", each) for at, each in enumerate(_take(about, "tokens", list))]
+        masks, stacks = _each(_take(about, "masks", list), int, "masks"), _take(about, "stacks", dict)
+        source, provenance = _Source(file, tokens, masks), file.json("provenance")
+        if not tokens or not isinstance(provenance, dict):
+            raise Misfit("its header does not say what it was made from")
+        described = {stack: [] for stack in stacks}
+        for stack in stacks:
+            for index, layer in enumerate(_take(stacks, stack, list)):
+                described[stack].append(source.describe(layer_name(stack, index), layer))
+    opened = {stack: LazyLayers(len(layers), partial(source.load, layers)) for stack, layers in described.items()}
+    size = sum(source.num_bytes(layer) for layers in described.values() for layer in layers)
+    return _StoredRecording(opened, tokens[0], provenance, size)
+
+
+class LazyLayers(Sequence[LayerRecord]):
+    """The layers of a stack, each made by `load(index)` when it is asked for. Any thread may ask."""
+
+    def __init__(self, count: int, load: Callable[[int], LayerRecord]) -> None:
+        self._count, self._load, self._lock = count, load, threading.Lock()
+        self._alive: weakref.WeakValueDictionary[int, LayerRecord] = weakref.WeakValueDictionary()
+        self._kept: deque[LayerRecord] = deque(maxlen=KEPT_LAYERS)
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> LayerRecord: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[LayerRecord]: ...
+    def __getitem__(self, index: int | slice) -> LayerRecord | Sequence[LayerRecord]:
+        if isinstance(index, slice):
+            chosen = range(self._count)[index]
+            return LazyLayers(len(chosen), lambda at: self[chosen[at]])
+        try:
+            index = range(self._count)[index]
+        except IndexError:
+            raise IndexError(f"layer {index} is not in this stack: it has {self._count} layers, from 0.") from None
+        with self._lock:
+            layer = self._alive.get(index)
+            if layer is None:
+                layer = self._alive[index] = self._load(index)
+            if layer in self._kept:
+                self._kept.remove(layer)
+            self._kept.append(layer)
+            return layer
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class _StoredRecording(Recording):
+    """A recording in a file. Its size is known from the header: asking for it, or printing it, reads nothing."""
+
+    stored_bytes: int = 0
+
+    @property
+    def num_bytes(self) -> int:
+        return self.stored_bytes
+
+
+@dataclass(frozen=True)
+class _Described:
+    """What the header says of a layer."""
+
+    name: str
+    site: Site
+    because: str
+    tokens: Tokens
+    lengths: Int[Tensor, "b"]
+    mask: int
+    bias: int | None
+    scale: float
+    softcap: float | None
+
+
+class _Source:
+    """The file that layers are read from, and what they share: a mask or a bias is one object while it is in use."""
+
+    def __init__(self, file: TensorFile, tokens: Sequence[Tokens], masks: Sequence[int]) -> None:
+        self.file, self.tokens, self.masks = file, tokens, masks
+        self._lock = threading.Lock()
+        self._shared: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
+
+    def describe(self, name: str, about: object) -> _Described:
+        """Read and check all that the header says of a layer. Raises Misfit, ShapeError."""
+        said = _take(about, "site", dict)
+        site = Site(**{each.name: _take(said, each.name, _KINDS[each.type]) for each in fields(Site)})
+        tokens = self.tokens[_number(about, "tokens", len(self.tokens))]
+        lengths = self.file.read(f"{name}.lengths") if f"{name}.lengths" in self.file.entries else tokens.lengths
+        check_lengths(lengths, f"{name}.lengths")
+        mask = _number(about, "mask", len(self.masks))
+        bias = None if _take(about, "bias", int, NoneType) is None else _number(about, "bias", 1 << 30)
+        bias_name = None if bias is None else f"bias.{bias}"
+        check_layer(self.file.entries, name, site, lengths, f"mask.{mask}", bias_name)
+        if self.masks[mask] != (num_keys := num_keys_of(self.file.entries, name, lengths)):
+            raise Misfit(f"mask.{mask} is for {self.masks[mask]!r} keys, but {name} has {num_keys}")
+        scale, softcap = _take(about, "scale", float, int), _take(about, "softcap", float, int, NoneType)
+        softcap = None if softcap is None else float(softcap)
+        return _Described(name, site, _take(about, "because", str), tokens, lengths, mask, bias, float(scale), softcap)
+
+    def load(self, layers: Sequence[_Described], index: int) -> LayerRecord:
+        """Read a layer. Errors: RecordingError, FileAccessError."""
+        layer, file = layers[index], self.file
+        with _damage_in(file):
+            real = real_positions(layer.lengths)
+            q, k, lse = (self._positioned(layer, field, real) for field in ("q", "k", "lse"))
+            v = self._positioned(layer, "v", real) if f"{layer.name}.v" in file.entries else None
+            sinks = file.read(f"{layer.name}.sinks") if f"{layer.name}.sinks" in file.entries else None
+            mask = self._once(f"mask.{layer.mask}", lambda name: self._mask(name, self.masks[layer.mask], real))
+            bias = None if layer.bias is None else self._once(f"bias.{layer.bias}", file.read)
+        rule = Rule(layer.scale, layer.softcap, sinks, bias)
+        return LayerRecord(layer.site, q, k, v, lse, mask, rule, layer.lengths, layer.tokens, layer.because)
+
+    def num_bytes(self, layer: _Described) -> int:
+        """The size of a layer's q, k, v and lse in memory, padding included."""
+        total, padded = 0, real_positions(layer.lengths).numel()
+        for field in POSITIONED:
+            if (entry := self.file.entries.get(f"{layer.name}.{field}")) is not None:
+                packed = len(entry.shape) < _NUM_AXES[field]
+                shape = (padded, *entry.shape[1:]) if packed else entry.shape
+                total += math.prod(shape) * entry.dtype.itemsize
+        return total
+
+    def _positioned(self, layer: _Described, field: str, real: Bool[Tensor, "b n"]) -> Tensor:
+        stored = self.file.read(f"{layer.name}.{field}")
+        return unpack_rows(stored, real, 2, fill_of(field)) if stored.ndim < _NUM_AXES[field] else stored
+
+    def _mask(self, name: str, num_keys: int, real: Bool[Tensor, "b n"]) -> Mask:
+        start, stop = (self.file.read(f"{name}.{field}") for field in ("start", "stop"))
+        start, stop = (unpack_rows(run, real, 1, 0.0) if run.ndim == 1 else run for run in (start, stop))
+        dense = self.file.read(f"{name}.dense") if f"{name}.dense" in self.file.entries else None
+        if dense is not None and dense.ndim == 1:
+            dense = unpack_cells(dense, real)
+        mask = Mask(start.long(), stop.long(), num_keys, dense)
+        check_mask(mask, name)
+        return mask
+
+    def _once(self, name: str, make: Callable[[str], Any]) -> Any:
+        with self._lock:
+            found = self._shared.get(name)
+            if found is None:
+                found = self._shared[name] = make(name)
+            return found
+
+
+def _read_tokens(file: TensorFile, name: str, about: object) -> Tokens:
+    lengths = file.read(f"{name}.lengths")
+    check_lengths(lengths, f"{name}.lengths")
+    real, columns = real_positions(lengths), {}
+    for field in TOKEN_COLUMNS:
+        if f"{name}.{field}" in file.entries:
+            more = (2,) if field == "offsets" else ()
+            shapes = {(int(lengths.sum()), *more), (*real.shape, *more)}
+            check_tensor(file.entries, f"{name}.{field}", shapes, _DTYPES[field])
+            stored = file.read(f"{name}.{field}")
+            packed = stored.ndim == 1 + len(more)
+            columns[field] = unpack_rows(stored, real, 1, fill_of(field)) if packed else stored
+    pieces, texts = (_read_texts(file, f"{name}.{field}") for field in TOKEN_TEXTS)
+    sinks = _take(about, "sinks", dict)
+    found = Sinks(
+        _take(sinks, "first", bool),
+        tuple(_each(_take(sinks, "ids", list), int, "ids")),
+        tuple(_each(_take(sinks, "names", list), str, "names")),
+        _take(sinks, "because", str),
+    )
+    pieces = tuple(tuple(_each(text, str, "pieces")) for text in _each(pieces, list, "pieces"))
+    texts = tuple(_each(texts, str, "texts"))
+    because = _take(about, "rarity_because", str)
+    tokens = Tokens(lengths, pieces=pieces, texts=texts, rarity_because=because, sinks=found, **columns)
+    check_tokens(tokens, name)
+    return tokens
+
+
+def _read_texts(file: TensorFile, name: str) -> list[Any]:
+    """A list that is stored as JSON in a tensor of bytes; empty where there is none."""
+    if name not in file.entries:
+        return []
+    try:
+        found = json.loads(bytes(file.read(name).numpy().data).decode("utf-8", "surrogatepass"))
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, ManyHeadsError):
+            raise
+        raise Misfit(f"{name} is not JSON") from None
+    if not isinstance(found, list):
+        raise Misfit(f"{name} is not a list")
+    return found
+
+
+def _take(about: object, key: str, *kinds: type) -> Any:
+    """What a mapping from JSON holds under `key`, if it is of one of these kinds. (True is no int here.)"""
+    if not isinstance(about, dict) or key not in about or type(about[key]) not in kinds:
+        raise Misfit(f"its header's {key!r} is missing or no {' or '.join(kind.__name__ for kind in kinds)}")
+    return about[key]
+
+
+def _number(about: object, key: str, count: int) -> int:
+    number = _take(about, key, int)
+    if not 0 <= number < count:
+        raise Misfit(f"its header's {key!r} is {number}, but there are {count}")
+    return number
+
+
+def _each(values: list[Any], kind: type, what: str) -> list[Any]:
+    if not all(type(value) is kind for value in values):
+        raise Misfit(f"its {what} are not all {kind.__name__}")
+    return values
+
+
+@contextmanager
+def _damage_in(file: TensorFile) -> Iterator[None]:
+    try:
+        yield
+    except (Misfit, ShapeError) as error:
+        raise file.damaged(str(error).rstrip(".")) from error
+
+
+_KINDS: dict[Any, type] = {"str": str, "int": int, "bool": bool}  # a Site's fields say their kinds as texts
+_NUM_AXES = {"q": 4, "k": 4, "v": 4, "lse": 3}  # of a whole tensor; a packed one has no axis of texts
+_DTYPES = {"ids": INTEGERS, "offsets": INTEGERS, "special": {torch.bool}, "rarity": FLOATS}

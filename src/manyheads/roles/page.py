@@ -1,0 +1,125 @@
+"""Labels for a model from the bundled page, measured once and remembered by the weights' hash.
+
+Labels need more than the sentence somebody types: they rest on a page of prose, a few seconds' work. The answer is
+kept as JSON in the user's cache folder, under everything it hangs on: the weights, the page, the rules' and
+statistics' own source. A cache that cannot be written, or is damaged, is said and costs those seconds again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from dataclasses import asdict, dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from manyheads.corpora.page import page_digest, page_texts
+from manyheads.heads import Head
+from manyheads.recording.tokens import Sinks
+from manyheads.roles.labels import Evidence, HeadRole, label
+from manyheads.roles.rules import NEEDED
+from manyheads.statistics.measuring import Progress, measure
+from manyheads.statistics.table import DEFAULT
+
+SOURCES = ("recording", "statistics", "roles")  # whose code the labels hang on: a change of any measures anew
+ELSEWHERE = ("_name_or_path", "transformers_version")  # of a config: where it lay, not what the model does
+
+
+@dataclass(frozen=True)
+class PageLabels:
+    """A model's labels and default statistics on the bundled page. `because` says whether they were remembered."""
+
+    roles: tuple[HeadRole, ...]
+    values: dict[str, dict[str, float | None]]
+    sinks: Sinks
+    notes: dict[str, str]
+    num_texts: int
+    num_tokens: int
+    because: str
+
+
+def label_page(lm: Any, *, progress: Progress | None = None, remember: bool = True) -> PageLabels:
+    """The labels of a loaded model's heads on the bundled page. Cost: seconds the first time, then milliseconds."""
+    path = cache_folder() / f"page-{_key(lm)}.json"
+    if remember and path.is_file():
+        try:
+            return _read(json.loads(path.read_text(encoding="utf-8")), f"remembered from an earlier run ({path})")
+        except (OSError, ValueError, KeyError, TypeError):
+            pass  # damaged or foreign: measured again below, and written over
+    table = measure(lm, page_texts(), tuple(dict.fromkeys((*NEEDED, *DEFAULT))), progress=progress)
+    columns = {name: table.column(name) for name in DEFAULT}
+    values = {
+        str(head): {name: None if column[i] != column[i] else float(column[i]) for name, column in columns.items()}
+        for i, head in enumerate(table.heads)
+    }
+    found = PageLabels(
+        tuple(label(table)),
+        values,
+        table.sinks,
+        table.notes,
+        table.sums.num_texts,
+        table.sums.num_tokens,
+        "measured now",
+    )
+    return _with_because(found, _remember(found, path)) if remember else found
+
+
+def cache_folder() -> Path:
+    """Where labels are remembered: $MANYHEADS_CACHE, else the user's cache folder."""
+    if chosen := os.environ.get("MANYHEADS_CACHE"):
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "manyheads"
+
+
+def _key(lm: Any) -> str:
+    """Everything the labels hang on."""
+    config = getattr(lm.model, "config", None)
+    shape = config.to_dict() if hasattr(config, "to_dict") else {}
+    shape = {name: value for name, value in shape.items() if name not in ELSEWHERE}
+    words = (
+        type(lm.tokenizer).__name__,
+        len(lm.tokenizer),
+        sorted(lm.tokenizer.get_vocab().items())[:: len(lm.tokenizer) // 997 + 1],
+    )
+    parts = [lm.weights_hash, json.dumps(shape, sort_keys=True, default=str), page_digest(), str(lm.dtype), repr(words)]
+    for package in SOURCES:
+        for file in sorted(files("manyheads").joinpath(package).iterdir(), key=lambda f: f.name):
+            if file.name.endswith(".py"):
+                parts.append(file.read_text(encoding="utf-8"))
+    return hashlib.blake2b("\0".join(parts).encode(), digest_size=12).hexdigest()
+
+
+def _remember(found: PageLabels, path: Path) -> str:
+    """Write the labels, whole or not at all; what came of it, in words."""
+    data = {**asdict(found), "roles": [role.to_dict() for role in found.roles]}
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".json")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as out:
+                json.dump(data, out)
+            os.replace(temporary, path)
+        finally:
+            Path(temporary).unlink(missing_ok=True)
+    except OSError as error:
+        return f"measured now, and not remembered: {path.parent} cannot be written ({error.strerror})"
+    return "measured now, remembered for the next run"
+
+
+def _with_because(found: PageLabels, because: str) -> PageLabels:
+    return PageLabels(**{**{name: getattr(found, name) for name in found.__dataclass_fields__}, "because": because})
+
+
+def _read(data: dict[str, Any], because: str) -> PageLabels:
+    names = tuple(Evidence.__dataclass_fields__)
+    roles = tuple(
+        HeadRole(Head.parse(each["head"]), each["role"], Evidence(**{name: each[name] for name in names}))
+        for each in data["roles"]
+    )
+    sinks = Sinks(
+        data["sinks"]["first"], tuple(data["sinks"]["ids"]), tuple(data["sinks"]["names"]), data["sinks"]["because"]
+    )
+    return PageLabels(roles, data["values"], sinks, data["notes"], data["num_texts"], data["num_tokens"], because)

@@ -1,0 +1,193 @@
+"""Every head's map, small: block means (or maxima) of the exact weights, for pictures of a whole model.
+
+A map of n x n weights is read in `p x p` blocks while its layer's tensors are there; no map and no recording is kept.
+One text gives its own map. Several texts, or the windows of a long one, give the mean over them, block by block: the
+blocks are places relative to each text's length, so what a head does by position stays sharp and what it does by
+content blurs. `because` says which it was.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float32, Float64
+from numpy import ndarray
+
+from manyheads.errors import ShapeError, StatisticError
+from manyheads.heads import Head
+from manyheads.models.calls import Aligner, AttentionCall
+from manyheads.models.recorder import watch
+from manyheads.models.sites import run
+from manyheads.models.texts import Piece, Reading, batches, model_inputs, read_texts, tokens_of
+from manyheads.recording.passes import Pass, prepare
+from manyheads.recording.requests import Pooled
+from manyheads.recording.tokens import Tokens
+from manyheads.spec import Site
+from manyheads.statistics.measuring import Progress
+
+POOLINGS = ("mean", "max")
+
+
+@dataclass(frozen=True, eq=False)
+class PooledMaps:
+    """A small map a head, in the model's order. NaN is absent: nothing is visible there, which is not a weight of 0.
+
+    `num_tokens` counts what was read (the overlap of windows twice). `tokens` are the words of the text where it was a
+    single one; where they are as many as the map has blocks, each block is one weight. `because` says what a cell is.
+    """
+
+    sites: tuple[Site, ...]
+    heads: tuple[Head, ...]
+    maps: Float32[ndarray, "head p p"]
+    num_tokens: int
+    tokens: tuple[str, ...]
+    because: str
+
+    @property
+    def exact(self) -> bool:
+        """Whether each cell is one weight of one text."""
+        return len(self.tokens) == self.maps.shape[-1]
+
+    def __getitem__(self, head: str | Head) -> Float32[ndarray, "p p"]:
+        """One head's map. Errors: HeadError for what names no head, StatisticError for one that is not there."""
+        wanted = Head.parse(head) if isinstance(head, str) else head
+        if wanted not in self._index:
+            raise StatisticError(
+                f"there is no head {wanted} in these maps: they hold {self.heads[0]} to {self.heads[-1]}."
+            )
+        return self.maps[self._index[wanted]]
+
+    @cached_property
+    def _index(self) -> dict[Head, int]:
+        return {head: index for index, head in enumerate(self.heads)}
+
+
+def pooled_maps(
+    lm: Any,
+    texts: str | Sequence[str],
+    *,
+    size: int = 32,
+    how: str = "mean",
+    long: str = "windows",
+    progress: Progress | None = None,
+) -> PooledMaps:
+    """The maps of every head of a loaded model, in at most `size` x `size` blocks.
+
+    `how` is "mean" (of the visible cells of a block; over texts, the mean of that) or "max" (the largest weight, in all
+    texts). A text read in windows counts by its full-length windows; several texts share the blocks of the shortest.
+    `long` as in `record`.
+
+    Cost: one forward pass and one pass over the maps' tiles; O(tile + heads * size^2) memory besides the model's.
+    Errors: TextError, ShapeError, StatisticError, ModelError, GuardError.
+    """
+    if how not in POOLINGS:
+        raise StatisticError(f"{how=} is not a way to pool: use one of {', '.join(POOLINGS)}.")
+    if size < 1:
+        raise ShapeError(f"{size=}: a map has at least one block a side.")
+    reading = read_texts(lm, texts, long)
+    pieces = full_length(reading.pieces)
+    chosen = Reading(pieces, reading.because)
+    blocks = min(size, *(len(piece.ids) for piece in pieces))
+    gathering, done = _Gathering(Pooled(blocks, how)), 0
+    for group in batches(chosen):
+        tokens = tokens_of(chosen, group, None, "")
+        gathering.begin(tokens)
+        watch(lm.model, lm.name, lambda t=tokens: run(lm.model, lm.name, model_inputs(lm, t)), gathering.observe)
+        done += int(tokens.lengths.sum())
+        if progress is not None:
+            progress(done, chosen.num_tokens)
+    sites, maps = gathering.finished()
+    heads = tuple(head for site in sites for head in site.heads)
+    because = _because(reading.pieces, pieces, blocks, how)
+    if len(pieces) == len(reading.pieces) and reading.because:  # cut texts; windows are in the sentence already
+        because = f"{because}; {reading.because}" if long == "truncate" else because
+    return PooledMaps(sites, heads, maps, chosen.num_tokens, _words(chosen), because)
+
+
+def full_length(pieces: Sequence[Piece]) -> tuple[Piece, ...]:
+    """Every text that was read in one, and the full-length windows of those that were not."""
+    longest: dict[int, int] = {}
+    for piece in pieces:
+        longest[piece.source] = max(longest.get(piece.source, 0), len(piece.ids))
+    return tuple(piece for piece in pieces if len(piece.ids) == longest[piece.source])
+
+
+@dataclass(eq=False)
+class _Gathering:
+    """Sums (or maxima) of the texts' maps, and of how many a block is made; a few numbers a head."""
+
+    request: Pooled
+    totals: dict[str, tuple[Site, Float64[ndarray, "h p p"], Float64[ndarray, "h p p"]]] = field(default_factory=dict)
+    seen: set[str] = field(default_factory=set)
+    plan: Pass | None = None
+    aligner: Aligner | None = None
+
+    def begin(self, tokens: Tokens) -> None:
+        """Turn to the next batch."""
+        self.plan = prepare(tokens, [self.request])
+        self.aligner = Aligner(torch.zeros_like(tokens.lengths), tokens.lengths)
+        self.seen = set()
+
+    def observe(self, call: AttentionCall) -> None:
+        """Pool one layer's maps and drop its tensors. Cross-attention, whose rows and keys differ, is left out."""
+        assert self.plan is not None and self.aligner is not None
+        if call.q.shape[2] != call.k.shape[2]:
+            return
+        module = call.site.module
+        if module in self.seen:
+            raise StatisticError(f"{module} attended twice in one call: its maps cannot be told apart.")
+        self.seen.add(module)
+        maps = self.plan.run(self.aligner.layer(call))[self.request].double().cpu().numpy()
+        shown = ~np.isnan(maps)
+        count = shown.sum(0).astype(np.float64)
+        total = np.where(shown, maps, 0).sum(0) if self.request.how == "mean" else np.where(shown, maps, 0).max(0)
+        if module in self.totals:
+            _, before, times = self.totals[module]
+            total = before + total if self.request.how == "mean" else np.maximum(before, total)
+            count = times + count
+        self.totals[module] = (call.site, total, count)
+
+    def finished(self) -> tuple[tuple[Site, ...], Float32[ndarray, "head p p"]]:
+        if not self.totals:
+            raise StatisticError("no layer of this model attends from a text to itself: there is no map to show.")
+        maps = []
+        for _, total, count in self.totals.values():
+            whole = total / np.maximum(count, 1) if self.request.how == "mean" else total
+            maps.append(np.where(count > 0, whole, np.nan))
+        return tuple(site for site, _, _ in self.totals.values()), np.concatenate(maps).astype(np.float32)
+
+
+def _because(all_pieces: Sequence[Piece], pieces: Sequence[Piece], blocks: int, how: str) -> str:
+    """What a cell of the maps is, in words."""
+    lengths = sorted({len(piece.ids) for piece in pieces})
+    if len(pieces) == 1:
+        return _blocks(lengths[0], blocks, how)
+    times = Counter(piece.source for piece in all_pieces)
+    windowed = sum(count > 1 for count in times.values())
+    what = "windows" if windowed == len(times) else "texts and windows" if windowed else "texts"
+    span = f"{lengths[0]}" if len(lengths) == 1 else f"{lengths[0]} to {lengths[-1]}"
+    said = f"{how} over {len(pieces)} {what} of {span} tokens"
+    cells = _blocks(lengths[0], blocks, how) if len(lengths) == 1 else f"each in {blocks} x {blocks} blocks"
+    left = len(all_pieces) - len(pieces)
+    return f"{said}, {cells}" + (f" ({left} shorter window{'s' * (left > 1)} left out)" if left else "")
+
+
+def _blocks(length: int, blocks: int, how: str) -> str:
+    if length == blocks:
+        return "every cell"
+    few, more = length // blocks, -(-length // blocks)
+    return f"{how} of {few} x {few} cells" if few == more else f"{how} of blocks of {few} or {more} cells a side"
+
+
+def _words(reading: Reading) -> tuple[str, ...]:
+    """The words of a single text as it was written; pieces of which nothing is written (line breaks) as they are."""
+    if len(reading.pieces) != 1:
+        return ()
+    tokens = tokens_of(reading, [0], None, "")
+    return tuple(tokens.surface(0, i) or piece for i, piece in enumerate(reading.pieces[0].pieces))

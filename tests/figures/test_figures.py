@@ -1,0 +1,382 @@
+"""Figures are real files, whole or absent; what is not visible is bare paper; any token is drawn as it is written."""
+
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from collections import Counter
+
+import matplotlib
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from matplotlib.figure import Figure
+from matplotlib.image import imread
+from numpy.testing import assert_allclose, assert_array_equal
+
+from manyheads.errors import FileAccessError, HeadError, ShapeError
+from manyheads.figures import grid, head
+from manyheads.figures.grid import flow, save_grid, scaled
+from manyheads.figures.head import block_means, save_head
+from manyheads.figures.lettering import drawable, fitted, text_width
+from manyheads.figures.style import PAPER, ramp
+from manyheads.heads import Head
+from manyheads.roles.labels import Evidence, HeadRole
+from manyheads.spec import Site
+from manyheads.statistics.pooling import PooledMaps, pooled_maps
+
+EVIDENCE = Evidence("previous_mass", 0.5, 0.1, 0.4, 0.6, 200, 0.5, "half of its attention on the token before")
+KINDS = (".png", ".svg", ".pdf")
+HOSTILE = (
+    "$x_1^2$", "$", "\\frac{1}{2}", "<script>alert(1)</script>", "&amp;", "]]>", "-->", "{x}", "%s",
+    "\N{GRINNING FACE}", "\U0001f469\u200d\U0001f467", "\U0001f3f3\ufe0f\u200d\U0001f308",  # emoji, joined and varied
+    "שלום עולם", "مرحبا", "\u202eabc", "日本語", "क्षि", "e\u0301",
+    "a\nb\tc\r", "\x00\x1b[31m", "\ud800", "\ufffe", "\ue000", "", " ", "\u200b",
+    "Ġthe", "##ing", "▁a", "w" * 4_000,
+)  # fmt: skip
+
+
+def sites(*heads, stack="", kv=None, causal=False):
+    return tuple(Site(stack, layer, f"{stack}{layer}", n, kv or n, 8, 8, causal) for layer, n in enumerate(heads))
+
+
+def maps_of(sites, size=6, causal=False, tokens=(), seed=0):
+    """Random maps whose rows sum to 1, NaN above the diagonal where `causal`."""
+    heads = tuple(each for site in sites for each in site.heads)
+    weights = np.random.default_rng(seed).random((len(heads), size, size)).astype(np.float32) ** 4
+    if causal:
+        weights[:, ~np.tri(size, dtype=bool)] = np.nan
+    weights /= np.nansum(weights, -1, keepdims=True)
+    return PooledMaps(sites, heads, weights, 96, tuple(tokens), "mean of 16 x 16 cells")
+
+
+def roles_of(maps, *names):
+    return [HeadRole(each, names[i % len(names)], EVIDENCE) for i, each in enumerate(maps.heads)]
+
+
+def words_in(path):
+    """Every text of an SVG file, which must be well-formed and hold no element but drawing."""
+    root = ET.parse(path).getroot()
+    tags = {element.tag.rpartition("}")[2] for element in root.iter()}
+    assert not tags & {"script", "foreignObject", "a", "b"}
+    return ["".join(element.itertext()) for element in root.iter() if element.tag.endswith("}text")]
+
+
+def pixels(path):
+    """[row, column, rgb] of a PNG, 0 to 255."""
+    return (imread(path)[..., :3] * 255).round().astype(int)
+
+
+def rgb(colour):
+    return np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)])
+
+
+def assert_is_file_of(kind, path, least_bytes=5_000):
+    data = path.read_bytes()
+    assert len(data) > least_bytes
+    if kind == ".png":
+        assert data[:8] == b"\x89PNG\r\n\x1a\n" and data[-8:-4] == b"IEND"
+    elif kind == ".pdf":
+        assert data[:5] == b"%PDF-" and data.rstrip().endswith(b"%%EOF")
+    else:
+        assert words_in(path)
+
+
+# ------------------------------------------------------------------------------------------------------- the grid
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_grid_is_a_real_file_of_its_kind(tmp_path, kind):
+    maps = maps_of(sites(3, 3), causal=True)
+    path = tmp_path / f"grid{kind}"
+    save_grid(maps, roles_of(maps, "previous token"), path, title="two layers of three")
+    assert_is_file_of(kind, path)
+    assert [each.name for each in tmp_path.iterdir()] == [path.name]
+
+
+def test_a_grid_of_minilm_is_readable_at_1600_pixels(tmp_path, minilm):
+    maps = pooled_maps(minilm, "The cat sat on the mat, and the dog sat on the cat.")
+    save_grid(maps, roles_of(maps, "local", "unlabelled"), tmp_path / "grid.png", title="minilm")
+    height, width, _ = pixels(tmp_path / "grid.png").shape
+    assert 1_200 < width <= 1_600 and 700 < height < 1_300
+    assert grid._Layout.of(maps, None).side >= 90
+
+
+@pytest.mark.parametrize(
+    ("heads", "size", "widest"), [((3, 3), 8, 800), ((12,) * 6, 32, 1_600), ((32,) * 32, 32, 2_600), ((5,), 64, 1_200)]
+)
+def test_blocks_of_a_cell_are_alike(heads, size, widest):
+    layout = grid._Layout.of(maps_of(sites(*heads), size), None)
+    assert layout.side % size == 0 and 60 <= layout.side <= 216 and layout.width <= widest
+
+
+def test_hundreds_of_heads_fit_one_picture(tmp_path):
+    maps = maps_of(sites(*(32,) * 8, kv=8), 16, causal=True)
+    save_grid(maps, roles_of(maps, "sink <s>", "offset -3", "unlabelled"), tmp_path / "big.png", title="8 x 32")
+    height, width, _ = pixels(tmp_path / "big.png").shape
+    assert 2_000 < width < 2_600 and 700 < height < 1_000
+    assert grid._Layout.of(maps_of(sites(*(32,) * 32)), None).height < 3_300
+
+
+def test_roles_are_said_in_words_with_their_number_of_heads(tmp_path):
+    maps = maps_of(sites(4, 4))
+    names = ["previous token", "sink [CLS]", "offset -3", "unlabelled"] + ["local"] * 4
+    save_grid(maps, roles_of(maps, *names), tmp_path / "g.svg", title="A model", note="Roles rest on a page.")
+    words = Counter(words_in(tmp_path / "g.svg"))
+    for word in (*names, "A model", "1 head", "4 heads", "L0", "L1", "H3", "L1H2"):
+        assert words[word] >= 1, word
+    assert words["local"] == 1 + 4  # the legend, and above each cell
+    assert words["unlabelled"] == 1  # the legend alone: an empty place says it above a cell
+    assert words["8 heads, 6 x 6 each: mean of 16 x 16 cells. 96 tokens read. Roles rest on a page."] == 1
+    assert any("each map's own 99th percentile" in word for word in words)
+    assert any("not what is lost without it" in word for word in words)
+
+
+def test_without_roles_there_is_no_legend(tmp_path):
+    save_grid(maps_of(sites(2)), None, tmp_path / "g.svg", title="plain")
+    words = words_in(tmp_path / "g.svg")
+    assert "2 heads" not in words and "unlabelled" not in words and "L0H1" in words
+
+
+def test_stacks_stand_below_each_other_with_their_names_and_groups(tmp_path):
+    both = (*sites(2, 2, stack="encoder"), *sites(6, stack="decoder", kv=3))
+    maps = maps_of(both)
+    save_grid(maps, roles_of(maps, "broad"), tmp_path / "g.svg", title="two stacks")
+    words = words_in(tmp_path / "g.svg")
+    assert words.index("encoder") < words.index("L1H1") < words.index("decoder") < words.index("L0H5")
+    assert grid.GROUPS in words and grid.BARE not in words
+    one = maps_of(sites(2, 2))
+    save_grid(one, None, tmp_path / "one.svg", title="one stack")
+    assert grid.GROUPS not in words_in(tmp_path / "one.svg")
+
+
+def test_a_role_frames_its_cell_in_its_colour(tmp_path):
+    maps = maps_of(sites(3))
+    save_grid(maps, roles_of(maps, "induction", "sink <s>", "unlabelled"), tmp_path / "g.png", title="t")
+    image, layout = (
+        pixels(tmp_path / "g.png"),
+        grid._Layout.of(maps, {r.head: r for r in roles_of(maps, "a", "b", "c")}),
+    )
+    x, y = grid.MARGIN + grid.RULER, layout.top + grid.HEADER + grid.NAME_HEIGHT
+    pitch = layout.side + layout.gap
+    for index, colour in enumerate(["#CC79A7", "#6F6F6F", grid.HAIRLINE]):
+        assert_array_equal(image[y + layout.side // 2, x + index * pitch - 1], rgb(colour))
+
+
+def test_absent_cells_are_bare_paper_and_zero_is_not(tmp_path):
+    maps = maps_of(sites(1), size=4, causal=True)
+    maps.maps[0, 3] = [0, 0.5, 0, 0.5]
+    save_grid(maps, None, tmp_path / "g.png", title="t")
+    image, layout = pixels(tmp_path / "g.png"), grid._Layout.of(maps, None)
+    x, y = grid.MARGIN + grid.RULER, layout.top + grid.HEADER + grid.NAME_HEIGHT
+    block = layout.side // 4
+    shown = image[y : y + layout.side, x : x + layout.side].reshape(4, block, 4, block, 3).swapaxes(1, 2)
+    first = shown[:, :, 0, 0]
+    assert (shown == first[:, :, None, None]).all(), "a block is one colour"
+    assert_array_equal(first[0, 1], rgb(PAPER))
+    assert_array_equal(first[3, 0], (ramp()[0] * 255).round())
+    assert np.abs(first[3, 0] - rgb(PAPER)).max() > 10
+    assert_array_equal(first[0, 0], (ramp()[-1] * 255).round())
+    save_grid(maps, None, tmp_path / "g.svg", title="t")
+    assert grid.BARE in words_in(tmp_path / "g.svg")
+
+
+def test_each_map_has_its_own_scale_and_an_even_one_stays_pale():
+    sharp = np.full((20, 20), 0.001, np.float32)
+    np.fill_diagonal(sharp, 0.9)
+    assert scaled(sharp)[3, 3] == 1 and scaled(sharp)[3, 4] < 0.05
+    assert_allclose(scaled(sharp / 100), scaled(sharp), atol=1e-6)
+    even = np.full((20, 20), 0.05, np.float32)
+    assert_allclose(scaled(even), np.sqrt(1 / grid.MIN_TOP), atol=1e-6)
+    assert_array_equal(scaled(even * 0), np.zeros((20, 20)))
+    assert np.isnan(scaled(even * np.nan)).all()
+
+
+def test_a_role_of_a_head_without_a_map_is_an_error(tmp_path):
+    maps = maps_of(sites(2))
+    with pytest.raises(HeadError, match=r"roles are given for L5H0, of which there is no map"):
+        save_grid(maps, [HeadRole(Head("", 5, 0), "local", EVIDENCE)], tmp_path / "g.png", title="t")
+
+
+def test_legend_entries_flow_onto_lines():
+    assert flow([40, 40, 40, 200, 10], room=100, gap=10) == [(0, 0.0), (0, 50.0), (1, 0.0), (2, 0.0), (3, 0.0)]
+
+
+# ---------------------------------------------------------------------------------------------------------- a head
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_head_is_a_real_file_of_its_kind(tmp_path, kind):
+    path = tmp_path / f"head{kind}"
+    save_head(maps_of(sites(1)).maps[0], list("abcdef"), path, title="L0H0", subtitle="local")
+    assert_is_file_of(kind, path)
+
+
+def test_both_axes_carry_the_words_and_cells_their_weights(tmp_path):
+    weights = [[0.75, 0.25, np.nan], [0.004, 0.016, 0.98], [0, 1, 0]]
+    save_head(weights, ["the", "cat", "sat"], tmp_path / "h.svg", title="L1H2 of a model", subtitle="next token")
+    words = Counter(words_in(tmp_path / "h.svg"))
+    assert [words[word] for word in ("the", "cat", "sat")] == [2, 2, 2]
+    for said in (".75", ".25", ".02", ".98", "1.00", "weight", "0.5", "L1H2 of a model", "next token", head.BARE):
+        assert words[said] == 1, said
+    assert words[".00"] == 0
+
+
+def test_rows_and_keys_may_differ(tmp_path):
+    weights = np.full((2, 3), 1 / 3)
+    save_head(
+        weights, ["a", "b", "c"], tmp_path / "h.svg", title="t", row_labels=["x", "y"], note="mean of 2 x 2 cells"
+    )
+    words = words_in(tmp_path / "h.svg")
+    assert {"a", "b", "c", "x", "y"} <= set(words) and "Cells: mean of 2 x 2 cells." in words
+    save_head(weights, None, tmp_path / "h.svg", title="t")
+    assert words_in(tmp_path / "h.svg").count("1") == 2  # positions, on both axes
+
+
+def test_in_a_head_too_absent_is_paper_and_zero_is_not(tmp_path):
+    weights = np.array([[1.0, np.nan], [0.0, 1.0]])
+    save_head(weights, None, tmp_path / "h.png", title="t")
+    image = pixels(tmp_path / "h.png")
+    plot = head._Plot.of(weights, None, None, "", head.MARGIN + 30)
+    corner = 4  # off the figures in the middle of the cells
+    first = image[plot.top + corner :: plot.cell, plot.left + corner :: plot.cell][:2, :2]
+    assert_array_equal(first[0, 1], rgb(PAPER))
+    assert_array_equal(first[1, 0], (ramp()[0] * 255).round())
+    assert_array_equal(first[0, 0], (ramp()[-1] * 255).round())
+
+
+@pytest.mark.parametrize("count", [5, 60, 300, 1_040])
+def test_labels_never_touch_and_name_their_position_where_some_are_left_out(count):
+    labels = [f"w{i}" for i in range(count)]
+    plot = head._Plot.of(np.full((count, count), 1 / count), labels, labels, "", 70)
+    gaps = np.diff(plot.keys.at) * plot.cell
+    assert (gaps >= head.LABEL_PITCH).all() and len(plot.keys.at) >= min(count, 40)
+    step = plot.keys.at[1]
+    assert plot.keys.words[1] == ("w1" if step == 1 else f"{step} w{step}")
+
+
+def test_a_map_beyond_the_pixels_is_shown_by_means_of_blocks_and_says_so(tmp_path):
+    n = 2_100
+    weights = np.where(np.tri(n, dtype=bool), 1 / np.arange(1, n + 1)[:, None], np.nan)
+    save_head(weights, [f"w{i}" for i in range(n)], tmp_path / "h.svg", title="long")
+    words = words_in(tmp_path / "h.svg")
+    assert "The map is too large for one pixel a cell: shown by means of 3 x 3." in words
+    assert "50 w50" in words and "100 w100" in words
+
+
+def test_block_means_are_of_the_visible_cells():
+    weights = np.random.default_rng(0).random((7, 11))
+    weights[:3, 4:] = np.nan
+    got = block_means(weights, 3)
+    assert got.shape == (3, 4) and np.isnan(got[0, 2:]).all() and not np.isnan(got[1:]).any()
+    for row, column in np.argwhere(~np.isnan(got)):
+        block = weights[3 * row : 3 * row + 3, 3 * column : 3 * column + 3]
+        assert_allclose(got[row, column], np.nanmean(block))
+
+
+def test_what_is_no_map_is_said(tmp_path):
+    path = tmp_path / "h.png"
+    for wrong in (np.zeros((2, 3, 4)), np.zeros((0, 3)), 1.0):
+        with pytest.raises(ShapeError, match="give one head's map"):
+            save_head(wrong, None, path, title="t")
+    with pytest.raises(ShapeError, match=r"labels has 2 words, but the map has 3 keys"):
+        save_head(np.eye(3), ["a", "b"], path, title="t")
+    with pytest.raises(ShapeError, match=r"row_labels has 1 words, but the map has 3 rows"):
+        save_head(np.eye(3), None, path, title="t", row_labels=["a"])
+    assert not path.exists()
+
+
+# ------------------------------------------------------------------------------------------------------- any token
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_hostile_words_are_drawn_and_nothing_else_happens(tmp_path, kind):
+    path = tmp_path / f"h{kind}"
+    n = len(HOSTILE)
+    save_head(np.eye(n), HOSTILE, path, title=" ".join(HOSTILE[:-1]), subtitle=HOSTILE[-1], note=HOSTILE[3])
+    assert_is_file_of(kind, path)
+    maps = maps_of(sites(2), size=n, tokens=HOSTILE)
+    save_grid(maps, roles_of(maps, *HOSTILE[:2]), tmp_path / f"g{kind}", title=HOSTILE[0], note=HOSTILE[3])
+    assert_is_file_of(kind, tmp_path / f"g{kind}")
+    if kind == ".svg":
+        words = words_in(path)
+        for kept in ("$x_1^2$", "\\frac{1}{2}", "&amp;", "מ", "a↵b⇥c↵")[:3]:
+            assert words.count(kept) == 2, kept
+        assert words.count("a↵b⇥c↵") == 2 and words.count("שלום עולם") == 2 and words.count("abc") == 2
+        assert max(map(len, words)) < 400
+
+
+@given(st.text(st.characters(codec=None), max_size=60), st.floats(0, 300))
+def test_any_text_fits_where_it_is_put(text, width):
+    shown = fitted(text, width, 11, mono=True)
+    assert shown == "" or text_width(shown, 11, mono=True) <= width
+    assert fitted(text, 1e9, 11) == drawable(text)
+    if text:
+        ET.fromstring(f"<t>{drawable(text).replace('&', '&amp;').replace('<', '&lt;')}</t>")
+
+
+# ----------------------------------------------------------------------------------------------------------- files
+
+
+@pytest.mark.parametrize("save", [
+    lambda path: save_grid(maps_of(sites(2)), None, path, title="t"),
+    lambda path: save_head(np.eye(3), None, path, title="t"),
+], ids=["grid", "head"])  # fmt: skip
+class TestFiles:
+    def test_an_unknown_ending_is_an_error_that_lists_the_known(self, tmp_path, save):
+        for name in ("figure.jpg", "figure", "figure.html"):
+            with pytest.raises(FileAccessError, match=r"cannot tell what kind .* end it in \.png, \.svg, \.pdf"):
+                save(tmp_path / name)
+
+    def test_capital_endings_and_plain_strings_will_do(self, tmp_path, save):
+        save(str(tmp_path / "figure.PNG"))
+        assert_is_file_of(".png", tmp_path / "figure.PNG")
+
+    def test_where_nothing_can_be_written_it_says_so(self, tmp_path, save):
+        (tmp_path / "folder.png").mkdir()
+        (tmp_path / "file").write_text("")
+        for name in ("missing/figure.png", "file/figure.png", "folder.png"):
+            with pytest.raises(FileAccessError, match=r"cannot write .*: .*\. Choose a folder that you may write to"):
+                save(tmp_path / name)
+        assert sorted(each.name for each in tmp_path.iterdir()) == ["file", "folder.png"]
+
+    @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()], ids=["full", "^C"])
+    def test_a_failure_half_way_leaves_what_was_there(self, tmp_path, save, monkeypatch, error):
+        path = tmp_path / "figure.png"
+        path.write_bytes(b"an earlier figure")
+
+        def half(self, name, **_):
+            with open(name, "wb") as out:
+                out.write(b"\x89PNG half")
+            raise error
+
+        monkeypatch.setattr(Figure, "savefig", half)
+        with pytest.raises(FileAccessError if isinstance(error, OSError) else KeyboardInterrupt):
+            save(path)
+        assert path.read_bytes() == b"an earlier figure" and list(tmp_path.iterdir()) == [path]
+
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_the_same_input_is_the_same_file_whatever_the_users_settings(self, tmp_path, save, kind):
+        save(tmp_path / f"a{kind}")
+        own = {
+            "text.usetex": True, "font.size": 31, "figure.dpi": 37, "savefig.dpi": 41, "figure.autolayout": True,
+            "savefig.bbox": "tight", "savefig.transparent": True, "axes.facecolor": "red", "figure.facecolor": "red",
+            "svg.fonttype": "path", "pdf.fonttype": 3,
+        }  # fmt: skip
+        with matplotlib.rc_context(own):
+            before = dict(matplotlib.rcParams)
+            save(tmp_path / f"b{kind}")
+            assert dict(matplotlib.rcParams) == before
+        assert (tmp_path / f"a{kind}").read_bytes() == (tmp_path / f"b{kind}").read_bytes()
+
+
+def test_pyplot_stays_out_and_the_palette_needs_no_matplotlib():
+    lines = (
+        "import sys",
+        "import manyheads.figures.style as style",
+        "assert style.role_style('sink [CLS]').terminal.startswith('#')",
+        "assert not {'matplotlib', 'torch'} & set(sys.modules)",
+        "import manyheads.figures.grid, manyheads.figures.head",
+        "assert 'matplotlib' in sys.modules and 'matplotlib.pyplot' not in sys.modules",
+    )
+    subprocess.run([sys.executable, "-c", "\n".join(lines)], check=True)

@@ -1,0 +1,90 @@
+"""The palette keeps its promises: even steps of ink, roles told apart by every kind of eye, terminals legible."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from manyheads.figures.style import FADED, HAIRLINE, INK, PAPER, ROLES, UNLABELLED, inked, ramp, role_style
+from manyheads.roles.rules import RULES
+
+SEEN_AS = {  # Machado, Oliveira and Fernandes 2009, severity 1: what linear RGB looks like without one kind of cone
+    "with all cones": np.eye(3),
+    "without long": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+    "without middle": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.01182, 0.04294, 0.968881]],
+    "without short": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.3039]],
+}
+TOLD_APART = 0.065  # distance in OKLab: three times what is just seen between two patches side by side
+
+
+def linear(colour):
+    rgb = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)]) / 255 if isinstance(colour, str) else colour
+    return np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+
+
+def oklab(light):
+    cones = [
+        [0.4122214708, 0.5363325363, 0.0514459929],
+        [0.2119034982, 0.6806995451, 0.1073969566],
+        [0.0883024619, 0.2817188376, 0.6299787005],
+    ]
+    lab = [
+        [0.2104542553, 0.7936177850, -0.0040720468],
+        [1.9779984951, -2.4285922050, 0.4505937099],
+        [0.0259040371, 0.7827717662, -0.8086757660],
+    ]
+    return np.cbrt(np.clip(light, 0, 1) @ np.transpose(cones)) @ np.transpose(lab)
+
+
+def contrast(one, other):
+    """WCAG 2."""
+    low, high = sorted(linear(each) @ [0.2126, 0.7152, 0.0722] + 0.05 for each in (one, other))
+    return high / low
+
+
+def test_the_ramp_goes_from_paper_to_ink_in_even_steps():
+    lightness = oklab(linear(ramp(33)))[:, 0]
+    steps = np.diff(lightness)
+    assert (steps < 0).all() and steps.std() < 0.02 * abs(steps.mean())
+    assert lightness[0] > 0.9 and lightness[-1] < 0.2
+
+
+def test_zero_differs_from_paper_and_nothing_is_transparent():
+    colours = inked(np.array([0.0, 1.0, np.nan]))
+    assert np.linalg.norm(oklab(linear(colours[0, :3] / 255)) - oklab(linear(PAPER))) > 0.04
+    assert colours[:, 3].tolist() == [255, 255, 0]
+
+
+@pytest.mark.parametrize("eyes", SEEN_AS)
+def test_roles_are_told_apart(eyes):
+    seen = {s.name: oklab(linear(s.colour) @ np.transpose(SEEN_AS[eyes])) for s in (*ROLES, UNLABELLED)}
+    near = [(a, b) for a, b in itertools.combinations(seen, 2) if np.linalg.norm(seen[a] - seen[b]) < TOLD_APART]
+    assert not near
+
+
+def test_there_are_at_most_ten_hues_and_each_role_has_its_own_words():
+    hues = [style.colour for style in ROLES if len(set(linear(style.colour))) > 1]
+    assert len(hues) == len(set(hues)) == 10
+    for kind in ("name", "short", "tiny", "terminal"):
+        assert len({getattr(style, kind) for style in ROLES}) == len(ROLES)
+
+
+def test_terminal_colours_are_of_the_256_and_legible_on_black_and_on_white():
+    cube = [0, 95, 135, 175, 215, 255]
+    known = {f"#{r:02x}{g:02x}{b:02x}" for r in cube for g in cube for b in cube}
+    known |= {f"#{8 + 10 * i:02x}" + f"{8 + 10 * i:02x}" * 2 for i in range(24)}
+    for style in (*ROLES, UNLABELLED):
+        assert style.terminal in known, style
+        assert min(contrast(style.terminal, "#000000"), contrast(style.terminal, "#ffffff")) >= 3, style
+
+
+def test_words_are_legible_on_paper():
+    assert contrast(INK, PAPER) > 12 and contrast(FADED, PAPER) > 4.5
+    assert all(contrast(style.colour, PAPER) > 2 for style in ROLES) and contrast(HAIRLINE, PAPER) > 1.3
+
+
+def test_every_role_that_a_rule_gives_has_its_style():
+    names = {rule.role: role_style(rule.role).name for rule in RULES}
+    assert all(role == name or (name == "offset" and role.startswith("offset ")) for role, name in names.items())
+    assert role_style("sink [CLS] and [SEP]").name == "sink" and role_style("broad").name == "broad"
+    assert role_style("unlabelled") is role_style("something of yours") is role_style("selfish") is UNLABELLED

@@ -1,0 +1,51 @@
+"""What a model says of its own attention: `attentions` under transformers' eager implementation. The oracle of records."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@contextmanager
+def implementation(model: Any, name: str | None) -> Iterator[Any]:
+    """The same model with its attention computed by `name` (None: as it is); afterwards as before."""
+    before = model.config._attn_implementation
+    if name is not None:
+        model.set_attn_implementation(name)
+        assert model.config._attn_implementation == name
+    try:
+        yield model
+    finally:
+        model.set_attn_implementation(before)
+
+
+def eager_maps(model: Any, **inputs: Any) -> list[Tensor]:
+    """[b, h, q, k] of every layer, as the model itself computed them."""
+    with implementation(model, "eager"), torch.no_grad():
+        maps = model(**inputs, output_attentions=True).attentions
+    assert maps and all(one is not None for one in maps), "the model gave no attentions"
+    return list(maps)
+
+
+def padded(
+    fresh: torch.Generator, lengths: Sequence[int], vocab_size: int, side: str = "right", pad: int = 0
+) -> dict[str, Tensor]:
+    """Random ids of texts of these lengths, padded on a side to the longest, and the mask that says so."""
+    longest = max(lengths)
+    ids = torch.randint(5, vocab_size, (len(lengths), longest), generator=fresh)
+    length = torch.tensor(lengths)[:, None]
+    place = torch.arange(longest)[None]
+    real = place < length if side == "right" else place >= longest - length
+    return {"input_ids": ids.masked_fill(~real, pad), "attention_mask": real.long()}
+
+
+def spans(attention_mask: Tensor) -> list[slice]:
+    """Where each text of a padded batch lies."""
+    return [slice(int(row.argmax()), int(row.argmax() + row.sum())) for row in attention_mask]
+
+
+def draw(fresh: torch.Generator) -> int:
+    """A seed for what takes none but integers."""
+    return int(torch.randint(2**31, (1,), generator=fresh))

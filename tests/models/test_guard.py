@@ -1,0 +1,299 @@
+"""The guard catches each way in which a recording would be wrong: the weights would still be in 0..1 and sum to 1.
+
+Each test reads the model's calls wrongly in one way (a forgotten softcap, a wrong scale ...), with an lse that fits
+the wrong reading, as a reader with that mistake would compute it. The model itself is untouched and right.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import torch
+from transformers import GptOssConfig, GptOssForCausalLM, T5Config, T5ForConditionalGeneration
+
+import manyheads as mh
+from manyheads.errors import GuardError
+from manyheads.models import guard, seam
+from manyheads.models.reading import MaskReader, read_rule
+from manyheads.nn.masks import Mask
+from manyheads.recording.records import Recording
+from tests.models.eager import draw, implementation, padded
+from tests.models.tiny import VOCAB_SIZE, tiny_bert, tiny_gemma2, tiny_gpt2, tiny_llama
+
+LENGTHS = (11, 7, 13)
+RIGHT = 1e-5
+STORY = re.compile(
+    r"layer (?P<layer>\d+) \((?P<path>[\w.]+)\), head (?P<head>\d+), row (?P<row>\d+) of text (?P<text>\d+): .* returned a vector "
+    r"of norm (?P<returned>[\d.e+-]+), what was rebuilt from its q, k and v has norm (?P<rebuilt>[\d.e+-]+) and lies "
+    r"(?P<distance>[\d.e+-]+) of the row's norm away \(allowed: (?P<allowed>[\d.e+-]+)\)"
+)
+
+
+def tiny_gpt_oss(*, seed: int) -> Any:
+    """2 layers, 6 heads over 3, a sink a head in the denominator; the first layer with a window of 5."""
+    sizes = {
+        "hidden_size": 40,
+        "intermediate_size": 32,
+        "num_hidden_layers": 2,
+        "head_dim": 8,
+        "max_position_embeddings": 64,
+    }
+    heads = {"num_attention_heads": 6, "num_key_value_heads": 3, "sliding_window": 5}
+    experts = {"num_local_experts": 3, "num_experts_per_tok": 2}
+    other = {"vocab_size": VOCAB_SIZE, "bos_token_id": None, "eos_token_id": None, "pad_token_id": 0}
+    kinds = {"layer_types": ["sliding_attention", "full_attention"]}
+    rope = {"rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0}}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = GptOssForCausalLM(GptOssConfig(**sizes, **heads, **experts, **other, **kinds, **rope)).eval()
+        for name, weight in model.named_parameters():
+            if name.endswith("sinks"):
+                weight.data.normal_(mean=1.0)
+            elif ".q_proj.weight" in name or ".k_proj.weight" in name:
+                weight.data.mul_(6)
+    return model
+
+
+def tiny_t5(*, seed: int) -> Any:
+    """2 + 3 layers, 4 heads of 7, a learned bias by distance added to the scores, no scale at all."""
+    sizes = {"d_model": 30, "d_kv": 7, "d_ff": 44, "num_layers": 2, "num_decoder_layers": 3, "num_heads": 4}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = T5ForConditionalGeneration(T5Config(vocab_size=VOCAB_SIZE, decoder_start_token_id=0, **sizes)).eval()
+        for name, weight in model.named_parameters():
+            if "relative_attention_bias" in name:
+                weight.data.normal_(std=2.0)
+    return model
+
+
+# --------------------------------------------------------------------------------------------------- wrong readings
+
+
+def misread(change: Callable) -> Callable:
+    """A mistake in the rule."""
+
+    def patch(monkeypatch: pytest.MonkeyPatch) -> None:
+        def wrong(query: Any, kwargs: Any, bias: Any) -> Any:
+            return change(read_rule(query, kwargs, bias))
+
+        monkeypatch.setattr(seam, "read_rule", wrong)
+        refit(monkeypatch)
+
+    return patch
+
+
+def refit(monkeypatch: pytest.MonkeyPatch, keys: Callable = lambda k: k) -> None:
+    """The lse that fits the mistake, in place of the model's own, so that rows sum to 1 all the same."""
+    lse_of = seam.lse_of
+    monkeypatch.setattr(seam, "lse_of", lambda q, k, mask, rule, captured: lse_of(q, keys(k), mask, rule, None))
+
+
+def lost_mask(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = MaskReader.read
+
+    def wrong(self: Any, attention_mask: Any, num_queries: int, num_keys: int, causal: bool) -> Any:
+        _, bias = read(self, attention_mask, num_queries, num_keys, causal)
+        return Mask.full(num_queries, num_keys), bias
+
+    monkeypatch.setattr(MaskReader, "read", wrong)
+    refit(monkeypatch)
+
+
+def lost_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Causal, and no more than that."""
+    read = MaskReader.read
+
+    def wrong(self: Any, attention_mask: Any, num_queries: int, num_keys: int, causal: bool) -> Any:
+        return Mask.causal(num_queries, num_keys), read(self, attention_mask, num_queries, num_keys, causal)[1]
+
+    monkeypatch.setattr(MaskReader, "read", wrong)
+    refit(monkeypatch)
+
+
+def swapped(*which: str) -> Callable:
+    """Key/value heads 0 and 1 of 3 in each other's place: what heads 0 to 3 read is wrong, heads 4 and 5 are right."""
+
+    def swap(x: Any) -> Any:
+        return x[:, [1, 0, *range(2, x.shape[1])]]
+
+    def patch(monkeypatch: pytest.MonkeyPatch) -> None:
+        call = seam.AttentionCall
+
+        def wrong(site: Any, q: Any, k: Any, v: Any, *rest: Any) -> Any:
+            return call(site, q, swap(k) if "k" in which else k, swap(v) if "v" in which else v, *rest)
+
+        monkeypatch.setattr(seam, "AttentionCall", wrong)
+        if "k" in which:
+            refit(monkeypatch, keys=swap)
+
+    return patch
+
+
+def other_lse(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An lse in other units: base 2, as some kernels return it."""
+    lse_of = seam.lse_of
+
+    def wrong(*args: Any) -> Any:
+        lse, because = lse_of(*args)
+        return lse / torch.log(torch.tensor(2.0)), because
+
+    monkeypatch.setattr(seam, "lse_of", wrong)
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """A wrong reading of a model's calls; `heads`: where it must show (None: in any head)."""
+
+    name: str
+    model: Callable
+    attention: str
+    patch: Callable
+    heads: tuple[int, ...] | None = None
+
+    def __str__(self) -> str:
+        return f"{self.name}, {self.model.__name__}, {self.attention}"
+
+
+MISTAKES = [
+    Mistake("a forgotten softcap", tiny_gemma2, "eager", misread(lambda rule: replace(rule, softcap=None))),
+    Mistake("another softcap", tiny_gemma2, "eager", misread(lambda rule: replace(rule, softcap=rule.softcap * 1.1))),
+    Mistake("a forgotten window", tiny_gemma2, "eager", lost_window),
+    Mistake("a scale by head width", tiny_gemma2, "eager", misread(lambda rule: replace(rule, scale=10**-0.5))),
+    *[
+        mistake
+        for attention in ("sdpa", "eager")
+        for mistake in (
+            Mistake(
+                "a wrong scale", tiny_llama, attention, misread(lambda rule: replace(rule, scale=rule.scale * 1.01))
+            ),
+            Mistake("a wrong scale", tiny_bert, attention, misread(lambda rule: replace(rule, scale=1.0))),
+            Mistake("a lost causal mask", tiny_llama, attention, lost_mask),
+            Mistake("a lost causal mask", tiny_gpt2, attention, lost_mask),
+            Mistake("a lost padding mask", tiny_bert, attention, lost_mask),
+            Mistake("a swapped KV head", tiny_llama, attention, swapped("k", "v"), heads=(0, 1, 2, 3)),
+            Mistake("a swapped key head", tiny_llama, attention, swapped("k"), heads=(0, 1, 2, 3)),
+            Mistake("a swapped value head", tiny_llama, attention, swapped("v"), heads=(0, 1, 2, 3)),
+            Mistake("a base-2 lse", tiny_gpt2, attention, other_lse),
+            Mistake("a lost additive bias", tiny_t5, attention, misread(lambda rule: replace(rule, bias=None))),
+        )
+    ],
+    Mistake("forgotten sinks", tiny_gpt_oss, "eager", misread(lambda rule: replace(rule, sinks=None))),
+    Mistake("a forgotten window", tiny_gpt_oss, "eager", lost_window),
+    Mistake(
+        "sinks of other heads", tiny_gpt_oss, "eager", misread(lambda rule: replace(rule, sinks=rule.sinks.flip(0)))
+    ),
+]
+
+
+def inputs_for(model: Any, fresh: torch.Generator) -> dict[str, torch.Tensor]:
+    inputs = padded(fresh, LENGTHS, VOCAB_SIZE)
+    if model.config.is_encoder_decoder:
+        inputs["decoder_input_ids"] = torch.randint(5, VOCAB_SIZE, (len(LENGTHS), max(LENGTHS)), generator=fresh)
+    return inputs
+
+
+def recorded(model: Any, inputs: dict[str, torch.Tensor]) -> Recording:
+    return mh.record_call(model, **inputs, keep=("q", "k", "v", "lse"))
+
+
+def assert_guard_raises(model: Any, inputs: dict[str, torch.Tensor]) -> re.Match[str]:
+    with pytest.raises(GuardError) as caught:
+        recorded(model, inputs)
+    story = STORY.search(str(caught.value))
+    if story is None:
+        raise AssertionError(f"the message lacks layer, head, row, text or one of the numbers: {caught.value}")
+    assert "a recording would be wrong: none is made" in str(caught.value)
+    return story
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=str)
+def test_the_guard_catches(mistake, fresh, monkeypatch):
+    model = mistake.model(seed=draw(fresh))
+    inputs = inputs_for(model, fresh)
+    with implementation(model, mistake.attention):
+        assert float(recorded(model, inputs).provenance["guard_error"]) < RIGHT  # read rightly, there is nothing to say
+        right: dict[str, torch.Tensor] = {}
+        with seam.tap(model, on_call=lambda call: right.update({call.site.module: call.out})), torch.no_grad():
+            model(**inputs)
+        mistake.patch(monkeypatch)
+        story = assert_guard_raises(model, inputs)
+        monkeypatch.undo()
+        assert float(recorded(model, inputs).provenance["guard_error"]) < RIGHT
+
+    layer, head, row, text = (int(story[name]) for name in ("layer", "head", "row", "text"))
+    returned, rebuilt, distance = (float(story[name]) for name in ("returned", "rebuilt", "distance"))
+    assert layer == 0  # the first call is wrong already
+    assert mistake.heads is None or head in mistake.heads
+    vector = right[story["path"]][text, head, row]
+    assert returned == pytest.approx(float(vector.norm()), rel=1e-4)  # the model's number is the model's
+    assert distance > float(story["allowed"]) == guard.TOLERANCE[torch.float32]
+    assert abs(rebuilt - returned) <= distance * rebuilt * 1.1 + 1e-3 * returned
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_the_guard_catches_an_attention_function_that_does_more_than_it_says(attention, fresh, monkeypatch):
+    """The other way round: the reading is right about the arguments, and the model's own function is another one."""
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+    from transformers.modeling_utils import AttentionInterface
+    from transformers.models.llama import modeling_llama
+
+    functions = {"sdpa": sdpa_attention_forward, "eager": modeling_llama.eager_attention_forward}
+
+    def gated(module: Any, query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
+        out, weights = functions[attention](module, query, key, value, *args, **kwargs)
+        return out * 0.99, weights
+
+    model = tiny_llama(seed=draw(fresh))
+    inputs = inputs_for(model, fresh)
+    if attention == "eager":
+        monkeypatch.setattr(modeling_llama, "eager_attention_forward", gated)
+    else:
+        monkeypatch.setitem(AttentionInterface._global_mapping, "sdpa", gated)
+    with implementation(model, attention):
+        story = assert_guard_raises(model, inputs)
+    assert float(story["distance"]) == pytest.approx(0.01, rel=0.02)
+
+
+@pytest.mark.parametrize("statistics", ["default", "all"])
+def test_measuring_is_guarded_too(statistics, fresh, monkeypatch):
+    model = tiny_gemma2(seed=draw(fresh))
+    inputs = inputs_for(model, fresh)
+    with implementation(model, "eager"):
+        assert float(mh.measure_call(model, **inputs, statistics=statistics).notes["guard_error"]) < RIGHT
+        misread(lambda rule: replace(rule, softcap=None))(monkeypatch)
+        with pytest.raises(GuardError, match=STORY):
+            mh.measure_call(model, **inputs, statistics=statistics)
+
+
+def test_the_guard_can_be_turned_off_for_a_tap_that_records_nothing(fresh, monkeypatch):
+    model = tiny_llama(seed=draw(fresh))
+    lost_mask(monkeypatch)
+    with seam.tap(model, guard=False) as state, torch.no_grad():
+        model(**inputs_for(model, fresh))
+    assert state.guard_error == 0 and len(state.sites) == 3
+
+
+def test_a_reading_that_gives_nan_is_caught_as_any_other(fresh, monkeypatch):
+    model = tiny_llama(seed=draw(fresh))
+    misread(lambda rule: replace(rule, scale=float("nan")))(monkeypatch)
+    with pytest.raises(GuardError, match=r"layer 0 \(model\.layers\.0\.self_attn\), head 0"):
+        recorded(model, inputs_for(model, fresh))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_half_types_pass_by_their_own_rounding_and_are_still_guarded(dtype, fresh, monkeypatch):
+    model = tiny_llama(seed=draw(fresh)).to(dtype)
+    inputs = inputs_for(model, fresh)
+    assert float(recorded(model, inputs).provenance["guard_error"]) < guard.TOLERANCE[dtype]
+    lost_mask(monkeypatch)
+    with pytest.raises(GuardError, match=STORY):
+        recorded(model, inputs)
+
+
+def test_the_guard_looks_at_the_last_row_where_a_text_sees_most():
+    for size in (1, 2, 3, 4, 5, 64, 1001):
+        rows = guard._sample(size, guard.GUARD_ROWS).tolist()
+        assert rows == sorted(set(rows)) and rows[-1] == size - 1 and len(rows) == min(size, guard.GUARD_ROWS)
+        assert size == 1 or rows[0] == 0

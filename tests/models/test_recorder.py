@@ -1,0 +1,401 @@
+"""What a record rebuilds is what the model itself says of its attention: its own eager `attentions`, cell by cell.
+
+The oracle is transformers' eager implementation on the same inputs, whichever implementation was recorded.
+"""
+
+import logging
+import re
+
+import pytest
+import torch
+from torch import nn
+from transformers import T5Config, T5ForConditionalGeneration
+
+import manyheads as mh
+from manyheads.errors import ModelError, RecordingError, ShapeError, TextError, WindowError
+from manyheads.models import recorder
+from tests.models.eager import draw, eager_maps, implementation, padded, spans
+from tests.models.tiny import VOCAB_SIZE, WORDS, tiny_bert, tiny_gemma2, tiny_gpt2, tiny_llama, tiny_tokenizer
+
+LENGTHS = (11, 7, 13, 1)
+EXACT = 1e-5  # float32
+SHARP = 0.3  # a map whose largest weight is below this agrees with almost anything
+
+MAKERS = {
+    "bert": tiny_bert,
+    "gpt2": tiny_gpt2,
+    "llama": tiny_llama,
+    "mqa": lambda **how: tiny_llama(1, **how),
+    "gemma2": tiny_gemma2,  # softcap; a window of 7, shorter than the texts
+}
+NAMES = ("minilm", "bert", "gpt2", "llama", "mqa")
+CASES = [*[(name, attention) for name in NAMES for attention in ("sdpa", "eager")], ("gemma2", "eager")]
+every_case = pytest.mark.parametrize(("name", "attention"), CASES)
+
+
+@pytest.fixture
+def loaded(request, fresh):
+    """`loaded("llama")`: a model with fresh weights and a tokenizer, or minilm."""
+
+    def make(name, **how):
+        if name == "minilm":
+            return request.getfixturevalue("minilm")
+        tokenizer = tiny_tokenizer(special_tokens=name == "bert")
+        return mh.load(MAKERS[name](seed=draw(fresh), **how), tokenizer=tokenizer)
+
+    return make
+
+
+def some_text(fresh, num_words):
+    return " ".join(WORDS[i] for i in torch.randint(len(WORDS), (num_words,), generator=fresh).tolist())
+
+
+def assert_near(got, want, what="", atol=EXACT):
+    torch.testing.assert_close(got, want, rtol=0, atol=atol, msg=lambda story: f"{what}: {story}")
+
+
+def assert_same_weights(rec, maps, where):
+    """Every layer, text and head of a recording against [b, h, q, k] maps with the texts at `where`."""
+    assert len(rec.layers) == len(maps)
+    assert max(float(one.max()) for one in maps) > SHARP, "these maps are too flat to test anything"
+    for index, (layer, own) in enumerate(zip(rec.layers, maps, strict=True)):
+        assert layer.lengths.tolist() == [span.stop - span.start for span in where]
+        for text, span in enumerate(where):
+            assert_near(layer.weights(text=text), own[text, :, span, span], f"layer {index}, text {text}")
+
+
+# ----------------------------------------------------------------------------------------------------------- exactness
+
+
+@every_case
+def test_weights_rebuilt_from_texts_equal_the_models_own(name, attention, loaded, fresh):
+    lm = loaded(name)
+    texts = [some_text(fresh, n) for n in (11, 3, 23, 1)]
+    inputs = lm.tokenizer(texts, padding=True, return_tensors="pt")
+    inputs = {key: inputs[key] for key in ("input_ids", "attention_mask")}
+    with implementation(lm.model, attention):
+        rec = mh.record(lm, texts)
+    assert_same_weights(rec, eager_maps(lm.model, **inputs), spans(inputs["attention_mask"]))
+    assert float(rec.provenance["guard_error"]) < EXACT
+    assert rec.tokens.texts == tuple(texts)
+
+
+@every_case
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_weights_rebuilt_from_a_padded_call_equal_the_models_own(name, attention, side, loaded, fresh):
+    model = loaded(name).model
+    inputs = padded(fresh, LENGTHS, model.config.vocab_size, side)
+    with implementation(model, attention):
+        rec = mh.record_call(model, **inputs)
+    where = spans(inputs["attention_mask"])
+    assert_same_weights(rec, eager_maps(model, **inputs), where)
+    ids = inputs["input_ids"]
+    for text, span in enumerate(where):
+        assert rec.tokens.ids[text, : len(ids[text, span])].tolist() == ids[text, span].tolist()
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "gemma2"])
+def test_a_call_without_a_mask_is_recorded_whole(name, loaded, fresh):
+    model = loaded(name).model
+    ids = padded(fresh, (9, 9, 9), VOCAB_SIZE)["input_ids"]
+    with implementation(model, "eager" if name == "gemma2" else "sdpa"):
+        rec = mh.record_call(model, ids)  # by position
+    assert_same_weights(rec, eager_maps(model, input_ids=ids), [slice(0, 9)] * 3)
+
+
+@pytest.mark.parametrize("name", ["minilm", "llama", "gemma2"])
+def test_every_way_to_ask_for_weights_gives_the_models_own(name, loaded, fresh):
+    """A head, a window, chosen cells, tiles, column sums, weights times features: all of the same map."""
+    model = loaded(name).model
+    inputs = padded(fresh, LENGTHS, model.config.vocab_size, "left")
+    with implementation(model, "eager" if name == "gemma2" else "sdpa"):
+        rec = mh.record_call(model, **inputs)
+    maps, where = eager_maps(model, **inputs), spans(inputs["attention_mask"])
+    for layer, own in zip(rec.layers, maps, strict=True):
+        received = layer.received()
+        for text, span in enumerate(where):
+            want, n = own[text, :, span, span], span.stop - span.start
+            for head in range(layer.site.num_heads):
+                assert_near(layer.weights(head=head, text=text), want[head], "a head")
+            window = layer.weights(queries=slice(2, 9), keys=slice(1, -1), text=text)
+            assert_near(window, want[:, 2:9, 1:-1], "a window")
+            pairs = torch.randint(n, (2, 17), generator=fresh)
+            assert_near(layer.weights_at(*pairs, text=text), want[:, pairs[0], pairs[1]], "chosen cells")
+            assert_near(received[text, :, :n], want.sum(1), "column sums", atol=n * EXACT)
+            assert bool((received[text, :, n:] == 0).all())
+            features = torch.randn(n, 3, generator=fresh)
+            assert_near(layer.project(features, text=text), want @ features, "project", atol=5 * EXACT)
+            pieces = torch.zeros_like(want)
+            for rows, keys, tile in layer.tiles(text=text, size=4):
+                pieces[:, rows, keys] = tile
+            assert_near(pieces, want, "tiles")
+
+
+def test_a_recording_is_the_same_whether_texts_are_recorded_together_or_alone(loaded, fresh):
+    lm = loaded("minilm")
+    texts = [some_text(fresh, n) for n in (5, 17, 2)]
+    together = mh.record(lm, texts)
+    for text, words in enumerate(texts):
+        alone = mh.record(lm, words)
+        for one, many in zip(alone.layers, together.layers, strict=True):
+            assert_near(many.weights(text=text), one.weights(), "together, alone", atol=2 * EXACT)
+
+
+def test_an_encoder_decoder_is_recorded_by_its_three_stacks(fresh):
+    """Texts of the decoder have lengths of their own, more or fewer than the encoder's."""
+    sizes = {"d_model": 30, "d_kv": 7, "d_ff": 44, "num_layers": 2, "num_decoder_layers": 3, "num_heads": 4}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(draw(fresh))
+        model = T5ForConditionalGeneration(T5Config(vocab_size=VOCAB_SIZE, decoder_start_token_id=0, **sizes)).eval()
+    for answers in ((3, 5, 2, 4), (17, 11, 19, 5), (13, 13, 13, 13)):
+        inputs, asked = padded(fresh, LENGTHS, VOCAB_SIZE), padded(fresh, answers, VOCAB_SIZE)
+        inputs |= {"decoder_input_ids": asked["input_ids"], "decoder_attention_mask": asked["attention_mask"]}
+        for attention in ("sdpa", "eager"):
+            with implementation(model, attention):
+                rec = mh.record_call(model, **inputs)
+            with implementation(model, "eager"), torch.no_grad():
+                own = model(**inputs, output_attentions=True)
+            wanted = {"encoder": own.encoder_attentions, "decoder": own.decoder_attentions}
+            assert list(rec.stacks) == ["encoder", "decoder", "cross"]
+            for (stack, maps), lengths in zip(wanted.items(), (LENGTHS, answers), strict=True):
+                assert len(rec.stacks[stack]) == len(maps)
+                for layer, one in zip(rec.stacks[stack], maps, strict=True):
+                    assert layer.lengths.tolist() == list(lengths)
+                    for text, n in enumerate(lengths):
+                        assert_near(layer.weights(text=text), one[text, :, :n, :n], f"{stack}, text {text}")
+            for layer, one in zip(rec.stacks["cross"], own.cross_attentions, strict=True):
+                for text, (n, m) in enumerate(zip(answers, LENGTHS, strict=True)):
+                    assert_near(layer.weights(text=text)[:, :n, :m], one[text, :, :n, :m], f"cross, text {text}")
+
+
+# ------------------------------------------------------------------------------------------------------- what is kept
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_keep_v_makes_the_heads_outputs_again(side, loaded, fresh):
+    model = loaded("llama").model
+    inputs, outs = padded(fresh, LENGTHS, VOCAB_SIZE, side), []
+    with mh.tap(model, on_call=lambda call: outs.append(call.out)), torch.no_grad():
+        model(**inputs)
+    rec = mh.record_call(model, **inputs, keep=("q", "k", "v", "lse"))
+    for layer, out in zip(rec.layers, outs, strict=True):
+        for text, span in enumerate(spans(inputs["attention_mask"])):
+            n = span.stop - span.start
+            v = layer.v[text, :, :n].repeat_interleave(2, 0)  # 6 heads over 3
+            assert_near(layer.weights(text=text) @ v, out[text, :, span])
+    assert all(layer.v is None for layer in mh.record_call(model, **inputs).layers)
+
+
+@pytest.mark.parametrize("keep", [("q",), ("q", "lse"), ("k", "lse"), (), ("q", "k", "lse", "weights"), ["v"]], ids=str)
+def test_keep_refuses_what_it_cannot_do(keep, loaded, fresh):
+    lm = loaded("llama")
+    wanted = re.escape(f"{keep=}") + ".*keeps q, k and lse, and v if asked for.*'q', 'k', 'v', 'lse'"
+    with pytest.raises(RecordingError, match=wanted):
+        mh.record(lm, "the cat", keep=keep)
+    with pytest.raises(RecordingError, match=wanted):
+        mh.record_call(lm.model, **padded(fresh, LENGTHS, VOCAB_SIZE), keep=keep)
+
+
+def test_a_recording_holds_no_gradients_and_nothing_of_the_models_memory(loaded, fresh):
+    model = loaded("gpt2").model
+    inputs = padded(fresh, LENGTHS, VOCAB_SIZE)
+    rec = mh.record_call(model, **inputs, keep=("q", "k", "v", "lse"))
+    before = rec.layers[0].weights(text=0)
+    for weight in model.parameters():
+        weight.data.zero_()
+    assert torch.equal(rec.layers[0].weights(text=0), before)
+    assert not any(x.requires_grad for layer in rec.layers for x in (layer.q, layer.k, layer.v, layer.lse))
+
+
+@every_case
+def test_provenance_says_which_model_dtype_backend_and_how_good(name, attention, loaded, fresh):
+    lm = loaded(name)
+    with implementation(lm.model, attention):
+        said = mh.record(lm, [some_text(fresh, n) for n in (5, 3)]).provenance
+    assert (said["model"], said["dtype"], said["implementation"]) == (lm.name, "float32", attention)
+    assert 0 <= said["guard_error"] < EXACT and said["windows"] == ""
+    (because,) = said["backend"]
+    assert because.startswith("the model's own fused kernel" if attention == "sdpa" else "recomputed")
+    assert said["backend"][because] == len(lm.spec.sites)
+
+
+def test_layers_say_which_of_several_stacks_to_ask(fresh, loaded):
+    rec = mh.record_call(loaded("llama").model, **padded(fresh, LENGTHS, VOCAB_SIZE))
+    assert rec.layers is rec.stacks[""]
+    two = type(rec)({"encoder": rec.layers, "decoder": rec.layers}, rec.tokens)
+    with pytest.raises(RecordingError, match=r"2 stacks of layers \(encoder, decoder\).*rec\.stacks\['encoder'\]\[0\]"):
+        _ = two.layers
+
+
+# ------------------------------------------------------------------------------------------------------------- errors
+
+
+@pytest.mark.parametrize("text", ["", "   \n\t "])
+def test_an_empty_text_is_one_clear_line(text, loaded):
+    lm = loaded("llama")
+    with pytest.raises(TextError, match="^the text is empty: give at least one word.$"):
+        mh.record(lm, text)
+    with pytest.raises(TextError, match="^text 1 is empty: give at least one word.$"):
+        mh.record(lm, ["the cat", text, "the dog"])
+
+
+def test_texts_must_be_there_and_be_text(loaded):
+    lm = loaded("llama")
+    with pytest.raises(TextError, match="no text was given: give at least one"):
+        mh.record(lm, [])
+    with pytest.raises(TextError, match="text 1 is a int: give strings"):
+        mh.record(lm, ["the cat", 7])
+    with pytest.raises(
+        TextError, match="long='wndows' is not a way to read a long text: use one of windows, truncate, whole"
+    ):
+        mh.record(lm, "the cat", long="wndows")
+    with pytest.raises(
+        ModelError, match="LlamaForCausalLM has no tokenizer.*load it with tokenizer=, or use record_call"
+    ):
+        mh.record(mh.load(lm.model, tokenizer=False), "the cat")
+
+
+def test_a_mask_with_holes_is_refused(loaded, fresh):
+    inputs = padded(fresh, LENGTHS, VOCAB_SIZE)
+    inputs["attention_mask"][2, 4] = 0
+    with pytest.raises(RecordingError, match="attention_mask has holes: a text must be one run of ones"):
+        mh.record_call(loaded("llama").model, **inputs)
+
+
+def test_a_layer_that_attends_twice_is_refused_by_name(loaded, fresh):
+    class Twice(nn.Module):
+        def __init__(self, model):
+            super().__init__()
+            self.model = model
+
+        def forward(self, input_ids):
+            return self.model(input_ids), self.model(input_ids)
+
+    twice = Twice(loaded("gpt2").model).eval()
+    with pytest.raises(RecordingError, match=r"model\.transformer\.h\.0\.attn attended twice in one call"):
+        mh.record_call(twice, padded(fresh, (7, 7), VOCAB_SIZE)["input_ids"])
+
+
+def test_asking_for_what_is_not_there_says_what_is(loaded, fresh):
+    layer = mh.record_call(loaded("llama").model, **padded(fresh, LENGTHS, VOCAB_SIZE)).layers[1]
+    for head in (6, -1):
+        with pytest.raises(ShapeError, match=rf"head={head} is not in layer 1: it has heads 0 to 5"):
+            layer.weights(head=head)
+    with pytest.raises(ShapeError, match="text=4 is not in this recording: it holds 4 texts"):
+        layer.weights(text=4)
+    with pytest.raises(ShapeError, match="a window has step 1, but .* has step 2"):
+        layer.weights(queries=slice(0, 9, 2))
+    with pytest.raises(ShapeError, match="keys run from 0 to 7, but text 1 has 7 tokens"):
+        layer.weights_at(torch.tensor([0, 1]), torch.tensor([0, 7]), text=1)
+    with pytest.raises(ShapeError, match="features has 8 rows, but text 1 has 7 tokens"):
+        layer.project(torch.ones(8, 2), text=1)
+
+
+def test_a_window_too_large_to_hold_is_refused_with_its_size(loaded, fresh, monkeypatch):
+    monkeypatch.setattr("manyheads.recording.records.WINDOW_BYTES", 6 * 11 * 11 * 4 - 1)
+    layer = mh.record_call(loaded("llama").model, **padded(fresh, LENGTHS, VOCAB_SIZE)).layers[0]
+    with pytest.raises(WindowError, match=r"6 heads x 11 x 11 weights is 0\.0 GB, above the limit .*ask for fewer"):
+        layer.weights(text=0)
+    assert layer.weights(text=1).shape == (6, 7, 7)
+
+
+# --------------------------------------------------------------------------------------------------------- long texts
+
+
+@pytest.mark.parametrize(("name", "attention"), [("bert", "sdpa"), ("gpt2", "eager"), ("llama", "sdpa")])
+def test_a_long_text_is_read_in_overlapping_windows_that_cover_it(name, attention, loaded, fresh):
+    limit, extra = 16, 2 if name == "bert" else 0  # [CLS] and [SEP] around each window
+    sizes = {"n_positions" if name == "gpt2" else "max_position_embeddings": limit}
+    lm = loaded(name, **sizes)
+    texts = [some_text(fresh, 61), some_text(fresh, 5)]
+    with implementation(lm.model, attention):
+        rec = mh.record(lm, texts)
+    lengths, words = (
+        rec.tokens.lengths.tolist(),
+        [lm.tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts],
+    )
+    assert max(lengths) == limit and lengths[-1] == len(words[1]) + extra
+    num_windows, overlap = len(lengths) - 1, limit // 8
+    assert rec.provenance["windows"] == (
+        f"1 of 2 texts longer than the model's positions: read in {num_windows} windows of {limit}, overlapping by {overlap}"
+    )
+    parts = [rec.tokens.ids[i, :n][rec.tokens.ordinary[i, :n]].tolist() for i, n in enumerate(lengths)]
+    assert parts[-1] == words[1]
+    whole = parts[0]
+    for part in parts[1:-1]:
+        assert part[:overlap] == whole[-overlap:]
+        whole = whole + part[overlap:]
+    assert whole == words[0]
+    for index, words_of in enumerate(parts):  # each is a text of its own, specials included
+        assert len(words_of) == lengths[index] - extra
+        shown = rec.tokens.texts[index]
+        assert lm.tokenizer(shown, add_special_tokens=False)["input_ids"] == words_of
+        assert shown in texts[min(index // num_windows, 1)]
+    own = [eager_maps(lm.model, input_ids=rec.tokens.ids[i : i + 1, :n]) for i, n in enumerate(lengths)]
+    for text in range(len(lengths)):
+        for layer, one in zip(rec.layers, [one[0] for one in own[text]], strict=True):
+            assert_near(layer.weights(text=text), one, f"window {text}")
+
+
+def test_truncate_reads_the_first_window_and_says_so(loaded, fresh):
+    lm = loaded("bert", max_position_embeddings=16)
+    text = some_text(fresh, 40)
+    windows, cut = mh.record(lm, text), mh.record(lm, text, long="truncate")
+    assert len(windows.tokens.lengths) > 2 and cut.tokens.lengths.tolist() == [16]
+    assert torch.equal(cut.tokens.ids, windows.tokens.ids[:1])
+    assert cut.tokens.special[0].nonzero().flatten().tolist() == [0, 15]
+    assert cut.provenance["windows"] == "the text cut to the model's 16 positions"
+
+
+def test_whole_refuses_what_is_too_long_with_both_numbers(loaded, fresh):
+    lm = loaded("bert", max_position_embeddings=16)
+    text = "the cat sat on the table and the dog sat on the chair in the house"
+    with pytest.raises(
+        TextError, match=r"text 1 has 18 tokens, but BertModel has 16 positions: read it in windows.*cut it"
+    ):
+        mh.record(lm, ["the cat", text], long="whole")
+    assert mh.record(lm, "the cat", long="whole").tokens.lengths.tolist() == [4]
+
+
+def test_a_text_of_exactly_the_models_positions_is_not_cut(loaded, fresh):
+    lm = loaded("bert", max_position_embeddings=16)
+    text = "the cat " * 7
+    for long in ("windows", "truncate", "whole"):
+        rec = mh.record(lm, text, long=long)
+        assert rec.tokens.lengths.tolist() == [16] and rec.provenance["windows"] == ""
+
+
+# ---------------------------------------------------------------------------------------------------------------- size
+
+
+@pytest.mark.parametrize("keep", [("q", "k", "lse"), ("q", "k", "v", "lse")], ids=str)
+@pytest.mark.parametrize("name", ["bert", "llama", "gemma2"])
+def test_the_size_is_said_before_it_is_taken_and_is_right(name, keep, loaded, fresh, caplog):
+    lm = loaded(name)
+    with implementation(lm.model, "eager"), caplog.at_level(logging.INFO, logger="manyheads"):
+        rec = mh.record(lm, [some_text(fresh, n) for n in (23, 7, 11)], keep=keep)
+    (said,) = [record.getMessage() for record in caplog.records if record.name == "manyheads"]
+    longest = int(rec.tokens.lengths.max())
+    assert said == f"recording 3 texts of up to {longest} tokens: {rec.num_bytes / 1e6:.1f} MB"
+
+
+def test_a_recording_that_would_not_fit_is_refused_before_the_model_runs(loaded, monkeypatch):
+    lm = loaded("llama")
+    assert lm.spec.sites  # the probe is another matter
+    monkeypatch.setattr(recorder, "free_memory_bytes", lambda: 3_000_000_000)
+    lm.model.register_forward_pre_hook(lambda *_: pytest.fail("the model ran"))
+    for path, module in lm.model.named_children():
+        module.register_forward_pre_hook(lambda *_, path=path: pytest.fail(f"{path} ran"))
+    monkeypatch.setattr(recorder, "MEMORY_SHARE", 1e-9)
+    wanted = r"would take 0\.0 GB and 3\.0 GB are free: record fewer or shorter texts, or use measure\(\)"
+    with pytest.raises(ModelError, match=wanted):
+        mh.record(lm, "the cat sat on the table")
+
+
+def test_where_the_system_does_not_say_what_is_free_nothing_is_refused(loaded, monkeypatch):
+    lm = loaded("llama")
+    monkeypatch.setattr(recorder, "free_memory_bytes", lambda: None)
+    assert mh.record(lm, "the cat").num_bytes > 0
+    monkeypatch.undo()
+    free = recorder.free_memory_bytes()
+    assert free is None or free > 1e6

@@ -1,0 +1,340 @@
+"""What a layer record answers is what the whole map says: windows, cells, projections, tiles, column sums.
+
+The map comes from `reference.attend`, text by text, from q, k and the mask; the record sees q, k and lse alone.
+Inputs are drawn afresh each run. A failure prints its seed: MANYHEADS_SEED=... repeats it.
+"""
+
+import os
+import secrets
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+import torch
+
+from manyheads import reference
+from manyheads.errors import RecordingError, ShapeError, WindowError
+from manyheads.nn.attention import attend
+from manyheads.nn.masks import Mask
+from manyheads.nn.rules import Rule
+from manyheads.recording import records
+from manyheads.recording.records import LayerRecord, Recording
+from manyheads.recording.requests import Mass, Received
+from manyheads.recording.tokens import Tokens
+from manyheads.spec import Site
+
+H, G, D, F = 6, 3, 5, 4
+LENGTHS = (13, 7, 17, 1)
+SCALE = 0.7
+MASKS = ("bidirectional", "causal", "window", "holes", "head by head", "dead rows")
+OPTIONS = ("plain", "softcap", "sinks", "bias", "shared bias", "everything")
+
+
+@pytest.fixture
+def rng():
+    seed = int(os.environ.get("MANYHEADS_SEED") or secrets.randbits(32))
+    print(f"MANYHEADS_SEED={seed}")
+    return np.random.default_rng(seed)
+
+
+def visible_cells(rng, kind, num_texts, num_rows, num_keys):
+    """[b, 1 or h, q, k]: who may look where, before padding."""
+    row, key = np.arange(num_rows)[:, None], np.arange(num_keys)
+    shape = (num_texts, H if kind == "head by head" else 1, num_rows, num_keys)
+    if kind in ("holes", "head by head"):
+        return rng.random(shape) < 0.6
+    seen = np.broadcast_to(
+        {"bidirectional": key >= 0, "window": (key <= row) & (key > row - 4)}.get(kind, key <= row), shape
+    )
+    return seen & (rng.random((num_rows, 1)) < 0.6) if kind == "dead rows" else seen.copy()
+
+
+def make_rule(rng, option, num_texts, num_rows, num_keys):
+    everything = option == "everything"
+    bias = None
+    if everything or "bias" in option:
+        shape = (1, 1) if option == "shared bias" else (num_texts, H)
+        bias = torch.from_numpy(rng.normal(size=(*shape, num_rows, num_keys))).float()
+    sinks = torch.from_numpy(rng.normal(size=H)).float() if everything or option == "sinks" else None
+    return Rule(SCALE, 1.3 if everything or option == "softcap" else None, sinks, bias)
+
+
+@dataclass
+class Case:
+    """A record over some texts, and each text's whole map, [h q k] in float64."""
+
+    layer: LayerRecord
+    maps: list
+
+    def each(self):
+        return ((text, torch.from_numpy(full)) for text, full in enumerate(self.maps))
+
+
+def make_case(rng, kind="causal", option="plain", lengths=LENGTHS, dtype=torch.float32, keys=None):
+    """Random q and k; padding holds garbage, which nobody may see. `keys` makes it cross-attention to that many."""
+    num_texts, num_rows = len(lengths), max(lengths)
+    num_keys, key_lengths = (num_rows, lengths) if keys is None else (max(keys), keys)
+    q = torch.from_numpy(rng.normal(size=(num_texts, H, num_rows, D))).to(dtype)
+    k = torch.from_numpy(rng.normal(size=(num_texts, G, num_keys, D))).to(dtype)
+    rule = make_rule(rng, option, num_texts, num_rows, num_keys)
+    seen = visible_cells(rng, kind, num_texts, num_rows, num_keys)
+    lse, maps = torch.full((num_texts, H, num_rows), -torch.inf), []
+    for text, (own, length) in enumerate(zip(lengths, key_lengths, strict=True)):
+        seen[text, :, own:], seen[text, :, :, length:] = False, False
+        bias = None if rule.bias is None else rule.bias.expand(num_texts, -1, -1, -1)[text : text + 1, :, :own, :length]
+        got = reference.attend(
+            q[text : text + 1, :, :own].double().numpy(),
+            k[text : text + 1, :, :length].double().numpy(),
+            np.zeros((1, G, length, 1)),
+            mask=np.broadcast_to(seen[text, :, :own, :length], (H, own, length))[None],
+            scale=SCALE,
+            softcap=rule.softcap,
+            sinks=None if rule.sinks is None else rule.sinks.double().numpy(),
+            bias=None if bias is None else bias.double().numpy(),
+        )
+        lse[text, :, :own] = torch.from_numpy(got.lse[0])
+        maps.append(got.weights[0])
+    tokens, mask = Tokens.unnamed(lengths), Mask.from_dense(torch.from_numpy(seen))
+    site = Site("", 3, "layer.3", H, G, D, F, causal=kind != "bidirectional")
+    return Case(LayerRecord(site, q, k, None, lse, mask, rule, tokens.lengths, tokens), maps)
+
+
+def assert_near(got, want, atol=1e-5):
+    torch.testing.assert_close(got.double(), torch.as_tensor(want).double(), rtol=0, atol=atol)
+
+
+every_mask = pytest.mark.parametrize("kind", MASKS)
+every_rule = pytest.mark.parametrize("option", OPTIONS)
+
+# ------------------------------------------------------------------------------------------------ the answers are exact
+
+
+@every_mask
+@every_rule
+def test_weights_are_the_map_of_each_text(rng, kind, option):
+    case = make_case(rng, kind, option)
+    for text, full in case.each():
+        assert_near(case.layer.weights(text=text), full)
+        assert_near(case.layer.weights(head=4, text=text), full[4])
+
+
+@every_mask
+def test_a_window_of_weights_is_the_map_there(rng, kind):
+    case = make_case(rng, kind, "everything")
+    for text, full in case.each():
+        for _ in range(8):
+            rows, keys = (slice(*sorted(rng.integers(0, full.shape[1] + 3, 2).tolist())) for _ in range(2))
+            assert_near(case.layer.weights(queries=rows, keys=keys, text=text), full[:, rows, keys])
+        last = slice(-3, None)
+        assert_near(case.layer.weights(head=1, queries=last, text=text), full[1, last])
+
+
+@every_mask
+@every_rule
+def test_weights_at_chosen_cells_are_the_map_there(rng, kind, option):
+    case = make_case(rng, kind, option)
+    for text, full in case.each():
+        rows, keys = (torch.from_numpy(rng.integers(0, full.shape[1], 29)) for _ in range(2))
+        assert_near(case.layer.weights_at(rows, keys, text=text), full[:, rows, keys])
+    nothing = torch.zeros(0, dtype=torch.long)
+    assert case.layer.weights_at(nothing, nothing).shape == (H, 0)
+
+
+@every_mask
+@every_rule
+def test_project_is_the_map_times_features(rng, kind, option):
+    case = make_case(rng, kind, option)
+    for text, full in case.each():
+        features = torch.from_numpy(rng.normal(size=(full.shape[2], 3)))
+        assert_near(case.layer.project(features, text=text), full @ features, atol=3e-5)
+
+
+@every_mask
+@every_rule
+def test_tiles_together_are_the_map(rng, kind, option):
+    case = make_case(rng, kind, option)
+    for size in (1, 4, 256):
+        for text, full in case.each():
+            built = torch.zeros_like(full)
+            for rows, keys, weights in case.layer.tiles(text=text, size=size):
+                assert (weights.shape[1], weights.shape[2]) == (rows.stop - rows.start, keys.stop - keys.start)
+                built[:, rows, keys] += weights  # a tile given twice would show
+            assert_near(built, full)
+
+
+def test_tiles_that_nobody_sees_are_left_out(rng):
+    case = make_case(rng, "causal", lengths=(16,))
+    assert len(list(case.layer.tiles(size=4))) == 10
+
+
+@every_mask
+@every_rule
+def test_received_is_the_sum_of_each_column(rng, kind, option):
+    case = make_case(rng, kind, option)
+    received = case.layer.received()
+    assert received.shape == (len(LENGTHS), H, max(LENGTHS))
+    for text, full in case.each():
+        assert_near(received[text, :, : full.shape[2]], full.sum(1), atol=1e-4)
+        assert not received[text, :, full.shape[2] :].any()
+
+
+def test_reduce_answers_every_request_of_one_pass(rng):
+    case = make_case(rng, "causal", "sinks")
+    got = case.layer.reduce([Mass(), Received()])
+    for text, full in case.each():
+        assert_near(got[Mass()][text, :, : full.shape[1]], full.sum(2))
+    assert torch.equal(got[Received()], case.layer.received())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64], ids=str)
+def test_other_dtypes_give_the_map_of_their_own_q_and_k(rng, dtype):
+    """In half precision, too: the lse came from the same rounded q and k."""
+    case = make_case(rng, "causal", "softcap", dtype=dtype)
+    for text, full in case.each():
+        features = torch.from_numpy(rng.normal(size=(full.shape[2], 3)))
+        everywhere = torch.cartesian_prod(torch.arange(full.shape[1]), torch.arange(full.shape[2]))
+        assert_near(case.layer.weights(text=text), full)
+        assert_near(case.layer.weights_at(*everywhere.T, text=text).view_as(full), full)
+        assert_near(case.layer.project(features, text=text), full @ features, atol=3e-5)
+
+
+@pytest.mark.parametrize("kind, offset", [("full", None), ("causal", 0), ("causal", None)])
+def test_a_mask_that_all_texts_share_serves_each(rng, kind, offset):
+    tokens = Tokens.unnamed((9, 9))
+    q, k = torch.randn(2, H, 9, D), torch.randn(2, G, 9, D)
+    mask = Mask.full(9, 9) if kind == "full" else Mask.causal(9, 9, offset=offset)
+    lse = attend(q, k, k, mask=mask, scale=SCALE).lse
+    site = Site("", 0, "m", H, G, D, D, causal=kind == "causal")
+    layer = LayerRecord(site, q, k, None, lse, mask, Rule(SCALE), tokens.lengths, tokens)
+    want = reference.attend(q.numpy(), k.numpy(), k.numpy(), scale=SCALE, causal=kind == "causal").weights
+    for text in range(2):
+        assert_near(layer.weights(text=text), want[text])
+        assert_near(layer.project(torch.eye(9), text=text), want[text])
+        assert_near(sum(tile.sum(1).sum(1) for _, _, tile in layer.tiles(text, size=4)), want[text].sum((1, 2)))
+
+
+def test_the_options_of_a_rule_matter(rng):
+    """A record that forgot one of them would give another map."""
+    for option in OPTIONS[1:]:
+        case = make_case(rng, "causal", option)
+        rule, plain = case.layer.rule, Rule(SCALE)
+        if option == "sinks":
+            features = torch.ones(LENGTHS[0], 1)
+            got, forgot = (replace(case.layer, rule=each).project(features) for each in (rule, plain))
+        else:
+            got, forgot = (replace(case.layer, rule=each).weights() for each in (rule, plain))
+        assert (got - forgot).abs().max() > 0.01, option
+
+
+# ---------------------------------------------------------------------------------------------- cross-attention, caches
+
+TRIMS_KEYS_BY_ROWS = pytest.mark.xfail(strict=True, reason="keys are trimmed to the number of queries")
+
+
+@TRIMS_KEYS_BY_ROWS
+@pytest.mark.parametrize("keys", [(19, 6, 11, 4), (3, 6, 2, 4)], ids=["more keys", "fewer keys"])
+def test_cross_attention_gives_its_whole_map(rng, keys):
+    case = make_case(rng, "bidirectional", "plain", keys=keys)
+    for text, full in case.each():
+        assert_near(case.layer.weights(text=text)[..., : full.shape[2]], full)
+        rows, columns = torch.tensor([0, full.shape[1] - 1]), torch.tensor([0, full.shape[2] - 1])
+        assert_near(case.layer.weights_at(rows, columns, text=text), full[:, rows, columns])
+        built = torch.zeros(H, full.shape[1], max(keys), dtype=torch.float64)
+        for at, columns, weights in case.layer.tiles(text, size=4):
+            built[:, at, columns] += weights
+        assert_near(built[..., : full.shape[2]], full)
+
+
+# --------------------------------------------------------------------------------------------------------------- limits
+
+
+def test_a_window_over_the_limit_is_refused_and_one_at_it_is_given(rng, monkeypatch):
+    layer = make_case(rng, lengths=(13,)).layer
+    monkeypatch.setattr(records, "WINDOW_BYTES", 4 * H * 13 * 5)
+    assert layer.weights(keys=slice(0, 5)).shape == (H, 13, 5)
+    assert layer.weights(head=2).shape == (13, 13)
+    with pytest.raises(
+        WindowError, match=r"6 heads x 13 x 6 weights is .*: ask for fewer queries=, keys= or one head="
+    ):
+        layer.weights(keys=slice(0, 6))
+
+
+def test_a_window_of_a_long_text_is_refused_before_it_is_computed():
+    """16 heads of a text of 100,000: 640 GB. What fits is still given, exactly."""
+    length = 100_000
+    tokens = Tokens.unnamed((length,))
+    q, lse = torch.zeros(1, 16, length, 1), torch.full((1, 16, length), float(np.log(length)))
+    mask, site = Mask.full(length, length), Site("", 0, "m", 16, 16, 1, 1, causal=False)
+    layer = LayerRecord(site, q, q, None, lse, mask, Rule(1.0), tokens.lengths, tokens)
+    with pytest.raises(WindowError, match=r"16 heads x 100000 x 100000 weights is 640\.0 GB, above the limit of 1 GB"):
+        layer.weights()
+    with pytest.raises(MemoryError, match=r"1 heads x 100000 x 100000 weights is 40\.0 GB"):
+        layer.weights(head=3)
+    assert_near(
+        layer.weights(head=3, queries=slice(99_990, None), keys=slice(-7, None)) * length, torch.ones(10, 7), 1e-2
+    )
+
+
+def test_what_is_not_there_is_said(rng):
+    layer = make_case(rng).layer
+    with pytest.raises(ShapeError, match=r"^head=6 is not in layer 3: it has heads 0 to 5\.$"):
+        layer.weights(head=6)
+    with pytest.raises(ShapeError, match="head=-1 is not in layer 3"):
+        layer.weights(head=-1)
+    with pytest.raises(ShapeError, match=r"^text=4 is not in this recording: it holds 4 texts, counted from 0\.$"):
+        layer.weights(text=4)
+    with pytest.raises(ShapeError, match=r"a window has step 1, but slice\(0, 9, 2\) has step 2: slice the result"):
+        layer.weights(queries=slice(0, 9, 2))
+    with pytest.raises(ShapeError, match=r"keys run from 2 to 7, but text 1 has 7 tokens\."):
+        layer.weights_at(torch.tensor([0, 1]), torch.tensor([2, 7]), text=1)
+    with pytest.raises(ShapeError, match=r"queries run from -1 to 3, but text 0 has 13 tokens\."):
+        layer.weights_at(torch.tensor([3, -1]), torch.tensor([2, 7]))
+    with pytest.raises(ShapeError, match=r"features has 12 rows, but text 0 has 13 tokens: give one row a token\."):
+        layer.project(torch.zeros(12, 2))
+
+
+@pytest.mark.xfail(strict=True, reason="text=-1 passes the check, then IndexError")
+def test_a_text_counted_from_the_end_is_given_or_refused(rng):
+    case = make_case(rng, lengths=(13, 7))
+    try:
+        got = case.layer.weights(text=-1)
+    except ShapeError:
+        return
+    assert_near(got, case.maps[-1])
+
+
+@pytest.mark.xfail(strict=True, reason="only weights() checks its text")
+@pytest.mark.parametrize("ask", ["weights_at", "project", "tiles"])
+def test_every_question_says_when_there_is_no_such_text(rng, ask):
+    layer, one = make_case(rng).layer, torch.zeros(1, dtype=torch.long)
+    questions = {
+        "weights_at": lambda: layer.weights_at(one, one, text=4),
+        "project": lambda: layer.project(torch.zeros(13, 1), text=4),
+        "tiles": lambda: list(layer.tiles(text=4)),
+    }
+    with pytest.raises(ShapeError, match="text=4 is not in this recording"):
+        questions[ask]()
+
+
+# ----------------------------------------------------------------------------------------------------------- recordings
+
+
+def test_a_recording_gives_the_layers_of_its_only_stack(rng):
+    layer = make_case(rng).layer
+    recording = Recording({"": [layer, layer]}, layer.tokens)
+    assert recording.layers[1] is layer
+    assert recording.num_bytes == 2 * 4 * (4 * H * 17 * D + 4 * G * 17 * D + 4 * H * 17)
+    assert repr(recording).startswith("Recording(layers: 2; 4 texts of 1-17 tokens, 0.0 MB")
+
+
+@pytest.mark.parametrize("names", [("encoder", "cross"), ()], ids=str)
+def test_a_recording_of_several_stacks_or_none_says_so(rng, names):
+    layer = make_case(rng).layer
+    recording = Recording({name: [layer] for name in names}, layer.tokens)
+    with pytest.raises(
+        RecordingError, match=rf"this recording has {len(names)} stacks of layers \({', '.join(names)}\): say"
+    ):
+        _ = recording.layers
+    if names:
+        assert recording.stacks["cross"][0] is layer
+        assert repr(recording).startswith("Recording(encoder: 1, cross: 1; ")

@@ -1,0 +1,535 @@
+"""Statistics and reductions of whole maps, held to pencil, to published numbers, to loops over cells and to identities.
+
+Inputs are drawn afresh each run. A failure prints its seed: MANYHEADS_SEED=... repeats it.
+"""
+
+import inspect
+import itertools
+import os
+import secrets
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+from manyheads.errors import ShapeError
+from manyheads.reference import attend, reductions
+from manyheads.reference.statistics import CELLS, OFFSETS, ROWS, TextFacts, statistics
+
+H, N = 3, 11
+CLASSES = ("punctuation", "number", "capitalised", "rare")
+CHANCE = ("uniform", "relabelled")
+
+
+@pytest.fixture
+def rng():
+    seed = int(os.environ.get("MANYHEADS_SEED") or secrets.randbits(32))
+    print(f"MANYHEADS_SEED={seed}")
+    return np.random.default_rng(seed)
+
+
+def facts(ids, visible=None, **known):
+    """A text by its ids; nothing is special, in a class or a sink unless said, and all may look everywhere."""
+    n = len(ids)
+    nowhere = np.zeros(n, bool)
+    plain = dict.fromkeys(("special", "sink", *CLASSES), nowhere)
+    given = {name: np.isin(np.arange(n), where) for name, where in known.items() if name in plain}
+    rest = {name: value for name, value in known.items() if name not in plain}
+    visible = np.ones((n, n), bool) if visible is None else visible
+    return TextFacts(visible, np.array(ids, int), **({"relabelling": np.arange(n)} | plain | given | rest))
+
+
+def some_text(rng, n=N, kind="causal"):
+    """A random text in which everything occurs, and something of each is missing somewhere."""
+    place = np.arange(n)
+    visible = {
+        "bidirectional": np.ones((n, n), bool),
+        "causal": place <= place[:, None],
+        "window": (place <= place[:, None]) & (place > place[:, None] - 3),
+        "holes": rng.random((n, n)) < 0.5,
+        "dead rows": np.broadcast_to((rng.random(n) < 0.5)[:, None], (n, n)).copy(),
+    }[kind]
+    special = (place == 0) | (place == n - 1)
+    classes = {name: (rng.random(n) < 0.3) & ~special for name in CLASSES}
+    relabelling = place.copy()
+    relabelling[~special] = rng.permutation(place[~special])
+    ids = np.where(special, 99, rng.integers(0, 4, n))
+    norms = rng.uniform(0.5, 2, (H, n))
+    sink = rng.random(n) < 0.3
+    return TextFacts(visible, ids, special, **classes, sink=sink, relabelling=relabelling, value_norms=norms)
+
+
+def some_map(rng, text, sinks=None):
+    """Attention of random queries and keys under the text's mask."""
+    n = len(text.ids)
+    q, k, v = rng.normal(size=(3, 1, H, n, 5))
+    return attend(q, k, v, mask=text.visible, sinks=sinks).weights[0]
+
+
+def value(pair):
+    numerator, denominator = pair
+    return numerator / denominator
+
+
+def assert_value(got, name, expected, **tolerance):
+    assert_allclose(value(got[name]), expected, err_msg=name, **({"atol": 1e-12} | tolerance))
+
+
+def assert_pair(got, name, numerator, denominator):
+    assert_allclose(got[name][0], numerator, atol=1e-12, err_msg=f"numerator of {name}")
+    assert_allclose(got[name][1], denominator, atol=1e-12, err_msg=f"denominator of {name}")
+
+
+TEXTS = pytest.mark.parametrize("kind", ["bidirectional", "causal", "window", "holes", "dead rows"])
+
+# ---------------------------------------------------------------------------------------------------- published vectors
+
+BOS_THEN_TWICE = facts([9, 1, 2, 3, 1, 2, 3], np.tri(7, dtype=bool), special=[0])
+
+
+def looks_at(keys):
+    weights = np.zeros((1, len(keys), len(keys)))
+    weights[0, np.arange(len(keys)), keys] = 1
+    return weights
+
+
+# The detector's "mul" score is the sum of matched weights over the number of rows (all rows sum to 1).
+PUBLISHED = {
+    "uniform causal": (np.tri(7)[None] / np.arange(1, 8)[:, None], 0.2276, 0.0728, 0.0728),
+    "exact previous": (looks_at([0, 0, 1, 2, 3, 4, 5]), 0.8571, 0, 0),
+    "induction, else to BOS": (looks_at([0, 0, 0, 0, 2, 3, 4]), 0.1429, 0, 0.4286),
+}
+
+
+@pytest.mark.parametrize("head", PUBLISHED)
+def test_numerators_are_those_of_the_head_detector(head):
+    weights, previous, duplicate, induction = PUBLISHED[head]
+    got = statistics(weights, BOS_THEN_TWICE)
+    for name, score in (("previous", previous), ("duplicate", duplicate), ("induction", induction)):
+        assert_allclose(got[f"{name}_mass"][0] / 7, score, atol=5e-5, err_msg=name)
+
+
+def test_a_perfect_head_scores_1_because_only_rows_with_a_target_count():
+    previous, induction = (statistics(PUBLISHED[head][0], BOS_THEN_TWICE) for head in list(PUBLISHED)[1:])
+    assert_pair(previous, "previous_mass", 6, 6)
+    assert_pair(induction, "induction_mass", 3, 3)
+    assert_pair(induction, "previous_mass", 1, 6)
+    assert_pair(induction, "first_mass", 4, 7)
+    assert_pair(induction, "special_mass", 4, 7)
+
+
+def test_the_key_after_an_earlier_copy_may_be_the_row_itself():
+    got = statistics(looks_at([0, 1, 2]), facts([5, 5, 7], np.tri(3, dtype=bool)))
+    assert_pair(got, "induction_mass", 1, 1)  # row 1 follows its own copy; row 2's token is new
+    assert_pair(got, "duplicate_mass", 0, 1)
+
+
+# -------------------------------------------------------------------------------------------------------- with a pencil
+
+
+def test_one_small_map_by_hand():
+    """Four tokens, the first of them special and a sink, "the" twice; the last row sees nothing."""
+    visible = np.array([[1, 1, 1, 1], [1, 1, 1, 1], [1, 0, 1, 1], [0, 0, 0, 0]], bool)
+    weights = np.array([[[1, 0, 0, 0], [0.25, 0.25, 0.25, 0.25], [0.5, 0, 0, 0.25], [0, 0, 0, 0]]])
+    text = facts(
+        [101, 7, 8, 7],
+        visible,
+        special=[0],
+        sink=[0],
+        punctuation=[2],
+        rare=[1, 3],
+        relabelling=np.array([0, 2, 1, 3]),
+        value_norms=np.array([[0.5, 2, 3, 4]]),
+    )
+    got = statistics(weights, text)
+    ln2, ln4 = np.log(2), np.log(4)
+    third = 0.5 * ln2 + 0.25 * ln4
+    expected = {
+        "entropy": (ln4 + third, 3),
+        "entropy.uniform": (2 * ln4 + np.log(3), 3),
+        "effective_keys": (1 + 4 + np.exp(third), 3),
+        "effective_keys.uniform": (11, 3),
+        "mean_position": (0 + 1.5 / 3 + 0.75 / 3, 3),
+        "signed_distance": (0 + (-1 + 0 + 1 + 2) / 4 + (-1 + 0.25), 3),
+        "distance": (0 + (1 + 0 + 1 + 2) / 4 + (1 + 0.25), 3),
+        "distance.uniform": (6 / 4 + 4 / 4 + (2 + 0 + 1) / 3, 3),
+        "previous_mass": (0.25, 1),  # row 2 does not see key 1, row 0 has none before it
+        "previous_mass.uniform": (0.25, 1),
+        "self_mass": (1 + 0.25 + 0, 3),
+        "next_mass": (0 + 0.25 + 0.25, 3),
+        "offset_-2_mass": (0.5, 1),
+        "offset_+3_mass": (0, 1),
+        "offset_-3_mass": (0, 0),
+        "offset_+8_mass": (0, 0),
+        "local_mass": (1 + 1 + 0.75, 3),
+        "local_mass.uniform": (3, 3),
+        "first_mass": (1 + 0.25 + 0.5, 3),
+        "sink_mass": (1 + 0.25 + 0.5, 3),
+        "special_mass.uniform": (1 / 4 + 1 / 4 + 1 / 3, 3),
+        "punctuation_mass": (0 + 0.25 + 0, 3),
+        "punctuation_mass.relabelled": ((0 + 0.75 + 0.25) / 3, 3),  # one of three ordinary positions
+        "rare_mass": (0 + 0.5 + 0.25, 3),
+        "rare_mass.relabelled": (2 * (0 + 0.75 + 0.25) / 3, 3),
+        "number_mass": (0, 0),
+        "number_mass.relabelled": (0, 0),
+        "duplicate_mass": (0.25, 1),  # row 1 sees the other 7; row 3 sees nothing
+        "duplicate_mass.relabelled": (0.25, 1),  # 8 7 7: row 2 sees the other one, row 1 is alone
+        "duplicate_mass.uniform": (0.25, 1),
+        "induction_mass": (0, 0),
+        "max_weight": (1 + 0.25 + 0.5, 3),
+        "sum_of_squares": (1 + 0.25 + 0.25 + 0.0625, 3),
+        "sum_of_squares.uniform": (1 / 4 + 1 / 4 + 1 / 3, 3),
+        "heaviest_key": (1.75 / 3, 1),
+        "missing_mass": (0.25, 3),
+        "sink_norm_mass": (0.875, 1.75 * 0.5 + 0.25 * 2 + 0.25 * 3 + 0.5 * 4),
+    }
+    for name, (numerator, denominator) in expected.items():
+        assert_pair(got, name, numerator, denominator)
+
+
+def test_words_that_copy_each_other_across_the_text():
+    """a b a b: rows 2 and 3 have an earlier copy, and what came after it."""
+    weights = np.arange(16.0).reshape(1, 4, 4)
+    got = statistics(weights, facts([1, 2, 1, 2]))
+    assert_pair(got, "duplicate_mass", weights[0, 0, 2] + weights[0, 1, 3] + weights[0, 2, 0] + weights[0, 3, 1], 4)
+    assert_pair(got, "induction_mass", weights[0, 2, 1] + weights[0, 3, 2], 2)
+
+
+def test_special_tokens_have_no_copies_and_open_no_induction():
+    weights = np.arange(16.0).reshape(1, 4, 4)
+    got = statistics(weights, facts([1, 2, 1, 2], special=[0, 3]))
+    for name in ("duplicate_mass", "induction_mass"):
+        assert_pair(got, name, 0, 0)
+    got = statistics(weights, facts([1, 2, 1, 2], special=[1]))  # the key itself may be special
+    assert_pair(got, "duplicate_mass", weights[0, 0, 2] + weights[0, 2, 0], 2)
+    assert_pair(got, "induction_mass", weights[0, 2, 1], 1)
+
+
+# ----------------------------------------------------------------------------------------------- cell by cell, in loops
+
+
+def belongs(text):
+    """Which cells each mass statistic counts, written once more as a condition on (i, j)."""
+    ids, special = text.ids, text.special
+    conditions = {
+        "first_mass": lambda i, j: j == 0,
+        "duplicate_mass": lambda i, j: j != i and ids[i] == ids[j] and not special[i] and not special[j],
+        "induction_mass": lambda i, j: (
+            1 <= j <= i and ids[j - 1] == ids[i] and j - 1 < i and not special[i] and not special[j - 1]
+        ),
+    }
+    for name in ("sink", "special", *CLASSES):
+        conditions[f"{name}_mass"] = lambda i, j, name=name: getattr(text, name)[j]
+    for offset in range(-8, 9):
+        name = {-1: "previous", 0: "self", 1: "next"}.get(offset, f"offset_{offset:+d}")
+        conditions[f"{name}_mass"] = lambda i, j, offset=offset: j - i == offset
+    return conditions
+
+
+def by_the_cell(weights, visible, condition):
+    """The mass on some cells over the rows that see any of them, for one head, with its chance level."""
+    mass, uniform, rows = 0.0, 0.0, 0
+    for i in range(len(visible)):
+        sees = [j for j in range(len(visible)) if visible[i, j]]
+        cells = [j for j in sees if condition(i, j)]
+        mass += sum(weights[i, j] for j in cells)
+        uniform += len(cells) / len(sees) if cells else 0
+        rows += bool(cells)
+    return mass, uniform, rows
+
+
+@TEXTS
+def test_every_mass_is_that_of_its_cells(rng, kind):
+    text = some_text(rng, kind=kind)
+    weights = some_map(rng, text)
+    got, conditions = statistics(weights, text), belongs(text)
+    assert set(conditions) == set(CELLS)
+    for name, condition in conditions.items():
+        loops = [by_the_cell(head, text.visible, condition) for head in weights]
+        mass, uniform, rows = map(np.array, zip(*loops, strict=True))
+        assert_pair(got, name, mass, rows)
+        assert_pair(got, f"{name}.uniform", uniform, rows)
+    shuffled = replace(text, ids=text.ids[text.relabelling])
+    for name in ("duplicate_mass", "induction_mass"):
+        loops = [by_the_cell(head, text.visible, belongs(shuffled)[name]) for head in weights]
+        mass, _, rows = map(np.array, zip(*loops, strict=True))
+        assert_pair(got, f"{name}.relabelled", mass, rows)
+
+
+# -------------------------------------------------------------------------------------------------------- chance levels
+
+
+@TEXTS
+def test_uniform_twins_are_their_closed_forms(rng, kind):
+    text = some_text(rng, kind=kind)
+    got = statistics(some_map(rng, text), text)
+    counts = text.visible.sum(1)[text.alive]
+    place = np.arange(N)
+    expected = {
+        "entropy": np.log(counts),
+        "effective_keys": counts,
+        "max_weight": 1 / counts,
+        "sum_of_squares": 1 / counts,
+        "distance": [np.abs(place[sees] - i).mean() for i, sees in enumerate(text.visible) if sees.any()],
+        "signed_distance": [(place[sees] - i).mean() for i, sees in enumerate(text.visible) if sees.any()],
+        "mean_position": [place[sees].mean() / (N - 1) for sees in text.visible if sees.any()],
+        "local_mass": [(np.abs(place[sees] - i) <= 3).mean() for i, sees in enumerate(text.visible) if sees.any()],
+    }
+    assert set(ROWS) | {"local_mass"} == set(expected)
+    for name, rows in expected.items():
+        assert_pair(got, f"{name}.uniform", np.sum(rows), len(counts))
+
+
+@TEXTS
+def test_a_head_that_looks_everywhere_alike_is_its_own_chance_level(rng, kind):
+    text = some_text(rng, kind=kind)
+    weights = np.broadcast_to(text.visible / np.maximum(text.visible.sum(1, keepdims=True), 1), (H, N, N))
+    got = statistics(weights, text)
+    twins = [name.removesuffix(".uniform") for name in got if name.endswith(".uniform")]
+    assert len(twins) == len(ROWS) + len(CELLS) + 1
+    for name in twins:
+        assert_pair(got, name, *got[f"{name}.uniform"])
+
+
+@pytest.mark.parametrize("kind", ["bidirectional", "causal", "holes"])
+def test_relabelled_classes_are_the_mean_over_all_orders_of_the_words(rng, kind):
+    n = 7
+    text = some_text(rng, n=n, kind=kind)
+    weights = some_map(rng, text)
+    ordinary = np.flatnonzero(~text.special)
+    got = statistics(weights, text)
+    for name in CLASSES:
+        column = getattr(text, name)
+        rows = (text.visible & column).any(1)
+        masses = []
+        for order in itertools.permutations(ordinary):
+            moved = column.copy()
+            moved[ordinary] = column[list(order)]
+            masses.append(weights[:, rows][:, :, moved].sum((1, 2)))
+        assert_pair(got, f"{name}_mass.relabelled", np.mean(masses, 0), rows.sum())
+
+
+def test_relabelling_leaves_what_it_finds_of_a_class_among_special_tokens(rng):
+    text = replace(some_text(rng, kind="bidirectional"), rare=np.arange(N) == 0)  # position 0 is special
+    got = statistics(some_map(rng, text), text)
+    assert_pair(got, "rare_mass.relabelled", *got["rare_mass"])
+
+
+def test_a_relabelling_that_moves_nothing_changes_nothing_and_another_does(rng):
+    text = facts([1, 2, 1, 2, 3], special=[4], relabelling=np.arange(5))
+    weights = some_map(rng, text)
+    got = statistics(weights, text)
+    moved = statistics(weights, replace(text, relabelling=np.array([1, 2, 0, 3, 4])))  # 2 1 1 2
+    for name in ("duplicate_mass", "induction_mass"):
+        assert_pair(got, f"{name}.relabelled", *got[name])
+        assert_pair(moved, name, *got[name])
+        assert np.abs(moved[f"{name}.relabelled"][0] - got[name][0]).max() > 1e-6
+    assert_pair(moved, "induction_mass.relabelled", weights[:, 2, 2] + weights[:, 3, 1], 2)
+
+
+# ----------------------------------------------------------------------------------------------------------- identities
+
+
+@TEXTS
+def test_what_holds_for_every_map(rng, kind):
+    text = some_text(rng, n=8, kind=kind)  # so short that the offsets cover it
+    got = statistics(some_map(rng, text), text)
+    alive, place = text.alive, np.arange(8)
+    assert_allclose(sum(got[name][0] for name in CELLS if is_offset(name)), alive.sum(), atol=1e-12)
+    assert_pair(got, "missing_mass", np.zeros(H), alive.sum())
+    from_position = got["mean_position"][0] * 7 - place[alive].sum()
+    assert_pair(got, "signed_distance", from_position, alive.sum())
+    assert (got["distance"][0] >= np.abs(got["signed_distance"][0]) - 1e-12).all()
+    for less, more in [
+        ("entropy", "entropy.uniform"),
+        ("effective_keys", "effective_keys.uniform"),
+        ("max_weight.uniform", "max_weight"),
+        ("sum_of_squares.uniform", "sum_of_squares"),
+        ("sum_of_squares", "max_weight"),
+    ]:
+        assert (got[less][0] <= got[more][0] + 1e-12).all(), (less, more)
+
+
+def is_offset(name):
+    return name.startswith(("offset", "previous", "self", "next"))
+
+
+def test_heads_do_not_mix(rng):
+    text = some_text(rng)
+    weights = some_map(rng, text)
+    together = statistics(weights, text)
+    for head in range(H):
+        alone = statistics(weights[head : head + 1], replace(text, value_norms=text.value_norms[head : head + 1]))
+        for name, pair in alone.items():
+            assert_pair(together, name, *together[name])
+            assert_allclose([part[head] for part in together[name]], np.ravel(pair), atol=1e-12, err_msg=name)
+
+
+def test_sinks_leave_mass_missing(rng):
+    text = some_text(rng)
+    sinks = np.array([-np.inf, 0.0, 2.0])
+    got = statistics(some_map(rng, text, sinks), text)
+    missing = value(got["missing_mass"])
+    assert missing[0] == pytest.approx(0, abs=1e-12)
+    assert (missing[1:] > 0.01).all()
+    offsets = sum(value for name, (value, _) in got.items() if is_offset(name) and "." not in name)
+    assert (offsets <= got["missing_mass"][1] - got["missing_mass"][0] + 1e-12).all()
+
+
+def test_sink_norm_mass_weighs_by_the_values_length(rng):
+    text = replace(some_text(rng), sink=np.arange(N) == 0)
+    weights = some_map(rng, text)
+    got = statistics(weights, text)
+    column = weights.sum(1)
+    assert_value(got, "sink_norm_mass", column[:, 0] * text.value_norms[:, 0] / (column * text.value_norms).sum(1))
+    alike = statistics(weights, replace(text, value_norms=np.full((H, N), 3.0)))
+    assert_value(alike, "sink_norm_mass", value(alike["sink_mass"]))
+    assert "sink_norm_mass" not in statistics(weights, replace(text, value_norms=None))
+
+
+def test_a_float32_map_is_measured_in_float64(rng):
+    text = some_text(rng)
+    weights = some_map(rng, text).astype(np.float32)
+    for name, pair in statistics(weights, text).items():
+        assert {part.dtype for part in pair} == {np.dtype(np.float64)}, name
+        assert {part.shape for part in pair} == {(H,)}, name
+
+
+@pytest.mark.parametrize("n", [0, 1, 2])
+def test_the_shortest_texts_have_every_statistic(rng, n):
+    text = facts(list(range(n)), value_norms=np.ones((H, n)))
+    got = statistics(some_map(rng, text), text)
+    for name, pair in got.items():
+        assert np.isfinite(pair).all(), name
+    assert_array_equal(got["heaviest_key"][1], float(n > 0))  # a text counts once
+    assert_pair(got, "self_mass.uniform", min(n, 1), n)
+
+
+def test_rows_that_see_nothing_are_not_counted(rng):
+    text = facts([1, 2, 1], np.zeros((3, 3), bool), special=[0])
+    for name, pair in statistics(np.zeros((H, 3, 3)), text).items():
+        assert_array_equal(pair, np.zeros((2, H)), err_msg=name)
+
+
+def test_the_names_are_these(rng):
+    offsets = {"previous_mass", "self_mass", "next_mass"}
+    offsets |= {f"offset_{o:+d}_mass" for o in OFFSETS if abs(o) > 1}
+    assert len(offsets) == 17
+    assert {"offset_-8_mass", "offset_+8_mass"} <= offsets
+    masses = offsets | {"local_mass", "first_mass", "sink_mass", "special_mass", "duplicate_mass", "induction_mass"}
+    masses |= {f"{name}_mass" for name in CLASSES}
+    rows = {"entropy", "effective_keys", "mean_position", "signed_distance", "distance", "max_weight", "sum_of_squares"}
+    relabelled = {f"{name}_mass" for name in (*CLASSES, "duplicate", "induction")}
+    expected = masses | rows | {"heaviest_key", "missing_mass", "sink_norm_mass"}
+    expected |= {f"{name}.uniform" for name in masses | rows} | {f"{name}.relabelled" for name in relabelled}
+    text = some_text(rng)
+    assert set(statistics(some_map(rng, text), text)) == expected
+    for name in expected:
+        assert "." not in name or name.split(".")[1] in CHANCE
+
+
+def test_every_statistic_says_what_it_is():
+    for name, function in (ROWS | CELLS).items():
+        words = inspect.getdoc(getattr(function, "func", function))
+        assert words, name
+
+
+def test_a_map_of_another_text_is_an_error():
+    function = inspect.unwrap(statistics)
+    with pytest.raises(ShapeError, match=r"weights has shape \(3, 4, 4\).*must be \(heads, 2, 2\)"):
+        function(np.zeros((3, 4, 4)), facts([1, 2]))
+
+
+def test_statistics_need_no_torch():
+    code = "import manyheads.reference.statistics, sys; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+# -------------------------------------------------------------------------------------------- reductions, with a pencil
+
+SMALL = np.array([[[0.5, 0.25, 0.25, 0.0], [0.0, 0.0, 0.0, 0.0], [0.0, 0.25, 0.25, 0.25]]])  # h q k: 1, 3, 4
+SEEN = np.array([[1, 1, 1, 0], [0, 0, 0, 0], [0, 1, 1, 1]], bool)
+
+
+def test_reductions_of_a_row_by_hand():
+    ln2, ln4 = np.log(2), np.log(4)
+    assert_allclose(reductions.mass(SMALL), [[1, 0, 0.75]])
+    assert_allclose(reductions.entropy(SMALL), [[0.5 * ln2 + 0.5 * ln4, 0, 0.75 * ln4]])
+    assert_allclose(reductions.square(SMALL), [[0.375, 0, 0.1875]])
+    assert_allclose(reductions.maximum(SMALL), [[0.5, 0, 0.25]])
+    assert_array_equal(reductions.strongest(SMALL, SEEN), [[0, -1, 1]])  # the first of equals; nothing seen; as before
+    assert_allclose(reductions.distance(SMALL), [[0.75, 0, 0.25 + 0 + 0.25]])
+    assert_allclose(reductions.linear(SMALL, np.array([8, 4, 0, 16])), [[5, 0, 5]])
+    assert_allclose(reductions.received(SMALL), [[0.5, 0.5, 0.5, 0.25]])
+
+
+def test_the_strongest_key_is_a_visible_one_even_at_weight_0():
+    assert_array_equal(reductions.strongest(np.zeros((2, 1, 4)), np.array([[0, 0, 1, 1]], bool)), [[2], [2]])
+    each = np.array([[[0, 1, 1, 0]], [[0, 0, 0, 1]]], bool)  # one mask a head
+    assert_array_equal(reductions.strongest(np.zeros((2, 1, 4)), each), [[1], [3]])
+
+
+@pytest.mark.parametrize(
+    ("how", "expected"),
+    [
+        ({}, (1 + 8, 16 + 32)),
+        ({"earlier": True}, (1, 16 + 32)),
+        ({"elsewhere": True}, (8, 16)),
+        ({"earlier": True, "elsewhere": True}, (0, 16)),
+    ],
+    ids=str,
+)
+def test_match_by_hand(how, expected):
+    """Labels of rows 5 6 -1, of keys 5 . . 5 for row 0 and 6 6 . . for row 1; -1 matches nothing, not even -1."""
+    weights = 2.0 ** np.arange(12).reshape(1, 3, 4)
+    rows = np.array([5, 6, -1])
+    of_first = reductions.match(weights, rows, np.array([5, -1, -1, 5]), **how)
+    of_second = reductions.match(weights, rows, np.array([6, 6, -1, -1]), **how)
+    assert_array_equal(of_first, [[expected[0], 0, 0]])
+    assert_array_equal(of_second, [[0, expected[1], 0]])
+
+
+def test_band_by_hand():
+    got = reductions.band(SMALL, [-2, 0, 1, 3])
+    assert_allclose(got, [[[0, 0.5, 0.25, 0], [0, 0, 0, 0], [0, 0.25, 0.25, 0]]])
+    assert reductions.band(SMALL, []).shape == (1, 3, 0)
+
+
+def test_pooled_by_hand():
+    """Rows 0 1 | 2 and keys 0 1 | 2 3: position i of n lies in block i * 2 // n."""
+    assert_allclose(reductions.pooled(SMALL, SEEN, 2), [[[0.375, 0.25], [0.25, 0.25]]])
+    assert_allclose(reductions.pooled(SMALL, SEEN, 2, "max"), [[[0.5, 0.25], [0.25, 0.25]]])
+    hidden = SEEN.copy()
+    hidden[2] = False
+    assert_allclose(reductions.pooled(SMALL, hidden, 2), [[[0.375, 0.25], [np.nan, np.nan]]])
+
+
+def test_pooled_to_more_blocks_than_positions_is_the_map_itself():
+    got = reductions.pooled(SMALL, SEEN, 5)
+    expected = np.full((1, 5, 5), np.nan)
+    expected[:, :3, :4] = np.where(SEEN, SMALL, np.nan)
+    assert_allclose(got, expected)
+
+
+def test_pooled_counts_each_heads_own_cells():
+    weights, seen = np.ones((2, 2, 2)), np.array([[[1, 1], [1, 1]], [[0, 0], [0, 1]]], bool)
+    weights[1, 1, 1] = 0.25
+    assert_allclose(reductions.pooled(weights, seen, 1), [[[1.0]], [[0.25]]])
+
+
+def test_pooled_another_way_is_an_error():
+    with pytest.raises(ShapeError, match=r"how='median' is no way to pool.*'mean', 'max'"):
+        reductions.pooled(SMALL, SEEN, 2, "median")
+
+
+@pytest.mark.parametrize("shape", [(0, 3, 4), (2, 0, 4), (2, 3, 0)], ids=str)
+def test_reductions_of_nothing_are_empty(shape):
+    weights, seen = np.zeros(shape), np.zeros(shape, bool)
+    for function in (reductions.mass, reductions.entropy, reductions.square, reductions.maximum, reductions.distance):
+        assert_array_equal(function(weights), np.zeros(shape[:2]))
+    assert_array_equal(reductions.strongest(weights, seen), np.full(shape[:2], -1))
+    assert reductions.received(weights).shape == (shape[0], shape[2])
+    assert np.isnan(reductions.pooled(weights, seen, 2)).all()

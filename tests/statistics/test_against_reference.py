@@ -1,0 +1,194 @@
+"""Every statistic, measured in one pass without a map, equals the reference's on the model's own eager maps.
+
+Not on our record: the maps are transformers' `attentions`, the classes of tokens are read off the text in `facts`, the
+values come from the model's own projections. Texts of different lengths share batches; tiles have many borders.
+"""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+import manyheads as mh
+from manyheads.recording import passes
+from manyheads.recording.tokens import Sinks
+from manyheads.reference.statistics import TextFacts
+from manyheads.reference.statistics import statistics as reference_statistics
+from manyheads.statistics.table import STATISTICS
+from tests.models.eager import draw, eager_maps, implementation, padded, spans
+from tests.models.tiny import tiny_bert, tiny_gemma2, tiny_gpt2, tiny_llama, tiny_tokenizer
+from tests.statistics.facts import facts_of, value_norms_of, written_text
+
+TOLERANCE = 1e-5  # of a statistic's range
+NATURAL = {"nats": math.log, "keys": float, "tokens": float}  # the scale of what has no upper end, for n tokens
+PERIOD = 41  # a common word of the tiny vocabulary, to stand in for a sink
+BIDIRECTIONAL = ("minilm", "bert")
+MAKERS = {"bert": tiny_bert, "gpt2": tiny_gpt2, "llama": tiny_llama, "gemma2": tiny_gemma2}
+PROJECTION = {
+    "minilm": "encoder.layer.{}.attention.output.dense",
+    "bert": "encoder.layer.{}.attention.output.dense",
+    "gpt2": "transformer.h.{}.attn.c_proj",
+    "llama": "model.layers.{}.self_attn.o_proj",
+    "gemma2": "model.layers.{}.self_attn.o_proj",
+}
+CASES = [
+    ("minilm", "sdpa"),
+    ("bert", "eager"),
+    ("gpt2", "sdpa"),
+    ("llama", "sdpa"),
+    ("llama", "eager"),
+    ("gemma2", "eager"),
+]
+Wanted = dict[str, tuple[np.ndarray, np.ndarray]]
+"""Name -> numerator and denominator of every head, summed over texts."""
+
+
+@pytest.fixture(params=[None, 300], ids=["whole tiles", "small tiles"])
+def tiles(request, monkeypatch):
+    """The pass as it is, and with tiles so small that a sentence has many borders."""
+    if request.param:
+        monkeypatch.setattr(passes, "TILE_CELLS", request.param)
+        monkeypatch.setattr(passes, "TILE_KEYS", 5)
+
+
+@pytest.fixture
+def loaded(request, fresh):
+    def make(name):
+        if name == "minilm":
+            return request.getfixturevalue("minilm")
+        tokenizer = tiny_tokenizer(special_tokens=name in BIDIRECTIONAL)
+        return mh.load(MAKERS[name](seed=draw(fresh)), tokenizer=tokenizer)
+
+    return make
+
+
+def visible(name: str, layer: int, length: int) -> np.ndarray:
+    """Who may look where, by what kind of model it is."""
+    away = np.arange(length)[:, None] - np.arange(length)[None]
+    if name in BIDIRECTIONAL:
+        return np.ones((length, length), bool)
+    window = 7 if name == "gemma2" and layer % 2 == 0 else length
+    return (away >= 0) & (away < window)
+
+
+def of_maps(maps: list[torch.Tensor], where: list[slice], facts: Callable[[int, int], TextFacts]) -> Wanted:
+    """The reference's sums over texts, the heads of all layers after one another. `facts(layer, text)`."""
+    layers: list[Wanted] = []
+    for layer, of_layer in enumerate(maps):
+        sums: Wanted = {}
+        for text, span in enumerate(where):
+            weights = of_layer[text, :, span, span].double().numpy()
+            for name, (num, den) in reference_statistics(weights, facts(layer, text)).items():
+                before = sums.get(name, (0.0, 0.0))
+                sums[name] = (before[0] + num, before[1] + den)
+        layers.append(sums)
+    return {name: tuple(np.concatenate([sums[name][i] for sums in layers]) for i in (0, 1)) for name in layers[0]}
+
+
+def scale_of(name: str, longest: int) -> float:
+    low, high = STATISTICS[name].range
+    return high - low if math.isfinite(high - low) else NATURAL[STATISTICS[name].unit](longest)
+
+
+def assert_same_table(table, wanted: Wanted, longest: int, names) -> None:
+    assert list(table.names) == list(names)
+    for name in names:
+        num, den = wanted[name]
+        with np.errstate(invalid="ignore", divide="ignore"):
+            want = np.where(den > 0, num / den, np.nan)
+        got = table.column(name)
+        worst = np.abs(got - want)[~np.isnan(want)].max(initial=0) / scale_of(name, longest)
+        if not (np.isnan(got) == np.isnan(want)).all() or not worst <= TOLERANCE:
+            raise AssertionError(f"{name} is off by {worst:.2g} of its range:\n{got}\nbut the reference says\n{want}")
+        (low, high), slack = STATISTICS[name].range, TOLERANCE * scale_of(name, longest)
+        assert (np.isnan(got) | (got >= low - slack) & (got <= high + slack)).all(), f"{name} leaves its range"
+
+
+def test_the_reference_and_the_table_know_the_same_statistics():
+    length, ones = 7, np.ones(7, bool)
+    nothing = TextFacts(
+        np.ones((length, length), bool), np.arange(length), *[~ones] * 6, np.arange(length), np.ones((2, length))
+    )
+    assert set(reference_statistics(np.full((2, length, length), 1 / length), nothing)) == set(STATISTICS)
+
+
+@pytest.mark.parametrize(("name", "attention"), CASES)
+def test_every_statistic_of_texts_equals_the_reference_on_the_models_own_maps(name, attention, tiles, loaded, fresh):
+    lm = loaded(name)
+    texts = [written_text(fresh, n) for n in (13, 5, 21, 1, 17)]
+    inputs = lm.tokenizer(texts, padding=True, return_tensors="pt")
+    inputs = {key: inputs[key] for key in ("input_ids", "attention_mask")}
+    where = spans(inputs["attention_mask"])
+    sinks = None if name == "minilm" else Sinks(first=name == "gpt2", ids=(PERIOD,), names=("one",), because="a test")
+    with implementation(lm.model, attention):
+        table = mh.measure(lm, texts, statistics="all", sinks=sinks)
+        norms = [value_norms_of(lm.model, inputs, layer, PROJECTION[name]) for layer in range(len(lm.spec.sites))]
+
+    def facts(layer: int, text: int) -> TextFacts:
+        length = where[text].stop
+        return facts_of(
+            lm.tokenizer, texts[text], visible(name, layer, length), table.sinks, norms[layer][text][:, :length]
+        )
+
+    if name == "minilm":
+        assert table.sinks.ids == (lm.tokenizer.cls_token_id,)
+    wanted = of_maps(eager_maps(lm.model, **inputs), where, facts)
+    assert_same_table(table, wanted, max(span.stop for span in where), STATISTICS)
+    said = [each for each in STATISTICS if not np.isnan(table.column(each)).all()]
+    silent = {"special_mass", "special_mass.uniform"} if name not in BIDIRECTIONAL else set()
+    assert set(STATISTICS) - set(said) <= silent | {
+        n for n in STATISTICS if n.startswith("offset_+") or "next" in n or "sink" in n
+    }
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize(("name", "attention"), CASES)
+def test_every_statistic_of_a_bare_call_equals_the_reference_too(name, attention, side, loaded, fresh):
+    model = loaded(name).model
+    inputs = padded(fresh, (11, 7, 19, 2), model.config.vocab_size, side)
+    where = spans(inputs["attention_mask"])
+    with implementation(model, attention):
+        table = mh.measure_call(model, **inputs, statistics="all")
+
+    def facts(layer: int, text: int) -> TextFacts:
+        length = where[text].stop - where[text].start
+        no, ids = np.zeros(length, bool), inputs["input_ids"][text, where[text]].numpy()
+        return TextFacts(visible(name, layer, length), ids, no, no, no, no, no, no, np.arange(length))
+
+    names = [each for each, statistic in STATISTICS.items() if not statistic.asks & {"tokens", "sinks"}]
+    assert_same_table(table, of_maps(eager_maps(model, **inputs), where, facts), 19, names)
+    left_out = table.notes["left out, for want of a tokenizer"].split(", ")
+    assert sorted([*left_out, *names]) == sorted(STATISTICS)
+
+
+def test_a_text_longer_than_a_tile_equals_the_reference(fresh):
+    """TILE_KEYS as they are: 289 tokens have a border of keys and several of rows."""
+    lm = mh.load(tiny_gpt2(seed=draw(fresh), n_positions=300), tokenizer=tiny_tokenizer(special_tokens=False))
+    text = written_text(fresh, 300)
+    while (length := len(lm.tokenizer(text)["input_ids"])) > 289:
+        text = text.rsplit(" ", 1)[0]
+    inputs = dict(lm.tokenizer([text], return_tensors="pt"))
+    inputs.pop("token_type_ids", None)
+    sinks = Sinks(first=True)
+    table = mh.measure(lm, text, statistics="all", sinks=sinks)
+    norms = [value_norms_of(lm.model, inputs, layer, PROJECTION["gpt2"])[0] for layer in range(3)]
+    assert length > passes.TILE_KEYS
+
+    def facts(layer: int, text_: int) -> TextFacts:
+        return facts_of(lm.tokenizer, text, visible("gpt2", layer, length), sinks, norms[layer])
+
+    wanted = of_maps(eager_maps(lm.model, **inputs), [slice(0, length)], facts)
+    assert_same_table(table, wanted, length, STATISTICS)
+
+
+def test_each_statistic_alone_is_the_same_as_with_all_the_others(loaded, fresh):
+    lm = loaded("llama")
+    texts = [written_text(fresh, n) for n in (13, 5, 8)]
+    sinks = Sinks(ids=(PERIOD,))
+    everything = mh.measure(lm, texts, statistics="all", sinks=sinks)
+    for name in STATISTICS:
+        alone = mh.measure(lm, texts, statistics=name, sinks=sinks)
+        assert alone.names == (name,)
+        np.testing.assert_allclose(alone.column(name), everything.column(name), rtol=0, atol=1e-6 * scale_of(name, 26))
