@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from manyheads.models.recorder import record, record_call
     from manyheads.models.seam import tap
     from manyheads.nn.attention import attend
+    from manyheads.nn.caches import KVCache
+    from manyheads.nn.feedforward import FeedForward, SwiGLU
+    from manyheads.nn.layers import MultiHeadAttention
     from manyheads.recording.files import open_recording
     from manyheads.roles.labels import find_roles
     from manyheads.spec import ModelSpec
@@ -48,6 +51,10 @@ __all__ = [
     "find_roles",
     # the operation itself
     "attend",
+    "MultiHeadAttention",
+    "KVCache",
+    "FeedForward",
+    "SwiGLU",
     "reference",
     # what things are called
     "Head",
@@ -79,6 +86,10 @@ _MODULE_OF = {
     "measure_call": "manyheads.statistics.measuring",
     "find_roles": "manyheads.roles.labels",
     "attend": "manyheads.nn.attention",
+    "MultiHeadAttention": "manyheads.nn.layers",
+    "KVCache": "manyheads.nn.caches",
+    "FeedForward": "manyheads.nn.feedforward",
+    "SwiGLU": "manyheads.nn.feedforward",
     "Head": "manyheads.heads",
     "ModelSpec": "manyheads.spec",
     **dict.fromkeys(_ERRORS, "manyheads.errors"),

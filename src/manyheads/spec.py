@@ -15,7 +15,9 @@ from typing import Any, cast
 from manyheads.errors import HeadError, RecordingError, ShapeError
 from manyheads.heads import Head, HeadSet, HeadsLike, parse_heads
 
-__all__ = ["ModelSpec", "Site"]
+__all__ = ["CROSS", "ModelSpec", "Site"]
+
+CROSS = "cross"  # the stack whose keys are other tokens than its queries
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ class Site:
             if size < 1:
                 raise ShapeError(f"{self}: {name}={size}, but a site has at least one head of width at least 1.")
         if self.num_heads % self.num_kv_heads:
-            divisors = [count for count in range(1, self.num_heads + 1) if self.num_heads % count == 0]
+            divisors = [count for count in range(1, min(self.num_heads, 1024) + 1) if self.num_heads % count == 0]
             raise ShapeError(
                 f"{self}: num_heads={self.num_heads} is not a multiple of num_kv_heads={self.num_kv_heads}: every "
                 f"key/value head must serve equally many query heads. Use one of {divisors}."

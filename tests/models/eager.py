@@ -1,4 +1,4 @@
-"""What a model says of its own attention: `attentions` under transformers' eager implementation. The oracle of records."""
+"""What a model says of its own attention: `attentions` under transformers' eager implementation, the records' oracle."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -25,8 +25,8 @@ from tests.models.tiny import VOCAB_SIZE, tiny_bert, tiny_gemma2, tiny_gpt2, tin
 LENGTHS = (11, 7, 13)
 RIGHT = 1e-5
 STORY = re.compile(
-    r"layer (?P<layer>\d+) \((?P<path>[\w.]+)\), head (?P<head>\d+), row (?P<row>\d+) of text (?P<text>\d+): .* returned a vector "
-    r"of norm (?P<returned>[\d.e+-]+), what was rebuilt from its q, k and v has norm (?P<rebuilt>[\d.e+-]+) and lies "
+    r"layer (?P<layer>\d+) \((?P<path>[\w.]+)\), head (?P<head>\d+), row (?P<row>\d+) of text (?P<text>\d+): "
+    r".* returned a vector of norm (?P<returned>[\d.e+-]+), what was rebuilt from its q, k and v has norm (?P<rebuilt>[\d.e+-]+) and lies "
     r"(?P<distance>[\d.e+-]+) of the row's norm away \(allowed: (?P<allowed>[\d.e+-]+)\)"
 )
 

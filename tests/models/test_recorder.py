@@ -4,8 +4,10 @@ The oracle is transformers' eager implementation on the same inputs, whichever i
 """
 
 import logging
+import math
 import re
 
+import jaxtyping
 import pytest
 import torch
 from torch import nn
@@ -19,6 +21,7 @@ from tests.models.tiny import VOCAB_SIZE, WORDS, tiny_bert, tiny_gemma2, tiny_gp
 
 LENGTHS = (11, 7, 13, 1)
 EXACT = 1e-5  # float32
+ULPS = 6  # where scores are large: units in the last place of a float32 lse, for its rounding and that of the scores
 SHARP = 0.3  # a map whose largest weight is below this agrees with almost anything
 
 MAKERS = {
@@ -54,6 +57,12 @@ def assert_near(got, want, what="", atol=EXACT):
     torch.testing.assert_close(got, want, rtol=0, atol=atol, msg=lambda story: f"{what}: {story}")
 
 
+def exact(layer):
+    """How near a float32 record must come: EXACT, unless its scores are so large that float32 itself is coarser."""
+    largest = float(layer.lse[layer.lse.isfinite()].abs().max())
+    return max(EXACT, ULPS * 2.0 ** (math.frexp(largest)[1] - 24))
+
+
 def assert_same_weights(rec, maps, where):
     """Every layer, text and head of a recording against [b, h, q, k] maps with the texts at `where`."""
     assert len(rec.layers) == len(maps)
@@ -61,7 +70,7 @@ def assert_same_weights(rec, maps, where):
     for index, (layer, own) in enumerate(zip(rec.layers, maps, strict=True)):
         assert layer.lengths.tolist() == [span.stop - span.start for span in where]
         for text, span in enumerate(where):
-            assert_near(layer.weights(text=text), own[text, :, span, span], f"layer {index}, text {text}")
+            assert_near(layer.weights(text=text), own[text, :, span, span], f"layer {index}, text {text}", exact(layer))
 
 
 # ----------------------------------------------------------------------------------------------------------- exactness
@@ -112,23 +121,23 @@ def test_every_way_to_ask_for_weights_gives_the_models_own(name, loaded, fresh):
         rec = mh.record_call(model, **inputs)
     maps, where = eager_maps(model, **inputs), spans(inputs["attention_mask"])
     for layer, own in zip(rec.layers, maps, strict=True):
-        received = layer.received()
+        received, near = layer.received(), exact(layer)
         for text, span in enumerate(where):
             want, n = own[text, :, span, span], span.stop - span.start
             for head in range(layer.site.num_heads):
-                assert_near(layer.weights(head=head, text=text), want[head], "a head")
+                assert_near(layer.weights(head=head, text=text), want[head], "a head", near)
             window = layer.weights(queries=slice(2, 9), keys=slice(1, -1), text=text)
-            assert_near(window, want[:, 2:9, 1:-1], "a window")
+            assert_near(window, want[:, 2:9, 1:-1], "a window", near)
             pairs = torch.randint(n, (2, 17), generator=fresh)
-            assert_near(layer.weights_at(*pairs, text=text), want[:, pairs[0], pairs[1]], "chosen cells")
-            assert_near(received[text, :, :n], want.sum(1), "column sums", atol=n * EXACT)
+            assert_near(layer.weights_at(*pairs, text=text), want[:, pairs[0], pairs[1]], "chosen cells", near)
+            assert_near(received[text, :, :n], want.sum(1), "column sums", n * near)
             assert bool((received[text, :, n:] == 0).all())
             features = torch.randn(n, 3, generator=fresh)
-            assert_near(layer.project(features, text=text), want @ features, "project", atol=5 * EXACT)
+            assert_near(layer.project(features, text=text), want @ features, "project", 5 * near)
             pieces = torch.zeros_like(want)
             for rows, keys, tile in layer.tiles(text=text, size=4):
                 pieces[:, rows, keys] = tile
-            assert_near(pieces, want, "tiles")
+            assert_near(pieces, want, "tiles", near)
 
 
 def test_a_recording_is_the_same_whether_texts_are_recorded_together_or_alone(loaded, fresh):
@@ -138,7 +147,7 @@ def test_a_recording_is_the_same_whether_texts_are_recorded_together_or_alone(lo
     for text, words in enumerate(texts):
         alone = mh.record(lm, words)
         for one, many in zip(alone.layers, together.layers, strict=True):
-            assert_near(many.weights(text=text), one.weights(), "together, alone", atol=2 * EXACT)
+            assert_near(many.weights(text=text), one.weights(), "together, alone", 2 * exact(many))
 
 
 def test_an_encoder_decoder_is_recorded_by_its_three_stacks(fresh):
@@ -243,8 +252,12 @@ def test_texts_must_be_there_and_be_text(loaded):
     lm = loaded("llama")
     with pytest.raises(TextError, match="no text was given: give at least one"):
         mh.record(lm, [])
-    with pytest.raises(TextError, match="text 1 is a int: give strings"):
-        mh.record(lm, ["the cat", 7])
+    jaxtyping.config.update("jaxtyping_disable", True)  # as everywhere but here, where it might come first
+    try:
+        with pytest.raises(TextError, match="text 1 is a int: give strings"):
+            mh.record(lm, ["the cat", 7])
+    finally:
+        jaxtyping.config.update("jaxtyping_disable", False)
     with pytest.raises(
         TextError, match="long='wndows' is not a way to read a long text: use one of windows, truncate, whole"
     ):
@@ -285,9 +298,9 @@ def test_asking_for_what_is_not_there_says_what_is(loaded, fresh):
         layer.weights(text=4)
     with pytest.raises(ShapeError, match="a window has step 1, but .* has step 2"):
         layer.weights(queries=slice(0, 9, 2))
-    with pytest.raises(ShapeError, match="keys run from 0 to 7, but text 1 has 7 tokens"):
+    with pytest.raises(ShapeError, match="keys run from 0 to 7, but text 1 has 7"):
         layer.weights_at(torch.tensor([0, 1]), torch.tensor([0, 7]), text=1)
-    with pytest.raises(ShapeError, match="features has 8 rows, but text 1 has 7 tokens"):
+    with pytest.raises(ShapeError, match="features has 8 rows, but text 1 has 7"):
         layer.project(torch.ones(8, 2), text=1)
 
 
@@ -317,7 +330,8 @@ def test_a_long_text_is_read_in_overlapping_windows_that_cover_it(name, attentio
     assert max(lengths) == limit and lengths[-1] == len(words[1]) + extra
     num_windows, overlap = len(lengths) - 1, limit // 8
     assert rec.provenance["windows"] == (
-        f"1 of 2 texts longer than the model's positions: read in {num_windows} windows of {limit}, overlapping by {overlap}"
+        f"1 of 2 texts longer than the model's positions: "
+        f"read in {num_windows} windows of {limit}, overlapping by {overlap}"
     )
     parts = [rec.tokens.ids[i, :n][rec.tokens.ordinary[i, :n]].tolist() for i, n in enumerate(lengths)]
     assert parts[-1] == words[1]

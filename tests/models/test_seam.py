@@ -1,4 +1,4 @@
-"""The tap sees every call, changes nothing unless an edit says so, and leaves nothing behind: in one thread and in several.
+"""The tap sees every call, changes nothing unless an edit says so, and leaves nothing behind, in several threads too.
 
 Models are small and random (`tiny`), and `minilm` with its trained weights. "Identical" means bit by bit.
 """
@@ -10,6 +10,7 @@ import threading
 import time
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -260,7 +261,7 @@ def test_a_wrapper_that_was_looked_up_under_a_tap_passes_through_after_it(made):
     assert_identical(kept(attention, x, x, x, None)[0], ALL_ATTENTION_FUNCTIONS["sdpa"](attention, x, x, x, None)[0])
 
 
-# --------------------------------------------------------------------------------------------------------------- threads
+# -------------------------------------------------------------------------------------------------------------- threads
 
 
 def in_threads(*jobs):
@@ -323,7 +324,7 @@ def test_two_threads_see_their_own_calls_and_leave_in_either_order(shared, first
                 left.set()
             assert len(state.sites) == num_layers(models[me])
 
-        in_threads(lambda: job(0), lambda: job(1))  # noqa: B023
+        in_threads(lambda: job(0), lambda: job(1))
         assert installed() == before
 
 
@@ -379,13 +380,13 @@ def test_threads_that_come_and_go_at_any_moment_never_meet_each_others_calls(mad
 
     sys.setswitchinterval(1e-5)
     try:
-        in_threads(*[lambda me=me, seed=draw(fresh): job(me, seed) for me in range(len(jobs))])
+        in_threads(*[partial(job, me, draw(fresh)) for me in range(len(jobs))])
     finally:
         sys.setswitchinterval(interval)
     assert installed() == before
 
 
-# ----------------------------------------------------------------------------------------------------------------- edits
+# ---------------------------------------------------------------------------------------------------------------- edits
 
 
 def zero(layer, head):
@@ -501,7 +502,7 @@ def test_value_norms_are_lengths_after_the_heads_slice_of_the_output_projection(
         v = repeat(call.v, "b g k f -> b (g r) k f", r=call.site.num_heads // call.site.num_kv_heads)
         want = torch.einsum("bhkf,hfm->bhkm", v, by_head).norm(dim=-1)
         torch.testing.assert_close(call.value_norms(), want, rtol=1e-4, atol=1e-5)
-        unknown = replace(call, output_weight=None).value_norms()
+        unknown = replace(call, output=None).value_norms()
         torch.testing.assert_close(unknown, v.norm(dim=-1), rtol=1e-5, atol=1e-6)
 
     with tap(model, on_call=check) as state, torch.no_grad():
@@ -509,7 +510,7 @@ def test_value_norms_are_lengths_after_the_heads_slice_of_the_output_projection(
     assert len(state.sites) == num_layers(model)
 
 
-# ------------------------------------------------------------------------------------------------------- what is refused
+# ------------------------------------------------------------------------------------------------------ what is refused
 
 
 def test_a_model_in_training_mode_is_refused(made):
@@ -606,7 +607,7 @@ def test_dropout_left_on_in_one_layer_never_passes_for_a_recording(made, fresh):
         mh.record_call(model, **padded(fresh, LENGTHS, VOCAB_SIZE))
 
 
-# ----------------------------------------------------------------------------------------------------------------- sites
+# ---------------------------------------------------------------------------------------------------------------- sites
 
 SITES = {  # path of layer 1, heads, key/value heads, d, f, causal
     "minilm": ("encoder.layer.1.attention.self", 12, 12, 32, 32, False),

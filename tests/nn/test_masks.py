@@ -302,3 +302,8 @@ def test_trimming_serves_a_mask_that_all_texts_share():
 def test_trimming_no_texts_gives_no_rows():
     nothing = torch.zeros(0, dtype=torch.long)
     assert Mask.causal(3, 3).trimmed(nothing, nothing).start.shape == (0, 0)
+
+
+def test_a_window_that_shows_nothing_is_refused():
+    with pytest.raises(ShapeError, match="window=0 lets a row see nothing"):
+        Mask.causal(3, 5, window=0)

@@ -14,6 +14,7 @@ import torch
 from numpy.testing import assert_allclose, assert_array_equal
 
 from manyheads import reference
+from manyheads.errors import StatisticError
 from manyheads.nn.masks import Mask
 from manyheads.nn.rules import Rule
 from manyheads.recording import passes
@@ -548,3 +549,9 @@ def test_every_part_of_a_layer_matters(rng, part):
     }[part]()
     with pytest.raises(AssertionError):
         assert_pass_equals_reference(rng, replace(case, layer=broken))
+
+
+@pytest.mark.parametrize("wrong", [{"size": 4, "how": "median"}, {"size": 0}])
+def test_pooling_by_an_unknown_way_or_into_nothing_is_refused(wrong):
+    with pytest.raises(StatisticError, match="pool by how='mean' or 'max', into at least one block"):
+        Pooled(**wrong)

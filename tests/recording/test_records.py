@@ -228,10 +228,7 @@ def test_the_options_of_a_rule_matter(rng):
 
 # ---------------------------------------------------------------------------------------------- cross-attention, caches
 
-TRIMS_KEYS_BY_ROWS = pytest.mark.xfail(strict=True, reason="keys are trimmed to the number of queries")
 
-
-@TRIMS_KEYS_BY_ROWS
 @pytest.mark.parametrize("keys", [(19, 6, 11, 4), (3, 6, 2, 4)], ids=["more keys", "fewer keys"])
 def test_cross_attention_gives_its_whole_map(rng, keys):
     case = make_case(rng, "bidirectional", "plain", keys=keys)
@@ -285,15 +282,14 @@ def test_what_is_not_there_is_said(rng):
         layer.weights(text=4)
     with pytest.raises(ShapeError, match=r"a window has step 1, but slice\(0, 9, 2\) has step 2: slice the result"):
         layer.weights(queries=slice(0, 9, 2))
-    with pytest.raises(ShapeError, match=r"keys run from 2 to 7, but text 1 has 7 tokens\."):
+    with pytest.raises(ShapeError, match=r"keys run from 2 to 7, but text 1 has 7 of them\."):
         layer.weights_at(torch.tensor([0, 1]), torch.tensor([2, 7]), text=1)
-    with pytest.raises(ShapeError, match=r"queries run from -1 to 3, but text 0 has 13 tokens\."):
+    with pytest.raises(ShapeError, match=r"queries run from -1 to 3, but text 0 has 13 of them\."):
         layer.weights_at(torch.tensor([3, -1]), torch.tensor([2, 7]))
-    with pytest.raises(ShapeError, match=r"features has 12 rows, but text 0 has 13 tokens: give one row a token\."):
+    with pytest.raises(ShapeError, match=r"features has 12 rows, but text 0 has 13 keys: give one row a key\."):
         layer.project(torch.zeros(12, 2))
 
 
-@pytest.mark.xfail(strict=True, reason="text=-1 passes the check, then IndexError")
 def test_a_text_counted_from_the_end_is_given_or_refused(rng):
     case = make_case(rng, lengths=(13, 7))
     try:
@@ -303,7 +299,6 @@ def test_a_text_counted_from_the_end_is_given_or_refused(rng):
     assert_near(got, case.maps[-1])
 
 
-@pytest.mark.xfail(strict=True, reason="only weights() checks its text")
 @pytest.mark.parametrize("ask", ["weights_at", "project", "tiles"])
 def test_every_question_says_when_there_is_no_such_text(rng, ask):
     layer, one = make_case(rng).layer, torch.zeros(1, dtype=torch.long)

@@ -10,8 +10,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from transformers import T5Config, T5ForConditionalGeneration
 
 import manyheads as mh
+from manyheads.errors import StatisticError
 from manyheads.recording import passes
 from manyheads.recording.tokens import Sinks
 from manyheads.reference.statistics import TextFacts
@@ -192,3 +194,45 @@ def test_each_statistic_alone_is_the_same_as_with_all_the_others(loaded, fresh):
         alone = mh.measure(lm, texts, statistics=name, sinks=sinks)
         assert alone.names == (name,)
         np.testing.assert_allclose(alone.column(name), everything.column(name), rtol=0, atol=1e-6 * scale_of(name, 26))
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_both_stacks_of_an_encoder_decoder_are_measured_and_what_lies_between_them_is_said_to_be_left_out(
+    attention, fresh
+):
+    sizes = {"d_model": 30, "d_kv": 7, "d_ff": 44, "num_layers": 2, "num_decoder_layers": 3, "num_heads": 4}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(draw(fresh))
+        model = T5ForConditionalGeneration(T5Config(vocab_size=99, decoder_start_token_id=0, **sizes)).eval()
+    asked, answers = padded(fresh, (11, 7, 13), 99), padded(fresh, (3, 17, 5), 99)
+    inputs = {**asked, **{f"decoder_{name}": x for name, x in answers.items()}}
+    with implementation(model, attention):
+        table = mh.measure_call(model, **inputs, statistics="all")
+    with implementation(model, "eager"), torch.no_grad():
+        own = model(**inputs, output_attentions=True)
+    parts = []
+    for maps, batch, kind in ((own.encoder_attentions, asked, "minilm"), (own.decoder_attentions, answers, "llama")):
+        where = spans(batch["attention_mask"])
+
+        def facts(layer: int, text: int, where=where, kind=kind) -> TextFacts:
+            n = where[text].stop
+            no = np.zeros(n, bool)
+            return TextFacts(visible(kind, layer, n), np.arange(n), no, no, no, no, no, no, np.arange(n))
+
+        parts.append(of_maps(list(maps), where, facts))
+    wanted = {name: tuple(np.concatenate([part[name][i] for part in parts]) for i in (0, 1)) for name in parts[0]}
+    # layers call in turn: the encoder's, then the decoder's; so are the table's heads
+    assert [str(head) for head in table.heads[::4]] == [f"encoder:L{n}H0" for n in (0, 1)] + [
+        f"decoder:L{n}H0" for n in (0, 1, 2)
+    ]
+    assert_same_table(table, wanted, 17, table.names)
+    left_out = table.notes["left out, since queries and keys are not the same tokens"]
+    assert left_out.split(", ") == [f"decoder.block.{n}.layer.1.EncDecAttention" for n in range(3)]
+
+
+def test_a_call_whose_every_layer_reads_a_cache_has_nothing_to_measure(fresh):
+    model, ids = tiny_gpt2(seed=draw(fresh)), padded(fresh, (7, 7), 99)["input_ids"]
+    with torch.no_grad():
+        cache = model(ids, use_cache=True).past_key_values
+    with pytest.raises(StatisticError, match=r"no layer .* attends from a text to itself \(transformer\.h\.0\.attn, "):
+        mh.measure_call(model, ids[:, -1:], past_key_values=cache)

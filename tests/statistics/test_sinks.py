@@ -1,4 +1,4 @@
-"""A model's sinks are found by looking: [CLS] in minilm, the first token where a model is rigged so, none in a random one."""
+"""A model's sinks are found by looking: [CLS] in minilm, the first token of a model rigged so, none in a random one."""
 
 import pytest
 import torch
@@ -77,7 +77,7 @@ def test_a_decoder_rigged_to_park_on_its_first_token_has_that_sink_whatever_the_
 
 @pytest.mark.parametrize("make", [tiny_bert, tiny_gpt2, tiny_llama])
 def test_a_random_model_has_no_sink_and_says_so(make, fresh):
-    """At the usual initialisation. (A causal model's first token is what its first rows see most: no sink, an even share.)"""
+    """At the usual initialisation. (What a causal model's first rows see most is its first token: an even share, no sink.)"""
     lm = mh.load(make(seed=draw(fresh), sharpness=1.0), tokenizer=tiny_tokenizer(special_tokens=make is tiny_bert))
     found = sinks_of(lm, words_of(fresh))
     assert (found.first, found.ids, found.names) == (False, (), ())
@@ -100,7 +100,7 @@ def test_sinks_are_looked_for_on_a_bounded_number_of_texts_and_tokens(fresh, mon
 
 
 def test_judging_compares_with_the_even_share(fresh):
-    """Columns made by hand: what draws much, but no more than its even share, is no sink; nor is what draws 3 % of all."""
+    """Columns made by hand: what draws much, but about its even share, is no sink; nor is what draws 2 % of all."""
     lm = mh.load(tiny_bert(seed=draw(fresh)), tokenizer=tiny_tokenizer())
     from manyheads.models.texts import tokens_of
 

@@ -146,7 +146,7 @@ def test_an_interval_covers_the_truth_about_as_often_as_it_says(fresh):
     assert 0.84 < ((low <= 0.5) & (high >= 0.5)).mean() <= 1
 
 
-# ---------------------------------------------------------------------------------------------- of texts through a model
+# --------------------------------------------------------------------------------------------- of texts through a model
 
 
 @pytest.fixture(params=["bert", "llama"])

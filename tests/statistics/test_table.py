@@ -71,7 +71,7 @@ def test_every_statistic_says_what_it_is():
     assert {f"offset_{n:+d}_mass" for n in range(-8, 9) if abs(n) > 1} < set(STATISTICS)
 
 
-# ------------------------------------------------------------------------------------------------------- one of your own
+# ------------------------------------------------------------------------------------------------------ one of your own
 
 
 def test_a_statistic_of_your_own_takes_ten_lines(lm, texts):

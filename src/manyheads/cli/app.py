@@ -11,6 +11,7 @@ and `--version` answer at once. Other libraries' log lines and warnings are held
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -31,7 +32,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 from manyheads.cli.commands import run
 
                 code = run(arguments)
-            sys.stdout.flush()
+            if sys.stdout is not None:
+                sys.stdout.flush()
         except Exception as error:
             code = _explain(error, debug)
     except KeyboardInterrupt:
@@ -64,6 +66,10 @@ def _explain(error: Exception, debug: bool) -> int:
     usage = usage_story(error)
     if usage is not None or isinstance(error, ManyHeadsError):
         _say(usage or str(error))
+        return ASKED_WRONG
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        _say(f"the output cannot be written: {error.strerror}.")
+        _drop_stdout()
         return ASKED_WRONG
     if isinstance(error, MemoryError):
         _say("out of memory. Give a shorter text, or a machine with more of it.")

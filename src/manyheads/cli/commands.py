@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from manyheads.cli.console import emit
 from manyheads.cli.head import head
 from manyheads.cli.look import look
 
@@ -26,7 +27,8 @@ def run(arguments: Sequence[str]) -> int:
     app.callback(invoke_without_command=True)(_root)
     for command in COMMANDS:
         app.command()(command)
-    code = app(args=list(arguments), prog_name="manyheads", standalone_mode=False)
+    asked = list(arguments) if set(arguments) - {"--"} else ["--help"]
+    code = app(args=asked, prog_name="manyheads", standalone_mode=False)
     return code if isinstance(code, int) else 0
 
 
@@ -36,13 +38,12 @@ def usage_story(error: Exception) -> str | None:
         return None
     context = getattr(error, "ctx", None)
     where = context.command_path if context is not None else "manyheads"
-    said = error.format_message().strip().rstrip(".")
+    said = getattr(error, "format_message", error.__str__)().strip().rstrip(".")
     stop = "" if said.endswith("?") else "."
     return f"{said[:1].lower()}{said[1:]}{stop} See {where} --help."
 
 
 def _root(
-    context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Say the version, and nothing else.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="On an error, show the traceback as well.")] = False,
 ) -> None:
@@ -50,6 +51,5 @@ def _root(
     if version:
         from manyheads import __version__
 
-        print(f"manyheads {__version__}")
-    elif context.invoked_subcommand is None:
-        print(context.get_help())
+        emit(f"manyheads {__version__}")
+        raise typer.Exit

@@ -6,9 +6,10 @@ text, a token, a file's name) is printed through `clean`: it may hold anything, 
 
 from __future__ import annotations
 
+import io
 import sys
 import unicodedata
-from typing import Any, NoReturn, TextIO
+from typing import Any, NoReturn
 
 from rich.console import Console
 from rich.text import Text
@@ -26,6 +27,17 @@ class _Console(Console):
         raise ClosedPipe from None
 
 
+def emit(text: str) -> None:
+    """Write plain data to stdout."""
+    if sys.stdout is None:
+        return
+    try:
+        sys.stdout.write(f"{text}\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise ClosedPipe from None
+
+
 def stdout_console() -> Console:
     return _console(sys.stdout)
 
@@ -34,9 +46,10 @@ def stderr_console() -> Console:
     return _console(sys.stderr)
 
 
-def _console(stream: TextIO) -> Console:
-    terminal = stream is not None and stream.isatty()
-    if stream is not None and hasattr(stream, "reconfigure"):
+def _console(stream: Any) -> Console:
+    stream = io.StringIO() if stream is None else stream  # closed by the shell: `2>&-`
+    terminal = stream.isatty()
+    if isinstance(stream, io.TextIOWrapper):
         stream.reconfigure(errors="replace")  # an ASCII terminal shows ? for what it lacks
     options: dict[str, Any] = {"highlight": False, "markup": False, "emoji": False}
     console = _Console(file=stream, width=None if terminal else WIDTH, **options)

@@ -170,7 +170,7 @@ def _plot(talk: Talk, lm: Any, layer: Any, wanted: Any, role: Any, path: Path) -
             [word(layer.tokens, at) for at in range(length)] if whole else None,
             path,
             title=f"{wanted}{named}, in {lm.name}",
-            subtitle=role.evidence.words if named else "",
+            subtitle=role.evidence.words if role is not None and named else "",
             note="" if whole else f"means of blocks of about {length / len(weights):.0f} x {length / len(weights):.0f}",
         )
     return f"{path}, the map of {wanted} on this text"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+
+from manyheads.cli.console import emit
 
 if TYPE_CHECKING:
     from manyheads.cli.head import HeadLooked
@@ -67,7 +68,7 @@ def word(tokens: Any, position: int) -> str:
 
 
 def print_json(found: HeadLooked, top: int) -> None:
-    sys.stdout.write(json.dumps(document(found, top), indent=1, allow_nan=False) + "\n")
+    emit(json.dumps(document(found, top), indent=1, allow_nan=False))
 
 
 def document(found: HeadLooked, top: int) -> dict[str, Any]:

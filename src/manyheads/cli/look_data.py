@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import sys
 from typing import TYPE_CHECKING, Any
 
+from manyheads.cli.console import emit
 from manyheads.cli.roleview import role_of
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ CAVEAT = "Attention is not effect: a role says what a head reads, not what is lo
 
 def print_json(found: Looked) -> None:
     """Valid JSON (null where there is no number), UTF-8 as ASCII escapes: any reader, any terminal."""
-    sys.stdout.write(json.dumps(document(found), indent=1, allow_nan=False) + "\n")
+    emit(json.dumps(document(found), indent=1, allow_nan=False))
 
 
 def document(found: Looked) -> dict[str, Any]:

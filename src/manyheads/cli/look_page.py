@@ -223,7 +223,13 @@ def _next(found: Looked, console: Console) -> list[Text]:
 
 
 def offered(offers: list[tuple[str, str]], console: Console) -> list[Text]:
-    """Commands to copy, each with what it shows beside it; below it where there is no room."""
+    """Commands to copy, each with what it shows beside it; below it where there is no room.
+
+    One that holds what cannot be shown as it is (a control character in a text) is not offered.
+    """
+    offers = [(command, what) for command, what in offers if clean(command) == command]
+    if not offers:
+        return []
     wide = max(len(command) for command, _ in offers)
     lines = [Text("Try next", style="bold")]
     for command, what in offers:

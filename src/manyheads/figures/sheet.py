@@ -25,7 +25,7 @@ from matplotlib.text import Text
 from numpy import ndarray
 
 from manyheads.errors import FileAccessError
-from manyheads.figures.lettering import Pixels, drawable, families, fitted, text_width
+from manyheads.figures.lettering import MONO, SANS, Pixels, drawable, families, fitted, text_width
 from manyheads.figures.style import HAIRLINE, INK, PAPER
 
 Point = tuple[Pixels, Pixels]
@@ -38,6 +38,8 @@ SETTINGS: dict[
 ] = {  # in SVG, letters stay letters (found, copied, read aloud); in PDF, fonts are embedded as outlines
     "svg.fonttype": "none",
     "svg.hashsalt": "manyheads",
+    "font.sans-serif": [SANS, "Verdana"],  # where an SVG's reader lacks the first: fonts about as wide
+    "font.monospace": [MONO, "Menlo", "Consolas"],
     "pdf.fonttype": 42,
     "image.composite_image": False,
     "path.simplify": False,
@@ -58,7 +60,8 @@ class Sheet:
     def __init__(self, width: Pixels, height: Pixels) -> None:
         self.width, self.height = round(width), round(height)
         size = (self.width / DPI, self.height / DPI)
-        self.figure = Figure(figsize=size, dpi=DPI, facecolor=PAPER, edgecolor="none", layout="none")
+        self.figure = Figure(figsize=size, dpi=DPI, facecolor=PAPER, edgecolor="none")
+        self.figure.set_layout_engine("none")
         FigureCanvasAgg(self.figure)
         self.axes = self.figure.add_axes((0, 0, 1, 1))
         self.axes.set_axis_off()
@@ -88,7 +91,7 @@ class Sheet:
             shown,
             color=colour,
             fontsize=size * POINT,
-            fontfamily=list(families(mono)),
+            fontfamily=[*families(mono), "monospace" if mono else "sans-serif"],
             fontweight=weight,
             horizontalalignment=align,
             verticalalignment="baseline",
@@ -103,9 +106,16 @@ class Sheet:
     def picture(
         self, x: Pixels, y: Pixels, width: Pixels, height: Pixels, rgba: UInt8[ndarray, "row column rgba"]
     ) -> None:
-        """An array of colours, each as a sharp rectangle; nothing is smoothed in between."""
+        """An array of colours, each as a sharp rectangle; nothing is smoothed in between.
+
+        Sent at a pixel a pixel, since readers of SVG and PDF may smooth what they enlarge, and would smear colour over
+        cells where there is nothing.
+        """
+        rows, columns = (
+            max(1, round(size / count)) for size, count in zip((height, width), rgba.shape[:2], strict=True)
+        )
         image = AxesImage(self.axes, interpolation="none", origin="upper", extent=(x, x + width, y + height, y))
-        image.set_data(rgba)
+        image.set_data(rgba.repeat(rows, axis=0).repeat(columns, axis=1))
         image.set_zorder(1)
         self.axes.add_image(image)
 

@@ -10,13 +10,14 @@ from dataclasses import dataclass, field
 
 import torch
 from jaxtyping import Float, Int, Shaped
-from torch import Tensor
+from torch import Tensor, nn
 
+from manyheads.models.families import weight_by_head
 from manyheads.nn.attention import log_sum_exp
 from manyheads.nn.masks import Mask
 from manyheads.nn.rules import Rule
 from manyheads.recording.passes import Layer
-from manyheads.spec import Site
+from manyheads.spec import CROSS, Site
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,7 +25,7 @@ class AttentionCall:
     """One call of a layer's attention function. `out` is per head, *before* the output projection mixes the heads.
 
     `lse` came from the model's own fused kernel where there was one; `because` says so.
-    `output_weight` is the output projection's matrix by head, where it could be found.
+    `output` is the output projection, where it could be found.
     """
 
     site: Site
@@ -36,7 +37,12 @@ class AttentionCall:
     out: Float[Tensor, "b h q f"]
     lse: Float[Tensor, "b h q"]
     because: str
-    output_weight: Float[Tensor, "h f m"] | None = None
+    output: nn.Module | None = None
+
+    @property
+    def crosses(self) -> bool:
+        """Whether keys are other tokens than queries: cross-attention, or a cache."""
+        return self.site.stack == CROSS or self.q.shape[2] != self.k.shape[2]
 
     def value_norms(self) -> Float[Tensor, "b h k"]:
         """The length of each key's value vector after the head's slice of the output projection.
@@ -47,9 +53,9 @@ class AttentionCall:
         """
         groups, num_heads = self.v.shape[1], self.q.shape[1]
         v = self.v.float()
-        if self.output_weight is None:
+        if self.output is None:
             return v.norm(dim=-1).repeat_interleave(num_heads // groups, 1)
-        weight = self.output_weight.float()
+        weight = weight_by_head(self.output, num_heads).float()
         gram = (weight @ weight.transpose(1, 2)).view(groups, num_heads // groups, *weight.shape[1:2], weight.shape[1])
         squares = torch.einsum("bgkf,grfe,bgke->bgrk", v, gram, v)
         return squares.clamp_min(0).sqrt().reshape(v.shape[0], num_heads, v.shape[2])
@@ -59,7 +65,7 @@ class AttentionCall:
 class Aligner:
     """Rolls each text of a call to the left and cuts padding: what records and the pass read.
 
-    Each mask is treated once, however many layers share it. Calls whose rows and keys differ stay as they are.
+    Each mask is treated once, however many layers share it. Calls whose keys are other tokens stay as they are.
     """
 
     first: Int[Tensor, "b"]
@@ -67,8 +73,8 @@ class Aligner:
     masks: dict[int, tuple[Mask, Mask]] = field(default_factory=dict)
 
     def layer(self, call: AttentionCall) -> Layer:
-        if call.q.shape[2] != call.k.shape[2]:
-            return Layer(call.q, call.k, call.lse, call.mask, call.rule)
+        if call.crosses:
+            return Layer(call.q, call.k, call.lse, call.mask, call.rule, crosses=True)
         q, k, lse = (self.roll(x) for x in (call.q, call.k, call.lse[..., None]))
         rule = call.rule
         if rule.bias is not None and (bool(self.first.any()) or q.shape[2] < call.q.shape[2]):

@@ -7,8 +7,9 @@ computes what is asked of a layer while the layer's tensors are there, and drops
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Int
@@ -21,8 +22,10 @@ from manyheads.models.sites import no_way_in, run
 from manyheads.models.texts import model_inputs, rarity_table, read_texts, tokens_of
 from manyheads.recording.records import LayerRecord, Recording
 from manyheads.recording.tokens import Tokens
+from manyheads.spec import CROSS
 
 KEEP = ("q", "k", "v", "lse")
+DECODER = "decoder"  # the stack that reads texts of its own, beside an encoder's
 MEMORY_SHARE = 0.7  # of the memory that is free: a recording that would take more is refused before it starts
 log = logging.getLogger("manyheads")
 
@@ -49,8 +52,9 @@ def record(
     tokens = tokens_of(reading, range(len(reading.pieces)), table, because)
     _announce(lm.spec, tokens, kept)
     provenance = {"model": lm.name, "dtype": str(lm.dtype).removeprefix("torch."), "windows": reading.because}
+    texts_read = CallTexts.of(tokens)
     return _collect(
-        lm.model, lm.name, tokens, kept, lambda: run(lm.model, lm.name, model_inputs(lm, tokens)), provenance
+        lm.model, lm.name, texts_read, kept, lambda: run(lm.model, lm.name, model_inputs(lm, tokens)), provenance
     )
 
 
@@ -60,21 +64,25 @@ def record_call(module: nn.Module, *args: Any, keep: Sequence[str] = ("q", "k", 
     A two-dimensional `attention_mask` among the keywords says where the texts are: padding, left or right, is rolled
     away. Errors: ModelError where no attention was seen, GuardError.
     """
-    tokens, first = tokens_of_call(args, kwargs)
+    texts = texts_of_call(args, kwargs)
 
     def call() -> None:
         with torch.no_grad():
             module(*args, **kwargs)
 
-    return _collect(module, type(module).__name__, tokens, _kept(keep), call, {"model": type(module).__name__}, first)
+    return _collect(module, type(module).__name__, texts, _kept(keep), call, {"model": type(module).__name__})
 
 
-def tokens_of_call(args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Tokens | None, Int[Tensor, "b"] | None]:
-    """Ids and lengths as far as a bare call shows them, and where each text begins. None where it shows no ids."""
-    ids = kwargs.get("input_ids", args[0] if args else None)
+def texts_of_call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> CallTexts:
+    """Ids and lengths as far as a bare call shows them, and where each text begins."""
+    main = _padded(kwargs.get("input_ids", args[0] if args else None), kwargs.get("attention_mask"))
+    return CallTexts(main, _padded(kwargs.get("decoder_input_ids"), kwargs.get("decoder_attention_mask")))
+
+
+def _padded(ids: Any, seen: Any) -> Padded | None:
+    """None where there are no ids."""
     if not isinstance(ids, Tensor) or ids.is_floating_point() or ids.ndim != 2:
-        return None, None
-    seen = kwargs.get("attention_mask")
+        return None
     real = seen.bool() if isinstance(seen, Tensor) and seen.ndim == 2 else torch.ones_like(ids, dtype=torch.bool)
     lengths, first = real.sum(-1), real.to(torch.uint8).argmax(-1)
     columns = torch.arange(ids.shape[1])[None]
@@ -85,7 +93,45 @@ def tokens_of_call(args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Tokens 
         )
     aligned = rolled(ids[:, None, :, None], first, lengths)[:, 0, :, 0]
     padding = torch.arange(aligned.shape[1])[None] >= lengths[:, None]
-    return Tokens(lengths, aligned.masked_fill(padding, -1)), first
+    return Padded(Tokens(lengths, aligned.masked_fill(padding, -1)), first, ids.shape[1])
+
+
+class Padded(NamedTuple):
+    """Texts, where each begins among the positions that the model was given, and how many positions these are."""
+
+    tokens: Tokens
+    first: Int[Tensor, "b"]
+    width: int
+
+
+@dataclass(eq=False)
+class CallTexts:
+    """Which texts a layer reads: a decoder beside an encoder has its own. None where a call shows none.
+
+    A layer whose positions are no text's (an image, say) is read as it is, from edge to edge.
+    """
+
+    main: Padded | None
+    decoder: Padded | None = None
+    known: dict[tuple[str, int, int], tuple[Tokens, Aligner]] = field(default_factory=dict)
+
+    @staticmethod
+    def of(tokens: Tokens) -> CallTexts:
+        """Texts that are left-aligned as they are."""
+        return CallTexts(Padded(tokens, torch.zeros_like(tokens.lengths), tokens.longest))
+
+    def read_by(self, call: AttentionCall) -> tuple[Tokens, Aligner]:
+        num_texts, _, num_rows, _ = call.q.shape
+        key = (call.site.stack, num_texts, num_rows)
+        if key not in self.known:
+            found = self.decoder if call.site.stack in (DECODER, CROSS) else self.main
+            fits = found is not None and (found.tokens.num_texts, found.width) == (num_texts, num_rows)
+            if found is None or not fits or (call.crosses and bool(found.first.any())):
+                found = Padded(
+                    Tokens.unnamed([num_rows] * num_texts), torch.zeros(num_texts, dtype=torch.long), num_rows
+                )
+            self.known[key] = found.tokens, Aligner(found.first, found.tokens.lengths)
+        return self.known[key]
 
 
 def watch(
@@ -105,34 +151,28 @@ def watch(
 def _collect(
     model: nn.Module,
     name: str,
-    tokens: Tokens | None,
+    texts: CallTexts,
     kept: frozenset[str],
     forward: Callable[[], None],
     provenance: dict[str, object],
-    first: Int[Tensor, "b"] | None = None,
 ) -> Recording:
     stacks: dict[str, list[LayerRecord]] = {}
-    aligner: Aligner | None = None
     seen: set[str] = set()
 
     def keep(call: AttentionCall) -> None:
-        nonlocal tokens, aligner
         if call.site.module in seen:
             raise RecordingError(
                 f"{call.site.module} attended twice in one call: record generation step by step instead."
             )
         seen.add(call.site.module)
-        if tokens is None:
-            tokens = Tokens.unnamed([call.q.shape[2]] * call.q.shape[0])
-        if aligner is None:
-            aligner = Aligner(torch.zeros_like(tokens.lengths) if first is None else first, tokens.lengths)
+        tokens, aligner = texts.read_by(call)
         layer = aligner.layer(call)
-        v = aligner.roll(call.v).clone() if "v" in kept else None
+        v = call.v if call.crosses else aligner.roll(call.v)
         record = LayerRecord(
             call.site,
             layer.q.clone(),
             layer.k.clone(),
-            v,
+            v.clone() if "v" in kept else None,
             layer.lse,
             layer.mask,
             layer.rule,
@@ -143,7 +183,6 @@ def _collect(
         stacks.setdefault(call.site.stack, []).append(record)
 
     state = watch(model, name, forward, keep)
-    assert tokens is not None
     config = getattr(model, "config", None)
     provenance = {
         **provenance,
@@ -151,6 +190,7 @@ def _collect(
         "backend": dict(state.because),
         "guard_error": state.guard_error,
     }
+    tokens = texts.main.tokens if texts.main else next(iter(stacks.values()))[0].tokens
     return Recording(stacks, tokens, provenance)
 
 

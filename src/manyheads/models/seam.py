@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from manyheads.errors import ModelError
 from manyheads.models import guard as guarding
 from manyheads.models.calls import AttentionCall, Edit, Observer, lse_of
-from manyheads.models.families import output_projection, stack_of, weight_by_head
+from manyheads.models.families import output_projection, stack_of
 from manyheads.models.reading import MaskReader, is_causal_without_mask, read_rule
 from manyheads.spec import Site
 
@@ -62,7 +62,7 @@ class Tap:
     guard_error: float = 0.0
     because: dict[str, int] = field(default_factory=dict)
     paths: dict[int, str] = field(default_factory=dict)
-    projections: dict[str, Tensor | None] = field(default_factory=dict)
+    projections: dict[str, nn.Module | None] = field(default_factory=dict)
     masks: MaskReader = field(default_factory=MaskReader)
 
     def site(self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Site:
@@ -79,10 +79,10 @@ class Tap:
             self.sites[path] = Site(stack, layer, path, q.shape[1], k.shape[1], q.shape[3], v.shape[3], causal)
         return self.sites[path]
 
-    def projection(self, site: Site) -> Tensor | None:
+    def projection(self, site: Site) -> nn.Module | None:
         if site.module not in self.projections:
             found = output_projection(self.model, site.module, site.num_heads * site.v_dim)
-            self.projections[site.module] = None if found is None else weight_by_head(found[1], site.num_heads)
+            self.projections[site.module] = None if found is None else found[1]
         return self.projections[site.module]
 
 

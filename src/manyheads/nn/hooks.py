@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -39,6 +39,7 @@ class LayerCall:
     run: Callable[[], Mixed]
 
 
+@runtime_checkable
 class Hook(Protocol):
     """`wants` says whether a module is watched (from this thread); `seen` makes the call and returns its outputs."""
 

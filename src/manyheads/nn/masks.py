@@ -51,6 +51,8 @@ class Mask:
         `offset` defaults to `num_keys - num_queries`: the last query sees the last key, as with a cache.
         (`offset=0` is the top-left alignment of torch's own `is_causal`.)
         """
+        if window is not None and window < 1:
+            raise ShapeError(f"{window=} lets a row see nothing, not even its own token: give 1 or more, or None.")
         offset = num_keys - num_queries if offset is None else offset
         stop = (torch.arange(num_queries, device=device)[None] + 1 + offset).clamp(0, num_keys)
         start = torch.zeros_like(stop) if window is None else (stop - window).clamp_min(0)

@@ -116,9 +116,12 @@ def dense_weights(
         scores = rule.softcap * (scores / rule.softcap).tanh()
     if rule.bias is not None:
         scores = scores + rule.bias.to(compute)
-    if (seen := view.dense(q.device)) is not None:
-        chosen_seen = seen[:, list(heads)] if heads is not None and seen.shape[1] > 1 else seen
-        scores = scores.masked_fill(~chosen_seen, -torch.inf)
+    seen = view.dense(q.device)
+    if seen is None and rule.bias is None and rule.sinks is None:
+        return scores.softmax(-1)  # every row sees something
+    if seen is not None:
+        of_heads = seen[:, list(heads)] if heads is not None and seen.shape[1] > 1 else seen
+        scores = scores.masked_fill(~of_heads, -torch.inf)
     return _softmax(scores, rule.sinks)
 
 
@@ -128,10 +131,9 @@ def _of_heads(rule: Rule, heads: list[int]) -> Rule:
 
 
 def _softmax(scores: Tensor, sinks: Tensor | None) -> Tensor:
+    """Rows of nothing but -inf come out as 0, where torch's own softmax and its gradient are NaN."""
     if not scores.shape[-1]:
         return scores
-    if sinks is None and not scores.requires_grad:  # torch's own softmax, but a row of -inf gives 0 and not NaN
-        return torch.softmax(scores, -1).nan_to_num(nan=0.0) if _may_be_empty(scores) else torch.softmax(scores, -1)
     top = scores.detach().amax(-1, keepdim=True)
     sink = None if sinks is None else sinks.to(scores.dtype)[:, None, None]
     if sink is not None:

@@ -52,6 +52,7 @@ from manyheads.spec import Site
 
 __all__ = ["LazyLayers", "read_recording"]
 
+MOST_HEADS = 1 << 20  # and layers, and their widths: a Site lists the divisors of what does not divide
 KEPT_LAYERS = 2  # of a stack, though nobody holds them: one, and the one that it is compared with
 
 
@@ -142,8 +143,7 @@ class _Source:
 
     def describe(self, name: str, about: object) -> _Described:
         """Read and check all that the header says of a layer. Raises Misfit, ShapeError."""
-        said = _take(about, "site", dict)
-        site = Site(**{each.name: _take(said, each.name, _KINDS[each.type]) for each in fields(Site)})
+        site = _read_site(_take(about, "site", dict))
         tokens = self.tokens[_number(about, "tokens", len(self.tokens))]
         lengths = self.file.read(f"{name}.lengths") if f"{name}.lengths" in self.file.entries else tokens.lengths
         check_lengths(lengths, f"{name}.lengths")
@@ -202,6 +202,12 @@ class _Source:
             return found
 
 
+def _read_site(about: dict[str, Any]) -> Site:
+    for size in (each.name for each in fields(Site) if each.type == "int"):
+        _number(about, size, MOST_HEADS)
+    return Site(**{each.name: _take(about, each.name, _KINDS[each.type]) for each in fields(Site)})
+
+
 def _read_tokens(file: TensorFile, name: str, about: object) -> Tokens:
     lengths = file.read(f"{name}.lengths")
     check_lengths(lengths, f"{name}.lengths")
@@ -255,7 +261,7 @@ def _take(about: object, key: str, *kinds: type) -> Any:
 def _number(about: object, key: str, count: int) -> int:
     number = _take(about, key, int)
     if not 0 <= number < count:
-        raise Misfit(f"its header's {key!r} is {number}, but there are {count}")
+        raise Misfit(f"its header's {key!r} is {number}, not 0 to {count - 1}")
     return number
 
 

@@ -53,6 +53,11 @@ class Layer:
     lse: Float[Tensor, "b h q"]
     mask: Mask
     rule: Rule
+    crosses: bool = False  # keys are other tokens than queries
+
+    @property
+    def reads_itself(self) -> bool:
+        return not self.crosses and self.q.shape[2] == self.k.shape[2]
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,7 +193,7 @@ class _GroupPass:
 
     def __post_init__(self) -> None:
         lengths = self.plan.tokens.lengths[self.texts]
-        same = self.layer.q.shape[2] == self.layer.k.shape[2]
+        same = self.layer.reads_itself
         longest = int(lengths.max()) if len(lengths) else 0
         self.num_rows = min(longest, self.layer.q.shape[2]) if same else self.layer.q.shape[2]
         self.num_keys = min(longest, self.layer.k.shape[2]) if same else self.layer.k.shape[2]
@@ -336,14 +341,16 @@ class _GroupPass:
         """Sums (or maxima) of blocks: first over the rows of each block of rows, then over its keys."""
         of_rows, of_keys = self.pools[request]
         row_blocks, key_blocks = of_rows[tile.rows], of_keys[tile.keys]
-        for block in row_blocks.unique().tolist():
-            chosen = tile.weights[:, :, row_blocks == block]
+        blocks, counts = row_blocks.unique_consecutive(return_counts=True)
+        stops = counts.cumsum(0).tolist()
+        for block, start, stop in zip(blocks.tolist(), [0, *stops], stops, strict=False):
+            chosen = tile.weights[:, :, start:stop]
             if request.how == "mean":
                 value[:, :, block].index_add_(-1, key_blocks, chosen.sum(-2))
             else:
                 top = chosen.amax(-2)
                 if tile.hidden is not None:
-                    unseen = tile.hidden[:, :, row_blocks == block].all(-2).expand_as(top)
+                    unseen = tile.hidden[:, :, start:stop].all(-2).expand_as(top)
                     top = top.masked_fill(unseen, -1)
                 known = value[:, :, block].nan_to_num(nan=-1)
                 known.scatter_reduce_(-1, key_blocks.expand_as(top), top, "amax")

@@ -7,6 +7,7 @@ statistics by one pass over tiles, a window of the map for people's eyes. Source
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -22,14 +23,17 @@ from manyheads.nn.rules import Rule, grouped_scores
 from manyheads.recording.passes import Layer, Reduced, prepare
 from manyheads.recording.requests import Received, Request
 from manyheads.recording.tokens import Tokens
-from manyheads.spec import Site
+from manyheads.spec import CROSS, Site
 
 WINDOW_BYTES = 1_000_000_000  # the largest dense window of weights that is handed out
 
 
 @dataclass(frozen=True, eq=False)
 class LayerRecord:
-    """One attention layer over a batch of texts. `v` is None unless it was kept; `because` says which backend gave lse."""
+    """One attention layer over a batch of texts. `v` is None unless it was kept; `because` says what gave the lse.
+
+    Where keys are other tokens than queries (cross-attention), `lengths` are the queries' and every key is kept.
+    """
 
     site: Site
     q: Float[Tensor, "b h q d"]
@@ -44,7 +48,12 @@ class LayerRecord:
 
     @cached_property
     def _layer(self) -> Layer:
-        return Layer(self.q, self.k, self.lse, self.mask, self.rule)
+        return Layer(self.q, self.k, self.lse, self.mask, self.rule, self.crosses)
+
+    @property
+    def crosses(self) -> bool:
+        """Whether keys are other tokens than queries."""
+        return self.site.stack == CROSS or self.q.shape[2] != self.k.shape[2]
 
     def reduce(self, requests: Sequence[Request]) -> Reduced:
         """Every requested reduction in one pass over exact tiles. Cost: O(q * k * d) time, O(tile) memory."""
@@ -66,14 +75,15 @@ class LayerRecord:
         Trimmed to the text. Rows that see nothing are 0. Cost: O(window * d) time and the window's memory.
         Errors: WindowError above 1 GB, ShapeError for a head or text that is not there.
         """
-        rows, columns = self._window(queries, text), self._window(keys, text)
+        text = self._text(text)
+        rows, columns = _window(queries, self._num_queries(text)), _window(keys, self._num_keys(text))
         heads = range(self.site.num_heads) if head is None else [self._head(head)]
         size = len(heads) * (rows.stop - rows.start) * (columns.stop - columns.start) * 4
         if size > WINDOW_BYTES:
             raise WindowError(
-                f"a window of {len(heads)} heads x {rows.stop - rows.start} x {columns.stop - columns.start} weights is "
-                f"{size / 1e9:.1f} GB, above the limit of {WINDOW_BYTES / 1e9:.0f} GB: ask for fewer queries=, keys= or one "
-                f"head=, or use reduce() or tiles(), which never hold the map."
+                f"a window of {len(heads)} heads x {rows.stop - rows.start} x {columns.stop - columns.start} weights "
+                f"is {size / 1e9:.1f} GB, above the limit of {WINDOW_BYTES / 1e9:.0f} GB: ask for fewer queries=, "
+                f"keys= or one head=, or use reduce() or tiles(), which never hold the map."
             )
         out = torch.cat([self._tile(text, [h], rows, columns) for h in heads])
         return out[0] if head is not None else out
@@ -82,12 +92,12 @@ class LayerRecord:
         self, queries: Int[Tensor, "pairs"], keys: Int[Tensor, "pairs"], text: int = 0
     ) -> Float[Tensor, "h pairs"]:
         """The exact weights of chosen cells, all heads. Cost: O(pairs * h * d). Hidden cells are 0."""
-        queries, keys = torch.as_tensor(queries), torch.as_tensor(keys)
-        limit = int(self.lengths[text])
-        for name, index in {"queries": queries, "keys": keys}.items():
+        text, queries, keys = self._text(text), torch.as_tensor(queries), torch.as_tensor(keys)
+        limits = {"queries": (queries, self._num_queries(text)), "keys": (keys, self._num_keys(text))}
+        for name, (index, limit) in limits.items():
             if len(index) and not 0 <= int(index.min()) <= int(index.max()) < limit:
                 raise ShapeError(
-                    f"{name} run from {int(index.min())} to {int(index.max())}, but text {text} has {limit} tokens."
+                    f"{name} run from {int(index.min())} to {int(index.max())}, but text {text} has {limit} of them."
                 )
         group = torch.arange(self.site.num_heads) // (self.site.num_heads // self.site.num_kv_heads)
         q, k = self.q[text][:, queries].float(), self.k[text][group][:, keys].float()
@@ -105,31 +115,31 @@ class LayerRecord:
 
     def project(self, features: Float[Tensor, "k f"], text: int = 0) -> Float[Tensor, "h q f"]:
         """`weights @ features` for one text, without the map: one more attention call with features where v stood."""
-        length = int(self.lengths[text])
-        if features.shape[0] != length:
+        text = self._text(text)
+        at, rows, num_keys = slice(text, text + 1), self._num_queries(text), self._num_keys(text)
+        if features.shape[0] != num_keys:
             raise ShapeError(
-                f"features has {features.shape[0]} rows, but text {text} has {length} tokens: give one row a token."
+                f"features has {features.shape[0]} rows, but text {text} has {num_keys} keys: give one row a key."
             )
-        mask, rule = (
-            self.mask.expand(len(self.lengths)).texts(slice(text, text + 1)),
-            self.rule.texts(slice(text, text + 1)),
-        )
-        mask = mask.trimmed(torch.zeros(1, dtype=torch.long), self.lengths[text : text + 1])
+        mask, rule = self.mask.expand(len(self.lengths)).texts(at), self.rule.texts(at)
+        dense = None if mask.dense is None else mask.dense[:, :, :rows, :num_keys]
+        mask = Mask(mask.start[:, :rows], mask.stop[:, :rows], num_keys, dense)
         values = features.float()[None, None].expand(1, self.site.num_kv_heads, -1, -1).contiguous()
-        bias = None if rule.bias is None else rule.bias[:, :, :length, :length]
-        q, k = self.q[text : text + 1, :, :length].float(), self.k[text : text + 1, :, :length].float()
-        return attend(q, k, values, mask=mask, scale=rule.scale, softcap=rule.softcap, sinks=rule.sinks, bias=bias).out[
-            0
-        ]
+        bias = None if rule.bias is None else rule.bias[:, :, :rows, :num_keys]
+        q, k = self.q[at, :, :rows].float(), self.k[at, :, :num_keys].float()
+        return attend(
+            q, k, values, mask=mask, scale=rule.scale, softcap=rule.softcap, sinks=rule.sinks, bias=bias
+        ).out[0]
 
     def tiles(self, text: int = 0, size: int = 256) -> Iterator[tuple[slice, slice, Float[Tensor, "h r c"]]]:
-        """The map of one text tile by tile, for statistics of your own: `(rows, keys, weights)`. Hidden tiles are left out."""
-        length, mask = int(self.lengths[text]), self.mask.expand(len(self.lengths))
-        for row in range(0, length, size):
-            rows = slice(row, min(row + size, length))
+        """The map of one text tile by tile, for statistics of your own: `(rows, keys, weights)`. Hidden ones are left out."""
+        text, mask = self._text(text), self.mask.expand(len(self.lengths))
+        num_queries, num_keys = self._num_queries(text), self._num_keys(text)
+        for row in range(0, num_queries, size):
+            rows = slice(row, min(row + size, num_queries))
             start, stop = mask.start[text, rows], mask.stop[text, rows]
-            for key in range(0, length, size):
-                keys = slice(key, min(key + size, length))
+            for key in range(0, num_keys, size):
+                keys = slice(key, min(key + size, num_keys))
                 if bool(((start < keys.stop) & (stop > keys.start)).any()):
                     yield rows, keys, self._tile(text, list(range(self.site.num_heads)), rows, keys)
 
@@ -146,13 +156,17 @@ class LayerRecord:
         lse = self.lse[at][:, chosen, rows, None]
         return torch.where(seen, (scores - torch.where(lse == -torch.inf, 0, lse)).exp(), 0.0)[0]
 
-    def _window(self, chosen: slice | None, text: int) -> slice:
+    def _text(self, text: int) -> int:
+        """The text's index from the front, checked."""
         if not -len(self.lengths) <= text < len(self.lengths):
             raise ShapeError(f"{text=} is not in this recording: it holds {len(self.lengths)} texts, counted from 0.")
-        begin, end, step = (chosen or slice(None)).indices(int(self.lengths[text]))
-        if step != 1:
-            raise ShapeError(f"a window has step 1, but {chosen} has step {step}: slice the result instead.")
-        return slice(begin, max(begin, end))
+        return text % len(self.lengths)
+
+    def _num_queries(self, text: int) -> int:
+        return int(self.lengths[text])
+
+    def _num_keys(self, text: int) -> int:
+        return self.k.shape[2] if self.crosses else int(self.lengths[text])
 
     def _head(self, head: int) -> int:
         if not 0 <= head < self.site.num_heads:
@@ -160,9 +174,16 @@ class LayerRecord:
         return head
 
 
+def _window(chosen: slice | None, length: int) -> slice:
+    begin, end, step = (chosen or slice(None)).indices(length)
+    if step != 1:
+        raise ShapeError(f"a window has step 1, but {chosen} has step {step}: slice the result instead.")
+    return slice(begin, max(begin, end))
+
+
 @dataclass(frozen=True, eq=False)
 class Recording:
-    """What every attention layer did with some texts: `rec.layers[3]`, or `rec.stacks["cross"][3]` where there are several.
+    """What every attention layer did with some texts: `rec.layers[3]`, or `rec.stacks["cross"][3]` of several stacks.
 
     `provenance` says which model, dtype, backend and guard error it comes from.
     """
@@ -187,7 +208,7 @@ class Recording:
         parts = [x for stack in self.stacks.values() for layer in stack for x in (layer.q, layer.k, layer.v, layer.lse)]
         return sum(x.numel() * x.element_size() for x in parts if x is not None)
 
-    def save(self, path: str) -> None:
+    def save(self, path: str | os.PathLike[str]) -> None:
         """Write one safetensors file, whole or not at all. Errors: FileAccessError."""
         from manyheads.recording.files import save_recording
 
@@ -196,4 +217,5 @@ class Recording:
     def __repr__(self) -> str:
         stacks = ", ".join(f"{name or 'layers'}: {len(layers)}" for name, layers in self.stacks.items())
         lengths = self.tokens.lengths.tolist()
-        return f"Recording({stacks}; {len(lengths)} texts of {min(lengths, default=0)}-{max(lengths, default=0)} tokens, {self.num_bytes / 1e6:.1f} MB)"
+        span = f"{min(lengths, default=0)}-{max(lengths, default=0)} tokens"
+        return f"Recording({stacks}; {len(lengths)} texts of {span}, {self.num_bytes / 1e6:.1f} MB)"

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from manyheads.errors import StatisticError
 from manyheads.recording.tokens import Tokens
 
 Column = Callable[[Tokens], Float[Tensor, "b k"]]
@@ -58,7 +59,7 @@ class Linear:
 
 @dataclass(frozen=True)
 class Match:
-    """`[b h q]` sum of w where the row's label equals the key's. Labels are below 2^31; those below 0 match nothing.
+    """`[b h q]` sum of w where the row's label equals the key's. Labels below 0 match nothing.
 
     `earlier` counts keys `j <= i` only, `elsewhere` leaves out `j = i`.
     """
@@ -89,6 +90,10 @@ class Pooled:
 
     size: int
     how: str = "mean"
+
+    def __post_init__(self) -> None:
+        if self.how not in ("mean", "max") or self.size < 1:
+            raise StatisticError(f"{self}: pool by how='mean' or 'max', into at least one block.")
 
 
 Request = Mass | Entropy | Square | Maximum | Strongest | Distance | Linear | Match | Band | Received | Pooled

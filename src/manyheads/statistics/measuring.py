@@ -15,8 +15,8 @@ from jaxtyping import Float64
 from torch import Tensor, nn
 
 from manyheads.errors import StatisticError
-from manyheads.models.calls import Aligner, AttentionCall
-from manyheads.models.recorder import tokens_of_call, watch
+from manyheads.models.calls import AttentionCall
+from manyheads.models.recorder import CallTexts, texts_of_call, watch
 from manyheads.models.seam import Tap
 from manyheads.models.sites import run
 from manyheads.models.texts import batches, model_inputs, rarity_table, read_texts, tokens_of
@@ -60,7 +60,7 @@ def measure(
     done = 0
     for group in batches(reading):
         tokens = tokens_of(reading, group, table, because).with_sinks(sinks)
-        batch = Measured(tokens, chosen)
+        batch = Measured(CallTexts.of(tokens), chosen)
         state = watch(lm.model, lm.name, lambda t=tokens: run(lm.model, lm.name, model_inputs(lm, t)), batch.observe)
         gathered = batch.gathered(state) if gathered is None else gathered + batch.gathered(state)
         done += int(tokens.lengths.sum())
@@ -82,14 +82,14 @@ def measure_call(
 ) -> HeadTable:
     """The same for a bare module and its inputs. Statistics that need a tokenizer are left out, and named in the notes.
 
+    So are layers between two texts (cross-attention), whose places and distances mean nothing.
     Errors: StatisticError where none is left; ModelError, GuardError.
     """
-    tokens, first = tokens_of_call(args, kwargs)
     wanted = choose(statistics)
     chosen = tuple(each for each in wanted if not each.asks & {"tokens", "sinks"})
     if not chosen:
         raise StatisticError("all these statistics need a tokenizer: use measure(lm, texts) with a loaded model.")
-    batch = Measured(tokens, chosen, first)
+    batch = Measured(texts_of_call(args, kwargs), chosen)
 
     def call() -> None:
         with torch.no_grad():
@@ -97,7 +97,11 @@ def measure_call(
 
     state = watch(module, type(module).__name__, call, batch.observe)
     left_out = ", ".join(each.name for each in wanted if each not in chosen)
-    notes = {"model": type(module).__name__, "left out, for want of a tokenizer": left_out}
+    notes = {
+        "model": type(module).__name__,
+        "left out, for want of a tokenizer": left_out,
+        "left out, since queries and keys are not the same tokens": ", ".join(batch.left_out),
+    }
     return batch.gathered(state).table(chosen, Sinks(), notes)
 
 
@@ -105,27 +109,23 @@ def measure_call(
 class Measured:
     """One batch being read: per-text values of each layer as its call comes by."""
 
-    tokens: Tokens | None
+    texts: CallTexts
     statistics: tuple[Statistic, ...]
-    first: Tensor | None = None
     values: dict[str, tuple[Site, Tensor, Tensor]] = field(default_factory=dict)
-    plan: Pass | None = None
-    aligner: Aligner | None = None
+    plans: dict[int, tuple[Tokens, Pass]] = field(default_factory=dict)
+    left_out: list[str] = field(default_factory=list)
 
     def observe(self, call: AttentionCall) -> None:
         """Reduce a call's map, finish every statistic, and keep two numbers a text, head and statistic."""
-        if self.tokens is None:
-            self.tokens = Tokens.unnamed([call.q.shape[2]] * call.q.shape[0])
-        if call.q.shape[2] != call.k.shape[2]:
+        if call.crosses:
+            self.left_out.append(call.site.module)
             return
-        if self.plan is None or self.aligner is None:
-            self.plan = prepare(self.tokens, requests_of(self.statistics, self.tokens))
-            self.aligner = Aligner(
-                torch.zeros_like(self.tokens.lengths) if self.first is None else self.first, self.tokens.lengths
-            )
-        reduced = self.plan.run(self.aligner.layer(call))
+        tokens, aligner = self.texts.read_by(call)
+        if id(tokens) not in self.plans:
+            self.plans[id(tokens)] = (tokens, prepare(tokens, requests_of(self.statistics, tokens)))
+        reduced = self.plans[id(tokens)][1].run(aligner.layer(call))
         asks_values = any("values" in each.asks for each in self.statistics)
-        norms = self.aligner.roll(call.value_norms()[..., None])[..., 0] if asks_values else None
+        norms = aligner.roll(call.value_norms()[..., None])[..., 0] if asks_values else None
         num, den = finish(Facts(reduced, norms), self.statistics, call.site.num_heads)
         if call.site.module in self.values:
             raise StatisticError(
@@ -134,10 +134,15 @@ class Measured:
         self.values[call.site.module] = (call.site, num, den)
 
     def gathered(self, state: Tap) -> Gathered:
-        assert self.tokens is not None
+        if not self.values:
+            raise StatisticError(
+                f"no layer of this call attends from a text to itself ({', '.join(self.left_out)}): record_call keeps "
+                f"what such layers do."
+            )
+        tokens = self.texts.main.tokens if self.texts.main else next(iter(self.plans.values()))[0]
         sites = tuple(site for site, _, _ in self.values.values())
         num, den = (torch.cat([each[i] for each in self.values.values()], 1) for i in (1, 2))
-        sums = Sums.of(num, den, self.tokens.seeds, int(self.tokens.lengths.sum()))
+        sums = Sums.of(num, den, tokens.seeds, int(tokens.lengths.sum()))
         return Gathered(sites, sums, dict(state.because), state.guard_error)
 
 

@@ -105,8 +105,8 @@ def pooled_maps(
     sites, maps = gathering.finished()
     heads = tuple(head for site in sites for head in site.heads)
     because = _because(reading.pieces, pieces, blocks, how)
-    if len(pieces) == len(reading.pieces) and reading.because:  # cut texts; windows are in the sentence already
-        because = f"{because}; {reading.because}" if long == "truncate" else because
+    if long == "truncate" and reading.because:
+        because = f"{because}; {reading.because}"
     return PooledMaps(sites, heads, maps, chosen.num_tokens, _words(chosen), because)
 
 

@@ -41,7 +41,7 @@ def find_sinks(lm: Any, reading: Reading) -> Sinks:
 
     def observe(call: AttentionCall) -> None:
         nonlocal totals, even, rows
-        if call.q.shape[2] != call.k.shape[2]:
+        if call.crosses:
             return
         reduced = plan.run(aligner.layer(call))
         totals = totals + reduced[Received()].mean(1)

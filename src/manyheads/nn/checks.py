@@ -1,0 +1,221 @@
+"""What can be wrong with a layer's arguments, said before anything is computed: what was asked, what came, what would do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from manyheads.errors import ShapeError
+from manyheads.nn.caches import KVCache
+from manyheads.nn.maskarguments import MASK_TRUE
+from manyheads.nn.projections import LAYOUTS
+from manyheads.nn.rope import Rope
+
+if TYPE_CHECKING:
+    from manyheads.nn.layers import MultiHeadAttention
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """A layer's sizes with every default filled in. `biases` of q, k, v and out; `layout` None where injected."""
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    v_head_dim: int
+    kdim: int
+    vdim: int
+    biases: tuple[bool, bool, bool, bool]
+    layout: str | None
+
+    @property
+    def widths(self) -> tuple[int, int, int]:
+        """How many numbers a token has as q, as k and as v, all heads together."""
+        keys, values = self.num_kv_heads * self.head_dim, self.num_kv_heads * self.v_head_dim
+        return self.num_heads * self.head_dim, keys, values
+
+
+def read_sizes(given: Mapping[str, Any]) -> Sizes:
+    """The sizes that a constructor's arguments make. Errors: ShapeError."""
+    _counts(given)
+    embed_dim, num_heads = given["embed_dim"], given["num_heads"]
+    num_kv_heads = num_heads if given["num_kv_heads"] is None else given["num_kv_heads"]
+    if num_heads % num_kv_heads:
+        raise ShapeError(
+            f"{num_heads=} is not a multiple of {num_kv_heads=}: every key/value head must serve equally many query "
+            f"heads. Use one of {_divisors(num_heads)}."
+        )
+    head_dim = given["head_dim"]
+    if head_dim is None:
+        if embed_dim % num_heads:
+            raise ShapeError(
+                f"{embed_dim=} is not a multiple of {num_heads=}: say head_dim=, or use one of {_divisors(embed_dim)} heads."
+            )
+        head_dim = embed_dim // num_heads
+    _numbers(given, num_heads)
+    kdim, vdim = (embed_dim if given[name] is None else given[name] for name in ("kdim", "vdim"))
+    biases = tuple(given["bias"] if given[f"{name}_bias"] is None else given[f"{name}_bias"] for name in ("q", "k", "v", "out"))
+    layout = _layout(given, (kdim, vdim) == (embed_dim, embed_dim), len(set(biases[:3])) == 1)
+    v_head_dim = given["v_head_dim"] or head_dim
+    return Sizes(num_heads, num_kv_heads, head_dim, v_head_dim, kdim, vdim, biases, layout)
+
+
+def _counts(given: Mapping[str, Any]) -> None:
+    if isinstance(given["num_kv_heads"], float):
+        raise ShapeError(
+            f"num_kv_heads={given['num_kv_heads']} is no count: where nn.MultiheadAttention has dropout third, here stands "
+            f"num_kv_heads. Write dropout={given['num_kv_heads']}."
+        )
+    for name in ("embed_dim", "num_heads", "num_kv_heads", "head_dim", "v_head_dim", "kdim", "vdim", "window"):
+        value = given[name]
+        if value is None and name not in ("embed_dim", "num_heads"):
+            continue
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise ShapeError(f"{name}={value!r} is no count: use a whole number, 1 or more.")
+
+
+def _numbers(given: Mapping[str, Any], num_heads: int) -> None:
+    dropout, softcap, scale = given["dropout"], given["softcap"], given["scale"]
+    if not 0 <= dropout < 1:
+        raise ShapeError(f"{dropout=} is no share of the weights to drop: use 0 up to, not including, 1.")
+    if dropout and given["attend"] is not None:
+        raise ShapeError(f"{dropout=} with attend=: an injected attend takes no dropout. Use dropout=0.0, or leave attend out.")
+    if softcap is not None and not softcap > 0:
+        raise ShapeError(f"{softcap=} is no cap: it squeezes scores into (-softcap, softcap). Use None for no cap.")
+    if scale is not None and not isinstance(scale, float | int) and len(scale) != num_heads:
+        raise ShapeError(f"scale has {len(scale)} numbers: give one for all, or one a head, {num_heads}.")
+    if given["mask_true"] not in MASK_TRUE:
+        raise ShapeError(f"mask_true={given['mask_true']!r}: say 'hide' (True = may not look) or 'see' (True = may look).")
+    if given["rope"] is not None and not isinstance(given["rope"], Rope):
+        raise ShapeError(f"rope is a {type(given['rope']).__name__}: give a Rope, as in Rope(base=10_000.0, max_positions=4096).")
+
+
+def _layout(given: Mapping[str, Any], one_input: bool, one_bias: bool) -> str | None:
+    asked = given["projections"]
+    if isinstance(asked, Mapping):
+        sized = [name for name in ("q_bias", "k_bias", "v_bias", "out_bias", "kdim", "vdim") if given[name] is not None]
+        sized += [] if given["bias"] else ["bias"]
+        if sized:
+            raise ShapeError(f"{', '.join(sized)} with injected projections: those have their own. Leave these arguments out.")
+        return None
+    if asked is None:
+        return "fused" if one_input and one_bias else "split"
+    if asked not in LAYOUTS:
+        raise ShapeError(f"projections={asked!r}: use 'fused', 'split', or a mapping of modules q, k, v and out.")
+    if asked == "fused" and not (one_input and one_bias):
+        why = "kdim or vdim differ from embed_dim" if not one_input else "q, k and v differ in having a bias"
+        raise ShapeError(f"projections='fused', but {why}, and one product has one input and one bias: use 'split'.")
+    return asked
+
+
+def _divisors(number: int) -> list[int]:
+    return [part for part in range(1, number + 1) if number % part == 0]
+
+
+def call_faults(
+    layer: MultiHeadAttention,
+    query: Tensor,
+    key: Tensor | None,
+    value: Tensor | None,
+    cache: KVCache | None,
+    positions: Tensor | None,
+    need_weights: bool,
+    weight_heads: Sequence[int] | None,
+    is_causal: bool,
+) -> None:
+    """Refuse a call that cannot mean anything, by name. Errors: ShapeError."""
+    _inputs(layer, query, key, value, held=cache is not None and cache.kind == "cross" and cache.filled)
+    if weight_heads is not None:
+        wrong = [head for head in weight_heads if not -layer.num_heads <= head < layer.num_heads]
+        if wrong:
+            raise ShapeError(f"weight_heads has {wrong}, but this layer has heads 0 to {layer.num_heads - 1}.")
+        if not need_weights:
+            raise ShapeError("weight_heads with need_weights=False: one asks for weights and the other for none. Leave one out.")
+    if positions is not None:
+        _positions(layer, query, key, positions)
+    if cache is not None:
+        _cache(layer, key, cache, is_causal)
+
+
+def _inputs(layer: MultiHeadAttention, query: Tensor, key: Tensor | None, value: Tensor | None, held: bool) -> None:
+    if key is None and value is not None:
+        raise ShapeError("value without key: give both, or key alone (value is key then), or neither (self-attention).")
+    widths = {"query": layer.embed_dim, "key": layer.kdim, "value": layer.vdim}
+    given = {"query": query, "key": key, "value": value}
+    own = layer.sizes.layout is not None  # injected projections may read what they like
+    if key is None and own and not held and (layer.kdim, layer.vdim) != (layer.embed_dim, layer.embed_dim):
+        raise ShapeError(
+            f"no key, but this layer reads keys of width {layer.kdim} and values of width {layer.vdim}, and query has "
+            f"{layer.embed_dim}: give key and value."
+        )
+    for name, x in given.items():
+        if x is None:
+            continue
+        if x.ndim not in (2, 3) or x.ndim != query.ndim:
+            raise ShapeError(
+                f"{name} has shape {tuple(x.shape)}: give (length, {widths[name]}), or a batch of those, {_batch(layer, widths[name])}, and "
+                f"query, key and value alike."
+            )
+        if own and x.shape[-1] != widths[name]:
+            raise ShapeError(f"{name} has width {x.shape[-1]}, but this layer reads {name}s of width {widths[name]}: its shape is {tuple(x.shape)}.")
+        if own:
+            _kind(layer, name, x)
+    if query.ndim == 3 and key is not None and key.shape[axis := 0 if layer.batch_first else 1] != query.shape[axis]:
+        raise ShapeError(
+            f"query has {query.shape[axis]} texts and key has {key.shape[axis]}: must be equal. This layer reads "
+            f"{_batch(layer, layer.embed_dim)}."
+        )
+    if key is not None and value is not None and key.shape[:-1] != value.shape[:-1]:
+        raise ShapeError(f"key has shape {tuple(key.shape)} and value {tuple(value.shape)}: every key needs one value.")
+
+
+def _batch(layer: MultiHeadAttention, width: int) -> str:
+    return f"(batch, length, {width})" if layer.batch_first else f"(length, batch, {width}) since batch_first=False"
+
+
+def _kind(layer: MultiHeadAttention, name: str, x: Tensor) -> None:
+    """dtype and device of an input against the weights'."""
+    weight = layer.out_proj.weight
+    assert isinstance(weight, Tensor)
+    if x.device != weight.device:
+        raise ShapeError(f"{name} is on {x.device} and the layer on {weight.device}: move one, as in layer.to({str(x.device)!r}).")
+    if x.dtype != weight.dtype and not torch.is_autocast_enabled(x.device.type):
+        raise ShapeError(f"{name} is {x.dtype} and the layer {weight.dtype}: convert one, as in layer.to({x.dtype}).")
+
+
+def _positions(layer: MultiHeadAttention, query: Tensor, key: Tensor | None, positions: Tensor) -> None:
+    if layer.rotary is None:
+        raise ShapeError("positions without rope: nothing else reads them. Build the layer with rope=Rope(), or leave them out.")
+    if key is not None and key is not query:
+        raise ShapeError("positions with a key of its own: they are of one text, and query and key are two. Leave them out.")
+    if query.ndim == 2:
+        wanted: list[tuple[int, ...]] = [(query.shape[0],)]
+    else:
+        texts, length = query.shape[:2] if layer.batch_first else (query.shape[1], query.shape[0])
+        wanted = [(length,), (texts, length)]
+    if tuple(positions.shape) not in wanted or positions.is_floating_point():
+        raise ShapeError(f"positions is {positions.dtype} of shape {tuple(positions.shape)}: give integers of shape {' or '.join(map(str, wanted))}.")
+
+
+def _cache(layer: MultiHeadAttention, key: Tensor | None, cache: KVCache, is_causal: bool) -> None:
+    if cache.kind == "cross":
+        if cache.filled:
+            cache.stands_for(key)
+        elif key is None:
+            raise ShapeError("an empty cross cache without key: give the text to attend to, once.")
+        if layer.rotary is not None or layer.alibi or layer.causal or is_causal or layer.window is not None:
+            raise ShapeError(
+                "a cross cache with rope, alibi, causal or window: those go by the distance of a query from a key, and the two "
+                "texts have no common positions from step to step. Use a layer without them."
+            )
+    elif cache.kind == "sliding" and (layer.window is None or layer.window > (cache.size or 0)):
+        raise ShapeError(
+            f"a sliding cache of {cache.size} keys with window={layer.window}: it would drop keys that the layer may look at. "
+            f"Use KVCache.sliding({layer.window})." if layer.window else
+            f"a sliding cache of {cache.size} keys, but the layer has no window: it would drop keys that the layer may look at. "
+            f"Use KVCache(), or a layer with window={cache.size}."
+        )

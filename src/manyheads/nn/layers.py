@@ -1,0 +1,306 @@
+"""`MultiHeadAttention`: one layer that is MHA, GQA and MQA, self- and cross-attention, and stands where torch's stood.
+
+With its defaults it takes `nn.MultiheadAttention`'s arguments in the same order, with the same meaning and the same
+results. The rest are options that real models have; docs/layer.md says of every two of them whether they go together,
+and none is ever ignored in silence. What the layer does with q, k and v is one call of `attend`, which can be injected,
+and which a tap can watch (`hooks`): so its heads are recorded, edited and pruned like any model's.
+
+Source: Vaswani et al. 2017, section 3.2.2; each option names its own in `docs/layer.md`. Oracle: reference.attend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from einops import rearrange
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from manyheads.errors import ShapeError
+from manyheads.nn.alibi import alibi_bias, alibi_slopes
+from manyheads.nn.caches import KVCache
+from manyheads.nn.checks import call_faults, read_sizes
+from manyheads.nn.hooks import LayerCall, watching
+from manyheads.nn.maskarguments import read_masks, with_extra
+from manyheads.nn.mixing import Mixed, dense_weights, mix, weigh
+from manyheads.nn.projections import FusedProjections, Projection, SplitProjections, injected
+from manyheads.nn.rope import RotaryTable, Rope
+from manyheads.nn.rules import Rule
+from manyheads.nn.views import View
+
+
+class MultiHeadAttention(nn.Module):
+    """Multi-head attention: `head_i = softmax(scale * q_i k_i^T) v_i`, all heads side by side through `W^O`.
+
+    Sizes: `num_kv_heads` below `num_heads` is GQA, 1 is MQA: query head i reads key/value head `i // (h / g)`.
+    `head_dim` (default `embed_dim / num_heads`) is the width of q and k, `v_head_dim` that of v; `kdim` and `vdim` are
+    the widths of `key` and `value` inputs. Parameters: `m (h d + g d + g f) + h f m`, and biases: 4 m^2 for plain MHA.
+
+    Parts: `bias` for all four projections, `q_bias` to `out_bias` for one. `qk_norm`: RMSNorm over each head's q and
+    k, with `qk_norm_eps`. `rope`: a `Rope`. `alibi`, `sinks` (one learned logit a head), `softcap`. `scale`: a number
+    or one a head (default `1 / sqrt(head_dim)`). `head_scale`: a learned factor on each head's output.
+    `add_bias_kv` and `add_zero_attn`: one more, learned or zero, key that everybody sees.
+    Order: projection, qk_norm, rope, scale, softcap, then ALiBi and float masks, then what hides.
+
+    Who sees what: `causal`; `window` counts keys, the query's own among them, to one side if causal, else to both.
+    Queries are the last of the keys' positions, so that with a cache new tokens follow the old. `mask_true` says what
+    True means in bool masks: "hide" (torch's layer) or "see" (torch's function). Rows that see nothing give 0.
+    `dropout` falls on the weights, in training only.
+
+    How: `projections` "fused" (one product), "split" (three), a mapping of your own modules q, k, v and out, or None
+    for fused where it can be. `attend`: a function with `mh.attend`'s arguments whose result has `.out`.
+    Errors: ShapeError. Cost: O(q * k) time, O(q + k) memory but where docs/layer.md says otherwise.
+    """
+
+    # What nn.TransformerEncoderLayer looks at before it takes its own fast path around us: these say "do not".
+    in_proj_weight = in_proj_bias = None
+    _qkv_same_embed_dim = False
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        num_kv_heads: int | None = None,
+        *,
+        dropout: float = 0.0,
+        bias: bool = True,
+        add_bias_kv: bool = False,
+        add_zero_attn: bool = False,
+        kdim: int | None = None,
+        vdim: int | None = None,
+        batch_first: bool = False,
+        head_dim: int | None = None,
+        v_head_dim: int | None = None,
+        q_bias: bool | None = None,
+        k_bias: bool | None = None,
+        v_bias: bool | None = None,
+        out_bias: bool | None = None,
+        qk_norm: bool = False,
+        qk_norm_eps: float = 1e-6,
+        rope: Rope | None = None,
+        alibi: bool = False,
+        causal: bool = False,
+        window: int | None = None,
+        sinks: bool = False,
+        softcap: float | None = None,
+        scale: float | Sequence[float] | None = None,
+        head_scale: bool = False,
+        mask_true: str = "hide",
+        projections: str | Mapping[str, nn.Module] | None = None,
+        attend: Callable[..., Any] | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        given = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
+        self.sizes = sizes = read_sizes(given)
+        self.embed_dim, self.num_heads, self.num_kv_heads = embed_dim, num_heads, sizes.num_kv_heads
+        self.head_dim, self.v_head_dim, self.kdim, self.vdim = sizes.head_dim, sizes.v_head_dim, sizes.kdim, sizes.vdim
+        self.dropout, self.batch_first, self.mask_true = dropout, batch_first, mask_true
+        self.causal, self.window, self.softcap, self.attend = causal, window, softcap, attend
+        self.alibi, self.add_zero_attn = alibi, add_zero_attn
+        self.scale = sizes.head_dim**-0.5 if scale is None else scale if isinstance(scale, float | int) else 1.0
+        factory: dict[str, Any] = {"device": device, "dtype": dtype}
+        by_head = None if scale is None or isinstance(scale, float | int) else torch.as_tensor(scale).to(**factory)
+        self.register_buffer("scale_by_head", by_head, persistent=False)
+        if isinstance(projections, Mapping):
+            self.qkv_proj, self.out_proj = injected(projections)
+        else:
+            self.qkv_proj, self.out_proj = self._own_projections(sizes, factory)
+        self.q_norm = nn.RMSNorm(sizes.head_dim, eps=qk_norm_eps, **factory) if qk_norm else None
+        self.k_norm = nn.RMSNorm(sizes.head_dim, eps=qk_norm_eps, **factory) if qk_norm else None
+        self.rotary = None if rope is None else RotaryTable(rope, sizes.head_dim, device)
+        g, d, f = sizes.num_kv_heads, sizes.head_dim, sizes.v_head_dim
+        self.sinks = nn.Parameter(torch.zeros(num_heads, **factory)) if sinks else None
+        self.head_scale = nn.Parameter(torch.ones(num_heads, **factory)) if head_scale else None
+        self.bias_k = nn.Parameter(torch.empty(g, 1, d, **factory)) if add_bias_kv else None
+        self.bias_v = nn.Parameter(torch.empty(g, 1, f, **factory)) if add_bias_kv else None
+        for extra in (self.bias_k, self.bias_v):
+            if extra is not None:
+                nn.init.xavier_normal_(extra)
+
+    def _own_projections(self, sizes, factory: dict[str, Any]) -> tuple[nn.Module, nn.Module]:
+        q, k, v, out = sizes.biases
+        widths = sizes.widths
+        qkv: nn.Module
+        if sizes.layout == "fused":
+            qkv = FusedProjections(self.embed_dim, widths, q, **factory)
+        else:
+            qkv = SplitProjections(
+                Projection(self.embed_dim, widths[0], q, **factory),
+                Projection(self.kdim, widths[1], k, **factory),
+                Projection(self.vdim, widths[2], v, **factory),
+            )
+        return qkv, Projection(self.num_heads * self.v_head_dim, self.embed_dim, out, **factory)
+
+    def forward(
+        self,
+        query: Float[Tensor, "..."],
+        key: Float[Tensor, "..."] | None = None,
+        value: Float[Tensor, "..."] | None = None,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+        *,
+        cache: KVCache | None = None,
+        positions: Int[Tensor, "*b q"] | None = None,
+        weight_heads: Sequence[int] | None = None,
+    ) -> tuple[Float[Tensor, "..."], Float[Tensor, "..."] | None]:
+        """`(out, weights)`: `[q, m]` or, batched, `[b, q, m]` (`[q, b, m]` unless `batch_first`), as the input was.
+
+        Without `key` this is self-attention; without `value`, `value` is `key`. Weights are `[b, q, k]`, averaged over
+        heads, or `[b, h, q, k]`; of `weight_heads` only where given, and no other head's are computed then. They are
+        the softmax itself, before dropout. `is_causal` makes this call causal, with or without `attn_mask`.
+        `attn_mask` is (q, k), (b * h, q, k) or (b, h, q, k), `key_padding_mask` (b, k): keys count cached ones.
+        `positions`, "q" or "b q", are the tokens' own for `rope`, where they are not simply the next ones.
+        Errors: ShapeError.
+        """
+        call_faults(self, query, key, value, cache, positions, need_weights, weight_heads, is_causal)
+        batched = query.ndim == 3
+        inputs = self._batch_first(query, key, value)
+        if key_padding_mask is not None and not batched:
+            key_padding_mask = key_padding_mask[None]
+        q, k, v = self._project(inputs, cache, positions)
+        if cache is not None and key is not None:
+            cache.remember(key)
+        q, k, v, view, rule = self._situation(q, k, v, attn_mask, key_padding_mask, is_causal)
+        heads = None if weight_heads is None else [head % self.num_heads for head in weight_heads]
+        out, weights = self._mix(q, k, v, view, rule, need_weights, heads)
+        if self.head_scale is not None:
+            out = out * self.head_scale[:, None, None]
+        out = self.out_proj(rearrange(out, "b h q f -> b q (h f)"))
+        if weights is not None:
+            weights = weights.to(out.dtype)
+            weights = weights.mean(1) if average_attn_weights else weights
+        if not batched:
+            return out[0], None if weights is None else weights[0]
+        return out if self.batch_first else out.transpose(0, 1), weights
+
+    def _batch_first(self, query: Tensor, key: Tensor | None, value: Tensor | None) -> list[Tensor | None]:
+        """The inputs as [b, n, m]; the same tensor stays one object, by which the projections know self-attention."""
+        seen: dict[int, Tensor] = {}
+
+        def turned(x: Tensor | None) -> Tensor | None:
+            if x is None:
+                return None
+            if id(x) not in seen:
+                seen[id(x)] = x[None] if x.ndim == 2 else x if self.batch_first else x.transpose(0, 1)
+            return seen[id(x)]
+
+        return [turned(query), turned(key), turned(value)]
+
+    def _project(
+        self, inputs: list[Tensor | None], cache: KVCache | None, positions: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """q, k and v by head, normed, rotated, with what the cache holds."""
+        query, key, value = inputs
+        assert query is not None
+        if cache is not None and cache.kind == "cross" and cache.filled:
+            k, v = cache.held()
+            return self._normed(self._heads(self.qkv_proj.query_only(query), "q"), "q"), k, v
+        key = query if key is None else key
+        value = key if value is None else value
+        parts = self.qkv_proj(query, key, value)
+        q, k, v = (self._heads(part, name) for part, name in zip(parts, "qkv", strict=True))
+        q, k = self._normed(q, "q"), self._normed(k, "k")
+        if self.rotary is not None:
+            past = 0 if cache is None else cache.length
+            q, k = self._rotated(q, k, past, positions)
+        if cache is not None:
+            k, v = cache.update(k, v)
+        return q, k, v
+
+    def _heads(self, x: Tensor, name: str) -> Tensor:
+        count = self.num_heads if name == "q" else self.num_kv_heads
+        width = self.v_head_dim if name == "v" else self.head_dim
+        if x.shape[-1] != count * width:
+            raise ShapeError(
+                f"the {name} projection gave {x.shape[-1]} numbers a token, but {count} heads of {width} are {count * width}."
+            )
+        return x.unflatten(-1, (count, width)).transpose(1, 2)
+
+    def _normed(self, x: Tensor, name: str) -> Tensor:
+        norm = self.q_norm if name == "q" else self.k_norm
+        return x if norm is None else norm(x)
+
+    def _rotated(self, q: Tensor, k: Tensor, past: int, positions: Tensor | None) -> tuple[Tensor, Tensor]:
+        assert self.rotary is not None
+        if positions is not None:
+            turn = self.rotary.at(0, q.shape[2], positions if positions.ndim == 2 else positions[None])
+            return self.rotary(q, *turn), self.rotary(k, *turn)
+        num_keys = past + k.shape[2]
+        turn_q = self.rotary.at(num_keys - q.shape[2], q.shape[2], None)
+        turn_k = self.rotary.at(past, k.shape[2], None)
+        return self.rotary(q, *turn_q), self.rotary(k, *turn_k)
+
+    def _situation(
+        self, q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None, padding: Tensor | None, is_causal: bool
+    ) -> tuple[Tensor, Tensor, Tensor, View, Rule]:
+        """What attention is asked: extra keys put in, masks read, positions biased."""
+        num_keys = k.shape[2]
+        visible, bias = read_masks(attn_mask, padding, (*q.shape[:3], num_keys), self.mask_true, q)
+        if self.alibi:
+            slopes = alibi_slopes(self.num_heads).to(q.device, torch.promote_types(q.dtype, torch.float32))
+            distance = alibi_bias(slopes, q.shape[2], num_keys)
+            bias = distance if bias is None else bias + distance
+        if self.scale_by_head is not None:
+            q = q * self.scale_by_head.to(q.dtype)[:, None, None]
+        extra = 0
+        if self.bias_k is not None and self.bias_v is not None:
+            k = torch.cat([k, self.bias_k.expand(len(k), -1, -1, -1)], 2)
+            v = torch.cat([v, self.bias_v.expand(len(v), -1, -1, -1)], 2)
+            extra += 1
+        if self.add_zero_attn:
+            k, v = (torch.nn.functional.pad(x, (0, 0, 0, 1)) for x in (k, v))
+            extra += 1
+        visible, bias = with_extra(visible, extra, True), with_extra(bias, extra, 0.0)
+        if bias is not None:
+            bias = bias.expand(*bias.shape[:2], q.shape[2], k.shape[2])
+        view = View(q.shape[2], k.shape[2], self.causal or is_causal, self.window, visible, extra)
+        return q, k, v, view, Rule(float(self.scale), self.softcap, self.sinks, bias)
+
+    def _mix(
+        self, q: Tensor, k: Tensor, v: Tensor, view: View, rule: Rule, need_weights: bool, heads: list[int] | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Per-head outputs, and the weights that were asked for: one map for both where all heads' are."""
+        hook = None if torch.compiler.is_compiling() else watching(self)
+        dropout = self.dropout if self.training else 0.0
+        if need_weights and heads is None and hook is None and self.attend is None:
+            weights = dense_weights(q, k, view, rule)
+            return weigh(weights, v, dropout), weights
+
+        def run() -> Mixed:
+            if self.attend is None:
+                return mix(q, k, v, view, rule, dropout=dropout)
+            mask, asked = view.mask(len(q), q.device), {"scale": rule.scale, "softcap": rule.softcap}
+            got = self.attend(q, k, v, mask=mask, sinks=rule.sinks, bias=rule.bias, **asked)
+            return Mixed(got.out, getattr(got, "because", "the layer's own attend"))
+
+        if hook is None:
+            out = run().out
+        else:
+            out = hook.seen(LayerCall(self, q, k, v, rule, lambda: view.mask(len(q), q.device), view.causal, run))
+        return out, dense_weights(q, k, view, rule, heads) if need_weights else None
+
+    def reset_parameters(self) -> None:
+        """Draw own projections afresh (projections.py says how); norms, sinks and scales as they started."""
+        for module in self.children():
+            reset = getattr(module, "reset_parameters", None)
+            if reset is not None:
+                reset()
+        with torch.no_grad():
+            if self.sinks is not None:
+                self.sinks.zero_()
+            if self.head_scale is not None:
+                self.head_scale.fill_(1)
+        for extra in (self.bias_k, self.bias_v):
+            if extra is not None:
+                nn.init.xavier_normal_(extra)
+
+    def extra_repr(self) -> str:
+        heads = f"{self.num_heads} heads" + (f" on {self.num_kv_heads}" if self.num_kv_heads != self.num_heads else "")
+        return f"{self.embed_dim}, {heads} of {self.head_dim}{', causal' if self.causal else ''}"

@@ -1,0 +1,127 @@
+"""From a config.json to a description, without torch: for the families in the tables here, else a refusal by name.
+
+What: `read_config` takes a file, a folder or a mapping, as transformers writes it. The family is its `model_type`; which
+class of the family is meant, bare or with its usual head, is what `architectures` says.
+Why: whoever plans a model has its config.json and perhaps nothing else installed. A family that is not in the tables is
+never sized by its likeness to another: `manyheads.models.dimensions` builds it with transformers, where that is there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from manyheads.errors import FileAccessError, ModelError, ShapeError
+from manyheads.sizing.decoder_families import DECODERS
+from manyheads.sizing.decoders import decoder
+from manyheads.sizing.encoders import ENCODERS, IMAGES, encoder, images
+from manyheads.sizing.fields import Fields
+from manyheads.sizing.seq2seq import SEQ2SEQ, seq2seq
+from manyheads.sizing.shapes import Architecture
+
+__all__ = ["FAMILIES", "UnknownFamily", "describe_config", "load_config", "read_config"]
+
+FAMILIES = (*DECODERS, *ENCODERS, *IMAGES, *SEQ2SEQ)
+"""Families that are sized without transformers."""
+
+BARE = ("Model", "PreTrainedModel")
+HEADS = ("ForCausalLM", "LMHeadModel", "ForMaskedLM", "ForConditionalGeneration", "ForImageClassification", "HeadModel")
+TIED_BY_DEFAULT = {**dict.fromkeys(ENCODERS, True), "bart": True, "mbart": True}
+OLD_NAMES = {"n_embed": "hidden_size", "n_layers": "num_hidden_layers"}
+
+
+class UnknownFamily(ModelError):
+    """A config whose family, or class of it, is not in the tables here. Transformers may know it."""
+
+
+def read_config(what: str | os.PathLike[str] | Mapping[str, Any]) -> Architecture:
+    """The architecture that a config.json, a folder with one, or its mapping describes.
+
+    Errors: UnknownFamily, a ModelError, for what is not in the tables; ModelError for a damaged config; ShapeError for
+    sizes that do not fit; FileAccessError.
+    """
+    if isinstance(what, Mapping):
+        return describe_config(what)
+    data, path = load_config(what)
+    return replace(describe_config(data), name=name_of(path))
+
+
+def load_config(what: str | os.PathLike[str]) -> tuple[dict[str, Any], Path]:
+    """What is written in a config.json, given by itself or by its folder, and where it is."""
+    path = Path(os.path.expanduser(os.fspath(what)))
+    path = path / "config.json" if path.is_dir() else path
+    if not path.is_file():
+        where = f"the folder {path.parent} has no config.json" if Path(what).is_dir() else f"there is no file {path}"
+        raise FileAccessError(f"{where}, so there is no telling what model it is.")
+    try:
+        data = json.loads(path.read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise FileAccessError(f"cannot read {path}: {error.strerror or error}.") from error
+    except ValueError as error:  # bad JSON, or bad UTF-8
+        raise ModelError(f"{path} is not JSON ({error}): the file is damaged.") from error
+    if not isinstance(data, dict):
+        raise ModelError(f"{path} is a {type(data).__name__}, not a mapping: the file is damaged.")
+    return data, path
+
+
+def name_of(path: Path) -> str:
+    """What to call the model of that config: its folder, unless the file is named for it."""
+    return path.resolve().parent.name if path.name == "config.json" else path.stem
+
+
+def describe_config(data: Mapping[str, Any]) -> Architecture:
+    """The architecture of a config as a mapping. Errors: as `read_config`."""
+    family = data.get("model_type")
+    if not isinstance(family, str) or not family:
+        raise ModelError(
+            f"the config has no model_type ({family!r}), so there is no telling what architecture it is. "
+            f"Give a config.json as transformers saves it."
+        )
+    if family not in FAMILIES:
+        raise UnknownFamily(
+            f"{family!r} is not among the {len(FAMILIES)} architectures that are sized from a config alone, and none is "
+            f"guessed from its likeness to another."
+        )
+    headless, said = _class_of(data, family)
+    try:
+        found = _described(data, family, headless)
+    except ShapeError as error:
+        raise ShapeError(f"the config of {family!r} does not fit: {error}") from error
+    return replace(found, because=(f"{family}, {said}", *found.because))
+
+
+def _described(data: Mapping[str, Any], family: str, headless: bool) -> Architecture:
+    """One of the four readers, with the family's row."""
+    plain = {**data, **{new: data[old] for old, new in OLD_NAMES.items() if old in data and new not in data}}
+    defaults = {"tie_word_embeddings": TIED_BY_DEFAULT.get(family, False)}
+    if family in DECODERS:
+        row = DECODERS[family]
+        return decoder(Fields(plain, family, row.names, {**defaults, **row.defaults}), row, headless=headless)
+    if family in ENCODERS:
+        names = ENCODERS[family].names
+        return encoder(Fields(plain, family, names, defaults), ENCODERS[family], headless=headless)
+    if family in IMAGES:
+        return images(Fields(plain, family, defaults={"qkv_bias": True, "mlp_ratio": 4}), IMAGES[family], headless=headless)
+    return seq2seq(Fields(plain, family, defaults=defaults), SEQ2SEQ[family], headless=headless)
+
+
+def _class_of(data: Mapping[str, Any], family: str) -> tuple[bool, str]:
+    """Whether the config means the model without a head, and how that is known."""
+    named = data.get("architectures") or []
+    if not isinstance(named, list | tuple) or not all(isinstance(name, str) for name in named):
+        raise ModelError(f"the config of {family!r} says architectures={named!r}, which should be a list of names.")
+    if not named:
+        bare = family in ENCODERS or family in IMAGES
+        return bare, f"{'without' if bare else 'with'} its usual head, for its config names no class"
+    if named[0].endswith(HEADS):
+        return False, f"as {named[0]}"
+    if named[0].endswith(BARE):
+        return True, f"as {named[0]}, without a head"
+    raise UnknownFamily(
+        f"{named[0]!r} is not among the classes that are sized from a config alone: of {family!r} those are the bare "
+        f"model and the one with its usual head."
+    )

@@ -1,0 +1,200 @@
+"""What an architecture is made of, in numbers: its weights, its attention, its layers. Plain data.
+
+Why: a parameter count, a FLOP count and a cache size are sums over the same few facts. Each matrix says once how large
+it is, who is multiplied by it, and whether it grows with the key/value heads; each attention says what it sees and what
+it keeps. Everything else here is addition (`manyheads.sizing.counting`).
+Cost: a model of 100 layers is 100 references to a few values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from manyheads.errors import ShapeError
+
+__all__ = ["LAST", "ONCE", "PARTS", "SOURCE", "TEXT", "Architecture", "Attention", "LayerShape", "Weights", "divisors"]
+
+PARTS = ("embedding", "q", "k", "v", "latent", "o", "feed-forward", "router", "mixer", "norm", "head", "other")
+"""Where a parameter can belong. `latent` is MLA's compression of keys and values; `mixer` whatever mixes tokens without
+attention (a convolution, a recurrence); `other` the rest: sinks, relative biases, gates, layer scales."""
+
+TEXT, LAST, SOURCE, ONCE = "text", "last", "source", "once"
+"""Which rows are multiplied by a matrix: every token of the text; its last token (a decoder's head, when generating);
+every token of the other text that an encoder reads; one row a text (a pooler). Only the first two run when decoding."""
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Some parameters of one kind. `size` counts them all, biases included; `matmul` those that each row is multiplied
+    by, at 2 FLOPs each (0: looked up, added, or scaled by). Where there are `experts`, both are of one expert, and a
+    row goes through `chosen` of them. `size` is 0 where another place owns the numbers (a tied head).
+    """
+
+    part: str
+    size: int
+    matmul: int = 0
+    experts: int = 1
+    chosen: int = 1
+    rows: str = TEXT
+    per_kv_head: bool = False
+
+    @property
+    def total(self) -> int:
+        return self.size * self.experts
+
+    @property
+    def active(self) -> int:
+        """What one token uses."""
+        return self.size * self.chosen
+
+
+@dataclass(frozen=True)
+class Attention:
+    """One attention of a layer: `num_heads` queries of width `qk_dim`, each key/value head shared by equally many.
+
+    `window`: how many tokens a causal row sees at most, itself included. `chunked`: windows do not slide but stand side
+    by side. `sheds`: the cache drops what no later token can see. `cross`: keys and values come from the other text. `latent`: MLA's cached widths (compressed, rotary),
+    shared by all heads. `cached`: it keeps keys and values of its own. Raises ShapeError where heads do not divide.
+    """
+
+    num_heads: int
+    num_kv_heads: int
+    qk_dim: int
+    v_dim: int
+    causal: bool = True
+    window: int | None = None
+    chunked: bool = False
+    sheds: bool = True
+    cross: bool = False
+    latent: tuple[int, int] | None = None
+    cached: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("num_heads", "num_kv_heads", "qk_dim", "v_dim"):
+            if getattr(self, name) < 1:
+                raise ShapeError(f"{name}={getattr(self, name)}: attention has at least one head of width at least 1.")
+        if self.window is not None and (self.window < 1 or not self.causal):
+            raise ShapeError(f"window={self.window}, causal={self.causal}: windows are of 1 or more, and causal.")
+        if self.num_heads % self.num_kv_heads:
+            raise ShapeError(
+                f"num_heads={self.num_heads} is not a multiple of num_kv_heads={self.num_kv_heads}: every key/value "
+                f"head must serve equally many query heads. Use one of {divisors(self.num_heads)}."
+            )
+
+    @property
+    def cache_width(self) -> int:
+        """Numbers that one token leaves in the cache."""
+        if not self.cached:
+            return 0
+        return sum(self.latent) if self.latent else self.num_kv_heads * (self.qk_dim + self.v_dim)
+
+
+@dataclass(frozen=True)
+class LayerShape:
+    """One layer. `state`: numbers that it keeps for each text, however long (a recurrence, a convolution), `state32`
+    the same where they are kept in 32 bits whatever the cache's dtype. `stack`: "" where a model has only one."""
+
+    weights: tuple[Weights, ...]
+    attention: tuple[Attention, ...] = ()
+    state: int = 0
+    state32: int = 0
+    stack: str = ""
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A whole model. `outside` are the weights of no layer: tables, last norms, the head.
+
+    `embed_dim` is the width of the residual stream. `max_positions`: None where nothing sets a limit; it is a hard one
+    (`learned_positions`) where each position has a row in a table. `num_tokens`: how many tokens a text always has (an
+    image's patches), `num_source` the same of what an encoder reads. `generates`: it decodes token by token, with a
+    cache. `because`: where this description comes from and what it leaves out. `untold`: which of "parts", "flops" and
+    "cache" it cannot tell, and why: those are never estimated.
+    """
+
+    name: str
+    family: str
+    embed_dim: int
+    layers: tuple[LayerShape, ...]
+    outside: tuple[Weights, ...] = ()
+    vocab_size: int | None = None
+    max_positions: int | None = None
+    learned_positions: bool = False
+    num_tokens: int | None = None
+    num_source: int | None = None
+    generates: bool = True
+    because: tuple[str, ...] = ()
+    untold: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def weights(self) -> tuple[Weights, ...]:
+        """All of them, outside first."""
+        return (*self.outside, *(weights for layer in self.layers for weights in layer.weights))
+
+    @property
+    def attention(self) -> tuple[Attention, ...]:
+        return tuple(attention for layer in self.layers for attention in layer.attention)
+
+    @property
+    def num_parameters(self) -> int:
+        return sum(weights.total for weights in self.weights)
+
+    @property
+    def num_active(self) -> int:
+        """Parameters that one token uses; all of them unless there are experts."""
+        return sum(weights.active for weights in self.weights)
+
+    @property
+    def has_source(self) -> bool:
+        """Whether it reads a second text: an encoder's."""
+        return any(each.cross for each in self.attention)
+
+    def why_untold(self, what: str) -> str:
+        """Why "parts", "flops" or "cache" cannot be told; "" where it can."""
+        return dict(self.untold).get(what, "")
+
+    def with_kv_heads(self, count: int | None) -> Architecture:
+        """The same with `count` key/value heads in every attention; None: as many as query heads (MHA).
+
+        Raises ShapeError where that does not divide, where there is no attention, and for latents, which all heads
+        share already.
+        """
+        if not self.attention:
+            raise ShapeError(f"num_kv_heads={count}: {self.name} has no attention.")
+        if any(each.latent for each in self.attention):
+            raise ShapeError(
+                f"num_kv_heads={count}: {self.name} caches latents (MLA), which all heads share: there are no "
+                f"key/value heads to choose. Its sizing shows what keeping every head's keys and values would take."
+            )
+        if self.why_untold("parts"):
+            raise ShapeError(f"num_kv_heads={count}: {self.name} cannot be changed: {self.why_untold('parts')}.")
+        changed: dict[LayerShape, LayerShape] = {}
+        for layer in self.layers:
+            if layer not in changed:
+                changed[layer] = _with_kv_heads(layer, count)
+        return replace(self, layers=tuple(changed[layer] for layer in self.layers))
+
+
+def divisors(count: int) -> list[int]:
+    return [each for each in range(1, count + 1) if count % each == 0]
+
+
+def _with_kv_heads(layer: LayerShape, count: int | None) -> LayerShape:
+    if not layer.attention:
+        return layer
+    attention = tuple(replace(each, num_kv_heads=count or each.num_heads) for each in layer.attention)
+    new, old = attention[0].num_kv_heads, layer.attention[0].num_kv_heads
+    weights = tuple(
+        replace(each, size=each.size * new // old, matmul=each.matmul * new // old) if each.per_kv_head else each
+        for each in layer.weights
+    )
+    return replace(layer, attention=attention, weights=weights)
+
+
+def by_part(weights: tuple[Weights, ...]) -> Mapping[str, int]:
+    """Part -> parameters, in the order of PARTS; parts that have none are left out."""
+    sums = dict.fromkeys(PARTS, 0)
+    for each in weights:
+        sums[each.part] += each.total
+    return {part: count for part, count in sums.items() if count}

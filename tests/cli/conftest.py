@@ -1,0 +1,92 @@
+"""The command, run in this process (one loaded model for all) and in processes of its own (a tiny model)."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import manyheads.models.loading
+from manyheads.cli.app import main
+from manyheads.corpora.page import page_texts
+
+from ..models.tiny import save_tiny, tiny_bert, tiny_gpt2, tiny_tokenizer
+
+PAGE_TEXTS = 60  # enough for labels; the whole page is read in tests/roles
+
+
+class Ran(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+    @property
+    def lines(self) -> list[str]:
+        return self.out.splitlines()
+
+
+Run = Callable[..., Ran]
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory) -> Path:
+    """Labels are remembered here, once for the session."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(autouse=True)
+def surroundings(cache, monkeypatch, tmp_path):
+    """A folder of its own to write into; a shorter page; no colour asked for, no terminal's width."""
+    texts = page_texts()[:PAGE_TEXTS]
+    monkeypatch.setattr("manyheads.roles.page.page_texts", lambda: texts)
+    monkeypatch.setattr("manyheads.roles.page.page_digest", lambda: "the tests' page")
+    monkeypatch.setenv("MANYHEADS_CACHE", str(cache))
+    for name in ("FORCE_COLOR", "NO_COLOR", "COLUMNS", "COLORTERM"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def run(minilm, monkeypatch, capsys) -> Run:
+    """`run("look", "some text")` in this process, minilm being loaded already."""
+    load = manyheads.models.loading.load
+    monkeypatch.setattr("manyheads.models.loading.load", lambda name: minilm if name == "minilm" else load(name))
+
+    def runner(*arguments: str) -> Ran:
+        code = main(arguments)
+        return Ran(code, *capsys.readouterr())
+
+    return runner
+
+
+def assert_refused(ran: Ran, *parts: str) -> None:
+    """Exit 2, nothing on stdout, one clear line on stderr that holds all the parts, and no traceback."""
+    said = [line for line in ran.err.splitlines() if line.startswith("manyheads: ")]
+    assert (ran.code, ran.out, len(said)) == (2, "", 1), ran
+    assert "Traceback" not in ran.err
+    for part in parts:
+        assert part in said[0], said[0]
+
+
+# --------------------------------------------------------------------------------------------- processes of their own
+
+
+@pytest.fixture(scope="session")
+def bert_folder(tmp_path_factory) -> str:
+    return str(save_tiny(tiny_bert(), tmp_path_factory.mktemp("models") / "bert", tiny_tokenizer()))
+
+
+@pytest.fixture(scope="session")
+def gpt2_folder(tmp_path_factory) -> str:
+    return str(save_tiny(tiny_gpt2(), tmp_path_factory.mktemp("models") / "gpt2", tiny_tokenizer(special_tokens=False)))
+
+
+def start(*arguments: str, cache: Path, stdin: int = subprocess.DEVNULL) -> subprocess.Popen:
+    """`python -m manyheads ...` with pipes for stdout and stderr."""
+    environment = {**os.environ, "MANYHEADS_CACHE": str(cache), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "manyheads", *arguments]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdin=stdin, stdout=pipe, stderr=pipe, text=True, env=environment)

@@ -1,0 +1,191 @@
+"""The command as a whole: exit codes, who is heard on which stream, and that it starts at once and ends quietly."""
+
+import io
+import json
+import logging
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import warnings
+
+import pytest
+
+import manyheads
+from manyheads.cli.app import main
+
+from .conftest import assert_refused, start
+
+TEXT = "Ada gave Grace the key, and Grace kept the key."
+
+
+# ---------------------------------------------------------------------------------------------------------- starting
+
+
+def test_version_and_help_come_without_torch_and_at_once():
+    program = (
+        "import sys; from manyheads.cli.app import main\n"
+        "codes = [main(['--version']), main(['--help']), main(['look', '--help']), main([])]\n"
+        "heavy = [name for name in ('torch', 'numpy', 'transformers', 'pandas') if name in sys.modules]\n"
+        "print(codes, heavy, file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.stderr.strip() == "[0, 0, 0, 0] []"
+    assert done.stdout.startswith(f"manyheads {manyheads.__version__}\n")
+    for word in ("look", "head", "--debug", "--statistics"):
+        assert word in done.stdout
+
+
+def test_the_module_and_the_script_are_the_same_command():
+    for command in ([sys.executable, "-m", "manyheads"], [os.path.join(os.path.dirname(sys.executable), "manyheads")]):
+        done = subprocess.run([*command, "--version"], capture_output=True, text=True, timeout=60)
+        assert (done.returncode, done.stdout, done.stderr) == (0, f"manyheads {manyheads.__version__}\n", "")
+
+
+# -------------------------------------------------------------------------------------------------------- exit codes
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["loook"], "no such command 'loook'. Did you mean 'look'? See manyheads --help."),
+        (["look", "--bogus"], "no such option: --bogus. See manyheads look --help."),
+        (["head"], "missing argument 'HEAD'. See manyheads head --help."),
+        (["look", "x", "--model"], "option '--model' requires an argument"),
+        (["head", "L0H2", "x", "--top", "0"], "invalid value for '--top'"),
+    ],
+)
+def test_a_line_that_cannot_be_read_is_one_line_on_stderr(run, arguments, said):
+    assert_refused(run(*arguments), said)
+
+
+def test_our_own_fault_is_exit_1_and_debug_shows_where(run, monkeypatch):
+    def fail(name):
+        raise RuntimeError("the flux is reversed\nand more")
+
+    monkeypatch.setattr("manyheads.models.loading.load", fail)
+    ran = run("look", TEXT)
+    assert (ran.code, ran.out) == (1, "")
+    assert "a fault of manyheads, not yours: RuntimeError: the flux is reversed. Run it again with --debug" in ran.err
+    assert "Traceback" not in ran.err
+    for line in (["--debug", "look", TEXT], ["look", TEXT, "--debug"]):
+        ran = run(*line)
+        assert ran.code == 1 and "Traceback" in ran.err and "Run it again" not in ran.err
+
+
+def test_debug_shows_where_also_for_what_was_asked_wrong_but_not_within_a_text(run):
+    ran = run("look", "", "--debug")
+    assert ran.code == 2 and "Traceback" in ran.err and "manyheads: the text is empty" in ran.err
+    assert_refused(run("look", "x", "--", "--debug"), 'the text came as 2 words: put it in quotes, "x --debug".')
+
+
+def test_memory_and_a_full_disk_are_said_plainly(run, monkeypatch):
+    def hungry(name):
+        raise MemoryError
+
+    monkeypatch.setattr("manyheads.models.loading.load", hungry)
+    ran = run("look", TEXT)
+    assert ran.code == 1 and "out of memory" in ran.err
+
+
+def test_an_interrupt_anywhere_is_exit_130(run, monkeypatch):
+    def interrupt(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    for place in ("manyheads.models.loading.load", "manyheads.cli.commands.run", "manyheads.cli.look.read_source"):
+        with monkeypatch.context() as patched:
+            patched.setattr(place, interrupt)
+            ran = run("look", TEXT)
+        assert (ran.code, ran.out) == (130, "") and ran.err.endswith("manyheads: stopped.\n")
+
+
+@pytest.mark.parametrize("moment", ["during imports", "reading your text"])
+def test_ctrl_c_ends_with_130_and_leaves_nothing(moment, bert_folder, tmp_path):
+    folder = tmp_path / "out"
+    folder.mkdir()
+    (tmp_path / "long.txt").write_text("the cat sat on the mat " * 30_000)
+    line = ["look", "--file", str(tmp_path / "long.txt"), "--model", bert_folder, "--save", str(folder / "t.parquet")]
+    with start(*line, cache=tmp_path / "cache") as process:
+        if moment == "during imports":
+            time.sleep(0.5)
+        else:
+            assert any(moment in line for line in process.stderr), "it was over before it could be stopped"
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (130, "") and "Traceback" not in err
+    assert not list(folder.iterdir())
+
+
+def test_an_interrupt_while_the_page_is_measured_remembers_nothing(run, monkeypatch, tmp_path):
+    def interrupt(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setenv("MANYHEADS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("manyheads.roles.page.measure", interrupt)
+    assert run("look", TEXT, "--save", "t.csv").code == 130
+    assert not list(tmp_path.rglob("*.*"))
+
+
+# ------------------------------------------------------------------------------------------------------- the streams
+
+
+def test_a_piped_look_is_plain_and_stderr_is_ours_alone(bert_folder, cache):
+    process = start("look", TEXT, "--model", bert_folder, cache=cache)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0
+    assert "\x1b" not in out + err and max(map(len, out.splitlines())) <= 100
+    ours = re.compile(r"starting|loading \S*bert|reading (the page|your text).*")
+    assert [line for line in err.splitlines() if not ours.fullmatch(line)] == []
+
+
+def test_a_closed_pipe_ends_quietly(bert_folder, cache):
+    for arguments in (["look", TEXT], ["look", TEXT, "--json"]):
+        with start(*arguments, "--model", bert_folder, cache=cache) as process:
+            process.stdout.close()
+            err = process.stderr.read()
+        assert process.returncode == 0
+        assert "Error" not in err and "manyheads:" not in err
+
+
+def test_other_libraries_are_silent_while_a_command_runs_and_speak_again_afterwards(run, monkeypatch, minilm):
+    def chatter(name):
+        logging.getLogger("transformers.somewhere").warning("advice")
+        warnings.warn("a warning that nobody asked for", stacklevel=1)
+        return minilm
+
+    monkeypatch.setattr("manyheads.models.loading.load", chatter)
+    ran = run("look", TEXT)
+    assert ran.code == 0 and "advice" not in ran.err and "nobody asked" not in ran.err
+    assert logging.root.manager.disable == 0
+    with pytest.warns(UserWarning, match="heard"):
+        warnings.warn("heard", stacklevel=1)
+
+
+def test_colour_comes_when_forced_and_never_with_no_color(run, monkeypatch):
+    monkeypatch.setenv("TERM", "xterm-256color")
+    assert "\x1b[" not in run("look", TEXT).out
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    coloured = run("look", TEXT).out
+    assert "\x1b[" in coloured
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", coloured)
+    assert max(map(len, plain.splitlines())) <= 100 and "previous token" in plain
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not re.search(r"\x1b\[[0-9;]*3[0-9]", run("look", TEXT).out), "bold and faint may stay, colours not"
+
+
+def test_a_terminal_without_unicode_gets_ascii(minilm, monkeypatch, run):
+    raw = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii"))
+    assert main(["head", "L0H2", "naïve café café"]) == 0
+    said = raw.getvalue().decode("ascii")
+    assert "##" in said and "caf?" in said
+
+
+def test_nothing_that_a_terminal_would_obey_gets_through(run):
+    hostile = "a \x1b[31mred\x1b[0m cat\x07\r sat \u202eon it"
+    for line in (["look", hostile], ["head", "L0H2", hostile]):
+        ran = run(*line)
+        assert ran.code == 0 and not set("\x1b\x07\r\u202e") & set(ran.out + ran.err)
+    assert json.loads(run("look", hostile, "--json").out)["text"]["text"] == hostile

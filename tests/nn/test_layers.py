@@ -1,0 +1,477 @@
+"""`MultiHeadAttention` stands where torch's stood, is MHA, GQA and MQA in one, trains, compiles and forgets nothing."""
+
+from __future__ import annotations
+
+import copy
+import subprocess
+import sys
+import threading
+
+import pytest
+import torch
+from numpy.testing import assert_allclose, assert_array_equal
+from torch import nn
+
+import manyheads as mh
+from manyheads.nn.caches import KVCache
+from manyheads.nn.hooks import LayerCall, hooked
+from manyheads.nn.layers import MultiHeadAttention
+from manyheads.nn.masks import Mask
+from manyheads.nn.rope import Rope
+from manyheads.nn.statedicts import load_state
+from tests.nn.layer_oracle import expected, stirred
+
+B, Q, K, M, H, G = 2, 7, 11, 24, 6, 3
+
+
+def normal(fresh, *shape, dtype=torch.float32):
+    return torch.randn(*shape, generator=fresh, dtype=torch.float64).to(dtype)
+
+
+def twins(fresh, **options):
+    """Torch's layer with random numbers, and ours with the same."""
+    theirs = nn.MultiheadAttention(M, H, **options)
+    with torch.no_grad():
+        for parameter in theirs.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=fresh) * 0.3)
+    ours = MultiHeadAttention(M, H, **options)
+    load_state(ours, theirs.state_dict(), "torch")
+    return theirs, ours
+
+
+# ------------------------------------------------------------------------------------------------ where torch's stood
+
+VARIANTS = [
+    {},
+    {"batch_first": True},
+    {"bias": False},
+    {"kdim": 10, "vdim": 14, "batch_first": True},
+    {"add_bias_kv": True, "add_zero_attn": True},
+]
+
+
+@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
+@pytest.mark.parametrize("options", VARIANTS, ids=str)
+@pytest.mark.parametrize("average", [True, False])
+@pytest.mark.parametrize("weights", [True, False])
+def test_the_layer_is_torchs_layer(fresh, options, training, average, weights):
+    theirs, ours = (layer.train(training) for layer in twins(fresh, **options))
+    query, key = normal(fresh, Q, B, M), normal(fresh, K, B, options.get("kdim", M))
+    value = normal(fresh, K, B, options.get("vdim", M))
+    if options.get("batch_first"):
+        query, key, value = (x.transpose(0, 1) for x in (query, key, value))
+    hide = torch.rand(Q, K, generator=fresh) < 0.3
+    hide[:, 0] = False
+    padding = torch.arange(K) >= torch.tensor([K, K - 2])[:, None]
+    call = {"need_weights": weights, "average_attn_weights": average}
+    for masks in (
+        {},
+        {"attn_mask": hide},
+        {"key_padding_mask": padding},
+        {"attn_mask": hide, "key_padding_mask": padding},
+    ):
+        got, want = ours(query, key, value, **masks, **call), theirs(query, key, value, **masks, **call)
+        for one, other in zip(got, want, strict=True):
+            assert (one is None) == (other is None)
+            if one is not None:
+                assert one.shape == other.shape
+                assert_allclose(one.detach(), other.detach(), atol=1e-5)
+
+
+def test_the_arguments_stand_in_torchs_order(fresh):
+    theirs, ours = twins(fresh)
+    x = normal(fresh, Q, B, M)
+    hide = torch.ones(Q, Q, dtype=torch.bool).triu(1)
+    padding = torch.zeros(B, Q, dtype=torch.bool)
+    for one, other in zip(
+        ours(x, x, x, padding, True, hide, False, True), theirs(x, x, x, padding, True, hide, False, True), strict=True
+    ):
+        assert_allclose(one.detach(), other.detach(), atol=1e-5)
+
+
+@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
+def test_it_works_inside_torchs_encoder_and_decoder(fresh, training):
+    for kind in (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer):
+        theirs = kind(M, H, dim_feedforward=40, dropout=0.0, batch_first=True).train(training)
+        ours = copy.deepcopy(theirs)
+        for name in ("self_attn", "multihead_attn"):
+            if hasattr(ours, name):
+                layer = MultiHeadAttention(M, H, batch_first=True).train(training)
+                load_state(layer, getattr(theirs, name).state_dict(), "torch")
+                setattr(ours, name, layer)
+        x, memory = normal(fresh, B, Q, M), normal(fresh, B, K, M)
+        inputs = (x,) if kind is nn.TransformerEncoderLayer else (x, memory)
+        with torch.no_grad():
+            assert_allclose(ours(*inputs), theirs(*inputs), atol=1e-5)
+
+
+def test_a_row_that_sees_nothing_gives_the_output_bias_and_no_nan_where_torch_gives_nan(fresh):
+    theirs, ours = twins(fresh, batch_first=True)
+    x = normal(fresh, B, Q, M).requires_grad_()
+    padding = torch.zeros(B, Q, dtype=torch.bool)
+    padding[1] = True
+    for weights in (True, False):
+        out, maps = ours(x, x, x, padding, need_weights=weights)
+        assert_allclose(out[1].detach(), ours.out_proj.bias.detach().expand(Q, M), atol=1e-6)
+        assert maps is None or bool((maps[1] == 0).all())
+        for gradient in torch.autograd.grad(out.square().sum(), [x, *ours.parameters()]):
+            assert bool(gradient.isfinite().all())
+    assert theirs(x, x, x, padding)[0][1].isnan().all()
+
+
+# ------------------------------------------------------------------------------------------------- MHA, GQA and MQA
+
+
+def by_hand(layer, x, num_kv_heads):
+    """Grouped attention with plain tensors: keys and values repeated, as papers draw it."""
+    q, k, v = layer.qkv_proj(x, x, x)
+    q, k, v = (y.unflatten(-1, (-1, layer.head_dim)).transpose(1, 2) for y in (q, k, v))
+    k, v = (y.repeat_interleave(H // num_kv_heads, 1) for y in (k, v))
+    weights = (q @ k.transpose(2, 3) / layer.head_dim**0.5).softmax(-1)
+    return layer.out_proj((weights @ v).transpose(1, 2).flatten(2))
+
+
+@pytest.mark.parametrize("num_kv_heads", [1, 2, 3, 6])
+@pytest.mark.parametrize("projections", ["fused", "split"])
+def test_any_number_of_kv_heads_equals_the_one_built_by_hand(fresh, num_kv_heads, projections):
+    layer = stirred(MultiHeadAttention(M, H, num_kv_heads, batch_first=True, projections=projections), fresh)
+    x = normal(fresh, B, Q, M)
+    for weights in (True, False):
+        assert_allclose(layer(x, need_weights=weights)[0].detach(), by_hand(layer, x, num_kv_heads).detach(), atol=2e-5)
+
+
+def test_as_many_kv_heads_as_heads_is_mha(fresh):
+    plain, grouped = MultiHeadAttention(M, H), MultiHeadAttention(M, H, H)
+    grouped.load_state_dict(plain.state_dict())
+    x = normal(fresh, Q, B, M)
+    assert_array_equal(plain(x)[0].detach(), grouped(x)[0].detach())
+
+
+@pytest.mark.parametrize("heads", [1, 2, 4, 8, 16])
+def test_parameters_are_4_d_squared_for_every_number_of_heads(heads):
+    layer = MultiHeadAttention(64, heads, bias=False)
+    assert sum(p.numel() for p in layer.parameters()) == 4 * 64**2
+    assert layer.qkv_proj.weight.numel() // heads == 3 * 64**2 // heads
+
+
+def test_parameters_are_torchs_1050624_and_full_width_heads_cost_h_times_as_much():
+    assert sum(p.numel() for p in MultiHeadAttention(512, 8, device="meta").parameters()) == 1_050_624
+    for heads in (1, 2, 5):
+        wide = MultiHeadAttention(64, heads, head_dim=64, bias=False, device="meta")
+        assert sum(p.numel() for p in wide.parameters()) == 4 * heads * 64**2
+
+
+# ------------------------------------------------------------------------------------------------- weights, dropout
+
+
+@pytest.mark.parametrize("heads", [[2], [5, 0], [-1]])
+def test_chosen_heads_weights_are_those_of_all_and_no_other_is_formed(fresh, heads, monkeypatch):
+    from manyheads.nn import layers
+
+    layer = stirred(MultiHeadAttention(M, H, G, batch_first=True, sinks=True, causal=True), fresh)
+    x = normal(fresh, B, Q, M)
+    _, every = layer(x, average_attn_weights=False)
+    formed = []
+    plain = layers.dense_weights
+
+    def watched(*args):
+        formed.append(plain(*args))
+        return formed[-1]
+
+    monkeypatch.setattr(layers, "dense_weights", watched)
+    out, some = layer(x, average_attn_weights=False, weight_heads=heads)
+    assert_allclose(some.detach(), every[:, heads].detach(), atol=1e-6)
+    assert [w.shape for w in formed] == [(B, len(heads), Q, Q)]
+    assert_allclose(out.detach(), layer(x, need_weights=False)[0].detach(), atol=1e-6)
+
+
+def test_dropout_falls_on_the_weights_only_and_only_in_training(fresh):
+    """Values are unit vectors and W^O is the identity, so the output *is* the dropped weights."""
+    n = 40
+    layer = MultiHeadAttention(n, 1, batch_first=True, dropout=0.25, bias=False)
+    with torch.no_grad():
+        layer.qkv_proj.weight[2 * n :] = torch.eye(n)
+        layer.out_proj.weight.copy_(torch.eye(n))
+    x = torch.eye(n)[None]
+    for need in (True, False):
+        torch.manual_seed(3)
+        out, weights = layer(x, need_weights=need)
+        torch.manual_seed(3)
+        assert_array_equal(out.detach(), layer(x, need_weights=need)[0].detach())
+        plain, _ = layer.eval()(x)
+        weights = plain if weights is None else weights
+        layer.train()
+        dropped = out == 0
+        assert 0.15 < dropped.float().mean() < 0.35
+        assert_allclose(out[~dropped].detach(), (plain / 0.75)[~dropped].detach(), rtol=1e-4)
+        assert_allclose(weights.sum(-1).detach(), 1, atol=1e-5)  # the weights handed out are the softmax itself
+
+
+# ------------------------------------------------------------------------------------------------- precision, gradients
+
+
+@pytest.mark.parametrize(
+    ("dtype", "near"), [(torch.float32, 3e-5), (torch.bfloat16, 0.15), (torch.float16, 0.02)], ids=str
+)
+@pytest.mark.parametrize("weights", [True, False])
+@pytest.mark.parametrize("extra", [{}, {"alibi": True}, {"softcap": 2.0}, {"sinks": True}, {"window": 3}], ids=str)
+def test_every_dtype_equals_the_reference(fresh, dtype, near, weights, extra):
+    layer = stirred(MultiHeadAttention(M, H, G, batch_first=True, causal=True, rope=Rope(base=20.0), **extra), fresh)
+    layer, x = layer.to(dtype), normal(fresh, B, Q, M, dtype=dtype)
+    assert layer.rotary.cos.dtype == torch.float32
+    with torch.no_grad():
+        out, maps = layer(x, need_weights=weights)
+    want = expected(layer, x.double().numpy())
+    assert out.dtype == dtype
+    scale = abs(want.out).max()
+    assert abs(out.double().numpy() - want.out).max() < near * scale
+    assert maps is None or maps.dtype == dtype
+
+
+GRADIENTS = [
+    {},
+    {"causal": True, "num_kv_heads": G},
+    {"v_head_dim": 3, "head_dim": 5},
+    {"sinks": True, "head_scale": True},
+    {"softcap": 1.5, "qk_norm": True},
+    {"alibi": True, "window": 3, "causal": True},
+    {"rope": Rope(base=20.0), "add_bias_kv": True, "add_zero_attn": True},
+]
+
+
+@pytest.mark.parametrize("weights", [True, False])
+@pytest.mark.parametrize("options", GRADIENTS, ids=lambda options: ", ".join(options))
+def test_gradients_are_right_in_float64(fresh, options, weights):
+    layer = stirred(MultiHeadAttention(12, H, batch_first=True, **options).double(), fresh)
+    x = normal(fresh, 1, 4, 12, dtype=torch.float64).requires_grad_()
+    names = [name for name, _ in layer.named_parameters()]
+    hide = torch.tensor([[0, 1, 0, 0], [1, 1, 1, 1], [0, 0, 1, 0], [0, 0, 0, 0]], dtype=torch.bool)
+
+    def call(x, *parameters):
+        out, maps = torch.func.functional_call(
+            layer, dict(zip(names, parameters, strict=True)), (x,), {"need_weights": weights, "attn_mask": hide}
+        )
+        return out if maps is None else (out, maps)
+
+    assert torch.autograd.gradcheck(
+        call, (x, *(p.detach().requires_grad_() for p in layer.parameters())), fast_mode=True
+    )
+
+
+def test_a_seed_gives_one_layer_whatever_the_layout(fresh):
+    layers = []
+    for layout in ("fused", "split"):
+        torch.manual_seed(11)
+        layers.append(MultiHeadAttention(M, H, G, batch_first=True, projections=layout))
+    x = normal(fresh, B, Q, M)
+    assert_allclose(layers[0](x)[0].detach(), layers[1](x)[0].detach(), atol=1e-5)
+    torch.manual_seed(11)
+    again = MultiHeadAttention(M, H, G, batch_first=True)
+    assert_array_equal(again.qkv_proj.weight.detach(), layers[0].qkv_proj.weight.detach())
+
+
+def test_projections_start_with_glorots_spread():
+    torch.manual_seed(0)
+    layer = MultiHeadAttention(256, 8, 2)
+    for part, rows in zip(layer.qkv_proj.weight.split(layer.sizes.widths), layer.sizes.widths, strict=True):
+        assert float(part.std()) == pytest.approx((2 / (256 + rows)) ** 0.5, rel=0.05)
+    assert float(layer.qkv_proj.bias.abs().max()) == 0 == float(layer.out_proj.bias.abs().max())
+
+
+def test_reset_parameters_draws_afresh():
+    layer = MultiHeadAttention(M, H, sinks=True, head_scale=True, add_bias_kv=True, qk_norm=True)
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.fill_(7)
+    layer.reset_parameters()
+    for name, parameter in layer.named_parameters():
+        assert not bool((parameter == 7).any()), name
+    assert bool((layer.sinks == 0).all()) and bool((layer.head_scale == 1).all())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"projections": "split"},
+        {"qk_norm": True, "sinks": True, "head_scale": True},
+        {"add_bias_kv": True, "rope": Rope()},
+    ],
+    ids=str,
+)
+def test_a_state_dict_goes_round(fresh, options):
+    one = stirred(MultiHeadAttention(M, H, G, batch_first=True, **options), fresh)
+    other = MultiHeadAttention(M, H, G, batch_first=True, **options)
+    other.load_state_dict(one.state_dict())
+    x = normal(fresh, B, Q, M)
+    assert_array_equal(one(x)[0].detach(), other(x)[0].detach())
+
+
+def test_autocast_is_served(fresh):
+    layer, x = MultiHeadAttention(M, H, batch_first=True), normal(fresh, B, Q, M)
+    with torch.autocast("cpu", torch.bfloat16):
+        out, _ = layer(x, need_weights=False)
+    assert out.dtype == torch.bfloat16
+
+
+# ----------------------------------------------------------------------------------------------- attend, hooks, compile
+
+
+def test_attend_is_called_with_what_mh_attend_takes(fresh):
+    calls = []
+
+    def own(q, k, v, **options):
+        calls.append((q.shape, k.shape, options))
+        return mh.attend(q, k, v, **options)
+
+    layer = stirred(MultiHeadAttention(M, H, G, batch_first=True, causal=True, softcap=1.0, attend=own), fresh)
+    x = normal(fresh, B, Q, M)
+    plain = MultiHeadAttention(M, H, G, batch_first=True, causal=True, softcap=1.0)
+    plain.load_state_dict(layer.state_dict())
+    assert_allclose(layer(x)[0].detach(), plain(x)[0].detach(), atol=1e-5)
+    ((q, k, options),) = calls
+    assert (q, k) == ((B, H, Q, M // H), (B, G, Q, M // H))
+    assert isinstance(options["mask"], Mask) and options["mask"].dense is None and options["softcap"] == 1.0
+
+
+class Watcher:
+    def __init__(self, module, edit=lambda out: out):
+        self.module, self.edit, self.calls, self.thread = module, edit, [], threading.get_ident()
+
+    def wants(self, module):
+        return module is self.module and threading.get_ident() == self.thread
+
+    def seen(self, call: LayerCall):
+        mixed = call.run()
+        self.calls.append((call, mixed))
+        return self.edit(mixed.out)
+
+
+def test_a_hook_sees_the_call_and_leaves_the_output_as_it_was(fresh):
+    layer = stirred(MultiHeadAttention(M, H, G, batch_first=True, causal=True, rope=Rope(base=20.0)), fresh)
+    x = normal(fresh, B, Q, M)
+    with torch.no_grad():
+        before, _ = layer(x, need_weights=False)
+        with hooked(Watcher(layer)) as watcher:
+            during, _ = layer(x, need_weights=False)
+        after, _ = layer(x, need_weights=False)
+    assert_array_equal(during, before)
+    assert_array_equal(after, before)
+    ((call, mixed),) = watcher.calls
+    assert call.module is layer and call.causal
+    rebuilt = mh.attend(call.q, call.k, call.v, mask=call.mask(), scale=call.rule.scale)
+    assert_allclose(rebuilt.out, mixed.out, atol=1e-5)
+    assert mixed.because == "scaled_dot_product_attention with is_causal, enable_gqa"
+
+
+def test_a_hooks_edit_reaches_the_output_before_heads_are_mixed(fresh):
+    layer = stirred(MultiHeadAttention(M, H, batch_first=True), fresh)
+    x = normal(fresh, B, Q, M)
+
+    def without_head_2(out):
+        out = out.clone()
+        out[:, 2] = 0
+        return out
+
+    with torch.no_grad():
+        with hooked(Watcher(layer, without_head_2)):
+            edited, _ = layer(x)
+        pruned = copy.deepcopy(layer)
+        pruned.out_proj.weight[:, 2 * layer.head_dim : 3 * layer.head_dim] = 0
+        assert_allclose(edited, pruned(x)[0], atol=1e-5)
+
+
+def test_hooks_of_other_modules_and_threads_see_nothing_and_a_hook_goes_after_an_error(fresh):
+    layer, other = (MultiHeadAttention(M, H, batch_first=True) for _ in range(2))
+    x = normal(fresh, B, Q, M)
+    with pytest.raises(ZeroDivisionError), hooked(Watcher(layer)) as watcher:
+        other(x)
+        thread = threading.Thread(target=layer, args=(x,))
+        thread.start()
+        thread.join()
+        assert watcher.calls == []
+        layer(x)
+        1 / 0  # noqa: B018
+    layer(x)
+    assert len(watcher.calls) == 1
+
+
+COMPILED = """
+import torch, manyheads as mh
+from manyheads.nn.rope import Rope
+torch.manual_seed(0)
+x, y = torch.randn(2, 7, 24), torch.randn(2, 11, 24)
+hide = torch.rand(7, 7) < 0.3
+pad = torch.arange(7) >= torch.tensor([[7], [5]])
+cases = [
+    ({}, {}), ({"num_kv_heads": 3, "causal": True, "rope": Rope()}, {"need_weights": False}),
+    ({"softcap": 1.0, "sinks": True, "window": 3}, {"need_weights": False}), ({"alibi": True}, {"attn_mask": hide}),
+    ({"qk_norm": True, "head_scale": True, "projections": "split"}, {"key_padding_mask": pad}),
+    ({"add_bias_kv": True, "add_zero_attn": True, "v_head_dim": 5}, {"weight_heads": [1, 4]}),
+    ({}, {"key": y, "need_weights": False}),
+]
+for build, call in cases:
+    layer = mh.MultiHeadAttention(24, 6, batch_first=True, **build)
+    compiled = torch.compile(layer, fullgraph=True, backend=BACKEND)
+    for got, want in zip(compiled(x, **call), layer(x, **call)):
+        assert (got is None) == (want is None)
+        if got is not None:
+            torch.testing.assert_close(got, want, atol=1e-5, rtol=1e-5)
+    grads = [torch.autograd.grad(f(x, **call)[0].square().sum(), list(layer.parameters())) for f in (compiled, layer)]
+    for one, other in zip(*grads):
+        torch.testing.assert_close(one, other, atol=1e-3, rtol=1e-4)
+layer = mh.MultiHeadAttention(24, 6, 3, batch_first=True, causal=True, rope=Rope())
+compiled = torch.compile(layer, fullgraph=True, backend=BACKEND)
+with torch.no_grad():
+    whole, _ = layer(x, need_weights=False)
+    cache = mh.KVCache.static(7)
+    steps = [compiled(x[:, i : i + 1], need_weights=False, cache=cache)[0] for i in range(7)]
+    torch.testing.assert_close(torch.cat(steps, 1), whole, atol=1e-5, rtol=1e-5)
+ff = [mh.FeedForward(24), mh.SwiGLU(24)]
+for f in ff:
+    torch.testing.assert_close(torch.compile(f, fullgraph=True, backend=BACKEND)(x), f(x), atol=1e-5, rtol=1e-5)
+print("compiled")
+"""
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+def test_it_compiles_into_one_graph(backend):
+    """In a process of its own: the tests' type checks are no part of the graph."""
+    program = f"BACKEND = {backend!r}\n{COMPILED}"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=500)
+    assert done.stdout.strip() == "compiled", done.stderr[-3000:]
+
+
+# --------------------------------------------------------------------------------------------------------- empty axes
+
+
+@pytest.mark.parametrize("shape", [(0, Q, M), (B, 0, M)], ids=["no texts", "no tokens"])
+@pytest.mark.parametrize(
+    "options", [{}, {"causal": True, "sinks": True}, {"softcap": 1.0}, {"alibi": True, "rope": Rope()}], ids=str
+)
+@pytest.mark.parametrize("weights", [True, False])
+def test_empty_inputs_give_empty_results(shape, options, weights):
+    layer = MultiHeadAttention(M, H, batch_first=True, **options)
+    out, maps = layer(torch.ones(shape), need_weights=weights)
+    assert out.shape == shape
+    assert maps is None or maps.shape == (shape[0], shape[1], shape[1])
+
+
+@pytest.mark.parametrize("weights", [True, False])
+@pytest.mark.parametrize("options", [{}, {"sinks": True}, {"softcap": 1.0}, {"attend": mh.attend}], ids=str)
+def test_no_keys_at_all_give_the_output_bias(weights, options):
+    layer = MultiHeadAttention(M, H, batch_first=True, **options)
+    with torch.no_grad():
+        layer.out_proj.bias.fill_(3.0)
+    out, maps = layer(torch.ones(B, Q, M), torch.ones(B, 0, M), need_weights=weights)
+    assert_allclose(out.detach(), torch.full((B, Q, M), 3.0))
+    assert maps is None or maps.shape == (B, Q, 0)
+
+
+def test_an_empty_chunk_leaves_a_cache_as_it_was(fresh):
+    layer, cache = MultiHeadAttention(M, H, batch_first=True, causal=True), KVCache()
+    with torch.no_grad():
+        layer(normal(fresh, B, Q, M), cache=cache)
+        out, _ = layer(torch.ones(B, 0, M), cache=cache)
+    assert out.shape == (B, 0, M)
+    assert cache.length == Q == cache.num_keys
