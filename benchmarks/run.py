@@ -1,4 +1,4 @@
-"""Every benchmark, each in a process of its own: `make bench`. Writes benchmarks/results.json and prints what it wrote."""
+"""Every benchmark, each in a process of its own: `make bench`. Writes benchmarks/results.json and prints the same."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ RUNS = {
 
 
 def main() -> int:
-    out: dict[str, object] = {"machine": f"{platform.machine()}, {os.cpu_count()} cores", "python": platform.python_version()}
+    out: dict[str, object] = {
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "python": platform.python_version(),
+    }
     for name, command in RUNS.items():
         print(f"{name} ...", file=sys.stderr, flush=True)
         done = subprocess.run([sys.executable, "-m", *command], capture_output=True, text=True)

@@ -80,7 +80,12 @@ def compare(num_tokens: int, names: list[str], rounds: int) -> dict[str, Any]:
     out: dict[str, Any] = {"tokens": num_tokens, "rounds": rounds, "plain_seconds": statistics.median(seconds["plain"])}
     for name in names:
         ratios = [a / b for a, b in zip(seconds[name], seconds["plain"], strict=True)]
-        out[name] = {"ratio": statistics.median(ratios), "low": min(ratios), "high": max(ratios), "bar": BARS.get((name, num_tokens))}
+        out[name] = {
+            "ratio": statistics.median(ratios),
+            "low": min(ratios),
+            "high": max(ratios),
+            "bar": BARS.get((name, num_tokens)),
+        }
     return out
 
 

@@ -1,6 +1,6 @@
 """The model and texts that the speed figures are taken on: Llama-shaped, 4 layers, 12 heads of 64, float32.
 
-Random weights: speed does not hang on what they are. Words follow Zipf's law, so that tokens repeat as they do in prose.
+Random weights: speed does not hang on what they are. Words follow Zipf's law, so that tokens repeat as in prose.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import warnings
+from pathlib import Path
 
 import pytest
 
@@ -101,6 +102,16 @@ def test_an_interrupt_anywhere_is_exit_130(run, monkeypatch):
         assert (ran.code, ran.out) == (130, "") and ran.err.endswith("manyheads: stopped.\n")
 
 
+def wait_for_torch(pid: int) -> None:
+    """Until a process has begun to import torch, which goes on for a second from there."""
+    maps = Path(f"/proc/{pid}/maps")
+    if not maps.exists():
+        pytest.skip("no /proc here that says what a process has loaded")
+    until = time.monotonic() + 60
+    while "libtorch" not in maps.read_text() and time.monotonic() < until:
+        time.sleep(0.01)
+
+
 @pytest.mark.parametrize("moment", ["during imports", "reading your text"])
 def test_ctrl_c_ends_with_130_and_leaves_nothing(moment, bert_folder, tmp_path):
     folder = tmp_path / "out"
@@ -109,7 +120,7 @@ def test_ctrl_c_ends_with_130_and_leaves_nothing(moment, bert_folder, tmp_path):
     line = ["look", "--file", str(tmp_path / "long.txt"), "--model", bert_folder, "--save", str(folder / "t.parquet")]
     with start(*line, cache=tmp_path / "cache") as process:
         if moment == "during imports":
-            time.sleep(0.5)
+            wait_for_torch(process.pid)
         else:
             assert any(moment in line for line in process.stderr), "it was over before it could be stopped"
         process.send_signal(signal.SIGINT)

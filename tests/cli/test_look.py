@@ -99,6 +99,7 @@ def test_a_statistic_asked_for_by_name_is_a_column(run, minilm, labels):
     assert heading.split("│")[1].split() == ["score", "heaviest_key", "max_weight"]
     table = mh.measure(minilm, TEXT, ["heaviest_key"], sinks=labels.sinks)
     assert f" {table['L2H9', 'heaviest_key']:.1%} " in rows_of(lines)["L2H9"]
+    assert any(line.startswith("max_weight") and "confidence" in line for line in lines), "it is explained"
 
 
 def test_what_cannot_be_counted_is_a_dash_not_a_number(run):
@@ -112,6 +113,7 @@ def test_a_narrow_terminal_loses_columns_not_lines(run, monkeypatch):
     assert max(map(len, lines)) <= 80
     rows = rows_of(lines)
     assert len(rows) == 72 and len({row.index("│") for row in rows.values()}) == 1
+    assert "No room here for" in "\n".join(lines) and "repeat" in "\n".join(lines)
     assert not [line for line in lines if line.endswith("…") and line[:1] == "L"]
 
 
@@ -188,6 +190,8 @@ def test_plot_draws_the_grid(run, tmp_path):
 def test_all_statistics_can_be_asked_for(run):
     document = json.loads(run("look", TEXT, "--json", "--statistics", "all").out)
     assert set(document["heads"][0]["text"]) == set(STATISTICS)
+    said = run("look", TEXT, "--statistics", "all").out
+    assert f"Of {len(STATISTICS)} statistics of your text here are 4: --json and --save hold all." in said
 
 
 # -------------------------------------------------------------------------------------------------------- long texts

@@ -12,12 +12,12 @@ import torch
 from torch import nn
 
 import manyheads as mh
-from tests.nn.layer_oracle import expected, stirred
 from manyheads.errors import ShapeError
 from manyheads.nn.caches import KVCache
 from manyheads.nn.layers import MultiHeadAttention
 from manyheads.nn.options import OPTIONS, fate, pairs
 from manyheads.nn.rope import Rope
+from tests.nn.layer_oracle import expected, stirred
 
 B, Q, K, M, H, G, D, F = 2, 7, 11, 24, 6, 3, 6, 5
 PAST = 4  # tokens read before, where there is a cache

@@ -77,7 +77,7 @@ def test_a_decoder_rigged_to_park_on_its_first_token_has_that_sink_whatever_the_
 
 @pytest.mark.parametrize("make", [tiny_bert, tiny_gpt2, tiny_llama])
 def test_a_random_model_has_no_sink_and_says_so(make, fresh):
-    """At the usual initialisation. (What a causal model's first rows see most is its first token: an even share, no sink.)"""
+    """At the usual initialisation. (A causal model's first token draws much, but an even share.)"""
     lm = mh.load(make(seed=draw(fresh), sharpness=1.0), tokenizer=tiny_tokenizer(special_tokens=make is tiny_bert))
     found = sinks_of(lm, words_of(fresh))
     assert (found.first, found.ids, found.names) == (False, (), ())

@@ -217,7 +217,7 @@ def test_measure_reads_a_long_text_in_windows_and_says_so(fresh):
     table = mh.measure(lm, [text, "the cat"])
     assert (
         table.notes["windows"]
-        == "1 of 2 texts longer than the model's positions: read in 2 windows of 16, overlapping by 2"
+        == "1 of 2 texts is longer than the model's positions: read in 2 windows of 16, overlapping by 2"
     )
     assert table.sums.num_texts == 3
     assert mh.measure(lm, text, long="truncate").notes["windows"] == "the text cut to the model's 16 positions"

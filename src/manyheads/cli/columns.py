@@ -33,10 +33,7 @@ def lay_out(
     columns: Sequence[Column], rows: Sequence[Row], width: int, *, rule: str = "─", bar: str = BAR
 ) -> list[Text]:
     """The table, a line an entry."""
-    widths = [
-        max(len(column.title), min(column.most, max((row[i].cell_len for row in rows if row), default=0)))
-        for i, column in enumerate(columns)
-    ]
+    widths = _widths(columns, rows)
     kept = _kept(columns, widths, width, bar)
     full = _total(columns, widths, kept, bar)
     titles = [Text(column.title, style="dim") for column in columns]
@@ -44,6 +41,19 @@ def lay_out(
     for row in rows:
         lines.append(Text(rule * full, style="dim") if row is None else _line(columns, widths, kept, row, bar))
     return [line for line in lines if line.plain.strip()]
+
+
+def left_out(columns: Sequence[Column], rows: Sequence[Row], width: int) -> list[str]:
+    """The titles of the columns for which there is no room."""
+    kept = _kept(columns, _widths(columns, rows), width, BAR)
+    return [column.title for at, column in enumerate(columns) if at not in kept]
+
+
+def _widths(columns: Sequence[Column], rows: Sequence[Row]) -> list[int]:
+    return [
+        max(len(column.title), min(column.most, max((row[at].cell_len for row in rows if row), default=0)))
+        for at, column in enumerate(columns)
+    ]
 
 
 def _kept(columns: Sequence[Column], widths: Sequence[int], width: int, bar: str) -> list[int]:

@@ -12,19 +12,11 @@ from typing import Annotated, Any
 
 import typer
 
-from manyheads.cli.inputs import (
-    CACHE_HELP,
-    FILE_HELP,
-    MODEL_HELP,
-    TEXT_HELP,
-    Source,
-    check_output,
-    read_source,
-    source_note,
-)
+from manyheads.cli.inputs import Source, check_output, read_source, source_note
 from manyheads.cli.look import PICTURE_ENDINGS
+from manyheads.cli.options import DEFAULT_MODEL, AsJson, ModelName, NoCache, TextFile, TextWords
 from manyheads.cli.progress import Talk
-from manyheads.cli.steps import DEFAULT_MODEL, label_heads, load_model
+from manyheads.cli.steps import label_heads, load_model
 from manyheads.errors import HeadError, ModelError, TextError
 
 MOST_CELLS, BLOCKS = 512, 256  # a picture shows every weight of up to 512 tokens, the means of blocks of a longer text
@@ -50,10 +42,10 @@ class HeadLooked:
 
 def head(
     name: Annotated[str, typer.Argument(metavar="HEAD", help="Layer and head, both from 0: L0H2.", show_default=False)],
-    text: Annotated[list[str] | None, typer.Argument(metavar="TEXT", help=TEXT_HELP, show_default=False)] = None,
-    file: Annotated[str | None, typer.Option("--file", metavar="FILE", help=FILE_HELP)] = None,
-    model: Annotated[str, typer.Option("--model", metavar="MODEL", help=MODEL_HELP)] = DEFAULT_MODEL,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document instead of the page.")] = False,
+    text: TextWords = None,
+    file: TextFile = None,
+    model: ModelName = DEFAULT_MODEL,
+    as_json: AsJson = False,
     plot: Annotated[
         Path | None, typer.Option("--plot", metavar="FILE", help="Draw the head's map: .png, .svg or .pdf.")
     ] = None,
@@ -63,7 +55,7 @@ def head(
     window: Annotated[
         int, typer.Option("--window", metavar="N", min=1, help="Which window of a long text, from 1.")
     ] = 1,
-    no_cache: Annotated[bool, typer.Option("--no-cache", help=CACHE_HELP)] = False,
+    no_cache: NoCache = False,
 ) -> None:
     """One head: its role with the evidence, where each word looks, the strongest links, a small map.
 

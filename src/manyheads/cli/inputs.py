@@ -19,10 +19,6 @@ STDIN, TYPED = "-", "what you typed"
 OWN_TEXT = "The cat sat on the mat because it was tired, and the dog that saw the cat sat down beside it."
 """Read where no text is given: words that recur, a pronoun, a relative clause, a comma."""
 
-TEXT_HELP = "What to read, in quotes; - reads it from stdin. None: a sentence of our own."
-CACHE_HELP = "Measure the labels anew, and remember nothing."
-FILE_HELP = "Read the text from this file (UTF-8); - is stdin."
-MODEL_HELP = "minilm (comes with us), a folder, or a name on the Hugging Face hub."
 QUOTED_WIDTH = 60  # a longer text is not repeated in the commands that are suggested
 
 

@@ -15,19 +15,10 @@ from typing import Annotated, Any
 
 import typer
 
-from manyheads.cli.inputs import (
-    CACHE_HELP,
-    FILE_HELP,
-    MODEL_HELP,
-    TEXT_HELP,
-    Source,
-    check_output,
-    read_source,
-    source_note,
-)
-from manyheads.cli.inputs import way_to_read as way
+from manyheads.cli.inputs import Source, check_output, read_source, source_note, way_to_read
+from manyheads.cli.options import DEFAULT_MODEL, AsJson, ModelName, NoCache, TextFile, TextWords
 from manyheads.cli.progress import Talk
-from manyheads.cli.steps import DEFAULT_MODEL, label_heads, load_model
+from manyheads.cli.steps import label_heads, load_model
 
 TABLE_ENDINGS = (".parquet", ".csv", ".json")
 PICTURE_ENDINGS = (".png", ".svg", ".pdf")
@@ -52,10 +43,10 @@ class Looked:
 
 
 def look(
-    text: Annotated[list[str] | None, typer.Argument(metavar="TEXT", help=TEXT_HELP, show_default=False)] = None,
-    file: Annotated[str | None, typer.Option("--file", metavar="FILE", help=FILE_HELP)] = None,
-    model: Annotated[str, typer.Option("--model", metavar="MODEL", help=MODEL_HELP)] = DEFAULT_MODEL,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document instead of the page.")] = False,
+    text: TextWords = None,
+    file: TextFile = None,
+    model: ModelName = DEFAULT_MODEL,
+    as_json: AsJson = False,
     save: Annotated[
         Path | None, typer.Option("--save", metavar="FILE", help="Write the table: .parquet, .csv or .json.")
     ] = None,
@@ -67,7 +58,7 @@ def look(
     statistics: Annotated[
         str, typer.Option("--statistics", metavar="NAMES", help="default, all, or names separated by commas.")
     ] = "default",
-    no_cache: Annotated[bool, typer.Option("--no-cache", help=CACHE_HELP)] = False,
+    no_cache: NoCache = False,
 ) -> None:
     """What every head of a model does, with the evidence, and its numbers on your text.
 
@@ -77,7 +68,7 @@ def look(
 
     For example: manyheads look --file novel.txt --plot grid.png
     """
-    words, long = text or [], way(truncate, whole)
+    words, long = text or [], way_to_read(truncate, whole)
     check_output(save, "--save", TABLE_ENDINGS)
     check_output(plot, "--plot", PICTURE_ENDINGS)
     source, talk = read_source(words, file), Talk()

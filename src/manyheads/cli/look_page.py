@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.text import Text
 
-from manyheads.cli.columns import Column, Row, lay_out
+from manyheads.cli.columns import Column, Row, lay_out, left_out
 from manyheads.cli.console import clean, knows_blocks, shortened, stdout_console
 from manyheads.cli.look_data import CAVEAT
 from manyheads.cli.roleview import (
@@ -139,17 +139,35 @@ def hue(name: str) -> str:
 
 
 def _table(found: Looked, console: Console) -> list[Text]:
-    labelled, named = bool(found.labels.roles), _named(found)
-    columns = [Column("head", PAGE if labelled else "", right=False)]
-    if labelled:
+    named = _named(found)
+    columns, rows = _columns(found, named), _rows(found, named)
+    drawn = {} if knows_blocks(console) else {"rule": "-", "bar": " | "}
+    hidden = left_out(columns, rows, console.width)
+    more = []
+    if hidden:
+        more.append(f"No room here for {', '.join(hidden)}: --json and --save hold all.")
+    elif set(named) < set(found.asked):
+        more.append(f"Of {len(found.asked)} statistics of your text here are {len(named)}: --json and --save hold all.")
+    notes = [Text(line, style="dim") for said in more for line in textwrap.wrap(said, console.width)]
+    return [*_legend(found, named, console), *lay_out(columns, rows, console.width, **drawn), *notes]
+
+
+def _columns(found: Looked, named: list[str]) -> list[Column]:
+    page = PAGE if found.labels.roles else ""
+    columns = [Column("head", page, right=False)]
+    if found.labels.roles:
         columns += [
             Column("role", PAGE, right=False, most=26),
             Column("score", PAGE),
             Column("chance", PAGE),
             Column("95% interval", PAGE, spare=1),
+            Column("score", YOURS),
         ]
-        columns.append(Column("score", YOURS))
-    columns += [Column(TITLES.get(name, name), YOURS, spare=2 + at) for at, name in enumerate(named)]
+    return columns + [Column(TITLES.get(name, name), YOURS, spare=2 + at) for at, name in enumerate(named)]
+
+
+def _rows(found: Looked, named: list[str]) -> list[Row]:
+    """A row a head, a rule before each layer."""
     rows: list[Row] = []
     values = {name: found.table.column(name) for name in found.table.names}
     layer = None
@@ -158,9 +176,8 @@ def _table(found: Looked, console: Console) -> list[Text]:
             rows.append(None)
             layer = (head.stack, head.layer)
         yours = {name: float(column[index]) for name, column in values.items()}
-        rows.append(_row(head, role_of(found.labels, head) if labelled else None, yours, named))
-    drawn = {} if knows_blocks(console) else {"rule": "-", "bar": " | "}
-    return _legend(found, console) + lay_out(columns, rows, console.width, **drawn)
+        rows.append(_row(head, role_of(found.labels, head), yours, named))
+    return rows
 
 
 def _named(found: Looked) -> list[str]:
@@ -188,21 +205,24 @@ def _row(head: Any, role: Any, yours: dict[str, float], named: list[str]) -> lis
     return cells + [Text(figure(yours[name], unit_of(name))) for name in named]
 
 
-def _legend(found: Looked, console: Console) -> list[Text]:
+def _legend(found: Looked, named: list[str], console: Console) -> list[Text]:
     """What the columns mean."""
-    title = Text("Every head", style="bold")
-    if not found.labels.roles:
-        return [title]
-    said = (
+    from manyheads.statistics.table import STATISTICS
+
+    roles = (
         ("score", "how much of its attention goes to what the role names (broad: how spread it is, in nats)"),
-        ("chance", "the same if it looked anywhere at all"),
+        ("chance", "the same with attention spread evenly, or with the words shuffled: the higher of the two"),
         ("(local?)", "unlabelled: that is the role it came nearest to"),
-        ("your text", "the same score there; distance in tokens; the share on the sink, and on repeated tokens"),
     )
-    lines = [line for label, words in said for line in hanging(Text(f"{label:<11}"), words, console.width)]
+    own = [("your text", "the same score there; distance in tokens; the share on the sink, and on repeated tokens")]
+    if named != list(SHOWN):
+        own = [(name, STATISTICS[name].meaning) for name in named if name in STATISTICS]
+    said = [*(roles if found.labels.roles else ()), *own]
+    wide = 2 + max(len(label) for label, _ in said)
+    lines = [line for label, words in said for line in hanging(Text(f"{label:<{wide}}"), words, console.width)]
     for line in lines:
         line.stylize("dim")
-    return [title, *lines, Text()]
+    return [Text("Every head", style="bold"), *lines, Text()]
 
 
 # -------------------------------------------------------------------------------------------------- what to try next

@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from manyheads.cli.options import DEFAULT_MODEL
 from manyheads.cli.progress import Talk
 from manyheads.errors import TextError
-
-DEFAULT_MODEL = "minilm"
 
 
 def load_model(talk: Talk, name: str) -> Any:

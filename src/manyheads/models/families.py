@@ -31,7 +31,7 @@ def output_projection(model: nn.Module, path: str, width: int) -> tuple[str, nn.
 
 
 def input_width(module: nn.Module) -> int | None:
-    """How many inputs a linear map takes: torch's Linear, or transformers' Conv1D (GPT-2), whose matrix is transposed."""
+    """How many inputs a linear map takes: Linear, or transformers' Conv1D (GPT-2), whose matrix is transposed."""
     weight = getattr(module, "weight", None)
     if not isinstance(weight, Tensor) or weight.ndim != 2:
         return None

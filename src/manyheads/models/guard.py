@@ -17,7 +17,7 @@ from manyheads.models.calls import AttentionCall
 GUARD_ROWS = 4  # rows a text; every head is checked on each
 GUARD_TEXTS = 2
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 4e-2}
-"""Largest allowed distance, in norms of the row. float32: sums of thousands of terms; half types: their own rounding."""
+"""Largest allowed distance, in norms of the row. float32: sums of thousands of terms; half types: their rounding."""
 
 
 @torch.no_grad()
@@ -37,12 +37,13 @@ def check(call: AttentionCall, model: torch.nn.Module) -> float:
     worst = float(relative.max())
     if not worst <= TOLERANCE[call.q.dtype]:
         text, head, row = (int(i) for i in (relative == relative.max()).nonzero()[0])
+        place = f"layer {call.site.layer} ({call.site.module}), head {head}, row {int(rows[row])}"
+        norms = [float(x[text, head, row].norm()) for x in (returned, rebuilt)]
         raise GuardError(
-            f"layer {call.site.layer} ({call.site.module}), head {head}, row {int(rows[row])} of text {int(texts[text])}: the "
-            f"model's attention returned a vector of norm {float(returned[text, head, row].norm()):.6g}, what was rebuilt from "
-            f"its q, k and v has norm {float(rebuilt[text, head, row].norm()):.6g} and lies {worst:.2g} of the row's norm away "
-            f"(allowed: {TOLERANCE[call.q.dtype]:g}). This attention does something that was not recorded, so a recording would "
-            f"be wrong: none is made."
+            f"{place} of text {int(texts[text])}: the model's attention returned a vector of norm {norms[0]:.6g}, what "
+            f"was rebuilt from its q, k and v has norm {norms[1]:.6g} and lies {worst:.2g} of the row's norm away "
+            f"(allowed: {TOLERANCE[call.q.dtype]:g}). This attention does something that was not recorded, so a "
+            f"recording would be wrong: none is made."
         )
     return worst
 
@@ -90,6 +91,7 @@ def _nan_story(call: AttentionCall, model: torch.nn.Module) -> str:
                 f"({call.site.module}): the checkpoint is damaged; load another copy."
             )
     return (
-        f"the output of layer {call.site.layer} ({call.site.module}) holds NaN or infinity though every weight is finite: "
+        f"the output of layer {call.site.layer} ({call.site.module}) holds NaN or infinity, "
+        f"though every weight is finite: "
         f"{call.q.dtype} overflowed; load the model with dtype='float32'."
     )

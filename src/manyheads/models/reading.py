@@ -44,7 +44,7 @@ class MaskReader:
         if not isinstance(attention_mask, Tensor) or attention_mask.ndim != 4:
             shape = tuple(getattr(attention_mask, "shape", ()))
             raise ModelError(
-                f"the model hands its attention a {type(attention_mask).__name__} of shape {shape} as mask, and only dense "
+                f"the model hands its attention a {type(attention_mask).__name__} of shape {shape} as mask; only dense "
                 f"masks (text, head, query, key) can be read: load it with attn_implementation='sdpa' or 'eager'."
             )
         mask, bias = _split(attention_mask[..., :num_keys])

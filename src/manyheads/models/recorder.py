@@ -215,8 +215,8 @@ def _announce(spec: Any, tokens: Tokens, kept: frozenset[str]) -> None:
     free = free_memory_bytes()
     if free is not None and size > MEMORY_SHARE * free:
         raise ModelError(
-            f"this recording would take {size / 1e9:.1f} GB and {free / 1e9:.1f} GB are free: record fewer or shorter texts, or use "
-            f"measure(), which keeps nothing."
+            f"this recording would take {size / 1e9:.1f} GB and {free / 1e9:.1f} GB are free: record fewer or "
+            f"shorter texts, or use measure(), which keeps nothing."
         )
 
 

@@ -120,7 +120,7 @@ def _refuse(model: nn.Module) -> None:
     for path, module in model.named_modules():
         if isinstance(module, torch._dynamo.eval_frame.OptimizedModule) or getattr(module, "_compiled_call_impl", None):
             raise ModelError(
-                f"module {path or type(model).__name__!r} is compiled by torch.compile, so its attention cannot be seen: "
+                f"module {path or type(model).__name__!r} is compiled by torch.compile: its attention cannot be seen; "
                 f"hand in the model as it was before compiling (model._orig_mod)."
             )
 

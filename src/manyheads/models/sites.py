@@ -63,7 +63,8 @@ def run(model: nn.Module, name: str, inputs: dict[str, Any]) -> None:
         raise
     except (TypeError, ValueError, IndexError, RuntimeError) as error:
         raise ModelError(
-            f"{name} ({type(model).__name__}) could not read the text: {type(error).__name__}: {str(error).splitlines()[0][:200]}. "
+            f"{name} ({type(model).__name__}) could not read the text: {type(error).__name__}: "
+            f"{str(error).splitlines()[0][:200]}. "
             f"Use record_call(model, ...) with the inputs that it needs."
         ) from error
 

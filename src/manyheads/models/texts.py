@@ -74,9 +74,10 @@ def read_texts(lm: Any, texts: str | Sequence[str], long: str = "windows") -> Re
         if limit is not None and len(whole["input_ids"]) > limit:
             cut += 1
             if long == "whole":
+                which = "the text" if len(texts) == 1 else f"text {source}"
                 raise TextError(
-                    f"text {source} has {len(whole['input_ids'])} tokens, but {lm.name} has {limit} positions: "
-                    f"read it in windows (the default) or cut it (truncate)."
+                    f"{which} has {len(whole['input_ids'])} tokens, but {lm.name} has {limit} positions: read it in "
+                    f"windows (the default) or cut it (truncate)."
                 )
             pieces += _windows(lm.tokenizer, text, limit, source, first_only=long == "truncate")
         else:
@@ -91,7 +92,8 @@ def _story(pieces: Sequence[Piece], cut: int, num_texts: int, limit: int | None,
     if long == "truncate":
         return f"{what} cut to the model's {limit} positions"
     windows = len(pieces) - (num_texts - cut)
-    return f"{what} longer than the model's positions: read in {windows} windows of {limit}, overlapping by {_overlap(limit or 0)}"
+    be, overlap = "is" if num_texts == 1 or cut == 1 else "are", f"overlapping by {_overlap(limit or 0)}"
+    return f"{what} {be} longer than the model's positions: read in {windows} windows of {limit}, {overlap}"
 
 
 def _overlap(limit: int) -> int:
@@ -141,7 +143,7 @@ def _piece(tokenizer: Any, text: str, got: Mapping[str, Any], source: int) -> Pi
 
 
 def batches(reading: Reading, num_tokens: int = BATCH_TOKENS) -> list[list[int]]:
-    """Indices of pieces, grouped by like length: at most `num_tokens` a batch with padding, always at least one piece."""
+    """Indices of pieces, grouped by like length: at most `num_tokens` a batch with padding, at least one piece."""
     order = sorted(range(len(reading.pieces)), key=lambda i: len(reading.pieces[i].ids))
     groups: list[list[int]] = []
     for index in order:

@@ -95,7 +95,8 @@ class KVCache:
             raise ShapeError("this cross cache is filled, and takes one text: reset() it for another.")
         if self.kind == "static" and self.length + new > (self.size or 0):
             raise ShapeError(
-                f"{new} new positions after {self.length} make {self.length + new}, but this static cache holds {self.size}: "
+                f"{new} new positions after {self.length} make {self.length + new}, but this static cache holds "
+                f"{self.size}: "
                 f"make it KVCache.static({self.length + new}) or more."
             )
         tracked = torch.is_grad_enabled() and (k.requires_grad or v.requires_grad)
@@ -113,7 +114,7 @@ class KVCache:
         return self.held()
 
     def crop(self, length: int) -> None:
-        """Forget all positions from `length` on: to take back rejected tokens. Not for a sliding cache's dropped past."""
+        """Forget all positions from `length` on: to take back rejected tokens. What slid out stays out."""
         kept = self.num_keys - (self.length - length)
         if not 0 <= length <= self.length or (kept < min(length, self.size or 0) and self.kind == "sliding"):
             raise ShapeError(f"crop({length}): this cache has read {self.length} positions and holds {self.num_keys}.")
@@ -168,11 +169,13 @@ class KVCache:
             want, got = (*old.shape[:2], old.shape[3]), (*new.shape[:2], new.shape[3])
             if want != got:
                 raise ShapeError(
-                    f"{name} has (batch, key/value heads, width) {got}, but this cache holds {want}: one cache serves one layer and one batch; reset() it for another."
+                    f"{name} has (batch, key/value heads, width) {got}, but this cache holds {want}: one cache "
+                    f"serves one layer and one batch; reset() it for another."
                 )
             if (new.dtype, new.device) != (old.dtype, old.device):
                 raise ShapeError(
-                    f"{name} is {new.dtype} on {new.device}, but this cache holds {old.dtype} on {old.device}: reset() it after moving the layer."
+                    f"{name} is {new.dtype} on {new.device}, but this cache holds {old.dtype} on {old.device}: "
+                    f"reset() it after moving the layer."
                 )
 
     def __repr__(self) -> str:

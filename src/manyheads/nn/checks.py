@@ -1,9 +1,8 @@
-"""What can be wrong with a layer's arguments, said before anything is computed: what was asked, what came, what would do."""
+"""What can be wrong with a layer's arguments, before anything is computed: what was asked, what came, what would do."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,31 +11,11 @@ from torch import Tensor
 from manyheads.errors import ShapeError
 from manyheads.nn.caches import KVCache
 from manyheads.nn.maskarguments import MASK_TRUE
-from manyheads.nn.projections import LAYOUTS
+from manyheads.nn.projections import LAYOUTS, Sizes
 from manyheads.nn.rope import Rope
 
 if TYPE_CHECKING:
     from manyheads.nn.layers import MultiHeadAttention
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """A layer's sizes with every default filled in. `biases` of q, k, v and out; `layout` None where injected."""
-
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    v_head_dim: int
-    kdim: int
-    vdim: int
-    biases: tuple[bool, bool, bool, bool]
-    layout: str | None
-
-    @property
-    def widths(self) -> tuple[int, int, int]:
-        """How many numbers a token has as q, as k and as v, all heads together."""
-        keys, values = self.num_kv_heads * self.head_dim, self.num_kv_heads * self.v_head_dim
-        return self.num_heads * self.head_dim, keys, values
 
 
 def read_sizes(given: Mapping[str, Any]) -> Sizes:
@@ -53,12 +32,15 @@ def read_sizes(given: Mapping[str, Any]) -> Sizes:
     if head_dim is None:
         if embed_dim % num_heads:
             raise ShapeError(
-                f"{embed_dim=} is not a multiple of {num_heads=}: say head_dim=, or use one of {_divisors(embed_dim)} heads."
+                f"{embed_dim=} is not a multiple of {num_heads=}: say head_dim=, or use one of "
+                f"{_divisors(embed_dim)} heads."
             )
         head_dim = embed_dim // num_heads
     _numbers(given, num_heads)
     kdim, vdim = (embed_dim if given[name] is None else given[name] for name in ("kdim", "vdim"))
-    biases = tuple(given["bias"] if given[f"{name}_bias"] is None else given[f"{name}_bias"] for name in ("q", "k", "v", "out"))
+    biases = tuple(
+        given["bias"] if given[f"{name}_bias"] is None else given[f"{name}_bias"] for name in ("q", "k", "v", "out")
+    )
     layout = _layout(given, (kdim, vdim) == (embed_dim, embed_dim), len(set(biases[:3])) == 1)
     v_head_dim = given["v_head_dim"] or head_dim
     return Sizes(num_heads, num_kv_heads, head_dim, v_head_dim, kdim, vdim, biases, layout)
@@ -67,7 +49,8 @@ def read_sizes(given: Mapping[str, Any]) -> Sizes:
 def _counts(given: Mapping[str, Any]) -> None:
     if isinstance(given["num_kv_heads"], float):
         raise ShapeError(
-            f"num_kv_heads={given['num_kv_heads']} is no count: where nn.MultiheadAttention has dropout third, here stands "
+            f"num_kv_heads={given['num_kv_heads']} is no count: where nn.MultiheadAttention has dropout third, here "
+            f"stands "
             f"num_kv_heads. Write dropout={given['num_kv_heads']}."
         )
     for name in ("embed_dim", "num_heads", "num_kv_heads", "head_dim", "v_head_dim", "kdim", "vdim", "window"):
@@ -83,15 +66,21 @@ def _numbers(given: Mapping[str, Any], num_heads: int) -> None:
     if not 0 <= dropout < 1:
         raise ShapeError(f"{dropout=} is no share of the weights to drop: use 0 up to, not including, 1.")
     if dropout and given["attend"] is not None:
-        raise ShapeError(f"{dropout=} with attend=: an injected attend takes no dropout. Use dropout=0.0, or leave attend out.")
+        raise ShapeError(
+            f"{dropout=} with attend=: an injected attend takes no dropout. Use dropout=0.0, or leave attend out."
+        )
     if softcap is not None and not softcap > 0:
         raise ShapeError(f"{softcap=} is no cap: it squeezes scores into (-softcap, softcap). Use None for no cap.")
     if scale is not None and not isinstance(scale, float | int) and len(scale) != num_heads:
         raise ShapeError(f"scale has {len(scale)} numbers: give one for all, or one a head, {num_heads}.")
     if given["mask_true"] not in MASK_TRUE:
-        raise ShapeError(f"mask_true={given['mask_true']!r}: say 'hide' (True = may not look) or 'see' (True = may look).")
+        raise ShapeError(
+            f"mask_true={given['mask_true']!r}: say 'hide' (True = may not look) or 'see' (True = may look)."
+        )
     if given["rope"] is not None and not isinstance(given["rope"], Rope):
-        raise ShapeError(f"rope is a {type(given['rope']).__name__}: give a Rope, as in Rope(base=10_000.0, max_positions=4096).")
+        raise ShapeError(
+            f"rope is a {type(given['rope']).__name__}: give a Rope, as in Rope(base=10_000.0, max_positions=4096)."
+        )
 
 
 def _layout(given: Mapping[str, Any], one_input: bool, one_bias: bool) -> str | None:
@@ -100,7 +89,9 @@ def _layout(given: Mapping[str, Any], one_input: bool, one_bias: bool) -> str | 
         sized = [name for name in ("q_bias", "k_bias", "v_bias", "out_bias", "kdim", "vdim") if given[name] is not None]
         sized += [] if given["bias"] else ["bias"]
         if sized:
-            raise ShapeError(f"{', '.join(sized)} with injected projections: those have their own. Leave these arguments out.")
+            raise ShapeError(
+                f"{', '.join(sized)} with injected projections: those have their own. Leave these arguments out."
+            )
         return None
     if asked is None:
         return "fused" if one_input and one_bias else "split"
@@ -134,7 +125,9 @@ def call_faults(
         if wrong:
             raise ShapeError(f"weight_heads has {wrong}, but this layer has heads 0 to {layer.num_heads - 1}.")
         if not need_weights:
-            raise ShapeError("weight_heads with need_weights=False: one asks for weights and the other for none. Leave one out.")
+            raise ShapeError(
+                "weight_heads with need_weights=False: one asks for weights and the other for none. Leave one out."
+            )
     if positions is not None:
         _positions(layer, query, key, positions)
     if cache is not None:
@@ -157,11 +150,15 @@ def _inputs(layer: MultiHeadAttention, query: Tensor, key: Tensor | None, value:
             continue
         if x.ndim not in (2, 3) or x.ndim != query.ndim:
             raise ShapeError(
-                f"{name} has shape {tuple(x.shape)}: give (length, {widths[name]}), or a batch of those, {_batch(layer, widths[name])}, and "
+                f"{name} has shape {tuple(x.shape)}: give (length, {widths[name]}), or a batch of those, "
+                f"{_batch(layer, widths[name])}, and "
                 f"query, key and value alike."
             )
         if own and x.shape[-1] != widths[name]:
-            raise ShapeError(f"{name} has width {x.shape[-1]}, but this layer reads {name}s of width {widths[name]}: its shape is {tuple(x.shape)}.")
+            raise ShapeError(
+                f"{name} has width {x.shape[-1]}, but this layer reads a {name} of width {widths[name]}: its shape "
+                f"is {tuple(x.shape)}."
+            )
         if own:
             _kind(layer, name, x)
     if query.ndim == 3 and key is not None and key.shape[axis := 0 if layer.batch_first else 1] != query.shape[axis]:
@@ -182,23 +179,32 @@ def _kind(layer: MultiHeadAttention, name: str, x: Tensor) -> None:
     weight = layer.out_proj.weight
     assert isinstance(weight, Tensor)
     if x.device != weight.device:
-        raise ShapeError(f"{name} is on {x.device} and the layer on {weight.device}: move one, as in layer.to({str(x.device)!r}).")
+        raise ShapeError(
+            f"{name} is on {x.device} and the layer on {weight.device}: move one, as in layer.to({str(x.device)!r})."
+        )
     if x.dtype != weight.dtype and not torch.is_autocast_enabled(x.device.type):
         raise ShapeError(f"{name} is {x.dtype} and the layer {weight.dtype}: convert one, as in layer.to({x.dtype}).")
 
 
 def _positions(layer: MultiHeadAttention, query: Tensor, key: Tensor | None, positions: Tensor) -> None:
     if layer.rotary is None:
-        raise ShapeError("positions without rope: nothing else reads them. Build the layer with rope=Rope(), or leave them out.")
+        raise ShapeError(
+            "positions without rope: nothing else reads them. Build the layer with rope=Rope(), or leave them out."
+        )
     if key is not None and key is not query:
-        raise ShapeError("positions with a key of its own: they are of one text, and query and key are two. Leave them out.")
+        raise ShapeError(
+            "positions with a key of its own: they are of one text, and query and key are two. Leave them out."
+        )
     if query.ndim == 2:
         wanted: list[tuple[int, ...]] = [(query.shape[0],)]
     else:
         texts, length = query.shape[:2] if layer.batch_first else (query.shape[1], query.shape[0])
         wanted = [(length,), (texts, length)]
     if tuple(positions.shape) not in wanted or positions.is_floating_point():
-        raise ShapeError(f"positions is {positions.dtype} of shape {tuple(positions.shape)}: give integers of shape {' or '.join(map(str, wanted))}.")
+        raise ShapeError(
+            f"positions is {positions.dtype} of shape {tuple(positions.shape)}: give integers of shape "
+            f"{' or '.join(map(str, wanted))}."
+        )
 
 
 def _cache(layer: MultiHeadAttention, key: Tensor | None, cache: KVCache, is_causal: bool) -> None:
@@ -209,13 +215,17 @@ def _cache(layer: MultiHeadAttention, key: Tensor | None, cache: KVCache, is_cau
             raise ShapeError("an empty cross cache without key: give the text to attend to, once.")
         if layer.rotary is not None or layer.alibi or layer.causal or is_causal or layer.window is not None:
             raise ShapeError(
-                "a cross cache with rope, alibi, causal or window: those go by the distance of a query from a key, and the two "
+                "a cross cache with rope, alibi, causal or window: those go by the distance of a query from a key, "
+                "and the two "
                 "texts have no common positions from step to step. Use a layer without them."
             )
     elif cache.kind == "sliding" and (layer.window is None or layer.window > (cache.size or 0)):
         raise ShapeError(
-            f"a sliding cache of {cache.size} keys with window={layer.window}: it would drop keys that the layer may look at. "
-            f"Use KVCache.sliding({layer.window})." if layer.window else
-            f"a sliding cache of {cache.size} keys, but the layer has no window: it would drop keys that the layer may look at. "
+            f"a sliding cache of {cache.size} keys with window={layer.window}: it would drop keys that the layer "
+            f"may look at. "
+            f"Use KVCache.sliding({layer.window})."
+            if layer.window
+            else f"a sliding cache of {cache.size} keys, but the layer has no window: it would drop keys that the "
+            f"layer may look at. "
             f"Use KVCache(), or a layer with window={cache.size}."
         )

@@ -32,10 +32,11 @@ def decode_one(
         because = "one query, its group's heads as rows of two matrix products: K and V are read once"
     else:
         wide = max(dim, v.shape[-1])
-        padded = (x if x.shape[-1] == wide else F.pad(x, (0, wide - x.shape[-1])) for x in (rows, k, v))
-        out = F.scaled_dot_product_attention(*padded, mask, scale=scale)[..., : v.shape[-1]]
+        width = v.shape[-1]
+        rows, k, v = (x if x.shape[-1] == wide else F.pad(x, (0, wide - x.shape[-1])) for x in (rows, k, v))
+        out = F.scaled_dot_product_attention(rows, k, v, mask, scale=scale)[..., :width]
         because = "scaled_dot_product_attention, one query, its group's heads as rows: K and V are read once"
-    return out.reshape(num_texts, num_heads, 1, v.shape[-1]), because
+    return out.reshape(num_texts, num_heads, 1, out.shape[-1]), because
 
 
 def _two_products(q: Tensor, k: Tensor, v: Tensor, scale: float, mask: Tensor | None) -> Tensor:

@@ -121,4 +121,6 @@ def _check(embed_dim: int, hidden_dim: int | None, dropout: float) -> None:
 
 def _check_width(x: Tensor, embed_dim: int) -> None:
     if x.shape[-1] != embed_dim:
-        raise ShapeError(f"x has width {x.shape[-1]}, but this layer reads width {embed_dim}: its shape is {tuple(x.shape)}.")
+        raise ShapeError(
+            f"x has width {x.shape[-1]}, but this layer reads width {embed_dim}: its shape is {tuple(x.shape)}."
+        )

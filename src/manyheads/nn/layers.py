@@ -25,8 +25,8 @@ from manyheads.nn.checks import call_faults, read_sizes
 from manyheads.nn.hooks import LayerCall, watching
 from manyheads.nn.maskarguments import read_masks, with_extra
 from manyheads.nn.mixing import Mixed, dense_weights, mix, weigh
-from manyheads.nn.projections import FusedProjections, Projection, SplitProjections, injected
-from manyheads.nn.rope import RotaryTable, Rope
+from manyheads.nn.projections import FusedProjections, SplitProjections, injected, own_projections
+from manyheads.nn.rope import Rope, RotaryTable
 from manyheads.nn.rules import Rule
 from manyheads.nn.views import View
 
@@ -57,6 +57,9 @@ class MultiHeadAttention(nn.Module):
     # What nn.TransformerEncoderLayer looks at before it takes its own fast path around us: these say "do not".
     in_proj_weight = in_proj_bias = None
     _qkv_same_embed_dim = False
+
+    qkv_proj: FusedProjections | SplitProjections
+    scale_by_head: Tensor | None
 
     def __init__(
         self,
@@ -105,10 +108,8 @@ class MultiHeadAttention(nn.Module):
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
         by_head = None if scale is None or isinstance(scale, float | int) else torch.as_tensor(scale).to(**factory)
         self.register_buffer("scale_by_head", by_head, persistent=False)
-        if isinstance(projections, Mapping):
-            self.qkv_proj, self.out_proj = injected(projections)
-        else:
-            self.qkv_proj, self.out_proj = self._own_projections(sizes, factory)
+        mine = injected(projections) if isinstance(projections, Mapping) else own_projections(embed_dim, sizes, factory)
+        self.qkv_proj, self.out_proj = mine
         self.q_norm = nn.RMSNorm(sizes.head_dim, eps=qk_norm_eps, **factory) if qk_norm else None
         self.k_norm = nn.RMSNorm(sizes.head_dim, eps=qk_norm_eps, **factory) if qk_norm else None
         self.rotary = None if rope is None else RotaryTable(rope, sizes.head_dim, device)
@@ -120,20 +121,6 @@ class MultiHeadAttention(nn.Module):
         for extra in (self.bias_k, self.bias_v):
             if extra is not None:
                 nn.init.xavier_normal_(extra)
-
-    def _own_projections(self, sizes, factory: dict[str, Any]) -> tuple[nn.Module, nn.Module]:
-        q, k, v, out = sizes.biases
-        widths = sizes.widths
-        qkv: nn.Module
-        if sizes.layout == "fused":
-            qkv = FusedProjections(self.embed_dim, widths, q, **factory)
-        else:
-            qkv = SplitProjections(
-                Projection(self.embed_dim, widths[0], q, **factory),
-                Projection(self.kdim, widths[1], k, **factory),
-                Projection(self.vdim, widths[2], v, **factory),
-            )
-        return qkv, Projection(self.num_heads * self.v_head_dim, self.embed_dim, out, **factory)
 
     def forward(
         self,
@@ -182,16 +169,15 @@ class MultiHeadAttention(nn.Module):
 
     def _batch_first(self, query: Tensor, key: Tensor | None, value: Tensor | None) -> list[Tensor | None]:
         """The inputs as [b, n, m]; the same tensor stays one object, by which the projections know self-attention."""
-        seen: dict[int, Tensor] = {}
 
-        def turned(x: Tensor | None) -> Tensor | None:
-            if x is None:
-                return None
-            if id(x) not in seen:
-                seen[id(x)] = x[None] if x.ndim == 2 else x if self.batch_first else x.transpose(0, 1)
-            return seen[id(x)]
+        def turned(x: Tensor) -> Tensor:
+            return x[None] if x.ndim == 2 else x if self.batch_first else x.transpose(0, 1)
 
-        return [turned(query), turned(key), turned(value)]
+        # Compared with `is`, never by id(): a compiled layer would be compiled anew for every tensor.
+        q = turned(query)
+        k = q if key is query or key is None else turned(key)
+        v = q if value is query else k if value is key or value is None else turned(value)
+        return [q, None if key is None else k, None if value is None else v]
 
     def _project(
         self, inputs: list[Tensor | None], cache: KVCache | None, positions: Tensor | None
@@ -219,7 +205,8 @@ class MultiHeadAttention(nn.Module):
         width = self.v_head_dim if name == "v" else self.head_dim
         if x.shape[-1] != count * width:
             raise ShapeError(
-                f"the {name} projection gave {x.shape[-1]} numbers a token, but {count} heads of {width} are {count * width}."
+                f"the {name} projection gave {x.shape[-1]} numbers a token, but {count} heads of {width} are "
+                f"{count * width}."
             )
         return x.unflatten(-1, (count, width)).transpose(1, 2)
 
@@ -242,7 +229,9 @@ class MultiHeadAttention(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor, View, Rule]:
         """What attention is asked: extra keys put in, masks read, positions biased."""
         num_keys = k.shape[2]
-        visible, bias = read_masks(attn_mask, padding, (*q.shape[:3], num_keys), self.mask_true, q)
+        visible, bias = read_masks(
+            attn_mask, padding, (len(q), self.num_heads, q.shape[2], num_keys), self.mask_true, q
+        )
         if self.alibi:
             slopes = alibi_slopes(self.num_heads).to(q.device, torch.promote_types(q.dtype, torch.float32))
             distance = alibi_bias(slopes, q.shape[2], num_keys)

@@ -2,7 +2,7 @@
 
 | dtype | means |
 |---|---|
-| bool | by the layer's `mask_true`: "hide" (the default) as in `nn.MultiheadAttention`, "see" as in `scaled_dot_product_attention` |
+| bool | by the layer's `mask_true`: "hide" (the default) as in torch's layer, "see" as in torch's function |
 | integers 0 and 1 | 1 = may look, 0 = may not, as in transformers' `attention_mask` |
 | floats | added to the scores; -inf hides |
 """
@@ -18,7 +18,11 @@ MASK_TRUE = ("hide", "see")
 
 
 def read_masks(
-    attn_mask: Tensor | None, key_padding_mask: Tensor | None, shape: tuple[int, int, int, int], mask_true: str, like: Tensor
+    attn_mask: Tensor | None,
+    key_padding_mask: Tensor | None,
+    shape: tuple[int, int, int, int],
+    mask_true: str,
+    like: Tensor,
 ) -> tuple[Tensor | None, Tensor | None]:
     """`(visible, bias)`, each "#b #h #q k" or None. `shape` is (b, h, q, k), extra keys left out."""
     masks = []
@@ -29,7 +33,9 @@ def read_masks(
     visible = bias = None
     for name, given, mask in masks:
         if given.device != like.device:
-            raise ShapeError(f"{name} is on {given.device}, but the layer and its input are on {like.device}: move it there.")
+            raise ShapeError(
+                f"{name} is on {given.device}, but the layer and its input are on {like.device}: move it there."
+            )
         if given.is_floating_point():
             bias = mask if bias is None else bias + mask
         else:
@@ -45,7 +51,8 @@ def _visible(name: str, mask: Tensor, mask_true: str) -> Tensor:
         raise ShapeError(f"{name} is {mask.dtype}: use booleans, integers 0 and 1 (1 = may look), or floats to add.")
     if not torch.compiler.is_compiling() and mask.numel() and not 0 <= int(mask.min()) <= int(mask.max()) <= 1:
         raise ShapeError(
-            f"{name} is {mask.dtype} and runs from {int(mask.min())} to {int(mask.max())}: integers are 0 (may not look) or 1 (may look). "
+            f"{name} is {mask.dtype} and runs from {int(mask.min())} to {int(mask.max())}: integers are 0 (may not "
+            f"look) or 1 (may look). "
             f"Numbers to add to the scores must be floats."
         )
     return mask == 1
@@ -74,7 +81,8 @@ def _padding_axes(mask: Tensor, shape: tuple[int, int, int, int]) -> Tensor:
     texts, _, _, keys = shape
     if tuple(mask.shape) != (texts, keys):
         raise ShapeError(
-            f"key_padding_mask has shape {tuple(mask.shape)}: give (texts, keys) = {(texts, keys)}, or ({keys},) without a "
+            f"key_padding_mask has shape {tuple(mask.shape)}: give (texts, keys) = {(texts, keys)}, or ({keys},) "
+            f"without a "
             f"batch; keys count the cached ones."
         )
     return mask[:, None, None]

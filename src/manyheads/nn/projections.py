@@ -8,6 +8,7 @@ all three as one matrix, so its are sqrt(1/2) of these.) Biases start at 0.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,6 +18,26 @@ from torch import Tensor, nn
 from manyheads.errors import ShapeError
 
 LAYOUTS = ("fused", "split")
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """A layer's sizes with every default filled in. `biases` of q, k, v and out; `layout` None where injected."""
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    v_head_dim: int
+    kdim: int
+    vdim: int
+    biases: tuple[bool, bool, bool, bool]
+    layout: str | None
+
+    @property
+    def widths(self) -> tuple[int, int, int]:
+        """How many numbers a token has as q, as k and as v, all heads together."""
+        keys, values = self.num_kv_heads * self.head_dim, self.num_kv_heads * self.v_head_dim
+        return self.num_heads * self.head_dim, keys, values
 
 
 class FusedProjections(nn.Module):
@@ -52,14 +73,16 @@ class FusedProjections(nn.Module):
         return q, F.linear(key, weight_k, bias_k), F.linear(value, weight_v, bias_v)
 
     def query_only(self, query: Tensor) -> Tensor:
-        return F.linear(query, self.weight[: self.widths[0]], None if self.bias is None else self.bias[: self.widths[0]])
+        return F.linear(
+            query, self.weight[: self.widths[0]], None if self.bias is None else self.bias[: self.widths[0]]
+        )
 
     def extra_repr(self) -> str:
         return f"{self.weight.shape[1]} -> q, k, v: {self.widths}, bias={self.bias is not None}"
 
 
 class SplitProjections(nn.Module):
-    """Three modules, `q`, `k` and `v`: linear maps of ours, or whatever the caller puts in (adapters, quantised ones)."""
+    """Three modules, `q`, `k` and `v`: linear maps of ours, or whatever the caller puts in."""
 
     def __init__(self, q: nn.Module, k: nn.Module, v: nn.Module) -> None:
         super().__init__()
@@ -86,11 +109,34 @@ class Projection(nn.Linear):
             nn.init.zeros_(self.bias)
 
 
-def injected(modules: Mapping[str, nn.Module]) -> tuple[SplitProjections, nn.Module]:
+def own_projections(
+    embed_dim: int, sizes: Sizes, factory: dict[str, Any]
+) -> tuple[FusedProjections | SplitProjections, Projection]:
+    """The projections that the layer's sizes ask for, in the layout that they ask for: q, k and v, and out."""
+    q, k, v, out = sizes.biases
+    widths = sizes.widths
+    qkv: FusedProjections | SplitProjections
+    if sizes.layout == "fused":
+        qkv = FusedProjections(embed_dim, widths, q, **factory)
+    else:
+        qkv = SplitProjections(
+            Projection(embed_dim, widths[0], q, **factory),
+            Projection(sizes.kdim, widths[1], k, **factory),
+            Projection(sizes.vdim, widths[2], v, **factory),
+        )
+    return qkv, Projection(sizes.num_heads * sizes.v_head_dim, embed_dim, out, **factory)
+
+
+def injected(modules: Mapping[str, object]) -> tuple[SplitProjections, nn.Module]:
     """The caller's own: exactly q, k, v and out. Errors: ShapeError for what is missing, strange, or no module."""
     if set(modules) != {"q", "k", "v", "out"}:
         raise ShapeError(f"projections has {sorted(modules)}: inject all of 'q', 'k', 'v' and 'out', and nothing else.")
+    found: dict[str, nn.Module] = {}
     for name, module in modules.items():
         if not isinstance(module, nn.Module):
-            raise ShapeError(f"projections[{name!r}] is a {type(module).__name__}: give an nn.Module, so that it moves with the layer.")
-    return SplitProjections(modules["q"], modules["k"], modules["v"]), modules["out"]
+            raise ShapeError(
+                f"projections[{name!r}] is a {type(module).__name__}: give an nn.Module, so that it moves with the "
+                f"layer."
+            )
+        found[name] = module
+    return SplitProjections(found["q"], found["k"], found["v"]), found["out"]

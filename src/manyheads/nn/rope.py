@@ -75,7 +75,7 @@ class Rope:
 
     def frequencies(self, dims: int) -> Float[Tensor, "half"]:
         """The angle, in radians, by which each pair turns from one position to the next. float32, as models have it."""
-        plain = 1.0 / (self.base ** (torch.arange(0, dims, 2, dtype=torch.float32) / dims))
+        plain = 1.0 / _wavelengths(self.base, dims)
         return plain if self.scaling is None else _SCALED[type(self.scaling)](plain, self, dims)
 
     @property
@@ -97,6 +97,11 @@ class Rope:
         base = float(parameters.get("rope_theta", 10_000.0))
         scaling = _READERS[kind](parameters, max_positions)
         return Rope(base, None if dims == head_dim else dims, max_positions, scaling, interleaved)
+
+
+def _wavelengths(base: float, dims: int) -> Float[Tensor, "half"]:
+    """The positions over which each pair turns by one radian."""
+    return base ** (torch.arange(0, dims, 2, dtype=torch.float32) / dims)
 
 
 def yarn_sharpen(factor: float, strength: float = 1.0) -> float:
@@ -130,23 +135,25 @@ def _yarn(plain: Tensor, rope: Rope, dims: int) -> Tensor:
     if scaling.truncate:
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, dims - 1)
-    width = (high - low) or 0.001
-    stretched = ((torch.arange(dims // 2, dtype=torch.float32) - low) / width).clamp(0, 1)
-    return plain * (1 - stretched) + plain / scaling.factor * stretched
+    width = (high - low) or 0.001  # one step instead of a ramp
+    kept = 1 - ((torch.arange(dims // 2, dtype=torch.float32) - low) / width).clamp(0, 1)
+    # In transformers' order of operations: thousands of positions on, the last bit of a frequency is seen.
+    return 1.0 / (scaling.factor * _wavelengths(rope.base, dims)) * (1 - kept) + plain * kept
 
 
 _SCALED: dict[type, Callable[[Tensor, Rope, int], Tensor]] = {Linear: _linear, Llama3: _llama3, Yarn: _yarn}
 
 
 def _read_yarn(parameters: Mapping[str, Any], max_positions: int) -> Yarn:
-    factor = parameters["factor"]
+    original = parameters.get("original_max_position_embeddings") or max_positions
+    factor = parameters.get("factor") or max_positions / original
     sharpen = parameters.get("attention_factor")
     mscale, mscale_all = parameters.get("mscale"), parameters.get("mscale_all_dim")
     if sharpen is None and mscale and mscale_all:
         sharpen = yarn_sharpen(factor, mscale) / yarn_sharpen(factor, mscale_all)
     return Yarn(
         factor,
-        parameters.get("original_max_position_embeddings") or max_positions,
+        original,
         parameters.get("beta_fast") or 32.0,
         parameters.get("beta_slow") or 1.0,
         sharpen,
@@ -178,7 +185,8 @@ class RotaryTable(nn.Module):
         self.rope, self.dims = rope, head_dim if rope.dims is None else rope.dims
         if self.dims % 2 or not 0 < self.dims <= head_dim:
             raise ShapeError(
-                f"rope turns pairs of numbers, but {self.dims} of each head's {head_dim} were asked for: give Rope(dims=) an even number up to {head_dim - head_dim % 2}."
+                f"rope turns pairs of numbers, but {self.dims} of each head's {head_dim} were asked for: give "
+                f"Rope(dims=) an even number up to {head_dim - head_dim % 2}."
             )
         angles = torch.arange(rope.max_positions, dtype=torch.float32)[:, None] * rope.frequencies(self.dims)
         for name, table in {"cos": angles.cos(), "sin": angles.sin()}.items():
@@ -186,7 +194,7 @@ class RotaryTable(nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> RotaryTable:
         """Follow the layer to another device, never to another dtype: `layer.half()` must not blur positions."""
-        before = {name: table for name, table in self.named_buffers(recurse=False)}
+        before = dict(self.named_buffers(recurse=False))
         super()._apply(fn, recurse)
         for name, table in before.items():
             moved = getattr(self, name)
@@ -209,7 +217,8 @@ class RotaryTable(nn.Module):
     def _check(self, first: int, last: int) -> None:
         if first < 0 or last >= self.rope.max_positions:
             raise ShapeError(
-                f"positions {first} to {last} were asked for, but the rotary table holds 0 to {self.rope.max_positions - 1}: "
+                f"positions {first} to {last} were asked for, but the rotary table holds 0 to "
+                f"{self.rope.max_positions - 1}: "
                 f"build the layer with Rope(max_positions={last + 1}) or more."
             )
 

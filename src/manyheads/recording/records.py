@@ -127,12 +127,12 @@ class LayerRecord:
         values = features.float()[None, None].expand(1, self.site.num_kv_heads, -1, -1).contiguous()
         bias = None if rule.bias is None else rule.bias[:, :, :rows, :num_keys]
         q, k = self.q[at, :, :rows].float(), self.k[at, :, :num_keys].float()
-        return attend(
-            q, k, values, mask=mask, scale=rule.scale, softcap=rule.softcap, sinks=rule.sinks, bias=bias
-        ).out[0]
+        return attend(q, k, values, mask=mask, scale=rule.scale, softcap=rule.softcap, sinks=rule.sinks, bias=bias).out[
+            0
+        ]
 
     def tiles(self, text: int = 0, size: int = 256) -> Iterator[tuple[slice, slice, Float[Tensor, "h r c"]]]:
-        """The map of one text tile by tile, for statistics of your own: `(rows, keys, weights)`. Hidden ones are left out."""
+        """One text's map tile by tile, for your own statistics: `(rows, keys, weights)`. Hidden ones are left out."""
         text, mask = self._text(text), self.mask.expand(len(self.lengths))
         num_queries, num_keys = self._num_queries(text), self._num_keys(text)
         for row in range(0, num_queries, size):

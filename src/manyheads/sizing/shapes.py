@@ -15,9 +15,10 @@ from manyheads.errors import ShapeError
 
 __all__ = ["LAST", "ONCE", "PARTS", "SOURCE", "TEXT", "Architecture", "Attention", "LayerShape", "Weights", "divisors"]
 
-PARTS = ("embedding", "q", "k", "v", "latent", "o", "feed-forward", "router", "mixer", "norm", "head", "other")
-"""Where a parameter can belong. `latent` is MLA's compression of keys and values; `mixer` whatever mixes tokens without
-attention (a convolution, a recurrence); `other` the rest: sinks, relative biases, gates, layer scales."""
+PARTS = ("embedding", "q", "k", "v", "qkv", "latent", "o", "feed-forward", "router", "mixer", "norm", "head", "other")
+"""Where a parameter can belong. `qkv`: all three in one matrix, where its split is not known; `latent`: MLA's compression
+of keys and values; `mixer`: whatever mixes tokens without attention (a convolution, a recurrence); `other`: the rest
+(sinks, relative biases, gates, layer scales)."""
 
 TEXT, LAST, SOURCE, ONCE = "text", "last", "source", "once"
 """Which rows are multiplied by a matrix: every token of the text; its last token (a decoder's head, when generating);
@@ -154,11 +155,11 @@ class Architecture:
         """Why "parts", "flops" or "cache" cannot be told; "" where it can."""
         return dict(self.untold).get(what, "")
 
-    def with_kv_heads(self, count: int | None) -> Architecture:
+    def with_kv_heads(self, count: int | None, *, parts_told: bool = True) -> Architecture:
         """The same with `count` key/value heads in every attention; None: as many as query heads (MHA).
 
-        Raises ShapeError where that does not divide, where there is no attention, and for latents, which all heads
-        share already.
+        Raises ShapeError where that does not divide, where there is no attention, for latents, which all heads share
+        already, and, where `parts_told` matters, if it cannot be told which parameters depend on it.
         """
         if not self.attention:
             raise ShapeError(f"num_kv_heads={count}: {self.name} has no attention.")
@@ -167,7 +168,7 @@ class Architecture:
                 f"num_kv_heads={count}: {self.name} caches latents (MLA), which all heads share: there are no "
                 f"key/value heads to choose. Its sizing shows what keeping every head's keys and values would take."
             )
-        if self.why_untold("parts"):
+        if parts_told and self.why_untold("parts"):
             raise ShapeError(f"num_kv_heads={count}: {self.name} cannot be changed: {self.why_untold('parts')}.")
         changed: dict[LayerShape, LayerShape] = {}
         for layer in self.layers:

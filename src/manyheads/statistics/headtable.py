@@ -97,7 +97,8 @@ class HeadTable:
         write_frame(self.to_pandas(), Path(path))
 
     def __repr__(self) -> str:
-        return f"HeadTable({len(self.heads)} heads x {len(self.names)} statistics over {self.sums.num_texts} texts, {self.sums.num_tokens:,} tokens)"
+        size = f"{len(self.heads)} heads x {len(self.names)} statistics"
+        return f"HeadTable({size} over {self.sums.num_texts} texts, {self.sums.num_tokens:,} tokens)"
 
     def __len__(self) -> int:
         return len(self.heads)

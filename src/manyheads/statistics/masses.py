@@ -152,7 +152,7 @@ def local_mass() -> list[Statistic]:
 def match_mass(name: str, labels: Callable, meaning: str, source: str, **how: bool) -> list[Statistic]:
     """The weight on keys whose label equals the row's, over the rows that see one, and both chance twins.
 
-    `labels(tokens, ids)` gives the labels of rows and of keys, so that the relabelled twin is the same with `ids` shuffled.
+    `labels(tokens, ids)` gives the labels of rows and of keys, so that the relabelled twin is the same, `ids` shuffled.
     """
 
     def plain(tokens: Tokens) -> tuple[Tensor, Tensor]:

@@ -171,7 +171,7 @@ def requests_of(statistics: Sequence[Statistic], tokens: Tokens) -> list[Request
 def finish(
     facts: Facts, statistics: Sequence[Statistic], num_heads: int
 ) -> tuple[Float64[Tensor, "t h s"], Float64[Tensor, "t h s"]]:
-    """Numerators and denominators of every statistic; what is the same for all heads is computed for the first layer."""
+    """Numerators and denominators of every statistic; what all heads share is computed for the first layer."""
     num_texts = facts.tokens.num_texts
     num, den = (torch.zeros(num_texts, num_heads, len(statistics), dtype=torch.float64) for _ in range(2))
     for index, each in enumerate(statistics):

@@ -53,7 +53,7 @@ def spread() -> list[Statistic]:
             lambda f: f[Entropy()].exp(), Entropy(), lambda f: f.visible[:, None],
         ),
         *row_mean(
-            "max_weight", "share", SHARE, "Voita et al. 2019, confidence", "mean of a row's largest weight (confidence)",
+            "max_weight", "share", SHARE, "Voita et al. 2019, confidence", "a row's largest weight, mean (confidence)",
             lambda f: f[Maximum()], Maximum(), lambda f: 1 / f.visible.clamp_min(1)[:, None],
         ),
         *row_mean(
@@ -93,7 +93,7 @@ def places() -> list[Statistic]:
         lambda _: (Received(),), position,
     )  # fmt: skip
     signed_distance = Statistic(
-        "signed_distance", "tokens", (-math.inf, math.inf), vig, "mean of key minus query position: negative looks back",
+        "signed_distance", "tokens", (-math.inf, math.inf), vig, "mean of key minus query place: negative looks back",
         lambda _: (Received(), Mass()), signed,
     )  # fmt: skip
     return [
@@ -163,7 +163,7 @@ def effects() -> list[Statistic]:
             lambda _: (Received(),), heaviest,
         ),
         Statistic(
-            "sink_norm_mass", "share", SHARE, kobayashi, "share of what is moved (weight x value norm) that comes from sinks",
+            "sink_norm_mass", "share", SHARE, kobayashi, "share of what is moved (weight x value norm) due to sinks",
             lambda _: (Received(),), sink_norm, asks=frozenset({"tokens", "sinks", "values"}),
         ),
     ]  # fmt: skip

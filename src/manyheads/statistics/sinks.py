@@ -105,7 +105,8 @@ def is_sink(mass: float, even: float) -> bool:
 
 def story(found: list[tuple[float, float, int | None, str]], num_texts: int) -> str:
     if not found:
-        return f"no token draws over {SINK_MASS:.0%} of all attention and {SINK_EXCESS:g} times its even share ({num_texts} texts)"
+        limits = f"over {SINK_MASS:.0%} of all attention and {SINK_EXCESS:g} times its even share"
+        return f"no token draws {limits} ({num_texts} texts)"
     parts = [
         f"{name} draws {mass:.0%} of all attention, {mass / max(even, 1e-9):.1f} times its even share"
         for mass, even, _, name in found

@@ -1,0 +1,311 @@
+"""Sizes of anything that transformers knows: `size`, and descriptions of the families that have no row in `sizing`.
+
+What: the model is built from its config without its weights (on the meta device: shapes alone), every parameter is put
+in its place by its module, and a few tokens are sent through to see what the cache keeps. Nothing is loaded.
+Why: 70 families are read from their config by arithmetic alone; transformers has hundreds, and each new one would
+otherwise be refused, or worse, sized like its neighbour. What cannot be seen so is said to be untold, never estimated.
+Cost: the import of transformers, then about a second.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from manyheads.errors import ManyHeadsError, ModelError
+from manyheads.sizing.configs import UnknownFamily, describe_config, load_config, name_of
+from manyheads.sizing.naming import weights_of
+from manyheads.sizing.results import Sizing
+from manyheads.sizing.shapes import LAST, Architecture, Attention, LayerShape, Weights
+from manyheads.sizing.sizing import architecture_of, sized
+
+if TYPE_CHECKING:
+    from torch import nn
+
+__all__ = ["describe", "describe_model", "size"]
+
+PROBE_TOKENS = 16  # longer than any kernel of a convolution, whose state may else come out short
+SIZES = ("hidden_size", "num_hidden_layers", "vocab_size")
+"""What a config must say itself: a default in its place would be another model."""
+
+KEPT = {
+    "DynamicLayer", "DynamicSlidingWindowLayer", "DummyLayer", "LinearAttentionLayer",
+    "LinearAttentionAndFullAttentionLayer", "LinearAttentionAndSlidingWindowAttentionLayer",
+}  # fmt: skip
+CHOSEN = ("num_experts_per_tok", "moe_k", "moe_topk", "num_experts_per_token", "top_k_experts", "experts_per_token")
+
+
+def size(
+    what: Any,
+    context: int | None = None,
+    batch: int = 8,
+    dtype: str = "fp16",
+    *,
+    num_kv_heads: int | None = None,
+    source: int | None = None,
+    cache_dtype: str | None = None,
+) -> Sizing:
+    """What an architecture costs for `batch` texts of `context` tokens, its weights (and cache) in `dtype`.
+
+    `what`: a preset's name ("llama-2-70b"), a config.json or a folder with one, a config as a mapping, a mapping in
+    plain words (num_layers, embed_dim, num_heads, ...: `manyheads.sizing.blocks.transformer`), a `ModelSpec`, an
+    `Architecture`; a loaded model, a module of transformers, or its config. `context`: 4,096 unless said, fewer where a
+    model has fewer positions. `num_kv_heads`: the same with other key/value heads. `source`: tokens of what an encoder
+    reads, as many as `context` unless said. `cache_dtype`: as `dtype` unless said.
+
+    Parameters and cache are exact; what is counted of FLOPs is in `manyheads.sizing.counting`. Families that have no row
+    there are built with transformers, without weights. Raises ModelError, ShapeError or FileAccessError.
+    """
+    return sized(_architecture(what), context, batch, dtype, num_kv_heads, source, cache_dtype)
+
+
+def describe(config: Mapping[str, Any] | Any) -> Architecture:
+    """The architecture of a config that transformers can build: a mapping, or one of its own. Raises ModelError."""
+    import torch
+
+    from manyheads.models.quiet import quietly
+
+    with quietly():
+        made = _config(config) if isinstance(config, Mapping) else config
+        cls = _class(made)
+        try:
+            with torch.device("meta"):  # bfloat16: experts' kernels take nothing wider there
+                model = cls._from_config(made, dtype=torch.bfloat16, experts_implementation="batched_mm").eval()
+        except Exception as error:  # whatever a foreign constructor stumbles over is about this config
+            raise ModelError(f"transformers cannot build {cls.__name__} from this config: {_brief(error)}") from error
+        return describe_model(model)
+
+
+def describe_model(model: nn.Module) -> Architecture:
+    """The architecture of a transformers model as it stands, on any device: parameters as they are, the cache as it
+    comes out of a pass over a few tokens."""
+    config: Any = getattr(model, "config", None)
+    if config is None:
+        raise ModelError(
+            f"this {type(model).__name__} has no config, so there is no telling its attention. Describe it."
+        )
+    text = config.get_text_config(decoder=True)
+    inside, outside, faults = _placed(model, text)
+    kept, why = _cache(model, len(inside))
+    layers = []
+    for at, weights in enumerate(inside):
+        attention = _attention(kept[at], text) if kept else None
+        if fault := _fault(attention, weights, text):
+            faults.append(f"layer {at}: {fault}")
+        state, state32 = _state(kept[at]) if kept else (0, 0)
+        layers.append(LayerShape(tuple(weights), (attention,) if attention else (), state, state32))
+    if {"vision_config", "audio_config"} & set(config.to_dict()):
+        faults.append("it reads more than text")
+    untold = [("cache", why)] * bool(why) + [("flops", fault) for fault in faults[:1]]
+    return Architecture(
+        name=config.model_type,
+        family=config.model_type,
+        embed_dim=int(getattr(text, "hidden_size", 0) or 0),
+        layers=tuple(layers),
+        outside=tuple(outside),
+        vocab_size=getattr(text, "vocab_size", None),
+        max_positions=getattr(text, "max_position_embeddings", None),
+        generates=bool(kept) or bool(why),
+        because=(
+            f"{config.model_type}, as {type(model).__name__}, built with transformers without its weights",
+            "attention counted as full where its cache keeps every token",
+        ),
+        untold=tuple(untold),
+    )
+
+
+# ----------------------------------------------------------------------------------------------------- what is meant
+
+
+def _architecture(what: Any) -> Architecture:
+    """Arithmetic where it reaches, transformers where it does not."""
+    if hasattr(what, "spec") and hasattr(what, "model"):  # a LoadedModel
+        return replace(_in_hand(what.model), name=what.name)
+    if hasattr(what, "named_parameters"):
+        return _in_hand(what)
+    if hasattr(what, "model_type") and hasattr(what, "to_dict"):
+        return _either({**what.to_dict(), "model_type": what.model_type})
+    try:
+        return architecture_of(what)
+    except UnknownFamily as error:
+        data, name = (what, None) if isinstance(what, Mapping) else _loaded(what)
+        found = _with_transformers(data, error)
+        return replace(found, name=name) if name else found
+
+
+def _either(data: Mapping[str, Any]) -> Architecture:
+    try:
+        return describe_config(data)
+    except UnknownFamily as error:
+        return _with_transformers(data, error)
+
+
+def _with_transformers(data: Mapping[str, Any], error: UnknownFamily) -> Architecture:
+    try:
+        import transformers  # noqa: F401
+    except ImportError:
+        raise ModelError(f"{error} With transformers installed, what it knows can be built and measured.") from error
+    return describe(data)
+
+
+def _in_hand(model: Any) -> Architecture:
+    """By its config, if that describes all its parameters; else as it stands (a pruned model, say)."""
+    config = getattr(model, "config", None)
+    if config is not None and hasattr(config, "to_dict"):
+        named = {**config.to_dict(), "model_type": config.model_type, "architectures": [type(model).__name__]}
+        try:
+            found = describe_config(named)
+        except ManyHeadsError:
+            return describe_model(model)
+        if found.num_parameters == sum(each.numel() for each in model.parameters()):
+            return found
+    return describe_model(model)
+
+
+def _loaded(what: str | os.PathLike[str]) -> tuple[Mapping[str, Any], str]:
+    data, path = load_config(what)
+    return data, name_of(path)
+
+
+def _config(data: Mapping[str, Any]) -> Any:
+    """A config of transformers. Raises ModelError where it knows no such family, or the sizes are not said."""
+    from transformers import AutoConfig
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+
+    family = data.get("model_type")
+    if family not in CONFIG_MAPPING_NAMES:
+        raise ModelError(
+            f"{family!r} is an architecture that neither manyheads nor transformers knows, so its parameters cannot be "
+            f"told. Describe it: num_layers, embed_dim, num_heads, ..."
+        )
+    try:
+        made: Any = AutoConfig.for_model(**{key: value for key, value in data.items() if key != "auto_map"})
+    except Exception as error:  # its validators raise kinds of their own
+        raise ModelError(f"transformers cannot read this config of {family!r}: {_brief(error)}") from error
+    names = {key: made.attribute_map.get(key, key) for key in SIZES if hasattr(made, key)}
+    if missing := [own for key, own in names.items() if key not in data and own not in data]:
+        raise ModelError(
+            f"the config of {family!r} lacks {', '.join(missing)}, which its parameters depend on: the file is damaged "
+            f"or not whole."
+        )
+    return made
+
+
+def _class(config: Any) -> Any:
+    """The class that the config names, else the one that generates, else the bare one."""
+    import transformers
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_MAPPING
+
+    for name in config.architectures or []:
+        found = getattr(transformers, name, None)
+        if isinstance(found, type) and issubclass(found, transformers.PreTrainedModel):
+            return found
+    for table in (MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_MAPPING):
+        if type(config) in table:
+            found = table[type(config)]
+            return found[0] if isinstance(found, tuple) else found
+    raise ModelError(f"transformers has no model for the config of {config.model_type!r}.")
+
+
+def _brief(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {(lines[-1] if lines else '')[:200]}"
+
+
+# ------------------------------------------------------------------------------------------------ parameters, in place
+
+
+def _placed(model: Any, text: Any) -> tuple[list[list[Weights]], list[Weights], list[str]]:
+    """Parameters of each layer, those of none, and why FLOPs could not be told, if so."""
+    owners: dict[int, Any] = {}
+    for owner in model.modules():
+        for each in owner.parameters(recurse=False):
+            owners.setdefault(id(each), owner)  # of a table that is the head, too, the embedding comes first
+    chosen = next((getattr(text, name) for name in CHOSEN if getattr(text, name, None)), None)
+    heads = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
+    stacks: dict[str, dict[int, list[Weights]]] = defaultdict(lambda: defaultdict(list))
+    outside, faults = [], []
+    for path, each in model.named_parameters():
+        owner = owners[id(each)]
+        kind, shape = type(owner).__name__, tuple(each.shape)
+        found = weights_of(path, kind, shape, is_head=owner is heads, chosen=chosen)
+        if found is None:
+            faults.append(f"what {path} is multiplied by is not known here")
+            found = Weights("other", each.numel())
+        place = re.match(r"(.*?)\.(\d+)\.", path)
+        if place and found.part != "head":
+            stacks[place[1]][int(place[2])].append(found)
+        else:
+            outside.append(found)
+    tied = getattr(heads, "weight", None)
+    if tied is not None and owners.get(id(tied)) is not heads:
+        outside.append(Weights("head", 0, tied.numel(), rows=LAST))
+    count = getattr(text, "num_hidden_layers", 0)
+    main = max(stacks, key=lambda name: (len(stacks[name]) == count, len(stacks[name])), default="")
+    for name in stacks.keys() - {main}:
+        outside += [each for layer in stacks[name].values() for each in layer]
+    return [stacks[main][at] for at in sorted(stacks[main])], outside, faults
+
+
+# ----------------------------------------------------------------------------------------------------------- the cache
+
+
+def _cache(model: Any, count: int) -> tuple[list[Any], str]:
+    """What each layer keeps of a few tokens, or why that is not known; neither for a model that does not generate."""
+    import torch
+
+    if not model.can_generate():
+        return [], ""
+    if model.config.is_encoder_decoder:
+        return [], "of encoder-decoders only those of the families with a row are told"
+    ids = torch.zeros(1, PROBE_TOKENS, dtype=torch.long, device=model.device)
+    try:
+        with torch.no_grad():
+            found = model(input_ids=ids, use_cache=True).get("past_key_values")
+    except Exception as error:  # whatever a foreign model stumbles over without real numbers
+        return [], f"a pass over {PROBE_TOKENS} tokens without weights fails ({_brief(error)})"
+    kept = list(getattr(found, "layers", []))
+    if len(kept) != count:
+        return [], f"its cache has {len(kept)} entries for {count} layers"
+    if strange := {type(each).__name__ for each in kept} - KEPT:
+        return [], f"it keeps a {', '.join(sorted(strange))}, which is not known here"
+    return kept, ""
+
+
+def _attention(kept: Any, text: Any) -> Attention | None:
+    """The attention whose keys and values were kept; None if none were."""
+    keys, values = getattr(kept, "keys", None), getattr(kept, "values", None)
+    if keys is None or values is None or not keys.numel():
+        return None
+    window, num_heads = getattr(kept, "sliding_window", None), text.num_attention_heads
+    if keys.shape[1] == 1 and keys.shape[-1] == getattr(text, "kv_lora_rank", None):
+        qk_dim = text.qk_nope_head_dim + text.qk_rope_head_dim
+        latent = (keys.shape[-1], values.shape[-1])
+        return Attention(num_heads, num_heads, qk_dim, text.v_head_dim, window=window, latent=latent)
+    chunked = bool(window) and getattr(text, "attention_chunk_size", None) == window
+    return Attention(num_heads, keys.shape[1], keys.shape[-1], values.shape[-1], window=window, chunked=chunked)
+
+
+def _state(kept: Any) -> tuple[int, int]:
+    """Numbers of a recurrence or convolution: in the cache's dtype, and in 32 bits whatever that is."""
+    sizes = [0, 0]
+    for name in ("conv_states", "recurrent_states"):
+        for each in (getattr(kept, name, None) or {}).values():
+            if each is not None:
+                sizes[each.element_size() == 4] += each.numel()
+    return sizes[0], sizes[1]
+
+
+def _fault(attention: Attention | None, weights: list[Weights], text: Any) -> str:
+    """Why the FLOPs of a layer's attention cannot be told; "" if they can, or there is none."""
+    if attention is None:
+        has_one = any(each.part in ("q", "qkv") for each in weights)
+        return "its attention leaves nothing in a cache to tell its shape by" if has_one else ""
+    out = sum(each.matmul for each in weights if each.part == "o")
+    if out != attention.num_heads * attention.v_dim * text.hidden_size:
+        return f"its output projection is not one of {attention.num_heads} heads of {attention.v_dim}"
+    return ""

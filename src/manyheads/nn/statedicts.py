@@ -1,0 +1,249 @@
+"""Weights in and out: torch's own layer, Llama / Mistral / Qwen, GPT-2 and BERT, name by name and number by number.
+
+Families differ in names, in layout (one matrix or three, rows or columns first) and in nothing else: between each of
+them and a layer of ours stands one plain form, `q k v out` with `weight` and `bias`. `layer_from_config` builds the
+layer that a transformers config describes; then `load_state` fills it and outputs agree within 1e-5.
+All of them put query head i on key/value head `i // (h / g)`, as we do. A name that nothing reads is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from manyheads.errors import ShapeError
+from manyheads.nn.layers import MultiHeadAttention
+from manyheads.nn.projections import FusedProjections
+from manyheads.nn.rope import Rope
+
+Tensors = dict[str, Tensor]
+
+
+def load_state(layer: MultiHeadAttention, state: Mapping[str, Tensor], family: str, prefix: str = "") -> None:
+    """Fill `layer` from one attention module's entries of a state dict: those under `prefix`.
+
+    Families: torch, llama (Mistral and Qwen too), gpt2, bert. Numbers are copied into the layer's dtype and device.
+    Errors: ShapeError for a missing name, a name that nothing reads, or a shape that is not the layer's.
+    """
+    given = {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
+    form = _family(family)
+    given = {name: tensor for name, tensor in given.items() if name not in form.left_out}
+    plain = form.read(given, layer)
+    ours = plain_state(layer)
+    if missing := sorted(ours.keys() - plain.keys()):
+        raise ShapeError(
+            f"{family} state dict lacks {', '.join(missing)} (under {prefix!r} it has "
+            f"{', '.join(sorted(given)) or 'nothing'}): "
+            f"build the layer without them, or give the right prefix."
+        )
+    if unread := sorted(plain.keys() - ours.keys()):
+        raise ShapeError(
+            f"{family} state dict has {', '.join(unread)}, and this layer has no such part: build it with them."
+        )
+    for name, target in ours.items():
+        if target.shape != plain[name].shape:
+            raise ShapeError(
+                f"{name} of the {family} state dict has shape {tuple(plain[name].shape)} and the layer's "
+                f"{tuple(target.shape)}: "
+                f"build the layer with that model's sizes."
+            )
+    with torch.no_grad():
+        for name, target in ours.items():
+            target.copy_(plain[name])
+
+
+def dump_state(layer: MultiHeadAttention, family: str, prefix: str = "") -> Tensors:
+    """The layer's numbers under a family's names: what its own `load_state_dict` takes. Copies.
+
+    Errors: ShapeError for a layer with a part that the family has no name for.
+    """
+    plain = {name: tensor.detach().clone() for name, tensor in plain_state(layer).items()}
+    state = _family(family).write(plain, layer)
+    if plain:
+        raise ShapeError(
+            f"a {family} state dict has no place for {', '.join(sorted(plain))}: this layer cannot be one."
+        )
+    return {prefix + name: tensor.contiguous() for name, tensor in state.items()}
+
+
+def plain_state(layer: MultiHeadAttention) -> Tensors:
+    """Views of the layer's parameters in the plain form, whatever its layout: q.weight, q.bias, ..., q_norm."""
+    of = layer.qkv_proj
+    plain: dict[str, Any] = {}
+    if isinstance(of, FusedProjections):
+        parts = of.weight.split(of.widths), (None,) * 3 if of.bias is None else of.bias.split(of.widths)
+        for name, weight, bias in zip("qkv", *parts, strict=True):
+            plain |= {f"{name}.weight": weight, f"{name}.bias": bias}
+    else:
+        for name, part in zip("qkv", (of.q, of.k, of.v), strict=True):
+            plain |= {f"{name}.weight": part.weight, f"{name}.bias": part.bias}
+    plain |= {"out.weight": layer.out_proj.weight, "out.bias": layer.out_proj.bias}
+    plain |= {"bias_k": layer.bias_k, "bias_v": layer.bias_v, "sinks": layer.sinks, "head_scale": layer.head_scale}
+    for name in ("q_norm", "k_norm"):
+        plain[name] = None if getattr(layer, name) is None else getattr(layer, name).weight
+    return {name: tensor for name, tensor in plain.items() if tensor is not None}
+
+
+@dataclass(frozen=True)
+class Family:
+    """`read` makes the plain form of a family's entries, `write` empties it into them; `left_out` hold no weights."""
+
+    read: Callable[[Tensors, MultiHeadAttention], Tensors]
+    write: Callable[[Tensors, MultiHeadAttention], Tensors]
+    left_out: frozenset[str] = frozenset()
+
+
+def _renamed(names: Mapping[str, str], left_out: frozenset[str] = frozenset()) -> Family:
+    """A family that has our layout under other names."""
+    back = {theirs: ours for ours, theirs in names.items()}
+
+    def read(state: Tensors, layer: MultiHeadAttention) -> Tensors:
+        return {back.get(name, name): tensor for name, tensor in state.items()}
+
+    def write(plain: Tensors, layer: MultiHeadAttention) -> Tensors:
+        return {theirs: plain.pop(ours) for ours, theirs in names.items() if ours in plain}
+
+    return Family(read, write, left_out)
+
+
+def _named(q: str, k: str, v: str, out: str, **others: str) -> dict[str, str]:
+    modules = {"q": q, "k": k, "v": v, "out": out}
+    return {
+        f"{ours}.{part}": f"{theirs}.{part}" for ours, theirs in modules.items() for part in ("weight", "bias")
+    } | others
+
+
+def _cut(tensor: Tensor, layer: MultiHeadAttention, name: str) -> tuple[Tensor, ...]:
+    if tensor.shape[0] != sum(layer.sizes.widths):
+        raise ShapeError(
+            f"{name} has {tensor.shape[0]} rows for q, k and v, but this layer's are {layer.sizes.widths}."
+        )
+    return tensor.split(layer.sizes.widths)
+
+
+def _read_torch(state: Tensors, layer: MultiHeadAttention) -> Tensors:
+    plain = {}
+    for name, tensor in state.items():
+        if name in ("in_proj_weight", "in_proj_bias"):
+            part = name.removeprefix("in_proj_")
+            plain |= {f"{head}.{part}": each for head, each in zip("qkv", _cut(tensor, layer, name), strict=True)}
+        elif name in ("bias_k", "bias_v"):
+            plain[name] = tensor.reshape(layer.num_kv_heads, 1, -1)
+        else:
+            plain[
+                {f"{head}_proj_weight": f"{head}.weight" for head in "qkv"}.get(name, name.replace("out_proj", "out"))
+            ] = tensor
+    return plain
+
+
+def _write_torch(plain: Tensors, layer: MultiHeadAttention) -> Tensors:
+    if len(set(layer.sizes.widths)) != 1 or layer.sizes.widths[0] != layer.embed_dim:
+        raise ShapeError(
+            f"nn.MultiheadAttention has q, k and v as wide as the model, {layer.embed_dim}, not {layer.sizes.widths}."
+        )
+    one = (layer.kdim, layer.vdim) == (layer.embed_dim, layer.embed_dim)
+    weights = [plain.pop(f"{name}.weight") for name in "qkv"]
+    state = {"in_proj_weight": torch.cat(weights)} if one else {}
+    state |= {} if one else {f"{name}_proj_weight": weight for name, weight in zip("qkv", weights, strict=True)}
+    biases = [plain.pop(f"{name}.bias", None) for name in "qkv"]
+    if any(bias is not None for bias in biases):
+        state["in_proj_bias"] = torch.cat(
+            [torch.zeros_like(w[:, 0]) if b is None else b for b, w in zip(biases, weights, strict=True)]
+        )
+    for name in ("bias_k", "bias_v"):
+        if name in plain:
+            state[name] = plain.pop(name).reshape(1, 1, -1)
+    return state | {
+        f"out_proj.{part}": plain.pop(f"out.{part}") for part in ("weight", "bias") if f"out.{part}" in plain
+    }
+
+
+def _read_gpt2(state: Tensors, layer: MultiHeadAttention) -> Tensors:
+    plain = {name: tensor for name, tensor in state.items() if name.partition(".")[0] not in ("c_attn", "c_proj")}
+    for part in ("weight", "bias"):
+        if (columns := state.get(f"c_attn.{part}")) is not None:  # a Conv1D: inputs are rows
+            plain |= {
+                f"{head}.{part}": each
+                for head, each in zip(
+                    "qkv", _cut(columns.T if part == "weight" else columns, layer, "c_attn"), strict=True
+                )
+            }
+        if (mixed := state.get(f"c_proj.{part}")) is not None:
+            plain[f"out.{part}"] = mixed.T if part == "weight" else mixed
+    return plain
+
+
+def _write_gpt2(plain: Tensors, layer: MultiHeadAttention) -> Tensors:
+    state = {}
+    for part in ("weight", "bias"):
+        if all(f"{head}.{part}" in plain for head in "qkv"):
+            rows = torch.cat([plain.pop(f"{head}.{part}") for head in "qkv"])
+            state[f"c_attn.{part}"] = rows.T if part == "weight" else rows
+        if f"out.{part}" in plain:
+            mixed = plain.pop(f"out.{part}")
+            state[f"c_proj.{part}"] = mixed.T if part == "weight" else mixed
+    return state
+
+
+_LLAMA = _named("q_proj", "k_proj", "v_proj", "o_proj", q_norm="q_norm.weight", k_norm="k_norm.weight", sinks="sinks")
+FAMILIES = {
+    "torch": Family(_read_torch, _write_torch),
+    "llama": _renamed(_LLAMA, frozenset({"rotary_emb.inv_freq"})),
+    "gpt2": Family(_read_gpt2, _write_gpt2, frozenset({"bias", "masked_bias"})),  # its causal triangle, as a buffer
+    "bert": _renamed(
+        _named("self.query", "self.key", "self.value", "output.dense"),
+        frozenset({"output.LayerNorm.weight", "output.LayerNorm.bias"}),  # of the block, not of attention
+    ),
+}
+_FAMILY_OF = {"llama": "llama", "mistral": "llama", "qwen2": "llama", "qwen3": "llama", "gpt2": "gpt2", "bert": "bert"}
+
+
+def _family(name: str) -> Family:
+    if name not in FAMILIES:
+        raise ShapeError(f"{name!r} is no family of state dicts here: use one of {', '.join(FAMILIES)}.")
+    return FAMILIES[name]
+
+
+def layer_from_config(config: Any, layer: int = 0, **options: Any) -> tuple[MultiHeadAttention, str]:
+    """The attention layer that a transformers config describes, empty, batch first, and its family's name.
+
+    For Llama, Mistral, Qwen2, Qwen3, GPT-2 and BERT. `options` go to the layer, over what the config says.
+    Errors: ShapeError for another model, or for what we have no part for.
+    """
+    kind = getattr(config, "model_type", type(config).__name__)
+    if kind not in _FAMILY_OF:
+        raise ShapeError(f"{kind!r} is no config that a layer can be built from: use one of {', '.join(_FAMILY_OF)}.")
+    heads, width = config.num_attention_heads, config.hidden_size
+    if _FAMILY_OF[kind] == "llama":
+        said = _llama_options(config, kind, layer)
+    elif kind == "gpt2":
+        head_dim = width // heads
+        scale = head_dim**-0.5 if config.scale_attn_weights else 1.0
+        said = {"causal": True, "scale": scale / (layer + 1) if config.scale_attn_by_inverse_layer_idx else scale}
+        said["dropout"] = config.attn_pdrop
+    else:
+        said = {"dropout": config.attention_probs_dropout_prob, "causal": bool(config.is_decoder)}
+    return MultiHeadAttention(width, heads, **{"batch_first": True, **said, **options}), _FAMILY_OF[kind]
+
+
+def _llama_options(config: Any, kind: str, layer: int) -> dict[str, Any]:
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    bias = bool(getattr(config, "attention_bias", False))
+    rope = Rope.from_parameters(config.rope_parameters, max_positions=config.max_position_embeddings, head_dim=head_dim)
+    types = getattr(config, "layer_types", None)
+    slides = types[layer] == "sliding_attention" if types else kind == "mistral"
+    return {
+        "num_kv_heads": config.num_key_value_heads,
+        "head_dim": head_dim,
+        "causal": True,
+        "window": config.sliding_window if slides and getattr(config, "sliding_window", None) else None,
+        "rope": rope,
+        "qk_norm": kind == "qwen3",
+        "qk_norm_eps": getattr(config, "rms_norm_eps", 1e-6),
+        "dropout": config.attention_dropout,
+        **({"bias": True, "out_bias": False} if kind == "qwen2" else {"bias": bias}),
+    }

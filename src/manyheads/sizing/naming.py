@@ -1,0 +1,61 @@
+"""Where a parameter belongs, by the path and the kind of the module that owns it: for models that no row describes.
+
+Why: names of modules are the one thing that hundreds of model files share. They decide only under which part a parameter
+is counted, and whether a row is multiplied by it; the count itself is the parameter's own. Where a name does not say who
+is multiplied by it, the answer is None, and whoever asked has to say that FLOPs cannot be told.
+"""
+
+from __future__ import annotations
+
+import re
+from math import prod
+
+from manyheads.sizing.shapes import LAST, Weights
+
+__all__ = ["part_of", "weights_of"]
+
+PLACES = tuple(
+    (part, re.compile(pattern))
+    for part, pattern in (
+        ("o", r"att\w*\.output\.dense"),
+        ("router", r"router|shared_expert_gate|(mlp|moe|mixer|feed_forward)\.gate\.|e_score_|expert_bias"),
+        ("feed-forward", r"expert|mlp|ffn|feed_?forward|\.fc|intermediate|DenseRelu|\.wi|output\.dense"),
+        ("feed-forward", r"(?<!attn\.)(gate|up|down)_proj"),
+        ("mixer", r"mamba|linear_attn|\bconv|rg_lru|\.ssm|linear_[xy]|forget_gate|dt_bias|A_log|\bin_proj\b"),
+        ("latent", r"kv_a_proj"),
+        ("qkv", r"qkv|query_key_value|c_attn|in_proj_weight|kv_proj|kv_b_proj"),
+        ("q", r"[._](q|query|q_[ab])(_proj|_lin)?\b|\.Wq\b"),
+        ("k", r"[._](k|key)(_proj|_lin)?\b|\.Wk\b"),
+        ("v", r"[._](v|value)(_proj|_lin)?\b|\.Wv\b"),
+        ("o", r"\b(o|out)_(proj|lin)\b|att\S*\.(dense|c_proj|o|Wo)\b"),
+    )
+)
+"""Part -> what the path of its parameters has in it; the first that fits."""
+
+
+def part_of(path: str) -> str:
+    return next((name for name, found in PLACES if found.search(path)), "other")
+
+
+def weights_of(path: str, kind: str, shape: tuple[int, ...], *, is_head: bool, chosen: int | None) -> Weights | None:
+    """The parameter at `path`, owned by a module of the class `kind`; None if it is not known who is multiplied by it.
+
+    `is_head`: it is of the projection to the vocabulary. `chosen`: how many experts a token goes through, if known.
+    """
+    size = prod(shape)
+    if is_head:
+        return Weights("head", size, size if len(shape) > 1 else 0, rows=LAST)
+    if "Embedding" in kind:
+        return Weights("other" if "bias" in path else "embedding", size)
+    part = "norm" if "Norm" in kind else part_of(path)
+    if part == "norm" or len(shape) < 2:
+        return Weights(part, size)
+    if kind in ("Conv1D", "Conv1d") or kind.endswith("Linear") or (part == "router" and min(shape) > 1):
+        return Weights(part, size, size)
+    if size == max(shape):
+        return Weights(part, size)
+    if "expert" in path:
+        one = size // shape[0]
+        matmul = one if len(shape) == 3 else 0  # else a bias for each
+        return None if chosen is None else Weights(part, one, matmul, experts=shape[0], chosen=chosen)
+    return Weights(part, size) if part == "mixer" else None  # a recurrence's own numbers: no matrix product

@@ -1,0 +1,149 @@
+"""`size`: what an architecture costs, from a preset, a config.json, a description or a model's spec.
+
+What: parameters by part and by layer, FLOPs of a whole text and of one more token, the cache at a context, the same
+architecture as MHA, GQA and MQA side by side, and how many FLOPs decoding has for each byte that it reads.
+Why: these numbers decide what to train and what to serve, and are needed before either. Calculators that know only
+`4 d^2 + 8 d^2` miss grouped heads, wide heads, windows, latents, tied tables and experts; here each of them is in the
+description, and what a description does not say is refused, never estimated.
+Cost: arithmetic. Neither torch nor NumPy is imported; what needs transformers is in `manyheads.models.dimensions`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from inspect import signature
+from typing import Any
+
+from manyheads.errors import FileAccessError, ModelError, ShapeError
+from manyheads.sizing import blocks
+from manyheads.sizing.configs import describe_config, read_config
+from manyheads.sizing.fromspec import from_spec
+from manyheads.sizing.presets import PRESETS, key_of, nearest, preset
+from manyheads.sizing.results import DTYPES, Ask, Sizing
+from manyheads.sizing.shapes import Architecture
+from manyheads.spec import ModelSpec
+
+__all__ = ["CONTEXT", "architecture_of", "size", "sized"]
+
+CONTEXT = 4096
+"""Tokens of a text unless said: as many, or all that a model has positions for."""
+
+
+def size(
+    what: Any,
+    context: int | None = None,
+    batch: int = 8,
+    dtype: str = "fp16",
+    *,
+    num_kv_heads: int | None = None,
+    source: int | None = None,
+    cache_dtype: str | None = None,
+) -> Sizing:
+    """What an architecture costs for `batch` texts of `context` tokens, its weights (and cache) in `dtype`.
+
+    `what`: a preset's name ("llama-2-70b"), a config.json or a folder with one, a config as a mapping, a mapping in
+    plain words (those of `manyheads.sizing.blocks.transformer`: num_layers, embed_dim, num_heads, ...), a `ModelSpec`,
+    or an `Architecture`. `context`: 4,096 unless said, fewer where a model has fewer positions. `num_kv_heads`: the same
+    with other key/value heads. `source`: tokens of what an encoder reads; as many as `context` unless said.
+
+    Counts are exact; what is counted of FLOPs is in `manyheads.sizing.counting`. Raises ModelError, ShapeError or
+    FileAccessError, saying what was asked, what came and what would do.
+    """
+    return sized(architecture_of(what), context, batch, dtype, num_kv_heads, source, cache_dtype)
+
+
+def sized(
+    architecture: Architecture,
+    context: int | None,
+    batch: int,
+    dtype: str,
+    num_kv_heads: int | None,
+    source: int | None,
+    cache_dtype: str | None,
+) -> Sizing:
+    """The sizing of an architecture in hand; arguments as for `size`."""
+    if num_kv_heads is not None:
+        whole("num_kv_heads", num_kv_heads)
+        architecture = architecture.with_kv_heads(num_kv_heads)
+        architecture = replace(architecture, because=(*architecture.because, f"with num_kv_heads={num_kv_heads}"))
+    length, notes = _context(architecture, context)
+    reads = whole("source", source) if source is not None else architecture.num_source or length
+    if source is not None and not architecture.has_source:
+        raise ShapeError(f"{source=}: {architecture.name} reads no second text. Leave it out.")
+    ask = Ask(length, reads, whole("batch", batch), _dtype("dtype", dtype), _dtype("cache_dtype", cache_dtype or dtype))
+    return Sizing(architecture, ask, notes)
+
+
+def architecture_of(what: Any) -> Architecture:
+    """The description that `what` means; see `size`. Raises ModelError, ShapeError or FileAccessError."""
+    if isinstance(what, Architecture):
+        return what
+    if isinstance(what, ModelSpec):
+        return from_spec(what)
+    if isinstance(what, Mapping):
+        return describe_config(what) if "model_type" in what else _in_words(what)
+    if not isinstance(what, str | os.PathLike):
+        raise ModelError(
+            f"cannot size a {type(what).__name__}. Give a preset's name, a config.json, a folder, a mapping or a spec."
+        )
+    if isinstance(what, str) and key_of(what) in PRESETS:
+        return preset(what)
+    name = os.fspath(what)
+    if name.strip() and os.path.exists(os.path.expanduser(name)):
+        return read_config(what)
+    if not isinstance(what, str) or name.endswith(".json") or name.startswith((".", "/", "~")):
+        raise FileAccessError(f"there is no file or folder {name}.")
+    raise ModelError(
+        f"nothing to size is called {name!r}: no preset, and no file or folder here.{nearest(name)} "
+        f"`manyheads size --list` shows the presets."
+    )
+
+
+def whole(name: str, value: Any) -> int:
+    """A number of at least 1. Raises ShapeError."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ShapeError(f"{name}={value!r}: give a whole number of at least 1.")
+    return value
+
+
+def _in_words(words: Mapping[str, Any]) -> Architecture:
+    """A mapping in our own words. Raises ShapeError naming those that are unknown or missing."""
+    known = signature(blocks.transformer).parameters
+    if unknown := sorted(str(word) for word in words if word not in known):
+        raise ShapeError(f"a description has no {', '.join(unknown)}. It has {', '.join(known)}.")
+    needed = [name for name, each in known.items() if each.default is each.empty]
+    if missing := [name for name in needed if name not in words]:
+        raise ShapeError(
+            f"a description needs {', '.join(needed)}; {', '.join(missing)} is missing. A config of transformers "
+            f"needs its model_type."
+        )
+    for name in ("num_layers", "embed_dim", "num_heads"):
+        whole(name, words[name])
+    return blocks.transformer(**words)
+
+
+def _context(architecture: Architecture, asked: int | None) -> tuple[int, tuple[str, ...]]:
+    """How many tokens a text has, and what is to be said about that."""
+    name, limit = architecture.name, architecture.max_positions
+    if architecture.num_tokens is not None:
+        if asked not in (None, architecture.num_tokens):
+            raise ShapeError(f"context={asked}: {name} reads images, always {architecture.num_tokens} tokens.")
+        return architecture.num_tokens, (f"an image is {architecture.num_tokens} tokens",)
+    if asked is None:
+        if limit is not None and limit < CONTEXT:
+            return limit, (f"context is {limit:,}, all the positions that {name} has",)
+        return CONTEXT, ()
+    whole("context", asked)
+    if limit is None or asked <= limit:
+        return asked, ()
+    if architecture.learned_positions:
+        raise ShapeError(f"context={asked}: {name} has learned positions for {limit:,} tokens and no more.")
+    return asked, (f"context is past the {limit:,} positions that {name} is made for",)
+
+
+def _dtype(name: str, asked: Any) -> str:
+    if asked not in DTYPES:
+        raise ModelError(f"{name}={asked!r} is no dtype known here. Use one of {', '.join(DTYPES)}.")
+    return asked

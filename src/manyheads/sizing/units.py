@@ -1,0 +1,45 @@
+"""Numbers as people read them: 68.98 B, 10.0 GiB, 138 GFLOP."""
+
+from __future__ import annotations
+
+__all__ = ["count", "flops", "gb", "gib", "plain"]
+
+SCALES = ((10**12, " T"), (10**9, " B"), (10**6, " M"), (10**3, " k"))
+POWERS = ((10**18, " EFLOP"), (10**15, " PFLOP"), (10**12, " TFLOP"), (10**9, " GFLOP"), (10**6, " MFLOP"))
+BINARY = ((2**40, " TiB"), (2**30, " GiB"), (2**20, " MiB"), (2**10, " KiB"))
+DECIMAL = ((10**12, " TB"), (10**9, " GB"), (10**6, " MB"), (10**3, " kB"))
+
+
+def count(value: int) -> str:
+    """Parameters: 704.6 M."""
+    return _scaled(value, SCALES, "")
+
+
+def flops(value: float) -> str:
+    return _scaled(value, POWERS, " FLOP")
+
+
+def gib(value: float) -> str:
+    """Bytes in powers of 1,024."""
+    return _scaled(value, BINARY, " B")
+
+
+def gb(value: float) -> str:
+    """Bytes in powers of 1,000."""
+    return _scaled(value, DECIMAL, " B")
+
+
+def plain(value: float) -> str:
+    """A ratio: three digits that mean something."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _scaled(value: float, scales: tuple[tuple[int, str], ...], rest: str) -> str:
+    """Four digits, fewer where they would be zeros behind the point."""
+    for unit, name in scales:
+        if value >= unit:
+            size = value / unit
+            digits = 0 if size >= 1000 else 1 if size >= 100 else 2
+            said = f"{size:,.{digits}f}"
+            return (said.rstrip("0").rstrip(".") if "." in said else said) + name
+    return f"{value:,.0f}{rest}"

@@ -1,0 +1,202 @@
+"""Weights of other libraries' layers give those layers' outputs, and go back where they came from."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+from numpy.testing import assert_allclose, assert_array_equal
+from torch import nn
+
+from manyheads.errors import ShapeError
+from manyheads.nn.layers import MultiHeadAttention
+from manyheads.nn.rope import Rope
+from manyheads.nn.statedicts import dump_state, layer_from_config, load_state
+from tests.nn.layer_oracle import stirred
+
+B, Q, M, H, G = 2, 9, 24, 6, 3
+ROPES = {
+    "default": {"rope_type": "default", "rope_theta": 50.0},
+    "linear": {"rope_type": "linear", "rope_theta": 50.0, "factor": 3.0},
+    "llama3": {
+        "rope_type": "llama3",
+        "rope_theta": 50.0,
+        "factor": 4.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 16,
+    },
+    "yarn": {"rope_type": "yarn", "rope_theta": 50.0, "factor": 4.0, "original_max_position_embeddings": 16},
+}
+
+
+def models(kind, **options):
+    import transformers as t
+
+    sizes = {"hidden_size": M, "num_attention_heads": H, "num_key_value_heads": G, "max_position_embeddings": 64}
+    config_class, module = {
+        "llama": (t.LlamaConfig, t.models.llama.modeling_llama),
+        "mistral": (t.MistralConfig, t.models.mistral.modeling_mistral),
+        "qwen2": (t.Qwen2Config, t.models.qwen2.modeling_qwen2),
+        "qwen3": (t.Qwen3Config, t.models.qwen3.modeling_qwen3),
+    }[kind]
+    config = config_class(**{**sizes, **options}, attn_implementation="eager")
+    return config, module
+
+
+LLAMAS = [
+    ("llama", {}),
+    ("llama", {"attention_bias": True, "num_key_value_heads": H}),
+    *[("llama", {"rope_parameters": rope}) for rope in ROPES.values()],
+    ("mistral", {"sliding_window": 4, "head_dim": 6}),
+    ("mistral", {"sliding_window": None, "num_key_value_heads": 1}),
+    ("qwen2", {}),
+    ("qwen3", {"head_dim": 10}),
+]
+
+
+@pytest.mark.parametrize(("kind", "options"), LLAMAS, ids=str)
+def test_llama_mistral_and_qwen_attention_equal_transformers_own(fresh, kind, options):
+    config, module = models(kind, **options)
+    name = next(each for each in dir(module) if re.fullmatch(r"(Llama|Mistral|Qwen2|Qwen3)Attention", each))
+    rotary = next(each for each in dir(module) if each.endswith("RotaryEmbedding"))
+    theirs = stirred(getattr(module, name)(config, 0), fresh).eval()
+    layer, family = layer_from_config(config)
+    load_state(
+        layer,
+        {f"model.layers.0.self_attn.{k}": v for k, v in theirs.state_dict().items()},
+        family,
+        "model.layers.0.self_attn.",
+    )
+    x = torch.randn(B, Q, M, generator=fresh)
+    turn = getattr(module, rotary)(config)(x, torch.arange(Q)[None])
+    i, j = torch.arange(Q)[:, None], torch.arange(Q)
+    seen = (j <= i) & (j > i - (options.get("sliding_window") or Q))
+    mask = torch.where(seen, 0.0, -torch.inf)[None, None]
+    with torch.no_grad():
+        want, maps = theirs(x, turn, mask)
+        got, weights = layer.eval()(x, average_attn_weights=False)
+        assert_allclose(got, want, atol=1e-5, rtol=1e-5)
+        assert_allclose(layer(x, need_weights=False)[0], want, atol=1e-5, rtol=1e-5)
+        assert_allclose(weights, maps, atol=1e-5)
+    back = dump_state(layer, family)
+    assert set(back) == set(theirs.state_dict())
+    for name, tensor in theirs.state_dict().items():
+        assert_array_equal(back[name], tensor)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"scale_attn_by_inverse_layer_idx": True}, {"scale_attn_weights": False}], ids=str
+)
+def test_gpt2_attention_equals_transformers_own(fresh, options):
+    import transformers as t
+
+    config = t.GPT2Config(n_embd=M, n_head=H, n_positions=32, attn_implementation="eager", **options)
+    theirs = stirred(t.models.gpt2.modeling_gpt2.GPT2Attention(config, layer_idx=2), fresh).eval()
+    layer, family = layer_from_config(config, layer=2)
+    load_state(layer.eval(), theirs.state_dict(), family)
+    x = torch.randn(B, Q, M, generator=fresh) * 0.3
+    mask = torch.where(torch.ones(Q, Q).tril() > 0, 0.0, -torch.inf)[None, None]
+    with torch.no_grad():
+        assert_allclose(layer(x)[0], theirs(x, attention_mask=mask)[0], atol=1e-5, rtol=1e-5)
+    back = dump_state(layer, family)
+    for name, tensor in theirs.state_dict().items():
+        assert name in ("bias", "masked_bias") or bool((back[name] == tensor).all())
+
+
+def test_bert_attention_equals_transformers_own(fresh):
+    import transformers as t
+
+    config = t.BertConfig(hidden_size=M, num_attention_heads=H, attn_implementation="eager")
+    theirs = stirred(t.models.bert.modeling_bert.BertAttention(config), fresh).eval()
+    layer, family = layer_from_config(config)
+    load_state(layer.eval(), {f"encoder.{k}": v for k, v in theirs.state_dict().items()}, family, "encoder.")
+    x = torch.randn(B, Q, M, generator=fresh)
+    padding = torch.arange(Q) < torch.tensor([[Q], [5]])
+    mask = torch.where(padding, 0.0, -torch.inf)[:, None, None]
+    with torch.no_grad():
+        want = theirs.output(theirs.self(x, mask)[0], x)
+        got = theirs.output.LayerNorm(layer(x, key_padding_mask=padding.int())[0] + x)
+        assert_allclose(got, want, atol=1e-5, rtol=1e-5)
+    back = dump_state(layer, family)
+    assert set(theirs.state_dict()) - set(back) == {"output.LayerNorm.weight", "output.LayerNorm.bias"}
+    for name, tensor in back.items():
+        assert_array_equal(tensor, theirs.state_dict()[name])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"bias": False}, {"kdim": 10, "vdim": 14}, {"add_bias_kv": True}, {"kdim": 10, "bias": False}],
+    ids=str,
+)
+def test_torchs_state_dict_goes_in_and_out(fresh, options):
+    theirs = stirred(nn.MultiheadAttention(M, H, batch_first=True, **options), fresh)
+    layer = MultiHeadAttention(M, H, batch_first=True, **options)
+    load_state(layer, theirs.state_dict(), "torch")
+    inputs = [torch.randn(B, Q, options.get(name, M), generator=fresh) for name in ("embed_dim", "kdim", "vdim")]
+    for got, want in zip(layer(*inputs), theirs(*inputs), strict=True):
+        assert_allclose(got.detach(), want.detach(), atol=1e-5)
+    back = dump_state(layer, "torch")
+    other = nn.MultiheadAttention(M, H, batch_first=True, **options)
+    other.load_state_dict(back)  # strict: no name missing, none too many
+    for name, tensor in theirs.state_dict().items():
+        assert_array_equal(back[name], tensor)
+
+
+@pytest.mark.parametrize("projections", ["fused", "split"])
+@pytest.mark.parametrize("family", ["torch", "llama", "gpt2", "bert"])
+def test_every_family_goes_round_in_every_layout(fresh, family, projections):
+    one = stirred(MultiHeadAttention(M, H, batch_first=True, projections=projections), fresh)
+    other = MultiHeadAttention(M, H, batch_first=True, projections="fused" if projections == "split" else "split")
+    load_state(other, dump_state(one, family, "here."), family, "here.")
+    x = torch.randn(B, Q, M, generator=fresh)
+    assert_allclose(one(x)[0].detach(), other(x)[0].detach(), atol=1e-5)
+
+
+def state(**changes):
+    given = dump_state(MultiHeadAttention(M, H), "llama") | changes
+    return {name: tensor for name, tensor in given.items() if tensor is not None}
+
+
+@pytest.mark.parametrize(
+    ("family", "given", "message"),
+    [
+        ("keras", {}, "'keras' is no family of state dicts here: use one of torch, llama, gpt2, bert."),
+        ("llama", state(**{"q_proj.weight": None}), "llama state dict lacks q.weight (under '' it has k_proj.bias, "),
+        ("llama", {}, "has nothing): build the layer without them, or give the right prefix."),
+        (
+            "llama",
+            state(**{"q_norm.weight": torch.ones(4)}),
+            "has q_norm, and this layer has no such part: build it with them.",
+        ),
+        ("llama", state(lora=torch.ones(4)), "llama state dict has lora, and this layer has no such part"),
+        (
+            "llama",
+            state(**{"k_proj.weight": torch.ones(12, M)}),
+            "k.weight of the llama state dict has shape (12, 24) and the layer's (24, 24): build the layer with "
+            "that model's sizes.",
+        ),
+        (
+            "torch",
+            {"in_proj_weight": torch.ones(70, M)},
+            "in_proj_weight has 70 rows for q, k and v, but this layer's are (24, 24, 24).",
+        ),
+    ],
+)
+def test_a_state_dict_that_does_not_fit_is_an_error(family, given, message):
+    with pytest.raises(ShapeError, match=re.escape(message)):
+        load_state(MultiHeadAttention(M, H), given, family)
+
+
+def test_a_layer_that_a_family_cannot_hold_is_an_error():
+    with pytest.raises(ShapeError, match=re.escape("as wide as the model, 24, not (24, 12, 12).")):
+        dump_state(MultiHeadAttention(M, H, G), "torch")
+    with pytest.raises(ShapeError, match="a bert state dict has no place for sinks: this layer cannot be one."):
+        dump_state(MultiHeadAttention(M, H, sinks=True), "bert")
+    with pytest.raises(ShapeError, match="'t5' is no config that a layer can be built from: use one of llama, mistral"):
+        layer_from_config(type("C", (), {"model_type": "t5"})())
+    with pytest.raises(
+        ShapeError, match="rope_type='longrope' is not a rotation of ours. Use one of default, linear, llama3, yarn."
+    ):
+        Rope.from_parameters({"rope_type": "longrope"}, max_positions=9, head_dim=4)
