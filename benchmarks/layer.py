@@ -1,9 +1,9 @@
 """The layer against its peers, in one run: interleaved rounds, medians, two threads. `python -m benchmarks.layer`
 
-Peers, each in its documented fastest mode: bare linear maps around `scaled_dot_product_attention` (the least anybody can
-do), `nn.MultiheadAttention` with `need_weights=False`, batch first (its fused C++ path in eval), and for one decoded token
-`scaled_dot_product_attention` with `enable_gqa=True`, with keys and values repeated, and a copy of K (what reading one
-of the two costs). Bars are printed beside the ratios; a machine that is busy shows in `low` and `high`.
+Peers, each in its documented fastest mode: bare linear maps around `scaled_dot_product_attention` (the least anybody
+can do), `nn.MultiheadAttention` with `need_weights=False`, batch first (its fused C++ path in eval), and for one
+decoded token `scaled_dot_product_attention` with `enable_gqa=True`, with keys and values repeated, and a copy of K
+(what reading one of the two costs). Bars are printed beside the ratios; a busy machine shows in `low` and `high`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,13 @@ def report(name: str, ours: str, calls: dict[str, Callable[[], object]], bars: d
     """Times, and the ratio of ours to each peer: of medians, and the median of each round's own ratio is near it."""
     times = interleaved(calls, rounds)
     ratios = {peer: times[ours]["median"] / times[peer]["median"] for peer in calls if peer != ours}
-    return {"what": name, "ms": times, "ratio": ratios, "bar": bars, "met": {k: ratios[k] <= v for k, v in bars.items()}}
+    return {
+        "what": name,
+        "ms": times,
+        "ratio": ratios,
+        "bar": bars,
+        "met": {k: ratios[k] <= v for k, v in bars.items()},
+    }
 
 
 def without_grad(call: Callable[[], object]) -> Callable[[], object]:
@@ -66,7 +72,10 @@ def bare(layer: mh.MultiHeadAttention, x: Tensor) -> Tensor:
 def training_and_inference(rounds: int) -> list[dict]:
     x = torch.randn(SHAPE)
     tracked = x.clone().requires_grad_()
-    layer, torchs = mh.MultiHeadAttention(512, HEADS, batch_first=True), nn.MultiheadAttention(512, HEADS, batch_first=True)
+    layer, torchs = (
+        mh.MultiHeadAttention(512, HEADS, batch_first=True),
+        nn.MultiheadAttention(512, HEADS, batch_first=True),
+    )
     forward: dict[str, Callable[[Tensor], Tensor]] = {
         "ours": lambda x: layer(x, need_weights=False)[0],
         "linear + sdpa": lambda x: bare(layer, x),
@@ -84,7 +93,10 @@ def training_and_inference(rounds: int) -> list[dict]:
     train = {name: (lambda call=call: call(x)) for name, call in forward.items()}
     out.append(report(f"{SHAPE}, {HEADS} heads, train, forward", "ours", train, bars, rounds))
     whole = {name: both(call) for name, call in forward.items()}
-    return [*out, report(f"{SHAPE}, {HEADS} heads, train, forward + backward", "ours", whole, bars, max(5, rounds // 3))]
+    return [
+        *out,
+        report(f"{SHAPE}, {HEADS} heads, train, forward + backward", "ours", whole, bars, max(5, rounds // 3)),
+    ]
 
 
 def weights_of_one_head(rounds: int) -> dict:

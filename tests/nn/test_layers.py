@@ -314,6 +314,41 @@ def test_autocast_is_served(fresh):
     assert out.dtype == torch.bfloat16
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16], ids=str)
+def test_a_float_mask_may_have_another_dtype(fresh, dtype):
+    layer, x = MultiHeadAttention(M, H, batch_first=True), normal(fresh, B, Q, M)
+    mask = normal(fresh, Q, Q).to(dtype)
+    for weights in (True, False):
+        assert_allclose(
+            layer(x, attn_mask=mask, need_weights=weights)[0].detach(),
+            layer(x, attn_mask=mask.float())[0].detach(),
+            atol=1e-5,
+        )
+
+
+@pytest.mark.parametrize("name", ["sinks", "head_scale"])
+def test_a_part_that_alone_is_trained_gets_its_gradient(fresh, name):
+    layer = stirred(MultiHeadAttention(M, H, batch_first=True, **{name: True}), fresh).requires_grad_(False)
+    part = getattr(layer, name).requires_grad_()
+    (gradient,) = torch.autograd.grad(layer(normal(fresh, B, Q, M), need_weights=False)[0].square().sum(), part)
+    assert bool((gradient != 0).all())
+
+
+@pytest.mark.parametrize("options", [{"window": 3}, {"window": 3, "causal": True}, {"causal": True}], ids=str)
+def test_a_mask_too_large_to_form_is_left_to_tiles(fresh, monkeypatch, options):
+    from manyheads.nn import mixing
+
+    layer = stirred(MultiHeadAttention(M, H, G, batch_first=True, **options), fresh)
+    x, key = normal(fresh, B, Q, M), normal(fresh, B, K, M)
+    with torch.no_grad():
+        want, _ = layer(x, key, need_weights=False)
+        monkeypatch.setattr(mixing, "DENSE_CELLS", 10)
+        with hooked(Watcher(layer)) as watcher:
+            got, _ = layer(x, key, need_weights=False)
+    assert_allclose(got, want, atol=1e-5)
+    assert watcher.calls[0][1].because.startswith("attend, since the mask is too large to form: tiles: ")
+
+
 # ----------------------------------------------------------------------------------------------- attend, hooks, compile
 
 

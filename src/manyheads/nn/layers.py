@@ -162,7 +162,8 @@ class MultiHeadAttention(nn.Module):
         out = self.out_proj(rearrange(out, "b h q f -> b q (h f)"))
         if weights is not None:
             weights = weights.to(out.dtype)
-            weights = weights.mean(1) if average_attn_weights else weights
+            if average_attn_weights:
+                weights = weights[:, 0] if weights.shape[1] == 1 else weights.mean(1)
         if not batched:
             return out[0], None if weights is None else weights[0]
         return out if self.batch_first else out.transpose(0, 1), weights

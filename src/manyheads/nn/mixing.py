@@ -50,7 +50,9 @@ def mix(
     """
     if 0 in q.shape or 0 in k.shape or 0 in v.shape:
         return Mixed(q.new_zeros(*q.shape[:3], v.shape[-1]), "nothing to do: an axis is empty")
-    tracked = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
+    tracked = torch.is_grad_enabled() and any(
+        x is not None and x.requires_grad for x in (q, k, v, rule.sinks, rule.bias)
+    )
     special = "softcap" if rule.softcap is not None else "sinks" if rule.sinks is not None else ""
     large = view.by_position and view.num_queries * view.num_keys > DENSE_CELLS
     if (special or large) and not (tracked or dropout or torch.compiler.is_compiling()):
@@ -66,8 +68,7 @@ def mix(
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, view: View, rule: Rule):
     mask = view.mask(len(q), q.device)
-    sinks = None if rule.sinks is None else rule.sinks.detach()
-    return attend(q, k, v, mask=mask, scale=rule.scale, softcap=rule.softcap, sinks=sinks, bias=rule.bias)
+    return attend(q, k, v, mask=mask, scale=rule.scale, softcap=rule.softcap, sinks=rule.sinks, bias=rule.bias)
 
 
 def _fused(q: Tensor, k: Tensor, v: Tensor, view: View, rule: Rule, dropout: float) -> Mixed:
@@ -91,8 +92,8 @@ def _one_mask(view: View, rule: Rule, q: Tensor) -> Tensor | None:
     if rule.bias is None:
         return None if view.triangle else view.dense(q.device)
     seen, bias = view.dense(q.device), rule.bias
-    if q.dtype == torch.float64 or bias.dtype == torch.float64:
-        bias = bias.to(q.dtype)
+    if bias.dtype != q.dtype:  # half-precision scores may have float32 added on the CPU, and only there
+        bias = bias.to(torch.promote_types(q.dtype, torch.float32) if q.device.type == "cpu" else q.dtype)
     return bias if seen is None else torch.where(seen, bias, -torch.inf)
 
 

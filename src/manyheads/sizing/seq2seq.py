@@ -88,12 +88,13 @@ def _bart(fields: Fields, layout: str, headless: bool) -> Architecture:
         feed = blocks.feed_forward(embed_dim, fields.whole(f"{side}_ffn_dim"), gated=False, bias=True)
         made = pair(embed_dim, num_heads, embed_dim // num_heads, (feed, feed), bias=True, norm=2)
         layers += [made[at]] * fields.whole(f"{side}_layers")
-    outside = [blocks.table(vocab, embed_dim)]
+    tied = fields.flag("tie_word_embeddings")
+    outside = [blocks.table(vocab, embed_dim)] * (1 if tied else 3)  # untied, each side has its own besides the shared one
     for rows in (SOURCE, TEXT):
         outside += [blocks.table(positions + 2, embed_dim)]
         outside += [replace(norm, rows=rows)] * (2 if layout == "mbart" else 1)
     if not headless:
-        outside.append(blocks.head(embed_dim, vocab, tied=fields.flag("tie_word_embeddings")))
+        outside.append(blocks.head(embed_dim, vocab, tied=tied))
     return Architecture(
         name=fields.family,
         family=fields.family,
