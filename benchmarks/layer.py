@@ -28,8 +28,8 @@ SHAPE, HEADS = (8, 512, 512), 8
 DECODE = {"heads": 32, "kv_heads": 8, "head_dim": 128, "keys": 32_768}
 
 
-def interleaved(calls: dict[str, Callable[[], object]], rounds: int) -> dict[str, dict[str, float]]:
-    """Milliseconds of each call: median, least and most. One round times each once, so all meet the same machine."""
+def interleaved(calls: dict[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
+    """Milliseconds of each call, round by round. One round times each once, so all meet the same machine."""
     taken: dict[str, list[float]] = {name: [] for name in calls}
     for call in calls.values():
         call()
@@ -38,20 +38,21 @@ def interleaved(calls: dict[str, Callable[[], object]], rounds: int) -> dict[str
             begin = time.perf_counter()
             call()
             taken[name].append(1000 * (time.perf_counter() - begin))
-    return {name: {"median": statistics.median(ms), "low": min(ms), "high": max(ms)} for name, ms in taken.items()}
+    return taken
 
 
 def report(name: str, ours: str, calls: dict[str, Callable[[], object]], bars: dict[str, float], rounds: int) -> dict:
-    """Times, and the ratio of ours to each peer: of medians, and the median of each round's own ratio is near it."""
-    times = interleaved(calls, rounds)
-    ratios = {peer: times[ours]["median"] / times[peer]["median"] for peer in calls if peer != ours}
-    return {
-        "what": name,
-        "ms": times,
-        "ratio": ratios,
-        "bar": bars,
-        "met": {k: ratios[k] <= v for k, v in bars.items()},
-    }
+    """Times, and the ratio of ours to each peer: of their medians, and the median of the ratios of each round.
+
+    The second is what a busy machine disturbs least, since both of a round's calls met the same moment.
+    """
+    taken = interleaved(calls, rounds)
+    times = {name: {"median": statistics.median(ms), "low": min(ms), "high": max(ms)} for name, ms in taken.items()}
+    peers = [peer for peer in calls if peer != ours]
+    ratios = {peer: times[ours]["median"] / times[peer]["median"] for peer in peers}
+    paired = {peer: statistics.median(a / b for a, b in zip(taken[ours], taken[peer], strict=True)) for peer in peers}
+    met = {peer: ratios[peer] <= bar for peer, bar in bars.items()}
+    return {"what": name, "ms": times, "ratio": ratios, "ratio_by_round": paired, "bar": bars, "met": met}
 
 
 def without_grad(call: Callable[[], object]) -> Callable[[], object]:

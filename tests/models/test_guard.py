@@ -219,6 +219,24 @@ def test_the_guard_catches_an_attention_function_that_does_more_than_it_says(att
     assert float(story["distance"]) == pytest.approx(0.01, rel=0.02)
 
 
+@pytest.mark.parametrize("at", range(5))
+@pytest.mark.parametrize("make", [tiny_bert, tiny_llama])
+def test_padding_that_is_misread_in_a_single_text_of_a_batch_is_caught_there(make, at, fresh, monkeypatch):
+    model = make(seed=draw(fresh))
+    inputs = padded(fresh, [7 if text == at else 13 for text in range(5)], VOCAB_SIZE, "left")
+    real = float(recorded(model, inputs).provenance["guard_error"])
+    assert real < RIGHT
+    read = MaskReader.read
+
+    def wrong(self: Any, attention_mask: Any, num_queries: int, num_keys: int, causal: bool) -> Any:
+        mask, bias = read(self, attention_mask, num_queries, num_keys, causal)
+        return replace(mask, start=torch.zeros_like(mask.start)), bias
+
+    monkeypatch.setattr(MaskReader, "read", wrong)
+    refit(monkeypatch)
+    assert int(assert_guard_raises(model, inputs)["text"]) == at
+
+
 @pytest.mark.parametrize("statistics", ["default", "all"])
 def test_measuring_is_guarded_too(statistics, fresh, monkeypatch):
     model = tiny_gemma2(seed=draw(fresh))

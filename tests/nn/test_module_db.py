@@ -18,8 +18,6 @@ from manyheads.nn.layers import MultiHeadAttention
 from manyheads.nn.statedicts import load_state
 from tests.nn.layer_oracle import stirred
 
-pytest.importorskip("expecttest", reason='torch.testing needs it: pip install "manyheads[dev]"')
-
 
 @cache
 def samples():

@@ -28,8 +28,6 @@ from manyheads.recording.records import LayerRecord
 from manyheads.recording.tokens import Tokens
 from manyheads.spec import Site
 
-pytest.importorskip("onnx", reason='no onnx here: pip install "manyheads[dev]"')
-
 NEAR = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 4e-2}
 NUM_ATTENTION, NUM_ROTARY = 93, 8
 

@@ -85,7 +85,10 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt_bigcode, MHA": ("gpt_bigcode", {"multi_query": False}),
     "falcon, new": ("falcon", {"new_decoder_architecture": True}),
     "falcon, new with one norm": ("falcon", {"new_decoder_architecture": True, "num_ln_in_parallel_attn": 1}),
-    "falcon, MHA with biases": ("falcon", {"multi_query": False, "num_kv_heads": 6, "parallel_attn": False, "bias": True}),
+    "falcon, MHA with biases": (
+        "falcon",
+        {"multi_query": False, "num_kv_heads": 6, "parallel_attn": False, "bias": True},
+    ),
     "opt, narrow tables": ("opt", {"word_embed_proj_dim": 20}),
     "opt, norm after": ("opt", {"do_layer_norm_before": False, "enable_bias": False}),
     "glm4_moe, qk norm": ("glm4_moe", {"use_qk_norm": True, "attention_bias": True}),

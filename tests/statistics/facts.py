@@ -24,7 +24,7 @@ def written_text(fresh: torch.Generator, num_words: int) -> str:
     out = []
     for _ in range(num_words):
         word = some[below(len(some))]
-        out.append([word, word, word.capitalize(), word + ",", str(below(10)), word + "."][below(6)])
+        out.append([word, word, word.capitalize(), word + ",", str(below(10)), word + ".", word + " $"][below(7)])
     return " ".join(out)
 
 

@@ -92,7 +92,7 @@ def test_sinks_are_looked_for_on_a_bounded_number_of_texts_and_tokens(fresh, mon
     hook = lm.model.transformer.register_forward_pre_hook(
         lambda _, args, kwargs: shapes.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
     )
-    reading = read_texts(lm, [*words_of(fresh, 60), written_text(fresh, 280)])
+    reading = read_texts(lm, [written_text(fresh, 280), *words_of(fresh, 60)])
     find_sinks(lm, reading)
     hook.remove()
     ((texts, tokens),) = shapes

@@ -10,8 +10,9 @@ import typer
 from manyheads.cli.console import emit
 from manyheads.cli.head import head
 from manyheads.cli.look import look
+from manyheads.cli.size import size
 
-COMMANDS = (look, head)
+COMMANDS = (look, head, size)
 
 UsageError = typer.BadParameter.__mro__[1]
 """What any unreadable command line raises. Typer gives it no public name of its own."""

@@ -17,10 +17,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from manyheads.errors import ManyHeadsError, ModelError
+from manyheads.sizing import counting
 from manyheads.sizing.configs import UnknownFamily, describe_config, load_config, name_of
-from manyheads.sizing.naming import weights_of
+from manyheads.sizing.measured import attention_of, fault_of, state_of, weights_of
 from manyheads.sizing.results import Sizing
-from manyheads.sizing.shapes import LAST, Architecture, Attention, LayerShape, Weights
+from manyheads.sizing.shapes import LAST, Architecture, LayerShape, Weights
 from manyheads.sizing.sizing import architecture_of, sized
 
 if TYPE_CHECKING:
@@ -57,8 +58,8 @@ def size(
     model has fewer positions. `num_kv_heads`: the same with other key/value heads. `source`: tokens of what an encoder
     reads, as many as `context` unless said. `cache_dtype`: as `dtype` unless said.
 
-    Parameters and cache are exact; what is counted of FLOPs is in `manyheads.sizing.counting`. Families that have no row
-    there are built with transformers, without weights. Raises ModelError, ShapeError or FileAccessError.
+    Parameters and cache are exact; what is counted of FLOPs is in `manyheads.sizing.counting`. Families that have no
+    row there are built with transformers, without weights. Raises ModelError, ShapeError or FileAccessError.
     """
     return sized(_architecture(what), context, batch, dtype, num_kv_heads, source, cache_dtype)
 
@@ -91,20 +92,17 @@ def describe_model(model: nn.Module) -> Architecture:
     text = config.get_text_config(decoder=True)
     inside, outside, faults = _placed(model, text)
     kept, why = _cache(model, len(inside))
-    layers = []
+    layers, embed_dim = [], int(getattr(text, "hidden_size", 0) or 0)
     for at, weights in enumerate(inside):
-        attention = _attention(kept[at], text) if kept else None
-        if fault := _fault(attention, weights, text):
+        attention = attention_of(kept[at], text) if kept else None
+        if fault := fault_of(attention, weights, embed_dim):
             faults.append(f"layer {at}: {fault}")
-        state, state32 = _state(kept[at]) if kept else (0, 0)
+        state, state32 = state_of(kept[at]) if kept else (0, 0)
         layers.append(LayerShape(tuple(weights), (attention,) if attention else (), state, state32))
-    if {"vision_config", "audio_config"} & set(config.to_dict()):
-        faults.append("it reads more than text")
-    untold = [("cache", why)] * bool(why) + [("flops", fault) for fault in faults[:1]]
-    return Architecture(
+    found = Architecture(
         name=config.model_type,
         family=config.model_type,
-        embed_dim=int(getattr(text, "hidden_size", 0) or 0),
+        embed_dim=embed_dim,
         layers=tuple(layers),
         outside=tuple(outside),
         vocab_size=getattr(text, "vocab_size", None),
@@ -112,10 +110,13 @@ def describe_model(model: nn.Module) -> Architecture:
         generates=bool(kept) or bool(why),
         because=(
             f"{config.model_type}, as {type(model).__name__}, built with transformers without its weights",
-            "attention counted as full where its cache keeps every token",
+            "attention is counted as full where its cache keeps every token",
+            *(("the update of its recurrent state is not counted",) if any(map(state_of, kept)) else ()),
         ),
-        untold=tuple(untold),
     )
+    if not faults and (fault := _miscounted(model, found)):
+        faults.append(fault)
+    return replace(found, untold=tuple([("cache", why)] * bool(why) + [("flops", fault) for fault in faults[:1]]))
 
 
 # ----------------------------------------------------------------------------------------------------- what is meant
@@ -186,8 +187,9 @@ def _config(data: Mapping[str, Any]) -> Any:
         made: Any = AutoConfig.for_model(**{key: value for key, value in data.items() if key != "auto_map"})
     except Exception as error:  # its validators raise kinds of their own
         raise ModelError(f"transformers cannot read this config of {family!r}: {_brief(error)}") from error
-    names = {key: made.attribute_map.get(key, key) for key in SIZES if hasattr(made, key)}
-    if missing := [own for key, own in names.items() if key not in data and own not in data]:
+    names = [(key, made.attribute_map.get(key, key)) for key in SIZES]
+    known = type(made).__dataclass_fields__  # what is computed from other fields need not be said
+    if missing := [own for key, own in names if own in known and key not in data and own not in data]:
         raise ModelError(
             f"the config of {family!r} lacks {', '.join(missing)}, which its parameters depend on: the file is damaged "
             f"or not whole."
@@ -265,10 +267,10 @@ def _cache(model: Any, count: int) -> tuple[list[Any], str]:
     ids = torch.zeros(1, PROBE_TOKENS, dtype=torch.long, device=model.device)
     try:
         with torch.no_grad():
-            found = model(input_ids=ids, use_cache=True).get("past_key_values")
+            out = model(input_ids=ids, use_cache=True)
     except Exception as error:  # whatever a foreign model stumbles over without real numbers
         return [], f"a pass over {PROBE_TOKENS} tokens without weights fails ({_brief(error)})"
-    kept = list(getattr(found, "layers", []))
+    kept = list(getattr(out.get("past_key_values", out.get("cache_params")), "layers", []))
     if len(kept) != count:
         return [], f"its cache has {len(kept)} entries for {count} layers"
     if strange := {type(each).__name__ for each in kept} - KEPT:
@@ -276,36 +278,23 @@ def _cache(model: Any, count: int) -> tuple[list[Any], str]:
     return kept, ""
 
 
-def _attention(kept: Any, text: Any) -> Attention | None:
-    """The attention whose keys and values were kept; None if none were."""
-    keys, values = getattr(kept, "keys", None), getattr(kept, "values", None)
-    if keys is None or values is None or not keys.numel():
-        return None
-    window, num_heads = getattr(kept, "sliding_window", None), text.num_attention_heads
-    if keys.shape[1] == 1 and keys.shape[-1] == getattr(text, "kv_lora_rank", None):
-        qk_dim = text.qk_nope_head_dim + text.qk_rope_head_dim
-        latent = (keys.shape[-1], values.shape[-1])
-        return Attention(num_heads, num_heads, qk_dim, text.v_head_dim, window=window, latent=latent)
-    chunked = bool(window) and getattr(text, "attention_chunk_size", None) == window
-    return Attention(num_heads, keys.shape[1], keys.shape[-1], values.shape[-1], window=window, chunked=chunked)
+def _miscounted(model: Any, found: Architecture) -> str:
+    """Why our count of FLOPs is not to be trusted: torch, counting the products of one pass, finds others. "" if it
+    finds the same; more where a recurrence works, too."""
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
 
-
-def _state(kept: Any) -> tuple[int, int]:
-    """Numbers of a recurrence or convolution: in the cache's dtype, and in 32 bits whatever that is."""
-    sizes = [0, 0]
-    for name in ("conv_states", "recurrent_states"):
-        for each in (getattr(kept, name, None) or {}).values():
-            if each is not None:
-                sizes[each.element_size() == 4] += each.numel()
-    return sizes[0], sizes[1]
-
-
-def _fault(attention: Attention | None, weights: list[Weights], text: Any) -> str:
-    """Why the FLOPs of a layer's attention cannot be told; "" if they can, or there is none."""
-    if attention is None:
-        has_one = any(each.part in ("q", "qkv") for each in weights)
-        return "its attention leaves nothing in a cache to tell its shape by" if has_one else ""
-    out = sum(each.matmul for each in weights if each.part == "o")
-    if out != attention.num_heads * attention.v_dim * text.hidden_size:
-        return f"its output projection is not one of {attention.num_heads} heads of {attention.v_dim}"
-    return ""
+    ids = torch.zeros(1, PROBE_TOKENS, dtype=torch.long, device=model.device)
+    mask = torch.ones(1, 1, PROBE_TOKENS, PROBE_TOKENS, dtype=torch.bool, device=model.device)
+    recurrent = any(each.part == "mixer" for each in found.weights)
+    try:
+        with torch.no_grad(), FlopCounterMode(display=False) as counter:
+            model(input_ids=ids, use_cache=False, **({} if recurrent else {"attention_mask": mask}))
+    except Exception as error:
+        return "" if recurrent else f"a pass to count them fails ({_brief(error)})"
+    spent = counting.prefill(found, PROBE_TOKENS, PROBE_TOKENS, dense=True)
+    ours = sum(spent.values()) + (PROBE_TOKENS - 1) * spent.get("head", 0)
+    theirs = counter.get_total_flops()
+    if ours == theirs or (recurrent and ours < theirs):
+        return ""
+    return f"by its matrices and heads {PROBE_TOKENS} tokens cost {ours:,} FLOPs, but torch counts {theirs:,}"

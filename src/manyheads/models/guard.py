@@ -15,7 +15,7 @@ from manyheads.errors import GuardError, ModelError
 from manyheads.models.calls import AttentionCall
 
 GUARD_ROWS = 4  # rows a text; every head is checked on each
-GUARD_TEXTS = 2
+GUARD_TEXTS = 2  # of a batch; of all others the last row
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 4e-2}
 """Largest allowed distance, in norms of the row. float32: sums of thousands of terms; half types: their rounding."""
 
@@ -26,8 +26,13 @@ def check(call: AttentionCall, model: torch.nn.Module) -> float:
     num_texts, _, num_rows, _ = call.q.shape
     if not call.q.numel() or not call.k.numel():
         return 0.0
-    texts = _sample(num_texts, GUARD_TEXTS)
-    rows = _sample(num_rows, GUARD_ROWS)
+    samples = [(_sample(num_texts, GUARD_TEXTS), _sample(num_rows, GUARD_ROWS))]
+    if num_texts > GUARD_TEXTS:  # one row of every text: padding may be misread in a single one
+        samples.append((torch.arange(num_texts), _sample(num_rows, 1)))
+    return max(_check_rows(call, model, texts, rows) for texts, rows in samples)
+
+
+def _check_rows(call: AttentionCall, model: torch.nn.Module, texts: Int[Tensor, "t"], rows: Int[Tensor, "r"]) -> float:
     seen, norm, rebuilt = rebuild(call, texts, rows)
     returned = call.out[texts][:, :, rows].to(rebuilt.dtype)
     if not bool(torch.isfinite(returned[seen]).all()):

@@ -9,7 +9,17 @@ from __future__ import annotations
 from manyheads.errors import ShapeError
 from manyheads.sizing.shapes import LAST, SOURCE, TEXT, Architecture, Attention, LayerShape, Weights
 
-__all__ = ["experts", "feed_forward", "head", "latent_attention", "matrix", "projections", "table", "transformer", "vector"]
+__all__ = [
+    "experts",
+    "feed_forward",
+    "head",
+    "latent_attention",
+    "matrix",
+    "projections",
+    "table",
+    "transformer",
+    "vector",
+]
 
 NORMS = {"rms": 1, "layer": 2, "none": 0}
 """Vectors of the residual stream's width that a norm has: a scale; a scale and a shift; nothing."""
@@ -142,9 +152,51 @@ def transformer(
     norms a layer and one at the end, `norm` "rms", "layer" or "none". `learned_positions`: rows of a position table.
     Raises ShapeError for sizes that do not fit.
     """
-    given = {"num_layers": num_layers, "embed_dim": embed_dim, "num_heads": num_heads, "vocab_size": vocab_size}
-    for what, count in (given | {"num_kv_heads": num_kv_heads, "head_dim": head_dim}).items():
-        if count is not None and count < 1:
+    _check_words(num_layers, embed_dim, num_heads, num_kv_heads, head_dim, vocab_size, norm)
+    if gated and ffn_dim is None:
+        usual = 8 * embed_dim // 3
+        raise ShapeError(f"gated=True needs ffn_dim: with three matrices, 8/3 of embed_dim is usual, {usual}.")
+    width, inner = head_dim or embed_dim // num_heads, 4 * embed_dim if ffn_dim is None else ffn_dim
+    attention = Attention(num_heads, num_kv_heads or num_heads, width, width, causal=causal, window=window)
+    weights = projections(embed_dim, attention, qkv_bias=qkv_bias, o_bias=o_bias)
+    if num_experts is not None and experts_per_token is not None and inner:
+        choice = {"num_experts": num_experts, "chosen": experts_per_token}
+        weights += experts(embed_dim, inner, **choice, gated=gated, bias=ffn_bias)
+    elif num_experts is not None or experts_per_token is not None:
+        raise ShapeError(f"{num_experts=} and {experts_per_token=} need each other, and ffn_dim above 0.")
+    elif inner:
+        weights += (feed_forward(embed_dim, inner, gated=gated, bias=ffn_bias),)
+    norms = (vector("norm", NORMS[norm] * embed_dim),) if NORMS[norm] else ()
+    tables = tuple(table(rows, embed_dim) for rows in (vocab_size, learned_positions) if rows)
+    heads = (head(embed_dim, vocab_size, tied=tied),) if vocab_size and causal else ()
+    return Architecture(
+        name=name,
+        family="described",
+        embed_dim=embed_dim,
+        layers=(LayerShape(weights + norms * (2 if inner else 1), (attention,)),) * num_layers,
+        outside=tables + (norms if inner else ()) + heads,
+        vocab_size=vocab_size,
+        max_positions=learned_positions,
+        learned_positions=learned_positions is not None,
+        generates=causal,
+        because=("as described",),
+    )
+
+
+def _check_words(
+    num_layers: int,
+    embed_dim: int,
+    num_heads: int,
+    num_kv_heads: int | None,
+    head_dim: int | None,
+    vocab_size: int | None,
+    norm: str,
+) -> None:
+    """Raises ShapeError for what no transformer can have."""
+    sizes = {"num_layers": num_layers, "embed_dim": embed_dim, "num_heads": num_heads}
+    rest = {"num_kv_heads": num_kv_heads, "head_dim": head_dim, "vocab_size": vocab_size}
+    for what, count in (sizes | {name: count for name, count in rest.items() if count is not None}).items():
+        if count < 1:
             raise ShapeError(f"{what}={count}: at least 1 is needed.")
     if norm not in NORMS:
         raise ShapeError(f"{norm=} is no norm known here. Use one of {', '.join(NORMS)}.")
@@ -153,33 +205,3 @@ def transformer(
             f"{embed_dim=} is not a multiple of {num_heads=}, so there is no telling a head's width: give head_dim, or "
             f"another number of heads."
         )
-    if gated and ffn_dim is None:
-        raise ShapeError(f"gated=True needs ffn_dim: with three matrices, 8/3 of embed_dim is usual, {8 * embed_dim // 3}.")
-    width = embed_dim // num_heads if head_dim is None else head_dim
-    attention = Attention(num_heads, num_kv_heads or num_heads, width, width, causal=causal, window=window)
-    weights = projections(embed_dim, attention, qkv_bias=qkv_bias, o_bias=o_bias)
-    inner = 4 * embed_dim if ffn_dim is None else ffn_dim
-    if num_experts is not None or experts_per_token is not None:
-        if num_experts is None or experts_per_token is None or not inner:
-            raise ShapeError(f"{num_experts=} and {experts_per_token=} need each other, and ffn_dim above 0.")
-        weights += experts(embed_dim, inner, num_experts=num_experts, chosen=experts_per_token, gated=gated, bias=ffn_bias)
-    elif inner:
-        weights += (feed_forward(embed_dim, inner, gated=gated, bias=ffn_bias),)
-    one = vector("norm", NORMS[norm] * embed_dim)
-    weights += (one,) * (2 if inner else 1) if one.size else ()
-    outside = [table(vocab_size, embed_dim)] if vocab_size else []
-    outside += [table(learned_positions, embed_dim)] if learned_positions else []
-    outside += [one] if one.size and inner else []
-    outside += [head(embed_dim, vocab_size, tied=tied)] if vocab_size and causal else []
-    return Architecture(
-        name=name,
-        family="described",
-        embed_dim=embed_dim,
-        layers=(LayerShape(weights, (attention,)),) * num_layers,
-        outside=tuple(outside),
-        vocab_size=vocab_size,
-        max_positions=learned_positions,
-        learned_positions=learned_positions is not None,
-        generates=causal,
-        because=("as described",),
-    )

@@ -1,7 +1,7 @@
 """From a config.json to a description, without torch: for the families in the tables here, else a refusal by name.
 
-What: `read_config` takes a file, a folder or a mapping, as transformers writes it. The family is its `model_type`; which
-class of the family is meant, bare or with its usual head, is what `architectures` says.
+What: `read_config` takes a file, a folder or a mapping, as transformers writes it. The family is its `model_type`;
+which class of the family is meant, bare or with its usual head, is what `architectures` says.
 Why: whoever plans a model has its config.json and perhaps nothing else installed. A family that is not in the tables is
 never sized by its likeness to another: `manyheads.models.dimensions` builds it with transformers, where that is there.
 """
@@ -83,8 +83,8 @@ def describe_config(data: Mapping[str, Any]) -> Architecture:
         )
     if family not in FAMILIES:
         raise UnknownFamily(
-            f"{family!r} is not among the {len(FAMILIES)} architectures that are sized from a config alone, and none is "
-            f"guessed from its likeness to another."
+            f"{family!r} is not among the {len(FAMILIES)} architectures that are sized from a config alone, and none "
+            f"is guessed from its likeness to another."
         )
     headless, said = _class_of(data, family)
     try:
@@ -105,7 +105,8 @@ def _described(data: Mapping[str, Any], family: str, headless: bool) -> Architec
         names = ENCODERS[family].names
         return encoder(Fields(plain, family, names, defaults), ENCODERS[family], headless=headless)
     if family in IMAGES:
-        return images(Fields(plain, family, defaults={"qkv_bias": True, "mlp_ratio": 4}), IMAGES[family], headless=headless)
+        fields = Fields(plain, family, defaults={"qkv_bias": True, "mlp_ratio": 4})
+        return images(fields, IMAGES[family], headless=headless)
     return seq2seq(Fields(plain, family, defaults=defaults), SEQ2SEQ[family], headless=headless)
 
 

@@ -18,7 +18,7 @@ from manyheads.sizing.shapes import LAST, ONCE, PARTS, SOURCE, TEXT, Architectur
 
 __all__ = ["allocated_numbers", "cached_numbers", "decoding", "dense_pairs", "prefill", "read_numbers", "visible_pairs"]
 
-OPERATIONS = (*PARTS[:6], "scores", "values", *PARTS[6:])
+OPERATIONS: tuple[str, ...] = (*PARTS[:6], "scores", "values", *PARTS[6:])
 """Where FLOPs can be spent: the parts, and attention's two products."""
 
 
@@ -96,14 +96,15 @@ def allocated_numbers(architecture: Architecture, length: int, source: int) -> i
 
 
 def read_numbers(architecture: Architecture, length: int, source: int, batch: int) -> tuple[float, int]:
-    """Numbers read to decode one more token of each of `batch` texts: of the weights, once; of the cache, for each text.
+    """Numbers read to decode one more token of each of `batch` texts: of the weights, once; of the cache, for each
+    text.
 
     Of experts, as many as that many tokens choose on average if every choice is as likely as any other. Tables count as
     nothing (a row a token), an encoder's weights neither.
     """
     weights = 0.0
     for each in architecture.weights:
-        if each.part == "embedding" and not each.matmul or each.rows in (SOURCE, ONCE):
+        if each.rows in (SOURCE, ONCE) or (each.part == "embedding" and not each.matmul):
             continue
         touched = each.experts * (1 - (1 - each.chosen / each.experts) ** batch) if each.experts > 1 else 1
         weights += touched * max(each.size, each.matmul)  # a tied head has no numbers of its own, and is read

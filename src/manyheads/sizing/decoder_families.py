@@ -7,133 +7,40 @@ A row says what differs from Llama, and what a field means that a config leaves 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
-from manyheads.sizing import blocks
-from manyheads.sizing.decoders import Decoder, Experts, every, everywhere, nowhere
-from manyheads.sizing.fields import Fields
-from manyheads.sizing.shapes import Attention, Weights
+from manyheads.sizing import decoder_rules as rules
+from manyheads.sizing.decoders import Decoder, Experts, every, everywhere
 
 __all__ = ["DECODERS"]
 
 TIED = {"tie_word_embeddings": True}
+GEMMA = {**TIED, "head_dim": 256, "sliding_window": 4096}
 GPT2_NAMES = {
     "hidden_size": "n_embd", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head",
     "max_position_embeddings": "n_positions", "intermediate_size": "n_inner",
 }  # fmt: skip
 
-
-# ------------------------------------------------------------------------------------------------- which layers slide
-
-
-def qwen(fields: Fields, count: int) -> list[bool]:
-    """The layers after max_window_layers, if windows are on at all."""
-    on = fields.flag("use_sliding_window") and fields.maybe("sliding_window") is not None
-    return [on and at >= fields.get("max_window_layers", count) for at in range(count)]
-
-
-def qwen_moe(fields: Fields, count: int) -> list[bool]:
-    on = fields.flag("use_sliding_window")
-    return [on and (at + 1) % 2 == 1 and at < fields.get("max_window_layers", count) for at in range(count)]
-
-
-def switched(fields: Fields, count: int) -> list[bool]:
-    return everywhere(fields, count) if fields.flag("use_sliding_window") else nowhere(fields, count)
-
-
-def smollm(fields: Fields, count: int) -> list[bool]:
-    """Those without rotary positions, if windows are on at all."""
-    step = fields.whole("no_rope_layer_interval", 4)
-    rotary = fields.listed("no_rope_layers") or [int((at + 1) % step != 0) for at in range(count)]
-    on = fields.flag("use_sliding_window") and fields.maybe("sliding_window") is not None
-    return [on and not has_rotary for has_rotary in rotary]
-
-
-def beyond(fields: Fields, count: int) -> list[bool]:
-    window = fields.maybe("sliding_window")
-    return [window is not None and at >= fields.get("max_window_layers", count) for at in range(count)]
-
-
-def gpt_neo(fields: Fields, count: int) -> list[bool]:
-    kinds = [kind for group, times in fields.listed("attention_types") for _ in range(times) for kind in group]
-    return [kind == "local" for kind in kinds] if kinds else [at % 2 == 1 for at in range(count)]
-
-
-# ----------------------------------------------------------------------------------------------- which layers are sparse
-
-
-def stepped(fields: Fields, layer: int) -> bool:
-    return layer not in fields.listed("mlp_only_layers") and (layer + 1) % fields.whole("decoder_sparse_step", 1) == 0
-
-
-def after_dense(fields: Fields, layer: int) -> bool:
-    return layer >= (fields.get("first_k_dense_replace") or 0)
-
-
-def ernie(fields: Fields, layer: int) -> bool:
-    last = fields.get("moe_layer_end_index", -1)
-    last = fields.whole("num_hidden_layers") - 1 if last == -1 else last
-    step, first = fields.whole("moe_layer_interval", 1), fields.get("moe_layer_start_index", 1)
-    return (layer + 1) % step == 0 and first <= layer <= last
-
-
-def shared_experts(fields: Fields) -> int:
-    return (fields.get("n_shared_experts") or 0) * fields.whole("moe_intermediate_size")
-
-
-# ------------------------------------------------------------------------------------------------------- other choices
-
-
-def sinks(fields: Fields, attention: Attention, embed_dim: int) -> tuple[Weights, ...]:
-    return (blocks.vector("other", attention.num_heads),)
-
-
-def sub_norms(fields: Fields, attention: Attention, embed_dim: int) -> tuple[Weights, ...]:
-    return blocks.vector("norm", embed_dim), blocks.vector("norm", fields.whole("intermediate_size"))
-
-
-def two_numbers(fields: Fields, attention: Attention, embed_dim: int) -> tuple[Weights, ...]:
-    return (blocks.vector("feed-forward", 2),)  # the activation's own
-
-
-def falcon_heads(fields: Fields, num_heads: int) -> int:
-    if fields.flag("new_decoder_architecture") or not fields.flag("multi_query"):
-        return fields.whole("num_kv_heads", num_heads) if fields.flag("new_decoder_architecture") else num_heads
-    return 1
-
-
-def falcon_norms(fields: Fields) -> int:
-    if fields.flag("new_decoder_architecture"):
-        return fields.whole("num_ln_in_parallel_attn", 2)
-    return 1 if fields.flag("parallel_attn") else 2
-
-
-def opt_final_norm(fields: Fields) -> bool:
-    return fields.flag("do_layer_norm_before") and not fields.flag("_remove_final_layer_norm")
-
-
+LLAMA = Decoder(qkv_bias="attention_bias", o_bias="attention_bias", mlp_bias="mlp_bias")
 BIASED = Decoder(qkv_bias="attention_bias", o_bias="attention_bias")
-GPT2 = Decoder(
-    qkv_bias=True, o_bias=True, mlp_bias=True, gated=False, norm=2, positions=0, times=4,
-    heads_of=lambda fields, num_heads: num_heads, names=GPT2_NAMES, defaults=TIED,
-)  # fmt: skip
+CLASSIC = Decoder(qkv_bias=True, o_bias=True, mlp_bias=True, gated=False, norm=2)
+"""GPT-2's way: a bias wherever there can be one, two matrices, layer norms."""
+GPT2 = replace(CLASSIC, positions=0, times=4, heads_of=rules.all_heads, names=GPT2_NAMES, defaults=TIED)
 GPTJ = Decoder(
-    mlp_bias=True, gated=False, norm=2, norms=1, times=4, head_bias=True,
-    heads_of=lambda fields, num_heads: num_heads, names=GPT2_NAMES,
+    mlp_bias=True, gated=False, norm=2, norms=1, times=4, head_bias=True, heads_of=rules.all_heads, names=GPT2_NAMES,
 )  # fmt: skip
-DEEPSEEK = Experts(count="n_routed_experts", shared=shared_experts, sparse=after_dense)
+DEEPSEEK = Experts(count="n_routed_experts", shared=rules.shared_experts, sparse=rules.after_dense)
 MIXTRAL = Experts(count="num_local_experts", width="intermediate_size")
 
 DECODERS: Mapping[str, Decoder] = MappingProxyType(
     {
         # ---------------------------------------------------------------------------------------------- Llama and kin
-        "llama": Decoder(qkv_bias="attention_bias", o_bias="attention_bias", mlp_bias="mlp_bias"),
-        "arcee": Decoder(qkv_bias="attention_bias", o_bias="attention_bias", mlp_bias="mlp_bias", gated=False),
-        "granite": Decoder(qkv_bias="attention_bias", o_bias="attention_bias", mlp_bias="mlp_bias"),
+        "llama": LLAMA,
+        "arcee": replace(LLAMA, gated=False),
+        "granite": LLAMA,
         "helium": Decoder(qkv_bias="attention_bias", mlp_bias="mlp_bias", defaults={"head_dim": 128}),
-        "hunyuan_v1_dense": Decoder(
-            qkv_bias="attention_bias", o_bias="attention_bias", qk_norm="head", defaults={"tie_word_embeddings": False}
-        ),
+        "hunyuan_v1_dense": replace(BIASED, qk_norm="head", defaults={"tie_word_embeddings": False}),
         "ernie4_5": Decoder(
             qkv_bias="use_bias", o_bias="use_bias", mlp_bias="use_bias", defaults={**TIED, "head_dim": 128}
         ),
@@ -141,146 +48,104 @@ DECODERS: Mapping[str, Decoder] = MappingProxyType(
             qkv_bias="attention_bias", o_bias="attention_out_bias", mlp_bias="mlp_bias",
             defaults={"attention_bias": True, "head_dim": 128, "num_key_value_heads": 8},
         ),
-        "smollm3": Decoder(
-            qkv_bias="attention_bias", o_bias="attention_bias", mlp_bias="mlp_bias", windows=smollm,
-            defaults={**TIED, "num_key_value_heads": 4},
-        ),
+        "smollm3": replace(LLAMA, windows=rules.smollm, defaults={**TIED, "num_key_value_heads": 4}),
         "mistral": Decoder(windows=everywhere, defaults={"sliding_window": 4096, "num_key_value_heads": 8}),
         "ministral": Decoder(windows=everywhere, defaults={"sliding_window": 4096, "num_key_value_heads": 8}),
         "ministral3": Decoder(windows=everywhere, defaults={"head_dim": 128, "num_key_value_heads": 8}),
         "mixtral": Decoder(windows=everywhere, experts=MIXTRAL, defaults={"num_key_value_heads": 8}),
-        "nanochat": Decoder(qkv_bias="attention_bias", o_bias="attention_bias", gated=False, norm=0),
-        "apertus": Decoder(
-            qkv_bias="attention_bias", o_bias="attention_bias", gated=False, qk_norm="head", extras=two_numbers
-        ),
-        "bitnet": Decoder(
-            qkv_bias="attention_bias", o_bias="attention_bias", extras=sub_norms, defaults={"num_key_value_heads": 5}
-        ),
+        "nanochat": replace(BIASED, gated=False, norm=0),
+        "apertus": replace(BIASED, gated=False, qk_norm="head", extras=rules.two_numbers),
+        "bitnet": replace(BIASED, extras=rules.sub_norms, defaults={"num_key_value_heads": 5}),
         "exaone4": Decoder(
             qk_norm="head", windows=every(4), defaults={"sliding_window": 4096, "num_key_value_heads": 32}
         ),
-        "jais2": Decoder(
-            qkv_bias="attention_bias", o_bias="attention_bias", mlp_bias="mlp_bias", gated=False, norm=2,
-            defaults={"attention_bias": True, "mlp_bias": True},
-        ),
-        "nemotron": Decoder(
-            qkv_bias="attention_bias", o_bias="attention_bias", mlp_bias="mlp_bias", gated=False, norm=2
-        ),
-        "gpt_oss": Decoder(
-            qkv_bias="attention_bias", o_bias="attention_bias", windows=every(2), extras=sinks,
+        "jais2": replace(LLAMA, gated=False, norm=2, defaults={"attention_bias": True, "mlp_bias": True}),
+        "nemotron": replace(LLAMA, gated=False, norm=2),
+        "gpt_oss": replace(
+            BIASED, windows=every(2), extras=rules.sinks,
             experts=Experts(count="num_local_experts", width="intermediate_size", bias=True),
             defaults={"attention_bias": True, "head_dim": 64, "num_key_value_heads": 8, "sliding_window": 128},
         ),
         # -------------------------------------------------------------------------------------------------------- Qwen
-        "qwen2": Decoder(qkv_bias=True, windows=qwen, defaults={"sliding_window": 4096, "max_window_layers": 28}),
+        "qwen2": Decoder(qkv_bias=True, windows=rules.qwen, defaults={"sliding_window": 4096, "max_window_layers": 28}),
         "qwen2_moe": Decoder(
-            qkv_bias="qkv_bias", windows=qwen_moe,
-            experts=Experts(
-                shared=lambda fields: fields.whole("shared_expert_intermediate_size"), sparse=stepped, shared_gate=True
-            ),
+            qkv_bias="qkv_bias", windows=rules.qwen_moe,
+            experts=Experts(shared=rules.shared_width, sparse=rules.stepped, shared_gate=True),
             defaults={"qkv_bias": True, "sliding_window": 4096, "max_window_layers": 28, "num_key_value_heads": 16},
         ),
-        "qwen3": Decoder(
-            qkv_bias="attention_bias", o_bias="attention_bias", qk_norm="head", windows=qwen,
+        "qwen3": replace(
+            BIASED, qk_norm="head", windows=rules.qwen,
             defaults={"head_dim": 128, "sliding_window": 4096, "max_window_layers": 28},
         ),
-        "qwen3_moe": Decoder(
-            qkv_bias="attention_bias", o_bias="attention_bias", qk_norm="head", windows=switched,
-            experts=Experts(sparse=stepped), defaults={"sliding_window": 4096, "num_key_value_heads": 4},
+        "qwen3_moe": replace(
+            BIASED, qk_norm="head", windows=rules.switched, experts=Experts(sparse=rules.stepped),
+            defaults={"sliding_window": 4096, "num_key_value_heads": 4},
         ),
-        # ---------------------------------------------------------------------------------- Gemma, Cohere, Phi, GLM, OLMo
-        "gemma": Decoder(qkv_bias="attention_bias", o_bias="attention_bias", defaults={**TIED, "head_dim": 256}),
-        "gemma2": Decoder(
-            qkv_bias="attention_bias", o_bias="attention_bias", norms=4, windows=every(2),
-            defaults={**TIED, "head_dim": 256, "sliding_window": 4096},
-        ),
-        "vaultgemma": Decoder(
-            qkv_bias="attention_bias", o_bias="attention_bias", windows=every(2),
-            defaults={**TIED, "head_dim": 256, "sliding_window": 4096},
-        ),
-        "gemma3_text": Decoder(
-            qkv_bias="attention_bias", o_bias="attention_bias", norms=4, qk_norm="head", windows=every(6),
-            defaults={**TIED, "head_dim": 256, "sliding_window": 4096},
-        ),
-        "cohere": Decoder(
-            qkv_bias="attention_bias", o_bias="attention_bias", norms=1, qk_norm="heads", qk_norm_if="use_qk_norm",
-            defaults=TIED,
-        ),
-        "cohere2": Decoder(
-            qkv_bias="attention_bias", o_bias="attention_bias", norms=1, windows=every(4),
-            defaults={**TIED, "sliding_window": 4096},
-        ),
-        "phi": Decoder(
-            qkv_bias=True, o_bias=True, mlp_bias=True, gated=False, norm=2, norms=1, head_bias=True, qk_norm="head",
-            qk_norm_if="qk_layernorm", qk_vectors=2,
+        # -------------------------------------------------------------------------------- Gemma, Cohere, Phi, GLM, OLMo
+        "gemma": replace(BIASED, defaults={**TIED, "head_dim": 256}),
+        "gemma2": replace(BIASED, norms=4, windows=every(2), defaults=GEMMA),
+        "vaultgemma": replace(BIASED, windows=every(2), defaults=GEMMA),
+        "gemma3_text": replace(BIASED, norms=4, qk_norm="head", windows=every(6), defaults=GEMMA),
+        "cohere": replace(BIASED, norms=1, qk_norm="heads", qk_norm_if="use_qk_norm", defaults=TIED),
+        "cohere2": replace(BIASED, norms=1, windows=every(4), defaults={**TIED, "sliding_window": 4096}),
+        "phi": replace(
+            CLASSIC, norms=1, head_bias=True, qk_norm="head", qk_norm_if="qk_layernorm",
+            qk_vectors=2,
         ),
         "phi3": Decoder(windows=everywhere),
-        "phimoe": Decoder(
-            qkv_bias="attention_bias", o_bias="attention_bias", norm=2, head_bias="lm_head_bias", windows=everywhere,
-            experts=MIXTRAL, defaults={"num_key_value_heads": 8},
+        "phimoe": replace(
+            BIASED, norm=2, head_bias="lm_head_bias", windows=everywhere, experts=MIXTRAL,
+            defaults={"num_key_value_heads": 8},
         ),
         "glm": Decoder(qkv_bias="attention_bias", defaults={"head_dim": 128, "attention_bias": True}),
         "glm4": Decoder(qkv_bias="attention_bias", norms=4, defaults={"head_dim": 128, "attention_bias": True}),
         "glm4_moe": Decoder(qkv_bias="attention_bias", qk_norm="head", qk_norm_if="use_qk_norm", experts=DEEPSEEK),
-        "olmo": Decoder(qkv_bias="attention_bias", o_bias="attention_bias", norm=0),
-        "olmo2": Decoder(qkv_bias="attention_bias", o_bias="attention_bias", qk_norm="whole"),
-        "olmo3": Decoder(
-            qkv_bias="attention_bias", o_bias="attention_bias", qk_norm="whole", windows=every(4),
-            defaults={"sliding_window": 4096},
-        ),
-        "olmoe": Decoder(
-            qkv_bias="attention_bias", o_bias="attention_bias", qk_norm="whole",
-            experts=Experts(width="intermediate_size"),
-        ),
-        # ---------------------------------------------------------------------------------------------- more experts; MLA
-        "granitemoe": Decoder(qkv_bias="attention_bias", o_bias="attention_bias", experts=MIXTRAL),
+        "olmo": replace(BIASED, norm=0),
+        "olmo2": replace(BIASED, qk_norm="whole"),
+        "olmo3": replace(BIASED, qk_norm="whole", windows=every(4), defaults={"sliding_window": 4096}),
+        "olmoe": replace(BIASED, qk_norm="whole", experts=Experts(width="intermediate_size")),
+        # -------------------------------------------------------------------------------------------- more experts; MLA
+        "granitemoe": replace(BIASED, experts=MIXTRAL),
         "ernie4_5_moe": Decoder(
             qkv_bias="use_bias", o_bias="use_bias", mlp_bias="use_bias", head_bias="use_bias",
-            experts=Experts(
-                count="moe_num_experts", chosen="moe_k", sparse=ernie, extra=1,
-                shared=lambda fields: (fields.get("moe_num_shared_experts") or 0) * fields.whole("moe_intermediate_size"),
-            ),
+            experts=Experts("moe_num_experts", "moe_k", shared=rules.ernie_shared, sparse=rules.ernie, extra=1),
             defaults={**TIED, "num_key_value_heads": 4},
         ),
-        "dots1": Decoder(
-            qkv_bias="attention_bias", o_bias="attention_bias", qk_norm="head", windows=beyond, experts=DEEPSEEK,
+        "dots1": replace(
+            BIASED, qk_norm="head", windows=rules.beyond, experts=DEEPSEEK,
             defaults={"sliding_window": 4096, "max_window_layers": 62},
         ),
         "deepseek_v2": Decoder(qkv_bias="attention_bias", mlp_bias="mlp_bias", latent=True, experts=DEEPSEEK),
         "deepseek_v3": Decoder(qkv_bias="attention_bias", latent=True, experts=DEEPSEEK),
         "minicpm3": Decoder(qkv_bias="attention_bias", mlp_bias="mlp_bias", latent=True, defaults=TIED),
-        # ----------------------------------------------------------------------------------------------- GPT-2 and older
+        # ---------------------------------------------------------------------------------------------- GPT-2 and older
         "gpt2": GPT2,
-        "gpt_bigcode": Decoder(
-            qkv_bias=True, o_bias=True, mlp_bias=True, gated=False, norm=2, positions=0, times=4, names=GPT2_NAMES,
-            heads_of=lambda fields, num_heads: 1 if fields.flag("multi_query") else num_heads,
+        "gpt_bigcode": replace(
+            CLASSIC, positions=0, times=4, names=GPT2_NAMES, heads_of=rules.one_head_or_all,
             defaults={**TIED, "multi_query": True},
         ),
         "gptj": GPTJ,
         "codegen": GPTJ,
         "gpt_neo": Decoder(
-            o_bias=True, mlp_bias=True, gated=False, norm=2, positions=0, times=4, windows=gpt_neo, sheds=False,
+            o_bias=True, mlp_bias=True, gated=False, norm=2, positions=0, times=4, windows=rules.gpt_neo, sheds=False,
             names={
                 "num_hidden_layers": "num_layers", "num_attention_heads": "num_heads", "sliding_window": "window_size",
             },
             defaults={**TIED, "sliding_window": 256},
         ),
-        "gpt_neox": Decoder(
-            qkv_bias="attention_bias", o_bias="attention_bias", mlp_bias=True, gated=False, norm=2,
-            defaults={"attention_bias": True},
-        ),
+        "gpt_neox": replace(BIASED, mlp_bias=True, gated=False, norm=2, defaults={"attention_bias": True}),
         "opt": Decoder(
             qkv_bias="enable_bias", o_bias="enable_bias", mlp_bias="enable_bias", gated=False, norm=2, positions=2,
-            final_norm=opt_final_norm, names={"intermediate_size": "ffn_dim"},
+            final_norm=rules.opt_final_norm, names={"intermediate_size": "ffn_dim"},
             defaults={**TIED, "enable_bias": True, "do_layer_norm_before": True},
         ),
-        "bloom": Decoder(
-            qkv_bias=True, o_bias=True, mlp_bias=True, gated=False, norm=2, times=4, embedding_norm=True,
+        "bloom": replace(
+            CLASSIC, times=4, embedding_norm=True,
             names={"num_hidden_layers": "n_layer", "num_attention_heads": "n_head"}, defaults=TIED,
         ),
         "falcon": Decoder(
-            qkv_bias="bias", o_bias="bias", mlp_bias="bias", gated=False, norm=2, norms=falcon_norms, times=4,
-            heads_of=falcon_heads, names={"intermediate_size": "ffn_hidden_size"},
+            qkv_bias="bias", o_bias="bias", mlp_bias="bias", gated=False, norm=2, norms=rules.falcon_norms, times=4,
+            heads_of=rules.falcon_heads, names={"intermediate_size": "ffn_hidden_size"},
             defaults={**TIED, "multi_query": True, "parallel_attn": True},
         ),
         "mpt": Decoder(
@@ -291,28 +156,25 @@ DECODERS: Mapping[str, Decoder] = MappingProxyType(
             },
             defaults=TIED,
         ),
-        "xglm": Decoder(
-            qkv_bias=True, o_bias=True, mlp_bias=True, gated=False, norm=2,
+        "xglm": replace(
+            CLASSIC, defaults=TIED,
             names={
                 "hidden_size": "d_model", "num_hidden_layers": "num_layers", "num_attention_heads": "attention_heads",
                 "intermediate_size": "ffn_dim",
             },
-            defaults=TIED,
         ),
-        "biogpt": Decoder(
-            qkv_bias=True, o_bias=True, mlp_bias=True, gated=False, norm=2, positions=2, defaults=TIED
-        ),
+        "biogpt": replace(CLASSIC, positions=2, defaults=TIED),
         "starcoder2": Decoder(
             qkv_bias="use_bias", o_bias="use_bias", mlp_bias="use_bias", gated=False, norm=2, windows=everywhere,
             defaults={**TIED, "use_bias": True, "num_key_value_heads": 2},
         ),
         "stablelm": Decoder(
             qkv_bias="use_qkv_bias", norm=2, qk_norm="heads", qk_norm_if="qk_layernorm",
-            norms=lambda fields: 1 if fields.flag("use_parallel_residual") else 2, defaults={"num_key_value_heads": 32},
+            norms=rules.parallel_norms, defaults={"num_key_value_heads": 32},
         ),
-        "persimmon": Decoder(
-            qkv_bias=True, o_bias=True, mlp_bias=True, gated=False, norm=2, qk_norm="head", qk_norm_if="qk_layernorm",
-            qk_vectors=2, heads_of=lambda fields, num_heads: num_heads, defaults={"qk_layernorm": True},
+        "persimmon": replace(
+            CLASSIC, qk_norm="head", qk_norm_if="qk_layernorm", qk_vectors=2,
+            heads_of=rules.all_heads, defaults={"qk_layernorm": True},
         ),
     }
 )  # fmt: skip

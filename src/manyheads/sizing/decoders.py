@@ -146,7 +146,8 @@ def _latent_attention(fields: Fields, num_heads: int, embed_dim: int, window: in
 
 
 def _windows(fields: Fields, row: Decoder, count: int) -> list[tuple[int, bool] | None]:
-    """For each layer its window, and whether windows stand side by side. `layer_types` come before the family's rule."""
+    """For each layer its window, and whether windows stand side by side. `layer_types` come before the family's
+    rule."""
     if fields.has("per_layer_config") and fields.get("per_layer_config"):
         raise ModelError(
             f"the config of {fields.family!r} has per_layer_config: its layers differ in ways that are not read here."

@@ -11,9 +11,9 @@ from manyheads.sizing.shapes import Attention, LayerShape, by_part
 __all__ = ["COUNTED", "document"]
 
 COUNTED = (
-    "A multiply and an add are 2 FLOPs. Counted are matrix products: projections, feed-forward (the experts that a token "
-    "goes through), router, scores, values, head (for the last token, where a model generates). Causal attention is "
-    "counted by the pairs that are visible; dense is with all pairs."
+    "A multiply and an add are 2 FLOPs. Counted are matrix products: projections, feed-forward (the experts that a "
+    "token goes through), router, scores, values, head (for the last token, where a model generates). Causal attention "
+    "is counted by the pairs that are visible; dense is with all pairs."
 )
 
 

@@ -1,7 +1,7 @@
 """Encoders, from their config: BERT and its kin, and image models. Every token sees every other, and nothing is cached.
 
-A row says how a family's embeddings, norms and heads differ; `manyheads.sizing.configs` says which class a config means:
-the bare encoder (with its pooler, if it has one) or the one with its usual head.
+A row says how a family's embeddings, norms and heads differ; `manyheads.sizing.configs` says which class a config
+means: the bare encoder (with its pooler, if it has one) or the one with its usual head.
 """
 
 from __future__ import annotations
@@ -23,15 +23,21 @@ NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class Encoder:
-    """What a family does otherwise than BERT. `types`: it has a table of token types. `pooler`: the bare encoder ends in
-    one. `inner_norm`: the masked-token head has a norm and `inner_dense` a matrix before the vocabulary.
-    `relative`: numbers of a shared table of relative positions, for each head."""
+    """What a family does otherwise than BERT. `types`: it has a table of token types. `pooler`: the bare encoder
+    ends in one. `relative`: rows of a table of relative positions that all layers share, a number for each head."""
 
     types: bool = True
     pooler: bool = True
     relative: int = 0
     names: Mapping[str, str] = field(default_factory=lambda: NOTHING)
 
+
+DISTILBERT_NAMES = {
+    "hidden_size": "dim",
+    "num_hidden_layers": "n_layers",
+    "num_attention_heads": "n_heads",
+    "intermediate_size": "hidden_dim",
+}
 
 ENCODERS: Mapping[str, Encoder] = MappingProxyType(
     {
@@ -42,15 +48,8 @@ ENCODERS: Mapping[str, Encoder] = MappingProxyType(
         "data2vec-text": Encoder(),
         "ernie": Encoder(),
         "electra": Encoder(pooler=False),
-        "mpnet": Encoder(types=False, relative=32, names={"relative": "relative_attention_num_buckets"}),
-        "distilbert": Encoder(
-            types=False,
-            pooler=False,
-            names={
-                "hidden_size": "dim", "num_hidden_layers": "n_layers", "num_attention_heads": "n_heads",
-                "intermediate_size": "hidden_dim",
-            },  # fmt: skip
-        ),
+        "mpnet": Encoder(types=False, relative=32),
+        "distilbert": Encoder(types=False, pooler=False, names=DISTILBERT_NAMES),
     }
 )
 
@@ -114,8 +113,8 @@ def _masked_token_head(embed_dim: int, narrow: int, vocab: int, tied: bool) -> l
 @dataclass(frozen=True)
 class Images:
     """What a family of image models does otherwise than ViT. `extra_tokens`: besides the patches, each learned;
-    `masks`: learned tokens that stand for hidden patches; `scales`: vectors that scale what a layer adds; `classes_see`:
-    how many vectors side by side the classifier reads."""
+    `masks`: learned tokens that stand for hidden patches; `scales`: vectors that scale what a layer adds;
+    `classes_see`: how many vectors side by side the classifier reads."""
 
     extra_tokens: int = 1
     masks: int = 0

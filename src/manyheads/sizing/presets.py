@@ -39,7 +39,8 @@ def _attention_only(title: str, source: str, note: str, **words: Any) -> Preset:
 def _rule_of_thumb(size: str, embed_dim: int, num_heads: int) -> Preset:
     words = {"num_layers": 1, "embed_dim": embed_dim, "num_heads": num_heads, "norm": "none"}
     note = "one block, attention and a feed-forward of 4 d, for the rule says nothing of layers or words"
-    return Preset(f"{size} by rule of thumb: {embed_dim} wide, {num_heads} heads", "heads of 64", words=words, note=note)
+    title = f"{size} by rule of thumb: {embed_dim} wide, {num_heads} heads"
+    return Preset(title, "heads of 64", words=words, note=note)
 
 
 _BERT = {

@@ -200,9 +200,7 @@ def _decoding(architecture: Architecture, ask: Ask) -> Decoding | None:
         return None
     spent = sum(counting.decoding(architecture, ask.context, ask.source).values())
     weights, keys = counting.read_numbers(architecture, ask.context, ask.source, ask.batch)
-    return Decoding(
-        ask.batch * spent, ask.weight_bytes(weights), ask.batch * ask.cache_bytes(keys) + cache.state
-    )
+    return Decoding(ask.batch * spent, ask.weight_bytes(weights), ask.batch * ask.cache_bytes(keys) + cache.state)
 
 
 def _variants(architecture: Architecture, ask: Ask) -> list[Variant]:

@@ -78,7 +78,8 @@ def _first(layer: LayerShape, count: int, extra: Weights) -> tuple[LayerShape, .
 
 
 def _bart(fields: Fields, layout: str, headless: bool) -> Architecture:
-    """Biases everywhere, learned positions with two spare rows, a norm on the embeddings (mBART: one at the end, too)."""
+    """Biases everywhere, learned positions with two spare rows, a norm on the embeddings (mBART: one at the end,
+    too)."""
     embed_dim, vocab = fields.whole("d_model"), fields.whole("vocab_size")
     positions = fields.whole("max_position_embeddings")
     norm = blocks.vector("norm", 2 * embed_dim)
@@ -89,7 +90,7 @@ def _bart(fields: Fields, layout: str, headless: bool) -> Architecture:
         made = pair(embed_dim, num_heads, embed_dim // num_heads, (feed, feed), bias=True, norm=2)
         layers += [made[at]] * fields.whole(f"{side}_layers")
     tied = fields.flag("tie_word_embeddings")
-    outside = [blocks.table(vocab, embed_dim)] * (1 if tied else 3)  # untied, each side has its own besides the shared one
+    outside = [blocks.table(vocab, embed_dim)] * (1 if tied else 3)  # untied, each side has one besides the shared one
     for rows in (SOURCE, TEXT):
         outside += [blocks.table(positions + 2, embed_dim)]
         outside += [replace(norm, rows=rows)] * (2 if layout == "mbart" else 1)

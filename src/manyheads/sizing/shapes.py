@@ -15,10 +15,24 @@ from manyheads.errors import ShapeError
 
 __all__ = ["LAST", "ONCE", "PARTS", "SOURCE", "TEXT", "Architecture", "Attention", "LayerShape", "Weights", "divisors"]
 
-PARTS = ("embedding", "q", "k", "v", "qkv", "latent", "o", "feed-forward", "router", "mixer", "norm", "head", "other")
-"""Where a parameter can belong. `qkv`: all three in one matrix, where its split is not known; `latent`: MLA's compression
-of keys and values; `mixer`: whatever mixes tokens without attention (a convolution, a recurrence); `other`: the rest
-(sinks, relative biases, gates, layer scales)."""
+PARTS: tuple[str, ...] = (
+    "embedding",
+    "q",
+    "k",
+    "v",
+    "qkv",
+    "latent",
+    "o",
+    "feed-forward",
+    "router",
+    "mixer",
+    "norm",
+    "head",
+    "other",
+)
+"""Where a parameter can belong. `qkv`: all three in one matrix, where its split is not known; `latent`: MLA's
+compression of keys and values; `mixer`: whatever mixes tokens without attention (a convolution, a recurrence);
+`other`: the rest (sinks, relative biases, gates, layer scales)."""
 
 TEXT, LAST, SOURCE, ONCE = "text", "last", "source", "once"
 """Which rows are multiplied by a matrix: every token of the text; its last token (a decoder's head, when generating);
@@ -55,8 +69,9 @@ class Attention:
     """One attention of a layer: `num_heads` queries of width `qk_dim`, each key/value head shared by equally many.
 
     `window`: how many tokens a causal row sees at most, itself included. `chunked`: windows do not slide but stand side
-    by side. `sheds`: the cache drops what no later token can see. `cross`: keys and values come from the other text. `latent`: MLA's cached widths (compressed, rotary),
-    shared by all heads. `cached`: it keeps keys and values of its own. Raises ShapeError where heads do not divide.
+    by side. `sheds`: the cache drops what no later token can see. `cross`: keys and values come from the other text.
+    `latent`: MLA's cached widths (compressed, rotary), shared by all heads. `cached`: it keeps keys and values of its
+    own. Raises ShapeError where heads do not divide.
     """
 
     num_heads: int

@@ -45,8 +45,8 @@ def size(
 
     `what`: a preset's name ("llama-2-70b"), a config.json or a folder with one, a config as a mapping, a mapping in
     plain words (those of `manyheads.sizing.blocks.transformer`: num_layers, embed_dim, num_heads, ...), a `ModelSpec`,
-    or an `Architecture`. `context`: 4,096 unless said, fewer where a model has fewer positions. `num_kv_heads`: the same
-    with other key/value heads. `source`: tokens of what an encoder reads; as many as `context` unless said.
+    or an `Architecture`. `context`: 4,096 unless said, fewer where a model has fewer positions. `num_kv_heads`: the
+    same with other key/value heads. `source`: tokens of what an encoder reads; as many as `context` unless said.
 
     Counts are exact; what is counted of FLOPs is in `manyheads.sizing.counting`. Raises ModelError, ShapeError or
     FileAccessError, saying what was asked, what came and what would do.
@@ -116,8 +116,8 @@ def _in_words(words: Mapping[str, Any]) -> Architecture:
     needed = [name for name, each in known.items() if each.default is each.empty]
     if missing := [name for name in needed if name not in words]:
         raise ShapeError(
-            f"a description needs {', '.join(needed)}; {', '.join(missing)} is missing. A config of transformers "
-            f"needs its model_type."
+            f"a description needs {', '.join(needed)}, but there is no {' and no '.join(missing)}. (A config of "
+            f"transformers has a model_type.)"
         )
     for name in ("num_layers", "embed_dim", "num_heads"):
         whole(name, words[name])

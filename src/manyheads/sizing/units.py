@@ -30,16 +30,14 @@ def gb(value: float) -> str:
 
 
 def plain(value: float) -> str:
-    """A ratio: three digits that mean something."""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+    """A ratio: three digits."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
 def _scaled(value: float, scales: tuple[tuple[int, str], ...], rest: str) -> str:
-    """Four digits, fewer where they would be zeros behind the point."""
+    """Three or four digits, two of them behind the point where there is room, so that a column's figures line up."""
     for unit, name in scales:
         if value >= unit:
             size = value / unit
-            digits = 0 if size >= 1000 else 1 if size >= 100 else 2
-            said = f"{size:,.{digits}f}"
-            return (said.rstrip("0").rstrip(".") if "." in said else said) + name
+            return f"{size:,.{0 if size >= 999.95 else 1 if size >= 99.995 else 2}f}{name}"
     return f"{value:,.0f}{rest}"

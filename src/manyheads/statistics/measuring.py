@@ -141,7 +141,7 @@ class Measured:
             )
         tokens = self.texts.main.tokens if self.texts.main else next(iter(self.plans.values()))[0]
         sites = tuple(site for site, _, _ in self.values.values())
-        num, den = (torch.cat([each[i] for each in self.values.values()], 1) for i in (1, 2))
+        num, den = (torch.cat(parts, 1) for parts in zip(*((n, d) for _, n, d in self.values.values()), strict=True))
         sums = Sums.of(num, den, tokens.seeds, int(tokens.lengths.sum()))
         return Gathered(sites, sums, dict(state.because), state.guard_error)
 

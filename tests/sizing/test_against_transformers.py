@@ -1,0 +1,197 @@
+"""The oracle: transformers' own models. Parameters, the cache and FLOPs are theirs, exactly.
+
+Small models, all sizes different; parameters on the meta device, the cache after a real pass, FLOPs as torch counts
+them. By default a few dozen of each; `-m ""` runs every family and every option.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import StaticCache
+
+from manyheads.sizing import counting
+from manyheads.sizing.configs import FAMILIES, describe_config
+from manyheads.sizing.decoder_families import DECODERS
+from manyheads.sizing.encoders import IMAGES
+from manyheads.sizing.seq2seq import SEQ2SEQ
+from manyheads.sizing.shapes import LAST
+from manyheads.sizing.sizing import size
+
+from . import real
+
+CASES: dict[str, tuple[str, dict[str, Any]]] = {**{family: (family, {}) for family in FAMILIES}, **real.OPTIONS}
+BATCH, PREFILL, MORE = 2, 11, 3  # longer than every window here
+CONTEXT = PREFILL + MORE
+
+OFTEN = {  # what runs by default of the slower ones: every kind of attention, window, expert and stack
+    "llama", "llama, MQA", "mistral", "mixtral", "qwen2", "qwen2, windows after layer 1", "qwen3", "qwen3_moe", "gemma",
+    "gemma2", "gemma3_text", "phi", "phi3", "gpt2", "gpt_bigcode", "gpt_neo", "gpt_neox", "gpt_oss", "opt", "bloom",
+    "falcon", "olmo2", "cohere2", "exaone4", "deepseek_v2", "deepseek_v3", "minicpm3", "smollm3, windows", "starcoder2",
+    "t5", "bart", "glm4_moe", "stablelm, all options",
+}  # fmt: skip
+REPEATED = {"falcon, new", "falcon, new with one norm"}
+"""transformers keeps these keys once for each query head, not once for each key/value head. We count what is needed."""
+MASKED = {"gpt_neo"}
+"""Its cache keeps what its windows hide, and the eager kernel multiplies it, too."""
+LATENT = {name for name, (family, _) in CASES.items() if family in ("deepseek_v2", "deepseek_v3", "minicpm3")}
+GENERATING = [name for name, (family, _) in CASES.items() if family in (*DECODERS, *SEQ2SEQ)]
+
+
+def often_or_slow(names: list[str]) -> list[Any]:
+    return [name if name in OFTEN else pytest.param(name, marks=pytest.mark.slow) for name in names]
+
+
+def described(name: str) -> tuple[Any, dict[str, Any]]:
+    """The small real model of a case, and what its config.json says."""
+    family, options = CASES[name]
+    frozen = tuple((key, tuple(each) if isinstance(each, list) else each) for key, each in options.items())
+    model, config = real.ready(family, frozen)
+    return model, real.plain(config, type(model))
+
+
+def test_there_are_as_many_architectures_as_promised():
+    assert len(FAMILIES) == len(set(FAMILIES)) >= 70
+    assert len(OFTEN & set(GENERATING)) >= 30
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_parameters_are_those_of_the_real_model(name):
+    family, options = CASES[name]
+    config = real.config_of(family, **options)
+    cls = real.class_of(config)
+    assert size(real.plain(config, cls)).num_parameters == real.count_on_meta(config, cls)
+
+
+@pytest.mark.parametrize("name", [name if name in OFTEN else pytest.param(name, marks=pytest.mark.slow) for name in CASES])
+def test_parameters_without_a_head_are_those_of_the_bare_model(name):
+    family, options = CASES[name]
+    config = real.config_of(family, **options)
+    cls = real.class_of(config, bare=True)
+    assert size(real.plain(config, cls)).num_parameters == real.count_on_meta(config, cls)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", sorted({*FAMILIES} - {"nemotron", "hunyuan_v1_dense", "ministral", "dots1", "glm4_moe"}))
+def test_parameters_at_a_familys_own_sizes(family):
+    """The sizes of its published models, as transformers has them; without those whose defaults do not build."""
+    config = real.CONFIG_MAPPING[family](**({"num_experts_per_tok": 6} if family == "deepseek_v2" else {}))
+    cls = real.class_of(config)
+    assert size(real.plain(config, cls)).num_parameters == real.count_on_meta(config, cls)
+
+
+@pytest.mark.parametrize("family", [name for name in FAMILIES if name not in IMAGES])
+def test_a_field_that_a_config_leaves_out_means_what_it_means_to_transformers(family):
+    """Only the sizes are said; biases, windows, ties and widths of heads are the family's own."""
+    said = {**real.SMALL, **real.OWN.get(family, {})}
+    known = real.CONFIG_MAPPING[family]()
+    needless = {"head_dim", "sliding_window", "num_key_value_heads", "n_group", "topk_group"}
+    sizes = {key: each for key, each in said.items() if hasattr(known, key) and key not in needless}
+    sizes |= {"num_attention_heads": 8, "hidden_size": 64} if family not in ("bart", "mbart", "t5", "mt5") else {}
+    config = real.CONFIG_MAPPING[family](**sizes)
+    if family in ("glm4_moe", "nemotron", "hunyuan_v1_dense", "ministral"):
+        sizes["head_dim"] = 8  # without it these families do not build
+        config = real.CONFIG_MAPPING[family](**sizes, **({"num_key_value_heads": 8} if family == "nemotron" else {}))
+    cls = real.class_of(config)
+    written = {"model_type": family, "architectures": [cls.__name__], **sizes}
+    assert size(written).num_parameters == real.count_on_meta(config, cls)
+
+
+@pytest.mark.parametrize("name", often_or_slow([name for name in GENERATING if name not in REPEATED]))
+def test_the_cache_holds_the_bytes_of_the_real_one(name):
+    model, config = described(name)
+    kept = real.cache_after(model, BATCH, PREFILL, MORE)
+    source = PREFILL if CASES[name][0] in SEQ2SEQ else None
+    found = size(config, context=CONTEXT, batch=BATCH, dtype="fp32", source=source)
+    assert found.cache is not None
+    assert found.cache.steady == real.bytes_in(kept)
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral", "gemma2", "gpt_oss", "gpt2", "deepseek_v3"])
+@pytest.mark.parametrize("length", [5, 20])
+def test_what_is_set_aside_is_what_a_static_cache_takes(name, length):
+    model, config = described(name)
+    kept = StaticCache(config=model.config, max_cache_len=length)
+    with torch.no_grad():
+        model(input_ids=torch.ones(BATCH, 4, dtype=torch.long), past_key_values=kept, use_cache=True)
+    found = size(config, context=length, batch=BATCH, dtype="fp32")
+    assert found.cache is not None
+    assert found.cache.allocated == real.bytes_in(kept)
+
+
+def torch_counts(model: Any, **inputs: Any) -> int:
+    if hasattr(model, "set_experts_implementation"):
+        model.set_experts_implementation("eager")  # an expert at a time, on its own tokens: what is counted here
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        model(**inputs)
+    return counter.get_total_flops()
+
+
+@pytest.mark.parametrize("name", often_or_slow([name for name in GENERATING if CASES[name][0] in DECODERS]))
+def test_flops_of_a_whole_text_are_those_that_torch_counts(name):
+    """The eager kernel computes every pair, and the head every position: so does this count, for once."""
+    model, config = described(name)
+    architecture = describe_config(config)
+    ours = sum(counting.prefill(architecture, PREFILL, PREFILL, dense=True).values())
+    ours += 2 * (PREFILL - 1) * sum(each.matmul for each in architecture.weights if each.rows == LAST)
+    ids = torch.ones(1, PREFILL, dtype=torch.long)
+    assert ours == torch_counts(model, input_ids=ids, use_cache=False)
+
+
+@pytest.mark.parametrize(
+    "name", often_or_slow([name for name in GENERATING if CASES[name][0] in DECODERS and name not in MASKED | LATENT])
+)
+def test_flops_of_one_more_token_are_those_that_torch_counts(name):
+    model, config = described(name)
+    kept = real.cache_after(model, 1, CONTEXT - 1, 0)
+    ids = torch.ones(1, 1, dtype=torch.long)
+    ours = sum(counting.decoding(describe_config(config), CONTEXT, CONTEXT).values())
+    assert ours == torch_counts(model, input_ids=ids, past_key_values=kept, use_cache=True)
+
+
+@pytest.mark.parametrize("name", sorted(LATENT & OFTEN))
+def test_decoding_on_latents_saves_what_transformers_spends_on_expanding_them(name):
+    """transformers makes every cached token's keys and values anew; absorbed, a query goes to the latent instead."""
+    model, config = described(name)
+    kept = real.cache_after(model, 1, CONTEXT - 1, 0)
+    theirs = torch_counts(
+        model, input_ids=torch.ones(1, 1, dtype=torch.long), past_key_values=kept, use_cache=True
+    )
+    architecture = describe_config(config)
+    for at in architecture.attention:
+        assert at.latent is not None
+        rank, rope = at.latent
+        expanded = at.num_heads * (at.qk_dim - rope + at.v_dim) * rank
+        theirs -= 2 * (CONTEXT - 1) * expanded
+        wider = (rank + rope - at.qk_dim) + (rank - at.v_dim)
+        theirs += 2 * CONTEXT * at.num_heads * wider
+    assert sum(counting.decoding(architecture, CONTEXT, CONTEXT).values()) == theirs
+
+
+def test_encoders_cost_what_torch_counts():
+    for family in ("bert", "distilbert", "electra"):
+        model, config = described(family)
+        ids = torch.ones(1, PREFILL, dtype=torch.long)
+        assert sum(counting.prefill(describe_config(config), PREFILL, PREFILL).values()) == torch_counts(
+            model, input_ids=ids
+        )
+    for family in IMAGES:
+        model, config = described(family)
+        architecture = describe_config(config)
+        pixels = torch.ones(1, 3, 24, 24)
+        tokens = architecture.num_tokens
+        assert tokens is not None
+        assert sum(counting.prefill(architecture, tokens, tokens).values()) == torch_counts(model, pixel_values=pixels)
+
+
+def test_an_encoder_decoder_costs_what_torch_counts():
+    for family in SEQ2SEQ:
+        model, config = described(family)
+        architecture = describe_config(config)
+        source, text = torch.ones(1, 7, dtype=torch.long), torch.ones(1, PREFILL, dtype=torch.long)
+        ours = sum(counting.prefill(architecture, PREFILL, 7, dense=True).values())
+        ours += 2 * (PREFILL - 1) * sum(each.matmul for each in architecture.weights if each.rows == LAST)
+        assert ours == torch_counts(model, input_ids=source, decoder_input_ids=text, use_cache=False)
