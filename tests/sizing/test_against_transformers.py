@@ -66,7 +66,9 @@ def test_parameters_are_those_of_the_real_model(name):
     assert size(real.plain(config, cls)).num_parameters == real.count_on_meta(config, cls)
 
 
-@pytest.mark.parametrize("name", [name if name in OFTEN else pytest.param(name, marks=pytest.mark.slow) for name in CASES])
+@pytest.mark.parametrize(
+    "name", [name if name in OFTEN else pytest.param(name, marks=pytest.mark.slow) for name in CASES]
+)
 def test_parameters_without_a_head_are_those_of_the_bare_model(name):
     family, options = CASES[name]
     config = real.config_of(family, **options)
@@ -75,7 +77,9 @@ def test_parameters_without_a_head_are_those_of_the_bare_model(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", sorted({*FAMILIES} - {"nemotron", "hunyuan_v1_dense", "ministral", "dots1", "glm4_moe"}))
+@pytest.mark.parametrize(
+    "family", sorted({*FAMILIES} - {"nemotron", "hunyuan_v1_dense", "ministral", "dots1", "glm4_moe"})
+)
 def test_parameters_at_a_familys_own_sizes(family):
     """The sizes of its published models, as transformers has them; without those whose defaults do not build."""
     config = real.CONFIG_MAPPING[family](**({"num_experts_per_tok": 6} if family == "deepseek_v2" else {}))
@@ -83,18 +87,29 @@ def test_parameters_at_a_familys_own_sizes(family):
     assert size(real.plain(config, cls)).num_parameters == real.count_on_meta(config, cls)
 
 
-@pytest.mark.parametrize("family", [name for name in FAMILIES if name not in IMAGES])
+SAID = {  # fields that a family's own default makes no model of, or none of this size
+    "glm4_moe": {"head_dim": 8}, "hunyuan_v1_dense": {"head_dim": 8}, "ministral": {"head_dim": 8},
+    "nemotron": {"head_dim": 8, "num_key_value_heads": 8}, "helium": {"num_key_value_heads": 4, "head_dim": 2},
+    "bitnet": {"num_key_value_heads": 4}, "deepseek_v2": {"num_experts_per_tok": 2},
+    "opt": {"ffn_dim": 56},
+    "xglm": {"ffn_dim": 56},
+    "dots1": {"n_shared_experts": 2},
+}  # fmt: skip
+OWN_NAMES = {*IMAGES, *SEQ2SEQ, "distilbert"}
+LEFT_OUT = {
+    "head_dim", "sliding_window", "num_key_value_heads", "q_lora_rank", "n_shared_experts", "first_k_dense_replace",
+    "n_group", "topk_group",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("family", [name for name in FAMILIES if name not in OWN_NAMES])
 def test_a_field_that_a_config_leaves_out_means_what_it_means_to_transformers(family):
-    """Only the sizes are said; biases, windows, ties and widths of heads are the family's own."""
-    said = {**real.SMALL, **real.OWN.get(family, {})}
+    """Only sizes are said; biases, ties, shared experts and the widths of heads are the family's own."""
     known = real.CONFIG_MAPPING[family]()
-    needless = {"head_dim", "sliding_window", "num_key_value_heads", "n_group", "topk_group"}
-    sizes = {key: each for key, each in said.items() if hasattr(known, key) and key not in needless}
-    sizes |= {"num_attention_heads": 8, "hidden_size": 64} if family not in ("bart", "mbart", "t5", "mt5") else {}
+    sizes = {name: each for name, each in real.SMALL.items() if hasattr(known, name) and name not in LEFT_OUT}
+    sizes |= {"num_attention_heads": 32, "hidden_size": 64, "num_hidden_layers": 5, **SAID.get(family, {})}
+    sizes |= {"num_hidden_layers": 2, "attention_types": [[["global", "local"], 1]]} if family == "gpt_neo" else {}
     config = real.CONFIG_MAPPING[family](**sizes)
-    if family in ("glm4_moe", "nemotron", "hunyuan_v1_dense", "ministral"):
-        sizes["head_dim"] = 8  # without it these families do not build
-        config = real.CONFIG_MAPPING[family](**sizes, **({"num_key_value_heads": 8} if family == "nemotron" else {}))
     cls = real.class_of(config)
     written = {"model_type": family, "architectures": [cls.__name__], **sizes}
     assert size(written).num_parameters == real.count_on_meta(config, cls)
@@ -157,9 +172,7 @@ def test_decoding_on_latents_saves_what_transformers_spends_on_expanding_them(na
     """transformers makes every cached token's keys and values anew; absorbed, a query goes to the latent instead."""
     model, config = described(name)
     kept = real.cache_after(model, 1, CONTEXT - 1, 0)
-    theirs = torch_counts(
-        model, input_ids=torch.ones(1, 1, dtype=torch.long), past_key_values=kept, use_cache=True
-    )
+    theirs = torch_counts(model, input_ids=torch.ones(1, 1, dtype=torch.long), past_key_values=kept, use_cache=True)
     architecture = describe_config(config)
     for at in architecture.attention:
         assert at.latent is not None

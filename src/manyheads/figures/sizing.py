@@ -33,7 +33,9 @@ BAR = 13
 CHART_HEIGHT = 250
 CHART_LEFT, CHART_RIGHT = 76, 150  # for the figures of the axis, and the names of the lines
 SHORTEST, LONGEST = 8, 17  # powers of 2 that the axis of lengths runs over
-CAPTION = "Bars are shares of their column, on one scale. FLOPs: multiply and add are 2; matrix products, visible pairs."
+CAPTION = (
+    "Bars are shares of their column, on one scale. FLOPs: multiply and add are 2; matrix products, visible pairs."
+)
 BAR_COLOUR = to_hex(ramp()[150])
 
 
@@ -118,16 +120,16 @@ class _Scale:
     """Powers of 2 along both axes, in pixels."""
 
     lengths: tuple[int, ...]
-    low: float
-    high: float
+    low: int
+    high: int
     top: float
 
-    def x(self, length: float) -> float:
+    def x(self, length: int) -> float:
         first, last = math.log2(self.lengths[0]), math.log2(self.lengths[-1])
         room = WIDTH - 2 * MARGIN - CHART_LEFT - CHART_RIGHT
         return MARGIN + CHART_LEFT + (math.log2(length) - first) / (last - first) * room
 
-    def y(self, size: float) -> float:
+    def y(self, size: int | float) -> float:
         share = (math.log2(max(size, self.low)) - math.log2(self.low)) / (math.log2(self.high) - math.log2(self.low))
         return self.top + (1 - share) * CHART_HEIGHT
 
@@ -150,7 +152,7 @@ def _draw_chart(sheet: Sheet, sizing: Sizing, top: float) -> None:
             curves[each.name].append((length, each.cache.steady))
     sizes = [size for curve in curves.values() for _, size in curve if size] + [sizing.weight_bytes]
     low, high = 2 ** math.floor(math.log2(min(sizes))), 2 ** math.ceil(math.log2(max(sizes)))
-    scale = _Scale(lengths, low, high * 1.25, top)
+    scale = _Scale(lengths, low, high, top)
     texts = f"{sizing.ask.batch:,} text{'s' * (sizing.ask.batch != 1)}"
     heading = f"KV cache of {texts} by their length in tokens, in {sizing.ask.cache_dtype}"
     sheet.text(MARGIN, top - 26, heading, BODY, weight="bold", width=WIDTH - 2 * MARGIN)

@@ -76,7 +76,7 @@ def cache_folder() -> Path:
 
 def _key(lm: Any) -> str:
     """Everything the labels hang on."""
-    config = getattr(lm.model, "config", None)
+    config: Any = getattr(lm.model, "config", None)
     shape = config.to_dict() if hasattr(config, "to_dict") else {}
     shape = {name: value for name, value in shape.items() if name not in ELSEWHERE}
     words = (

@@ -102,8 +102,8 @@ def _described(data: Mapping[str, Any], family: str, headless: bool) -> Architec
         row = DECODERS[family]
         return decoder(Fields(plain, family, row.names, {**defaults, **row.defaults}), row, headless=headless)
     if family in ENCODERS:
-        names = ENCODERS[family].names
-        return encoder(Fields(plain, family, names, defaults), ENCODERS[family], headless=headless)
+        row = ENCODERS[family]
+        return encoder(Fields(plain, family, row.names, {**defaults, **row.defaults}), row, headless=headless)
     if family in IMAGES:
         fields = Fields(plain, family, defaults={"qkv_bias": True, "mlp_ratio": 4})
         return images(fields, IMAGES[family], headless=headless)

@@ -16,7 +16,9 @@ from manyheads.sizing.decoders import Decoder, Experts, every, everywhere
 __all__ = ["DECODERS"]
 
 TIED = {"tie_word_embeddings": True}
-GEMMA = {**TIED, "head_dim": 256, "sliding_window": 4096}
+GEMMA = {**TIED, "head_dim": 256, "num_key_value_heads": 4, "sliding_window": 4096}
+GLM = {"head_dim": 128, "num_key_value_heads": 2, "attention_bias": True}
+QWEN = {"sliding_window": 4096, "max_window_layers": 28, "num_key_value_heads": 32}
 GPT2_NAMES = {
     "hidden_size": "n_embd", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head",
     "max_position_embeddings": "n_positions", "intermediate_size": "n_inner",
@@ -39,10 +41,13 @@ DECODERS: Mapping[str, Decoder] = MappingProxyType(
         "llama": LLAMA,
         "arcee": replace(LLAMA, gated=False),
         "granite": LLAMA,
-        "helium": Decoder(qkv_bias="attention_bias", mlp_bias="mlp_bias", defaults={"head_dim": 128}),
+        "helium": Decoder(
+            qkv_bias="attention_bias", mlp_bias="mlp_bias", defaults={"head_dim": 128, "num_key_value_heads": 20}
+        ),
         "hunyuan_v1_dense": replace(BIASED, qk_norm="head", defaults={"tie_word_embeddings": False}),
         "ernie4_5": Decoder(
-            qkv_bias="use_bias", o_bias="use_bias", mlp_bias="use_bias", defaults={**TIED, "head_dim": 128}
+            qkv_bias="use_bias", o_bias="use_bias", mlp_bias="use_bias",
+            defaults={**TIED, "head_dim": 128, "num_key_value_heads": 2},
         ),
         "seed_oss": Decoder(
             qkv_bias="attention_bias", o_bias="attention_out_bias", mlp_bias="mlp_bias",
@@ -67,22 +72,19 @@ DECODERS: Mapping[str, Decoder] = MappingProxyType(
             defaults={"attention_bias": True, "head_dim": 64, "num_key_value_heads": 8, "sliding_window": 128},
         ),
         # -------------------------------------------------------------------------------------------------------- Qwen
-        "qwen2": Decoder(qkv_bias=True, windows=rules.qwen, defaults={"sliding_window": 4096, "max_window_layers": 28}),
+        "qwen2": Decoder(qkv_bias=True, windows=rules.qwen, defaults=QWEN),
         "qwen2_moe": Decoder(
             qkv_bias="qkv_bias", windows=rules.qwen_moe,
             experts=Experts(shared=rules.shared_width, sparse=rules.stepped, shared_gate=True),
             defaults={"qkv_bias": True, "sliding_window": 4096, "max_window_layers": 28, "num_key_value_heads": 16},
         ),
-        "qwen3": replace(
-            BIASED, qk_norm="head", windows=rules.qwen,
-            defaults={"head_dim": 128, "sliding_window": 4096, "max_window_layers": 28},
-        ),
+        "qwen3": replace(BIASED, qk_norm="head", windows=rules.qwen, defaults={**QWEN, "head_dim": 128}),
         "qwen3_moe": replace(
             BIASED, qk_norm="head", windows=rules.switched, experts=Experts(sparse=rules.stepped),
             defaults={"sliding_window": 4096, "num_key_value_heads": 4},
         ),
         # -------------------------------------------------------------------------------- Gemma, Cohere, Phi, GLM, OLMo
-        "gemma": replace(BIASED, defaults={**TIED, "head_dim": 256}),
+        "gemma": replace(BIASED, defaults={**TIED, "head_dim": 256, "num_key_value_heads": 16}),
         "gemma2": replace(BIASED, norms=4, windows=every(2), defaults=GEMMA),
         "vaultgemma": replace(BIASED, windows=every(2), defaults=GEMMA),
         "gemma3_text": replace(BIASED, norms=4, qk_norm="head", windows=every(6), defaults=GEMMA),
@@ -97,9 +99,12 @@ DECODERS: Mapping[str, Decoder] = MappingProxyType(
             BIASED, norm=2, head_bias="lm_head_bias", windows=everywhere, experts=MIXTRAL,
             defaults={"num_key_value_heads": 8},
         ),
-        "glm": Decoder(qkv_bias="attention_bias", defaults={"head_dim": 128, "attention_bias": True}),
-        "glm4": Decoder(qkv_bias="attention_bias", norms=4, defaults={"head_dim": 128, "attention_bias": True}),
-        "glm4_moe": Decoder(qkv_bias="attention_bias", qk_norm="head", qk_norm_if="use_qk_norm", experts=DEEPSEEK),
+        "glm": Decoder(qkv_bias="attention_bias", defaults=GLM),
+        "glm4": Decoder(qkv_bias="attention_bias", norms=4, defaults=GLM),
+        "glm4_moe": Decoder(
+            qkv_bias="attention_bias", qk_norm="head", qk_norm_if="use_qk_norm", experts=DEEPSEEK,
+            defaults={"num_key_value_heads": 8, "n_shared_experts": 1, "first_k_dense_replace": 1},
+        ),
         "olmo": replace(BIASED, norm=0),
         "olmo2": replace(BIASED, qk_norm="whole"),
         "olmo3": replace(BIASED, qk_norm="whole", windows=every(4), defaults={"sliding_window": 4096}),
@@ -109,15 +114,23 @@ DECODERS: Mapping[str, Decoder] = MappingProxyType(
         "ernie4_5_moe": Decoder(
             qkv_bias="use_bias", o_bias="use_bias", mlp_bias="use_bias", head_bias="use_bias",
             experts=Experts("moe_num_experts", "moe_k", shared=rules.ernie_shared, sparse=rules.ernie, extra=1),
-            defaults={**TIED, "num_key_value_heads": 4},
+            defaults={**TIED, "num_key_value_heads": 4, "moe_num_shared_experts": 2},
         ),
         "dots1": replace(
             BIASED, qk_norm="head", windows=rules.beyond, experts=DEEPSEEK,
-            defaults={"sliding_window": 4096, "max_window_layers": 62},
+            defaults={"sliding_window": 4096, "max_window_layers": 62, "num_key_value_heads": 32},
         ),
-        "deepseek_v2": Decoder(qkv_bias="attention_bias", mlp_bias="mlp_bias", latent=True, experts=DEEPSEEK),
-        "deepseek_v3": Decoder(qkv_bias="attention_bias", latent=True, experts=DEEPSEEK),
-        "minicpm3": Decoder(qkv_bias="attention_bias", mlp_bias="mlp_bias", latent=True, defaults=TIED),
+        "deepseek_v2": Decoder(
+            qkv_bias="attention_bias", mlp_bias="mlp_bias", latent=True, experts=DEEPSEEK,
+            defaults={"q_lora_rank": 1536, "n_shared_experts": 2},
+        ),
+        "deepseek_v3": Decoder(
+            qkv_bias="attention_bias", latent=True, experts=DEEPSEEK,
+            defaults={"q_lora_rank": 1536, "n_shared_experts": 1, "first_k_dense_replace": 3},
+        ),
+        "minicpm3": Decoder(
+            qkv_bias="attention_bias", mlp_bias="mlp_bias", latent=True, defaults={**TIED, "q_lora_rank": 768}
+        ),
         # ---------------------------------------------------------------------------------------------- GPT-2 and older
         "gpt2": GPT2,
         "gpt_bigcode": replace(

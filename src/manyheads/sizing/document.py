@@ -56,7 +56,7 @@ def document(sizing: Sizing) -> dict[str, Any]:
     }
 
 
-def whole(value: float) -> int | float:
+def whole(value: int | float) -> int | float:
     """Bytes without a point where they are whole."""
     return int(value) if float(value).is_integer() else value
 

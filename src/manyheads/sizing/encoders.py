@@ -30,6 +30,7 @@ class Encoder:
     pooler: bool = True
     relative: int = 0
     names: Mapping[str, str] = field(default_factory=lambda: NOTHING)
+    defaults: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
 
 
 DISTILBERT_NAMES = {
@@ -47,7 +48,7 @@ ENCODERS: Mapping[str, Encoder] = MappingProxyType(
         "camembert": Encoder(),
         "data2vec-text": Encoder(),
         "ernie": Encoder(),
-        "electra": Encoder(pooler=False),
+        "electra": Encoder(pooler=False, defaults={"embedding_size": 128}),
         "mpnet": Encoder(types=False, relative=32),
         "distilbert": Encoder(types=False, pooler=False, names=DISTILBERT_NAMES),
     }

@@ -34,10 +34,10 @@ class Ask:
     dtype: str
     cache_dtype: str
 
-    def weight_bytes(self, numbers: float) -> float:
+    def weight_bytes(self, numbers: int | float) -> float:
         return numbers * DTYPES[self.dtype] / 8
 
-    def cache_bytes(self, numbers: float) -> float:
+    def cache_bytes(self, numbers: int | float) -> float:
         return numbers * DTYPES[self.cache_dtype] / 8
 
 

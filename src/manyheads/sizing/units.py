@@ -15,26 +15,26 @@ def count(value: int) -> str:
     return _scaled(value, SCALES, "")
 
 
-def flops(value: float) -> str:
+def flops(value: int | float) -> str:
     return _scaled(value, POWERS, " FLOP")
 
 
-def gib(value: float) -> str:
+def gib(value: int | float) -> str:
     """Bytes in powers of 1,024."""
     return _scaled(value, BINARY, " B")
 
 
-def gb(value: float) -> str:
+def gb(value: int | float) -> str:
     """Bytes in powers of 1,000."""
     return _scaled(value, DECIMAL, " B")
 
 
-def plain(value: float) -> str:
+def plain(value: int | float) -> str:
     """A ratio: three digits."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
-def _scaled(value: float, scales: tuple[tuple[int, str], ...], rest: str) -> str:
+def _scaled(value: int | float, scales: tuple[tuple[int, str], ...], rest: str) -> str:
     """Three or four digits, two of them behind the point where there is room, so that a column's figures line up."""
     for unit, name in scales:
         if value >= unit:
