@@ -1,7 +1,7 @@
 """The oracle: transformers' own models. Parameters, the cache and FLOPs are theirs, exactly.
 
-Small models, all sizes different; parameters on the meta device, the cache after a real pass, FLOPs as torch counts
-them. By default a few dozen of each; `-m ""` runs every family and every option.
+Small models, all sizes different: parameters on the meta device, the cache after a real pass that is longer than every
+window, FLOPs as torch counts them. Every family that is sized from its config alone, and options that are not its own.
 """
 
 from __future__ import annotations
@@ -27,22 +27,12 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {**{family: (family, {}) for fami
 BATCH, PREFILL, MORE = 2, 11, 3  # longer than every window here
 CONTEXT = PREFILL + MORE
 
-OFTEN = {  # what runs by default of the slower ones: every kind of attention, window, expert and stack
-    "llama", "llama, MQA", "mistral", "mixtral", "qwen2", "qwen2, windows after layer 1", "qwen3", "qwen3_moe", "gemma",
-    "gemma2", "gemma3_text", "phi", "phi3", "gpt2", "gpt_bigcode", "gpt_neo", "gpt_neox", "gpt_oss", "opt", "bloom",
-    "falcon", "olmo2", "cohere2", "exaone4", "deepseek_v2", "deepseek_v3", "minicpm3", "smollm3, windows", "starcoder2",
-    "t5", "bart", "glm4_moe", "stablelm, all options",
-}  # fmt: skip
 REPEATED = {"falcon, new", "falcon, new with one norm"}
 """transformers keeps these keys once for each query head, not once for each key/value head. We count what is needed."""
 MASKED = {"gpt_neo"}
 """Its cache keeps what its windows hide, and the eager kernel multiplies it, too."""
 LATENT = {name for name, (family, _) in CASES.items() if family in ("deepseek_v2", "deepseek_v3", "minicpm3")}
 GENERATING = [name for name, (family, _) in CASES.items() if family in (*DECODERS, *SEQ2SEQ)]
-
-
-def often_or_slow(names: list[str]) -> list[Any]:
-    return [name if name in OFTEN else pytest.param(name, marks=pytest.mark.slow) for name in names]
 
 
 def described(name: str) -> tuple[Any, dict[str, Any]]:
@@ -54,8 +44,9 @@ def described(name: str) -> tuple[Any, dict[str, Any]]:
 
 
 def test_there_are_as_many_architectures_as_promised():
+    generating = {CASES[name][0] for name in GENERATING if name not in REPEATED}
     assert len(FAMILIES) == len(set(FAMILIES)) >= 70
-    assert len(OFTEN & set(GENERATING)) >= 30
+    assert len(generating) >= 60
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -66,9 +57,7 @@ def test_parameters_are_those_of_the_real_model(name):
     assert size(real.plain(config, cls)).num_parameters == real.count_on_meta(config, cls)
 
 
-@pytest.mark.parametrize(
-    "name", [name if name in OFTEN else pytest.param(name, marks=pytest.mark.slow) for name in CASES]
-)
+@pytest.mark.parametrize("name", CASES)
 def test_parameters_without_a_head_are_those_of_the_bare_model(name):
     family, options = CASES[name]
     config = real.config_of(family, **options)
@@ -76,7 +65,6 @@ def test_parameters_without_a_head_are_those_of_the_bare_model(name):
     assert size(real.plain(config, cls)).num_parameters == real.count_on_meta(config, cls)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "family", sorted({*FAMILIES} - {"nemotron", "hunyuan_v1_dense", "ministral", "dots1", "glm4_moe"})
 )
@@ -115,7 +103,7 @@ def test_a_field_that_a_config_leaves_out_means_what_it_means_to_transformers(fa
     assert size(written).num_parameters == real.count_on_meta(config, cls)
 
 
-@pytest.mark.parametrize("name", often_or_slow([name for name in GENERATING if name not in REPEATED]))
+@pytest.mark.parametrize("name", [name for name in GENERATING if name not in REPEATED])
 def test_the_cache_holds_the_bytes_of_the_real_one(name):
     model, config = described(name)
     kept = real.cache_after(model, BATCH, PREFILL, MORE)
@@ -145,7 +133,7 @@ def torch_counts(model: Any, **inputs: Any) -> int:
     return counter.get_total_flops()
 
 
-@pytest.mark.parametrize("name", often_or_slow([name for name in GENERATING if CASES[name][0] in DECODERS]))
+@pytest.mark.parametrize("name", [name for name in GENERATING if CASES[name][0] in DECODERS])
 def test_flops_of_a_whole_text_are_those_that_torch_counts(name):
     """The eager kernel computes every pair, and the head every position: so does this count, for once."""
     model, config = described(name)
@@ -157,7 +145,7 @@ def test_flops_of_a_whole_text_are_those_that_torch_counts(name):
 
 
 @pytest.mark.parametrize(
-    "name", often_or_slow([name for name in GENERATING if CASES[name][0] in DECODERS and name not in MASKED | LATENT])
+    "name", [name for name in GENERATING if CASES[name][0] in DECODERS and name not in MASKED | LATENT]
 )
 def test_flops_of_one_more_token_are_those_that_torch_counts(name):
     model, config = described(name)
@@ -167,7 +155,7 @@ def test_flops_of_one_more_token_are_those_that_torch_counts(name):
     assert ours == torch_counts(model, input_ids=ids, past_key_values=kept, use_cache=True)
 
 
-@pytest.mark.parametrize("name", sorted(LATENT & OFTEN))
+@pytest.mark.parametrize("name", sorted(LATENT))
 def test_decoding_on_latents_saves_what_transformers_spends_on_expanding_them(name):
     """transformers makes every cached token's keys and values anew; absorbed, a query goes to the latent instead."""
     model, config = described(name)

@@ -119,9 +119,19 @@ def _in_words(words: Mapping[str, Any]) -> Architecture:
             f"a description needs {', '.join(needed)}, but there is no {' and no '.join(missing)}. (A config of "
             f"transformers has a model_type.)"
         )
-    for name in ("num_layers", "embed_dim", "num_heads"):
-        whole(name, words[name])
+    for name, value in words.items():
+        _check_word(name, value, str(known[name].annotation), needed)
     return blocks.transformer(**words)
+
+
+def _check_word(name: str, value: Any, kind: str, needed: list[str]) -> None:
+    """Raises ShapeError for a word of another kind than `blocks.transformer` takes."""
+    if value is None and name not in needed:
+        return
+    if kind.startswith("int") and not (name == "ffn_dim" and value == 0):
+        whole(name, value)
+    elif kind in ("bool", "str") and type(value).__name__ != kind:
+        raise ShapeError(f"{name}={value!r}: give {'True or False' if kind == 'bool' else 'a text'}.")
 
 
 def _context(architecture: Architecture, asked: int | None) -> tuple[int, tuple[str, ...]]:
