@@ -9,17 +9,17 @@ Cost: the import of transformers, then about a second.
 
 from __future__ import annotations
 
-import os
 import re
 from collections import defaultdict
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from manyheads.errors import ManyHeadsError, ModelError
 from manyheads.sizing import counting
 from manyheads.sizing.configs import UnknownFamily, describe_config, load_config, name_of
-from manyheads.sizing.measured import attention_of, fault_of, state_of, weights_of
+from manyheads.sizing.measured import attention_of, fault_of, settled, state_of, weights_of
 from manyheads.sizing.results import Sizing
 from manyheads.sizing.shapes import LAST, Architecture, LayerShape, Weights
 from manyheads.sizing.sizing import architecture_of, sized
@@ -78,6 +78,8 @@ def describe(config: Mapping[str, Any] | Any) -> Architecture:
                 model = cls._from_config(made, dtype=torch.bfloat16, experts_implementation="batched_mm").eval()
         except Exception as error:  # whatever a foreign constructor stumbles over is about this config
             raise ModelError(f"transformers cannot build {cls.__name__} from this config: {_brief(error)}") from error
+        with suppress(Exception):  # whose config must have one
+            model.config.pad_token_id = None  # else many look for padding among the tokens, which are no numbers here
         return describe_model(model)
 
 
@@ -98,7 +100,7 @@ def describe_model(model: nn.Module) -> Architecture:
         if fault := fault_of(attention, weights, embed_dim):
             faults.append(f"layer {at}: {fault}")
         state, state32 = state_of(kept[at]) if kept else (0, 0)
-        layers.append(LayerShape(tuple(weights), (attention,) if attention else (), state, state32))
+        layers.append(LayerShape(settled(weights, attention), (attention,) if attention else (), state, state32))
     found = Architecture(
         name=config.model_type,
         family=config.model_type,
@@ -124,25 +126,19 @@ def describe_model(model: nn.Module) -> Architecture:
 
 def _architecture(what: Any) -> Architecture:
     """Arithmetic where it reaches, transformers where it does not."""
-    if hasattr(what, "spec") and hasattr(what, "model"):  # a LoadedModel
-        return replace(_in_hand(what.model), name=what.name)
     if hasattr(what, "named_parameters"):
         return _in_hand(what)
+    if hasattr(getattr(what, "model", None), "named_parameters"):  # a LoadedModel
+        return replace(_in_hand(what.model), name=what.name)
     if hasattr(what, "model_type") and hasattr(what, "to_dict"):
-        return _either({**what.to_dict(), "model_type": what.model_type})
+        what = {**what.to_dict(), "model_type": what.model_type}
     try:
         return architecture_of(what)
     except UnknownFamily as error:
-        data, name = (what, None) if isinstance(what, Mapping) else _loaded(what)
-        found = _with_transformers(data, error)
-        return replace(found, name=name) if name else found
-
-
-def _either(data: Mapping[str, Any]) -> Architecture:
-    try:
-        return describe_config(data)
-    except UnknownFamily as error:
-        return _with_transformers(data, error)
+        if isinstance(what, Mapping):
+            return _with_transformers(what, error)
+        data, path = load_config(what)
+        return replace(_with_transformers(data, error), name=name_of(path))
 
 
 def _with_transformers(data: Mapping[str, Any], error: UnknownFamily) -> Architecture:
@@ -165,11 +161,6 @@ def _in_hand(model: Any) -> Architecture:
         if found.num_parameters == sum(each.numel() for each in model.parameters()):
             return found
     return describe_model(model)
-
-
-def _loaded(what: str | os.PathLike[str]) -> tuple[Mapping[str, Any], str]:
-    data, path = load_config(what)
-    return data, name_of(path)
 
 
 def _config(data: Mapping[str, Any]) -> Any:

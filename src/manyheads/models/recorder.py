@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -20,10 +20,13 @@ from manyheads.models.calls import Aligner, AttentionCall, rolled
 from manyheads.models.seam import Tap, tap
 from manyheads.models.sites import no_way_in, run
 from manyheads.models.texts import model_inputs, rarity_table, read_texts, tokens_of
+from manyheads.nn.attention import attend
+from manyheads.recording.passes import Layer
 from manyheads.recording.records import LayerRecord, Recording
 from manyheads.recording.tokens import Tokens
 from manyheads.spec import CROSS
 
+LARGE_SCORE = 16.0  # above it, a unit in the last place of a float32 is over 1e-6
 KEEP = ("q", "k", "v", "lse")
 DECODER = "decoder"  # the stack that reads texts of its own, beside an encoder's
 MEMORY_SHARE = 0.7  # of the memory that is free: a recording that would take more is refused before it starts
@@ -173,7 +176,7 @@ def _collect(
             layer.q.clone(),
             layer.k.clone(),
             v.clone() if "v" in kept else None,
-            layer.lse,
+            _sharpened(layer),
             layer.mask,
             layer.rule,
             tokens.lengths,
@@ -192,6 +195,25 @@ def _collect(
     }
     tokens = texts.main.tokens if texts.main else next(iter(stacks.values()))[0].tokens
     return Recording(stacks, tokens, provenance)
+
+
+def _sharpened(layer: Layer) -> Tensor:
+    """The lse, from float64 in heads whose scores are so large that float32 would round their weights by over 1e-6."""
+    served = layer.q.shape[1] // layer.k.shape[1]
+    largest = layer.lse.masked_fill(layer.lse.isinf(), 0).abs().amax((0, 2)).view(-1, served).amax(1)
+    groups = (largest > LARGE_SCORE).nonzero()[:, 0]
+    if layer.q.dtype != torch.float32 or not len(groups):
+        return layer.lse
+    heads = (groups[:, None] * served + torch.arange(served)).flatten()
+    rule, mask, lse = layer.rule, layer.mask, layer.lse.clone()
+    if mask.dense is not None and mask.dense.shape[1] > 1:
+        mask = replace(mask, dense=mask.dense[:, heads])
+    bias = None if rule.bias is None else rule.bias.expand(-1, layer.q.shape[1], -1, -1)[:, heads]
+    sinks = None if rule.sinks is None else rule.sinks[heads].double()
+    q, k = layer.q[:, heads].double(), layer.k[:, groups].double()
+    got = attend(q, k, k, mask=mask, scale=rule.scale, softcap=rule.softcap, sinks=sinks, bias=bias)
+    lse[:, heads] = got.lse.float()
+    return lse
 
 
 def _kept(keep: Sequence[str]) -> frozenset[str]:

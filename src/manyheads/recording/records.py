@@ -100,7 +100,7 @@ class LayerRecord:
                     f"{name} run from {int(index.min())} to {int(index.max())}, but text {text} has {limit} of them."
                 )
         group = torch.arange(self.site.num_heads) // (self.site.num_heads // self.site.num_kv_heads)
-        q, k = self.q[text][:, queries].float(), self.k[text][group][:, keys].float()
+        q, k = self.q[text][:, queries].double(), self.k[text][group][:, keys].double()
         scores = self.rule.scale * (q * k).sum(-1)
         if self.rule.softcap is not None:
             scores = self.rule.softcap * (scores / self.rule.softcap).tanh()
@@ -111,7 +111,7 @@ class LayerRecord:
         seen = (keys >= mask.start[text, queries]) & (keys < mask.stop[text, queries])
         if mask.dense is not None:
             seen = mask.dense[min(text, mask.dense.shape[0] - 1)][:, queries, keys]
-        return torch.where(seen, (scores - self.lse[text][:, queries]).exp(), 0.0)
+        return torch.where(seen, (scores - self.lse[text][:, queries]).exp(), 0.0).to(self.lse.dtype)
 
     def project(self, features: Float[Tensor, "k f"], text: int = 0) -> Float[Tensor, "h q f"]:
         """`weights @ features` for one text, without the map: one more attention call with features where v stood."""
@@ -147,14 +147,14 @@ class LayerRecord:
         at = slice(text, text + 1)
         group = [h // (self.site.num_heads // self.site.num_kv_heads) for h in heads]
         chosen = list(heads)
-        q, k = self.q[at][:, chosen, rows].float(), self.k[at][:, group, keys].float()
+        q, k = self.q[at][:, chosen, rows].double(), self.k[at][:, group, keys].double()
         rule, mask = self.rule.texts(at), self.mask.expand(len(self.lengths)).texts(at)
         bias = None if rule.bias is None else rule.bias.expand(-1, self.site.num_heads, -1, -1)[:, chosen]
         scores = Rule(rule.scale, rule.softcap, None, bias).finish(grouped_scores(q, k, rule.scale), rows, keys)
         seen = mask.visible(rows, keys)
         seen = seen[:, chosen] if seen.shape[1] > 1 else seen
         lse = self.lse[at][:, chosen, rows, None]
-        return torch.where(seen, (scores - torch.where(lse == -torch.inf, 0, lse)).exp(), 0.0)[0]
+        return torch.where(seen, (scores - torch.where(lse == -torch.inf, 0, lse)).exp(), 0.0)[0].to(lse.dtype)
 
     def _text(self, text: int) -> int:
         """The text's index from the front, checked."""
