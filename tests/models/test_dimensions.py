@@ -191,7 +191,7 @@ def test_what_transformers_cannot_read_or_build_is_said():
     with pytest.raises(ModelError, match=r"transformers cannot read this config of 'cwm': "):
         size({**written, "hidden_size": "wide"})
     with pytest.raises(ModelError, match=r"transformers cannot build .* from this config: "):
-        size({**written, "num_attention_heads": 0, "head_dim": None})
+        size({**written, "rope_parameters": {"rope_type": "unheard of"}})
 
 
 def test_a_module_without_a_config_is_refused():

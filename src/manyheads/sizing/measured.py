@@ -9,12 +9,13 @@ be seen the answer is None, and whoever asked has to say that FLOPs cannot be to
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from math import prod
 from typing import Any
 
 from manyheads.sizing.shapes import LAST, Attention, Weights
 
-__all__ = ["attention_of", "fault_of", "part_of", "state_of", "weights_of"]
+__all__ = ["attention_of", "fault_of", "part_of", "settled", "state_of", "weights_of"]
 
 PLACES = tuple(
     (part, re.compile(pattern))
@@ -35,6 +36,9 @@ PLACES = tuple(
 """Part -> what the path of its parameters has in it; the first that fits."""
 
 
+KEY_NORM = re.compile(r"\bk_(layer)?norm")
+
+
 def part_of(path: str) -> str:
     return next((name for name, found in PLACES if found.search(path)), "other")
 
@@ -50,10 +54,11 @@ def weights_of(path: str, kind: str, shape: tuple[int, ...], *, is_head: bool, c
     if "Embedding" in kind:
         return Weights("other" if "bias" in path else "embedding", size)
     part = "norm" if "Norm" in kind else part_of(path)
+    keys = part in ("k", "v") or (part == "norm" and KEY_NORM.search(path) is not None)
     if part == "norm" or len(shape) < 2:
-        return Weights(part, size)
+        return Weights(part, size, per_kv_head=keys)
     if kind in ("Conv1D", "Conv1d") or kind.endswith("Linear") or (part == "router" and min(shape) > 1):
-        return Weights(part, size, size)
+        return Weights(part, size, size, per_kv_head=keys)
     if size == max(shape):
         return Weights(part, size)
     if "expert" in path:
@@ -75,6 +80,14 @@ def attention_of(kept: Any, text: Any) -> Attention | None:
         return Attention(num_heads, num_heads, qk_dim, text.v_head_dim, window=window, latent=latent)
     chunked = bool(window) and getattr(text, "attention_chunk_size", None) == window
     return Attention(num_heads, kv_heads, k_width, v_width, window=window, chunked=chunked)
+
+
+def settled(weights: list[Weights], attention: Attention | None) -> tuple[Weights, ...]:
+    """The weights of a layer, those of a norm that every key head shares no longer counted for each."""
+    whole = attention.num_kv_heads * attention.qk_dim if attention else 0
+    return tuple(
+        replace(each, per_kv_head=False) if each.part == "norm" and each.size != whole else each for each in weights
+    )
 
 
 def state_of(kept: Any) -> tuple[int, int]:

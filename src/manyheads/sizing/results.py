@@ -239,5 +239,5 @@ def _variant(name: str, count: int | None, architecture: Architecture, own: bool
     if cache is None:
         raise ShapeError(f"{architecture.name} has no cache.")
     known = own or not architecture.why_untold("parts")
-    intensity = decoding.intensity if decoding else None
+    intensity = decoding.intensity if decoding and known else None
     return Variant(name, count, own, architecture.num_parameters if known else None, cache, intensity)
