@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         WindowError,
     )
     from manyheads.heads import Head
+    from manyheads.models.dimensions import size
     from manyheads.models.loading import load
     from manyheads.models.recorder import record, record_call
     from manyheads.models.seam import tap
@@ -49,6 +50,8 @@ __all__ = [
     "measure",
     "measure_call",
     "find_roles",
+    # what it costs
+    "size",
     # the operation itself
     "attend",
     "MultiHeadAttention",
@@ -81,6 +84,7 @@ _MODULE_OF = {
     "record": "manyheads.models.recorder",
     "record_call": "manyheads.models.recorder",
     "open_recording": "manyheads.recording.files",
+    "size": "manyheads.models.dimensions",
     "tap": "manyheads.models.seam",
     "measure": "manyheads.statistics.measuring",
     "measure_call": "manyheads.statistics.measuring",

@@ -18,6 +18,7 @@ from rich.text import Text
 from manyheads.cli.columns import Column, Row, lay_out
 from manyheads.cli.console import clean, emit, knows_blocks, stdout_console
 from manyheads.cli.inputs import check_output
+from manyheads.sizing import units
 
 if TYPE_CHECKING:
     from manyheads.sizing.results import Flops, Sizing, Variant
@@ -106,7 +107,6 @@ def print_page(found: Sizing, written: Sequence[str]) -> None:
 
 
 def _headline(found: Sizing, console: Console) -> list[Text]:
-    from manyheads.sizing import units
     from manyheads.sizing.words import layers_in_words, shape_in_words
 
     at, weights = found.architecture, found.weight_bytes
@@ -121,7 +121,6 @@ def _headline(found: Sizing, console: Console) -> list[Text]:
 
 def _parts(found: Sizing, console: Console) -> list[Text]:
     """A row a part: its parameters, and the FLOPs that go through it."""
-    from manyheads.sizing import units
     from manyheads.sizing.counting import OPERATIONS
 
     prefill, decode = (each.operations if each else {} for each in (found.prefill, found.decode))
@@ -150,16 +149,12 @@ def _parts(found: Sizing, console: Console) -> list[Text]:
 
 
 def _flops(count: int, total: int) -> list[Text]:
-    from manyheads.sizing import units
-
     return [Text(units.flops(count)), Text(_percent(count / total))] if count else [Text(), Text()]
 
 
 def _each_layer(found: Sizing, console: Console) -> list[Text]:
     """One line for each kind of layer: how many, and what it is made of."""
     from collections import Counter
-
-    from manyheads.sizing import units
 
     stacks = (layer.stack for layer in found.architecture.layers)
     kinds = Counter((stack, *sorted(parts.items())) for stack, parts in zip(stacks, found.layers, strict=True))
@@ -182,8 +177,6 @@ def _cache(found: Sizing, console: Console) -> list[Text]:
     """The cache as it is, beside MHA, GQA and MQA."""
     if found.cache is None:
         return []
-    from manyheads.sizing import units
-
     ask = found.ask
     title = f"KV cache of {ask.batch:,} text{'s' * (ask.batch != 1)} of {ask.context:,} tokens, in {ask.cache_dtype}"
     if found.architecture.has_source:
@@ -193,7 +186,7 @@ def _cache(found: Sizing, console: Console) -> list[Text]:
         Column("a token adds"),
         Column("kept, GiB"),
         Column("kept, GB"),
-        Column("", right=False),
+        Column("", right=False, spare=3),
     ]
     columns += [Column("parameters", spare=1), Column("FLOPs a byte", spare=2)]
     most = max(each.cache.steady for each in found.variants)
@@ -214,8 +207,6 @@ def _cache(found: Sizing, console: Console) -> list[Text]:
 
 
 def _variant(each: Variant, most: float, console: Console) -> Row:
-    from manyheads.sizing import units
-
     style = "bold" if each.own else ""
     name = f"{each.name or 'as it is'}{' (as it is)' if each.own and each.name else ''}"
     known = units.count(each.num_parameters) if each.num_parameters is not None else "not told"
@@ -228,8 +219,6 @@ def _variant(each: Variant, most: float, console: Console) -> Row:
 def _decoding(found: Sizing, console: Console) -> list[Text]:
     if found.decoding is None:
         return []
-    from manyheads.sizing import units
-
     step, batch = found.decoding, found.ask.batch
     texts = f"each of {batch:,} texts" if batch > 1 else "a text"
     read = f"{units.gb(step.weight_bytes)} of weights, {units.gb(step.cache_bytes)} of cache"
@@ -254,8 +243,6 @@ def _notes(found: Sizing, written: Sequence[str], console: Console) -> list[Text
 
 
 def _counted(prefill: Flops) -> str:
-    from manyheads.sizing import units
-
     said = "FLOPs: a multiply and an add are 2; matrix products only."
     if prefill.dense == prefill.total:
         return said
@@ -265,7 +252,6 @@ def _counted(prefill: Flops) -> str:
 
 def print_presets() -> None:
     """A row a preset: width, heads, a head's width, parameters."""
-    from manyheads.sizing import units
     from manyheads.sizing.presets import PRESETS, preset
 
     console = stdout_console()

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from matplotlib.collections import LineCollection
 from matplotlib.colors import to_hex
 
-from manyheads.figures.lettering import text_width
+from manyheads.figures.lettering import Pixels, text_width
 from manyheads.figures.sheet import POINT, Sheet, kind_of
 from manyheads.figures.style import FADED, HAIRLINE, INK, ramp
 from manyheads.sizing import units
@@ -90,7 +90,7 @@ def _draw_title(sheet: Sheet, sizing: Sizing) -> None:
         sheet.text(MARGIN, MARGIN + 40 + LINE * row, line, BODY, colour=FADED if row else INK, width=room)
 
 
-def _draw_parts(sheet: Sheet, columns: Sequence[_Column], parts: Sequence[str], top: float) -> None:
+def _draw_parts(sheet: Sheet, columns: Sequence[_Column], parts: Sequence[str], top: Pixels) -> None:
     """A row a part, a column of bars for each thing that is counted; every bar is a share of its column."""
     room = (WIDTH - 2 * MARGIN - LABELS - GAP * (len(columns) - 1)) / len(columns)
     most = max(count / column.total for column in columns for count in column.values.values())
@@ -122,7 +122,7 @@ class _Scale:
     lengths: tuple[int, ...]
     low: int
     high: int
-    top: float
+    top: Pixels
 
     def x(self, length: int) -> float:
         first, last = math.log2(self.lengths[0]), math.log2(self.lengths[-1])
@@ -142,7 +142,7 @@ def _lengths(sizing: Sizing) -> tuple[int, ...]:
     return tuple(2**power for power in range(SHORTEST, math.ceil(math.log2(last)) + 1))
 
 
-def _draw_chart(sheet: Sheet, sizing: Sizing, top: float) -> None:
+def _draw_chart(sheet: Sheet, sizing: Sizing, top: Pixels) -> None:
     """Bytes of the cache by the length of a text, both in powers of 2, and the bytes of the weights."""
     lengths, own = _lengths(sizing), next(each.name for each in sizing.variants if each.own)
     curves: dict[str, list[tuple[int, float]]] = {each.name: [] for each in sizing.variants}
@@ -219,7 +219,7 @@ def _draw_axes(sheet: Sheet, scale: _Scale) -> None:
 
 
 def _draw_curve(
-    sheet: Sheet, points: Sequence[tuple[float, float]], colour: str, width: float, *, dashed: bool = False
+    sheet: Sheet, points: Sequence[tuple[float, float]], colour: str, width: Pixels, *, dashed: bool = False
 ) -> None:
     curve = LineCollection([list(points)], colors=colour, linewidths=width * POINT, zorder=3)
     curve.set(linestyle=(0, (4, 3)) if dashed else "solid", capstyle="round")

@@ -31,6 +31,7 @@ FAMILIES = (*DECODERS, *ENCODERS, *IMAGES, *SEQ2SEQ)
 BARE = ("Model", "PreTrainedModel")
 HEADS = ("ForCausalLM", "LMHeadModel", "ForMaskedLM", "ForConditionalGeneration", "ForImageClassification", "HeadModel")
 TIED_BY_DEFAULT = {**dict.fromkeys(ENCODERS, True), "bart": True, "mbart": True}
+PACKED = "quantization_config"
 OLD_NAMES = {"n_embed": "hidden_size", "n_layers": "num_hidden_layers"}
 
 
@@ -91,7 +92,8 @@ def describe_config(data: Mapping[str, Any]) -> Architecture:
         found = _described(data, family, headless)
     except ShapeError as error:
         raise ShapeError(f"the config of {family!r} does not fit: {error}") from error
-    return replace(found, because=(f"{family}, {said}", *found.because))
+    packed = ("numbers are counted as asked, not as its quantization packs them",) if data.get(PACKED) else ()
+    return replace(found, because=(f"{family}, {said}", *found.because, *packed))
 
 
 def _described(data: Mapping[str, Any], family: str, headless: bool) -> Architecture:

@@ -1,0 +1,188 @@
+"""`manyheads size`: the page at 100 columns, the document, the picture, and what is refused. No model is loaded."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from manyheads.cli.app import main
+from manyheads.cli.console import WIDTH
+from manyheads.sizing.presets import PRESETS
+
+from .conftest import Ran, assert_refused
+
+BLOCKS = "▏▎▍▌▋▊▉█"
+
+
+@pytest.fixture
+def sized(capsys):
+    """`sized("gpt2", "--json")`: the command in this process."""
+
+    def runner(*arguments: str) -> Ran:
+        code = main(["size", *arguments])
+        return Ran(code, *capsys.readouterr())
+
+    return runner
+
+
+def row_of(ran: Ran, start: str) -> str:
+    (row,) = [line for line in ran.lines if line.startswith(start)]
+    return row
+
+
+def test_without_arguments_it_shows_the_preset_that_people_compare_to(sized):
+    ran = sized()
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.lines[0] == "llama-2-70b · 68.98 B parameters · 128.5 GiB (138.0 GB) in fp16"
+    assert "64 heads of 128 on 8 key/value heads (GQA-8)" in ran.lines[1]
+    assert all(part in row_of(ran, "feed-forward") for part in ("56.37 B", "81.7%", "461.8 TFLOP", "112.7 GFLOP"))
+    assert "each of 80 layers: 855.7 M: attention 151.0 M, feed-forward 704.6 M, norm 16.38 k" in ran.lines
+    assert row_of(ran, "MHA").split()[3:7] == ["80.00", "GiB", "85.90", "GB"]
+    assert row_of(ran, "GQA-8 (as it is)").split()[6:10] == ["10.00", "GiB", "10.74", "GB"]
+    assert row_of(ran, "MQA").split()[3:7] == ["1.25", "GiB", "1.34", "GB"]
+    assert (
+        "FLOPs: a multiply and an add are 2; matrix products only. Scores and values: pairs that are visible" in ran.out
+    )
+    assert "8.00 FLOPs a byte" in ran.out
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_page_keeps_to_its_width_and_has_bars(sized, name):
+    ran = sized(name)
+    assert ran.code == 0 and ran.lines[0].startswith(name)
+    assert max(map(len, ran.lines)) <= WIDTH
+    assert any(block in ran.out for block in BLOCKS)
+
+
+def test_a_bars_length_is_its_share(sized):
+    bar = {line.split()[0]: sum(line.count(block) for block in BLOCKS) for line in sized("gpt2").lines if "│" in line}
+    assert bar["feed-forward"] > bar["embedding"] > bar["q"] > bar["norm"] == 1
+
+
+def test_windows_experts_and_latents_are_said(sized):
+    assert "21 of 42 layers see the last 4,096 tokens" in sized("gemma-2-9b").out
+    gpt_oss = sized("gpt-oss-20b").out
+    assert "12 of 24 layers see the last 128 tokens; all layers have 32 experts, of which a token uses 4" in gpt_oss
+    assert "Set aside beforehand, 192.0 KiB more: a window has a place for the newest, too." in gpt_oss
+    assert "At this context one more token adds 24.00 KiB: full windows shed one." in gpt_oss
+    assert "Experts read: as many as that many tokens choose on average" in gpt_oss
+    deepseek = sized("deepseek-v3").out
+    assert "on latents of 512 + 64 (MLA)" in deepseek and "MLA (as it is)" in deepseek
+    assert "37.55 B of them active" in deepseek
+
+
+def test_an_encoder_has_no_cache_and_an_image_no_choice_of_length(sized):
+    assert "KV cache" not in sized("bert-base").out and "Decoding" not in sized("bert-base").out
+    assert "an image of 197" in sized("vit-base").out and "An image is 197 tokens." in sized("vit-base").out
+
+
+def test_the_document_is_one_json_document(sized):
+    ran = sized("gpt2", "--context", "100", "--batch", "2", "--dtype", "fp32", "--json")
+    document = json.loads(ran.out)
+    assert document["parameters"]["total"] == 124_439_808
+    assert document["asked"] == {"context": 100, "source": 100, "batch": 2, "dtype": "fp32", "cache_dtype": "fp32"}
+    assert document["cache"]["steady_bytes"] == 2 * 4 * 100 * 12 * 2 * 768
+    assert len(document["parameters"]["layers"]) == 12
+
+
+def test_a_config_in_a_folder_is_sized(sized, tmp_path):
+    config = {"model_type": "gpt2", "n_embd": 48, "n_layer": 2, "n_head": 6, "n_positions": 64, "vocab_size": 97}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    layer = 4 * (48 * 48 + 48) + 2 * 48 * 192 + 192 + 48 + 4 * 48
+    for asked in (str(tmp_path), str(tmp_path / "config.json"), "config.json", "./config.json"):
+        total = json.loads(sized(asked, "--json").out)["parameters"]["total"]
+        assert total == (97 + 64) * 48 + 2 * layer + 2 * 48
+
+
+def test_an_architecture_can_be_described_by_its_sizes(sized):
+    sizes = (
+        "--layers",
+        "2",
+        "--embed-dim",
+        "48",
+        "--heads",
+        "6",
+        "--kv-heads",
+        "2",
+        "--ffn-dim",
+        "56",
+        "--vocab",
+        "97",
+    )
+    document = json.loads(sized(*sizes, "--gated", "--json").out)
+    layer = 2 * 48 * 48 + 2 * 48 * 16 + 3 * 48 * 56 + 2 * 48
+    assert document["parameters"]["total"] == 2 * layer + 48 + 2 * 97 * 48
+    assert document["shape"]["attention"] == "GQA-2"
+
+
+def test_other_key_value_heads_can_be_tried(sized):
+    ran = sized("llama-2-7b", "--kv-heads", "4")
+    assert "on 4 key/value heads (GQA-4)" in ran.out and "with num_kv_heads=4" in ran.out
+
+
+def test_the_list_holds_every_preset_with_its_heads(sized):
+    ran = sized("--list")
+    assert [line.split()[0] for line in ran.lines[1:]] == list(PRESETS)
+    assert row_of(ran, "llama-2-70b").split()[1:6] == ["8,192", "80", "64", "8", "128"]
+    assert max(map(len, ran.lines)) <= WIDTH
+
+
+@pytest.mark.parametrize("name", ["llama-2-70b", "gpt-oss-20b", "bert-base", "transformer", "small"])
+@pytest.mark.parametrize("ending", ["png", "svg"])
+def test_a_picture_is_written_and_said(sized, tmp_path, name, ending):
+    ran = sized(name, "--plot", f"it.{ending}")
+    assert ran.code == 0 and f"Wrote it.{ending}, the same as a picture." in ran.out
+    data = (tmp_path / f"it.{ending}").read_bytes()
+    assert data.startswith(b"\x89PNG" if ending == "png" else b"<?xml")
+    if ending == "svg":
+        assert name.encode() in data and b"parameters" in data and (b"KV cache" in data) == (name != "bert-base")
+
+
+def test_a_picture_is_the_same_for_the_same_architecture(sized, tmp_path):
+    for name in ("one.png", "two.png"):
+        sized("gemma-2-9b", "--plot", name)
+    assert (tmp_path / "one.png").read_bytes() == (tmp_path / "two.png").read_bytes()
+
+
+def test_ascii_terminals_get_ascii(capsys, monkeypatch):
+    monkeypatch.setattr("manyheads.cli.size.knows_blocks", lambda console: False)
+    assert main(["size", "gpt2"]) == 0
+    page = "\n".join(capsys.readouterr().out.splitlines()[3:])
+    assert page.isascii() and "########" in page and " | " in page and "-----" in page
+
+
+REFUSED = [
+    (("lama-2-70b",), "nothing to size is called 'lama-2-70b'", "Did you mean 'llama-2-70b'"),
+    (("nowhere.json",), "there is no file or folder nowhere.json"),
+    (("gpt2", "--context", "-1"), "context=-1: give a whole number of at least 1"),
+    (("gpt2", "--context", "4k"), "--context", "See manyheads size --help"),
+    (("gpt2", "--context", "2000"), "gpt2 has learned positions for 1,024 tokens and no more"),
+    (("gpt2", "--batch", "0"), "batch=0: give a whole number of at least 1"),
+    (("gpt2", "--dtype", "fp7"), "dtype='fp7' is no dtype known here. Use one of"),
+    (("gpt2", "--kv-heads", "5"), "num_heads=12 is not a multiple of num_kv_heads=5", "Use one of [1, 2, 3, 4, 6, 12]"),
+    (("deepseek-v3", "--kv-heads", "8"), "caches latents (MLA), which all heads share"),
+    (("gpt2", "--layers", "3"), "--layers describe an architecture of your own, and 'gpt2' is one already"),
+    (("--layers", "3"), "a description needs num_layers, embed_dim, num_heads, but there is no embed_dim"),
+    (("--layers", "3", "--embed-dim", "100", "--heads", "7"), "embed_dim=100 is not a multiple of num_heads=7"),
+    (("gpt2", "--plot", "it.txt"), "--plot it.txt: cannot tell what to write by that ending"),
+    (("gpt2", "--source", "3"), "gpt2 reads no second text"),
+    (("gpt2", "bert-base"), "unexpected extra argument"),
+]
+
+
+@pytest.mark.parametrize("arguments", REFUSED, ids=lambda each: " ".join(each[0]))
+def test_what_cannot_be_sized_ends_with_one_line_and_exit_2(sized, arguments):
+    asked, *said = arguments
+    assert_refused(sized(*asked), *said)
+
+
+def test_damaged_and_unknown_configs_end_with_exit_2(sized, tmp_path):
+    for text, said in (
+        ('{"model_type": ', "config.json is not JSON"),
+        ("[]", "config.json is a list, not a mapping"),
+        ('{"model_type": "llama"}', "the config of 'llama' lacks hidden_size"),
+        ('{"model_type": "zork"}', "'zork' is an architecture that neither manyheads nor transformers knows"),
+    ):
+        (tmp_path / "config.json").write_text(text)
+        assert_refused(sized("config.json"), said)
