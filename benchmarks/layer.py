@@ -96,7 +96,7 @@ def training_and_inference(rounds: int) -> list[dict]:
     whole = {name: both(call) for name, call in forward.items()}
     return [
         *out,
-        report(f"{SHAPE}, {HEADS} heads, train, forward + backward", "ours", whole, bars, max(5, rounds // 3)),
+        report(f"{SHAPE}, {HEADS} heads, train, forward + backward", "ours", whole, bars, rounds),
     ]
 
 

@@ -7,6 +7,7 @@ import os
 import platform
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 RESULTS = Path(__file__).with_name("results.json")
@@ -15,6 +16,7 @@ RUNS = {
     "against_eager": ["benchmarks.statistics_pass", "4096", "--eager", "--rounds", "2"],
     "long": ["benchmarks.statistics_pass", "16384", "--rounds", "1"],
     "startup": ["benchmarks.startup"],
+    "layer": ["benchmarks.layer"],
 }
 
 
@@ -22,6 +24,7 @@ def main() -> int:
     out: dict[str, object] = {
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
         "python": platform.python_version(),
+        **{name: version(name) for name in ("torch", "transformers", "numpy")},
     }
     for name, command in RUNS.items():
         print(f"{name} ...", file=sys.stderr, flush=True)

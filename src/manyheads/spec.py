@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, cast
 
 from manyheads.errors import HeadError, RecordingError, ShapeError
+from manyheads.grouping import check_groups
 from manyheads.heads import Head, HeadSet, HeadsLike, parse_heads
 
 __all__ = ["CROSS", "ModelSpec", "Site"]
@@ -43,12 +44,7 @@ class Site:
         for name, size in sizes.items():
             if size < 1:
                 raise ShapeError(f"{self}: {name}={size}, but a site has at least one head of width at least 1.")
-        if self.num_heads % self.num_kv_heads:
-            divisors = [count for count in range(1, min(self.num_heads, 1024) + 1) if self.num_heads % count == 0]
-            raise ShapeError(
-                f"{self}: num_heads={self.num_heads} is not a multiple of num_kv_heads={self.num_kv_heads}: every "
-                f"key/value head must serve equally many query heads. Use one of {divisors}."
-            )
+        check_groups(self.num_heads, self.num_kv_heads, str(self))
 
     def __str__(self) -> str:
         return f"{self.stack}:L{self.layer}" if self.stack else f"L{self.layer}"

@@ -335,8 +335,13 @@ class TestFiles:
     def test_where_nothing_can_be_written_it_says_so(self, tmp_path, save):
         (tmp_path / "folder.png").mkdir()
         (tmp_path / "file").write_text("")
-        for name in ("missing/figure.png", "file/figure.png", "folder.png"):
-            with pytest.raises(FileAccessError, match=r"cannot write .*: .*\. Choose a folder that you may write to"):
+        words = {
+            "missing/figure.png": "its folder does not exist",
+            "file/figure.png": "a part of its path is a file",
+            "folder.png": "it is a folder. Name a file in it",
+        }
+        for name, why in words.items():
+            with pytest.raises(FileAccessError, match=rf"cannot write .*{name}: {why}"):
                 save(tmp_path / name)
         assert sorted(each.name for each in tmp_path.iterdir()) == ["file", "folder.png"]
 

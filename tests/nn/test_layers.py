@@ -393,7 +393,7 @@ def test_a_hook_sees_the_call_and_leaves_the_output_as_it_was(fresh):
     assert_array_equal(during, before)
     assert_array_equal(after, before)
     ((call, mixed),) = watcher.calls
-    assert call.module is layer and call.causal
+    assert call.module is layer and not call.crosses
     rebuilt = mh.attend(call.q, call.k, call.v, mask=call.mask(), scale=call.rule.scale)
     assert_allclose(rebuilt.out, mixed.out, atol=1e-5)
     assert mixed.because == "scaled_dot_product_attention with is_causal, enable_gqa"

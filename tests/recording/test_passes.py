@@ -17,7 +17,7 @@ from manyheads import reference
 from manyheads.errors import StatisticError
 from manyheads.nn.masks import Mask
 from manyheads.nn.rules import Rule
-from manyheads.recording import passes
+from manyheads.recording import passes, tiles
 from manyheads.recording.passes import Layer, prepare
 from manyheads.recording.requests import (
     Band,
@@ -58,8 +58,8 @@ def shrink(monkeypatch):
 
     def to(cells, keys=5):
         if cells is not None:
-            monkeypatch.setattr(passes, "TILE_CELLS", cells)
-            monkeypatch.setattr(passes, "TILE_KEYS", keys)
+            monkeypatch.setattr(tiles, "TILE_CELLS", cells)
+            monkeypatch.setattr(tiles, "TILE_KEYS", keys)
 
     return to
 
@@ -272,17 +272,17 @@ def test_a_request_made_twice_is_planned_once(rng):
 @pytest.mark.parametrize("kind", ["bidirectional", "causal", "window", "head by head"])
 def test_a_long_text_equals_the_reference_across_the_real_borders(rng, kind):
     case = make_case(rng, kind, lengths=(BEYOND,), dtype=torch.float32)
-    assert H * BEYOND**2 > 2 * passes.TILE_CELLS
-    assert BEYOND > 2 * passes.TILE_KEYS
+    assert H * BEYOND**2 > 2 * tiles.TILE_CELLS
+    assert BEYOND > 2 * tiles.TILE_KEYS
     assert_pass_equals_reference(rng, case)
 
 
 def test_a_padded_batch_equals_the_reference_across_the_real_borders(rng):
-    case = make_case(rng, lengths=(17, passes.TILE_KEYS + 1, 5, 401), dtype=torch.float32, option="sinks", heads=(2, 1))
+    case = make_case(rng, lengths=(17, tiles.TILE_KEYS + 1, 5, 401), dtype=torch.float32, option="sinks", heads=(2, 1))
     assert_pass_equals_reference(rng, case)
 
 
-@pytest.mark.parametrize("length", [passes.TILE_KEYS - 1, passes.TILE_KEYS, passes.TILE_KEYS + 1])
+@pytest.mark.parametrize("length", [tiles.TILE_KEYS - 1, tiles.TILE_KEYS, tiles.TILE_KEYS + 1])
 def test_a_text_as_long_as_a_tile_is_wide_equals_the_reference(rng, length):
     assert_pass_equals_reference(rng, make_case(rng, lengths=(length,), dtype=torch.float32, heads=(7, 1)))
 
@@ -480,34 +480,34 @@ def test_missing_mass_stays_missing(rng):
 # ------------------------------------------------------------------------------- the assertions notice what they should
 
 BREAK = {
-    "a wrong base of the logarithm": (passes, "LOG2_E", 1.0),
-    "hidden cells that still weigh something": (passes, "HIDDEN", -2.0),
+    "a wrong base of the logarithm": (tiles, "LOG2_E", 1.0),
+    "hidden cells that still weigh something": (tiles, "HIDDEN", -2.0),
     "a border that is never looked at": (
         Mask,
         "visible",
         lambda self, rows, keys: torch.ones(1, 1, rows.stop - rows.start, keys.stop - keys.start, dtype=torch.bool),
     ),
     "signed distances": (
-        passes._GroupPass,
+        tiles.GroupPass,
         "_distance",
         lambda self, t: (t.weights * (torch.arange(t.keys.start, t.keys.stop) - t.rows.start)).sum(-1),
     ),
     "labels compared the wrong way": (
-        passes._GroupPass,
+        tiles.GroupPass,
         "_same",
         lambda self, request, t: torch.ones(t.weights.shape[0], 1, *t.weights.shape[2:]),
     ),
     "a band that is one key off": (
-        passes._GroupPass,
+        tiles.GroupPass,
         "_band",
         lambda self, request, t, value: _BAND(self, replace(request, offsets=tuple(o + 1 for o in OFFSETS)), t, value),
     ),
     "the strongest key of the last tile": (
-        passes._GroupPass,
+        tiles.GroupPass,
         "_strongest",
         lambda self, t, value: value.copy_(t.logs.max(-1).indices + t.keys.start),
     ),
-    "blocks that hold a row more": (passes, "bins", lambda length, size: (torch.arange(length) + 1) // 2 % size),
+    "blocks that hold a row more": (tiles, "bins", lambda length, size: (torch.arange(length) + 1) // 2 % size),
     "cells that are counted when hidden": (
         passes,
         "visible_cells",
@@ -516,12 +516,12 @@ BREAK = {
     "a softcap that is forgotten": (Rule, "plain", True),
     "groups that leave a text out": (passes.Pass, "_groups", lambda self, layer: [slice(1, None)]),
     "columns that are not lined up with their tile": (
-        passes._GroupPass,
+        tiles.GroupPass,
         "_linear",
         lambda self, t: _LINEAR(self, replace(t, keys=slice(0, t.keys.stop - t.keys.start))),
     ),
 }
-_BAND, _LINEAR = passes._GroupPass._band, passes._GroupPass._linear
+_BAND, _LINEAR = tiles.GroupPass._band, tiles.GroupPass._linear
 
 
 @pytest.mark.parametrize("what", BREAK)

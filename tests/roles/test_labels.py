@@ -22,7 +22,7 @@ PURE_SINKS = {"L4H5", "L3H4", "L2H7", "L4H2", "L3H3"}
 
 @pytest.fixture(scope="module")
 def table(minilm) -> HeadTable:
-    return measure(minilm, page_texts(), NEEDED)
+    return measure(minilm, page_texts(), NEEDED, kinds=True)
 
 
 @pytest.fixture(scope="module")
@@ -98,6 +98,14 @@ def test_a_random_weight_model_gets_no_content_role(minilm, spread):
     assert not set(names) & set(CONTENT_ROLES), f"{seed=}: {names}"
 
 
+@pytest.mark.parametrize(("seed", "head"), [(353287852, "L0H4"), (106, "L0H2"), (111, "L0H1")])
+def test_a_head_that_favours_one_mark_by_chance_is_no_punctuation_head(minilm, seed, head):
+    """These random heads read punctuation at twice chance, as much as L3H11 does: one mark of it."""
+    found = measure(with_random_weights(minilm, 0.15, seed), page_texts()[:150], NEEDED, kinds=True)
+    assert found[head, "punctuation_mass"] > 1.8 * found[head, "punctuation_mass.uniform"]
+    assert {str(role.head): role.name for role in label(found)}[head] != "punctuation"
+
+
 def test_too_little_text_gives_no_label(minilm):
     names = {role.name for role in mh.find_roles(minilm, ["The cat sat on the mat.", "A dog barked twice at noon."])}
     assert names == {"unlabelled"}
@@ -106,6 +114,8 @@ def test_too_little_text_gives_no_label(minilm):
 def test_labels_need_their_statistics(minilm):
     with pytest.raises(mh.StatisticError, match=r"labelling needs previous_mass, .*: measure with rules\.NEEDED"):
         label(measure(minilm, page_texts()[:3], ["entropy"]))
+    with pytest.raises(mh.StatisticError, match=r"what each kind of token receives: measure with kinds=True"):
+        label(measure(minilm, page_texts()[:3], NEEDED))
 
 
 def with_heads_permuted(lm, seed: int) -> tuple[object, Sequence[Sequence[int]]]:

@@ -13,7 +13,7 @@ import torch
 
 import manyheads as mh
 from manyheads.errors import StatisticError
-from manyheads.recording import passes
+from manyheads.recording import tiles as tiling
 from manyheads.recording.tokens import Sinks
 from manyheads.reference.statistics import TextFacts
 from manyheads.reference.statistics import statistics as reference_statistics
@@ -54,8 +54,8 @@ Wanted = dict[str, tuple[np.ndarray, np.ndarray]]
 def tiles(request, monkeypatch):
     """The pass as it is, and with tiles so small that a sentence has many borders."""
     if request.param:
-        monkeypatch.setattr(passes, "TILE_CELLS", request.param)
-        monkeypatch.setattr(passes, "TILE_KEYS", 5)
+        monkeypatch.setattr(tiling, "TILE_CELLS", request.param)
+        monkeypatch.setattr(tiling, "TILE_KEYS", 5)
 
 
 @pytest.fixture
@@ -179,7 +179,7 @@ def test_a_text_longer_than_a_tile_equals_the_reference(fresh):
     sinks = Sinks(first=True)
     table = mh.measure(lm, text, statistics="all", sinks=sinks)
     norms = [value_norms_of(lm.model, inputs, layer, PROJECTION["gpt2"])[0] for layer in range(3)]
-    assert length > passes.TILE_KEYS
+    assert length > tiling.TILE_KEYS
 
     def facts(layer: int, text_: int) -> TextFacts:
         return facts_of(lm.tokenizer, text, visible("gpt2", layer, length), sinks, norms[layer])

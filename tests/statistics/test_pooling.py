@@ -8,7 +8,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 import manyheads as mh
 from manyheads.errors import HeadError, ShapeError, StatisticError, TextError
 from manyheads.heads import Head
-from manyheads.recording import passes
+from manyheads.recording import tiles as tiling
 from manyheads.statistics.pooling import pooled_maps
 from tests.models.eager import draw, eager_maps
 from tests.models.tiny import TEXT, tiny_bert, tiny_gemma2, tiny_llama, tiny_tokenizer
@@ -154,12 +154,12 @@ def test_progress_counts_every_token_once(fresh):
 def test_no_map_is_ever_held(fresh, monkeypatch):
     lm = loaded(tiny_llama(seed=draw(fresh)))
     whole = pooled_maps(lm, TEXT, size=4).maps
-    monkeypatch.setattr(passes, "TILE_CELLS", 1)
-    monkeypatch.setattr(passes, "TILE_KEYS", 5)
+    monkeypatch.setattr(tiling, "TILE_CELLS", 1)
+    monkeypatch.setattr(tiling, "TILE_KEYS", 5)
     tiles = []
-    compute = passes._GroupPass._tile
+    compute = tiling.GroupPass._tile
     monkeypatch.setattr(
-        passes._GroupPass,
+        tiling.GroupPass,
         "_tile",
         lambda self, rows, keys, border: tiles.append((rows, keys)) or compute(self, rows, keys, border),
     )

@@ -175,7 +175,7 @@ def test_a_failed_save_leaves_the_old_file_and_nothing_else(lm, texts, tmp_path,
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(pd.DataFrame, "to_csv", full)
-    with pytest.raises(FileAccessError, match=r"cannot write .*table\.csv: No space left on device"):
+    with pytest.raises(FileAccessError, match=r"cannot write .*table\.csv: the disk is full\. Free some space"):
         table.save(path)
     assert path.read_text() == "old" and os.listdir(tmp_path) == ["table.csv"]
 
@@ -196,7 +196,9 @@ def test_a_table_says_where_it_cannot_be_written(lm, texts, tmp_path):
         FileAccessError, match=r"what kind of table 'table\.xlsx' is: end it in \.parquet, \.csv, \.json"
     ):
         table.save(tmp_path / "table.xlsx")
-    with pytest.raises(FileAccessError, match=r"cannot write .*nowhere/table\.csv: No such file or directory"):
+    with pytest.raises(
+        FileAccessError, match=r"cannot write .*nowhere/table\.csv: its folder does not exist\. Make it first"
+    ):
         table.save(tmp_path / "nowhere" / "table.csv")
     assert os.listdir(tmp_path) == []
 

@@ -9,7 +9,6 @@ input.
 from __future__ import annotations
 
 import os
-import tempfile
 import threading
 from pathlib import Path
 from typing import Any, Literal
@@ -27,6 +26,7 @@ from numpy import ndarray
 from manyheads.errors import FileAccessError
 from manyheads.figures.lettering import MONO, SANS, Pixels, drawable, families, fitted, text_width
 from manyheads.figures.style import HAIRLINE, INK, PAPER
+from manyheads.wholefiles import replacing
 
 Point = tuple[Pixels, Pixels]
 
@@ -141,21 +141,9 @@ class Sheet:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the file that the path's ending asks for, whole or not at all. Errors: FileAccessError."""
-        target = Path(path)
-        kind = kind_of(target)
-        try:
-            handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=".manyheads-", suffix=kind)
-            os.close(handle)
-            try:
-                self._write(temporary, kind)
-                os.chmod(temporary, 0o644)
-                os.replace(temporary, target)
-            finally:
-                Path(temporary).unlink(missing_ok=True)
-        except OSError as error:
-            raise FileAccessError(
-                f"cannot write {target}: {error.strerror or error}. Choose a folder that you may write to."
-            ) from error
+        kind = kind_of(path)
+        with replacing(path, kind) as temporary:
+            self._write(temporary, kind)
 
     def _write(self, path: str, kind: str) -> None:
         with _saving, matplotlib.rc_context(SETTINGS):

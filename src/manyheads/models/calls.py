@@ -25,7 +25,7 @@ class AttentionCall:
     """One call of a layer's attention function. `out` is per head, *before* the output projection mixes the heads.
 
     `lse` came from the model's own fused kernel where there was one; `because` says so.
-    `output` is the output projection, where it could be found.
+    `output` is the output projection, where it could be found; `gain` a factor on each head's output before it.
     """
 
     site: Site
@@ -38,6 +38,7 @@ class AttentionCall:
     lse: Float[Tensor, "b h q"]
     because: str
     output: nn.Module | None = None
+    gain: Float[Tensor, "h"] | None = None
 
     @property
     def crosses(self) -> bool:
@@ -53,12 +54,13 @@ class AttentionCall:
         """
         groups, num_heads = self.v.shape[1], self.q.shape[1]
         v = self.v.float()
+        gain = v.new_ones(num_heads) if self.gain is None else self.gain.detach().float().abs()
         if self.output is None:
-            return v.norm(dim=-1).repeat_interleave(num_heads // groups, 1)
+            return v.norm(dim=-1).repeat_interleave(num_heads // groups, 1) * gain[:, None]
         weight = weight_by_head(self.output, num_heads).float()
         gram = (weight @ weight.transpose(1, 2)).view(groups, num_heads // groups, *weight.shape[1:2], weight.shape[1])
         squares = torch.einsum("bgkf,grfe,bgke->bgrk", v, gram, v)
-        return squares.clamp_min(0).sqrt().reshape(v.shape[0], num_heads, v.shape[2])
+        return squares.clamp_min(0).sqrt().reshape(v.shape[0], num_heads, v.shape[2]) * gain[:, None]
 
 
 @dataclass(eq=False)
@@ -110,6 +112,8 @@ def lse_of(q: Tensor, k: Tensor, mask: Mask, rule: Rule, captured: Tensor | None
     if captured is not None and captured.numel() == q.shape[0] * q.shape[1] * q.shape[2]:
         lse = captured.reshape(q.shape[:3]).contiguous()
         because = "the model's own fused kernel returned the lse"
+        if rule.sinks is not None:  # no fused kernel knows them: they are on top of what it returned
+            lse = torch.logaddexp(lse, rule.sinks.to(lse.dtype)[None, :, None].expand_as(lse))
     else:
         lse, backend = log_sum_exp(q.detach(), k.detach(), mask, rule)
         because = f"recomputed, since the model's function returns no lse ({backend})"

@@ -11,6 +11,7 @@ module, so that several threads may tap, the same model too, and leave in any or
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -26,6 +27,9 @@ from manyheads.models import guard as guarding
 from manyheads.models.calls import AttentionCall, Edit, Observer, lse_of
 from manyheads.models.families import output_projection, stack_of
 from manyheads.models.reading import MaskReader, is_causal_without_mask, read_rule
+from manyheads.nn.hooks import LayerCall, add_hook, remove_hook
+from manyheads.nn.masks import Mask
+from manyheads.nn.rules import Rule
 from manyheads.spec import Site
 
 FUSED = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
@@ -65,18 +69,19 @@ class Tap:
     projections: dict[str, nn.Module | None] = field(default_factory=dict)
     masks: MaskReader = field(default_factory=MaskReader)
 
-    def site(self, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Site:
+    def site(self, seen: _Seen, causal: bool) -> Site:
         """The call's place in the model; layers are counted in the order in which they first call."""
-        path = self.paths[id(module)]
+        path = self.paths[id(seen.module)]
         if path not in self.sites:
             config = getattr(self.model, "config", None)
             stack = stack_of(
                 path,
                 encoder_decoder=bool(getattr(config, "is_encoder_decoder", False)),
-                crosses=bool(getattr(module, "is_cross_attention", False)),
+                crosses=seen.crosses or bool(getattr(seen.module, "is_cross_attention", False)),
             )
             layer = sum(site.stack == stack for site in self.sites.values())
-            self.sites[path] = Site(stack, layer, path, q.shape[1], k.shape[1], q.shape[3], v.shape[3], causal)
+            sizes = (seen.q.shape[1], seen.k.shape[1], seen.q.shape[3], seen.v.shape[3])
+            self.sites[path] = Site(stack, layer, path, *sizes, causal)
         return self.sites[path]
 
     def projection(self, site: Site) -> nn.Module | None:
@@ -113,11 +118,10 @@ def tap(
 
 def _refuse(model: nn.Module) -> None:
     """Models whose calls cannot be seen, or would not be what they are in use."""
-    if model.training:
-        raise ModelError(
-            f"{type(model).__name__} is in training mode, where dropout changes its weights: call model.eval() first."
-        )
     for path, module in model.named_modules():
+        if module.training:
+            where = f"{type(model).__name__} is" if module is model else f"{path} of {type(model).__name__} is"
+            raise ModelError(f"{where} in training mode, where dropout changes its weights: call model.eval() first.")
         if isinstance(module, torch._dynamo.eval_frame.OptimizedModule) or getattr(module, "_compiled_call_impl", None):
             raise ModelError(
                 f"module {path or type(model).__name__!r} is compiled by torch.compile: its attention cannot be seen; "
@@ -136,6 +140,9 @@ class _Interface:
     def open(self, state: Tap) -> None:
         with self.lock:
             if not self.taps:
+                add_hook(_LAYER_HOOK)
+            # A transformers model cannot be here before transformers is; our own layers need not wait for its import.
+            if not self.saved and "transformers.modeling_utils" in sys.modules:
                 self._install()
             self.taps = [*self.taps, state]
 
@@ -143,7 +150,9 @@ class _Interface:
         with self.lock:
             self.taps = [tap for tap in self.taps if tap is not state]
             if not self.taps:
-                self._remove()
+                remove_hook(_LAYER_HOOK)
+                if self.saved:
+                    self._remove()
 
     def on(self, module: nn.Module) -> list[Tap]:
         """The taps of this thread that hold this module, the first opened first."""
@@ -172,6 +181,7 @@ class _Interface:
                 delattr(AttentionInterface, name)
             else:
                 setattr(AttentionInterface, name, value)
+        self.saved = {}
 
 
 _INTERFACE = _Interface()
@@ -210,27 +220,68 @@ def _seen(
     named = dict(zip(("scaling", "dropout"), args[1:], strict=False)) | kwargs
     causal = is_causal_without_mask(name, module, query.shape[2], named)
     mask, bias = taps[0].masks.read(attention_mask, query.shape[2], key.shape[2], causal)
-    rule = read_rule(query, named, bias)
-    lse, because = lse_of(query, key, mask, rule, watch.lse[0] if len(watch.lse) == 1 else None)
-    out = result[0].transpose(1, 2)
-    edited = out
-    for state in taps:
-        site = state.site(module, query, key, value, _looks_causal(mask))
-        call = AttentionCall(site, query, key, value, mask, rule, out, lse, because, state.projection(site))
-        state.because[because] = state.because.get(because, 0) + 1
-        if state.guard:
-            state.guard_error = max(state.guard_error, guarding.check(call, state.model))
-        if state.on_call is not None:
-            state.on_call(call)
-        for edit in state.edits:
-            new = edit(replace(call, out=edited))
-            edited = edited if new is None else new
-    if edited is out:
+    seen = _Seen(module, query, key, value, mask, read_rule(query, named, bias), watch, result[0].transpose(1, 2))
+    edited = seen.show(taps)
+    if edited is seen.out:
         return result
     return (edited.transpose(1, 2).contiguous(), *result[1:])
 
 
-def _looks_causal(mask: Any) -> bool:
+class _LayerHook:
+    """Our own layers ask here before they attend: `nn.hooks`."""
+
+    def wants(self, module: nn.Module) -> bool:
+        return bool(_INTERFACE.on(module))
+
+    def seen(self, call: LayerCall) -> Tensor:
+        with _WatchFused() as watch:
+            out = call.run().out
+        sinks = call.rule.sinks
+        rule = call.rule if sinks is None else replace(call.rule, sinks=sinks.detach())
+        gain = getattr(call.module, "head_scale", None)
+        seen = _Seen(call.module, call.q, call.k, call.v, call.mask(), rule, watch, out, call.crosses, gain)
+        return seen.show(_INTERFACE.on(call.module))
+
+
+@dataclass(frozen=True, eq=False)
+class _Seen:
+    """One call, whoever made it, on its way to the taps."""
+
+    module: nn.Module
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    mask: Mask
+    rule: Rule
+    watch: _WatchFused
+    out: Tensor
+    crosses: bool = False
+    gain: Tensor | None = None
+
+    def show(self, taps: list[Tap]) -> Tensor:
+        """The outputs after every tap's edits: the same tensor where there were none."""
+        fused = self.watch.lse[0] if len(self.watch.lse) == 1 else None
+        lse, because = lse_of(self.q, self.k, self.mask, self.rule, fused)
+        edited = self.out
+        for state in taps:
+            site = state.site(self, _looks_causal(self.mask))
+            facts = (self.q, self.k, self.v, self.mask, self.rule, self.out, lse, because)
+            call = AttentionCall(site, *facts, state.projection(site), self.gain)
+            state.because[because] = state.because.get(because, 0) + 1
+            if state.guard:
+                state.guard_error = max(state.guard_error, guarding.check(call, state.model))
+            if state.on_call is not None:
+                state.on_call(call)
+            for edit in state.edits:
+                new = edit(replace(call, out=edited))
+                edited = edited if new is None else new
+        return edited
+
+
+def _looks_causal(mask: Mask) -> bool:
     """Whether no row sees past its own place."""
     rows = torch.arange(mask.num_queries)[None] + 1 + max(0, mask.num_keys - mask.num_queries)
     return mask.num_queries > 1 and bool((mask.stop <= rows).all())
+
+
+_LAYER_HOOK = _LayerHook()

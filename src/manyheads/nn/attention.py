@@ -21,6 +21,7 @@ from jaxtyping import Float, Float32
 from torch import Tensor
 
 from manyheads.errors import ShapeError
+from manyheads.grouping import check_groups
 from manyheads.nn.masks import Mask
 from manyheads.nn.rules import Rule
 
@@ -100,12 +101,7 @@ def _check_shapes(q: Tensor, k: Tensor, v: Tensor, backend: str) -> None:
     num_heads, num_kv_heads = q.shape[1], k.shape[1]
     if num_heads == num_kv_heads:  # no heads at all on either side is an empty axis, not an error
         return
-    if num_kv_heads == 0 or num_heads % num_kv_heads:
-        divisors = [n for n in range(1, num_heads + 1) if num_heads % n == 0]
-        raise ShapeError(
-            f"{num_heads=} is not a multiple of {num_kv_heads=}: every key/value head must serve equally many query "
-            f"heads. Use one of {divisors}."
-        )
+    check_groups(num_heads, num_kv_heads)
 
 
 def _check_rule(q: Tensor, k: Tensor, softcap: float | None, sinks: Tensor | None, bias: Tensor | None) -> None:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from manyheads.errors import ShapeError
+from manyheads.grouping import check_groups, divisors
 from manyheads.nn.caches import KVCache
 from manyheads.nn.maskarguments import MASK_TRUE
 from manyheads.nn.projections import LAYOUTS, Sizes
@@ -23,17 +24,13 @@ def read_sizes(given: Mapping[str, Any]) -> Sizes:
     _counts(given)
     embed_dim, num_heads = given["embed_dim"], given["num_heads"]
     num_kv_heads = num_heads if given["num_kv_heads"] is None else given["num_kv_heads"]
-    if num_heads % num_kv_heads:
-        raise ShapeError(
-            f"{num_heads=} is not a multiple of {num_kv_heads=}: every key/value head must serve equally many query "
-            f"heads. Use one of {_divisors(num_heads)}."
-        )
+    check_groups(num_heads, num_kv_heads)
     head_dim = given["head_dim"]
     if head_dim is None:
         if embed_dim % num_heads:
             raise ShapeError(
                 f"{embed_dim=} is not a multiple of {num_heads=}: say head_dim=, or use one of "
-                f"{_divisors(embed_dim)} heads."
+                f"{divisors(embed_dim)} heads."
             )
         head_dim = embed_dim // num_heads
     _numbers(given, num_heads)
@@ -101,10 +98,6 @@ def _layout(given: Mapping[str, Any], one_input: bool, one_bias: bool) -> str | 
         why = "kdim or vdim differ from embed_dim" if not one_input else "q, k and v differ in having a bias"
         raise ShapeError(f"projections='fused', but {why}, and one product has one input and one bias: use 'split'.")
     return asked
-
-
-def _divisors(number: int) -> list[int]:
-    return [part for part in range(1, number + 1) if number % part == 0]
 
 
 def call_faults(

@@ -26,7 +26,8 @@ class LayerCall:
     """One attention call of one of our layers, before it is made: q and k after norm and rotation, heads not repeated.
 
     `run()` makes it, just as the unwatched layer would: per-head outputs before W^O and before any per-head output
-    scale, and which way they were computed. The mask is read off when asked for: `mask()` costs O(q * k).
+    scale, and which way they were computed. The mask is read off when asked for: `mask()` costs O(q * k) where the
+    caller gave masks. `crosses`: keys were handed in as another text.
     """
 
     module: nn.Module
@@ -35,7 +36,7 @@ class LayerCall:
     v: Float[Tensor, "b g k f"]
     rule: Rule
     mask: Callable[[], Mask]
-    causal: bool
+    crosses: bool
     run: Callable[[], Mixed]
 
 

@@ -156,7 +156,7 @@ class MultiHeadAttention(nn.Module):
             cache.remember(key)
         q, k, v, view, rule = self._situation(q, k, v, attn_mask, key_padding_mask, is_causal)
         heads = None if weight_heads is None else [head % self.num_heads for head in weight_heads]
-        out, weights = self._mix(q, k, v, view, rule, need_weights, heads)
+        out, weights = self._mix(q, k, v, view, rule, need_weights, heads, key is not None and key is not query)
         if self.head_scale is not None:
             out = out * self.head_scale[:, None, None]
         out = self.out_proj(rearrange(out, "b h q f -> b q (h f)"))
@@ -254,16 +254,24 @@ class MultiHeadAttention(nn.Module):
         return q, k, v, view, Rule(float(self.scale), self.softcap, self.sinks, bias)
 
     def _mix(
-        self, q: Tensor, k: Tensor, v: Tensor, view: View, rule: Rule, need_weights: bool, heads: list[int] | None
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        view: View,
+        rule: Rule,
+        need_weights: bool,
+        heads: list[int] | None,
+        crosses: bool,
     ) -> tuple[Tensor, Tensor | None]:
         """Per-head outputs, and the weights that were asked for: one map for both where all heads' are."""
         hook = None if torch.compiler.is_compiling() else watching(self)
         dropout = self.dropout if self.training else 0.0
-        if need_weights and heads is None and hook is None and self.attend is None:
-            weights = dense_weights(q, k, view, rule)
-            return weigh(weights, v, dropout), weights
+        weights = dense_weights(q, k, view, rule) if need_weights and heads is None else None
 
         def run() -> Mixed:
+            if self.attend is None and weights is not None:
+                return Mixed(weigh(weights, v, dropout), "the plain map, since all heads' weights are asked for")
             if self.attend is None:
                 return mix(q, k, v, view, rule, dropout=dropout)
             mask, asked = view.mask(len(q), q.device), {"scale": rule.scale, "softcap": rule.softcap}
@@ -273,8 +281,8 @@ class MultiHeadAttention(nn.Module):
         if hook is None:
             out = run().out
         else:
-            out = hook.seen(LayerCall(self, q, k, v, rule, lambda: view.mask(len(q), q.device), view.causal, run))
-        return out, dense_weights(q, k, view, rule, heads) if need_weights else None
+            out = hook.seen(LayerCall(self, q, k, v, rule, lambda: view.mask(len(q), q.device), crosses, run))
+        return out, dense_weights(q, k, view, rule, heads) if need_weights and weights is None else weights
 
     def reset_parameters(self) -> None:
         """Draw own projections afresh (projections.py says how); norms, sinks and scales as they started."""

@@ -10,24 +10,22 @@ Source: https://huggingface.co/docs/safetensors, "Format". Oracle: the safetenso
 
 from __future__ import annotations
 
-import errno
 import json
 import math
 import os
-import secrets
 import struct
 import zlib
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import BinaryIO
 
 import torch
 from torch import Tensor
 
-from manyheads.errors import FileAccessError, ManyHeadsError, RecordingError
+from manyheads.errors import RecordingError
+from manyheads.wholefiles import replacing
 
-__all__ = ["DTYPES", "Part", "no_access", "write_tensors"]
+__all__ = ["DTYPES", "Part", "write_tensors"]
 
 HEADER_BYTES = 100_000_000  # the safetensors library refuses longer headers
 CHUNK_BYTES = 1 << 22  # moved at once: the checksum finds it still in the cache, and Ctrl-C never waits long
@@ -58,28 +56,11 @@ class Part:
 def write_tensors(path: str | os.PathLike[str], parts: Mapping[str, Part], metadata: Mapping[str, str]) -> None:
     """Write one safetensors file beside its final place, then move it there in one step.
 
-    Whatever happens on the way (no space, Ctrl-C), an older file of that name stays as it was and nothing is left over.
+    Whatever happens on the way, an older file of that name stays as it was and nothing is left over (`wholefiles`).
     Errors: FileAccessError, RecordingError, and whatever making a part raises.
     """
-    try:
-        target = os.path.realpath(path)  # a link stays a link; what it points to is replaced
-        _check_target(target)
-    except (OSError, ValueError) as error:
-        raise no_access("write", path, error) from error
-    temporary = os.path.join(os.path.dirname(target), f".manyheads-{secrets.token_hex(6)}.tmp")
-    try:
-        with open(temporary, "xb") as file:
-            _write(file, parts, metadata)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, target)
-    except BaseException as error:
-        with suppress(OSError):
-            os.unlink(temporary)
-        if isinstance(error, OSError) and not isinstance(error, ManyHeadsError):
-            raise no_access("write", path, error) from error
-        raise
-    _sync_folder(os.path.dirname(target))
+    with replacing(path) as temporary, open(temporary, "r+b") as file:
+        _write(file, parts, metadata)
 
 
 def metadata_sum(metadata: Mapping[str, str]) -> str:
@@ -90,17 +71,6 @@ def metadata_sum(metadata: Mapping[str, str]) -> str:
 def bytes_of(tensor: Tensor) -> memoryview:
     """The bytes of a contiguous tensor on the CPU, not copied: what is written to them is in the tensor."""
     return tensor.view(-1).view(torch.uint8).numpy().data
-
-
-def _check_target(target: str) -> None:
-    """Refuse what moving a file into place would not mind, but a person would: replacing a device, a protected file."""
-    if os.path.isdir(target):
-        raise IsADirectoryError(errno.EISDIR, "it is a folder", target)
-    if os.path.exists(target):
-        if not os.path.isfile(target):
-            raise OSError(errno.EINVAL, "it is a device or a pipe, not a file", target)
-        if not os.access(target, os.W_OK):
-            raise PermissionError(errno.EACCES, "it is write-protected", target)
 
 
 def _write(file: BinaryIO, parts: Mapping[str, Part], metadata: Mapping[str, str]) -> None:
@@ -138,38 +108,3 @@ def _header(parts: Mapping[str, Part], metadata: Mapping[str, str], sums: Mappin
     text = json.dumps(entries).encode("ascii")
     text += b" " * (-len(text) % 8)
     return struct.pack("<Q", len(text)) + text
-
-
-def _sync_folder(folder: str) -> None:
-    """Make the move itself survive a power cut, where the system can."""
-    with suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-
-
-_NO_PERMISSION = "you have no permission to. Have it changed, or use another folder"
-_ADVICE = {
-    errno.ENOTDIR: "a part of its path is a file, not a folder. Check the spelling",
-    errno.EISDIR: "it is a folder. Name a file in it",
-    errno.EACCES: _NO_PERMISSION,
-    errno.EPERM: _NO_PERMISSION,
-    errno.EROFS: "it is on a read-only file system. Use another folder",
-    errno.ENOSPC: "the disk is full. Free some space, or use another disk",
-    errno.EDQUOT: "your share of the disk is used up. Free some space, or use another disk",
-    errno.EFBIG: "files there cannot be that large. Use another disk, or record fewer texts",
-    errno.ENAMETOOLONG: "its name is too long. Use a shorter one",
-}
-_MISSING = {
-    "read": "there is no such file. Check the spelling",
-    "write": "its folder does not exist. Make it first, or check the spelling",
-}
-
-
-def no_access(verb: str, path: str | os.PathLike[str], error: OSError | ValueError) -> FileAccessError:
-    """The operating system's error in words that say what to do. `verb` is "read" or "write"."""
-    number = error.errno if isinstance(error, OSError) else None
-    advice = _MISSING[verb] if number == errno.ENOENT else _ADVICE.get(number or 0)
-    return FileAccessError(f"cannot {verb} {os.fspath(path)}: {advice or getattr(error, 'strerror', None) or error}.")

@@ -1,9 +1,6 @@
 """One pass over exact tiles of an attention map computes every requested reduction; each tile is used and dropped.
 
-A tile of scores is one matrix product (keys read once for all query heads of a group), minus the rows' lse, and one
-`exp2` in place of `exp` (four times faster in torch's vectorised loops; the change of base costs nothing, it goes
-into the scale). Everything else is a cheap read of a tile that lies in cache. The map is never written to memory:
-O(tile) besides the results. Tiles that no row sees are skipped; only tiles on the border of a mask look at it.
+`tiles` computes them; here is the plan: which requests, of which tokens, over which groups of texts.
 
 The contract that any other backend of the pass must keep is `prepare(tokens, requests)` and `Pass.run(layer)`:
 the same requests in, the same tensors out. Oracle: `reference.reductions`.
@@ -11,7 +8,6 @@ the same requests in, the same tensors out. Oracle: `reference.reductions`.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,27 +17,18 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from manyheads.nn.masks import Mask
-from manyheads.nn.rules import Rule, grouped_scores
+from manyheads.nn.rules import Rule
+from manyheads.recording import tiles
 from manyheads.recording.requests import (
     Band,
-    Distance,
-    Entropy,
     Linear,
-    Mass,
     Match,
-    Maximum,
     Pooled,
     Received,
     Request,
-    Square,
     Strongest,
 )
 from manyheads.recording.tokens import Tokens
-
-TILE_CELLS = 400_000  # cells of one tile over all heads: three float32 buffers of it fit a 2-core L2 + L3 slice
-TILE_KEYS = 256
-HIDDEN = -1e4  # log2 of a hidden cell's weight: exp2 gives exactly 0, and unlike -inf it survives 0 * x
-LOG2_E = math.log2(math.e)
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,7 +116,7 @@ class Pass:
         mask = self._expanded(layer.mask)
         values = {request: self._empty(request, layer, dtype) for request in self.requests}
         for texts in self._groups(layer):
-            _GroupPass(self, layer, mask, values, texts, dtype).run()
+            tiles.GroupPass(self, layer, mask, values, texts, dtype).run()
         for request in self.requests:
             if isinstance(request, Pooled) and request.how == "mean":
                 values[request] /= visible_cells(mask, self.tokens.lengths.tolist(), request.size)
@@ -159,7 +146,7 @@ class Pass:
             end, longest = begin + 1, lengths[begin]
             while end < num_texts and not pooled:
                 longest = max(longest, lengths[end])
-                if longest > TILE_KEYS or (end + 1 - begin) * num_heads * longest**2 > TILE_CELLS:
+                if longest > tiles.TILE_KEYS or (end + 1 - begin) * num_heads * longest**2 > tiles.TILE_CELLS:
                     break
                 end += 1
             yield slice(begin, end)
@@ -178,202 +165,6 @@ def prepare(tokens: Tokens, requests: Iterable[Request]) -> Pass:
     return plan
 
 
-@dataclass(eq=False)
-class _GroupPass:
-    """The tiles of one group of texts, row block by row block."""
-
-    plan: Pass
-    layer: Layer
-    mask: Mask
-    values: dict[Request, Tensor]
-    texts: slice
-    dtype: torch.dtype
-    best: Tensor | None = None
-    whole: bool = False  # one tile holds the whole group: what hangs on its place alone is kept for the other layers
-
-    def __post_init__(self) -> None:
-        lengths = self.plan.tokens.lengths[self.texts]
-        same = self.layer.reads_itself
-        longest = int(lengths.max()) if len(lengths) else 0
-        self.num_rows = min(longest, self.layer.q.shape[2]) if same else self.layer.q.shape[2]
-        self.num_keys = min(longest, self.layer.k.shape[2]) if same else self.layer.k.shape[2]
-        self.q = self.layer.q[self.texts, :, : self.num_rows].to(self.dtype)
-        self.k = self.layer.k[self.texts, :, : self.num_keys].to(self.dtype).contiguous()
-        self.group_mask, self.rule = self.mask.texts(self.texts), self.layer.rule.texts(self.texts)
-        lse = self.layer.lse[self.texts, :, : self.num_rows].to(self.dtype)
-        self.lse = torch.where(lse == -torch.inf, 0, lse)
-        self.labels = {r: self.plan.compact(r) for r in self.plan.requests if isinstance(r, Match)}
-        columns = [self.plan.columns[r][self.texts, : self.num_keys].to(self.dtype) for r in self.plan.columns]
-        self.columns = torch.stack(columns, -1) if columns else None
-        sides = (self.num_rows, self.num_keys)
-        self.pools = {r: [bins(n, r.size) for n in sides] for r in self.values if isinstance(r, Pooled)}
-
-    def run(self) -> None:
-        num_texts, num_heads = self.q.shape[:2]
-        width = min(TILE_KEYS, max(self.num_keys, 1))
-        if num_texts * num_heads * self.num_rows * self.num_keys <= TILE_CELLS:
-            step, width, self.whole = max(self.num_rows, 1), max(self.num_keys, 1), True
-        else:
-            step = max(8, TILE_CELLS // (num_texts * num_heads * width))
-        cells = num_texts * num_heads * min(step, self.num_rows) * width
-        self.logs, self.weights, self.work = (torch.empty(cells, dtype=self.dtype) for _ in range(3))
-        for row in range(0, self.num_rows, step):
-            rows = slice(row, min(row + step, self.num_rows))
-            start, stop = self.group_mask.start[:, rows], self.group_mask.stop[:, rows]
-            alive = stop > start
-            if not bool(alive.any()):
-                continue
-            first, last = int(start[alive].min()), min(int(stop[alive].max()), self.num_keys)
-            inner = (int(start.max()), int(stop.min())) if self.mask.dense is None else (0, 0)
-            for key in range(first - first % width, last, width):
-                keys = slice(key, min(key + width, self.num_keys))
-                self._tile(rows, keys, border=not inner[0] <= keys.start < keys.stop <= inner[1])
-
-    def _tile(self, rows: slice, keys: slice, border: bool) -> None:
-        """Compute one tile of exact weights and hand it to every request."""
-        num_texts, num_heads = self.q.shape[:2]
-        shape = (num_texts, num_heads, rows.stop - rows.start, keys.stop - keys.start)
-        q, k = self.q[:, :, rows], self.k[:, :, keys]
-        if self.rule.plain:
-            logs = grouped_scores(q, k, self.rule.scale * LOG2_E, self.logs)
-            logs.sub_(self.lse[:, :, rows, None] * LOG2_E)
-        else:
-            logs = self.rule.finish(grouped_scores(q, k, self.rule.scale, self.logs), rows, keys)
-            logs.sub_(self.lse[:, :, rows, None]).mul_(LOG2_E).clamp_min_(HIDDEN)  # a bias may hide keys with -inf
-        hidden = None
-        if border:
-            hidden = self._kept("hidden", lambda: ~self.group_mask.visible(rows, keys))
-            logs.masked_fill_(hidden, HIDDEN)
-        cells = math.prod(shape)
-        weights = torch.exp2(logs, out=self.weights[:cells].view(shape))
-        tile = _Tile(weights, logs, self.work[:cells].view(shape), hidden, rows, keys)
-        if self.columns is not None:
-            self._linear(tile)
-        for request, value in self.values.items():
-            if not isinstance(request, Linear):
-                self._reduce(request, tile, value)
-
-    def _linear(self, tile: _Tile) -> None:
-        """All columns at once, as one matrix product."""
-        assert self.columns is not None
-        num_texts, num_heads, num_rows, num_keys = tile.weights.shape
-        got = torch.bmm(tile.weights.view(num_texts, num_heads * num_rows, num_keys), self.columns[:, tile.keys])
-        got = got.view(num_texts, num_heads, num_rows, -1)
-        for index, request in enumerate(self.plan.columns):
-            self.values[request][self.texts, :, tile.rows] += got[..., index]
-
-    def _reduce(self, request: Request, tile: _Tile, value: Tensor) -> None:
-        at = (self.texts, slice(None), tile.rows)
-        match request:
-            case Mass():
-                value[at] += tile.weights.sum(-1)
-            case Entropy():
-                value[at] -= torch.mul(tile.weights, tile.logs, out=tile.work).sum(-1).mul_(math.log(2))
-            case Square():
-                value[at] += torch.mul(tile.weights, tile.weights, out=tile.work).sum(-1)
-            case Maximum():
-                value[at] = torch.maximum(value[at], tile.weights.amax(-1))
-            case Strongest():
-                self._strongest(tile, value[at])
-            case Distance():
-                value[at] += self._distance(tile)
-            case Match():
-                same = self._kept(request, lambda: self._same(request, tile))
-                if same is not None:
-                    value[at] += torch.mul(tile.weights, same, out=tile.work).sum(-1)
-            case Band():
-                self._band(request, tile, value[at])
-            case Received():
-                value[self.texts, :, tile.keys] += tile.weights.sum(-2)
-            case Pooled():
-                self._pool(request, tile, value[self.texts])
-
-    def _strongest(self, tile: _Tile, value: Tensor) -> None:
-        """The best key so far is compared by its weight, which is kept beside the answer under the same request."""
-        best, where = tile.logs.max(-1)
-        if self.best is None:
-            self.best = torch.full((*self.q.shape[:2], self.num_rows), HIDDEN, dtype=self.dtype)
-        known = self.best[:, :, tile.rows]
-        better = best > known
-        value[better] = (where + tile.keys.start)[better]
-        known[better] = best[better]
-
-    def _kept(self, what: object, compute: Callable[[], Any]) -> Any:
-        """What hangs on a tile's place alone, for whole groups kept for other layers: O(n^2 / h) of a short text."""
-        place = (self.texts.start, self.texts.stop, what)  # a layer of fewer heads has larger groups
-        return self.plan.once(self.mask, place, compute) if self.whole else compute()
-
-    def _distance(self, tile: _Tile) -> Tensor:
-        """sum_j w |j - i|."""
-
-        def away() -> Tensor:
-            row = torch.arange(tile.rows.start, tile.rows.stop)[:, None]
-            return (torch.arange(tile.keys.start, tile.keys.stop)[None] - row).abs().to(self.dtype)
-
-        return torch.mul(tile.weights, self._kept("distance", away), out=tile.work).sum(-1)
-
-    def _same(self, request: Match, tile: _Tile) -> Float[Tensor, "b one r c"] | None:
-        """1 where the row's label equals the key's, else 0: one equality test, shared by all heads. None for none."""
-        of_rows, of_keys = self.labels[request]
-        if request.earlier and tile.keys.start >= tile.rows.stop:
-            return None
-        same = of_rows[self.texts, tile.rows, None] == of_keys[self.texts, None, tile.keys]
-        if tile.keys.start < tile.rows.stop and tile.rows.start < tile.keys.stop + 1:  # else no cell is on the diagonal
-            i = torch.arange(tile.rows.start, tile.rows.stop)[:, None]
-            j = torch.arange(tile.keys.start, tile.keys.stop)[None]
-            if request.earlier:
-                same &= j <= i
-            if request.elsewhere:
-                same &= j != i
-        return same[:, None].to(self.dtype) if bool(same.any()) else None
-
-    def _band(self, request: Band, tile: _Tile, value: Tensor) -> None:
-        """Diagonals of the tile: the weight at key `i + offset` lies on diagonal `rows.start + offset - keys.start`."""
-        num_rows, num_keys = tile.weights.shape[-2:]
-        for index, offset in enumerate(request.offsets):
-            shift = tile.rows.start + offset - tile.keys.start
-            if -num_rows < shift < num_keys:
-                cells = tile.weights.diagonal(shift, -2, -1)
-                begin = max(0, -shift)
-                value[:, :, begin : begin + cells.shape[-1], index] = cells
-
-    def _pool(self, request: Pooled, tile: _Tile, value: Tensor) -> None:
-        """Sums (or maxima) of blocks: first over the rows of each block of rows, then over its keys."""
-        of_rows, of_keys = self.pools[request]
-        row_blocks, key_blocks = of_rows[tile.rows], of_keys[tile.keys]
-        blocks, counts = row_blocks.unique_consecutive(return_counts=True)
-        stops = counts.cumsum(0).tolist()
-        for block, start, stop in zip(blocks.tolist(), [0, *stops], stops, strict=False):
-            chosen = tile.weights[:, :, start:stop]
-            if request.how == "mean":
-                value[:, :, block].index_add_(-1, key_blocks, chosen.sum(-2))
-            else:
-                top = chosen.amax(-2)
-                if tile.hidden is not None:
-                    unseen = tile.hidden[:, :, start:stop].all(-2).expand_as(top)
-                    top = top.masked_fill(unseen, -1)
-                known = value[:, :, block].nan_to_num(nan=-1)
-                known.scatter_reduce_(-1, key_blocks.expand_as(top), top, "amax")
-                value[:, :, block] = torch.where(known < 0, torch.nan, known)
-
-
-@dataclass(frozen=True, eq=False)
-class _Tile:
-    """One tile: its weights, their base-2 logarithms, a buffer to work in, and what of it is hidden."""
-
-    weights: Float[Tensor, "b h r c"]
-    logs: Float[Tensor, "b h r c"]
-    work: Float[Tensor, "b h r c"]
-    hidden: Bool[Tensor, "#b #h r c"] | None
-    rows: slice
-    keys: slice
-
-
-def bins(length: int, size: int) -> Tensor:
-    """The block of each position: `i * p // n` with `p = min(size, n)` blocks."""
-    return torch.arange(length) * min(size, length) // max(length, 1)
-
-
 def visible_cells(mask: Mask, lengths: Sequence[int], size: int) -> Float[Tensor, "b h p p"]:
     """How many cells of each block are visible, NaN for none. Cost: O(n * size) by runs. `h` is 1 where heads agree."""
     num_heads = 1 if mask.dense is None else mask.dense.shape[1]
@@ -381,7 +172,7 @@ def visible_cells(mask: Mask, lengths: Sequence[int], size: int) -> Float[Tensor
     for text, length in enumerate(lengths):
         same = mask.num_queries == mask.num_keys
         num_rows, num_keys = (length, length) if same else (mask.num_queries, mask.num_keys)
-        row_blocks, blocks = bins(num_rows, size), bins(num_keys, size)
+        row_blocks, blocks = tiles.bins(num_rows, size), tiles.bins(num_keys, size)
         if mask.dense is None:
             edges = torch.searchsorted(blocks, torch.arange(size + 1)).to(torch.long)
             start, stop = mask.start[text, :num_rows, None], mask.stop[text, :num_rows, None]

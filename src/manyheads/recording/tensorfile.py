@@ -27,7 +27,8 @@ import torch
 from torch import Tensor
 
 from manyheads.errors import ManyHeadsError, RecordingError
-from manyheads.recording.container import CHUNK_BYTES, DTYPES, HEADER_BYTES, bytes_of, metadata_sum, no_access
+from manyheads.recording.container import CHUNK_BYTES, DTYPES, HEADER_BYTES, bytes_of, metadata_sum
+from manyheads.wholefiles import no_access
 
 __all__ = ["Entry", "TensorFile"]
 

@@ -1,12 +1,11 @@
 """The oracle: attention and multi-head attention in NumPy, float64, written to be read. Start with `naive`."""
 
-from manyheads.reference.attention import (
-    Attended,
+from manyheads.reference.attention import Attended, attend
+from manyheads.reference.multihead import (
     BatchedWeights,
     FusedWeights,
     MultiHead,
     NaiveWeights,
-    attend,
     batched,
     count_parameters,
     fused,

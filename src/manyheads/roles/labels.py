@@ -19,6 +19,7 @@ from manyheads.roles.rules import (
     LOCAL_RULE,
     MIN_BROAD,
     MIN_EXCESS,
+    MIN_FAVOUR,
     MIN_GIVEN,
     MIN_GIVEN_SCORE,
     MIN_LIFT,
@@ -71,16 +72,21 @@ def find_roles(lm: Any, texts: str | Sequence[str], *, progress: Progress | None
 
     Give some hundreds of texts: with few, most heads stay "unlabelled". Cost: as `measure`.
     """
-    return label(measure(lm, texts, NEEDED, progress=progress))
+    return label(measure(lm, texts, NEEDED, kinds=True, progress=progress))
 
 
 def label(table: HeadTable) -> list[HeadRole]:
-    """Roles from a table that holds the statistics in `rules.NEEDED`. Errors: StatisticError names what it lacks."""
+    """Roles from a table that holds the statistics in `rules.NEEDED`, and `kinds`.
+
+    Errors: StatisticError names what it lacks.
+    """
     if lacking := [name for name in NEEDED if name not in table.names]:
         raise StatisticError(
             f"labelling needs {', '.join(lacking[:4])}{' ...' if lacking[4:] else ''}, which this table lacks: "
             f"measure with rules.NEEDED."
         )
+    if table.kinds is None:
+        raise StatisticError("labelling needs what each kind of token receives: measure with kinds=True.")
     chosen, reported = (_Half(table, half) for half in (CHOOSE, REPORT))
     return [_label(head, index, table, chosen, reported) for index, head in enumerate(table.heads)]
 
@@ -93,6 +99,8 @@ class _Half:
         self.index = {name: i for i, name in enumerate(table.names)}
         self.values, self.low, self.high = values, low, high
         self.rows = table.sums.den[half, :, :, 0]
+        assert table.kinds is not None
+        self.favour = table.kinds.favour(half)
 
     def evidence(self, rule: Rule, head: int, words: str = "") -> Evidence:
         column = self.index[rule.statistic]
@@ -102,6 +110,10 @@ class _Half:
         given = score if rule is SINK_RULE else min(1.0, score / free) if free > 0 else None
         return Evidence(rule.statistic, score, chance, low, high, int(self.rows[head, column]), given, words)
 
+    def bears_out(self, rule: Rule, head: int) -> bool:
+        """Whether the figures satisfy the rule; a class of tokens also where each of its kinds counts once."""
+        return holds(rule, self.evidence(rule, head)) and not (rule.by_kind and not self.favour[head] >= MIN_FAVOUR)
+
     def get(self, name: str, head: int) -> float:
         """A value, 0 where nothing was counted (a sink that no text holds takes no mass)."""
         value = float(self.values[head, self.index[name]])
@@ -110,11 +122,11 @@ class _Half:
 
 def _label(head: Head, index: int, table: HeadTable, chosen: _Half, reported: _Half) -> HeadRole:
     """The best rule that holds on the choosing half, if the reporting half bears it out."""
-    candidates = [rule for rule in RULES if holds(rule, chosen.evidence(rule, index))]
+    candidates = [rule for rule in RULES if chosen.bears_out(rule, index)]
     finer = [rule for rule in candidates if rule is not LOCAL_RULE] or candidates
     for rule in sorted(finer, key=lambda r: -_excess(chosen.evidence(r, index))):
         found = reported.evidence(rule, index)
-        if holds(rule, found) and found.low > MIN_LIFT_LOW * found.chance:
+        if reported.bears_out(rule, index) and found.low > MIN_LIFT_LOW * found.chance:
             return HeadRole(head, rule.role, _said(found, rule.saying))
     sink = reported.evidence(SINK_RULE, index)
     if holds(SINK_RULE, chosen.evidence(SINK_RULE, index)) and holds(SINK_RULE, sink):

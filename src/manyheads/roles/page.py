@@ -10,19 +10,20 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
 from dataclasses import asdict, dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from manyheads.corpora.page import page_digest, page_texts
+from manyheads.errors import FileAccessError
 from manyheads.heads import Head
 from manyheads.recording.tokens import Sinks
 from manyheads.roles.labels import Evidence, HeadRole, label
 from manyheads.roles.rules import NEEDED
 from manyheads.statistics.measuring import Progress, measure
 from manyheads.statistics.table import DEFAULT
+from manyheads.wholefiles import no_access, replacing
 
 SOURCES = ("recording", "statistics", "roles")  # whose code the labels hang on: a change of any measures anew
 ELSEWHERE = ("_name_or_path", "transformers_version")  # of a config: where it lay, not what the model does
@@ -49,7 +50,7 @@ def label_page(lm: Any, *, progress: Progress | None = None, remember: bool = Tr
             return _read(json.loads(path.read_text(encoding="utf-8")), f"remembered from an earlier run ({path})")
         except (OSError, ValueError, KeyError, TypeError):
             pass  # damaged or foreign: measured again below, and written over
-    table = measure(lm, page_texts(), tuple(dict.fromkeys((*NEEDED, *DEFAULT))), progress=progress)
+    table = measure(lm, page_texts(), tuple(dict.fromkeys((*NEEDED, *DEFAULT))), kinds=True, progress=progress)
     columns = {name: table.column(name) for name in DEFAULT}
     values = {
         str(head): {name: None if column[i] != column[i] else float(column[i]) for name, column in columns.items()}
@@ -97,15 +98,11 @@ def _remember(found: PageLabels, path: Path) -> str:
     data = {**asdict(found), "roles": [role.to_dict() for role in found.roles]}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".json")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as out:
-                json.dump(data, out)
-            os.replace(temporary, path)
-        finally:
-            Path(temporary).unlink(missing_ok=True)
+        with replacing(path) as temporary, open(temporary, "w", encoding="utf-8") as out:
+            json.dump(data, out)
     except OSError as error:
-        return f"measured now, and not remembered: {path.parent} cannot be written ({error.strerror})"
+        reason = error if isinstance(error, FileAccessError) else no_access("write", path.parent, error)
+        return f"measured now, and not remembered: {str(reason).removesuffix('.')}"
     return "measured now, remembered for the next run"
 
 

@@ -50,9 +50,18 @@ MIN_BROAD = 0.75
 """Entropy at least three quarters of the evenest possible: the head reads everything a little."""
 
 
+MIN_FAVOUR = 0.7
+"""Of pairs of a mark and a word, those whose mark is read more, on both halves. In every third model of random weights
+some head favours the comma or the full stop to twice chance; over all kinds of marks 0.68 was the most of 1,080 random
+heads. minilm's L3H11 has 0.79 and 0.89."""
+
+
 @dataclass(frozen=True)
 class Rule:
-    """`role` is given by `statistic`; `chances` are the twins that must be beaten; `floor` is the least score."""
+    """`role` is given by `statistic`; `chances` are the twins that must be beaten; `floor` is the least score.
+
+    `by_kind`: the class must be favoured also where each of its kinds counts once (`MIN_FAVOUR`).
+    """
 
     role: str
     statistic: str
@@ -60,6 +69,7 @@ class Rule:
     chances: tuple[str, ...]
     saying: str
     positional: bool = False
+    by_kind: bool = False
 
 
 def _positional(role: str, offset: int, saying: str) -> Rule:
@@ -75,7 +85,7 @@ POSITIONAL = (
 CONTENT = (
     Rule("duplicate token", "duplicate_mass", MIN_CONTENT, ("uniform", "relabelled"), "the same token elsewhere"),
     Rule("induction", "induction_mass", MIN_CONTENT, ("uniform", "relabelled"), "what followed an earlier copy"),
-    Rule("punctuation", "punctuation_mass", MIN_CONTENT, ("uniform", "relabelled"), "punctuation"),
+    Rule("punctuation", "punctuation_mass", MIN_CONTENT, ("uniform", "relabelled"), "punctuation", by_kind=True),
     Rule("rare tokens", "rare_mass", MIN_CONTENT, ("uniform", "relabelled"), "the text's rarest tokens"),
 )
 LOCAL_RULE = Rule("local", "local_mass", MIN_LOCAL, ("uniform",), f"tokens within {LOCAL} either way", positional=True)

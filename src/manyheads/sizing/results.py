@@ -8,8 +8,9 @@ from functools import cached_property
 from typing import Any
 
 from manyheads.errors import ShapeError
+from manyheads.grouping import divisors
 from manyheads.sizing import counting
-from manyheads.sizing.shapes import Architecture, by_part, divisors
+from manyheads.sizing.shapes import Architecture, by_part
 
 __all__ = ["DTYPES", "Ask", "Cache", "Decoding", "Flops", "Sizing", "Variant"]
 

@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from manyheads.errors import ShapeError
+from manyheads.grouping import check_groups
 
-__all__ = ["LAST", "ONCE", "PARTS", "SOURCE", "TEXT", "Architecture", "Attention", "LayerShape", "Weights", "divisors"]
+__all__ = ["LAST", "ONCE", "PARTS", "SOURCE", "TEXT", "Architecture", "Attention", "LayerShape", "Weights"]
 
 PARTS: tuple[str, ...] = (
     "embedding",
@@ -92,11 +93,7 @@ class Attention:
                 raise ShapeError(f"{name}={getattr(self, name)}: attention has at least one head of width at least 1.")
         if self.window is not None and (self.window < 1 or not self.causal):
             raise ShapeError(f"window={self.window}, causal={self.causal}: windows are of 1 or more, and causal.")
-        if self.num_heads % self.num_kv_heads:
-            raise ShapeError(
-                f"num_heads={self.num_heads} is not a multiple of num_kv_heads={self.num_kv_heads}: every key/value "
-                f"head must serve equally many query heads. Use one of {divisors(self.num_heads)}."
-            )
+        check_groups(self.num_heads, self.num_kv_heads)
 
     @property
     def cache_width(self) -> int:
@@ -190,10 +187,6 @@ class Architecture:
             if layer not in changed:
                 changed[layer] = _with_kv_heads(layer, count)
         return replace(self, layers=tuple(changed[layer] for layer in self.layers))
-
-
-def divisors(count: int) -> list[int]:
-    return [each for each in range(1, count + 1) if count % each == 0]
 
 
 def _with_kv_heads(layer: LayerShape, count: int | None) -> LayerShape:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,8 +15,10 @@ from manyheads.errors import FileAccessError, StatisticError
 from manyheads.heads import Head
 from manyheads.recording.tokens import Sinks
 from manyheads.spec import Site
+from manyheads.statistics.kinds import TokenKinds
 from manyheads.statistics.statistic import Statistic
 from manyheads.statistics.sums import Sums
+from manyheads.wholefiles import replacing
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,13 +28,17 @@ TABLE_KINDS = (".parquet", ".csv", ".json")
 
 @dataclass(frozen=True, eq=False)
 class HeadTable:
-    """Statistics of every head. `notes` says what they rest on: model, backend and why, windows, rarity, sinks."""
+    """Statistics of every head. `notes` says what they rest on: model, backend and why, windows, rarity, sinks.
+
+    `kinds`: what each kind of token received, where that was asked for.
+    """
 
     sites: tuple[Site, ...]
     statistics: tuple[Statistic, ...]
     sums: Sums
     sinks: Sinks
     notes: dict[str, str]
+    kinds: TokenKinds | None = None
 
     @cached_property
     def heads(self) -> tuple[Head, ...]:
@@ -105,27 +109,16 @@ class HeadTable:
 
 
 def write_frame(frame: pd.DataFrame, path: Path) -> None:
-    """A frame to a file by its ending, through a temporary file in the same folder."""
+    """A frame to a file by its ending, whole or not at all."""
     if path.suffix not in TABLE_KINDS:
         raise FileAccessError(f"cannot tell what kind of table {path.name!r} is: end it in {', '.join(TABLE_KINDS)}.")
-    try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=path.suffix)
-        os.close(handle)
-        try:
-            if path.suffix == ".parquet":
-                frame.to_parquet(temporary, index=False)
-            elif path.suffix == ".csv":
-                frame.to_csv(temporary, index=False)
-            else:
-                frame.to_json(temporary, orient="records")
-            os.chmod(temporary, 0o644)
-            os.replace(temporary, path)
-        finally:
-            Path(temporary).unlink(missing_ok=True)
-    except OSError as error:
-        raise FileAccessError(
-            f"cannot write {path}: {error.strerror or error}. Choose a folder that you may write to."
-        ) from error
+    with replacing(path, path.suffix) as temporary:
+        if path.suffix == ".parquet":
+            frame.to_parquet(temporary, index=False)
+        elif path.suffix == ".csv":
+            frame.to_csv(temporary, index=False)
+        else:
+            frame.to_json(temporary, orient="records")
 
 
 def nan_to_none(value: float) -> float | None:

@@ -21,11 +21,12 @@ from manyheads.models.seam import Tap
 from manyheads.models.sites import run
 from manyheads.models.texts import batches, model_inputs, rarity_table, read_texts, tokens_of
 from manyheads.recording.passes import Pass, prepare
-from manyheads.recording.requests import Request
+from manyheads.recording.requests import Received, Request
 from manyheads.recording.tokens import Sinks, Tokens
 from manyheads.spec import Site
 from manyheads.statistics.headtable import HeadTable
-from manyheads.statistics.sinks import find_sinks
+from manyheads.statistics.kinds import TokenKinds
+from manyheads.statistics.sinks import evenly, find_sinks
 from manyheads.statistics.statistic import Facts, Statistic
 from manyheads.statistics.sums import Sums
 from manyheads.statistics.table import choose
@@ -41,12 +42,14 @@ def measure(
     *,
     long: str = "windows",
     sinks: Sinks | None = None,
+    kinds: bool = False,
     progress: Progress | None = None,
 ) -> HeadTable:
     """A table with a row a head and a column a statistic, over one text or many.
 
     `statistics` is "default", "all", a name, or a list of names and Statistics of your own. `sinks` takes what an
     earlier table found (`table.sinks`); else they are looked for on a few of the texts. `long` as in `record`.
+    `kinds`: also count what each kind of token receives (`table.kinds`), which labels need.
 
     Cost: one forward pass and one pass over the maps' tiles; O(tile) memory besides the model's.
     Errors: TextError, StatisticError, ModelError, GuardError.
@@ -60,7 +63,7 @@ def measure(
     done = 0
     for group in batches(reading):
         tokens = tokens_of(reading, group, table, because).with_sinks(sinks)
-        batch = Measured(CallTexts.of(tokens), chosen)
+        batch = Measured(CallTexts.of(tokens), chosen, with_kinds=kinds)
         state = watch(lm.model, lm.name, lambda t=tokens: run(lm.model, lm.name, model_inputs(lm, t)), batch.observe)
         gathered = batch.gathered(state) if gathered is None else gathered + batch.gathered(state)
         done += int(tokens.lengths.sum())
@@ -112,6 +115,8 @@ class Measured:
     texts: CallTexts
     statistics: tuple[Statistic, ...]
     values: dict[str, tuple[Site, Tensor, Tensor]] = field(default_factory=dict)
+    with_kinds: bool = False
+    kinds: list[TokenKinds] = field(default_factory=list)
     plans: dict[int, tuple[Tokens, Pass]] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
 
@@ -122,8 +127,12 @@ class Measured:
             return
         tokens, aligner = self.texts.read_by(call)
         if id(tokens) not in self.plans:
-            self.plans[id(tokens)] = (tokens, prepare(tokens, requests_of(self.statistics, tokens)))
+            wanted = requests_of(self.statistics, tokens) + [Received()] * self.with_kinds
+            self.plans[id(tokens)] = (tokens, prepare(tokens, wanted))
         reduced = self.plans[id(tokens)][1].run(aligner.layer(call))
+        if self.with_kinds:
+            even = reduced.plan.once(reduced.mask, "even", lambda: evenly(reduced.mask, tokens))
+            self.kinds.append(TokenKinds.of(tokens, reduced[Received()], even))
         asks_values = any("values" in each.asks for each in self.statistics)
         norms = aligner.roll(call.value_norms()[..., None])[..., 0] if asks_values else None
         num, den = finish(Facts(reduced, norms), self.statistics, call.site.num_heads)
@@ -143,7 +152,8 @@ class Measured:
         sites = tuple(site for site, _, _ in self.values.values())
         num, den = (torch.cat(parts, 1) for parts in zip(*((n, d) for _, n, d in self.values.values()), strict=True))
         sums = Sums.of(num, den, tokens.seeds, int(tokens.lengths.sum()))
-        return Gathered(sites, sums, dict(state.because), state.guard_error)
+        kinds = TokenKinds.beside(self.kinds) if self.kinds else None
+        return Gathered(sites, sums, dict(state.because), state.guard_error, kinds)
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,14 +164,17 @@ class Gathered:
     sums: Sums
     backend: dict[str, int]
     guard_error: float
+    kinds: TokenKinds | None = None
 
     def __add__(self, other: Gathered) -> Gathered:
         backend = {key: self.backend.get(key, 0) + other.backend.get(key, 0) for key in self.backend | other.backend}
-        return Gathered(self.sites, self.sums + other.sums, backend, max(self.guard_error, other.guard_error))
+        kinds = None if self.kinds is None or other.kinds is None else self.kinds + other.kinds
+        return Gathered(self.sites, self.sums + other.sums, backend, max(self.guard_error, other.guard_error), kinds)
 
     def table(self, statistics: tuple[Statistic, ...], sinks: Sinks, notes: dict[str, str]) -> HeadTable:
         said = {**notes, "backend": "; ".join(self.backend), "guard_error": f"{self.guard_error:.1e}"}
-        return HeadTable(self.sites, statistics, self.sums, sinks, {key: value for key, value in said.items() if value})
+        notes = {key: value for key, value in said.items() if value}
+        return HeadTable(self.sites, statistics, self.sums, sinks, notes, self.kinds)
 
 
 def requests_of(statistics: Sequence[Statistic], tokens: Tokens) -> list[Request]:

@@ -1,0 +1,87 @@
+"""How much each kind of token (each vocabulary entry) receives from each head, beside its even share.
+
+A class of tokens is mostly one or two of its kinds: four marks in five are a comma or a full stop. A head that favours
+one such kind, as some random head always does, has a high mass on the whole class. Whether the *class* is favoured
+shows only when each kind counts once: `favour` ranks kinds inside the class against kinds outside it.
+
+Sums over texts, apart for the two halves, that add like `Sums`. Memory: two numbers a kind seen and head.
+Source of the rank statistic: Mann and Whitney 1947, as the share of pairs (the area under the ROC curve).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Float64, Int64
+from numpy import ndarray
+from torch import Tensor
+
+from manyheads.recording.tokens import Tokens
+from manyheads.statistics.sums import HALVES
+
+MIN_EVEN = 3.0
+"""A kind counts from an even share of three rows' whole attention on: below it, its share is one place's luck."""
+
+MIN_KINDS = 6
+"""Kinds inside the class, and outside it, from which ranks say anything: 6 against 6 can reach p = 0.001."""
+
+
+@dataclass(frozen=True, eq=False)
+class TokenKinds:
+    """`mass` that each kind received and `even`, what it would have if every row spread its weight evenly."""
+
+    ids: Int64[ndarray, "kind"]
+    mark: Bool[ndarray, "kind"]
+    mass: Float64[ndarray, "half head kind"]
+    even: Float64[ndarray, "half kind"]
+
+    @staticmethod
+    def of(tokens: Tokens, received: Float[Tensor, "b h k"], even: Float[Tensor, "b k"]) -> TokenKinds:
+        """Of one batch and one layer; special tokens and padding are no kind."""
+        assert tokens.ids is not None
+        ids, place = tokens.ids[tokens.ordinary].unique(return_inverse=True)
+        half = torch.tensor([seed & 1 for seed in tokens.seeds])[:, None].expand(tokens.real.shape)[tokens.ordinary]
+        mark = torch.zeros(len(ids), dtype=torch.bool).index_put_((place,), tokens.punctuation[tokens.ordinary])
+        slot = half * len(ids) + place
+        num_heads, size = received.shape[1], HALVES * len(ids)
+        of_heads = received.double().transpose(1, 2)[tokens.ordinary]  # token head
+        mass = torch.zeros(size, num_heads, dtype=torch.float64).index_add_(0, slot, of_heads)
+        share = torch.zeros(size, dtype=torch.float64).index_add_(0, slot, even.double()[tokens.ordinary])
+        by_half = mass.view(HALVES, len(ids), num_heads).transpose(1, 2)
+        return TokenKinds(ids.numpy(), mark.numpy(), by_half.numpy(), share.view(HALVES, -1).numpy())
+
+    @staticmethod
+    def beside(layers: list[TokenKinds]) -> TokenKinds:
+        """Layers of one batch, their heads one after another."""
+        first = layers[0]
+        return TokenKinds(first.ids, first.mark, np.concatenate([each.mass for each in layers], 1), first.even)
+
+    def __add__(self, other: TokenKinds) -> TokenKinds:
+        ids = np.union1d(self.ids, other.ids)
+        mark = np.zeros(len(ids), bool)
+        mass = np.zeros((HALVES, self.mass.shape[1], len(ids)))
+        even = np.zeros((HALVES, len(ids)))
+        for each in (self, other):
+            at = np.searchsorted(ids, each.ids)
+            mark[at] |= each.mark
+            mass[:, :, at] += each.mass
+            even[:, at] += each.even
+        return TokenKinds(ids, mark, mass, even)
+
+    def favour(self, half: int) -> Float64[ndarray, "head"]:
+        """The share of pairs (a mark, a word) of which the mark is read more for its even share; 0.5 is no favour.
+
+        NaN where there are too few kinds of either.
+        """
+        known = self.even[half] >= MIN_EVEN
+        mark, lift = self.mark[known], self.mass[half][:, known] / self.even[half][known]
+        inside, outside = lift[:, mark], lift[:, ~mark]
+        if min(inside.shape[1], outside.shape[1]) < MIN_KINDS:
+            return np.full(len(lift), np.nan)
+        out = np.empty(len(lift))
+        for head, (marks, words) in enumerate(zip(inside, np.sort(outside, 1), strict=True)):
+            below, upto = (np.searchsorted(words, marks, side).mean() for side in ("left", "right"))
+            out[head] = (below + upto) / 2 / len(words)  # ties count half
+        return out

@@ -1,0 +1,90 @@
+"""Files that are written whole or not at all, and what the operating system says, in words that say what to do.
+
+Recordings, tables, pictures and remembered labels are all written this way: beside their final place, then moved there
+in one step. Whatever happens on the way (no space, Ctrl-C, a crash), an older file of that name stays as it was.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from manyheads.errors import FileAccessError, ManyHeadsError
+
+__all__ = ["no_access", "replacing"]
+
+
+@contextmanager
+def replacing(path: str | os.PathLike[str], suffix: str = ".tmp") -> Iterator[str]:
+    """The name of a new, empty file beside `path`, which takes its place when the block ends well.
+
+    A link stays a link; what it points to is replaced. `suffix` ends the name, for writers that go by it. The file is
+    on the disk, not only on its way there, when the block is left.
+    Errors: FileAccessError for whatever the operating system refuses; other errors as the block raises them.
+    """
+    try:
+        target = os.path.realpath(path)
+        _check_target(target)
+    except (OSError, ValueError) as error:
+        raise no_access("write", path, error) from error
+    temporary = os.path.join(os.path.dirname(target), f".manyheads-{secrets.token_hex(6)}{suffix}")
+    try:
+        os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
+        yield temporary
+        _sync(temporary)
+        os.replace(temporary, target)
+    except BaseException as error:
+        with suppress(OSError):
+            os.unlink(temporary)
+        if isinstance(error, OSError) and not isinstance(error, ManyHeadsError):
+            raise no_access("write", path, error) from error
+        raise
+    with suppress(OSError):  # make the move itself survive a power cut, where the system can
+        _sync(os.path.dirname(target))
+
+
+def _check_target(target: str) -> None:
+    """Refuse what moving a file into place would not mind, but a person would: replacing a device, a protected file."""
+    if os.path.isdir(target):
+        raise IsADirectoryError(errno.EISDIR, "it is a folder", target)
+    if os.path.exists(target):
+        if not os.path.isfile(target):
+            raise OSError(errno.EINVAL, "it is a device or a pipe, not a file", target)
+        if not os.access(target, os.W_OK):
+            raise PermissionError(errno.EACCES, "it is write-protected", target)
+
+
+def _sync(path: str) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+_NO_PERMISSION = "you have no permission to. Have it changed, or use another folder"
+_ADVICE = {
+    errno.ENOTDIR: "a part of its path is a file, not a folder. Check the spelling",
+    errno.EISDIR: "it is a folder. Name a file in it",
+    errno.EACCES: _NO_PERMISSION,
+    errno.EPERM: _NO_PERMISSION,
+    errno.EROFS: "it is on a read-only file system. Use another folder",
+    errno.ENOSPC: "the disk is full. Free some space, or use another disk",
+    errno.EDQUOT: "your share of the disk is used up. Free some space, or use another disk",
+    errno.EFBIG: "files there cannot be that large. Use another disk, or write less",
+    errno.ENAMETOOLONG: "its name is too long. Use a shorter one",
+}
+_MISSING = {
+    "read": "there is no such file. Check the spelling",
+    "write": "its folder does not exist. Make it first, or check the spelling",
+}
+
+
+def no_access(verb: str, path: str | os.PathLike[str], error: OSError | ValueError) -> FileAccessError:
+    """The operating system's error in words that say what to do. `verb` is "read" or "write"."""
+    number = error.errno if isinstance(error, OSError) else None
+    advice = _MISSING[verb] if number == errno.ENOENT else _ADVICE.get(number or 0)
+    return FileAccessError(f"cannot {verb} {os.fspath(path)}: {advice or getattr(error, 'strerror', None) or error}.")
