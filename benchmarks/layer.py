@@ -29,12 +29,17 @@ DECODE = {"heads": 32, "kv_heads": 8, "head_dim": 128, "keys": 32_768}
 
 
 def interleaved(calls: dict[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
-    """Milliseconds of each call, round by round. One round times each once, so all meet the same machine."""
+    """Milliseconds of each call, round by round. One round times each once, so all meet the same machine.
+
+    Each round begins with another: what a call leaves behind (memory given back, caches) falls on all alike.
+    """
     taken: dict[str, list[float]] = {name: [] for name in calls}
     for call in calls.values():
         call()
-    for _ in range(rounds):
-        for name, call in calls.items():
+    for turn in range(rounds):
+        names = list(calls)
+        for name in names[turn % len(names) :] + names[: turn % len(names)]:
+            call = calls[name]
             begin = time.perf_counter()
             call()
             taken[name].append(1000 * (time.perf_counter() - begin))

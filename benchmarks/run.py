@@ -1,4 +1,7 @@
-"""Every benchmark, each in a process of its own: `make bench`. Writes benchmarks/results.json and prints the same."""
+"""Every benchmark, each in a process of its own: `make bench`. Writes benchmarks/results.json and prints the same.
+
+`python -m benchmarks.run layer` runs one of them again and leaves the others' results as they are.
+"""
 
 from __future__ import annotations
 
@@ -20,15 +23,16 @@ RUNS = {
 }
 
 
-def main() -> int:
-    out: dict[str, object] = {
+def main(names: list[str]) -> int:
+    out: dict[str, object] = json.loads(RESULTS.read_text(encoding="utf-8")) if names else {}
+    out |= {
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
         "python": platform.python_version(),
         **{name: version(name) for name in ("torch", "transformers", "numpy")},
     }
-    for name, command in RUNS.items():
+    for name in names or RUNS:
         print(f"{name} ...", file=sys.stderr, flush=True)
-        done = subprocess.run([sys.executable, "-m", *command], capture_output=True, text=True)
+        done = subprocess.run([sys.executable, "-m", *RUNS[name]], capture_output=True, text=True)
         if done.returncode:
             print(done.stderr, file=sys.stderr)
             return 1
@@ -39,4 +43,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

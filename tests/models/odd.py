@@ -28,11 +28,12 @@ def tiny_gpt_oss(*, seed: int = 0) -> Any:
     return model
 
 
-def tiny_t5(*, seed: int = 0) -> Any:
+def tiny_t5(*, seed: int = 0, **config: Any) -> Any:
     """2 layers of an encoder, 3 of a decoder, 4 heads of 7; scores have a bias by distance and no scale."""
     sizes = {"d_model": 30, "d_kv": 7, "d_ff": 44, "num_layers": 2, "num_decoder_layers": 3, "num_heads": 4}
     with _seeded(seed):
-        model = T5ForConditionalGeneration(T5Config(vocab_size=VOCAB_SIZE, decoder_start_token_id=0, **sizes)).eval()
+        made = T5Config(**{"vocab_size": VOCAB_SIZE, "decoder_start_token_id": 0, **sizes, **config})
+        model = T5ForConditionalGeneration(made).eval()
         for name, weight in model.named_parameters():
             if "relative_attention_bias" in name:
                 weight.normal_(std=2.0)

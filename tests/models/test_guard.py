@@ -14,7 +14,7 @@ import torch
 
 import manyheads as mh
 from manyheads.errors import GuardError
-from manyheads.models import guard, seam
+from manyheads.models import guard, interface, seam, taps
 from manyheads.models.reading import MaskReader, read_rule
 from manyheads.nn.masks import Mask
 from manyheads.recording.records import Recording
@@ -41,7 +41,7 @@ def misread(change: Callable) -> Callable:
         def wrong(query: Any, kwargs: Any, bias: Any) -> Any:
             return change(read_rule(query, kwargs, bias))
 
-        monkeypatch.setattr(seam, "read_rule", wrong)
+        monkeypatch.setattr(interface, "read_rule", wrong)
         refit(monkeypatch)
 
     return patch
@@ -49,8 +49,8 @@ def misread(change: Callable) -> Callable:
 
 def refit(monkeypatch: pytest.MonkeyPatch, keys: Callable = lambda k: k) -> None:
     """The lse that fits the mistake, in place of the model's own, so that rows sum to 1 all the same."""
-    lse_of = seam.lse_of
-    monkeypatch.setattr(seam, "lse_of", lambda q, k, mask, rule, captured: lse_of(q, keys(k), mask, rule, None))
+    lse_of = taps.lse_of
+    monkeypatch.setattr(taps, "lse_of", lambda q, k, mask, rule, captured: lse_of(q, keys(k), mask, rule, None))
 
 
 def lost_mask(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,12 +82,12 @@ def swapped(*which: str) -> Callable:
         return x[:, [1, 0, *range(2, x.shape[1])]]
 
     def patch(monkeypatch: pytest.MonkeyPatch) -> None:
-        call = seam.AttentionCall
+        call = taps.AttentionCall
 
         def wrong(site: Any, q: Any, k: Any, v: Any, *rest: Any) -> Any:
             return call(site, q, swap(k) if "k" in which else k, swap(v) if "v" in which else v, *rest)
 
-        monkeypatch.setattr(seam, "AttentionCall", wrong)
+        monkeypatch.setattr(taps, "AttentionCall", wrong)
         if "k" in which:
             refit(monkeypatch, keys=swap)
 
@@ -96,13 +96,13 @@ def swapped(*which: str) -> Callable:
 
 def other_lse(monkeypatch: pytest.MonkeyPatch) -> None:
     """An lse in other units: base 2, as some kernels return it."""
-    lse_of = seam.lse_of
+    lse_of = taps.lse_of
 
     def wrong(*args: Any) -> Any:
         lse, because = lse_of(*args)
         return lse / torch.log(torch.tensor(2.0)), because
 
-    monkeypatch.setattr(seam, "lse_of", wrong)
+    monkeypatch.setattr(taps, "lse_of", wrong)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 import manyheads as mh
+from manyheads import reference
 from manyheads.errors import ModelError, RecordingError, ShapeError, TextError, WindowError
 from manyheads.models import recorder
 from tests.models.eager import GUARDED, draw, eager_maps, implementation, padded, spans
@@ -275,18 +276,52 @@ def test_a_mask_with_holes_is_refused(loaded, fresh):
         mh.record_call(loaded("llama").model, **inputs)
 
 
-def test_a_layer_that_attends_twice_is_refused_by_name(loaded, fresh):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("name", ["llama", "gemma2", "gpt_oss"])
+def test_the_error_against_float64_is_measured_and_stored(loaded, fresh, name, dtype):
+    """The oracle: the reference's lse, in float64, from the q and k that were recorded, row by row."""
+    model = loaded(name).model.to(dtype)
+    with implementation(model, "eager" if name in EAGER_ONLY else "sdpa"):
+        rec = mh.record_call(model, **padded(fresh, (11,), VOCAB_SIZE))
+    worst = 0.0
+    for layer in rec.layers:
+        assert layer.lse.dtype == torch.float32
+        q, k = (x.double().numpy() for x in (layer.q, layer.k))
+        seen = layer.mask.visible(slice(0, 11), slice(0, 11)).numpy()
+        sinks = None if layer.rule.sinks is None else layer.rule.sinks.double().numpy()
+        told = {"scale": layer.rule.scale, "softcap": layer.rule.softcap, "sinks": sinks, "mask": seen}
+        exact = reference.attend(q, k, k.copy(), **told).lse
+        rows = sorted({round(each) for each in torch.linspace(10, 0, recorder.ERROR_ROWS).tolist()})
+        off = abs(layer.lse.double().numpy() - exact)[:, :, rows].max()
+        worst = max(worst, math.expm1(off))
+    assert rec.provenance["float64_error"] == pytest.approx(worst, rel=1e-6)
+    assert 0 < worst < 1e-4
+
+
+def test_a_lse_that_is_off_shows_in_the_error(loaded, fresh, monkeypatch):
+    monkeypatch.setattr(recorder, "_sharpened", lambda layer: layer.lse + 0.01)
+    rec = mh.record_call(loaded("llama").model, **padded(fresh, (11,), VOCAB_SIZE))
+    assert rec.provenance["float64_error"] == pytest.approx(math.expm1(0.01), rel=1e-3)
+
+
+def test_a_model_that_reads_two_texts_in_one_call_has_its_layers_twice(loaded, fresh):
     class Twice(nn.Module):
         def __init__(self, model):
             super().__init__()
             self.model = model
 
         def forward(self, input_ids):
-            return self.model(input_ids), self.model(input_ids)
+            return self.model(input_ids), self.model(input_ids.flip(1))
 
-    twice = Twice(loaded("gpt2").model).eval()
-    with pytest.raises(RecordingError, match=r"model\.transformer\.h\.0\.attn attended twice in one call"):
-        mh.record_call(twice, padded(fresh, (7, 7), VOCAB_SIZE)["input_ids"])
+    model, ids = loaded("gpt2").model, padded(fresh, (7, 7), VOCAB_SIZE)["input_ids"]
+    both, alone = mh.record_call(Twice(model).eval(), ids), [mh.record_call(model, x) for x in (ids, ids.flip(1))]
+    count = len(alone[0].layers)
+    assert [layer.site.module for layer in both.layers][::count] == [
+        "model.transformer.h.0.attn",
+        "model.transformer.h.0.attn#2",
+    ]
+    for layer, want in zip(both.layers, [*alone[0].layers, *alone[1].layers], strict=True):
+        assert_near(layer.weights(text=1), want.weights(text=1))
 
 
 def test_asking_for_what_is_not_there_says_what_is(loaded, fresh):

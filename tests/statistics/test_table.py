@@ -235,18 +235,19 @@ def test_measure_call_names_what_it_leaves_out_and_refuses_when_nothing_is_left(
         mh.measure_call(model, input_ids=ids, statistics=["rare_mass", "sink_mass"])
 
 
-def test_a_module_that_attends_twice_is_refused_by_name(fresh):
+def test_a_module_that_reads_two_texts_in_one_call_has_its_layers_twice(fresh):
     class Twice(torch.nn.Module):
         def __init__(self, model):
             super().__init__()
             self.model = model
 
         def forward(self, input_ids):
-            return self.model(input_ids), self.model(input_ids)
+            return self.model(input_ids), self.model(input_ids.flip(1))
 
-    twice = Twice(tiny_llama(seed=draw(fresh))).eval()
-    with pytest.raises(StatisticError, match=r"model\.model\.layers\.0\.self_attn attended twice in one call"):
-        mh.measure_call(twice, torch.arange(5, 16)[None])
+    model, ids = tiny_llama(seed=draw(fresh)), torch.arange(5, 16)[None]
+    both = mh.measure_call(Twice(model).eval(), ids, statistics=["entropy"])["entropy"]
+    alone = [mh.measure_call(model, x, statistics=["entropy"])["entropy"] for x in (ids, ids.flip(1))]
+    np.testing.assert_allclose(both, np.concatenate(alone), atol=1e-6)
 
 
 def test_rarity_is_counted_in_a_large_corpus_and_is_the_vocabularys_rank_in_a_small_one(lm, texts, monkeypatch):

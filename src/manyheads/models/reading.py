@@ -39,8 +39,8 @@ class MaskReader:
                 make = Mask.causal(num_queries, num_keys, offset=0) if causal else Mask.full(num_queries, num_keys)
                 self.made = {key: make}
             return self.made[key], None
-        if (found := self.known.get(id(attention_mask))) is not None and found[0]() is attention_mask:
-            return found[1], found[2]
+        if (found := self._known(attention_mask)) is not None:
+            return found
         if not isinstance(attention_mask, Tensor) or attention_mask.ndim != 4:
             shape = tuple(getattr(attention_mask, "shape", ()))
             raise ModelError(
@@ -49,6 +49,32 @@ class MaskReader:
             )
         mask, bias = _split(attention_mask[..., :num_keys])
         mask = Mask(mask.start.expand(-1, num_queries), mask.stop.expand(-1, num_queries), mask.num_keys, mask.dense)
+        return self._keep(attention_mask, mask, bias)
+
+    def plain(
+        self, attn_mask: Tensor | None, num_axes: int, num_queries: int, num_keys: int, causal: bool
+    ) -> tuple[Mask, Tensor | None]:
+        """The same of torch's own function, whose masks may lack axes; `num_axes` is how many its query has."""
+        if attn_mask is None:
+            return self.read(None, num_queries, num_keys, causal)
+        if (found := self._known(attn_mask)) is not None:
+            return found
+        axes = attn_mask.expand(*attn_mask.shape[:-2], num_queries, num_keys)
+        axes = axes.reshape((1,) * (num_axes - axes.ndim) + axes.shape)
+        if num_axes < 4:
+            axes = axes.reshape(*axes.shape[:-2], *(1,) * (4 - num_axes), *axes.shape[-2:])
+        elif num_axes > 4:
+            axes = axes.reshape(-1, *axes.shape[-3:])
+        if causal:
+            seen = Mask.causal(num_queries, num_keys, offset=0).visible(slice(0, num_queries), slice(0, num_keys))
+            axes = axes & seen if axes.dtype == torch.bool else axes.masked_fill(~seen, -torch.inf)
+        return self._keep(attn_mask, *_split(axes))
+
+    def _known(self, attention_mask: Any) -> tuple[Mask, Tensor | None] | None:
+        found = self.known.get(id(attention_mask))
+        return found[1:] if found is not None and found[0]() is attention_mask else None
+
+    def _keep(self, attention_mask: Tensor, mask: Mask, bias: Tensor | None) -> tuple[Mask, Tensor | None]:
         self.known = {key: entry for key, entry in self.known.items() if entry[0]() is not None}
         self.known[id(attention_mask)] = (weakref.ref(attention_mask), mask, bias)
         return mask, bias

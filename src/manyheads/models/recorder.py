@@ -17,15 +17,20 @@ from torch import Tensor, nn
 
 from manyheads.errors import ModelError, RecordingError
 from manyheads.models.calls import Aligner, AttentionCall, rolled
+from manyheads.models.generation import Joiner, tokens_written
+from manyheads.models.generation import generate as write
 from manyheads.models.seam import Tap, tap
-from manyheads.models.sites import no_way_in, run
-from manyheads.models.texts import model_inputs, rarity_table, read_texts, tokens_of
+from manyheads.models.sites import run
+from manyheads.models.taps import left_out, no_way_in
+from manyheads.models.texts import decoder_tokens, model_inputs, rarity_table, read_texts, tokens_of
 from manyheads.nn.attention import attend
+from manyheads.nn.masks import Mask
 from manyheads.recording.passes import Layer
 from manyheads.recording.records import LayerRecord, Recording
 from manyheads.recording.tokens import Tokens
 from manyheads.spec import CROSS
 
+ERROR_ROWS = 4  # rows of a layer on which the error against float64 is measured
 LARGE_SCORE = 16.0  # above it, a unit in the last place of a float32 is over 1e-6
 KEEP = ("q", "k", "v", "lse")
 DECODER = "decoder"  # the stack that reads texts of its own, beside an encoder's
@@ -39,6 +44,8 @@ def record(
     *,
     keep: Sequence[str] = ("q", "k", "lse"),
     long: str = "windows",
+    generate: int | None = None,
+    **options: Any,
 ) -> Recording:
     """Run texts through a loaded model and keep, of every layer, q, k and each row's lse.
 
@@ -46,16 +53,24 @@ def record(
     "whole"). Add "v" to `keep` for value-weighted questions. The size is logged (logger "manyheads") before any
     memory is taken. Returns texts left-aligned and padded to the longest in memory; files are packed.
 
+    `generate=n` lets a language model write n tokens after each text, and records prompt and new tokens as one text;
+    other `options` (do_sample=True, temperature=0.7, cache_implementation="static" ...) go to the model's own generate.
+    A text ends with its first end token; `rec.provenance["prompt_tokens"]` says how long each prompt was.
+
     Cost: one forward pass, and `2 * d + 1` numbers a token, layer and head (fewer under GQA).
     Errors: TextError, ModelError (also where the recording would not fit), GuardError.
     """
     kept = _kept(keep)
+    if generate is not None:
+        return _record_generation(lm, texts, generate, options, kept)
+    if options:
+        raise RecordingError(f"{', '.join(options)} would go to generate: say how many tokens to write, generate=.")
     reading = read_texts(lm, texts, long)
     table, because = rarity_table(reading, lm.spec.vocab_size or 0)
     tokens = tokens_of(reading, range(len(reading.pieces)), table, because)
     _announce(lm.spec, tokens, kept)
     provenance = {"model": lm.name, "dtype": str(lm.dtype).removeprefix("torch."), "windows": reading.because}
-    texts_read = CallTexts.of(tokens)
+    texts_read = CallTexts.of(lm, tokens)
     return _collect(
         lm.model, lm.name, texts_read, kept, lambda: run(lm.model, lm.name, model_inputs(lm, tokens)), provenance
     )
@@ -107,6 +122,10 @@ class Padded(NamedTuple):
     width: int
 
 
+def _unpadded(tokens: Tokens) -> Padded:
+    return Padded(tokens, torch.zeros_like(tokens.lengths), tokens.longest)
+
+
 @dataclass(eq=False)
 class CallTexts:
     """Which texts a layer reads: a decoder beside an encoder has its own. None where a call shows none.
@@ -119,9 +138,10 @@ class CallTexts:
     known: dict[tuple[str, int, int], tuple[Tokens, Aligner]] = field(default_factory=dict)
 
     @staticmethod
-    def of(tokens: Tokens) -> CallTexts:
-        """Texts that are left-aligned as they are."""
-        return CallTexts(Padded(tokens, torch.zeros_like(tokens.lengths), tokens.longest))
+    def of(lm: Any, tokens: Tokens) -> CallTexts:
+        """Texts that are left-aligned as they are, and what a decoder beside an encoder reads of them."""
+        written = decoder_tokens(lm, tokens)
+        return CallTexts(_unpadded(tokens), None if written is None else _unpadded(written))
 
     def read_by(self, call: AttentionCall) -> tuple[Tokens, Aligner]:
         num_texts, _, num_rows, _ = call.q.shape
@@ -147,7 +167,7 @@ def watch(
     with tap(model, on_call=observer) as state:
         forward()
     if not state.sites:
-        raise ModelError(no_way_in(model, name))
+        raise ModelError(no_way_in(model, name, state.by_hand))
     return state
 
 
@@ -159,42 +179,86 @@ def _collect(
     forward: Callable[[], None],
     provenance: dict[str, object],
 ) -> Recording:
-    stacks: dict[str, list[LayerRecord]] = {}
-    seen: set[str] = set()
+    keeper = _Keeper(texts, kept)
+    state = watch(model, name, forward, keeper.keep)
+    return keeper.recording(model, state, provenance)
 
-    def keep(call: AttentionCall) -> None:
-        if call.site.module in seen:
-            raise RecordingError(
-                f"{call.site.module} attended twice in one call: record generation step by step instead."
-            )
-        seen.add(call.site.module)
-        tokens, aligner = texts.read_by(call)
+
+@dataclass(eq=False)
+class _Keeper:
+    """What is kept of each layer as its call comes by, and the recording made of it."""
+
+    texts: CallTexts
+    kept: frozenset[str]
+    stacks: dict[str, list[LayerRecord]] = field(default_factory=dict)
+    seen: set[str] = field(default_factory=set)
+    error: float = 0.0
+
+    def keep(self, call: AttentionCall) -> None:
+        assert call.site.module not in self.seen, "a module called again is a site of its own"
+        self.seen.add(call.site.module)
+        tokens, aligner = self.texts.read_by(call)
         layer = aligner.layer(call)
+        layer = replace(layer, lse=_sharpened(layer))
+        self.error = max(self.error, float64_error(layer))
         v = call.v if call.crosses else aligner.roll(call.v)
         record = LayerRecord(
             call.site,
             layer.q.clone(),
             layer.k.clone(),
-            v.clone() if "v" in kept else None,
-            _sharpened(layer),
+            v.clone() if "v" in self.kept else None,
+            layer.lse,
             layer.mask,
             layer.rule,
             tokens.lengths,
             tokens,
             call.because,
         )
-        stacks.setdefault(call.site.stack, []).append(record)
+        self.stacks.setdefault(call.site.stack, []).append(record)
 
-    state = watch(model, name, forward, keep)
-    config = getattr(model, "config", None)
+    def recording(self, model: nn.Module, state: Tap, provenance: dict[str, object]) -> Recording:
+        config = getattr(model, "config", None)
+        provenance = {
+            **provenance,
+            "implementation": getattr(config, "_attn_implementation", None) or "unknown",
+            "backend": dict(state.because),
+            "guard_error": state.guard_error,
+            "float64_error": self.error,
+        }
+        if state.by_hand:
+            provenance["left out"] = left_out(state.by_hand)
+        tokens = self.texts.main.tokens if self.texts.main else next(iter(self.stacks.values()))[0].tokens
+        return Recording(self.stacks, tokens, provenance)
+
+
+def _record_generation(
+    lm: Any, texts: str | Sequence[str], count: int, options: Mapping[str, Any], kept: frozenset[str]
+) -> Recording:
+    """The prompt and every step, joined: `generation`."""
+    joiner, written = Joiner(), None
+
+    def forward() -> None:
+        nonlocal written
+        written = write(lm, texts, count, options)
+
+    state = watch(lm.model, lm.name, forward, joiner.observe)
+    assert written is not None
+    tokens = tokens_written(lm, written.ids, written.first, written.lengths)
+    main = decoder = Padded(tokens, written.first, written.ids.shape[1])
+    if written.source is not None and written.source_first is not None:
+        width = written.source.shape[1]
+        read = tokens_written(lm, written.source, written.source_first, width - written.source_first)
+        main = Padded(read, written.source_first, width)
+    keeper = _Keeper(CallTexts(main, decoder), kept)
+    for call in joiner.joined(lm.model):
+        keeper.keep(call)
     provenance = {
-        **provenance,
-        "implementation": getattr(config, "_attn_implementation", None) or "unknown",
-        "backend": dict(state.because),
-        "guard_error": state.guard_error,
+        "model": lm.name,
+        "dtype": str(lm.dtype).removeprefix("torch."),
+        "prompt_tokens": written.prompt_lengths.tolist(),
+        "generated": {"tokens": count, **{name: repr(value) for name, value in options.items()}},
     }
-    tokens = texts.main.tokens if texts.main else next(iter(stacks.values()))[0].tokens
-    return Recording(stacks, tokens, provenance)
+    return keeper.recording(lm.model, state, provenance)
 
 
 def _sharpened(layer: Layer) -> Tensor:
@@ -214,6 +278,28 @@ def _sharpened(layer: Layer) -> Tensor:
     got = attend(q, k, k, mask=mask, scale=rule.scale, softcap=rule.softcap, sinks=sinks, bias=bias)
     lse[:, heads] = got.lse.float()
     return lse
+
+
+def float64_error(layer: Layer) -> float:
+    """How far weights by the layer's lse lie from those that float64 gives for the same q and k, on sampled rows.
+
+    What is left is the rounding of the lse itself, kept in float32, and of a kernel that made it in a half type.
+    """
+    rows = torch.linspace(layer.q.shape[2] - 1, 0, min(layer.q.shape[2], ERROR_ROWS)).round().long().unique()
+    if not len(rows) or not layer.k.shape[2] or not len(layer.q):
+        return 0.0
+    text = slice(0, 1)
+    rule, mask = layer.rule.texts(text), layer.mask.expand(len(layer.q)).texts(text)
+    bias = None if rule.bias is None else rule.bias[:, :, rows].double()
+    sinks = None if rule.sinks is None else rule.sinks.double()
+    dense = None if mask.dense is None else mask.dense[:, :, rows]
+    seen = Mask(mask.start[:, rows], mask.stop[:, rows], mask.num_keys, dense)
+    q, k = layer.q[text][:, :, rows].double(), layer.k[text].double()
+    exact = attend(q, k, k, mask=seen, scale=rule.scale, softcap=rule.softcap, sinks=sinks, bias=bias).lse
+    alive = seen.counts() > 0
+    # A weight is exp(score - lse): the largest weight of a row is off by as much of itself as the lse is off.
+    off = torch.where(alive[:, None], (layer.lse[text][:, :, rows].double() - exact).abs(), 0)
+    return float(off.expm1().max())
 
 
 def _kept(keep: Sequence[str]) -> frozenset[str]:

@@ -14,6 +14,7 @@ from torch import nn
 from manyheads.errors import ManyHeadsError, ModelError
 from manyheads.models.loading import max_positions_of
 from manyheads.models.seam import tap
+from manyheads.models.taps import no_way_in
 from manyheads.spec import ModelSpec, Site
 
 PROBE_TOKENS = 4
@@ -39,10 +40,13 @@ def probe(model: nn.Module, name: str) -> tuple[Site, ...]:
     """The sites of a text model, by one forward pass over a few tokens."""
     device = next(model.parameters()).device
     ids = torch.arange(1, PROBE_TOKENS + 1, device=device)[None]
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
+        inputs |= {"decoder_input_ids": ids}
     with tap(model) as state:
-        run(model, name, {"input_ids": ids, "attention_mask": torch.ones_like(ids)})
+        run(model, name, inputs)
     if not state.sites:
-        raise ModelError(no_way_in(model, name))
+        raise ModelError(no_way_in(model, name, state.by_hand))
     return tuple(state.sites.values())
 
 
@@ -67,11 +71,3 @@ def run(model: nn.Module, name: str, inputs: dict[str, Any]) -> None:
             f"{str(error).splitlines()[0][:200]}. "
             f"Use record_call(model, ...) with the inputs that it needs."
         ) from error
-
-
-def no_way_in(model: nn.Module, name: str) -> str:
-    """What to say of a model whose attention never showed."""
-    return (
-        f"{name} ({type(model).__name__}) made no attention call that can be seen: it is not a transformers model that "
-        f"uses the attention interface, or it does not attend. Nothing was recorded."
-    )

@@ -192,9 +192,35 @@ def rarity_table(reading: Reading, vocab_size: int) -> tuple[Float[Tensor, "voca
 
 
 def model_inputs(lm: Any, tokens: Tokens) -> dict[str, Tensor]:
-    """What the model is called with: padded ids and, where texts differ in length, the mask that says so."""
+    """What the model is called with: padded ids and the mask that says so; a decoder beside an encoder gets its own."""
+    written = decoder_tokens(lm, tokens)
+    inputs = _padded_ids(lm, tokens, "")
+    inputs |= {} if written is None else _padded_ids(lm, written, "decoder_")
+    return {name: value.to(lm.device) for name, value in inputs.items()}
+
+
+def _padded_ids(lm: Any, tokens: Tokens, side: str) -> dict[str, Tensor]:
     assert tokens.ids is not None
     pad = getattr(lm.tokenizer, "pad_token_id", None) or 0
     ids = torch.where(tokens.ids >= 0, tokens.ids, pad)
-    inputs = {"input_ids": ids, "attention_mask": tokens.real.long()}
-    return {name: value.to(lm.device) for name, value in inputs.items()}
+    return {f"{side}input_ids": ids, f"{side}attention_mask": tokens.real.long()}
+
+
+def decoder_tokens(lm: Any, tokens: Tokens) -> Tokens | None:
+    """What a decoder beside an encoder reads of the same texts: its start token, and all but their last one.
+
+    So such models are trained to repeat a text. None for a model that is one or the other.
+    """
+    config = getattr(lm.model, "config", None)
+    if not getattr(config, "is_encoder_decoder", False):
+        return None
+    assert tokens.ids is not None and tokens.special is not None and tokens.offsets is not None
+    start = getattr(config, "decoder_start_token_id", None)
+    start = int(start if start is not None else getattr(config, "bos_token_id", None) or 0)
+    ids, special, offsets = tokens.ids.roll(1, 1), tokens.special.roll(1, 1), tokens.offsets.roll(1, 1)
+    ids[:, 0], special[:, 0], offsets[:, 0] = start, True, 0
+    ids = ids.masked_fill(~tokens.real, -1)
+    name = str(lm.tokenizer.convert_ids_to_tokens([start])[0])
+    pieces = tuple((name, *piece[:-1]) for piece in tokens.pieces)
+    rarity = None if tokens.rarity is None else tokens.rarity.roll(1, 1)
+    return replace(tokens, ids=ids, special=special & tokens.real, offsets=offsets, pieces=pieces, rarity=rarity)

@@ -59,9 +59,10 @@ def watching(module: nn.Module) -> Hook | None:
 
 
 def add_hook(hook: Hook) -> None:
+    """Once: a hook that is there already stays where it is."""
     global _HOOKS
     with _LOCK:
-        _HOOKS = (*_HOOKS, hook)
+        _HOOKS = _HOOKS if hook in _HOOKS else (*_HOOKS, hook)
 
 
 def remove_hook(hook: Hook) -> None:

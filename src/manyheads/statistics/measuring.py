@@ -19,6 +19,7 @@ from manyheads.models.calls import AttentionCall
 from manyheads.models.recorder import CallTexts, texts_of_call, watch
 from manyheads.models.seam import Tap
 from manyheads.models.sites import run
+from manyheads.models.taps import left_out
 from manyheads.models.texts import batches, model_inputs, rarity_table, read_texts, tokens_of
 from manyheads.recording.passes import Pass, prepare
 from manyheads.recording.requests import Received, Request
@@ -63,7 +64,7 @@ def measure(
     done = 0
     for group in batches(reading):
         tokens = tokens_of(reading, group, table, because).with_sinks(sinks)
-        batch = Measured(CallTexts.of(tokens), chosen, with_kinds=kinds)
+        batch = Measured(CallTexts.of(lm, tokens), chosen, with_kinds=kinds)
         state = watch(lm.model, lm.name, lambda t=tokens: run(lm.model, lm.name, model_inputs(lm, t)), batch.observe)
         gathered = batch.gathered(state) if gathered is None else gathered + batch.gathered(state)
         done += int(tokens.lengths.sum())
@@ -99,11 +100,12 @@ def measure_call(
             module(*args, **kwargs)
 
     state = watch(module, type(module).__name__, call, batch.observe)
-    left_out = ", ".join(each.name for each in wanted if each not in chosen)
+    unasked = ", ".join(each.name for each in wanted if each not in chosen)
     notes = {
         "model": type(module).__name__,
-        "left out, for want of a tokenizer": left_out,
+        "left out, for want of a tokenizer": unasked,
         "left out, since queries and keys are not the same tokens": ", ".join(batch.left_out),
+        "left out, since nobody can see it": left_out(state.by_hand),
     }
     return batch.gathered(state).table(chosen, Sinks(), notes)
 
@@ -136,10 +138,7 @@ class Measured:
         asks_values = any("values" in each.asks for each in self.statistics)
         norms = aligner.roll(call.value_norms()[..., None])[..., 0] if asks_values else None
         num, den = finish(Facts(reduced, norms), self.statistics, call.site.num_heads)
-        if call.site.module in self.values:
-            raise StatisticError(
-                f"{call.site.module} attended twice in one call: measure generation step by step instead."
-            )
+        assert call.site.module not in self.values, "a module called again is a site of its own"
         self.values[call.site.module] = (call.site, num, den)
 
     def gathered(self, state: Tap) -> Gathered:

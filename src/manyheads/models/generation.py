@@ -1,0 +1,237 @@
+"""Text being generated, as one recording: the prompt and every step, joined layer by layer.
+
+A model that generates with a cache attends in pieces: the prompt at once, then one row a token. Each piece is seen, and
+guarded, as any call; here the rows are put under each other and the keys beside each other, so that a layer is one
+causal map whose rows are all tokens, prompt and generated. The joined layer is guarded once more.
+
+One token more than asked for is generated and dropped: only so is the last token read by the model, and has a row.
+Cost: the generation itself, and q, k and lse of every layer, as in any recording.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from manyheads.errors import ModelError, RecordingError
+from manyheads.models import guard
+from manyheads.models.calls import AttentionCall, rolled
+from manyheads.models.texts import read_texts
+from manyheads.nn.masks import Mask
+from manyheads.recording.tokens import Tokens
+from manyheads.spec import CROSS
+
+REFUSED = {
+    "num_beams": "beams are reordered as they go, so no row has one past",
+    "assistant_model": "guessed tokens are read and thrown away",
+    "prompt_lookup_num_tokens": "guessed tokens are read and thrown away",
+    "use_cache": "every step would read the whole text again: record the finished text instead",
+    "max_new_tokens": "say how many tokens by generate=",
+    "max_length": "say how many tokens by generate=",
+    "num_return_sequences": "give the prompt that many times instead",
+}
+NEUTRAL = {"num_beams": 1, "num_return_sequences": 1, "use_cache": True}  # what changes nothing may be said
+
+
+@dataclass(frozen=True, eq=False)
+class Generated:
+    """What was generated: `ids` of prompt and new tokens (of new ones alone beside an encoder), padded to the left."""
+
+    ids: Tensor
+    first: Tensor
+    lengths: Tensor
+    prompt_lengths: Tensor
+    source: Tensor | None = None
+    source_first: Tensor | None = None
+
+
+def generate(lm: Any, texts: str | Sequence[str], count: int, options: Mapping[str, Any]) -> Generated:
+    """Let the model write `count` tokens after each text. Errors: TextError, ModelError, RecordingError."""
+    _refuse(lm, count, options)
+    reading = read_texts(lm, texts, "whole")
+    longest = max(len(piece.ids) for piece in reading.pieces)
+    limit = None if _writes_apart(lm) else lm.max_positions
+    if limit is not None and longest + count > limit:
+        raise RecordingError(
+            f"generate={count} after {longest} tokens is more than the {limit} positions of {lm.name}: ask for at most "
+            f"{max(limit - longest, 0)}, or give a shorter prompt."
+        )
+    ids, seen = _left_padded([piece.ids for piece in reading.pieces], _padding(lm))
+    ends = _ends(lm.model.generation_config, lm.tokenizer)
+    with _nobody_ends(lm.model, count, options, _padding(lm)) as others, torch.no_grad():
+        got = lm.model.generate(ids.to(lm.device), attention_mask=seen.to(lm.device), **others)
+    whole = got.cpu()[:, :-1]
+    pads = (~seen.bool()).sum(-1)
+    if _writes_apart(lm):
+        zeros = torch.zeros(len(whole), dtype=torch.long)
+        lengths = _until_end(whole, zeros + 1, ends)
+        return Generated(whole, zeros, lengths, zeros + 1, ids, pads)
+    lengths = _until_end(whole, pads + seen.sum(-1), ends) - pads
+    return Generated(whole, pads, lengths, seen.sum(-1))
+
+
+@contextmanager
+def _nobody_ends(model: Any, count: int, options: Mapping[str, Any], pad: int) -> Iterator[dict[str, Any]]:
+    """The model's own way of generating, but for one token more, and without an end: texts of a batch stay in step.
+
+    It stands in the model's place meanwhile: what is None in a config that is handed over, transformers fills in again.
+    """
+    own = model.generation_config
+    config = copy.deepcopy(own)
+    others = config.update(**options)  # what is no option of generation goes to generate itself
+    config.eos_token_id, config.pad_token_id, config.max_length, config.max_new_tokens = None, pad, None, count + 1
+    model.generation_config = config
+    try:
+        yield others
+    finally:
+        model.generation_config = own
+
+
+def _refuse(lm: Any, count: int, options: Mapping[str, Any]) -> None:
+    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+        raise RecordingError(f"generate={count!r}: say how many tokens to write, 1 or more.")
+    for name, why in REFUSED.items():
+        if name in options and options[name] not in (None, NEUTRAL.get(name)):
+            raise RecordingError(f"{name}={options[name]!r} cannot be recorded as one text: {why}.")
+    if not getattr(lm.model, "can_generate", lambda: False)():
+        raise ModelError(
+            f"{lm.name} ({type(lm.model).__name__}) cannot generate: it has no language-model head. Load it with one, "
+            f"or record the text without generate=."
+        )
+
+
+def _writes_apart(lm: Any) -> bool:
+    """Whether what is written is a text of its own, beside the one that was read."""
+    return bool(getattr(lm.model.config, "is_encoder_decoder", False))
+
+
+def _padding(lm: Any) -> int:
+    return int(getattr(lm.tokenizer, "pad_token_id", None) or 0)
+
+
+def _left_padded(texts: Sequence[Sequence[int]], pad: int) -> tuple[Tensor, Tensor]:
+    """New tokens follow the last one of each text, so padding stands before them."""
+    width = max(len(text) for text in texts)
+    ids, seen = torch.full((len(texts), width), pad), torch.zeros(len(texts), width, dtype=torch.long)
+    for row, text in enumerate(texts):
+        ids[row, width - len(text) :], seen[row, width - len(text) :] = torch.tensor(list(text)), 1
+    return ids, seen
+
+
+def _ends(config: Any, tokenizer: Any) -> list[int]:
+    found = getattr(config, "eos_token_id", None)
+    found = getattr(tokenizer, "eos_token_id", None) if found is None else found
+    return [] if found is None else [int(each) for each in (found if isinstance(found, list | tuple) else [found])]
+
+
+def _until_end(ids: Tensor, begin: Tensor, ends: Sequence[int]) -> Tensor:
+    """Where each text stops: after the first end token that was written, else at the edge."""
+    place = torch.arange(ids.shape[1])[None]
+    stops = torch.isin(ids, torch.tensor(list(ends), dtype=ids.dtype)) & (place >= begin[:, None])
+    return torch.where(stops.any(-1), stops.to(torch.uint8).argmax(-1) + 1, ids.shape[1])
+
+
+def tokens_written(lm: Any, ids: Tensor, first: Tensor, lengths: Tensor) -> Tokens:
+    """The finished texts as left-aligned tokens, named by the tokenizer; their words by decoding."""
+    aligned = rolled(ids[:, None, :, None], first, lengths)[:, 0, :, 0]
+    real = torch.arange(aligned.shape[1])[None] < lengths[:, None]
+    aligned = aligned.masked_fill(~real, -1)
+    rows = [row[row >= 0].tolist() for row in aligned]
+    special = torch.isin(aligned, torch.tensor(sorted(lm.tokenizer.all_special_ids), dtype=torch.long)) & real
+    size = max(lm.spec.vocab_size or 0, 1 + int(aligned.max()))
+    return Tokens(
+        lengths,
+        aligned,
+        tuple(tuple(lm.tokenizer.convert_ids_to_tokens(row)) for row in rows),
+        special,
+        None,
+        tuple(lm.tokenizer.decode(row, skip_special_tokens=True) for row in rows),
+        torch.where(real, torch.arange(size)[aligned.clamp_min(0)] / size, 0),
+        "rank in the vocabulary (what was generated is too little to count)",
+    )
+
+
+@dataclass(eq=False)
+class Joiner:
+    """Collects the calls of each layer, and joins them when all is written."""
+
+    calls: dict[str, list[AttentionCall]] = field(default_factory=dict)
+    rows: dict[str, int] = field(default_factory=dict)
+
+    def observe(self, call: AttentionCall) -> None:
+        """Keep a call's rows and its new keys. Copies: a static cache is written over at the next step."""
+        name = call.site.module
+        past, new = self.rows.get(name, 0), call.q.shape[2]
+        self.rows[name] = past + new
+        if call.site.stack == CROSS:
+            once = not past
+            k, v = (call.k.clone(), call.v.clone()) if once else (call.k[:, :, :0], call.v[:, :, :0])
+        else:
+            k, v = (x[:, :, _new_keys(x.shape[2], past, new)].clone() for x in (call.k, call.v))
+        shed = 0 if call.site.stack == CROSS else max(0, past + new - call.k.shape[2])
+        bias = None if call.rule.bias is None else torch.nn.functional.pad(call.rule.bias, (shed, 0))
+        rule, mask = replace(call.rule, bias=bias), _absolute(call, shed)
+        kept = replace(call, q=call.q.clone(), k=k, v=v, out=call.out.clone(), rule=rule, mask=mask)
+        self.calls.setdefault(name, []).append(kept)
+
+    def joined(self, model: torch.nn.Module) -> list[AttentionCall]:
+        """One call a layer: rows under each other, keys beside each other. Errors: GuardError where they do not fit."""
+        found = [_join(calls) for calls in self.calls.values()]
+        for call in found:
+            guard.check(call, model)
+        return found
+
+
+def _new_keys(num_keys: int, past: int, new: int) -> slice:
+    """Where a step's own keys stand: after the past, or last where a sliding cache has shed the oldest."""
+    return slice(past, past + new) if num_keys >= past + new else slice(num_keys - new, num_keys)
+
+
+def _absolute(call: AttentionCall, shed: int) -> Mask:
+    """The mask with keys counted from the first token ever read, also where a sliding cache has shed some."""
+    mask = call.mask
+    if mask.dense is not None:
+        raise RecordingError(
+            f"layer {call.site.module} hides keys that are no run while it generates: record the finished text instead."
+        )
+    return Mask(mask.start + shed, mask.stop + shed, mask.num_keys + shed)
+
+
+def _join(calls: Sequence[AttentionCall]) -> AttentionCall:
+    first = calls[0]
+    if len(calls) == 1:
+        return first
+    q, out, lse = (torch.cat([getattr(call, name) for call in calls], 2) for name in ("q", "out", "lse"))
+    k, v = (torch.cat([getattr(call, name) for call in calls], 2) for name in ("k", "v"))
+    num_texts, num_keys = len(q), k.shape[2]
+    start, stop = (
+        torch.cat([getattr(call.mask.expand(num_texts), name) for call in calls], 1) for name in ("start", "stop")
+    )
+    site = first.site
+    if site.stack != CROSS:
+        site = replace(site, causal=True)
+    rule = replace(first.rule, bias=_joined_bias(calls, num_keys))
+    mask = Mask(start.clamp_max(num_keys), stop.clamp_max(num_keys), num_keys)
+    because = "; ".join(dict.fromkeys(call.because for call in calls))
+    return replace(first, site=site, q=q, k=k, v=v, mask=mask, rule=rule, out=out, lse=lse, because=because)
+
+
+def _joined_bias(calls: Sequence[AttentionCall], num_keys: int) -> Tensor | None:
+    """Each step's bias over the keys that it saw, 0 over those that came later (and are hidden from it)."""
+    if all(call.rule.bias is None for call in calls):
+        return None
+    parts = []
+    for call in calls:
+        bias = call.rule.bias
+        assert bias is not None, "a layer adds a bias at every step or at none"
+        wide = bias.new_zeros(*bias.shape[:2], call.q.shape[2], num_keys)
+        width = min(bias.shape[3], num_keys)
+        wide[..., :width] = bias[..., :width]
+        parts.append(wide)
+    return torch.cat(parts, 2)
