@@ -26,7 +26,7 @@ HIDDEN_BELOW = 0.5  # a float mask hides what lies below this share of the dtype
 class MaskReader:
     """Reads masks, each tensor once: all layers of a forward pass are handed the same one."""
 
-    known: dict[int, tuple[weakref.ref[Tensor], Mask, Tensor | None]] = field(default_factory=dict)
+    known: dict[tuple[int, int, int], tuple[weakref.ref[Tensor], Mask, Tensor | None]] = field(default_factory=dict)
     made: dict[tuple[int, int, bool], Mask] = field(default_factory=dict)
 
     def read(
@@ -39,7 +39,7 @@ class MaskReader:
                 make = Mask.causal(num_queries, num_keys, offset=0) if causal else Mask.full(num_queries, num_keys)
                 self.made = {key: make}
             return self.made[key], None
-        if (found := self._known(attention_mask)) is not None:
+        if (found := self._known(attention_mask, num_queries, num_keys)) is not None:
             return found
         if not isinstance(attention_mask, Tensor) or attention_mask.ndim != 4:
             shape = tuple(getattr(attention_mask, "shape", ()))
@@ -48,8 +48,9 @@ class MaskReader:
                 f"masks (text, head, query, key) can be read: load it with attn_implementation='sdpa' or 'eager'."
             )
         mask, bias = _split(attention_mask[..., :num_keys])
-        mask = Mask(mask.start.expand(-1, num_queries), mask.stop.expand(-1, num_queries), mask.num_keys, mask.dense)
-        return self._keep(attention_mask, mask, bias)
+        dense = None if mask.dense is None else mask.dense.expand(-1, -1, num_queries, -1)
+        mask = Mask(mask.start.expand(-1, num_queries), mask.stop.expand(-1, num_queries), mask.num_keys, dense)
+        return self._keep(attention_mask, mask, None if bias is None else bias.expand(-1, -1, num_queries, -1))
 
     def plain(
         self, attn_mask: Tensor | None, num_axes: int, num_queries: int, num_keys: int, causal: bool
@@ -57,7 +58,7 @@ class MaskReader:
         """The same of torch's own function, whose masks may lack axes; `num_axes` is how many its query has."""
         if attn_mask is None:
             return self.read(None, num_queries, num_keys, causal)
-        if (found := self._known(attn_mask)) is not None:
+        if (found := self._known(attn_mask, num_queries, num_keys)) is not None:
             return found
         axes = attn_mask.expand(*attn_mask.shape[:-2], num_queries, num_keys)
         axes = axes.reshape((1,) * (num_axes - axes.ndim) + axes.shape)
@@ -70,13 +71,14 @@ class MaskReader:
             axes = axes & seen if axes.dtype == torch.bool else axes.masked_fill(~seen, -torch.inf)
         return self._keep(attn_mask, *_split(axes))
 
-    def _known(self, attention_mask: Any) -> tuple[Mask, Tensor | None] | None:
-        found = self.known.get(id(attention_mask))
+    def _known(self, attention_mask: Any, num_queries: int, num_keys: int) -> tuple[Mask, Tensor | None] | None:
+        """What was read of it, for calls of these sizes: one mask of a row may serve queries of several texts."""
+        found = self.known.get((id(attention_mask), num_queries, num_keys))
         return found[1:] if found is not None and found[0]() is attention_mask else None
 
     def _keep(self, attention_mask: Tensor, mask: Mask, bias: Tensor | None) -> tuple[Mask, Tensor | None]:
         self.known = {key: entry for key, entry in self.known.items() if entry[0]() is not None}
-        self.known[id(attention_mask)] = (weakref.ref(attention_mask), mask, bias)
+        self.known[id(attention_mask), mask.num_queries, mask.num_keys] = (weakref.ref(attention_mask), mask, bias)
         return mask, bias
 
 

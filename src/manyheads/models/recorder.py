@@ -9,31 +9,29 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from jaxtyping import Int
 from torch import Tensor, nn
 
 from manyheads.errors import ModelError, RecordingError
-from manyheads.models.calls import Aligner, AttentionCall, rolled
+from manyheads.models.calls import AttentionCall
+from manyheads.models.calltexts import CallTexts, Padded, texts_of_call
 from manyheads.models.generation import Joiner, tokens_written
 from manyheads.models.generation import generate as write
 from manyheads.models.seam import Tap, tap
 from manyheads.models.sites import run
 from manyheads.models.taps import left_out, no_way_in
-from manyheads.models.texts import decoder_tokens, model_inputs, rarity_table, read_texts, tokens_of
+from manyheads.models.texts import model_inputs, rarity_table, read_texts, tokens_of
 from manyheads.nn.attention import attend
 from manyheads.nn.masks import Mask
 from manyheads.recording.passes import Layer
 from manyheads.recording.records import LayerRecord, Recording
 from manyheads.recording.tokens import Tokens
-from manyheads.spec import CROSS
 
 ERROR_ROWS = 4  # rows of a layer on which the error against float64 is measured
 LARGE_SCORE = 16.0  # above it, a unit in the last place of a float32 is over 1e-6
 KEEP = ("q", "k", "v", "lse")
-DECODER = "decoder"  # the stack that reads texts of its own, beside an encoder's
 MEMORY_SHARE = 0.7  # of the memory that is free: a recording that would take more is refused before it starts
 log = logging.getLogger("manyheads")
 
@@ -89,72 +87,6 @@ def record_call(module: nn.Module, *args: Any, keep: Sequence[str] = ("q", "k", 
             module(*args, **kwargs)
 
     return _collect(module, type(module).__name__, texts, _kept(keep), call, {"model": type(module).__name__})
-
-
-def texts_of_call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> CallTexts:
-    """Ids and lengths as far as a bare call shows them, and where each text begins."""
-    main = _padded(kwargs.get("input_ids", args[0] if args else None), kwargs.get("attention_mask"))
-    return CallTexts(main, _padded(kwargs.get("decoder_input_ids"), kwargs.get("decoder_attention_mask")))
-
-
-def _padded(ids: Any, seen: Any) -> Padded | None:
-    """None where there are no ids."""
-    if not isinstance(ids, Tensor) or ids.is_floating_point() or ids.ndim != 2:
-        return None
-    real = seen.bool() if isinstance(seen, Tensor) and seen.ndim == 2 else torch.ones_like(ids, dtype=torch.bool)
-    lengths, first = real.sum(-1), real.to(torch.uint8).argmax(-1)
-    columns = torch.arange(ids.shape[1])[None]
-    run_of_real = (columns >= first[:, None]) & (columns < (first + lengths)[:, None])
-    if not bool((real == run_of_real).all()):
-        raise RecordingError(
-            "attention_mask has holes: a text must be one run of ones, with padding before or after it."
-        )
-    aligned = rolled(ids[:, None, :, None], first, lengths)[:, 0, :, 0]
-    padding = torch.arange(aligned.shape[1])[None] >= lengths[:, None]
-    return Padded(Tokens(lengths, aligned.masked_fill(padding, -1)), first, ids.shape[1])
-
-
-class Padded(NamedTuple):
-    """Texts, where each begins among the positions that the model was given, and how many positions these are."""
-
-    tokens: Tokens
-    first: Int[Tensor, "b"]
-    width: int
-
-
-def _unpadded(tokens: Tokens) -> Padded:
-    return Padded(tokens, torch.zeros_like(tokens.lengths), tokens.longest)
-
-
-@dataclass(eq=False)
-class CallTexts:
-    """Which texts a layer reads: a decoder beside an encoder has its own. None where a call shows none.
-
-    A layer whose positions are no text's (an image, say) is read as it is, from edge to edge.
-    """
-
-    main: Padded | None
-    decoder: Padded | None = None
-    known: dict[tuple[str, int, int], tuple[Tokens, Aligner]] = field(default_factory=dict)
-
-    @staticmethod
-    def of(lm: Any, tokens: Tokens) -> CallTexts:
-        """Texts that are left-aligned as they are, and what a decoder beside an encoder reads of them."""
-        written = decoder_tokens(lm, tokens)
-        return CallTexts(_unpadded(tokens), None if written is None else _unpadded(written))
-
-    def read_by(self, call: AttentionCall) -> tuple[Tokens, Aligner]:
-        num_texts, _, num_rows, _ = call.q.shape
-        key = (call.site.stack, num_texts, num_rows)
-        if key not in self.known:
-            found = self.decoder if call.site.stack in (DECODER, CROSS) else self.main
-            fits = found is not None and (found.tokens.num_texts, found.width) == (num_texts, num_rows)
-            if found is None or not fits or (call.crosses and bool(found.first.any())):
-                found = Padded(
-                    Tokens.unnamed([num_rows] * num_texts), torch.zeros(num_texts, dtype=torch.long), num_rows
-                )
-            self.known[key] = found.tokens, Aligner(found.first, found.tokens.lengths)
-        return self.known[key]
 
 
 def watch(

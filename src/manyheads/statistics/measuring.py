@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from manyheads.errors import StatisticError
 from manyheads.models.calls import AttentionCall
-from manyheads.models.recorder import CallTexts, texts_of_call, watch
+from manyheads.models.calltexts import CallTexts, texts_of_call
+from manyheads.models.recorder import watch
 from manyheads.models.seam import Tap
 from manyheads.models.sites import run
 from manyheads.models.taps import left_out
