@@ -17,7 +17,7 @@ def code_of(page: Path) -> list[str]:
     return re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
 
 
-@pytest.mark.parametrize("page", [README, DOCS / "statistics.md"], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [README, DOCS / "statistics.md", DOCS / "words.md"], ids=lambda page: page.name)
 def test_the_code_of_a_page_runs_from_top_to_bottom(page, tmp_path, monkeypatch):
     blocks = code_of(page)
     assert blocks, f"{page.name} has no code to run"

@@ -199,7 +199,11 @@ X, Y = ONES(B, Q, M), ONES(B, K, M)
             "the cached ones.",
         ),
         ((X,), {"key_padding_mask": ONES(Q)}, "key_padding_mask has shape (7,): give"),
-        ((X,), {"weight_heads": [0, 6]}, "weight_heads has [6], but this layer has heads 0 to 5."),
+        (
+            (X,),
+            {"weight_heads": [0, 6]},
+            "weight_heads has [6], but this layer has heads 0 to 5: give a list of their numbers.",
+        ),
         ((X,), {"weight_heads": [-7]}, "weight_heads has [-7], but"),
         (
             (X,),

@@ -11,7 +11,8 @@ from manyheads.statistics import kinds as kinds_module
 from manyheads.statistics.kinds import TokenKinds
 from manyheads.statistics.measuring import measure
 from tests.models.eager import draw
-from tests.models.tiny import tiny_bert, tiny_llama, tiny_tokenizer
+from tests.models.odd import tiny_t5
+from tests.models.tiny import tiny_bert, tiny_gemma2, tiny_llama, tiny_tokenizer
 from tests.statistics.facts import written_text
 
 NEAR = 1e-4  # shares of rows' attention, summed over some hundred rows in float32
@@ -56,7 +57,7 @@ def test_kinds_are_what_eager_maps_give(lm, fresh):
         if piece != "[UNK]":
             assert found.mark[at] == all(unicodedata.category(char)[0] in "PS" for char in piece)
         for half in (0, 1):
-            assert found.even[half, at] == pytest.approx(even.get((half, token), 0.0), abs=NEAR)
+            np.testing.assert_allclose(found.even[half, :, at], even.get((half, token), 0.0), atol=NEAR)
             assert np.abs(found.mass[half, :, at] - mass.get((half, token), 0.0)).max() <= NEAR
 
 
@@ -80,7 +81,7 @@ def test_favour_counts_pairs_and_each_kind_once(fresh, monkeypatch):
     even = 2.0 ** torch.randint(1, 6, (2, kinds), generator=fresh).double().numpy()  # ties stay ties: no rounding
     even[:, :4] = [1024.0, 4.0, 8.0, 16.0]
     lift = (4 * torch.rand(2, heads, kinds, generator=fresh, dtype=torch.float64)).round().numpy() / 2
-    found = TokenKinds(np.arange(kinds), mark, lift * even[:, None], even)
+    found = TokenKinds(np.arange(kinds), mark, lift * even[:, None], even[:, None].repeat(heads, 1))
     for half in (0, 1):
         known = [kind for kind in range(kinds) if even[half, kind] >= kinds_module.MIN_EVEN]
         for head in range(heads):
@@ -95,8 +96,22 @@ def test_favour_counts_pairs_and_each_kind_once(fresh, monkeypatch):
 
 
 def test_too_few_kinds_say_nothing():
-    few = TokenKinds(np.arange(9), np.arange(9) < 5, np.ones((2, 4, 9)), np.full((2, 9), 50.0))
+    few = TokenKinds(np.arange(9), np.arange(9) < 5, np.ones((2, 4, 9)), np.full((2, 4, 9), 50.0))
     assert np.isnan(few.favour(0)).all()
+
+
+def test_layers_that_see_differently_have_even_shares_of_their_own(fresh):
+    """Gemma 2: windows of 7 and full layers in turns; T5: two stacks that read two token rows."""
+    windowed = mh.load(tiny_gemma2(seed=draw(fresh)), tokenizer=tiny_tokenizer(special_tokens=False))
+    windowed.model.set_attn_implementation("eager")
+    found = measure(windowed, [written_text(fresh, 40)], ["entropy"], kinds=True).kinds
+    heads = found.even.shape[1] // 3
+    narrow, full = found.even[:, :heads], found.even[:, heads : 2 * heads]
+    assert np.abs(narrow - full).max() > 0.1
+    np.testing.assert_allclose(found.even.sum(2), found.mass.sum(2), atol=NEAR)  # no special tokens: all is ordinary
+    both = mh.load(tiny_t5(seed=draw(fresh), num_layers=3), tokenizer=tiny_tokenizer(special_tokens=False))
+    table = measure(both, [written_text(fresh, count) for count in (9, 14)], ["entropy"], kinds=True)
+    assert len(table.kinds.ids) and table.kinds.mass.shape[1] == len(table.heads)
 
 
 def test_kinds_are_counted_only_where_asked_for(lm, fresh):

@@ -50,7 +50,8 @@ def print_page(found: Looked) -> None:
 
 def _headline(found: Looked, console: Console) -> list[Text]:
     spec, table, labels, source = found.lm.spec, found.table, found.labels, found.source
-    size = f"{spec.num_parameters / 1e6:,.1f} million parameters"
+    millions = spec.num_parameters / 1e6
+    size = f"{millions:,.1f} million parameters" if millions >= 0.1 else f"{spec.num_parameters:,} parameters"
     lines = [Text.assemble((clean(found.lm.name), "bold"), f" · {shape_in_words(spec)} · {size}")]
     count = f" · {table.sums.num_tokens:,} tokens{', a sentence of our own' if source.own else ''}"
     text = shortened(source.text, console.width - LABEL_WIDTH - len(count) - 2)

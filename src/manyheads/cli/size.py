@@ -59,6 +59,10 @@ def size(
 
     check_output(plot, "--plot", PICTURE_ENDINGS)
     if listed:
+        if what is not None or as_json or plot is not None:
+            from manyheads.errors import ShapeError
+
+            raise ShapeError("--list shows the presets and nothing else: leave the other options, and any name, out.")
         print_presets()
         return
     words = {
@@ -88,7 +92,9 @@ def _meant(what: str | None, words: dict[str, Any], kv_heads: int | None) -> tup
         return DEFAULT if what is None else what, kv_heads
     if what is not None:
         said = ", ".join(f"--{name.removeprefix('num_').removesuffix('_size').replace('_', '-')}" for name in words)
-        raise ShapeError(f"{said} describe an architecture of your own, and {what!r} is one already: leave one out.")
+        raise ShapeError(
+            f"{what!r} is an architecture already, and {said} would describe one of your own: leave one out."
+        )
     return {**words, **({"num_kv_heads": kv_heads} if kv_heads is not None else {})}, None
 
 

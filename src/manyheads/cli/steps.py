@@ -14,7 +14,7 @@ def load_model(talk: Talk, name: str) -> Any:
     """The model by that name. One that may have to be fetched from the hub leaves the last line to the hub's bars."""
     from manyheads.models.bundled import BUNDLED
 
-    here = name in BUNDLED or Path(name).is_dir()
+    here = name in BUNDLED or Path(name).exists() or name.startswith(("/", ".", "~")) or name.count("/") > 1
     with talk.step(f"loading {name}" if here else f"loading {name} (fetched from the hub the first time)", bar=here):
         from manyheads.models.loading import load
 

@@ -67,7 +67,8 @@ class AttentionCall:
 class Aligner:
     """Rolls each text of a call to the left and cuts padding: what records and the pass read.
 
-    Each mask is treated once, however many layers share it. Calls whose keys are other tokens stay as they are.
+    Each mask is treated once, however many layers share it. Calls whose keys are other tokens keep their places; rows
+    past a text's end see nothing.
     """
 
     first: Int[Tensor, "b"]
@@ -76,7 +77,7 @@ class Aligner:
 
     def layer(self, call: AttentionCall) -> Layer:
         if call.crosses:
-            return Layer(call.q, call.k, call.lse, call.mask, call.rule, crosses=True)
+            return Layer(call.q, call.k, call.lse, self._ended(call.mask), call.rule, crosses=True)
         q, k, lse = (self.roll(x) for x in (call.q, call.k, call.lse[..., None]))
         rule = call.rule
         if rule.bias is not None and (bool(self.first.any()) or q.shape[2] < call.q.shape[2]):
@@ -86,6 +87,18 @@ class Aligner:
         if id(call.mask) not in self.masks:
             self.masks[id(call.mask)] = (call.mask, call.mask.trimmed(self.first, self.lengths))
         return Layer(q, k, lse[..., 0], self.masks[id(call.mask)][1], rule)
+
+    def _ended(self, mask: Mask) -> Mask:
+        """The mask of rows that are other tokens than keys, padding after a text's end hidden."""
+        if bool((self.lengths >= mask.num_queries).all()):
+            return mask
+        if id(mask) not in self.masks:
+            whole = mask.expand(len(self.lengths))
+            alive = torch.arange(mask.num_queries)[None] < self.lengths[:, None]
+            start, stop = (torch.where(alive, x, 0) for x in (whole.start, whole.stop))
+            dense = None if whole.dense is None else whole.dense & alive[:, None, :, None]
+            self.masks[id(mask)] = (mask, Mask(start, stop, mask.num_keys, dense))
+        return self.masks[id(mask)][1]
 
     def roll(self, x: Tensor) -> Tensor:
         return rolled(x, self.first, self.lengths)

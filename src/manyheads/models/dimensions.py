@@ -101,6 +101,7 @@ def describe_model(model: nn.Module) -> Architecture:
             faults.append(f"layer {at}: {fault}")
         state, state32 = state_of(kept[at]) if kept else (0, 0)
         layers.append(LayerShape(settled(weights, attention), (attention,) if attention else (), state, state32))
+    limit = getattr(text, "max_position_embeddings", None)
     found = Architecture(
         name=config.model_type,
         family=config.model_type,
@@ -108,7 +109,7 @@ def describe_model(model: nn.Module) -> Architecture:
         layers=tuple(layers),
         outside=tuple(outside),
         vocab_size=getattr(text, "vocab_size", None),
-        max_positions=getattr(text, "max_position_embeddings", None),
+        max_positions=limit if isinstance(limit, int) and limit > 0 else None,  # XLNet says -1 where nothing sets one
         generates=bool(kept) or bool(why),
         because=(
             f"{config.model_type}, as {type(model).__name__}, built with transformers without its weights",
@@ -251,17 +252,20 @@ def _cache(model: Any, count: int) -> tuple[list[Any], str]:
     """What each layer keeps of a few tokens, or why that is not known; neither for a model that does not generate."""
     import torch
 
-    if not model.can_generate():
-        return [], ""
+    generates = model.can_generate()
     if model.config.is_encoder_decoder:
+        if not generates:
+            return [], ""
         return [], "of encoder-decoders only those of the families with a row are told"
     ids = torch.zeros(1, PROBE_TOKENS, dtype=torch.long, device=model.device)
     try:
         with torch.no_grad():
             out = model(input_ids=ids, use_cache=True)
     except Exception as error:  # whatever a foreign model stumbles over without real numbers
-        return [], f"a pass over {PROBE_TOKENS} tokens without weights fails ({_brief(error)})"
+        return [], f"a pass over {PROBE_TOKENS} tokens without weights fails ({_brief(error)})" if generates else ""
     kept = list(getattr(out.get("past_key_values", out.get("cache_params")), "layers", []))
+    if len(kept) != count and not generates:  # a decoder without its head keeps one all the same
+        return [], ""
     if len(kept) != count:
         return [], f"its cache has {len(kept)} entries for {count} layers"
     if strange := {type(each).__name__ for each in kept} - KEPT:

@@ -73,6 +73,10 @@ def _close(state: Tap) -> None:
 
 def _refuse(model: nn.Module) -> None:
     """Models whose calls cannot be seen, or would not be what they are in use."""
+    if not isinstance(model, nn.Module):
+        raise ModelError(
+            f"tap() takes a torch module, not a {type(model).__name__}: of a loaded model that is lm.model."
+        )
     for path, module in model.named_modules():
         if module.training:
             where = f"{type(model).__name__} is" if module is model else f"{path} of {type(model).__name__} is"

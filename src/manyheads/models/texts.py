@@ -50,6 +50,14 @@ class Reading:
 
 def read_texts(lm: Any, texts: str | Sequence[str], long: str = "windows") -> Reading:
     """Tokenise texts for a loaded model. Errors: TextError for an empty text, or one too long under `long="whole"`."""
+    if not hasattr(lm, "tokenizer"):
+        raise ModelError(
+            f"{lm!r} is a {type(lm).__name__}, not a loaded model: load it first, as mh.load({lm!r})."
+            if isinstance(lm, str)
+            else f"a {type(lm).__name__} is not a loaded model: load it first, as mh.load(model, tokenizer=...)."
+        )
+    if not isinstance(texts, str | Sequence):
+        raise TextError(f"texts is a {type(texts).__name__}: give a text, or a list of texts.")
     texts = [texts] if isinstance(texts, str) else list(texts)
     if long not in LONG_TEXTS:
         raise TextError(f"{long=} is not a way to read a long text: use one of {', '.join(LONG_TEXTS)}.")

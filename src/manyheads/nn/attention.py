@@ -62,6 +62,11 @@ def attend(
     _check_shapes(q, k, v, backend)
     _check_rule(q, k, softcap, sinks, bias)
     rule = Rule(max(q.shape[-1], 1) ** -0.5 if scale is None else scale, softcap, sinks, bias)
+    if mask is not None and not isinstance(mask, Mask):
+        raise ShapeError(
+            f"mask is a {type(mask).__name__}: give a Mask of manyheads.nn.masks, as Mask.causal(queries, keys) or "
+            f"Mask.from_dense(booleans of (text, head, query, key), True = may look) makes one."
+        )
     mask = Mask.full(q.shape[2], k.shape[2], q.device) if mask is None else mask
     if (mask.num_queries, mask.num_keys) != (q.shape[2], k.shape[2]):
         raise ShapeError(
@@ -84,10 +89,17 @@ def _check_shapes(q: Tensor, k: Tensor, v: Tensor, backend: str) -> None:
     if backend not in BACKENDS:
         raise ShapeError(f"{backend=} is not a backend: use one of {', '.join(BACKENDS)}.")
     for name, tensor in {"q": q, "k": k, "v": v}.items():
+        if not isinstance(tensor, Tensor):
+            raise ShapeError(
+                f"{name} is a {type(tensor).__name__}: attend wants tensors (text, head, position, width)."
+            )
         if tensor.ndim != 4:
             raise ShapeError(
                 f"{name} has shape {tuple(tensor.shape)}: attend wants four axes (text, head, position, width)."
             )
+    if not q.dtype == k.dtype == v.dtype or not q.device == k.device == v.device:
+        said = ", ".join(f"{name} is {x.dtype} on {x.device}" for name, x in {"q": q, "k": k, "v": v}.items())
+        raise ShapeError(f"{said}: they must be alike. Convert them, as in k.to(q).")
     if q.shape[-1] != k.shape[-1]:
         raise ShapeError(
             f"q has head width {q.shape[-1]} and k has {k.shape[-1]}: they are multiplied, so must be equal."

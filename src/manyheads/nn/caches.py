@@ -36,8 +36,10 @@ class KVCache:
     def __init__(self, kind: str = "growing", size: int | None = None) -> None:
         if kind not in KINDS:
             raise ShapeError(f"{kind=} is no kind of cache: use one of {', '.join(KINDS)}.")
-        if (kind in ("static", "sliding")) != (size is not None) or (size is not None and size < 1):
+        if (kind in ("static", "sliding")) != (size is not None):
             raise ShapeError(f"{kind=} with {size=}: static and sliding caches take a size of 1 or more, others none.")
+        if size is not None and (not isinstance(size, int) or isinstance(size, bool) or size < 1):
+            raise ShapeError(f"KVCache.{kind}({size!r}): give how many positions it holds, 1 or more.")
         self.kind, self.size = kind, size
         self.reset()
 
@@ -63,6 +65,16 @@ class KVCache:
         self._k: Tensor | None = None
         self._v: Tensor | None = None
         self._source: weakref.ref[Tensor] | None = None
+        self._layer: weakref.ref[object] | None = None
+
+    def serve(self, layer: object) -> None:
+        """One cache serves one layer, from its first use to `reset()`. Errors: ShapeError for a second layer."""
+        known = None if self._layer is None else self._layer()
+        if known is not None and known is not layer and self._end:
+            raise ShapeError(
+                "this cache holds another layer's keys and values: give each layer a cache of its own, or reset() it."
+            )
+        self._layer = weakref.ref(layer)
 
     @property
     def num_keys(self) -> int:

@@ -44,6 +44,9 @@ def read_sizes(given: Mapping[str, Any]) -> Sizes:
 
 
 def _counts(given: Mapping[str, Any]) -> None:
+    dtype = given.get("dtype")
+    if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+        raise ShapeError(f"{dtype=} is no dtype for weights: use torch.float32, bfloat16, float16 or float64.")
     if isinstance(given["num_kv_heads"], float):
         raise ShapeError(
             f"num_kv_heads={given['num_kv_heads']} is no count: where nn.MultiheadAttention has dropout third, here "
@@ -112,11 +115,18 @@ def call_faults(
     is_causal: bool,
 ) -> None:
     """Refuse a call that cannot mean anything, by name. Errors: ShapeError."""
+    if not torch.compiler.is_compiling():
+        _tensors(query=query, key=key, value=value, positions=positions)
+        if cache is not None and not isinstance(cache, KVCache):
+            raise ShapeError(f"cache is a {type(cache).__name__}: give an mh.KVCache, or None.")
     _inputs(layer, query, key, value, held=cache is not None and cache.kind == "cross" and cache.filled)
     if weight_heads is not None:
-        wrong = [head for head in weight_heads if not -layer.num_heads <= head < layer.num_heads]
+        wrong = [head for head in weight_heads if not _is_head(head, layer.num_heads)]
         if wrong:
-            raise ShapeError(f"weight_heads has {wrong}, but this layer has heads 0 to {layer.num_heads - 1}.")
+            raise ShapeError(
+                f"weight_heads has {wrong}, but this layer has heads 0 to {layer.num_heads - 1}: give a list of their "
+                f"numbers."
+            )
         if not need_weights:
             raise ShapeError(
                 "weight_heads with need_weights=False: one asks for weights and the other for none. Leave one out."
@@ -125,6 +135,16 @@ def call_faults(
         _positions(layer, query, key, positions)
     if cache is not None:
         _cache(layer, key, cache, is_causal)
+
+
+def _tensors(**given: object) -> None:
+    for name, x in given.items():
+        if x is not None and not isinstance(x, Tensor):
+            raise ShapeError(f"{name} is a {type(x).__name__}: give a tensor, as torch.as_tensor({name}) makes one.")
+
+
+def _is_head(head: object, num_heads: int) -> bool:
+    return isinstance(head, int) and not isinstance(head, bool) and -num_heads <= head < num_heads
 
 
 def _inputs(layer: MultiHeadAttention, query: Tensor, key: Tensor | None, value: Tensor | None, held: bool) -> None:
@@ -198,9 +218,13 @@ def _positions(layer: MultiHeadAttention, query: Tensor, key: Tensor | None, pos
             f"positions is {positions.dtype} of shape {tuple(positions.shape)}: give integers of shape "
             f"{' or '.join(map(str, wanted))}."
         )
+    if not torch.compiler.is_compiling() and positions.numel() and int(positions.min()) < 0:
+        raise ShapeError(f"positions has {int(positions.min())}: they count from 0. Shift them.")
 
 
 def _cache(layer: MultiHeadAttention, key: Tensor | None, cache: KVCache, is_causal: bool) -> None:
+    if not torch.compiler.is_compiling():
+        cache.serve(layer)
     if cache.kind == "cross":
         if cache.filled:
             cache.stands_for(key)

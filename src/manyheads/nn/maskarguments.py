@@ -27,16 +27,24 @@ def read_masks(
     """`(visible, bias)`, each "#b #h #q k" or None. `shape` is (b, h, q, k), extra keys left out."""
     masks = []
     if attn_mask is not None:
-        masks.append(("attn_mask", attn_mask, _four_axes(attn_mask, shape)))
+        masks.append(("attn_mask", attn_mask, _four_axes))
     if key_padding_mask is not None:
-        masks.append(("key_padding_mask", key_padding_mask, _padding_axes(key_padding_mask, shape)))
+        masks.append(("key_padding_mask", key_padding_mask, _padding_axes))
     visible = bias = None
-    for name, given, mask in masks:
+    for name, given, axes in masks:
+        if not isinstance(given, Tensor):
+            raise ShapeError(f"{name} is a {type(given).__name__}: give a tensor of booleans, 0 and 1, or floats.")
+        mask = axes(given, shape)
         if given.device != like.device:
             raise ShapeError(
                 f"{name} is on {given.device}, but the layer and its input are on {like.device}: move it there."
             )
         if given.is_floating_point():
+            if not torch.compiler.is_compiling() and given.numel() and not bool((given < torch.inf).all()):
+                raise ShapeError(
+                    f"{name} holds NaN or +inf, which would make whole rows NaN: floats are added to the scores, and "
+                    f"-inf hides."
+                )
             bias = mask if bias is None else bias + mask
         else:
             seen = _visible(name, mask, mask_true)

@@ -23,9 +23,11 @@ from manyheads.nn.rules import Rule, grouped_scores
 from manyheads.recording.passes import Layer, Reduced, prepare
 from manyheads.recording.requests import Received, Request
 from manyheads.recording.tokens import Tokens
+from manyheads.recording.words import Merging, WordMap, Words, numbered, words_of_text
 from manyheads.spec import CROSS, Site
 
 WINDOW_BYTES = 1_000_000_000  # the largest dense window of weights that is handed out
+WORD_BLOCK_CELLS = 1 << 22  # weights of pieces held while words are merged: 16 MB, beside which the answer is large
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,6 +115,69 @@ class LayerRecord:
             seen = mask.dense[min(text, mask.dense.shape[0] - 1)][:, queries, keys]
         return torch.where(seen, (scores - self.lse[text][:, queries]).exp(), 0.0).to(self.lse.dtype)
 
+    def word_weights(
+        self,
+        head: int | None = None,
+        text: int = 0,
+        how: str = "mean",
+        words: Words | str | None = None,
+        *,
+        key_words: Words | None = None,
+        queries: slice | None = None,
+        keys: slice | None = None,
+        drop: str = "none",
+    ) -> WordMap:
+        """The exact map between the words of one text, `(queries, keys, weights)`: units, and `Float[q k]` between them
+        (`Float[h q k]` where `head` is None).
+
+        `words` are `Words.of(layer.tokens)`, or the name of a way to find them; `how` as in `words.merge`; `drop` as in
+        `Words.units`: what is dropped is left out of the merged map, and the other weights stay as they are.
+        `queries` and `keys` slice the units that are left. Cross-attention needs `key_words`, of the text it looks at.
+        Cost: O(pieces * pieces * d) time for the window's pieces (for "max", every key), the answer's memory.
+        Errors: WindowError above 1 GB, RecordingError for keys that are no text, TextError, ShapeError, StatisticError.
+        """
+        text = self._text(text)
+        own = words_of_text(words, self.tokens, text, self._num_queries(text), "words=")
+        seen = self._key_words(own, key_words, text)
+        rows, columns = own.units(drop=drop), seen.units(drop=drop)
+        rows = rows[_window(queries, len(rows))]
+        columns = columns[_window(keys, len(columns))]
+        summed = seen.units() if how == "max" else columns  # a maximum is scaled to the mass of its whole row
+        num_heads = self.site.num_heads if head is None else 1
+        if (size := num_heads * len(rows) * len(summed) * 4) > WINDOW_BYTES:
+            raise WindowError(
+                f"{num_heads} heads x {len(rows)} x {len(summed)} weights between words is {size / 1e9:.1f} GB, above "
+                f"the limit of {WINDOW_BYTES / 1e9:.0f} GB: ask for fewer queries=, one head=, or fewer keys= (which "
+                f"helps with how='mean' and 'first': 'max' needs every key)."
+            )
+        (from_words, span), (to_words, keys) = numbered(rows), numbered(summed)
+        merging = Merging(from_words, to_words, how)
+        step = max(1, WORD_BLOCK_CELLS // max(1, num_heads * len(to_words)))
+        for row in range(span.start, max(span.stop, span.start + 1), step):
+            block = self.weights(head, slice(row, min(row + step, span.stop)), keys, text)
+            merging.add(block, row - span.start)
+        weights = merging.weights
+        if how == "max":
+            place = {unit.tokens: at for at, unit in enumerate(summed)}
+            weights = weights[..., [place[unit.tokens] for unit in columns]]
+        return WordMap(rows, columns, weights)
+
+    def _key_words(self, own: Words, key_words: Words | None, text: int) -> Words:
+        """The words of the text that keys are from."""
+        if not self.crosses:
+            if key_words is not None:
+                raise RecordingError(
+                    f"{self.site.module} looks at its own text: give that text's words as words=, without key_words=."
+                )
+            return own
+        if key_words is None:
+            raise RecordingError(
+                f"{self.site.module} looks at another text, whose words this layer does not know: give them as "
+                f"key_words=Words.of(tokens), with the tokens its keys come from. If they are no text (an image, "
+                f"sound), use weights()."
+            )
+        return words_of_text(key_words, self.tokens, text, self._num_keys(text), "key_words=", padded=True)
+
     def project(self, features: Float[Tensor, "k f"], text: int = 0) -> Float[Tensor, "h q f"]:
         """`weights @ features` for one text, without the map: one more attention call with features where v stood."""
         text = self._text(text)
@@ -169,7 +234,7 @@ class LayerRecord:
         return self.k.shape[2] if self.crosses else int(self.lengths[text])
 
     def _head(self, head: int) -> int:
-        if not 0 <= head < self.site.num_heads:
+        if not isinstance(head, int) or not 0 <= head < self.site.num_heads:
             raise ShapeError(f"{head=} is not in layer {self.site.layer}: it has heads 0 to {self.site.num_heads - 1}.")
         return head
 

@@ -4,7 +4,7 @@ A class of tokens is mostly one or two of its kinds: four marks in five are a co
 one such kind, as some random head always does, has a high mass on the whole class. Whether the *class* is favoured
 shows only when each kind counts once: `favour` ranks kinds inside the class against kinds outside it.
 
-Sums over texts, apart for the two halves, that add like `Sums`. Memory: two numbers a kind seen and head.
+Sums over texts, apart for the two halves, that add like `Sums`. Memory: four numbers a kind seen and head.
 Source of the rank statistic: Mann and Whitney 1947, as the share of pairs (the area under the ROC curve).
 """
 
@@ -35,7 +35,7 @@ class TokenKinds:
     ids: Int64[ndarray, "kind"]
     mark: Bool[ndarray, "kind"]
     mass: Float64[ndarray, "half head kind"]
-    even: Float64[ndarray, "half kind"]
+    even: Float64[ndarray, "half head kind"]
 
     @staticmethod
     def of(tokens: Tokens, received: Float[Tensor, "b h k"], even: Float[Tensor, "b k"]) -> TokenKinds:
@@ -50,24 +50,29 @@ class TokenKinds:
         mass = torch.zeros(size, num_heads, dtype=torch.float64).index_add_(0, slot, of_heads)
         share = torch.zeros(size, dtype=torch.float64).index_add_(0, slot, even.double()[tokens.ordinary])
         by_half = mass.view(HALVES, len(ids), num_heads).transpose(1, 2)
-        return TokenKinds(ids.numpy(), mark.numpy(), by_half.numpy(), share.view(HALVES, -1).numpy())
+        shares = share.view(HALVES, 1, -1).expand(-1, num_heads, -1)
+        return TokenKinds(ids.numpy(), mark.numpy(), by_half.numpy(), shares.numpy())
 
     @staticmethod
     def beside(layers: list[TokenKinds]) -> TokenKinds:
-        """Layers of one batch, their heads one after another."""
-        first = layers[0]
-        return TokenKinds(first.ids, first.mark, np.concatenate([each.mass for each in layers], 1), first.even)
+        """Layers of one batch, their heads one after another. Those of several stacks may read different tokens."""
+        ids = np.unique(np.concatenate([each.ids for each in layers]))
+        wide = [each._over(ids) for each in layers]
+        mark = np.logical_or.reduce([each.mark for each in wide])
+        mass, even = (np.concatenate([getattr(each, name) for each in wide], 1) for name in ("mass", "even"))
+        return TokenKinds(ids, mark, mass, even)
 
     def __add__(self, other: TokenKinds) -> TokenKinds:
-        ids = np.union1d(self.ids, other.ids)
+        one, two = (each._over(np.union1d(self.ids, other.ids)) for each in (self, other))
+        return TokenKinds(one.ids, one.mark | two.mark, one.mass + two.mass, one.even + two.even)
+
+    def _over(self, ids: Int64[ndarray, "kind"]) -> TokenKinds:
+        """The same over more kinds, 0 where there were none."""
+        at = np.searchsorted(ids, self.ids)
         mark = np.zeros(len(ids), bool)
-        mass = np.zeros((HALVES, self.mass.shape[1], len(ids)))
-        even = np.zeros((HALVES, len(ids)))
-        for each in (self, other):
-            at = np.searchsorted(ids, each.ids)
-            mark[at] |= each.mark
-            mass[:, :, at] += each.mass
-            even[:, at] += each.even
+        mark[at] = self.mark
+        mass, even = (np.zeros((*self.mass.shape[:2], len(ids))) for _ in range(2))
+        mass[:, :, at], even[:, :, at] = self.mass, self.even
         return TokenKinds(ids, mark, mass, even)
 
     def favour(self, half: int) -> Float64[ndarray, "head"]:
@@ -75,13 +80,12 @@ class TokenKinds:
 
         NaN where there are too few kinds of either.
         """
-        known = self.even[half] >= MIN_EVEN
-        mark, lift = self.mark[known], self.mass[half][:, known] / self.even[half][known]
-        inside, outside = lift[:, mark], lift[:, ~mark]
-        if min(inside.shape[1], outside.shape[1]) < MIN_KINDS:
-            return np.full(len(lift), np.nan)
-        out = np.empty(len(lift))
-        for head, (marks, words) in enumerate(zip(inside, np.sort(outside, 1), strict=True)):
-            below, upto = (np.searchsorted(words, marks, side).mean() for side in ("left", "right"))
-            out[head] = (below + upto) / 2 / len(words)  # ties count half
+        out = np.full(self.mass.shape[1], np.nan)
+        for head, (mass, even) in enumerate(zip(self.mass[half], self.even[half], strict=True)):
+            known = even >= MIN_EVEN
+            mark, lift = self.mark[known], mass[known] / even[known]
+            marks, words = lift[mark], np.sort(lift[~mark])
+            if min(len(marks), len(words)) >= MIN_KINDS:
+                below, upto = (np.searchsorted(words, marks, side).mean() for side in ("left", "right"))
+                out[head] = (below + upto) / 2 / len(words)  # ties count half
         return out

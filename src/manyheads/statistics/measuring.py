@@ -29,7 +29,7 @@ from manyheads.spec import Site
 from manyheads.statistics.headtable import HeadTable
 from manyheads.statistics.kinds import TokenKinds
 from manyheads.statistics.sinks import evenly, find_sinks
-from manyheads.statistics.statistic import Facts, Statistic
+from manyheads.statistics.statistic import Facts, PerText, Statistic
 from manyheads.statistics.sums import Sums
 from manyheads.statistics.table import choose
 
@@ -178,7 +178,36 @@ class Gathered:
 
 
 def requests_of(statistics: Sequence[Statistic], tokens: Tokens) -> list[Request]:
-    return [request for each in statistics for request in each.needs(tokens)]
+    """What all of them need. Errors: StatisticError for a `needs` that gives anything but requests."""
+    out: list[Request] = []
+    for each in statistics:
+        needed = each.needs(tokens)
+        if not isinstance(needed, Sequence) or not all(isinstance(request, Request) for request in needed):
+            raise StatisticError(
+                f"needs of {each.name!r} gave {needed!r}: give a tuple of requests, as (Received(),); of none, ()."
+            )
+        out += needed
+    return out
+
+
+def _finished(each: Statistic, facts: Facts) -> PerText:
+    """Errors: StatisticError for a `finish` that gives anything but a numerator and a denominator a text and head."""
+    try:
+        got = each.finish(facts)
+    except KeyError as error:
+        raise StatisticError(
+            f"finish of {each.name!r} reads {error}, which its needs did not ask for: add it."
+        ) from error
+    if isinstance(got, tuple) and len(got) == 2 and not isinstance(got, PerText):
+        got = PerText(*got)
+    if not isinstance(got, PerText) or not all(isinstance(x, Tensor) and x.ndim == 2 for x in got):
+        raise StatisticError(
+            f"finish of {each.name!r} gave a {type(got).__name__}: give PerText(num, den), each (text, head), as "
+            f"facts.over_rows(values) makes one."
+        )
+    if not bool(torch.isfinite(got.num).all() & torch.isfinite(got.den).all()):
+        raise StatisticError(f"finish of {each.name!r} gave NaN or infinity, which would spread to every sum.")
+    return got
 
 
 def finish(
@@ -188,6 +217,8 @@ def finish(
     num_texts = facts.tokens.num_texts
     num, den = (torch.zeros(num_texts, num_heads, len(statistics), dtype=torch.float64) for _ in range(2))
     for index, each in enumerate(statistics):
-        got = facts.once(each, lambda e=each: e.finish(facts)) if each.same_for_all_heads else each.finish(facts)
+        got = (
+            facts.once(each, lambda e=each: _finished(e, facts)) if each.same_for_all_heads else _finished(each, facts)
+        )
         num[..., index], den[..., index] = got.num, got.den
     return num, den

@@ -55,6 +55,10 @@ def choose(wanted: str | Sequence[str | Statistic]) -> tuple[Statistic, ...]:
     out: dict[str, Statistic] = {}
     for each in wanted:
         statistic = each if isinstance(each, Statistic) else _named(each)
+        if out.get(statistic.name, statistic) is not statistic:
+            raise StatisticError(
+                f"two statistics are called {statistic.name!r}, and a table has one column for a name: rename yours."
+            )
         out[statistic.name] = statistic
     if not out:
         raise StatisticError("no statistic was asked for: give 'default', 'all', or names.")
@@ -66,7 +70,8 @@ def _named(name: str) -> Statistic:
     if name not in STATISTICS:
         near = difflib.get_close_matches(str(name), STATISTICS, 3) or list(DEFAULT[:3])
         raise StatisticError(
-            f"there is no statistic {name!r}: did you mean {', '.join(near)}? STATISTICS holds all {len(STATISTICS)}."
+            f"there is no statistic {name!r}: did you mean {', '.join(near)}? "
+            f"docs/statistics.md lists all {len(STATISTICS)}."
         )
     return STATISTICS[name]
 

@@ -1,0 +1,223 @@
+"""Attention between words: which word each token belongs to, and maps of pieces merged into maps of words.
+
+Models read pieces, people and treebanks read words. Attention *to* a word is the sum over its pieces, attention *from*
+a word the mean over them, so rows that sum to one still do. Tokens of no word (special ones, white space) stay units
+of their own. Sources: Clark et al. 2019, section 4.1 (sum, mean); their published code takes the first piece.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from manyheads.errors import ShapeError, StatisticError, TextError
+from manyheads.recording.piecemarks import texts_and_offsets
+from manyheads.recording.tokens import Tokens
+from manyheads.recording.wordspans import WAYS, Span, checked_spans, words_of_tokens
+
+HOWS = ("mean", "first", "max")
+DROPS = ("none", "special", "wordless")
+By = str | Sequence[Sequence[Span]]
+
+
+class Unit(NamedTuple):
+    """A row or column of a map of words: a word with its tokens, or a token of no word (`word` is -1) alone."""
+
+    text: str
+    span: Span
+    tokens: tuple[int, ...]
+    word: int
+    special: bool
+
+
+class WordMap(NamedTuple):
+    """Weights between units: `weights[..., i, j]` is how much `queries[i]` looks at `keys[j]`."""
+
+    queries: tuple[Unit, ...]
+    keys: tuple[Unit, ...]
+    weights: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Words:
+    """The words of each text, `spans[text][word] = (begin, end)` in `texts[text]`, and the word of each token.
+
+    `offsets[text][token]` are the characters that a token covers. `of_token` is -1 for special tokens, padding and
+    tokens of no word. `straddling` marks tokens that also cover characters of a word that is not theirs. `because`
+    says what all this was read from.
+    """
+
+    tokens: Tokens
+    texts: tuple[str, ...]
+    spans: tuple[tuple[Span, ...], ...]
+    offsets: tuple[tuple[Span, ...], ...]
+    of_token: Int[Tensor, "b k"]
+    straddling: Bool[Tensor, "b k"]
+    because: str
+
+    @staticmethod
+    def of(tokens: Tokens, by: By = "words") -> Words:
+        """The words of a batch of texts: by a name in `wordspans.WAYS`, or the spans of each text's words, given.
+
+        A token belongs to the word that its first character other than white space lies in; a token of white space
+        alone, or of no character, to none. A word in which no token begins has no token: it is in `spans`, and is no
+        unit. Given spans count characters of `tokens.texts`, from which a model's reader has trimmed what lies before
+        the first and after the last token. Without offsets (slow tokenizers, generated text), the text is put together
+        from the marks of its pieces, `because` says by which, and `texts` is what came out; spans cannot be given then.
+        Cost: O(characters + tokens). Errors: TextError for tokens without text, unknown ways, spans that do not fit.
+        """
+        if not isinstance(by, str) and len(by) != tokens.num_texts:
+            raise TextError(f"spans of {len(by)} texts were given for {tokens.num_texts}: give each text a list.")
+        if isinstance(by, str) and by not in WAYS:
+            raise TextError(f"{by=} is not a way to find words: use {', '.join(WAYS)}, or give spans.")
+        texts, offsets, source = texts_and_offsets(tokens)
+        if texts is not tokens.texts and not isinstance(by, str):
+            raise TextError("spans were given, but this recording knows no offsets to lay them on: use by='words'.")
+        if isinstance(by, str):
+            spans = tuple(tuple(WAYS[by](text)) for text in texts)
+        else:
+            spans = tuple(checked_spans(own, text, at) for at, (own, text) in enumerate(zip(by, texts, strict=True)))
+        of_token = torch.full(tokens.real.shape, -1)
+        straddling = torch.zeros_like(tokens.real)
+        for text, own in enumerate(spans):
+            found = torch.tensor(words_of_tokens(texts[text], own, offsets[text])).view(-1, 2)
+            ordinary = tokens.ordinary[text, : len(found)]
+            of_token[text, : len(found)] = torch.where(ordinary, found[:, 0].long(), -1)
+            straddling[text, : len(found)] = ordinary & (found[:, 1] > 0)
+        way, astride = repr(by) if isinstance(by, str) else "given spans", int(straddling.sum())
+        because = f"words by {way}, from {source}" + (f"; tokens that straddle words: {astride}" if astride else "")
+        return Words(tokens, tuple(texts), spans, tuple(map(tuple, offsets)), of_token, straddling, because)
+
+    def units(self, text: int = 0, drop: str = "none") -> tuple[Unit, ...]:
+        """A text's units in the order of their first tokens: words that have tokens, and tokens of no word.
+
+        `drop="special"` leaves out what the tokenizer added, `"wordless"` every token of no word. Cost: O(tokens).
+        Errors: TextError for another `drop`, ShapeError for a text that is not there.
+        """
+        if drop not in DROPS:
+            raise TextError(f"{drop=} is not what can be dropped: use one of {', '.join(DROPS)}.")
+        text = self._index(text)
+        groups: dict[tuple[int, int], list[int]] = {}
+        for token, word in enumerate(self.of_token[text, : int(self.tokens.lengths[text])].tolist()):
+            groups.setdefault((word, -1 if word >= 0 else token), []).append(token)
+        units = [self._unit(text, word, tuple(members)) for (word, _), members in groups.items()]
+        return tuple(u for u in units if u.word >= 0 or not (drop == "wordless" or (drop == "special" and u.special)))
+
+    def text(self, index: int) -> Words:
+        """The words of one text alone."""
+        index = self._index(index)
+        alone, at = self.tokens.text(index), slice(index, index + 1)
+        of_token, straddling = self.of_token[at, : alone.longest], self.straddling[at, : alone.longest]
+        return Words(alone, self.texts[at], self.spans[at], self.offsets[at], of_token, straddling, self.because)
+
+    def _index(self, text: int) -> int:
+        if not -len(self.texts) <= text < len(self.texts):
+            raise ShapeError(f"{text=} has no words here: they are of {len(self.texts)} texts, counted from 0.")
+        return text % len(self.texts)
+
+    def _unit(self, text: int, word: int, members: tuple[int, ...]) -> Unit:
+        if word >= 0:
+            begin, end = self.spans[text][word]
+            return Unit(self.texts[text][begin:end], (begin, end), members, word, False)
+        (token,) = members
+        special = not bool(self.tokens.ordinary[text, token])
+        return Unit(self.tokens.pieces[text][token], self.offsets[text][token], members, -1, special)
+
+
+def merge(
+    weights: Float[Tensor, "*h q k"], from_words: Int[Tensor, "from"], to_words: Int[Tensor, "to"], how: str = "mean"
+) -> Float[Tensor, "*h r c"]:
+    """A map of pieces as a map of words: columns of a word are summed, its rows become one row.
+
+    `from_words[i]` is the number of the word that piece i is of, from 0, each number at least once; pieces at -1 are
+    left out. `how`: "mean" over a word's rows; "first", its first piece's row; "max", the largest of its rows in each
+    column, scaled back to the mass that its rows have on average (else a row would sum to more than one).
+    Cost: O(q * k). Errors: ShapeError, StatisticError. Source: Clark et al. 2019, section 4.1 and published code.
+    """
+    for name, words, size in (("from_words", from_words, weights.shape[-2]), ("to_words", to_words, weights.shape[-1])):
+        if len(words) != size:
+            raise ShapeError(f"{name} numbers {len(words)} pieces, but the weights have {size} there: give one each.")
+        numbers = set(words.tolist()) - {-1}
+        if numbers != set(range(len(numbers))):
+            raise ShapeError(f"{name} must number words 0, 1, 2 ... without a gap (or -1), not {sorted(numbers)[:12]}.")
+    merging = Merging(from_words, to_words, how)
+    merging.add(weights, 0)
+    return merging.weights
+
+
+class Merging:
+    """A map of words, gathered from blocks of rows of pieces: what `merge` does, for maps that nobody holds whole.
+
+    The rows of a word may come in several blocks. State: the map so far and, for "max", the mass of each row.
+    """
+
+    def __init__(self, from_words: Int[Tensor, "q"], to_words: Int[Tensor, "k"], how: str = "mean") -> None:
+        if how not in HOWS:
+            raise StatisticError(f"{how=} is not a way to merge the rows of a word: use one of {', '.join(HOWS)}.")
+        self._how, self._rows, self._columns = how, from_words, to_words
+        self._num_rows, self._num_columns = (int(w.max()) + 1 if len(w) else 0 for w in (from_words, to_words))
+        kept, at = from_words >= 0, torch.arange(len(from_words))
+        rows = from_words[kept]
+        first = torch.full((self._num_rows,), len(at)).scatter_reduce(0, rows, at[kept], "amin")
+        counts = rows.bincount(minlength=self._num_rows).double()
+        self._share = torch.zeros(len(at), dtype=torch.float64)  # of a row of pieces in its word's row
+        self._share[kept] = (at[kept] == first[rows]).double() if how == "first" else 1 / counts[rows]
+        self._map: Tensor | None = None
+        self._mass: Tensor | None = None
+
+    def add(self, weights: Float[Tensor, "*h r k"], begin: int) -> None:
+        """Take in the rows of pieces from `begin` on. Float32 at least; float64 stays."""
+        dtype = torch.promote_types(weights.dtype, torch.float32)
+        heads, span = weights.shape[:-2], slice(begin, begin + weights.shape[-2])
+        if self._map is None:
+            self._map = torch.zeros(*heads, self._num_rows, self._num_columns, dtype=dtype)
+            self._mass = torch.zeros(*heads, self._num_rows, dtype=dtype)
+        assert self._mass is not None
+        rows, columns = self._rows[span], self._columns
+        weights = weights[..., rows >= 0, :][..., columns >= 0].to(dtype)
+        share, rows, columns = self._share[span][rows >= 0].to(dtype), rows[rows >= 0], columns[columns >= 0]
+        sums = torch.zeros(*weights.shape[:-1], self._num_columns, dtype=dtype).index_add_(-1, columns, weights)
+        if self._how == "max":
+            self._map.scatter_reduce_(-2, rows[:, None].expand_as(sums), sums, "amax")
+            self._mass.index_add_(-1, rows, share * sums.sum(-1))
+        else:
+            self._map.index_add_(-2, rows, share[:, None] * sums)
+
+    @property
+    def weights(self) -> Tensor:
+        """The map of words, once every row is in."""
+        assert self._map is not None and self._mass is not None
+        if self._how != "max":
+            return self._map
+        return self._map * (self._mass / self._map.sum(-1)).nan_to_num()[..., None]
+
+
+def words_of_text(
+    words: Words | str | None, tokens: Tokens, text: int, length: int, name: str, padded: bool = False
+) -> Words:
+    """The words of one text, of which the layer has `length` tokens (with padding, where it keeps that)."""
+    if words is None or isinstance(words, str):
+        found = Words.of(tokens.text(text), words or "words")
+    else:
+        found = words.text(text)
+    if (num_tokens := found.tokens.longest) > length or (num_tokens < length and not padded):
+        raise ShapeError(
+            f"{name} are of {num_tokens} tokens, but text {text} has {length} here: give words of the same tokens."
+        )
+    return found
+
+
+def numbered(units: Sequence[Unit]) -> tuple[Int[Tensor, "pieces"], slice]:
+    """The stretch of pieces that holds these units, and each piece's unit there (-1: of none)."""
+    members = [token for unit in units for token in unit.tokens]
+    span = slice(min(members, default=0), max(members, default=-1) + 1)
+    numbers = [-1] * (span.stop - span.start)
+    for number, unit in enumerate(units):
+        for token in unit.tokens:
+            numbers[token - span.start] = number
+    return torch.tensor(numbers, dtype=torch.long), span

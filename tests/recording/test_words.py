@@ -1,0 +1,665 @@
+"""Pieces merge to words exactly: which word a token is of, for every kind of tokenizer, and maps between words.
+
+Tokenizers are built here, in memory. The oracle of merging is a double loop in NumPy over the whole map of pieces; the
+oracle of word membership is what a tokenizer's own pieces spell, and a search through spans character by character.
+"""
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+import manyheads as mh
+from manyheads.errors import RecordingError, ShapeError, StatisticError, TextError, WindowError
+from manyheads.nn.masks import Mask
+from manyheads.nn.rules import Rule
+from manyheads.recording import records
+from manyheads.recording.records import LayerRecord
+from manyheads.recording.tokens import Tokens
+from manyheads.recording.words import HOWS, Merging, Unit, Words, merge
+from manyheads.recording.wordspans import is_space, run_spans, word_spans
+from manyheads.spec import Site
+from tests.recording.test_records import LENGTHS, assert_near, make_case, rng  # noqa: F401  (rng is a fixture)
+
+FAMILY = "👨\u200d👩\u200d👧\u200d👦"
+ENGLAND = "🏴\U000e0067\U000e0062\U000e0065\U000e006e\U000e0067\U000e007f"
+CAFE = "cafe\u0301"  # decomposed: e and a combining accent
+WORDS_OF = {  # every text and its words by the default way, written by hand
+    "The cat didn't sit.": ["The", "cat", "didn't", "sit", "."],
+    "dogs’ well-known 'bone' - rock’n’roll": ["dogs", "’", "well-known", "'", "bone", "'", "-", "rock’n’roll"],
+    "tabs\tand\n\nnew\r\n lines\u00a0\u3000\u200bend": ["tabs", "and", "new", "lines", "end"],
+    "pay $1,000.50, not 3.14.": ["pay", "$", "1,000.50", ",", "not", "3.14", "."],
+    "v.2 and a,1": ["v", ".", "2", "and", "a", ",", "1"],
+    "https://a.b/c?d=1": ["https", ":", "/", "/", "a", ".", "b", "/", "c", "?", "d", "=", "1"],
+    "wait... what?!": ["wait", ".", ".", ".", "what", "?", "!"],
+    f"a {FAMILY}{FAMILY} b": ["a", FAMILY, FAMILY, "b"],
+    "👍🏽👍 ❤️🔥": ["👍🏽", "👍", "❤️", "🔥"],
+    "🇫🇷🇩🇪🇮 ok": ["🇫🇷", "🇩🇪", "🇮", "ok"],
+    f"{ENGLAND}1️⃣#️⃣ 🙂\u200d↔️": [ENGLAND, "1️⃣", "#️⃣", "🙂\u200d↔️"],
+    f"{CAFE} {CAFE}'s =\u0338x": [CAFE, f"{CAFE}'s", "=\u0338", "x"],
+    "مرحبا، بالعالم!": ["مرحبا", "،", "بالعالم", "!"],
+    "नमस्ते दुनिया। क्\u200dष": ["नमस्ते", "दुनिया", "।", "क्\u200dष"],
+    "我爱你，世界。ok": ["我爱你", "，", "世界", "。", "ok"],
+    "snake_case x-y- --z a--b": ["snake", "_", "case", "x-y", "-", "-", "-", "z", "a", "-", "-", "b"],
+    "": [],
+    " \n": [],
+}
+TEXTS = [text for text in WORDS_OF if text.strip()]
+CORPUS = [*TEXTS, "The cat sat on the mat.", "They didn't see the well-known dogs."] * 3
+BYTE_KINDS = ("gpt2", "gpt2 trimmed", "bytes")
+KINDS = ("wordpiece", *BYTE_KINDS, "unigram", "byte fallback")
+every_kind = pytest.mark.parametrize("kind", KINDS)
+MARKS = {"[CLS]": 0, "[SEP]": 1, "[UNK]": 2}
+
+
+@cache
+def tokenizer(kind):
+    """A tokenizer of this kind, with [CLS] and [SEP] around a text."""
+    alphabet, more = pre_tokenizers.ByteLevel.alphabet(), {"special_tokens": list(MARKS), "show_progress": False}
+    after = []
+    if kind == "wordpiece":
+        made = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+        made.normalizer, made.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
+        trainer = trainers.WordPieceTrainer(vocab_size=230, continuing_subword_prefix="##", **more)
+    elif kind in BYTE_KINDS:
+        made = Tokenizer(models.BPE())
+        trimmed = kind == "gpt2 trimmed"
+        made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=trimmed, use_regex=kind != "bytes")
+        after = [processors.ByteLevel(trim_offsets=trimmed)]
+        size = 259 if kind == "bytes" else 400
+        trainer = trainers.BpeTrainer(vocab_size=size, initial_alphabet=alphabet, **more)
+    elif kind == "unigram":
+        made = Tokenizer(models.Unigram())
+        made.pre_tokenizer = pre_tokenizers.Metaspace()
+        trainer = trainers.UnigramTrainer(vocab_size=160, unk_token="[UNK]", **more)
+    else:
+        letters = ["▁", *"abcdefghijklmnopqrstuvwxyz", "▁t", "▁th", "▁the"]
+        vocabulary = MARKS | {f"<0x{byte:02X}>": 3 + byte for byte in range(256)}
+        vocabulary |= {letter: len(vocabulary) + at for at, letter in enumerate(letters)}
+        merges = [("▁", "t"), ("▁t", "h"), ("▁th", "e")]
+        made = Tokenizer(models.BPE(vocabulary, merges, unk_token="[UNK]", byte_fallback=True))
+        made.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+        made.decoder = decoders.ByteFallback()
+        trainer = None
+    if trainer is not None:
+        made.train_from_iterator(CORPUS, trainer)
+    around = [(name, MARKS[name]) for name in ("[CLS]", "[SEP]")]
+    after.append(processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=around))
+    made.post_processor = processors.Sequence(after)
+    return made
+
+
+def read(kind, texts, offsets=True):
+    """Texts as a batch of tokens; without offsets, as a slow tokenizer leaves them."""
+    encodings = [tokenizer(kind).encode(text) for text in texts]
+    lengths = [len(each.ids) for each in encodings]
+    ids, special = torch.full((len(texts), max(lengths)), -1), torch.zeros(len(texts), max(lengths), dtype=torch.bool)
+    spans = torch.zeros(len(texts), max(lengths), 2, dtype=torch.long)
+    for text, (each, length) in enumerate(zip(encodings, lengths, strict=True)):
+        ids[text, :length] = torch.tensor(each.ids)
+        special[text, :length] = torch.tensor(each.special_tokens_mask).bool()
+        spans[text, :length] = torch.tensor(each.offsets)
+    pieces = tuple(tuple(each.tokens) for each in encodings)
+    return Tokens(torch.tensor(lengths), ids, pieces, special, spans if offsets else None, tuple(texts))
+
+
+def made_up(lengths, seed=0):
+    """Tokens of made-up texts of words of 1 to 4 pieces of two letters, with a special token at either end."""
+    draw, longest = np.random.default_rng(seed), max(lengths)
+    offsets = torch.zeros(len(lengths), longest, 2, dtype=torch.long)
+    special = torch.zeros(len(lengths), longest, dtype=torch.bool)
+    texts, pieces = [], []
+    for row, length in enumerate(lengths):
+        text, left = "", 0
+        special[row, 0] = special[row, length - 1] = True
+        for token in range(1, length - 1):
+            if left == 0:
+                text, left = text + " " * (token > 1), int(draw.integers(1, 5))
+            offsets[row, token] = torch.tensor((len(text), len(text) + 2))
+            text, left = text + "ab", left - 1
+        texts.append(text)
+        pieces.append(tuple("<s>" if one else "ab" for one in special[row, :length].tolist()))
+    ids = torch.zeros(len(lengths), longest, dtype=torch.long)
+    return Tokens(torch.tensor(lengths), ids, tuple(pieces), special, offsets, tuple(texts))
+
+
+def naive_merge(weights, rows, columns, how):
+    """The double loop: weights [q, k], groups of row indices, groups of column indices."""
+    out = np.zeros((len(rows), len(columns)))
+    for i, members in enumerate(rows):
+        mass = np.mean([sum(weights[r, c] for group in columns for c in group) for r in members])
+        for j, group in enumerate(columns):
+            sums = [sum(weights[r, c] for c in group) for r in members]
+            out[i, j] = {"mean": np.mean(sums), "first": sums[0], "max": max(sums)}[how]
+        if how == "max" and out[i].sum() > 0:
+            out[i] *= mass / out[i].sum()
+    return out
+
+
+def words_in(words, text=0):
+    return [words.texts[text][begin:end] for begin, end in words.spans[text]]
+
+
+def tokens_of(words, text=0):
+    """For each word, its tokens."""
+    found = words.of_token[text].tolist()
+    return [[token for token, own in enumerate(found) if own == word] for word in range(len(words.spans[text]))]
+
+
+# ------------------------------------------------------------------------------------------------------ what a word is
+
+
+@pytest.mark.parametrize("text", WORDS_OF, ids=ascii)
+def test_words_of_a_text_are_those_a_reader_counts(text):
+    assert [text[begin:end] for begin, end in word_spans(text)] == WORDS_OF[text]
+
+
+@pytest.mark.parametrize("text", WORDS_OF, ids=ascii)
+def test_runs_between_white_space_are_those_of_split(text):
+    runs = text.replace("\u200b", " ").split()
+    assert [text[begin:end] for begin, end in run_spans(text)] == runs
+
+
+LETTERS = "ab zé'’-.,1 2\t\n\u0301\u200d\ufe0f\u200b👩👧🏽🇫🇷❤नि्क我،م$_/\u00a0\u0338#⃣ﬁ…\x00"
+any_text = st.lists(st.one_of(st.sampled_from(LETTERS), st.characters(exclude_categories=["Cs"])), max_size=30).map(
+    "".join
+)
+
+
+@given(any_text)
+@pytest.mark.parametrize("find", [word_spans, run_spans])
+def test_spans_are_ordered_disjoint_and_hold_every_character_but_white_space(find, text):
+    spans, last = find(text), 0
+    for begin, end in spans:
+        assert last <= begin < end <= len(text)
+        assert not any(map(is_space, text[begin:end])) and all(map(is_space, text[last:begin]))
+        last = end
+    assert all(map(is_space, text[last:]))
+
+
+# -------------------------------------------------------------------------------------------- which word a token is of
+
+
+@every_kind
+def test_each_token_is_of_the_word_its_first_character_lies_in(kind):
+    for by in ("words", "whitespace"):
+        tokens = read(kind, TEXTS)
+        words = Words.of(tokens, by)
+        for text, full in enumerate(TEXTS):
+            for token, (begin, end) in enumerate(tokens.offsets[text].tolist()):
+                at = next((at for at in range(begin, end) if not is_space(full[at])), None)
+                want = [i for i, (b, e) in enumerate(words.spans[text]) if at is not None and b <= at < e]
+                covered = {i for i, (b, e) in enumerate(words.spans[text]) for at in range(begin, end) if b <= at < e}
+                if tokens.special[text, token] or token >= tokens.lengths[text]:
+                    want, covered = [], set()
+                assert words.of_token[text, token] == (want or [-1])[0]
+                assert words.straddling[text, token] == bool(covered - set(want))
+
+
+@pytest.mark.parametrize("text", TEXTS, ids=ascii)
+def test_single_bytes_come_to_words_by_as_many_as_their_letters_have(text):
+    """The oracle is UTF-8, not offsets: each word has its own bytes, white space has none."""
+    words = Words.of(read("bytes", [text]))
+    assert words_in(words) == WORDS_OF[text]
+    assert [len(each) for each in tokens_of(words)] == [len(word.encode()) for word in WORDS_OF[text]]
+    assert not words.straddling.any()
+
+
+@pytest.mark.parametrize("kind", BYTE_KINDS)
+def test_pieces_of_bytes_spell_their_words(kind):
+    """The oracle is what the pieces decode to, where no token straddles two words."""
+    checked = 0
+    for text in TEXTS:
+        tokens = read(kind, [text])
+        words = Words.of(tokens)
+        for word, members in zip(words_in(words), tokens_of(words), strict=True):
+            if members and not words.straddling[0].any():
+                checked += 1
+                spelt = tokenizer_decode([tokens.pieces[0][token] for token in members])
+                assert spelt.strip(" ") == word, (text, word)
+    assert checked > 40
+
+
+def tokenizer_decode(pieces):
+    return decoders.ByteLevel().decode(pieces)
+
+
+def test_wordpieces_of_an_uncased_tokenizer_are_of_the_words_as_written():
+    tokens = read("wordpiece", ["The CATS didn't CAFÉ"])
+    words = Words.of(tokens)
+    assert words_in(words) == ["The", "CATS", "didn't", "CAFÉ"]
+    spelt = ["".join(tokens.pieces[0][t].removeprefix("##") for t in members) for members in tokens_of(words)]
+    assert spelt[0] == "the" and spelt[2] == "didn't"
+    assert words.of_token[0, 0] == words.of_token[0, -1] == -1
+
+
+def test_one_emoji_of_many_pieces_is_one_word():
+    couple = "👩🏾\u200d🤝\u200d👩🏼"  # in no training text, so in many pieces
+    for kind in (*BYTE_KINDS, "byte fallback"):
+        words = Words.of(read(kind, [f"a {couple} b"]))
+        middle = tokens_of(words)[1]
+        assert words_in(words) == ["a", couple, "b"] and len(middle) > 5, kind
+        assert middle == list(range(middle[0], middle[-1] + 1)), kind
+
+
+@pytest.mark.parametrize("kind", ["bytes", "gpt2", "gpt2 trimmed", "unigram"])
+def test_tokens_of_white_space_alone_are_of_no_word(kind):
+    tokens = read(kind, ["a  \t\n b"])
+    words = Words.of(tokens)
+    loose = [unit for unit in words.units() if unit.word < 0 and not unit.special]
+    assert loose and all(len(unit.tokens) == 1 for unit in loose)
+    assert [unit.text for unit in words.units(drop="wordless")] == ["a", "b"]
+    assert len(words.units(drop="special")) == len(words.units()) - 2 == len(loose) + 2
+
+
+def made_of(text, offsets):
+    """Tokens with these offsets, none special."""
+    n = len(offsets)
+    pieces = tuple(text[begin:end] for begin, end in offsets)
+    return Tokens(
+        torch.tensor([n]),
+        torch.zeros(1, n, dtype=torch.long),
+        (pieces,),
+        torch.zeros(1, n, dtype=torch.bool),
+        torch.tensor([offsets]),
+        (text,),
+    )
+
+
+def test_a_token_over_two_words_is_of_the_first_and_said_to_straddle():
+    words = Words.of(made_of("of the dog", [(0, 6), (6, 8), (8, 10)]))
+    assert words.of_token.tolist() == [[0, 2, 2]]
+    assert words.straddling.tolist() == [[True, False, False]]
+    assert words.because.endswith("; tokens that straddle words: 1")
+    assert [unit.text for unit in words.units()] == ["of", "dog"]  # "the" has no token that begins in it
+    assert "straddle" not in Words.of(made_of("of the", [(0, 2), (2, 6)])).because
+
+
+def test_special_tokens_are_of_no_word_whatever_they_cover():
+    tokens = replace(made_of("a bc", [(0, 1), (0, 4), (2, 4)]), special=torch.tensor([[False, True, False]]))
+    words = Words.of(tokens)
+    assert words.of_token.tolist() == [[0, -1, 1]] and not words.straddling.any()
+    unread = replace(made_of("a bc", [(0, 0), (0, 4), (0, 0)]), special=tokens.special, pieces=(("Ġa", "</s>", "Ġb"),))
+    assert "marks of pieces" in Words.of(unread).because  # an end token's span alone is no sign of offsets
+
+
+def test_the_words_of_one_text_are_those_of_the_batch():
+    words = Words.of(read("gpt2", TEXTS))
+    for text in (0, 3, -1):
+        alone = words.text(text)
+        assert alone.units() == words.units(text) and words_in(alone) == words_in(words, text)
+        assert len(alone.of_token) == 1 and alone.texts == (TEXTS[text],)
+
+
+def test_given_spans_are_the_words():
+    tokens = made_of("I can't go to New York.", [(0, 1), (1, 5), (5, 7), (7, 10), (10, 13), (13, 17), (17, 23)])
+    treebank = [
+        (0, 1),
+        (2, 4),
+        (4, 7),
+        (8, 10),
+        (14, 22),
+    ]  # "ca" and "n't"; "to" and "." are left out, "New York" is one word
+    words = Words.of(tokens, [treebank])
+    assert words_in(words) == ["I", "ca", "n't", "go", "New York"]
+    assert words.of_token.tolist() == [[0, 1, 2, 3, -1, 4, 4]]
+    assert words.straddling[0].tolist() == [False, True, False, False, False, False, False]
+    assert words.because.startswith("words by given spans, from the tokenizer's offsets")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(st.lists(any_text.filter(str.strip), min_size=1, max_size=3))
+@settings(max_examples=40, deadline=None)
+def test_any_text_of_any_tokenizer_comes_to_words(kind, texts):
+    tokens = read(kind, texts)
+    words = Words.of(tokens)
+    for text, full in enumerate(texts):
+        units = words.units(text)
+        assert sorted(t for unit in units for t in unit.tokens) == list(range(int(tokens.lengths[text])))
+        assert len({unit.word for unit in units if unit.word >= 0}) == sum(unit.word >= 0 for unit in units)
+        owner = [next((i for i, (b, e) in enumerate(words.spans[text]) if b <= at < e), -1) for at in range(len(full))]
+        covered = set()
+        for token in range(int(tokens.lengths[text])):
+            begin, end = tokens.offsets[text, token].tolist()
+            visible = [at for at in range(begin, end) if not is_space(full[at])]
+            assert (words.of_token[text, token] >= 0) == (bool(visible) and not bool(tokens.special[text, token]))
+            if words.of_token[text, token] >= 0:
+                covered |= {at for at in visible if owner[at] == words.of_token[text, token]}
+                covered |= {at for at in visible if words.straddling[text, token]}
+        if kind in BYTE_KINDS:  # these drop no character
+            assert covered == {at for at, char in enumerate(full) if not is_space(char)}
+
+
+# ------------------------------------------------------------------------------------------------------ without offsets
+
+
+@pytest.mark.parametrize("kind", [*BYTE_KINDS, "byte fallback"])
+def test_without_offsets_pieces_of_bytes_give_the_same_words(kind):
+    """The words that offsets give, from marks alone."""
+    for text in TEXTS:
+        exact, rebuilt = Words.of(read(kind, [f"the the {text}"])), Words.of(read(kind, [f"the the {text}"], False))
+        assert words_in(rebuilt) == words_in(exact)
+        assert torch.equal(rebuilt.of_token, exact.of_token)
+        assert "the marks of pieces, as their offsets are not known" in rebuilt.because
+        assert "the tokenizer's offsets" in exact.because
+
+
+MARKED = {
+    "▁ before a word": (["▁The", "▁cat", "s", "▁did", "n", "'", "t", ".", "▁"], [0, 1, 1, 2, 2, 2, 2, 3, -1]),
+    "Ġ for a space": (["The", "Ġcat", "s", "Ċ", "Ġdi", "dn", "'t", "Ã", "©", "Ġ."], [0, 1, 1, -1, 2, 2, 2, 2, 2, 3]),
+    "</w> after a word": (["the</w>", "ca", "ts</w>", ".</w>"], [0, 1, 1, 2]),
+    "## inside a word": (["the", "cat", "##s", "did", "##n", "'", "t", "##", "."], [0, 1, 1, 2, 2, 3, 4, 5, 7]),
+    "one byte a piece": ([*"ab", " ", *"c.", *map(chr, "é".encode())], [0, 0, -1, 1, 2, 3, 3]),
+    "none found: each piece apart": (["the", "cat", "sat."], [0, 1, 2]),
+}
+
+
+@pytest.mark.parametrize("name", MARKED)
+@pytest.mark.parametrize("offsets", [None, torch.zeros(1, 20, 2, dtype=torch.long)], ids=["no offsets", "zeros"])
+def test_marks_say_which_pieces_are_of_a_word(name, offsets):
+    pieces, want = MARKED[name]
+    pieces, special = ["<s>", *pieces], torch.zeros(1, len(pieces) + 1, dtype=torch.bool)
+    special[0, 0] = True
+    ids = torch.zeros_like(special, dtype=torch.long)
+    offsets = None if offsets is None else offsets[:, : len(pieces)]
+    tokens = Tokens(torch.tensor([len(pieces)]), ids, (tuple(pieces),), special, offsets, ("not looked at",))
+    words = Words.of(tokens)
+    assert f"their offsets are not known ({name})" in words.because
+    astride = [piece for piece, one in zip(pieces, words.straddling[0].tolist(), strict=True) if one]
+    assert astride == [piece for piece in pieces if piece in ("##", "sat.")]  # a bare ## is two marks of the text
+    assert words.of_token[0].tolist() == [-1, *want]
+
+
+def test_a_special_token_between_pieces_parts_words_without_offsets():
+    pieces, special = ("Ċ", "the", "</s>", "cat"), torch.tensor([[False, False, True, False]])
+    words = Words.of(Tokens(torch.tensor([4]), torch.zeros(1, 4, dtype=torch.long), (pieces,), special))
+    assert words.texts == ("\nthe cat",)
+    assert words.of_token.tolist() == [[-1, 0, -1, 1]]
+    assert words.units()[2] == Unit("</s>", (4, 4), (2,), -1, True)
+
+
+def test_stray_bytes_without_offsets_are_marked_and_kept():
+    pieces = ("Ġa", "ðŁ", "b")
+    tokens = Tokens(
+        torch.tensor([3]), torch.zeros(1, 3, dtype=torch.long), (pieces,), torch.zeros(1, 3, dtype=torch.bool)
+    )
+    words = Words.of(tokens)
+    assert words.texts == (" a\ufffd\ufffdb",)
+    assert words.of_token.tolist() == [[0, 1, 3]]
+
+
+# ------------------------------------------------------------------------------------------------------------- merging
+
+CHECK = torch.tensor([[0.1, 0.2, 0.3, 0.4], [0.25] * 4, [0.4, 0.3, 0.2, 0.1], [0.7, 0.1, 0.1, 0.1]])
+CHECKED = {"first": (0.25, 0.5, 0.25), "mean": (0.325, 0.5, 0.175), "max": (0.3478, 0.4348, 0.2174)}
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_the_check_vector_of_clark_et_al(how):
+    numbers = torch.tensor([0, 1, 1, 2])
+    got = merge(CHECK, numbers, numbers, how)
+    assert_near(got[1], CHECKED[how], atol=5e-5)
+    assert_near(got[0], (0.1, 0.5, 0.4), atol=1e-6)
+    assert_near(got[2], (0.7, 0.2, 0.1), atol=1e-6)
+
+
+def test_the_mean_is_the_default():
+    numbers = torch.tensor([0, 1, 1, 2])
+    assert torch.equal(merge(CHECK, numbers, numbers), merge(CHECK, numbers, numbers, "mean"))
+
+
+def groups(numbers):
+    return [np.flatnonzero(np.asarray(numbers) == word) for word in range(max(numbers) + 1)]
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_merging_is_the_double_loop(rng, how):  # noqa: F811
+    """Rows of any mass, words of scattered pieces, pieces of none: as a batch of heads and alone, in blocks or not."""
+    for _ in range(5):
+        weights = rng.random((3, 11, 7)) * (rng.random((3, 11, 7)) < 0.7)
+        weights[:, 4] = 0  # a row that sees nothing
+        rows = [*rng.permutation([0, 1, 2, 3]), *rng.integers(-1, 4, 7)]
+        columns = [*rng.permutation([0, 1, 2]), *rng.integers(-1, 3, 4)]
+        want = np.stack([naive_merge(each, groups(rows), groups(columns), how) for each in weights])
+        numbers = torch.tensor(rows), torch.tensor(columns)
+        assert_near(merge(torch.from_numpy(weights), *numbers, how), want, atol=1e-12)
+        assert_near(merge(torch.from_numpy(weights)[1], *numbers, how), want[1], atol=1e-12)
+        blocks = Merging(*numbers, how)
+        for begin in range(0, 11, 2):
+            blocks.add(torch.from_numpy(weights)[:, begin : begin + 2], begin)
+        assert_near(blocks.weights, want, atol=1e-12)
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_rows_that_sum_to_one_still_do(rng, how):  # noqa: F811
+    weights = torch.from_numpy(rng.random((3, 9, 9)) ** 4)
+    weights /= weights.sum(-1, keepdim=True)
+    numbers = torch.tensor([0, 1, 1, 1, 2, 3, 3, 4, 4])
+    got = merge(weights, numbers, numbers, how)
+    assert_near(got.sum(-1), torch.ones(3, 5), atol=1e-12)
+    assert (got - merge(weights, numbers, numbers, HOWS[HOWS.index(how) - 1])).abs().max() > 0.01  # the ways differ
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_rows_that_see_nothing_stay_zero(how):
+    numbers = torch.tensor([0, 0, 1])
+    assert torch.equal(merge(torch.zeros(3, 3), numbers, numbers, how), torch.zeros(2, 2))
+
+
+def test_half_precision_is_merged_in_float32():
+    numbers = torch.zeros(2048, dtype=torch.long)
+    weights = torch.full((2048, 2048), 1 / 2048).bfloat16()
+    got = merge(weights, numbers, numbers)
+    assert got.dtype == torch.float32
+    assert_near(got, [[1.0]])
+
+
+# ------------------------------------------------------------------------------------------------- words of a recording
+
+
+def members(units):
+    return [list(unit.tokens) for unit in units]
+
+
+def assert_word_map(got, full, rows, columns, how, every=None):
+    """A WordMap against the double loop over a whole map [h, q, k]. `every`: all the keys' units, for the maximum."""
+    assert got.queries == tuple(rows) and got.keys == tuple(columns)
+    every = list(every or columns)
+    where = [every.index(unit) for unit in columns]
+    want = np.stack([naive_merge(each.numpy(), members(rows), members(every), how)[:, where] for each in full])
+    assert_near(got.weights, want)
+
+
+@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("option", ["plain", "sinks"])
+def test_word_weights_are_the_merged_map_of_each_text(rng, how, option):  # noqa: F811
+    case, tokens = make_case(rng, "causal", option, LENGTHS), made_up(LENGTHS)
+    layer, words = replace(case.layer, tokens=tokens), Words.of(tokens)
+    for text, full in case.each():
+        units = words.units(text)
+        assert text == 3 or len(units) < len(full[0])
+        assert_word_map(layer.word_weights(text=text, how=how), full, units, units, how)
+        one = layer.word_weights(4, text, how, words)
+        assert_near(one.weights, layer.word_weights(text=text, how=how).weights[4])
+        assert_near(one.weights.sum(-1)[0], full[4].sum(-1)[0])
+
+
+@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("drop", ["none", "special", "wordless"])
+def test_a_window_of_words_is_the_map_of_words_there(rng, how, drop, monkeypatch):  # noqa: F811
+    case, tokens = make_case(rng, "bidirectional", lengths=(13, 29)), made_up((13, 29))
+    layer, words = replace(case.layer, tokens=tokens), Words.of(tokens)
+    monkeypatch.setattr(records, "WORD_BLOCK_CELLS", int(rng.choice([1, 400, 1 << 22])))
+    for text, full in case.each():
+        units, every = words.units(text, drop), words.units(text)
+        for _ in range(6):
+            rows, keys = (slice(*sorted(rng.integers(0, len(units) + 2, 2).tolist())) for _ in range(2))
+            got = layer.word_weights(text=text, how=how, queries=rows, keys=keys, drop=drop)
+            assert_word_map(got, full, units[rows], units[keys], how, every)
+
+
+def test_what_is_dropped_leaves_the_other_weights_as_they_are(rng):  # noqa: F811
+    case, tokens = make_case(rng, "causal", lengths=(13,)), made_up((13,))
+    layer = replace(case.layer, tokens=tokens)
+    for how in HOWS:
+        whole, bare = layer.word_weights(how=how), layer.word_weights(how=how, drop="special")
+        assert [unit.special for unit in whole.queries].count(True) == 2 and not any(u.special for u in bare.queries)
+        assert_near(bare.weights, whole.weights[:, 1:-1, 1:-1], atol=1e-12)
+        assert_near(whole.weights.sum(-1), torch.ones(H_, len(whole.queries)))
+
+
+H_ = 6  # heads of make_case
+
+
+def test_blocks_of_pieces_stay_small_however_many_pieces_there_are(rng, monkeypatch):  # noqa: F811
+    case, tokens = make_case(rng, "causal", lengths=(29,)), made_up((29,))
+    layer, asked, weights = replace(case.layer, tokens=tokens), [], LayerRecord.weights
+    want = {how: layer.word_weights(how=how).weights for how in HOWS}
+
+    def watched(self, *args, **kwargs):
+        asked.append(weights(self, *args, **kwargs))
+        return asked[-1]
+
+    monkeypatch.setattr(LayerRecord, "weights", watched)
+    monkeypatch.setattr(records, "WORD_BLOCK_CELLS", 3 * H_ * 29)
+    for how in HOWS:
+        assert_near(layer.word_weights(how=how).weights, want[how], atol=1e-6)
+    assert max(block.numel() for block in asked) == 3 * H_ * 29
+    asked.clear()
+    layer.word_weights(queries=slice(2, 4), keys=slice(3, 5))
+    assert sum(block.numel() for block in asked) < H_ * 29 * 29 / 3  # a window of pieces, no more
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_cross_attention_takes_the_words_of_the_text_it_looks_at(rng, how):  # noqa: F811
+    seen = (19, 6, 11, 4)
+    case = make_case(rng, "bidirectional", keys=seen)
+    own, others = made_up(LENGTHS), made_up(seen, seed=1)
+    layer, key_words = replace(case.layer, tokens=own), Words.of(others)
+    for text, full in case.each():
+        got = layer.word_weights(text=text, how=how, key_words=key_words)
+        assert_word_map(got, full, Words.of(own).units(text), key_words.units(text), how)
+
+
+def test_words_of_another_way_or_given_are_used(rng):  # noqa: F811
+    tokens = made_of("it's a-b c.", [(0, 2), (2, 4), (5, 6), (6, 8), (9, 10), (10, 11)])
+    layer = replace(make_case(rng, "causal", lengths=(6,)).layer, tokens=tokens)
+    assert [unit.text for unit in layer.word_weights().queries] == ["it's", "a-b", "c", "."]
+    assert [unit.text for unit in layer.word_weights(words="whitespace").queries] == ["it's", "a-b", "c."]
+    given = Words.of(tokens, [[(0, 2), (2, 4), (5, 8), (9, 11)]])
+    assert layer.word_weights(words=given).queries[0] == Unit("it", (0, 2), (0,), 0, False)
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_the_bundled_models_words(minilm, how):
+    """Against the double loop over its own pieces; special tokens stay, so rows sum to one."""
+    texts = ["The caterpillar didn't cross the motorway.", f"Hi {FAMILY} {CAFE}: 我爱你 https://a.b/c", "ok"]
+    rec = mh.record(minilm, texts)
+    words = Words.of(rec.tokens)
+    assert words_in(words, 0) == ["The", "caterpillar", "didn't", "cross", "the", "motorway", "."]
+    assert [unit.text for unit in words.units(0)][:4] == ["[CLS]", "The", "caterpillar", "didn't"]
+    assert [len(unit.tokens) for unit in words.units(0)][:4] == [1, 1, 3, 3]  # cater ##pi ##llar, didn ' t
+    assert words_in(words, 1)[:5] == ["Hi", FAMILY, CAFE, ":", "我爱你"]
+    for layer in (rec.layers[0], rec.layers[5]):
+        for text in range(3):
+            units = words.units(text)
+            got = layer.word_weights(text=text, how=how)
+            assert_word_map(got, layer.weights(text=text), units, units, how)
+            assert_near(got.weights.sum(-1), torch.ones(12, len(units)), atol=1e-5)
+
+
+# --------------------------------------------------------------------------------------------------------------- limits
+
+
+def long_layer(length):
+    tokens = made_of("a " * length, [(2 * at, 2 * at + 1) for at in range(length)])
+    q, lse = torch.zeros(1, 16, length, 1), torch.full((1, 16, length), float(np.log(length)))
+    site, mask = Site("", 0, "m", 16, 16, 1, 1, causal=False), Mask.full(length, length)
+    return LayerRecord(site, q, q, None, lse, mask, Rule(1.0), tokens.lengths, tokens)
+
+
+def test_a_map_of_words_over_the_limit_is_refused_and_a_window_of_it_is_given():
+    layer = long_layer(20_000)
+    with pytest.raises(WindowError, match=r"16 heads x 20000 x 20000 weights between words is 25\.6 GB, above the lim"):
+        layer.word_weights()
+    with pytest.raises(WindowError, match=r"1 heads x 20000 x 20000 .*'max' needs every key"):
+        layer.word_weights(head=3, how="max", keys=slice(0, 2))
+    for how in HOWS:
+        got = layer.word_weights(head=3, how=how, queries=slice(-3, None), keys=slice(7, 9))
+        assert_near(got.weights * 20_000, torch.ones(3, 2), 1e-2)
+
+
+def test_an_empty_window_is_empty(rng):  # noqa: F811
+    layer = replace(make_case(rng, lengths=(13,)).layer, tokens=made_up((13,)))
+    for how in HOWS:
+        got = layer.word_weights(how=how, queries=slice(2, 2), keys=slice(1, 3))
+        assert (got.queries, len(got.keys), got.weights.shape) == ((), 2, (6, 0, 2))
+        assert layer.word_weights(how=how, keys=slice(9, 1)).weights.shape[-1] == 0
+
+
+def test_cross_attention_without_words_of_its_keys_is_refused(rng):  # noqa: F811
+    layer = replace(make_case(rng, "bidirectional", keys=(19, 6, 11, 4)).layer, tokens=made_up(LENGTHS))
+    with pytest.raises(
+        RecordingError, match=r"layer\.3 looks at another text, whose words .*give them as key_words=Wo"
+    ):
+        layer.word_weights()
+    with pytest.raises(
+        ShapeError, match=r"key_words= are of 20 tokens, but text 0 has 19 here: give words of the same"
+    ):
+        layer.word_weights(key_words=Words.of(made_up((20, 6, 11, 4))))
+    alone = replace(make_case(rng, lengths=(13,)).layer, tokens=made_up((13,)))
+    with pytest.raises(RecordingError, match=r"layer\.3 looks at its own text: .* without key_words="):
+        alone.word_weights(key_words=Words.of(made_up((13,))))
+
+
+def test_what_word_weights_cannot_use_is_said(rng):  # noqa: F811
+    case, tokens = make_case(rng, lengths=(13, 7)), made_up((13, 7))
+    layer = replace(case.layer, tokens=tokens)
+    with pytest.raises(TextError, match="this recording knows no pieces, so no words: record a text through a model"):
+        case.layer.word_weights()
+    with pytest.raises(ShapeError, match=r"words= are of 11 tokens, but text 0 has 13 here: give words of the same"):
+        layer.word_weights(words=Words.of(made_up((11, 7))))
+    with pytest.raises(ShapeError, match=r"text=1 has no words here: they are of 1 texts, counted from 0\."):
+        layer.word_weights(text=1, words=Words.of(made_up((13,))))
+    with pytest.raises(ShapeError, match="text=2 is not in this recording"):
+        layer.word_weights(text=2)
+    with pytest.raises(ShapeError, match="head=6 is not in layer 3"):
+        layer.word_weights(head=6)
+    with pytest.raises(StatisticError, match=r"how='sum' is not a way to merge .*: use one of mean, first, max\."):
+        layer.word_weights(how="sum")
+    with pytest.raises(TextError, match=r"drop='all' is not what can be dropped: use one of none, special, wordless\."):
+        layer.word_weights(drop="all")
+    with pytest.raises(ShapeError, match="a window has step 1"):
+        layer.word_weights(queries=slice(0, 4, 2))
+    assert_near(layer.word_weights(text=-1).weights, layer.word_weights(text=1).weights, atol=0)
+    assert Words.of(tokens).units(-1) == Words.of(tokens).units(1)
+
+
+def test_what_is_no_word_is_said():
+    tokens = made_up((13, 7))
+    with pytest.raises(TextError, match=r"by='lines' is not a way to find words: use words, whitespace, or give spans"):
+        Words.of(tokens, "lines")
+    with pytest.raises(TextError, match=r"spans of 1 texts were given for 2: give each text a list\."):
+        Words.of(tokens, [[(0, 1)]])
+    for spans in ([(0, 2), (1, 3)], [(3, 4), (0, 1)], [(2, 2)], [(0, 99)], [(-1, 2)]):
+        with pytest.raises(
+            TextError, match=r"of text 1 does not fit: spans are \(begin, end\) of characters, in order"
+        ):
+            Words.of(tokens, [[(0, 1)], spans])
+    with pytest.raises(TextError, match="spans were given, but this recording knows no offsets to lay them on"):
+        Words.of(replace(tokens, offsets=None), [[(0, 1)], [(0, 1)]])
+
+
+def test_numbers_that_do_not_fit_the_weights_are_refused():
+    two = torch.tensor([0, 1])
+    with pytest.raises(ShapeError, match="to_words numbers 2 pieces, but the weights have 3 there: give one each"):
+        merge(torch.ones(2, 3), two, two)
+    with pytest.raises(ShapeError, match=r"from_words must number words 0, 1, 2 .* without a gap .*, not \[0, 2\]"):
+        merge(torch.ones(2, 2), torch.tensor([0, 2]), two)
+    with pytest.raises(ShapeError, match=r"to_words must number .* not \[-2, 0\]"):
+        merge(torch.ones(2, 2), two, torch.tensor([0, -2]))
