@@ -162,7 +162,7 @@ REFUSED = [
     (("gpt2", "--dtype", "fp7"), "dtype='fp7' is no dtype known here. Use one of"),
     (("gpt2", "--kv-heads", "5"), "num_heads=12 is not a multiple of num_kv_heads=5", "Use one of [1, 2, 3, 4, 6, 12]"),
     (("deepseek-v3", "--kv-heads", "8"), "caches latents (MLA), which all heads share"),
-    (("gpt2", "--layers", "3"), "--layers: of an architecture of your own, and 'gpt2' is one already"),
+    (("gpt2", "--layers", "3"), "'gpt2' is an architecture already, and --layers would describe one of your own"),
     (("--layers", "3"), "a description needs num_layers, embed_dim, num_heads, but there is no embed_dim"),
     (("--layers", "3", "--embed-dim", "100", "--heads", "7"), "embed_dim=100 is not a multiple of num_heads=7"),
     (("gpt2", "--plot", "it.txt"), "--plot it.txt: cannot tell what to write by that ending"),

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from torch.utils.flop_counter import FlopCounterMode
 
 from manyheads.errors import ModelError, ShapeError
@@ -161,6 +162,23 @@ def test_a_head_that_has_no_row_is_built():
     bare = size({**config.to_dict(), "architectures": ["LlamaModel"]})
     assert found.num_parameters == bare.num_parameters + 3 * 48
     assert found.cache is None and "built with transformers" in found.architecture.because[0]
+
+
+def test_a_decoder_without_its_head_tells_its_cache_and_its_states():
+    mamba = transformers.MambaModel(transformers.MambaConfig(hidden_size=32, num_hidden_layers=2, vocab_size=99))
+    found = size(mamba)
+    with torch.no_grad():
+        kept = mamba.bfloat16()(torch.arange(7)[None], use_cache=True).cache_params
+    states = [x for layer in kept.layers for x in (*layer.conv_states.values(), *layer.recurrent_states.values())]
+    assert found.cache.state == 8 * sum(x.numel() * x.element_size() for x in states)  # 8 texts; some stay in 32 bits
+    assert "o" not in {part for part, number in found.parameters.items() if number}
+
+
+def test_a_limit_of_minus_one_is_none():
+    xlnet = transformers.XLNetModel(
+        transformers.XLNetConfig(d_model=32, n_layer=2, n_head=4, d_inner=40, vocab_size=99)
+    )
+    assert size(xlnet).architecture.max_positions is None and size(xlnet).ask.context == 4096
 
 
 def test_a_folder_names_its_model(tmp_path):

@@ -155,12 +155,12 @@ def _in_hand(model: Any) -> Architecture:
     config = getattr(model, "config", None)
     if config is not None and hasattr(config, "to_dict"):
         named = {**config.to_dict(), "model_type": config.model_type, "architectures": [type(model).__name__]}
-        try:
-            found = describe_config(named)
-        except ManyHeadsError:
-            return describe_model(model)
-        if found.num_parameters == sum(each.numel() for each in model.parameters()):
-            return found
+        # The model built anew says more than the one in hand: whether a state is kept in 32 bits, say.
+        for way in (describe_config, describe):
+            with suppress(ManyHeadsError):
+                found = way(named)
+                if found.num_parameters == sum(each.numel() for each in model.parameters()):
+                    return found
     return describe_model(model)
 
 
@@ -252,7 +252,9 @@ def _cache(model: Any, count: int) -> tuple[list[Any], str]:
     """What each layer keeps of a few tokens, or why that is not known; neither for a model that does not generate."""
     import torch
 
-    generates = model.can_generate()
+    generates, headless = model.can_generate(), model.base_model is model
+    if not generates and not headless:  # a classifier
+        return [], ""
     if model.config.is_encoder_decoder:
         if not generates:
             return [], ""

@@ -1,0 +1,62 @@
+"""What unlike lengths cost: 64 texts of 8 to 128 tokens against 64 equal texts of as many tokens in all.
+
+`python -m benchmarks.ragged` reads both with the bundled model, in turns, and prints the ratio of times for `record`
+and `measure`. Bar: 1.25x. A batch padded to its longest text would cost 1.9x.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+import manyheads as mh
+
+THREADS = 2
+ROUNDS = 9
+BAR = 1.25
+SHORTEST, LONGEST, COUNT = 8, 128, 64
+WORD = "cat "  # one token of minilm's
+
+
+def texts(lengths: list[int]) -> list[str]:
+    """Texts of so many tokens, [CLS] and [SEP] among them; in no order."""
+    order = torch.randperm(len(lengths), generator=torch.Generator().manual_seed(0)).tolist()
+    return [WORD * (lengths[i] - 2) for i in order]
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    asked = parser.parse_args(argv)
+    torch.set_num_threads(THREADS)
+    lm = mh.load("minilm")
+    lengths = [round(SHORTEST + i * (LONGEST - SHORTEST) / (COUNT - 1)) for i in range(COUNT)]
+    ragged, equal = texts(lengths), texts([round(sum(lengths) / COUNT)] * COUNT)
+    ways: dict[str, Callable[[list[str]], Any]] = {
+        "record": lambda given: mh.record(lm, given),
+        "measure": lambda given: mh.measure(lm, given),
+    }
+    for name, read in ways.items():
+        taken: dict[str, list[float]] = {"ragged": [], "equal": []}
+        for turn in range(asked.rounds + 1):
+            for kind, given in (("ragged", ragged), ("equal", equal)):
+                begin = time.perf_counter()
+                read(given)
+                if turn:
+                    taken[kind].append(time.perf_counter() - begin)
+        ratios = [a / b for a, b in zip(taken["ragged"], taken["equal"], strict=True)]
+        row = {"what": name, "tokens": sum(lengths), "ratio": statistics.median(ratios)}
+        row |= {"low": min(ratios), "high": max(ratios), "bar": BAR}
+        print(json.dumps({**row, "seconds": {kind: statistics.median(x) for kind, x in taken.items()}}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
