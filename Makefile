@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip -qq
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help run test test-all check bench wheel lock clean
+.PHONY: help run test test-all check bench models wheel lock clean
 .DEFAULT_GOAL := help
 
 help:            ## this list
@@ -35,6 +35,9 @@ bench: $(READY)  ## speed and memory, peers side by side in one run
 
 wheel: $(READY)  ## dist/: a wheel and a source archive
 	@rm -rf dist && $(BIN)/python -m build --no-isolation --outdir dist
+
+models: $(READY) ## docs/models.md anew: which of transformers' models can be recorded (about 10 minutes)
+	@$(BIN)/python -m tests.sweep
 
 # A fresh environment from pyproject.toml's ranges, written down. torch and what only torch brings are left out.
 lock:            ## requirements.lock anew

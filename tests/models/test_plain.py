@@ -287,6 +287,8 @@ class ByHand(nn.Module):
     def forward(self, x):
         q, k, v = self.qkv(x).unflatten(-1, (3, H, -1)).permute(2, 0, 3, 1, 4)
         weights = self.drop((q @ k.transpose(-2, -1) * 0.4).softmax(-1, dtype=torch.float64).to(x.dtype))
+        if self.product == "masked":  # as CPM-Ant does, by torch's function and not the tensor's
+            weights = torch.masked_fill(weights, weights < 0, 0)
         out = torch.einsum("bhqk,bhkd->bhqd", weights, v) if self.product == "einsum" else weights @ v
         return out.transpose(1, 2).flatten(2)
 
@@ -334,7 +336,7 @@ def test_a_vision_transformer_in_timms_shape_is_measured(fresh):
     assert (torch.from_numpy(table["entropy"][:H]) - entropy).abs().max() <= SAME * 3
 
 
-@pytest.mark.parametrize("product", ["matmul", "einsum"])
+@pytest.mark.parametrize("product", ["matmul", "einsum", "masked"])
 def test_attention_by_hand_is_refused_by_the_modules_name(fresh, product):
     model = nn.Sequential(nn.Linear(M, M), ByHand(product)).eval()
     x = normal(fresh, B, Q, M)

@@ -27,6 +27,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterf
 
 import manyheads as mh
 from manyheads.errors import GuardError, ModelError
+from manyheads.models.reading import MaskReader
 from manyheads.models.seam import tap
 from tests.models.eager import GUARDED, draw, implementation, padded
 from tests.models.odd import tiny_gpt_oss, tiny_t5
@@ -594,8 +595,6 @@ def test_a_mask_that_is_not_dense_is_refused_with_what_to_load_instead(made, fre
     def hand_over(seam_read):
         return lambda self, mask, *rest: seam_read(self, flat, *rest)
 
-    from manyheads.models.reading import MaskReader
-
     read = MaskReader.read
     MaskReader.read = hand_over(read)
     try:
@@ -604,6 +603,26 @@ def test_a_mask_that_is_not_dense_is_refused_with_what_to_load_instead(made, fre
     finally:
         MaskReader.read = read
     assert AttentionInterface._global_mapping["sdpa"] is before
+
+
+def test_a_mask_of_one_row_serves_queries_of_two_texts():
+    """As BridgeTower hands it on: the words' mask, for the words themselves and for a picture that reads them."""
+    reader, keys, words, patches = MaskReader(), 5, 5, 7
+    mask = torch.zeros(2, 1, 1, keys)
+    mask[1, ..., 3:] = torch.finfo(torch.float32).min
+    for queries in (words, patches):
+        read, bias = reader.read(mask, queries, keys, False)
+        assert read.counts().tolist() == [[5] * queries, [3] * queries] and bias is None
+        assert reader.read(mask, queries, keys, False)[0] is read, "read anew for every layer"
+
+
+def test_an_added_mask_of_one_row_is_a_bias_of_every_row():
+    """As MarkupLM hands it over: -10,000 where others write the lowest number there is."""
+    mask = torch.zeros(2, 1, 1, 5)
+    mask[1, ..., 3:] = -10_000
+    read, bias = MaskReader().read(mask, 7, 5, False)
+    assert read.num_queries == 7 and bias.shape == (2, 1, 7, 5)
+    assert (bias == mask).all()
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")], ids=str)

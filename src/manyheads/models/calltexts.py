@@ -63,7 +63,7 @@ class CallTexts:
 
     main: Padded | None
     decoder: Padded | None = None
-    known: dict[tuple[str, int, int], tuple[Tokens, Aligner]] = field(default_factory=dict)
+    known: dict[tuple[str, int, int, bool], tuple[Tokens, Aligner]] = field(default_factory=dict)
 
     @staticmethod
     def of(lm: Any, tokens: Tokens) -> CallTexts:
@@ -73,7 +73,7 @@ class CallTexts:
 
     def read_by(self, call: AttentionCall) -> tuple[Tokens, Aligner]:
         num_texts, _, num_rows, _ = call.q.shape
-        key = (call.site.stack, num_texts, num_rows)
+        key = (call.site.stack, num_texts, num_rows, call.crosses)
         if key not in self.known:
             found = self.decoder if call.site.stack in (DECODER, CROSS) else self.main
             fits = found is not None and (found.tokens.num_texts, found.width) == (num_texts, num_rows)

@@ -38,8 +38,7 @@ SOFTMAX = {torch.softmax, Tensor.softmax, F.softmax}
 CARRY = {
     F.dropout, torch.dropout, Tensor.to, Tensor.type, Tensor.type_as, Tensor.float, Tensor.half, Tensor.bfloat16,
     Tensor.view, Tensor.reshape, Tensor.masked_fill, Tensor.__mul__, Tensor.mul, torch.mul, Tensor.contiguous,
-    torch.nan_to_num, Tensor.nan_to_num, torch.masked_fill, Tensor.transpose, torch.transpose, Tensor.permute, F.pad,
-    Tensor.as_strided,
+    torch.nan_to_num, Tensor.nan_to_num, torch.masked_fill,
 }  # fmt: skip
 PRODUCT = {
     torch.matmul, torch.bmm, torch.einsum, Tensor.matmul, Tensor.bmm, Tensor.__matmul__, torch.baddbmm,
