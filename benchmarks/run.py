@@ -20,6 +20,7 @@ RUNS = {
     "long": ["benchmarks.statistics_pass", "16384", "--rounds", "1"],
     "startup": ["benchmarks.startup"],
     "layer": ["benchmarks.layer"],
+    "ragged": ["benchmarks.ragged"],
 }
 
 

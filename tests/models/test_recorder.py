@@ -15,7 +15,8 @@ from torch import nn
 import manyheads as mh
 from manyheads import reference
 from manyheads.errors import ModelError, RecordingError, ShapeError, TextError, WindowError
-from manyheads.models import recorder
+from manyheads.models import keeping, recorder
+from manyheads.models.texts import batches
 from tests.models.eager import GUARDED, draw, eager_maps, implementation, padded, spans
 from tests.models.odd import tiny_gpt_oss, tiny_t5
 from tests.models.tiny import VOCAB_SIZE, WORDS, tiny_bert, tiny_gemma2, tiny_gpt2, tiny_llama, tiny_tokenizer
@@ -32,6 +33,7 @@ MAKERS = {
     "mqa": lambda **how: tiny_llama(1, **how),
     "gemma2": tiny_gemma2,  # softcap; a window of 7, shorter than the texts
     "gpt_oss": tiny_gpt_oss,  # sinks: rows sum to less than 1
+    "t5": tiny_t5,
 }
 NAMES = ("minilm", "bert", "gpt2", "llama", "mqa")
 CASES = [*[(name, attention) for name in NAMES for attention in ("sdpa", "eager")]]
@@ -291,15 +293,56 @@ def test_the_error_against_float64_is_measured_and_stored(loaded, fresh, name, d
         sinks = None if layer.rule.sinks is None else layer.rule.sinks.double().numpy()
         told = {"scale": layer.rule.scale, "softcap": layer.rule.softcap, "sinks": sinks, "mask": seen}
         exact = reference.attend(q, k, k.copy(), **told).lse
-        rows = sorted({round(each) for each in torch.linspace(10, 0, recorder.ERROR_ROWS).tolist()})
+        rows = sorted({round(each) for each in torch.linspace(10, 0, keeping.ERROR_ROWS).tolist()})
         off = abs(layer.lse.double().numpy() - exact)[:, :, rows].max()
         worst = max(worst, math.expm1(off))
     assert rec.provenance["float64_error"] == pytest.approx(worst, rel=1e-6)
     assert 0 < worst < 1e-4
 
 
+@pytest.mark.parametrize("name", ["bert", "llama", "t5"])
+def test_texts_of_unlike_length_are_read_in_batches_and_each_is_as_it_is_alone(loaded, fresh, name, monkeypatch):
+    monkeypatch.setattr(recorder, "batches", lambda reading: batches(reading, 40))
+    lm = loaded(name)
+    assert lm.spec.sites
+    texts = [some_text(fresh, count) for count in (19, 4, 30, 7, 4, 11)]
+    calls = []
+    lm.model.base_model.register_forward_hook(lambda *_: calls.append(1))
+    rec = mh.record(lm, texts, keep=("q", "k", "v", "lse"))
+    assert len(calls) > 2, "one batch proves nothing"
+    for text, words in enumerate(texts):
+        alone = mh.record(lm, words, keep=("q", "k", "v", "lse"))
+        length = int(rec.tokens.lengths[text])
+        assert rec.tokens.pieces[text] == alone.tokens.pieces[0]
+        for stack, layers in alone.stacks.items():
+            for got, want in zip(rec.stacks[stack], layers, strict=True):
+                assert_near(got.weights(text=text)[..., : want.k.shape[2]], want.weights(), f"{stack} {text}", GUARDED)
+                assert_near(got.v[text, :, :length], want.v[0], f"{stack} {text}", GUARDED)
+                assert got.tokens.pieces[text] == want.tokens.pieces[0]
+
+
+def test_attention_to_padding_is_said_and_its_share_is_missing(loaded, fresh, caplog):
+    """A model that is told of padding and does not hide it: rows are never renormalised."""
+
+    class Forgets(nn.Module):
+        def __init__(self, model):
+            super().__init__()
+            self.model = model
+
+        def forward(self, input_ids, attention_mask):
+            return self.model(input_ids=input_ids)
+
+    inputs = padded(fresh, (11, 7), VOCAB_SIZE)
+    with caplog.at_level(logging.WARNING, "manyheads"):
+        rec = mh.record_call(Forgets(loaded("bert").model).eval(), **inputs)
+    assert "rows lack what they gave to it" in rec.provenance["padding"] and "read padding" in caplog.text
+    sums = rec.layers[0].weights(text=1).sum(-1)
+    assert float(sums.max()) < 1 and rec.layers[0].weights(text=0).sum(-1).allclose(torch.ones(11), atol=1e-5)
+    assert "padding" not in mh.record_call(loaded("llama").model, **inputs).provenance
+
+
 def test_a_lse_that_is_off_shows_in_the_error(loaded, fresh, monkeypatch):
-    monkeypatch.setattr(recorder, "_sharpened", lambda layer: layer.lse + 0.01)
+    monkeypatch.setattr(keeping, "sharpened", lambda layer: layer.lse + 0.01)
     rec = mh.record_call(loaded("llama").model, **padded(fresh, (11,), VOCAB_SIZE))
     assert rec.provenance["float64_error"] == pytest.approx(math.expm1(0.01), rel=1e-3)
 

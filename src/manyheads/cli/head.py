@@ -1,6 +1,6 @@
 """`manyheads head L0H2 "text"`: one head in words, where each word of a text looks, and a small map.
 
-One text, or one window of a longer one (`--window`): `look` reads all of it.
+One text, or one window of a longer one (`--window`): `look` reads all of it. A picture (`--image`): `head_picture`.
 """
 
 from __future__ import annotations
@@ -56,6 +56,13 @@ def head(
         int, typer.Option("--window", metavar="N", min=1, help="Which window of a long text, from 1.")
     ] = 1,
     no_cache: NoCache = False,
+    image: Annotated[
+        str | None, typer.Option("--image", metavar="FILE", help="Look at this picture, with a model of pictures.")
+    ] = None,
+    patch: Annotated[
+        str | None,
+        typer.Option("--patch", metavar="R,C", help="Whose look, row and column from 0; else the class token's."),
+    ] = None,
 ) -> None:
     """One head: its role with the evidence, where each word looks, the strongest links, a small map.
 
@@ -65,6 +72,14 @@ def head(
 
     words = text or []
     Head.parse(name)
+    if image is not None:
+        from manyheads.cli.head_picture import look_at_picture
+
+        if words or file is not None:
+            raise TextError("a text and --image were given: give one of them.")
+        return look_at_picture(name, image, patch, model, plot, as_json)
+    if patch is not None:
+        raise TextError(f"--patch {patch} is a place in a picture: give the picture too, --image.")
     check_output(plot, "--plot", PICTURE_ENDINGS)
     source, talk = read_source(words, file), Talk()
     if note := source_note(words, file):
@@ -85,10 +100,13 @@ def gather(
 ) -> HeadLooked:
     """Load, label, record and measure one text or window, and draw the picture that was asked for."""
     from manyheads.cli.roleview import role_of
+    from manyheads.models.media import require_reader
+    from manyheads.models.senses import TEXT
 
     begun = time.perf_counter()
     lm = load_model(talk, model)
-    wanted = _head_of(lm, name)
+    require_reader(lm, TEXT)
+    wanted = head_of(lm, name)
     text, long, num_windows = _window(lm, source, window)
     labels = label_heads(talk, lm, remember=remember)
     role = role_of(labels, wanted)
@@ -103,7 +121,7 @@ def gather(
     )
 
 
-def _head_of(lm: Any, name: str) -> Any:
+def head_of(lm: Any, name: str) -> Any:
     """The head by that name. Errors: HeadError, which says what the model has."""
     try:
         (found,) = lm.spec.select(name)

@@ -90,7 +90,7 @@ def _map(found: HeadLooked, console: Console) -> list[Text]:
     weights = small_map(found.layer, found.head.index, min(MOST_WORDS, fits), min(BLOCKS, fits)).tolist()
     length, cells = int(found.layer.lengths[0]), len(weights)
     largest = max((x for row in weights for x in row if not math.isnan(x)), default=0.0)
-    shades = SHADES if knows_blocks(console) else ASCII_SHADES
+    shades = shades_of(console)
     few = f"{length / cells:.0f}"
     each = "one weight" if cells == length else f"the mean of about {few} x {few} weights"
     bounds = [f"{100 * step * largest:.2g}%" for step in STEPS]
@@ -119,12 +119,16 @@ def _label(found: HeadLooked, at: int) -> Text:
 
 def _drawn(values: list[float], largest: float, shades: str, colour: str) -> Text:
     """A row of cells, those next to nothing faint."""
-    line = Text("".join(_shade(value, largest, shades) * 2 for value in values).rstrip(), style=colour)
+    line = Text("".join(shade(value, largest, shades) * 2 for value in values).rstrip(), style=colour)
     line.highlight_regex(f"{re.escape(shades[0])}+", "dim")
     return line
 
 
-def _shade(value: float, largest: float, shades: str) -> str:
+def shades_of(console: Console) -> str:
+    return SHADES if knows_blocks(console) else ASCII_SHADES
+
+
+def shade(value: float, largest: float, shades: str) -> str:
     if math.isnan(value):
         return " "
     return shades[sum(value >= step * largest for step in STEPS) if largest > 0 else 0]

@@ -74,6 +74,7 @@ class Aligner:
     first: Int[Tensor, "b"]
     lengths: Int[Tensor, "b"]
     masks: dict[int, tuple[Mask, Mask]] = field(default_factory=dict)
+    spills: bool = False  # whether some token of a text also reads padding, whose share its row then lacks
 
     def layer(self, call: AttentionCall) -> Layer:
         if call.crosses:
@@ -86,7 +87,15 @@ class Aligner:
             rule = Rule(rule.scale, rule.softcap, rule.sinks, bias)
         if id(call.mask) not in self.masks:
             self.masks[id(call.mask)] = (call.mask, call.mask.trimmed(self.first, self.lengths))
+            self.spills |= self._leaves_text(call.mask)
         return Layer(q, k, lse[..., 0], self.masks[id(call.mask)][1], rule)
+
+    def _leaves_text(self, mask: Mask) -> bool:
+        """Whether a token of a text sees keys outside it."""
+        whole, end = mask.expand(len(self.lengths)), (self.first + self.lengths)[:, None]
+        first, row = self.first[:, None], torch.arange(mask.num_queries)[None]
+        own = (row >= first) & (row < end) & (whole.stop > whole.start)
+        return bool((own & ((whole.start < first) | (whole.stop > end))).any())
 
     def _ended(self, mask: Mask) -> Mask:
         """The mask of rows that are other tokens than keys, padding after a text's end hidden."""

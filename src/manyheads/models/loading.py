@@ -1,7 +1,8 @@
 """`load`: a bundled name, a folder, a hub id or a model in hand becomes a `LoadedModel`, ready to be recorded.
 
 What: the class that the checkpoint itself names (so that a language-model head is kept), in eval mode, with its
-tokenizer, and one line, `because`, that says which class, dtype, device and attention implementation it is, and why.
+tokenizer or its processor of pictures or sounds, and one line, `because`, that says which class, dtype, device and
+attention implementation it is, and why.
 Why: whoever studies a model's heads has to be sure which model it is. Nothing on the way here falls back in silence.
 Cost: for `minilm`, once torch is there, 2 s on 2 cores. The model itself is 0.3 s of it (digest, weights, tokenizer);
 the rest is the import of transformers' model code, which no option makes shorter.
@@ -20,7 +21,7 @@ from torch import nn
 
 from manyheads.errors import ModelError
 from manyheads.models.checkpoints import few, find_checkpoint, first_line
-from manyheads.models.pretrained import build, class_for, tokenizer_beside
+from manyheads.models.pretrained import build, class_for, processor_beside, reader_beside
 from manyheads.models.quiet import quietly
 from manyheads.spec import ModelSpec
 
@@ -37,6 +38,8 @@ _NO_LIMIT = 10**9  # tokenizers without a limit say int(1e30), some models -1
 class LoadedModel:
     """A model in eval mode, its tokenizer (None: inputs come some other way), its name, and why it is as it is.
 
+    `processor` makes pictures or sounds into inputs, for a model that takes them; None where there is none.
+
     The tokenizer neither pads nor truncates unless asked. It logs a warning at a text longer than its limit: whoever
     reads such texts on purpose passes `verbose=False`.
     """
@@ -45,6 +48,7 @@ class LoadedModel:
     tokenizer: Any = field(repr=False)
     name: str
     because: str
+    processor: Any = field(default=None, repr=False)
 
     @property
     def device(self) -> torch.device:
@@ -89,6 +93,7 @@ def load(
     what: Any,
     *,
     tokenizer: Any = None,
+    processor: Any = None,
     device: str | torch.device | None = None,
     dtype: str | torch.dtype | None = None,
     revision: str | None = None,
@@ -98,19 +103,21 @@ def load(
     """A model and its tokenizer, from a bundled name ("minilm"), a folder, a hub id, or a torch module in hand.
 
     `tokenizer`: the one that lies beside the model, unless one in hand is given; False: none is needed.
+    `processor`: transformers' own image processor or feature extractor, likewise, for a model of pictures or sounds.
     `device`: the CPU unless said. `dtype` ("float32", "bf16", torch.float16): the checkpoint's own unless said.
     `revision`: a hub model's branch, tag or commit. `attn_implementation`: what transformers chooses unless said.
     `trust_remote_code`: run the Python files that come with a checkpoint. Never unless you say so.
-    A module in hand must be in eval mode. It is used as it is, so of the options it takes only `tokenizer`.
+    A module in hand must be in eval mode. It is used as it is, so of the options it takes only these two.
 
     Weights are read from safetensors only. The hub's local cache comes before the hub. Raises ModelError for what
     cannot be loaded, or not as asked, with what to do about it; FileAccessError where a folder may not be read.
     """
-    _require_tokenizer_like(tokenizer)
+    _require_callable(tokenizer, "tokenizer", "tokenizer", "AutoTokenizer")
+    _require_callable(processor, "processor", "processor of pictures or sounds", "AutoImageProcessor")
     asked = {"device": device, "dtype": dtype, "revision": revision, "attn_implementation": attn_implementation}
     if isinstance(what, nn.Module):
         given = [name for name, value in asked.items() if value is not None]
-        return _in_hand(what, tokenizer, given + ["trust_remote_code"] * trust_remote_code)
+        return _in_hand(what, tokenizer, processor, given + ["trust_remote_code"] * trust_remote_code)
     if not isinstance(what, str | os.PathLike):
         raise ModelError(f"load() takes a name, a folder or a torch module, not a {type(what).__name__}.")
     place, kind = _device_of(device), _dtype_of(dtype)
@@ -121,7 +128,11 @@ def load(
             warnings.simplefilter("ignore")
             model, remarks = build(cls, checkpoint, kind, attn_implementation, trust_remote_code)
             if tokenizer is None:
-                tokenizer = tokenizer_beside(checkpoint, trust_remote_code)
+                tokenizer, said = reader_beside(model, checkpoint, trust_remote_code)
+                remarks += said
+            if processor is None:
+                processor, said = processor_beside(model, checkpoint, trust_remote_code)
+                remarks += said
     require_usable(model, checkpoint.name)
     stored = "as its config.json says" if {"dtype", "torch_dtype"} & checkpoint.config.keys() else "as it is stored"
     because = [
@@ -132,7 +143,8 @@ def load(
         *remarks,
         checkpoint.because,
     ]
-    return LoadedModel(_moved(model, place), _or_none(tokenizer), checkpoint.name, "; ".join(because))
+    moved = _moved(model, place)
+    return LoadedModel(moved, _or_none(tokenizer), checkpoint.name, "; ".join(because), _or_none(processor))
 
 
 def require_usable(model: nn.Module, name: str) -> None:
@@ -169,7 +181,7 @@ def max_positions_of(model: nn.Module, tokenizer: Any = None) -> int | None:
 # ----------------------------------------------------------------------------------------------- a model in hand
 
 
-def _in_hand(model: nn.Module, tokenizer: Any, given: list[str]) -> LoadedModel:
+def _in_hand(model: nn.Module, tokenizer: Any, processor: Any, given: list[str]) -> LoadedModel:
     """`model` as it is. Raises ModelError where options were given that would have to change it."""
     cls = type(model).__name__
     if given:
@@ -180,7 +192,7 @@ def _in_hand(model: nn.Module, tokenizer: Any, given: list[str]) -> LoadedModel:
     origin = str(getattr(getattr(model, "config", None), "_name_or_path", None) or "")  # a hub id or a folder
     name = (os.path.basename(os.path.abspath(origin)) if os.path.isdir(origin) else origin) or cls
     require_usable(model, name)
-    lm = LoadedModel(model, _or_none(tokenizer), name, "")
+    lm = LoadedModel(model, _or_none(tokenizer), name, "", _or_none(processor))
     attention = f", attention by {_attention(model)}" if _attention(model) else ""
     return replace(lm, because=f"{cls} in hand, used as it is: {_plain(lm.dtype)} on {lm.device}{attention}")
 
@@ -188,16 +200,16 @@ def _in_hand(model: nn.Module, tokenizer: Any, given: list[str]) -> LoadedModel:
 # ---------------------------------------------------------------------------------------------------- small things
 
 
-def _require_tokenizer_like(tokenizer: Any) -> None:
-    if tokenizer is not None and tokenizer is not False and not callable(tokenizer):
+def _require_callable(given: Any, name: str, kind: str, auto: str) -> None:
+    if given is not None and given is not False and not callable(given):
         raise ModelError(
-            f"{tokenizer=} is not a tokenizer: give one in hand, as transformers.AutoTokenizer.from_pretrained returns "
+            f"{name}={given!r} is not a {kind}: give one in hand, as transformers.{auto}.from_pretrained returns "
             f"it, or False for none."
         )
 
 
-def _or_none(tokenizer: Any) -> Any:
-    return None if tokenizer is False else tokenizer
+def _or_none(given: Any) -> Any:
+    return None if given is False else given
 
 
 def _device_of(device: str | torch.device | None) -> torch.device:

@@ -1,7 +1,8 @@
 """From a checkpoint to a model: its class, its weights, its tokenizer, with nothing made up on the way.
 
-What: `class_for` chooses the class, `build` makes the model and answers for every weight, `tokenizer_beside` reads the
-tokenizer. What is worth a remark comes back as text; what would make another model of it raises.
+What: `class_for` chooses the class, `build` makes the model and answers for every weight, `reader_beside` and
+`processor_beside` read the tokenizer, and what makes inputs of pictures or sounds. What is worth a remark comes back as
+text; what would make another model of it raises.
 Why: where something is missing, transformers fills in: random numbers for a weight, an empty vocabulary for a
 tokenizer, another implementation of attention for the one asked for. It says so in a log, at best.
 """
@@ -12,9 +13,11 @@ import torch
 
 from manyheads.errors import ModelError
 from manyheads.models.checkpoints import Checkpoint, few, first_line
+from manyheads.models.senses import PICTURES, TEXT, sense_of, takes
 
-__all__ = ["build", "class_for", "tokenizer_beside"]
+__all__ = ["build", "class_for", "processor_beside", "reader_beside", "tokenizer_beside"]
 
+PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
 _TRUST = "If you trust it, read that code, then pass trust_remote_code=True to run it."
 
 
@@ -126,3 +129,35 @@ def tokenizer_beside(checkpoint: Checkpoint, trust: bool) -> Any:
         backend.no_padding()
         backend.no_truncation()
     return tokenizer
+
+
+def reader_beside(model: Any, checkpoint: Checkpoint, trust: bool) -> tuple[Any, list[str]]:
+    """The tokenizer of a model, and a remark where there is none. Raises ModelError where a model of text has none."""
+    if sense_of(model) == TEXT:
+        return tokenizer_beside(checkpoint, trust), []
+    try:
+        return tokenizer_beside(checkpoint, trust), []
+    except ModelError:
+        return None, [f"no tokenizer lies beside it, and {sense_of(model)} need none"]
+
+
+def processor_beside(model: Any, checkpoint: Checkpoint, trust: bool) -> tuple[Any, list[str]]:
+    """What makes pictures or sounds into inputs of the model, by PIL and NumPy; None, and why, where there is none.
+
+    Nothing is raised: a model is of use without it, to whoever has its inputs already.
+    """
+    wanted = takes(model)
+    if wanted is None or not any((checkpoint.folder / name).is_file() for name in PROCESSOR_FILES):
+        lacking = [f"no {PROCESSOR_FILES[0]} lies beside it"] if sense_of(model) != TEXT else []
+        return None, lacking
+    from transformers import AutoFeatureExtractor, AutoImageProcessor
+
+    options: dict[str, Any] = {"trust_remote_code": trust, "local_files_only": not trust}
+    try:
+        if wanted == PICTURES:
+            processor = AutoImageProcessor.from_pretrained(checkpoint.folder, backend="pil", **options)
+        else:
+            processor = AutoFeatureExtractor.from_pretrained(checkpoint.folder, **options)
+    except Exception as error:  # whatever a foreign loader stumbles over is about this checkpoint
+        return None, [f"its processor of {wanted} cannot be used: {first_line(error).rstrip('.')}"]
+    return processor, [f"{wanted} by {type(processor).__name__}, which lies beside it"]

@@ -8,29 +8,27 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from manyheads.errors import ModelError, RecordingError
+from manyheads.models import media
 from manyheads.models.calls import AttentionCall
-from manyheads.models.calltexts import CallTexts, Padded, texts_of_call
+from manyheads.models.calltexts import DECODER, CallTexts, Padded, texts_of_call
 from manyheads.models.generation import Joiner, tokens_written
 from manyheads.models.generation import generate as write
+from manyheads.models.keeping import Keeper, recording_of
 from manyheads.models.seam import Tap, tap
+from manyheads.models.senses import TEXT
 from manyheads.models.sites import run
-from manyheads.models.taps import left_out, no_way_in
-from manyheads.models.texts import model_inputs, rarity_table, read_texts, tokens_of
-from manyheads.nn.attention import attend
-from manyheads.nn.masks import Mask
-from manyheads.recording.passes import Layer
-from manyheads.recording.records import LayerRecord, Recording
+from manyheads.models.taps import no_way_in
+from manyheads.models.texts import batches, decoder_tokens, model_inputs, rarity_table, read_texts, tokens_of
+from manyheads.recording.records import Recording
 from manyheads.recording.tokens import Tokens
+from manyheads.spec import CROSS
 
-ERROR_ROWS = 4  # rows of a layer on which the error against float64 is measured
-LARGE_SCORE = 16.0  # above it, a unit in the last place of a float32 is over 1e-6
 KEEP = ("q", "k", "v", "lse")
 MEMORY_SHARE = 0.7  # of the memory that is free: a recording that would take more is refused before it starts
 log = logging.getLogger("manyheads")
@@ -38,14 +36,18 @@ log = logging.getLogger("manyheads")
 
 def record(
     lm: Any,
-    texts: str | Sequence[str],
+    texts: str | Sequence[str] | None = None,
     *,
+    image: Any = None,
+    audio: Any = None,
+    sampling_rate: int | None = None,
+    transcript: str | None = None,
     keep: Sequence[str] = ("q", "k", "lse"),
     long: str = "windows",
     generate: int | None = None,
     **options: Any,
 ) -> Recording:
-    """Run texts through a loaded model and keep, of every layer, q, k and each row's lse.
+    """Run texts, pictures or sounds through a loaded model and keep, of every layer, q, k and each row's lse.
 
     `texts` is one text or several; `long` says how one beyond the model's positions is read ("windows", "truncate",
     "whole"). Add "v" to `keep` for value-weighted questions. The size is logged (logger "manyheads") before any
@@ -55,23 +57,46 @@ def record(
     other `options` (do_sample=True, temperature=0.7, cache_implementation="static" ...) go to the model's own generate.
     A text ends with its first end token; `rec.provenance["prompt_tokens"]` says how long each prompt was.
 
+    `image` is a path, a PIL image, an array [height, width, 3] (uint8, or float 0 to 1) or a list of them; `audio` a
+    path of a .wav, an array [samples] with its `sampling_rate`, or a list. `recording.media` says which patch or
+    moment a position is. A decoder beside an encoder of sounds (Whisper) reads its start tokens, or a `transcript`
+    after them, or what it writes itself (`generate=n`).
+
     Cost: one forward pass, and `2 * d + 1` numbers a token, layer and head (fewer under GQA).
-    Errors: TextError, ModelError (also where the recording would not fit), GuardError.
+    Errors: TextError, ModelError (also where the recording would not fit), GuardError; for pictures and sounds
+    FileAccessError, ShapeError and RecordingError too.
     """
     kept = _kept(keep)
+    media.require_one(texts, image, audio)
+    if audio is None and (sampling_rate is not None or transcript is not None):
+        raise RecordingError("sampling_rate= and transcript= are for sounds: give them with audio=.")
+    if options and generate is None:
+        raise RecordingError(f"{', '.join(options)} would go to generate: say how many tokens to write, generate=.")
+    if texts is None:
+        asked = (audio, sampling_rate, transcript)
+        given = media.pictures_given(lm, image) if audio is None else media.sounds_given(lm, *asked)
+        return _record_media(lm, given, generate, options, kept)
+    if hasattr(lm, "model"):
+        media.require_reader(lm, TEXT)
     if generate is not None:
         return _record_generation(lm, texts, generate, options, kept)
-    if options:
-        raise RecordingError(f"{', '.join(options)} would go to generate: say how many tokens to write, generate=.")
     reading = read_texts(lm, texts, long)
     table, because = rarity_table(reading, lm.spec.vocab_size or 0)
     tokens = tokens_of(reading, range(len(reading.pieces)), table, because)
     _announce(lm.spec, tokens, kept)
     provenance = {"model": lm.name, "dtype": str(lm.dtype).removeprefix("torch."), "windows": reading.because}
-    texts_read = CallTexts.of(lm, tokens)
-    return _collect(
-        lm.model, lm.name, texts_read, kept, lambda: run(lm.model, lm.name, model_inputs(lm, tokens)), provenance
-    )
+    places = batches(reading)
+    places = places if len(places) > 1 else [list(range(len(reading.pieces)))]
+    keepers, states = [], []
+    for group in places:  # texts of like length together, so that little is padding
+        some = tokens_of(reading, group, table, because)
+        keeper = Keeper(CallTexts.of(lm, some), kept)
+        inputs = model_inputs(lm, some)
+        states.append(watch(lm.model, lm.name, lambda inputs=inputs: run(lm.model, lm.name, inputs), keeper.keep))
+        keepers.append(keeper)
+    written = decoder_tokens(lm, tokens)
+    by_stack = {"": tokens} if written is None else {"": tokens, DECODER: written, CROSS: written}
+    return recording_of(keepers, places, by_stack, lm.model, states, provenance)
 
 
 def record_call(module: nn.Module, *args: Any, keep: Sequence[str] = ("q", "k", "lse"), **kwargs: Any) -> Recording:
@@ -86,7 +111,9 @@ def record_call(module: nn.Module, *args: Any, keep: Sequence[str] = ("q", "k", 
         with torch.no_grad():
             module(*args, **kwargs)
 
-    return _collect(module, type(module).__name__, texts, _kept(keep), call, {"model": type(module).__name__})
+    keeper, name = Keeper(texts, _kept(keep)), type(module).__name__
+    state = watch(module, name, call, keeper.keep)
+    return recording_of([keeper], [], None, module, [state], {"model": name})
 
 
 def watch(
@@ -101,66 +128,6 @@ def watch(
     if not state.sites:
         raise ModelError(no_way_in(model, name, state.by_hand))
     return state
-
-
-def _collect(
-    model: nn.Module,
-    name: str,
-    texts: CallTexts,
-    kept: frozenset[str],
-    forward: Callable[[], None],
-    provenance: dict[str, object],
-) -> Recording:
-    keeper = _Keeper(texts, kept)
-    state = watch(model, name, forward, keeper.keep)
-    return keeper.recording(model, state, provenance)
-
-
-@dataclass(eq=False)
-class _Keeper:
-    """What is kept of each layer as its call comes by, and the recording made of it."""
-
-    texts: CallTexts
-    kept: frozenset[str]
-    stacks: dict[str, list[LayerRecord]] = field(default_factory=dict)
-    seen: set[str] = field(default_factory=set)
-    error: float = 0.0
-
-    def keep(self, call: AttentionCall) -> None:
-        assert call.site.module not in self.seen, "a module called again is a site of its own"
-        self.seen.add(call.site.module)
-        tokens, aligner = self.texts.read_by(call)
-        layer = aligner.layer(call)
-        layer = replace(layer, lse=_sharpened(layer))
-        self.error = max(self.error, float64_error(layer))
-        v = call.v if call.crosses else aligner.roll(call.v)
-        record = LayerRecord(
-            call.site,
-            layer.q.clone(),
-            layer.k.clone(),
-            v.clone() if "v" in self.kept else None,
-            layer.lse,
-            layer.mask,
-            layer.rule,
-            tokens.lengths,
-            tokens,
-            call.because,
-        )
-        self.stacks.setdefault(call.site.stack, []).append(record)
-
-    def recording(self, model: nn.Module, state: Tap, provenance: dict[str, object]) -> Recording:
-        config = getattr(model, "config", None)
-        provenance = {
-            **provenance,
-            "implementation": getattr(config, "_attn_implementation", None) or "unknown",
-            "backend": dict(state.because),
-            "guard_error": state.guard_error,
-            "float64_error": self.error,
-        }
-        if state.by_hand:
-            provenance["left out"] = left_out(state.by_hand)
-        tokens = self.texts.main.tokens if self.texts.main else next(iter(self.stacks.values()))[0].tokens
-        return Recording(self.stacks, tokens, provenance)
 
 
 def _record_generation(
@@ -181,7 +148,7 @@ def _record_generation(
         width = written.source.shape[1]
         read = tokens_written(lm, written.source, written.source_first, width - written.source_first)
         main = Padded(read, written.source_first, width)
-    keeper = _Keeper(CallTexts(main, decoder), kept)
+    keeper = Keeper(CallTexts(main, decoder), kept)
     for call in joiner.joined(lm.model):
         keeper.keep(call)
     provenance = {
@@ -190,48 +157,32 @@ def _record_generation(
         "prompt_tokens": written.prompt_lengths.tolist(),
         "generated": {"tokens": count, **{name: repr(value) for name, value in options.items()}},
     }
-    return keeper.recording(lm.model, state, provenance)
+    return recording_of([keeper], [], None, lm.model, [state], provenance)
 
 
-def _sharpened(layer: Layer) -> Tensor:
-    """The lse, from float64 in heads whose scores are so large that float32 would round their weights by over 1e-6."""
-    served = layer.q.shape[1] // layer.k.shape[1]
-    largest = layer.lse.masked_fill(layer.lse.isinf(), 0).abs().amax((0, 2)).view(-1, served).amax(1)
-    groups = (largest > LARGE_SCORE).nonzero()[:, 0]
-    if layer.q.dtype != torch.float32 or not len(groups):
-        return layer.lse
-    heads = (groups[:, None] * served + torch.arange(served)).flatten()
-    rule, mask, lse = layer.rule, layer.mask, layer.lse.clone()
-    if mask.dense is not None and mask.dense.shape[1] > 1:
-        mask = replace(mask, dense=mask.dense[:, heads])
-    bias = None if rule.bias is None else rule.bias.expand(-1, layer.q.shape[1], -1, -1)[:, heads]
-    sinks = None if rule.sinks is None else rule.sinks[heads].double()
-    q, k = layer.q[:, heads].double(), layer.k[:, groups].double()
-    got = attend(q, k, k, mask=mask, scale=rule.scale, softcap=rule.softcap, sinks=sinks, bias=bias)
-    lse[:, heads] = got.lse.float()
-    return lse
+def _record_media(
+    lm: Any, given: media.Given, count: int | None, options: Mapping[str, Any], kept: frozenset[str]
+) -> Recording:
+    """Pictures or sounds; beside them what a decoder reads, or writes."""
+    if given.texts.main is not None:
+        _announce(lm.spec, given.texts.main.tokens, kept)
+    if count is None:
+        keeper = Keeper(given.texts, kept)
+        state = watch(lm.model, lm.name, lambda: run(lm.model, lm.name, given.inputs), keeper.keep)
+        return media.settled(recording_of([keeper], [], None, lm.model, [state], given.provenance))
+    joiner, texts = Joiner(), given.texts
 
+    def forward() -> None:
+        nonlocal texts
+        texts = media.write(lm, given, count, options)
 
-def float64_error(layer: Layer) -> float:
-    """How far weights by the layer's lse lie from those that float64 gives for the same q and k, on sampled rows.
-
-    What is left is the rounding of the lse itself, kept in float32, and of a kernel that made it in a half type.
-    """
-    rows = torch.linspace(layer.q.shape[2] - 1, 0, min(layer.q.shape[2], ERROR_ROWS)).round().long().unique()
-    if not len(rows) or not layer.k.shape[2] or not len(layer.q):
-        return 0.0
-    text = slice(0, 1)
-    rule, mask = layer.rule.texts(text), layer.mask.expand(len(layer.q)).texts(text)
-    bias = None if rule.bias is None else rule.bias[:, :, rows].double()
-    sinks = None if rule.sinks is None else rule.sinks.double()
-    dense = None if mask.dense is None else mask.dense[:, :, rows]
-    seen = Mask(mask.start[:, rows], mask.stop[:, rows], mask.num_keys, dense)
-    q, k = layer.q[text][:, :, rows].double(), layer.k[text].double()
-    exact = attend(q, k, k, mask=seen, scale=rule.scale, softcap=rule.softcap, sinks=sinks, bias=bias).lse
-    alive = seen.counts() > 0
-    # A weight is exp(score - lse): the largest weight of a row is off by as much of itself as the lse is off.
-    off = torch.where(alive[:, None], (layer.lse[text][:, :, rows].double() - exact).abs(), 0)
-    return float(off.expm1().max())
+    state = watch(lm.model, lm.name, forward, joiner.observe)
+    keeper = Keeper(texts, kept)
+    for call in joiner.joined(lm.model):
+        keeper.keep(call)
+    generated = {"tokens": count, **{name: repr(value) for name, value in options.items()}}
+    about = {**given.provenance, "decoder": media.WRITTEN, "generated": generated}
+    return media.settled(recording_of([keeper], [], None, lm.model, [state], about))
 
 
 def _kept(keep: Sequence[str]) -> frozenset[str]:

@@ -14,6 +14,7 @@ from torch import nn
 from manyheads.errors import ManyHeadsError, ModelError
 from manyheads.models.loading import max_positions_of
 from manyheads.models.seam import tap
+from manyheads.models.senses import TEXT, blank_inputs, sense_of
 from manyheads.models.taps import no_way_in
 from manyheads.spec import ModelSpec, Site
 
@@ -37,10 +38,12 @@ def describe(model: nn.Module, name: str) -> ModelSpec:
 
 
 def probe(model: nn.Module, name: str) -> tuple[Site, ...]:
-    """The sites of a text model, by one forward pass over a few tokens."""
+    """The sites of a model, by one forward pass over a few tokens, a blank picture or a short silence."""
     device = next(model.parameters()).device
     ids = torch.arange(1, PROBE_TOKENS + 1, device=device)[None]
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    if sense_of(model) != TEXT:
+        inputs = blank_inputs(model)
     if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
         inputs |= {"decoder_input_ids": ids}
     with tap(model) as state:
@@ -57,6 +60,8 @@ def run(model: nn.Module, name: str, inputs: dict[str, Any]) -> None:
     """
     body = getattr(model, "base_model", model)
     takes = inspect.signature(body.forward).parameters
+    if next(iter(inputs)) not in takes:  # what is called the base of some models begins after their embeddings
+        body, takes = model, inspect.signature(model.forward).parameters
     named = {key: value for key, value in inputs.items() if key in takes or "kwargs" in takes}
     if "use_cache" in takes or hasattr(getattr(body, "config", None), "use_cache"):
         named["use_cache"] = False
@@ -67,7 +72,7 @@ def run(model: nn.Module, name: str, inputs: dict[str, Any]) -> None:
         raise
     except (TypeError, ValueError, IndexError, RuntimeError) as error:
         raise ModelError(
-            f"{name} ({type(model).__name__}) could not read the text: {type(error).__name__}: "
+            f"{name} ({type(model).__name__}) could not read its input: {type(error).__name__}: "
             f"{str(error).splitlines()[0][:200]}. "
             f"Use record_call(model, ...) with the inputs that it needs."
         ) from error

@@ -193,7 +193,7 @@ def requests_of(statistics: Sequence[Statistic], tokens: Tokens) -> list[Request
 def _finished(each: Statistic, facts: Facts) -> PerText:
     """Errors: StatisticError for a `finish` that gives anything but a numerator and a denominator a text and head."""
     try:
-        got = each.finish(facts)
+        got: Any = each.finish(facts)
     except KeyError as error:
         raise StatisticError(
             f"finish of {each.name!r} reads {error}, which its needs did not ask for: add it."

@@ -1,0 +1,141 @@
+"""One head on one picture: the picture as the model reads it, and beside it the same with the head's weights on top.
+
+On the right the picture is faded to light grey, so that it can be recognised and nothing of it is as dark as a weight;
+each patch is inked over it, the more the more weight it has, in the one ramp of all maps (even to the eye, no rainbow).
+The patch that looks is framed. What goes to tokens that are no patches (class token, registers) is said below in
+figures: it is part of the same row.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float64, UInt8
+from numpy import ndarray
+
+from manyheads.errors import ShapeError
+from manyheads.figures.lettering import text_width
+from manyheads.figures.sheet import Sheet, kind_of
+from manyheads.figures.style import FADED, HAIRLINE, PAPER, inked, role_style
+
+PANEL = 460  # pixels that a picture's longer side is enlarged to, by a whole factor; larger ones stay as they are
+MOST = 1_040  # and no larger than this: then by every second, third ... pixel
+GAP, MARGIN, LINE = 28, 32, 20
+BAR, BAR_ROOM, BAR_HEIGHT, TICK_ROOM = 14, 84, 260, 22
+TITLE, BODY, SMALL = 19, 12.5, 11
+FADE = (0.74, 0.97)  # the greys that the picture's black and white become under the weights
+MEDIUM = 0.9  # the grey that the scale is drawn on
+MOST_INK = 0.92  # of the picture hidden by full ink: what lies below still shows a little
+FRAME = role_style("duplicate token").colour  # vermilion: in no part of the ramp
+NEEDED_WIDTH = 560
+SCALE = "Ink goes by the square root of the weight, so that small ones show; full ink is this head's largest."
+
+
+def save_picture(
+    picture: UInt8[ndarray, "h w rgb"],
+    weights: Any,
+    pixels: Mapping[tuple[int, int], tuple[slice, slice]],
+    path: str | os.PathLike[str],
+    *,
+    title: str,
+    subtitle: str = "",
+    framed: tuple[int, int] | None = None,
+    others: Mapping[str, float] | None = None,
+) -> None:
+    """Draw weights `Float[rows columns]` on the pixels that each patch covers; .png, .svg or .pdf.
+
+    `pixels` gives each patch's place in the picture, `framed` is the patch that looks, `others` the weights of
+    positions that are no patches, by name. Errors: FileAccessError; ShapeError for weights that are no grid.
+    """
+    kind_of(path)
+    grid = np.asarray(weights, dtype=np.float64)
+    if grid.ndim != 2 or not grid.size or len(pixels) != grid.size:
+        raise ShapeError(f"weights of the shape {grid.shape} are not one for each of {len(pixels)} patches.")
+    peak = float(grid.max()) or 1.0
+    skip = -(-max(picture.shape[:2]) // MOST)
+    left, right = picture[::skip, ::skip], overlaid(picture, grid / peak, pixels)[::skip, ::skip]
+    factor = max(1, PANEL // max(left.shape[:2]))
+    height, width = left.shape[0] * factor, left.shape[1] * factor
+    top = MARGIN + 44 + 18
+    notes = _notes(others or {}, float(grid.sum()), framed is not None)
+    bottom = top + max(height, 120) + 26
+    across = max(2 * width + GAP + BAR_ROOM + GAP, NEEDED_WIDTH)
+    sheet = Sheet(across + 2 * MARGIN, bottom + LINE * len(notes) + MARGIN - LINE + 4)
+    sheet.text(MARGIN, MARGIN + 14, title, TITLE, width=across, weight="bold")
+    sheet.text(MARGIN, MARGIN + 37, subtitle, BODY, width=across, colour=FADED)
+    second = MARGIN + width + GAP
+    for x, image in ((MARGIN, left), (second, right)):
+        sheet.picture(x, top, width, height, _opaque(image))
+        sheet.box(x - 0.5, top - 0.5, width + 1, height + 1, edge=HAIRLINE)
+        if framed is not None:
+            _frame(sheet, pixels[framed], x, top, factor / skip)
+    _bar(sheet, second + width + GAP, top, min(max(height, 100), BAR_HEIGHT), peak)
+    for at, line in enumerate(notes):
+        sheet.text(MARGIN, bottom + at * LINE, line, SMALL, colour=FADED, width=across)
+    sheet.save(path)
+
+
+def overlaid(
+    picture: UInt8[ndarray, "h w rgb"],
+    shares: Float64[ndarray, "row column"],
+    pixels: Mapping[tuple[int, int], tuple[slice, slice]],
+) -> UInt8[ndarray, "h w rgb"]:
+    """The picture in light grey, each patch inked by its share of the largest weight (the mean where they overlap)."""
+    total, count = np.zeros(picture.shape[:2]), np.zeros(picture.shape[:2])
+    for (row, column), place in pixels.items():
+        total[place] += shares[row, column]
+        count[place] += 1
+    grey = picture @ np.array([0.2126, 0.7152, 0.0722]) / 255
+    return _inked_over(FADE[0] + (FADE[1] - FADE[0]) * grey, total / np.maximum(count, 1))
+
+
+def _inked_over(grey: Float64[ndarray, "h w"], shares: Float64[ndarray, "h w"]) -> UInt8[ndarray, "h w rgb"]:
+    """Ink on grey. It thins out towards 0, so that parts that nobody looks at stay picture."""
+    ink = np.sqrt(shares.clip(0, 1))
+    hidden = MOST_INK * np.sqrt(ink)[..., None]
+    colours = inked(ink)[..., :3] / 255
+    return ((grey[..., None] * (1 - hidden) + colours * hidden) * 255).round().astype(np.uint8)
+
+
+def _opaque(image: UInt8[ndarray, "h w rgb"]) -> UInt8[ndarray, "h w rgba"]:
+    return np.concatenate([image, np.full((*image.shape[:2], 1), 255, np.uint8)], -1)
+
+
+def _frame(sheet: Sheet, place: tuple[slice, slice], x: int, top: int, factor: float) -> None:
+    down, across = place
+    width, height = (across.stop - across.start) * factor, (down.stop - down.start) * factor
+    for colour, line in ((PAPER, 5.0), (FRAME, 2.5)):  # light around it: seen on every picture
+        sheet.box(x + across.start * factor, top + down.start * factor, width, height, edge=colour, line=line)
+
+
+def _bar(sheet: Sheet, x: int, top: int, height: int, peak: float) -> None:
+    """The scale: full ink on top, and the weight at each mark."""
+    sheet.text(x, top - 8, "weight", SMALL, colour=FADED)
+    shares = np.linspace(1, 0, height)[:, None] ** 2
+    sheet.picture(x, top, BAR, height, _opaque(_inked_over(np.full_like(shares, MEDIUM), shares)))
+    for share in (1.0, 0.5, 0.1, 0.0):
+        y = top + height * (1 - share**0.5)
+        said = f"{100 * share * peak:.2g}%" if share else "0"
+        sheet.text(x + BAR + 9, y + 4, said, SMALL)
+        sheet.lines([((x + BAR + 1, y), (x + BAR + 5, y))], FADED)
+
+
+def _notes(others: Mapping[str, float], on_patches: float, framed: bool) -> list[str]:
+    """What the picture cannot show, in figures; lines no longer than they may be."""
+    lines = [SCALE]
+    if framed:
+        lines.append("The framed patch is the one that looks.")
+    if others:
+        parts = [f"{name} {100 * weight:.1f}%" for name, weight in others.items()]
+        line = f"On patches {100 * on_patches:.1f}%; on other tokens: "
+        for at, part in enumerate(parts):
+            end = "." if at == len(parts) - 1 else ", "
+            if text_width(line + part + end, SMALL) > NEEDED_WIDTH:
+                lines.append(line.rstrip())
+                line = ""
+            line += part + end
+        lines.append(line)
+    return lines

@@ -1,0 +1,202 @@
+"""Where a model's positions lie in a picture or a sound, found by a look at its first attention layer.
+
+Configs say how large a patch is, and are believed in nothing. The convolution that reads the picture says how it cuts
+it; then a patch in each corner is changed, and the first layer's queries say which positions that was. So the grid's
+beginning, and its order, are seen. Likewise for the tokens around it: each of the model's own (class token, registers)
+is changed in turn, and named by the position where that shows. A model that mixes patches before its first layer, or
+attends within windows, has no grid, and the reason is said. Cost: a few passes that end at the first layer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from manyheads.models.calls import AttentionCall
+from manyheads.models.seam import tap
+from manyheads.models.sites import run
+from manyheads.recording.media import Frames, Grid
+
+ALONE = 1e-2  # of the largest change: what another position may change by rounding, when one patch was changed
+LABELS = (("cls|class", "[CLS]"), ("dist", "[DIST]"), ("regist|storage", "reg"))
+OWN_TOKENS = re.compile(r"(^|[._])(?!mask)[a-z]+_tokens?$|class_embedding$")
+"""Parameters that are tokens of the model's own. A mask token stands for patches in training, and is none here."""
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """One convolution that ran before the first attention: what it is, and the shapes that it read and made."""
+
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...] | str
+    read: tuple[int, ...]
+    made: tuple[int, ...]
+
+
+@dataclass(eq=False)
+class Look:
+    """What ran up to and with the first attention layer. `call` is None where no layer attended."""
+
+    call: AttentionCall | None = None
+    convolutions: list[Convolution] = field(default_factory=list)
+
+    @property
+    def num_positions(self) -> int:
+        return 0 if self.call is None else self.call.q.shape[2]
+
+
+class _Enough(Exception):
+    """The first layer has attended."""
+
+
+def look(model: nn.Module, name: str, inputs: Mapping[str, Tensor], own: Mapping[str, Tensor] | None = None) -> Look:
+    """Run the model up to its first attention layer, with some of its parameters replaced by `own`.
+
+    Errors: ModelError for inputs that the model does not take.
+    """
+    found = Look()
+
+    def observe(call: AttentionCall) -> None:
+        found.call = call
+        raise _Enough
+
+    def note(module: Any, args: Any, out: Tensor) -> None:
+        shapes = tuple(args[0].shape), tuple(out.shape)
+        found.convolutions.append(Convolution(module.kernel_size, module.stride, module.padding, *shapes))
+
+    kinds = (nn.Conv1d, nn.Conv2d)
+    hooks = [module.register_forward_hook(note) for module in model.modules() if isinstance(module, kinds)]
+    replaced = {f"model.{path}": value for path, value in (own or {}).items()}
+    try:
+        with tap(model, on_call=observe, guard=False):
+            functional_call(_Run(model), replaced, (name, dict(inputs)))
+    except _Enough:
+        pass
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return found
+
+
+class _Run(nn.Module):
+    """`run` as a module, so that parameters can be replaced for one call without touching the model."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self.training = False
+
+    def forward(self, name: str, inputs: dict[str, Tensor]) -> None:
+        run(self.model, name, inputs)
+
+
+# ------------------------------------------------------------------------------------------------------------ pictures
+
+
+def find_grid(model: nn.Module, name: str, inputs: Mapping[str, Tensor]) -> Grid | str:
+    """The grid of the pictures in `inputs`, or why there is none. Errors: ModelError for inputs it does not take."""
+    one = {key: value[:1] for key, value in inputs.items()}
+    picture = one["pixel_values"]
+    first = look(model, name, one)
+    cut = next((each for each in first.convolutions if each.read == tuple(picture.shape)), None)
+    if first.call is None:
+        return "no layer attended"
+    if picture.ndim != 4 or cut is None or cut.padding not in ((0, 0), "valid"):
+        return "no single convolution cuts the picture into patches that lie side by side"
+    count, positions, (rows, columns) = len(first.call.q), first.num_positions, cut.made[2:]
+    if count != 1:
+        return f"its layers attend within windows: the first layer has {count} of {positions} positions each"
+    if positions < rows * columns:
+        return f"its first layer has {positions} positions, fewer than the {rows} x {columns} patches of the picture"
+    sizes: dict[str, Any] = {"picture": tuple(picture.shape[2:]), "patch": cut.kernel, "stride": cut.stride}
+    begin = _begin(model, name, one, first, Grid(rows, columns, **sizes))
+    if begin is None:
+        return "patches are mixed before the first layer, or are not in reading order: no position is one patch"
+    end = begin + rows * columns
+    names = _own_tokens(model, name, one, first, (begin, end))
+    others = [names.get(at, f"other{at + 1}") for at in range(positions)]
+    return Grid(rows, columns, **sizes, prefix=tuple(others[:begin]), suffix=tuple(others[end:]))
+
+
+def _begin(model: nn.Module, name: str, one: Mapping[str, Tensor], first: Look, grid: Grid) -> int | None:
+    """The position of the first patch. None where a changed corner shows at other places than its own."""
+    corners = sorted({(row, column) for row in (0, grid.rows - 1) for column in (0, grid.columns - 1)})
+    begin: int | None = None
+    for row, column in corners:
+        changed = one["pixel_values"].clone()
+        down, across = grid.pixels(row, column)
+        changed[:, :, down, across] += _noise(changed[:, :, down, across])
+        where = _changed(first, look(model, name, {**one, "pixel_values": changed}))
+        apart = grid.stride == grid.patch
+        if not where or (apart and len(where) > 1):
+            return None
+        begin = where[0] - grid.position(row, column) if begin is None else begin
+        if begin + grid.position(row, column) not in where:
+            return None
+    return begin
+
+
+def _own_tokens(
+    model: nn.Module, name: str, one: Mapping[str, Tensor], first: Look, patches: tuple[int, int]
+) -> dict[int, str]:
+    """A name for each position outside the patches at which a token of the model's own shows, when it is changed."""
+    names: dict[int, str] = {}
+    for path, weight in model.named_parameters():
+        if not OWN_TOKENS.search(path):
+            continue
+        where = _changed(first, look(model, name, one, {path: weight.detach() + _noise(weight)}))
+        if not where or any(patches[0] <= at < patches[1] for at in where):
+            continue
+        leaf = path.rsplit(".", 1)[-1]
+        label = next((label for pattern, label in LABELS if re.search(pattern, leaf)), leaf.split("_")[0])
+        numbered = len(where) > 1 or not label.startswith("[")
+        names |= {at: f"{label}{number + 1}" if numbered else label for number, at in enumerate(where)}
+    return names
+
+
+def _changed(before: Look, after: Look) -> list[int]:
+    """Positions whose queries differ by more than rounding."""
+    assert before.call is not None and after.call is not None
+    off: Float[Tensor, "q"] = (after.call.q - before.call.q).float().abs().amax((0, 1, 3))
+    return (off > ALONE * off.max()).nonzero()[:, 0].tolist() if float(off.max()) > 0 else []
+
+
+def _noise(like: Tensor) -> Tensor:
+    """The same on every run, and larger than most of what it is added to."""
+    made = torch.randn(like.shape, generator=torch.Generator().manual_seed(0))
+    return (2 * made).to(like)
+
+
+# -------------------------------------------------------------------------------------------------------------- sounds
+
+
+def find_frames(
+    first: Look, num_inputs: int, seconds_per_input: float, sound_seconds: tuple[float, ...]
+) -> Frames | str:
+    """The frames of sounds that reach the model as `num_inputs` samples or spectra each, or why there are none.
+
+    The convolutions between the input and the first layer are followed until there are as many frames as positions.
+    """
+    length, step, window = num_inputs, 1, 1
+    if first.call is None:
+        return "no layer attended"
+    if len(first.call.q) != len(sound_seconds):
+        return f"its layers attend within windows: the first layer has {len(first.call.q)} of them"
+    for each in first.convolutions:
+        if length == first.num_positions or len(each.stride) != 1 or each.read[-1] != length:
+            break
+        window += (each.kernel[0] - 1) * step
+        step, length = step * each.stride[0], each.made[-1]
+    if length != first.num_positions:
+        return (
+            f"its {first.num_positions} positions are not the {length} frames that its convolutions make of the sound"
+        )
+    return Frames(length, step * seconds_per_input, window * seconds_per_input, sound_seconds)
