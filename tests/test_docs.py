@@ -17,7 +17,10 @@ def code_of(page: Path) -> list[str]:
     return re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
 
 
-@pytest.mark.parametrize("page", [README, DOCS / "statistics.md", DOCS / "words.md"], ids=lambda page: page.name)
+PAGES = [README, DOCS / "statistics.md", DOCS / "words.md", DOCS / "media.md"]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_the_code_of_a_page_runs_from_top_to_bottom(page, tmp_path, monkeypatch):
     blocks = code_of(page)
     assert blocks, f"{page.name} has no code to run"

@@ -115,6 +115,12 @@ def test_an_even_head_is_not_sharp_and_has_no_order():
     assert float(got.sharp) == pytest.approx(0, abs=1e-6) and bool(got.monotonic.isnan().all())
 
 
+def test_rounding_is_no_order(fresh):
+    jitter = 1e-7 * torch.randn(6, 17, generator=fresh)
+    assert bool(alignment(made(jitter)).monotonic.isnan().all())
+    assert bool(alignment(made(1e4 * jitter)).monotonic.isfinite().all())
+
+
 def test_equal_places_share_their_rank():
     scores = torch.full((4, 9), -60.0)
     for row, key in enumerate((1, 4, 4, 8)):
