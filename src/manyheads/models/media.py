@@ -48,11 +48,12 @@ class Given:
 
 
 def require_one(texts: object, image: object, audio: object) -> None:
-    """Errors: RecordingError unless exactly one of them was given."""
+    """Errors: TextError where none of them was given, RecordingError for several."""
     came = [name for name, value in (("texts", texts), ("image=", image), ("audio=", audio)) if value is not None]
-    if len(came) != 1:
-        what = f"{' and '.join(came)} came together" if came else "nothing came"
-        raise RecordingError(f"give exactly one of texts, image= and audio= to record: {what}.")
+    if not came:
+        raise TextError("texts is a NoneType: give a text, or a list of texts. Or give one of image= and audio=.")
+    if len(came) > 1:
+        raise RecordingError(f"give exactly one of texts, image= and audio= to record: {' and '.join(came)} came.")
 
 
 def require_reader(lm: Any, wanted: str) -> None:

@@ -20,6 +20,7 @@ from manyheads.errors import RecordingError, ShapeError, WindowError
 from manyheads.nn.attention import attend
 from manyheads.nn.masks import Mask
 from manyheads.nn.rules import Rule, grouped_scores
+from manyheads.recording.media import Frames, Grid, frames_of, grid_of
 from manyheads.recording.passes import Layer, Reduced, prepare
 from manyheads.recording.requests import Received, Request
 from manyheads.recording.tokens import Tokens
@@ -266,6 +267,16 @@ class Recording:
                 f"say which, as in rec.stacks[{next(iter(self.stacks), '')!r}][0]."
             )
         return next(iter(self.stacks.values()))
+
+    @property
+    def grid(self) -> Grid:
+        """Where the patches of a recorded picture are. Errors: RecordingError where there is none, with the reason."""
+        return grid_of(self)
+
+    @property
+    def frames(self) -> Frames:
+        """When the frames of a recorded sound begin. Errors: RecordingError where that is not known, with the reason."""
+        return frames_of(self)
 
     @property
     def num_bytes(self) -> int:

@@ -54,9 +54,8 @@ def alignment(layer: Any, rows: Bool[Tensor, "b q"] | None = None) -> Alignment:
     num_texts, _, num_rows, _ = layer.q.shape
     column = Linear(_places(layer.k.shape[2]))
     reduced = layer.reduce([Mass(), Entropy(), column])
-    counted = torch.arange(num_rows)[None] < layer.lengths[:, None]
     visible = layer.mask.counts().double().expand(num_texts, -1)
-    counted = counted & (visible > 0)
+    counted = visible > 0  # rows past a text's end see nothing
     if rows is not None:
         width = rows.shape[-1]
         if rows.ndim != 2 or len(rows) != num_texts or width > num_rows or width < int(layer.lengths.max()):
