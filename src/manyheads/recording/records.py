@@ -275,7 +275,7 @@ class Recording:
 
     @property
     def frames(self) -> Frames:
-        """When the frames of a recorded sound begin. Errors: RecordingError where that is not known, with the reason."""
+        """When the frames of a recorded sound begin. Errors: RecordingError where that is unknown, with the reason."""
         return frames_of(self)
 
     @property
