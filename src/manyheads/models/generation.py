@@ -62,9 +62,9 @@ def generate(lm: Any, texts: str | Sequence[str], count: int, options: Mapping[s
             f"generate={count} after {longest} tokens is more than the {limit} positions of {lm.name}: ask for at most "
             f"{max(limit - longest, 0)}, or give a shorter prompt."
         )
-    ids, seen = _left_padded([piece.ids for piece in reading.pieces], _padding(lm))
-    ends = _ends(lm.model.generation_config, lm.tokenizer)
-    with _nobody_ends(lm.model, count, options, _padding(lm)) as others, torch.no_grad():
+    ids, seen = _left_padded([piece.ids for piece in reading.pieces], padding_of(lm))
+    ends = ends_of(lm.model.generation_config, lm.tokenizer)
+    with nobody_ends(lm.model, count, options, padding_of(lm)) as others, torch.no_grad():
         got = lm.model.generate(ids.to(lm.device), attention_mask=seen.to(lm.device), **others)
     whole = got.cpu()[:, :-1]
     pads = (~seen.bool()).sum(-1)
@@ -77,7 +77,7 @@ def generate(lm: Any, texts: str | Sequence[str], count: int, options: Mapping[s
 
 
 @contextmanager
-def _nobody_ends(model: Any, count: int, options: Mapping[str, Any], pad: int) -> Iterator[dict[str, Any]]:
+def nobody_ends(model: Any, count: int, options: Mapping[str, Any], pad: int) -> Iterator[dict[str, Any]]:
     """The model's own way of generating, but for one token more, and without an end: texts of a batch stay in step.
 
     It stands in the model's place meanwhile: what is None in a config that is handed over, transformers fills in again.
@@ -111,7 +111,7 @@ def _writes_apart(lm: Any) -> bool:
     return bool(getattr(lm.model.config, "is_encoder_decoder", False))
 
 
-def _padding(lm: Any) -> int:
+def padding_of(lm: Any) -> int:
     return int(getattr(lm.tokenizer, "pad_token_id", None) or 0)
 
 
@@ -124,7 +124,7 @@ def _left_padded(texts: Sequence[Sequence[int]], pad: int) -> tuple[Tensor, Tens
     return ids, seen
 
 
-def _ends(config: Any, tokenizer: Any) -> list[int]:
+def ends_of(config: Any, tokenizer: Any) -> list[int]:
     found = getattr(config, "eos_token_id", None)
     found = getattr(tokenizer, "eos_token_id", None) if found is None else found
     return [] if found is None else [int(each) for each in (found if isinstance(found, list | tuple) else [found])]

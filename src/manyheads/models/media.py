@@ -259,8 +259,8 @@ def write(lm: Any, given: Given, count: int, options: Mapping[str, Any]) -> Call
             f"generate={count} after {begin} tokens is more than the {limit} positions of {lm.name}: ask for at most "
             f"{max(limit - begin, 0)}."
         )
-    pad, ends = generation._padding(lm), generation._ends(lm.model.generation_config, lm.tokenizer)
-    with generation._nobody_ends(lm.model, count, options, pad) as others, torch.no_grad():
+    pad, ends = generation.padding_of(lm), generation.ends_of(lm.model.generation_config, lm.tokenizer)
+    with generation.nobody_ends(lm.model, count, options, pad) as others, torch.no_grad():
         plain: Any = GenerationMixin.generate  # type: ignore[attr-defined]
         ids = plain(lm.model, **inputs, **others).cpu()[:, :-1]
     lengths = generation._until_end(ids, _zeros(len(ids)) + begin, ends)

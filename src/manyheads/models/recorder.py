@@ -80,6 +80,11 @@ def record(
         media.require_reader(lm, TEXT)
     if generate is not None:
         return _record_generation(lm, texts, generate, options, kept)
+    return _record_texts(lm, texts, long, kept)
+
+
+def _record_texts(lm: Any, texts: str | Sequence[str], long: str, kept: frozenset[str]) -> Recording:
+    """Texts as they are, those of like length together, so that little of a batch is padding."""
     reading = read_texts(lm, texts, long)
     table, because = rarity_table(reading, lm.spec.vocab_size or 0)
     tokens = tokens_of(reading, range(len(reading.pieces)), table, because)
@@ -88,7 +93,7 @@ def record(
     places = batches(reading)
     places = places if len(places) > 1 else [list(range(len(reading.pieces)))]
     keepers, states = [], []
-    for group in places:  # texts of like length together, so that little is padding
+    for group in places:
         some = tokens_of(reading, group, table, because)
         keeper = Keeper(CallTexts.of(lm, some), kept)
         inputs = model_inputs(lm, some)
