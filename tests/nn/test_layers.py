@@ -496,7 +496,7 @@ def test_empty_inputs_give_empty_results(shape, options, weights):
 
 
 @pytest.mark.parametrize("weights", [True, False])
-@pytest.mark.parametrize("options", [{}, {"sinks": True}, {"softcap": 1.0}, {"attend": mh.attend}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"sinks": True}, {"softcap": 1.0}, {"attend": mh.attend}], ids=list)
 def test_no_keys_at_all_give_the_output_bias(weights, options):
     layer = MultiHeadAttention(M, H, batch_first=True, **options)
     with torch.no_grad():
