@@ -4,7 +4,8 @@
     L3              all heads of layer 3
     L3H0-5          heads 0 to 5 of layer 3, both ends included; L0-2H7 and L0-2 work alike
     L*H7            head 7 of every layer that has one
-    encoder:L0H1    where a model has several stacks, the stack comes first
+    encoder:L0H1    where a model has several stacks, the stack comes first; one of them may have no name, as in a
+                    decoder with cross-attention: "L0H1" and "cross:L0H1"
     L3H7, L5        any of these, separated by commas
 
 In Python also lists (tuples, sets, ...) of those and of `Head`s, and, where a model has one stack, `{layer: [heads]}`,
@@ -28,10 +29,11 @@ from typing import Any, SupportsIndex, TypeAlias, cast
 
 from manyheads.errors import HeadError
 
-__all__ = ["Head", "HeadSet", "HeadsLike", "Shape", "parse_heads"]
+__all__ = ["Head", "HeadSet", "HeadsLike", "Shape", "parse_heads", "written"]
 
 Shape: TypeAlias = Mapping[str, Sequence[int]]
-"""Stack -> number of heads of each layer (0 where a layer has no attention). `""` is the name of an only stack."""
+"""Stack -> number of heads of each layer (0 where a layer has no attention). `""` is a stack without a name: an only
+one, or one beside others that have names."""
 
 HeadsLike: TypeAlias = "str | Head | Mapping[int, Iterable[int]] | Iterable[Any]"
 """What `parse_heads` reads; an iterable holds strings and `Head`s."""
@@ -45,7 +47,7 @@ _EXAMPLES = "'L3H7', 'L3', 'L3H0-5', 'L*H7', 'encoder:L0H1', or several separate
 
 @dataclass(frozen=True, order=True)
 class Head:
-    """One attention head. `str(head)` is "L3H7" where a model has one stack (`stack == ""`), else "cross:L3H7".
+    """One attention head. `str(head)` is "L3H7" in a stack without a name (`stack == ""`), else "cross:L3H7".
 
     `layer` and `index` count from 0; heads sort by stack, layer, index. Raises HeadError.
     """
@@ -145,6 +147,81 @@ def parse_heads(what: HeadsLike, shape: Shape) -> HeadSet:
     return HeadSet(tuple(head for head in every.heads if head in wanted), every.shape)
 
 
+def written(what: HeadsLike) -> str:
+    """What `parse_heads` reads as one text of the grammar, with no model at hand; "" for an empty list.
+
+    Raises HeadError for what the grammar does not know. Whether a model has these heads, `parse_heads` says.
+    """
+    if isinstance(what, str):
+        parts = [part.strip() for part in what.split(",")]
+        for part in parts:
+            _matched(part, what)
+        return ", ".join(parts)
+    if isinstance(what, Head | HeadSet):
+        return str(what)
+    if isinstance(what, Mapping):
+        return ", ".join(_mapped(cast("Mapping[object, object]", what)))
+    items = cast("object", what)
+    if isinstance(items, Iterable):
+        return ", ".join(filter(None, (written(item) for item in _listed(cast("Iterable[Any]", items)))))
+    raise HeadError(f"{what!r} names no heads. Write {_EXAMPLES}{_did_you_mean(what)}.")
+
+
+def in_layer(text: str, stack: str, layer: int, count: int) -> dict[str, tuple[int, ...]]:
+    """The parts of a text of the grammar that mean this layer of `count` heads, and which heads each of them names.
+
+    For models whose layers are not known before they run. A part without a stack means any. Raises HeadError.
+    """
+    found: dict[str, tuple[int, ...]] = {}
+    for part in text.split(", "):
+        match = _matched(part, text)
+        if match["stack"] in (None, stack) and (match["layers"] == "*" or layer in _span(match["layers"])):
+            where = f" in {_layer_name(stack, layer)}"
+            anywhere = match["layers"] == "*" and match["heads"]
+            found[part] = tuple(
+                (index for index in _span(match["heads"], count) if index < count)
+                if anywhere
+                else _indices(match["heads"] or "*", count, "head", part, where)
+            )
+    return found
+
+
+def _span(text: str, count: int = 0) -> range:
+    """ "3" or "0-5" as numbers; "*" as all of `count`."""
+    if text == "*":
+        return range(count)
+    first, _, last = text.partition("-")
+    return range(int(first), int(last or first) + 1)
+
+
+def _matched(part: str, asked: str) -> re.Match[str]:
+    match = _PART.fullmatch(part)
+    if match is None:
+        where = f" in {asked!r}" if part != asked else ""
+        raise HeadError(f"{part!r}{where} names no heads. Write {_EXAMPLES}{_did_you_mean(part)}.")
+    return match
+
+
+def _listed(what: Iterable[Any]) -> list[str | Head]:
+    """The items of a list of heads. Raises HeadError for anything but texts and heads."""
+    items = list(what)
+    for item in items:
+        if not isinstance(item, (str, Head)):
+            guess = _did_you_mean(items, numbers=2)
+            raise HeadError(f"{item!r} in {items!r} is no head. A list holds texts such as 'L3H7'{guess}.")
+    return items
+
+
+def _mapped(what: Mapping[object, object]) -> Iterator[str]:
+    """The heads that {layer: [heads]} names, each as a text."""
+    for layer, indices in what.items():
+        entry = f"{{{layer!r}: {indices!r}}}"
+        if isinstance(indices, str) or not isinstance(indices, Iterable):
+            raise HeadError(f"{entry} needs a list of heads: write {{{layer!r}: [{indices}]}}.")
+        name = f"L{_whole(layer, entry)}"
+        yield from (f"{name}H{_whole(index, entry)}" for index in cast("Iterable[object]", indices))
+
+
 def _resolve(what: object, shape: Shape) -> Iterator[Head]:
     if isinstance(what, str):
         for part in what.split(","):
@@ -154,10 +231,7 @@ def _resolve(what: object, shape: Shape) -> Iterator[Head]:
     elif isinstance(what, Mapping):
         yield from _resolve_mapping(cast("Mapping[object, object]", what), shape)
     elif isinstance(what, Iterable):
-        for item in (items := list(cast("Iterable[object]", what))):
-            if not isinstance(item, (str, Head)):
-                guess = _did_you_mean(items, numbers=2)
-                raise HeadError(f"{item!r} in {items!r} is no head. A list holds texts such as 'L3H7'{guess}.")
+        for item in _listed(cast("Iterable[Any]", what)):
             yield from _resolve(item, shape)
     else:
         raise HeadError(f"{what!r} names no heads. Write {_EXAMPLES}{_did_you_mean(what)}.")
@@ -165,10 +239,7 @@ def _resolve(what: object, shape: Shape) -> Iterator[Head]:
 
 def _resolve_part(part: str, asked: str, shape: Shape) -> Iterator[Head]:
     """One element of the grammar, say "L3H0-5"."""
-    match = _PART.fullmatch(part)
-    if match is None:
-        where = f" in {asked!r}" if part != asked else ""
-        raise HeadError(f"{part!r}{where} names no heads. Write {_EXAMPLES}{_did_you_mean(part)}.")
+    match = _matched(part, asked)
     stack = _resolve_stack(match["stack"], part, shape)
     counts = shape[stack]
     wanted = match["heads"] or "*"
@@ -189,17 +260,14 @@ def _resolve_part(part: str, asked: str, shape: Shape) -> Iterator[Head]:
 def _resolve_mapping(what: Mapping[object, object], shape: Shape) -> Iterator[Head]:
     """{layer: [heads]}, which can only mean something where there is one stack."""
     if len(shape) > 1:
-        example = f"['{next(iter(shape))}:L0H1']"
+        example = [f"{_layer_name(next(iter(shape)), 0)}H1"]
         raise HeadError(f"{what!r} does not say which stack; {_described(shape)}. Write texts that do: {example}.")
-    for layer, indices in what.items():
-        entry = f"{{{layer!r}: {indices!r}}}"
-        if isinstance(indices, str) or not isinstance(indices, Iterable):
-            raise HeadError(f"{entry} needs a list of heads: write {{{layer!r}: [{indices}]}}.")
-        name = f"L{_whole(layer, entry)}"
-        tuple(_resolve_part(name, name, shape))  # {9: []} names a layer, too
-        for index in cast("Iterable[object]", indices):
-            part = f"{name}H{_whole(index, entry)}"
-            yield from _resolve_part(part, part, shape)
+    parts = list(_mapped(what))
+    for layer in what:  # {9: []} names a layer, too
+        name = f"L{_whole(layer, repr(layer))}"
+        tuple(_resolve_part(name, name, shape))
+    for part in parts:
+        yield from _resolve_part(part, part, shape)
 
 
 def _whole(number: object, entry: str) -> int:
@@ -215,9 +283,11 @@ def _whole(number: object, entry: str) -> int:
 
 
 def _resolve_stack(asked: str | None, part: str, shape: Shape) -> str:
-    """The stack meant: where none is said, the only one."""
+    """The stack meant: where none is said, the one without a name, or the only one."""
     if not shape:
         raise HeadError(f"{part!r}: this model has no attention heads to choose from.")
+    if asked is None and "" in shape:
+        return ""
     if asked is None and len(shape) > 1:
         raise HeadError(f"{part!r} does not say which stack; {_described(shape)}. Write '{next(iter(shape))}:{part}'.")
     stack = next(iter(shape)) if asked is None else asked
@@ -259,7 +329,8 @@ def _did_you_mean(what: object, numbers: int = 1) -> str:
 
 def _described(shape: Shape) -> str:
     """ "this model has the stacks 'encoder' (layers 0 to 5), ..."."""
-    stacks = [f"{stack!r} " * bool(stack) + f"({len(counts)} layers)" for stack, counts in shape.items()]
+    unnamed = "one without a name " * (len(shape) > 1)
+    stacks = [(f"{stack!r} " if stack else unnamed) + f"({len(counts)} layers)" for stack, counts in shape.items()]
     return f"this model has {'the stacks' if len(stacks) > 1 else 'one stack'} {', '.join(stacks)}"
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from jaxtyping import Float, Int, Shaped
@@ -18,6 +19,17 @@ from manyheads.nn.masks import Mask
 from manyheads.nn.rules import Rule
 from manyheads.recording.passes import Layer
 from manyheads.spec import CROSS, Site
+
+
+@dataclass(eq=False)
+class KnownLse:
+    """A call's lse, and where it came from; computed when it is first asked for, since some edits never ask."""
+
+    compute: Callable[[], tuple[Float[Tensor, "b h q"], str]]
+
+    @cached_property
+    def made(self) -> tuple[Float[Tensor, "b h q"], str]:
+        return self.compute()
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,10 +47,17 @@ class AttentionCall:
     mask: Mask
     rule: Rule
     out: Float[Tensor, "b h q f"]
-    lse: Float[Tensor, "b h q"]
-    because: str
+    known: KnownLse
     output: nn.Module | None = None
     gain: Float[Tensor, "h"] | None = None
+
+    @property
+    def lse(self) -> Float[Tensor, "b h q"]:
+        return self.known.made[0]
+
+    @property
+    def because(self) -> str:
+        return self.known.made[1]
 
     @property
     def crosses(self) -> bool:

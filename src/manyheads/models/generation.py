@@ -21,7 +21,8 @@ from torch import Tensor
 
 from manyheads.errors import ModelError, RecordingError
 from manyheads.models import guard
-from manyheads.models.calls import AttentionCall, rolled
+from manyheads.models.calls import AttentionCall, KnownLse, rolled
+from manyheads.models.offloaded import device_of
 from manyheads.models.texts import read_texts
 from manyheads.nn.masks import Mask
 from manyheads.recording.tokens import Tokens
@@ -53,7 +54,7 @@ class Generated:
 
 def generate(lm: Any, texts: str | Sequence[str], count: int, options: Mapping[str, Any]) -> Generated:
     """Let the model write `count` tokens after each text. Errors: TextError, ModelError, RecordingError."""
-    _refuse(lm, count, options)
+    require_writer(lm, count, options)
     reading = read_texts(lm, texts, "whole")
     longest = max(len(piece.ids) for piece in reading.pieces)
     limit = None if _writes_apart(lm) else lm.max_positions
@@ -64,15 +65,16 @@ def generate(lm: Any, texts: str | Sequence[str], count: int, options: Mapping[s
         )
     ids, seen = _left_padded([piece.ids for piece in reading.pieces], padding_of(lm))
     ends = ends_of(lm.model.generation_config, lm.tokenizer)
+    place = device_of(lm.model)
     with nobody_ends(lm.model, count, options, padding_of(lm)) as others, torch.no_grad():
-        got = lm.model.generate(ids.to(lm.device), attention_mask=seen.to(lm.device), **others)
+        got = lm.model.generate(ids.to(place), attention_mask=seen.to(place), **others)
     whole = got.cpu()[:, :-1]
     pads = (~seen.bool()).sum(-1)
     if _writes_apart(lm):
         zeros = torch.zeros(len(whole), dtype=torch.long)
-        lengths = _until_end(whole, zeros + 1, ends)
+        lengths = until_end(whole, zeros + 1, ends)
         return Generated(whole, zeros, lengths, zeros + 1, ids, pads)
-    lengths = _until_end(whole, pads + seen.sum(-1), ends) - pads
+    lengths = until_end(whole, pads + seen.sum(-1), ends) - pads
     return Generated(whole, pads, lengths, seen.sum(-1))
 
 
@@ -93,7 +95,8 @@ def nobody_ends(model: Any, count: int, options: Mapping[str, Any], pad: int) ->
         model.generation_config = own
 
 
-def _refuse(lm: Any, count: int, options: Mapping[str, Any]) -> None:
+def require_writer(lm: Any, count: int, options: Mapping[str, Any]) -> None:
+    """Errors: RecordingError for what cannot be recorded as one text; ModelError for a model that cannot write."""
     if not isinstance(count, int) or isinstance(count, bool) or count < 1:
         raise RecordingError(f"generate={count!r}: say how many tokens to write, 1 or more.")
     for name, why in REFUSED.items():
@@ -130,7 +133,7 @@ def ends_of(config: Any, tokenizer: Any) -> list[int]:
     return [] if found is None else [int(each) for each in (found if isinstance(found, list | tuple) else [found])]
 
 
-def _until_end(ids: Tensor, begin: Tensor, ends: Sequence[int]) -> Tensor:
+def until_end(ids: Tensor, begin: Tensor, ends: Sequence[int]) -> Tensor:
     """Where each text stops: after the first end token that was written, else at the edge."""
     place = torch.arange(ids.shape[1])[None]
     stops = torch.isin(ids, torch.tensor(list(ends), dtype=ids.dtype)) & (place >= begin[:, None])
@@ -219,7 +222,8 @@ def _join(calls: Sequence[AttentionCall]) -> AttentionCall:
     rule = replace(first.rule, bias=_joined_bias(calls, num_keys))
     mask = Mask(start.clamp_max(num_keys), stop.clamp_max(num_keys), num_keys)
     because = "; ".join(dict.fromkeys(call.because for call in calls))
-    return replace(first, site=site, q=q, k=k, v=v, mask=mask, rule=rule, out=out, lse=lse, because=because)
+    known = KnownLse(lambda: (lse, because))
+    return replace(first, site=site, q=q, k=k, v=v, mask=mask, rule=rule, out=out, known=known)
 
 
 def _joined_bias(calls: Sequence[AttentionCall], num_keys: int) -> Tensor | None:

@@ -8,7 +8,7 @@ it writes itself.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,41 +19,74 @@ from numpy import ndarray
 from torch import Tensor
 
 from manyheads.errors import ManyHeadsError, ModelError, RecordingError, TextError
-from manyheads.models import generation
 from manyheads.models.calltexts import CallTexts, Padded
 from manyheads.models.checkpoints import first_line
 from manyheads.models.looking import find_frames, find_grid, look
 from manyheads.models.mediafiles import listed, picture_of, sounds_of
+from manyheads.models.offloaded import device_of
 from manyheads.models.senses import DOOR, PICTURES, SOUNDS, TEXT, sense_of, takes
+from manyheads.models.transcripts import decoder_inputs, decoder_texts, start_tokens
 from manyheads.recording.media import Frames, Grid, as_json, grid_of
 from manyheads.recording.records import Recording
-from manyheads.recording.tokens import Tokens
+from manyheads.recording.tokens import Tokens, data_seed
 
-WRITTEN = "its start tokens, and what it wrote itself, by transformers' plain generation"
 DEFAULT_RATE = 16_000  # samples a second, where a processor of sounds names no rate
 
 
 @dataclass(frozen=True, eq=False)
 class Given:
-    """Pictures or sounds as the model's inputs, which tokens its layers will read, and what to remember of it."""
+    """Pictures or sounds as the model's inputs, which tokens its layers will read, and what to remember of it.
+
+    `seeds`: a number of each, made from its pixels or samples alone.
+    """
 
     inputs: dict[str, Tensor]
     texts: CallTexts
     provenance: dict[str, object]
+    seeds: tuple[int, ...]
 
-    @property
-    def tokens(self) -> Tokens:
-        assert self.texts.main is not None
-        return self.texts.main.tokens
+    def batches(self, size: int) -> list[Given]:
+        """The same in parts of `size`: all in one where some input is not laid out one by one."""
+        count = len(self.seeds)
+        if any(len(value) != count for value in self.inputs.values()):
+            return [self]
+        return [self._some(slice(begin, begin + size)) for begin in range(0, count, size)]
+
+    def _some(self, chosen: slice) -> Given:
+        inputs = {name: value[chosen] for name, value in self.inputs.items()}
+        main, decoder = (
+            None if read is None else Padded(read.tokens.some(chosen), read.first[chosen], read.width)
+            for read in (self.texts.main, self.texts.decoder)
+        )
+        return Given(inputs, CallTexts(main, decoder), self.provenance, self.seeds[chosen])
 
 
-def require_one(texts: object, image: object, audio: object) -> None:
+def media_given(
+    lm: Any, texts: object, image: Any, audio: Any, sampling_rate: int | None, transcript: str | None
+) -> Given | None:
+    """What was given in place of texts, ready for the model; None where it is texts, which this model then reads.
+
+    Errors: TextError where nothing was given, RecordingError for several; as `pictures_given` and `sounds_given`.
+    """
+    _require_one(texts, image, audio)
+    if audio is None and (sampling_rate is not None or transcript is not None):
+        raise RecordingError("sampling_rate= and transcript= are for sounds: give them with audio=.")
+    if image is not None:
+        return pictures_given(lm, image)
+    if audio is not None:
+        return sounds_given(lm, audio, sampling_rate, transcript)
+    if hasattr(lm, "model"):
+        require_reader(lm, TEXT)
+    return None
+
+
+def _require_one(texts: object, image: object, audio: object) -> None:
     """Errors: TextError where none of them was given, RecordingError for several."""
     came = [name for name, value in (("texts", texts), ("image=", image), ("audio=", audio)) if value is not None]
     if not came:
         raise TextError("texts is a NoneType: give a text, or a list of texts. Or give one of image= and audio=.")
     if len(came) > 1:
-        raise RecordingError(f"give exactly one of texts, image= and audio= to record: {' and '.join(came)} came.")
+        raise RecordingError(f"give exactly one of texts, image= and audio=: {' and '.join(came)} came.")
 
 
 def require_reader(lm: Any, wanted: str) -> None:
@@ -64,24 +97,26 @@ def require_reader(lm: Any, wanted: str) -> None:
     if sense == wanted:
         return
     if sense != TEXT or wanted == TEXT:
-        raise ModelError(f"{whose} reads {sense}, not {wanted}: give {DOOR[sense]} to record, or another model.")
+        raise ModelError(f"{whose} reads {sense}, not {wanted}: give {DOOR[sense]}, or another model.")
     tower = f"{'vision' if wanted == PICTURES else 'audio'}_model"
     if takes(lm.model) != wanted:
         raise ModelError(f"{whose} reads text, not {wanted}: give it a text, or load a model of {wanted}.")
-    how = f"record its tower alone, mh.load(lm.model.{tower}, processor=lm.processor), or " * hasattr(lm.model, tower)
+    how = f"take its tower alone, mh.load(lm.model.{tower}, processor=lm.processor), or " * hasattr(lm.model, tower)
     raise ModelError(f"{whose} reads {wanted} only together with text: {how}use record_call with all its inputs.")
 
 
 def pictures_given(lm: Any, image: Any) -> Given:
     """Pictures for a model of pictures. Errors: ModelError, FileAccessError, ShapeError, RecordingError."""
     require_reader(lm, PICTURES)
-    inputs = _processed(lm, PICTURES, images=[picture_of(each) for each in listed(image)])
-    inputs |= _decoder_inputs(lm, _start(lm, None), len(inputs["pixel_values"]))
+    pictures = [picture_of(each) for each in listed(image)]
+    inputs = _processed(lm, PICTURES, images=pictures)
+    inputs |= decoder_inputs(lm, start_tokens(lm, None), len(inputs["pixel_values"]))
     grid = find_grid(lm.model, lm.name, inputs)
     names, count = (grid.names, grid.num_positions) if isinstance(grid, Grid) else ((), 0)
     others = set(grid.others) if isinstance(grid, Grid) else set()
     main = _named(names, [count] * len(inputs["pixel_values"]), count, others) if names else None
-    return Given(inputs, CallTexts(main, _decoder_texts(lm, inputs)), {**_about(lm), "grid": as_json(grid)})
+    seeds = tuple(data_seed(picture.tobytes()) for picture in pictures)
+    return Given(inputs, CallTexts(main, decoder_texts(lm, inputs)), {**_about(lm), "grid": as_json(grid)}, seeds)
 
 
 def sounds_given(lm: Any, audio: Any, sampling_rate: int | None, transcript: str | None) -> Given:
@@ -91,8 +126,7 @@ def sounds_given(lm: Any, audio: Any, sampling_rate: int | None, transcript: str
     sounds = sounds_of(audio, sampling_rate, rate)
     _require_short(lm, sounds, rate)
     inputs = _processed(lm, SOUNDS, sounds, sampling_rate=rate, **_padding(lm, sounds))
-    start = _start(lm, transcript)
-    inputs |= _decoder_inputs(lm, start, len(sounds))
+    inputs |= decoder_inputs(lm, start_tokens(lm, transcript), len(sounds))
     first = look(lm.model, lm.name, inputs)
     features = inputs[lm.model.main_input_name]
     spaced, axis = _input_seconds(lm, features, rate)
@@ -108,7 +142,8 @@ def sounds_given(lm: Any, audio: Any, sampling_rate: int | None, transcript: str
     about = {**_about(lm), "frames": as_json(frames)}
     if "decoder_input_ids" in inputs:
         about["decoder"] = "a transcript that was given" if transcript else "its start tokens alone"
-    return Given(inputs, CallTexts(main, _decoder_texts(lm, inputs)), about)
+    seeds = tuple(data_seed(sound.tobytes()) for sound in sounds)
+    return Given(inputs, CallTexts(main, decoder_texts(lm, inputs)), about, seeds)
 
 
 def settled(recording: Recording) -> Recording:
@@ -165,7 +200,7 @@ def _processed(lm: Any, sense: str, *args: Any, **kwargs: Any) -> dict[str, Tens
         raise ModelError(f"{type(processor).__name__} cannot read these {sense}: {first_line(error)}") from error
     if not isinstance(made.get(name), Tensor):
         raise ModelError(f"{type(processor).__name__} makes {', '.join(made)}, and {lm.name} reads {name}.")
-    tensors = {key: value.to(lm.device) for key, value in made.items() if isinstance(value, Tensor)}
+    tensors = {key: value.to(device_of(lm.model)) for key, value in made.items() if isinstance(value, Tensor)}
     return {key: value.to(lm.dtype) if value.is_floating_point() else value for key, value in tensors.items()}
 
 
@@ -203,70 +238,6 @@ def _input_seconds(lm: Any, features: Tensor, rate: int) -> tuple[float | None, 
     return (None if hop is None or features.ndim != 3 else hop / rate), axis
 
 
-# -------------------------------------------------------------------------------------------------------- the decoder
-
-
-def _start(lm: Any, transcript: str | None) -> list[int]:
-    """What a decoder beside an encoder reads: its start tokens, and a transcript without its end. Errors: TextError."""
-    config = getattr(lm.model, "config", None)
-    if not getattr(config, "is_encoder_decoder", False):
-        if transcript is not None:
-            raise RecordingError(f"transcript= is for a model with a decoder, and {lm.name} has none: leave it out.")
-        return []
-    start = next((getattr(config, name, None) for name in ("decoder_start_token_id", "bos_token_id")), None)
-    first = [int(start if start is not None else getattr(config, "bos_token_id", None) or 0)]
-    if transcript is None:
-        prefix = [int(each) for each in getattr(lm.tokenizer, "prefix_tokens", None) or first]
-        return prefix if prefix[0] == first[0] else first + prefix
-    if lm.tokenizer is None:
-        raise ModelError(f"{lm.name} has no tokenizer, so it cannot read a transcript: load it with tokenizer=.")
-    if not transcript.strip():
-        raise TextError("transcript= is empty: give what is said, or leave it out.")
-    ids = [int(each) for each in lm.tokenizer(transcript)["input_ids"]]
-    ids = ids[:-1] if ids[-1] == lm.tokenizer.eos_token_id else ids
-    ids = ids if ids[0] == first[0] else first + ids
-    limit = lm.max_positions
-    if limit is not None and len(ids) > limit:
-        raise TextError(f"the transcript has {len(ids)} tokens, but the decoder of {lm.name} has {limit}: shorten it.")
-    return ids
-
-
-def _decoder_inputs(lm: Any, start: list[int], count: int) -> dict[str, Tensor]:
-    return {"decoder_input_ids": torch.tensor([start] * count, device=lm.device)} if start else {}
-
-
-def _decoder_texts(lm: Any, inputs: Mapping[str, Tensor]) -> Padded | None:
-    ids = inputs.get("decoder_input_ids")
-    if ids is None:
-        return None
-    return Padded(_written(lm, ids.cpu(), torch.full((len(ids),), ids.shape[1])), _zeros(len(ids)), ids.shape[1])
-
-
-def write(lm: Any, given: Given, count: int, options: Mapping[str, Any]) -> CallTexts:
-    """Let the decoder write `count` tokens after its start, by transformers' plain generation, and say which they are.
-
-    Whisper's own way (retries at other temperatures, rules for time stamps, pieces of long sounds) is not taken:
-    what it throws away cannot be one recording. Errors: ModelError, RecordingError.
-    """
-    generation._refuse(lm, count, options)
-    from transformers import GenerationMixin
-
-    inputs = dict(given.inputs)
-    begin = inputs["decoder_input_ids"].shape[1]
-    limit = lm.max_positions
-    if limit is not None and begin + count > limit:
-        raise RecordingError(
-            f"generate={count} after {begin} tokens is more than the {limit} positions of {lm.name}: ask for at most "
-            f"{max(limit - begin, 0)}."
-        )
-    pad, ends = generation.padding_of(lm), generation.ends_of(lm.model.generation_config, lm.tokenizer)
-    with generation.nobody_ends(lm.model, count, options, pad) as others, torch.no_grad():
-        plain: Any = GenerationMixin.generate  # type: ignore[attr-defined]
-        ids = plain(lm.model, **inputs, **others).cpu()[:, :-1]
-    lengths = generation._until_end(ids, _zeros(len(ids)) + begin, ends)
-    return CallTexts(given.texts.main, Padded(_written(lm, ids, lengths), _zeros(len(ids)), ids.shape[1]))
-
-
 # ---------------------------------------------------------------------------------------------------------- the tokens
 
 
@@ -277,19 +248,6 @@ def _named(names: Sequence[str], lengths: Sequence[int], width: int, others: set
     longest = max(lengths)
     special = special[:, :longest] & (torch.arange(longest)[None] < torch.tensor(lengths)[:, None])
     return Padded(Tokens(torch.tensor(lengths), None, pieces, special), _zeros(len(lengths)), width)
-
-
-def _written(lm: Any, ids: Int[Tensor, "b k"], lengths: Int[Tensor, "b"]) -> Tokens:
-    """A decoder's tokens, by their numbers where there is no tokenizer to name them."""
-    real = torch.arange(ids.shape[1])[None] < lengths[:, None]
-    ids = ids.masked_fill(~real, -1)[:, : int(lengths.max())]
-    rows = [row[row >= 0].tolist() for row in ids]
-    if lm.tokenizer is None:
-        return Tokens(lengths, ids, tuple(tuple(f"token {each}" for each in row) for row in rows))
-    known = torch.tensor(sorted(lm.tokenizer.all_special_ids), dtype=torch.long)
-    pieces = tuple(tuple(str(each) for each in lm.tokenizer.convert_ids_to_tokens(row)) for row in rows)
-    texts = tuple(str(lm.tokenizer.decode(row, skip_special_tokens=True)) for row in rows)
-    return Tokens(lengths, ids, pieces, torch.isin(ids, known), None, texts)
 
 
 def _zeros(count: int) -> Int[Tensor, "b"]:

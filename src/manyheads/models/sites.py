@@ -13,6 +13,7 @@ from torch import nn
 
 from manyheads.errors import ManyHeadsError, ModelError
 from manyheads.models.loading import max_positions_of
+from manyheads.models.offloaded import device_of
 from manyheads.models.seam import tap
 from manyheads.models.senses import TEXT, blank_inputs, sense_of
 from manyheads.models.taps import no_way_in
@@ -39,7 +40,7 @@ def describe(model: nn.Module, name: str) -> ModelSpec:
 
 def probe(model: nn.Module, name: str) -> tuple[Site, ...]:
     """The sites of a model, by one forward pass over a few tokens, a blank picture or a short silence."""
-    device = next(model.parameters()).device
+    device = device_of(model)
     ids = torch.arange(1, PROBE_TOKENS + 1, device=device)[None]
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     if sense_of(model) != TEXT:
@@ -53,12 +54,13 @@ def probe(model: nn.Module, name: str) -> tuple[Site, ...]:
     return tuple(state.sites.values())
 
 
-def run(model: nn.Module, name: str, inputs: dict[str, Any]) -> None:
-    """One forward pass for the sake of its attention: no gradient, no cache, and no language-model head.
+def run(model: nn.Module, name: str, inputs: dict[str, Any], *, head: bool = False, grad: bool = False) -> Any:
+    """One forward pass for the sake of its attention, and what it returns: no cache; no gradient unless said.
 
-    Errors: ModelError in place of whatever the model raises about its inputs.
+    Nor the model's head (a language model's, a classifier's), unless said. Errors: ModelError in place of whatever
+    the model raises about its inputs.
     """
-    body = getattr(model, "base_model", model)
+    body = model if head else getattr(model, "base_model", model)
     takes = inspect.signature(body.forward).parameters
     if next(iter(inputs)) not in takes:  # what is called the base of some models begins after their embeddings
         body, takes = model, inspect.signature(model.forward).parameters
@@ -66,8 +68,8 @@ def run(model: nn.Module, name: str, inputs: dict[str, Any]) -> None:
     if "use_cache" in takes or hasattr(getattr(body, "config", None), "use_cache"):
         named["use_cache"] = False
     try:
-        with torch.no_grad():
-            body(**named)
+        with torch.set_grad_enabled(grad):
+            return body(**named)
     except ManyHeadsError:
         raise
     except (TypeError, ValueError, IndexError, RuntimeError) as error:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from manyheads.models import guard as guarding
-from manyheads.models.calls import AttentionCall, Edit, Observer, lse_of
+from manyheads.models.calls import AttentionCall, Edit, KnownLse, Observer, lse_of
 from manyheads.models.families import output_projection, stack_of
 from manyheads.models.reading import MaskReader
 from manyheads.nn.masks import Mask
@@ -151,13 +151,14 @@ class Seen:
 
     def show(self, taps: list[Tap]) -> Tensor:
         """The outputs after every tap's edits: the same tensor where there were none."""
-        lse, because = lse_of(self.q, self.k, self.mask, self.rule, self.lse)
+        known = KnownLse(lambda: lse_of(self.q, self.k, self.mask, self.rule, self.lse))
         edited = self.out
         for state in taps:
             site = state.site(self, _looks_causal(self.mask))
-            facts = (self.q, self.k, self.v, self.mask, self.rule, self.out, lse, because)
+            facts = (self.q, self.k, self.v, self.mask, self.rule, self.out, known)
             call = AttentionCall(site, *facts, state.projection(self), self.gain)
-            state.because[because] = state.because.get(because, 0) + 1
+            if state.guard or state.on_call is not None:  # now: a static cache writes over k at the next step
+                state.because[call.because] = state.because.get(call.because, 0) + 1
             if state.guard:
                 state.guard_error = max(state.guard_error, guarding.check(call, state.model))
             if state.on_call is not None:

@@ -1,0 +1,1 @@
+"""What a head is worth: plans carried out, effects, importance, and heads removed for good."""

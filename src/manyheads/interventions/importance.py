@@ -1,0 +1,180 @@
+"""`importance`: how much each head is worth on some texts, by ablation or by gradient, with intervals and a ranking.
+
+Ablation is exact: each head is taken away, and what that changes is what it is worth, here, with all others in place.
+Gradients (`gradients`) are quicker for large models and only say how steep things are at the unedited model;
+`agreement` says how far the two rank alike. Neither says what a *set* of heads is worth: backups take over (`curve`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Float64
+from numpy import ndarray
+
+from manyheads.errors import StatisticError
+from manyheads.heads import Head, HeadSet, parse_heads
+from manyheads.interventions.effects import interval_over_texts
+from manyheads.interventions.gradients import REDUCE, gradients
+from manyheads.interventions.metrics import choose_metric
+from manyheads.interventions.readings import read_corpus
+from manyheads.interventions.sweep import sweep
+from manyheads.models.texts import BATCH_TOKENS
+from manyheads.plan import Ablate, Plan
+from manyheads.spec import ModelSpec
+from manyheads.statistics.headtable import write_frame
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["ESTIMATORS", "Importance", "importance", "rank_correlation"]
+
+ESTIMATORS = ("ablation", "gradient")
+GRADIENT_TOKENS = 1_024  # of a batch: gates and activations of all layers are held at once
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, eq=False)
+class Importance:
+    """What each head is worth: `values[head]` in `unit`, means over texts of `per_text[text, head]`.
+
+    A high value is an important head. `notes` says by which metric and because of what, and how it was computed.
+    """
+
+    spec: ModelSpec
+    estimator: str
+    metric: str
+    unit: str
+    per_text: Float64[ndarray, "text head"]
+    notes: dict[str, str]
+
+    @property
+    def heads(self) -> tuple[Head, ...]:
+        return self.spec.heads.heads
+
+    @cached_property
+    def values(self) -> Float64[ndarray, "head"]:
+        return self.per_text.mean(0)
+
+    @cached_property
+    def interval(self) -> tuple[Float64[ndarray, "head"], Float64[ndarray, "head"]]:
+        """The 95 % interval of each value over texts (bootstrap)."""
+        return interval_over_texts(self.per_text)
+
+    @cached_property
+    def normalised(self) -> Float64[ndarray, "head"]:
+        """Values divided by their layer's Euclidean norm, as Michel et al. 2019 rank heads across layers."""
+        out = np.zeros_like(self.values)
+        layers = np.array([hash((head.stack, head.layer)) for head in self.heads])
+        for layer in set(layers.tolist()):
+            norm = np.linalg.norm(self.values[layers == layer])
+            out[layers == layer] = self.values[layers == layer] / norm if norm > 0 else 0.0
+        return out
+
+    def ranking(self, *, normalised: bool = False) -> tuple[Head, ...]:
+        """Heads from the least to the most important: the order in which to remove them."""
+        order = np.argsort(self.normalised if normalised else self.values, kind="stable")
+        return tuple(self.heads[at] for at in order)
+
+    def lowest(self, count: int, *, normalised: bool = False) -> HeadSet:
+        """The `count` least important heads. Errors: StatisticError for more than there are."""
+        if not 0 <= count <= len(self.heads):
+            raise StatisticError(f"{count} heads of {len(self.heads)} were asked for: give a number up to that.")
+        return parse_heads(list(self.ranking(normalised=normalised)[:count]), self.spec.shape)
+
+    def __getitem__(self, head: str | Head) -> float:
+        (wanted,) = self.spec.select(head)
+        return float(self.values[self.heads.index(wanted)])
+
+    def agreement(self, other: Importance) -> float:
+        """Spearman's rank correlation of two estimates of the same heads. Errors: StatisticError for other heads."""
+        if self.heads != other.heads:
+            raise StatisticError("these two estimates are of different heads: compare estimates of one model.")
+        return rank_correlation(self.values, other.values)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """A row a head: head, stack, layer, index, importance, low, high, normalised, rank (0 = least important)."""
+        import pandas as pd
+
+        low, high = self.interval
+        rank = {head: at for at, head in enumerate(self.ranking())}
+        return pd.DataFrame(
+            {
+                "head": [str(head) for head in self.heads],
+                "stack": [head.stack for head in self.heads],
+                "layer": [head.layer for head in self.heads],
+                "index": [head.index for head in self.heads],
+                "importance": self.values,
+                "low": low,
+                "high": high,
+                "normalised": self.normalised,
+                "rank": [rank[head] for head in self.heads],
+            }
+        )
+
+    def save(self, path: str | Path) -> None:
+        """Write the table by its ending: .parquet, .csv or .json, whole or not at all. Errors: FileAccessError."""
+        write_frame(self.to_pandas(), Path(path))
+
+    def __repr__(self) -> str:
+        top = ", ".join(str(head) for head in self.ranking()[::-1][:3])
+        what = f"{len(self.heads)} heads by {self.estimator}, {self.metric} on {len(self.per_text)} texts"
+        return f"Importance({what}; most important: {top})"
+
+
+def importance(
+    lm: Any,
+    texts: str | Sequence[Any],
+    estimator: str = "ablation",
+    *,
+    metric: str | Callable[..., Any] = "auto",
+    labels: Sequence[int] | None = None,
+    kind: str = "zero",
+    corpus: Any = None,
+    reduce: str = "example",
+    num_tokens: int = BATCH_TOKENS,
+    progress: Progress | None = None,
+) -> Importance:
+    """How much each head is worth on these texts.
+
+    `estimator`: "ablation" takes each head away (`kind` as in `Ablate`; "mean" and "resample" take their values from
+    `corpus`, or from the texts themselves, which is said) and is exact; "gradient" is Michel et al. 2019, with the
+    absolute value taken per "token", "example" or "batch" (`reduce`), or, for a metric that is flat at the unedited
+    model, the squared derivative of the output. `metric` and `labels` as in `effect`.
+
+    Cost: ablation about (L + 1) / 2 forward passes for each head of a layer, of L layers, half of one by one;
+    gradient one forward and one backward pass (16 backward for a flat metric).
+    Errors: StatisticError, TextError, PlanError, ModelError. Source: Michel et al. 2019, section 4.1.
+    """
+    if estimator not in ESTIMATORS:
+        raise StatisticError(f"{estimator=} is unknown: use one of {', '.join(ESTIMATORS)}.")
+    if reduce not in REDUCE:
+        raise StatisticError(f"{reduce=} is no way to sum a gradient: use one of {', '.join(REDUCE)}.")
+    chosen, why = choose_metric(lm, metric, labels)
+    notes = {"model": lm.name, "metric": why}
+    size = num_tokens // 4 if estimator == "ablation" else min(num_tokens, GRADIENT_TOKENS)
+    read = read_corpus(lm, texts, labels, size)
+    if read.because:
+        notes["windows"] = read.because
+    if estimator == "gradient":
+        values, notes["computed"] = gradients(lm, read, chosen, reduce=reduce)
+        return Importance(lm.spec, estimator, chosen.name, chosen.unit, values.numpy(), notes)
+    plans = [Plan(Ablate(head, kind=kind)) for head in lm.spec.heads]
+    if corpus is None and plans[0].needs_corpus:
+        corpus, notes["corpus"] = texts, "the texts themselves, for want of another"
+    swept = sweep(lm, plans, read, chosen, texts=corpus, num_tokens=num_tokens, progress=progress)
+    notes["computed"] = f"{kind} ablation of each head; {swept.because}"
+    return Importance(lm.spec, estimator, chosen.name, chosen.unit, swept.changes.numpy(), notes)
+
+
+def rank_correlation(a: Float64[ndarray, "n"], b: Float64[ndarray, "n"]) -> float:
+    """Spearman's: the correlation of ranks, equal values sharing their mean rank."""
+    import pandas as pd
+
+    ranks = [pd.Series(x).rank().to_numpy() for x in (a, b)]
+    return float(np.corrcoef(*ranks)[0, 1])

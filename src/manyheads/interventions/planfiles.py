@@ -1,0 +1,90 @@
+"""Plans with what was computed for them: a JSON file that people read, and tensors beside it.
+
+`plan.json` holds the steps, and the digests of the corpus and of the model; `plan.safetensors` the tensors, where
+there are any. Both are written whole or not at all.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from manyheads.errors import FileAccessError, PlanError
+from manyheads.interventions.computed import Computed
+from manyheads.plan import Plan
+from manyheads.wholefiles import no_access, replacing
+
+__all__ = ["Prepared", "open_plan"]
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """One plan, or one for each sample, and what was computed for them from a corpus."""
+
+    plans: tuple[Plan, ...]
+    computed: Computed = field(default_factory=Computed)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write `path` (.json) and, where something was computed, a .safetensors file of the same name beside it.
+
+        Errors: PlanError for several plans (save them one by one) or another ending; FileAccessError.
+        """
+        from safetensors.torch import save_file
+
+        where = Path(path)
+        if len(self.plans) != 1:
+            raise PlanError(f"{len(self.plans)} plans do not go into one file: save them one by one.")
+        if where.suffix != ".json":
+            raise PlanError(f"a plan is written as JSON: end {where.name!r} in .json.")
+        document: dict[str, Any] = self.plans[0].to_dict()
+        if self.computed.tensors:
+            beside, found = where.with_suffix(".safetensors"), self.computed
+            with replacing(beside) as temporary:
+                save_file(
+                    {name: x.contiguous() for name, x in found.tensors.items()}, temporary, {"corpus": found.corpus}
+                )
+            document["computed"] = {
+                "file": beside.name,
+                "corpus": found.corpus,
+                "model": found.model,
+                "texts": found.num_texts,
+                "tokens": found.num_tokens,
+            }
+        with replacing(where) as temporary:
+            Path(temporary).write_text(json.dumps(document, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+
+
+def open_plan(path: str | os.PathLike[str]) -> Prepared:
+    """What `save` wrote, or a plan that a person did. Errors: PlanError, HeadError, FileAccessError."""
+    where = Path(path)
+    try:
+        text = where.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise PlanError(f"{where} is no plan: it is not text ({error.reason}).") from error
+    except OSError as error:
+        raise no_access("read", where, error) from error
+    plan = Plan.from_json(text)
+    about = json.loads(text).get("computed")
+    return Prepared((plan,), Computed() if about is None else _computed(where, about))
+
+
+def _computed(where: Path, about: Any) -> Computed:
+    from safetensors import SafetensorError, safe_open
+
+    kinds = {"file": str, "corpus": str, "model": str, "texts": int, "tokens": int}
+    if not isinstance(about, dict) or {k: type(v) for k, v in about.items()} != kinds:
+        raise PlanError(f"{where}: 'computed' should hold {', '.join(kinds)}: the file is damaged.")
+    beside = where.parent / Path(about["file"]).name
+    try:
+        with safe_open(beside, "pt") as found:
+            corpus = (found.metadata() or {}).get("corpus")
+            names = list(found.keys())
+            tensors = {name: found.get_tensor(name) for name in names}
+    except (OSError, SafetensorError) as error:
+        raise FileAccessError(f"what was computed for {where} cannot be read from {beside}: {error}.") from error
+    if corpus != about["corpus"]:
+        raise PlanError(f"{beside} was computed from another corpus than {where} says: compute it anew, with corpus=.")
+    return Computed(tensors, about["corpus"], about["model"], about["texts"], about["tokens"])

@@ -1,0 +1,99 @@
+"""One corpus, read again and again: texts in batches of like length, and what a model returns for each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from manyheads.errors import TextError
+from manyheads.models.sites import run
+from manyheads.models.texts import BATCH_TOKENS, batches, model_inputs, read_texts, tokens_of
+
+__all__ = ["Batch", "Corpus", "read_corpus"]
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Inputs of one forward pass, which texts they are, and the texts' labels where there are any."""
+
+    inputs: dict[str, Tensor]
+    places: tuple[int, ...]
+    labels: Tensor | None = None
+
+    @property
+    def real(self) -> Bool[Tensor, "b n"] | None:
+        """Where tokens are, not padding; None where the inputs do not say."""
+        mask = self.inputs.get("attention_mask")
+        return None if mask is None else mask.bool()
+
+    def repeated(self, times: int) -> Batch:
+        """Each text `times` times in a row."""
+        inputs = {name: x.repeat_interleave(times, 0) for name, x in self.inputs.items()}
+        places = tuple(place for place in self.places for _ in range(times))
+        labels = None if self.labels is None else self.labels.repeat_interleave(times, 0)
+        return Batch(inputs, places, labels)
+
+
+@dataclass(frozen=True, eq=False)
+class Corpus:
+    """Batches, and how many texts and tokens they hold. `because`: how long texts were cut, "" where none was."""
+
+    batches: tuple[Batch, ...]
+    num_texts: int
+    num_tokens: int
+    because: str = ""
+
+
+def read_corpus(
+    lm: Any, texts: str | Sequence[Any], labels: Sequence[int] | None = None, num_tokens: int = BATCH_TOKENS
+) -> Corpus:
+    """Texts, or ready inputs (a list of mappings, each a batch: pictures, sounds, anything), as batches.
+
+    `num_tokens` is the size of a batch with padding. Long texts are read in windows; each is a text of its own.
+    Errors: TextError for no texts, or labels that are not one a text.
+    """
+    if not isinstance(texts, str) and isinstance(texts, Sequence) and texts and isinstance(texts[0], Mapping):
+        return _ready(lm, texts, labels)
+    reading = read_texts(lm, texts)
+    given = 1 if isinstance(texts, str) else len(texts)
+    _check_labels(labels, given)
+    found = []
+    for group in batches(reading, num_tokens):
+        inputs = model_inputs(lm, tokens_of(reading, group, None, ""))
+        found.append(Batch(inputs, tuple(group), _labels(labels, [reading.pieces[i].source for i in group])))
+    return Corpus(tuple(found), len(reading.pieces), reading.num_tokens, reading.because)
+
+
+def _ready(lm: Any, given: Sequence[Any], labels: Sequence[int] | None) -> Corpus:
+    found, count, tokens = [], 0, 0
+    for inputs in given:
+        inputs = {name: x.to(lm.device) for name, x in inputs.items()}
+        size = len(next(iter(inputs.values())))
+        if any(len(x) != size for x in inputs.values()):
+            shapes = {name: tuple(x.shape) for name, x in inputs.items()}
+            raise TextError(f"a batch of inputs has {shapes}: the first axis of each must be the samples.")
+        places = range(count, count + size)
+        found.append(Batch(inputs, tuple(places), None))
+        count, tokens = count + size, tokens + int(inputs.get("attention_mask", torch.zeros(1)).sum())
+    _check_labels(labels, count)
+    found = [Batch(each.inputs, each.places, _labels(labels, each.places)) for each in found]
+    return Corpus(tuple(found), count, tokens)
+
+
+def _check_labels(labels: Sequence[int] | None, count: int) -> None:
+    if labels is not None and len(labels) != count:
+        raise TextError(f"{len(labels)} labels were given for {count} texts: give one for each.")
+
+
+def _labels(labels: Sequence[int] | None, sources: Sequence[int]) -> Tensor | None:
+    return None if labels is None else torch.tensor([int(labels[source]) for source in sources])
+
+
+def outputs_of(lm: Any, batch: Batch, *, head: bool, grad: bool = False) -> Any:
+    """What the model returns for a batch; without the model's head unless said."""
+    return run(lm.model, lm.name, batch.inputs, head=head, grad=grad)

@@ -1,0 +1,44 @@
+"""`head_mask=` is refused, with what to use instead.
+
+transformers 5 took head masking away, and most of its models swallow the keyword without a word: an ablation that
+changes nothing. Wherever a model takes no such argument and somebody passes one, that is said.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import nn
+from torch.utils.hooks import RemovableHandle
+
+from manyheads.errors import PlanError
+
+NAMES = ("head_mask", "decoder_head_mask", "cross_attn_head_mask")
+
+
+def refuse_head_mask(model: nn.Module) -> RemovableHandle:
+    """From now on, calls of the model with a head mask that it would ignore raise PlanError."""
+    return model.register_forward_pre_hook(_refuse, prepend=True, with_kwargs=True)
+
+
+@contextmanager
+def refusing_head_mask(model: nn.Module) -> Iterator[None]:
+    handle = refuse_head_mask(model)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def _refuse(model: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
+    given = [name for name in NAMES if kwargs.get(name) is not None]
+    if not given or given[0] in inspect.signature(model.forward).parameters:
+        return
+    raise PlanError(
+        f"{given[0]}= does nothing here: transformers 5 has no head masking, and {type(model).__name__} would "
+        f"ignore it. Use manyheads.applied(lm, Plan([Ablate({{3: [7]}})])) around the call (kind='zero' is what head_mask did), "
+        f"or manyheads.prune_heads(lm, {{3: [7]}}) to remove heads for good."
+    )

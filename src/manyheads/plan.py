@@ -1,0 +1,240 @@
+"""Plans: what is to be done to which heads, as plain data. Frozen, JSON in and out, no model needed to write one.
+
+    Plan([Ablate("L3H7", kind="mean"), Scale("L0H1", 0.5), Average("L2"), Copy("L1", source="L1H0")])
+
+A step names its heads in the grammar of `manyheads.heads`, which is checked here; whether a model has them is known
+when the plan is applied (`manyheads.interventions`). Steps act one after another, each on what the last one left. All
+of them act on a head's output *before* the output projection mixes the heads: after it there is no head any more.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from math import isfinite
+from typing import Any, ClassVar, TypeAlias, cast
+
+from manyheads.errors import PlanError
+from manyheads.heads import HeadsLike, written
+
+__all__ = ["Ablate", "Average", "Copy", "Plan", "Scale", "SkipOutputProjection", "Step"]
+
+KINDS = ("zero", "mean", "resample", "first")
+FORMAT = 1  # of the JSON
+
+
+@dataclass(frozen=True)
+class Ablate:
+    """Take away what heads say. `kind` says what stands in its place, and so what is taken away:
+
+    - "zero": nothing. Also takes away what a head says on average, which later layers may count on.
+    - "mean": the head's mean output over a corpus; with `per_position`, over its tokens at the same position.
+    - "resample": the head's output on another text at the same position: `text`, or one drawn from a corpus by `seed`.
+    - "first": what it would say if all of its weight were on the first token that it sees.
+
+    "mean", and "resample" without a `text`, need a corpus when the plan is applied.
+    """
+
+    heads: HeadsLike
+    kind: str = "zero"
+    per_position: bool = False
+    text: str | None = None
+    seed: int = 0
+    name: ClassVar[str] = "ablate"
+
+    def __post_init__(self) -> None:
+        _name_heads(self)
+        if self.kind not in KINDS:
+            raise PlanError(f"kind={self.kind!r} is no way to ablate: use one of {', '.join(map(repr, KINDS))}.")
+        if self.per_position and self.kind != "mean":
+            raise PlanError(f"per_position= is for kind='mean', not for {self.kind!r}: leave it out.")
+        if self.text is not None and (self.kind != "resample" or not str(self.text).strip()):
+            raise PlanError(f"text={self.text!r} with kind={self.kind!r}: give a text of words, for kind='resample'.")
+        _check_type(self, "seed", int)
+
+    @property
+    def needs_corpus(self) -> bool:
+        return self.kind == "mean" or (self.kind == "resample" and self.text is None)
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Multiply what heads say by `factor`: 0 takes it away, 1 changes nothing, 2 says it twice as loud."""
+
+    heads: HeadsLike
+    factor: float
+    name: ClassVar[str] = "scale"
+    needs_corpus: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        _name_heads(self)
+        _check_type(self, "factor", (int, float))
+        if not isfinite(self.factor):
+            raise PlanError(f"factor={self.factor!r} is no number to multiply by: give a finite one.")
+
+
+@dataclass(frozen=True)
+class Average:
+    """All named heads of a layer use the mean of their weights, each with its own values. Layers keep to themselves."""
+
+    heads: HeadsLike
+    name: ClassVar[str] = "average"
+    needs_corpus: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        _name_heads(self)
+
+
+@dataclass(frozen=True)
+class Copy:
+    """All named heads use the weights of `source`, each with its own values: the collapse experiment.
+
+    `source` is one head in each layer where heads are named, as in `Copy("L1", source="L1H0")` or
+    `Copy("L*", source="L*H0")`.
+    """
+
+    heads: HeadsLike
+    source: HeadsLike
+    name: ClassVar[str] = "copy"
+    needs_corpus: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        _name_heads(self)
+        object.__setattr__(self, "source", _named(self.source, "source"))
+
+
+@dataclass(frozen=True)
+class SkipOutputProjection:
+    """The heads' outputs go into the residual stream side by side, unmixed, as if W^O were the identity.
+
+    `layer` is a number, where a model has one stack, or a layer in the grammar: "L3", "L*", "encoder:L0". A bias of
+    the output projection is left out too. Possible where heads * width is the model's width.
+    """
+
+    layer: int | str
+    name: ClassVar[str] = "skip_output_projection"
+    needs_corpus: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        text = f"L{self.layer}" if type(self.layer) is int else self.layer
+        if not isinstance(text, str) or "H" in str(text).rpartition(":")[2]:
+            raise PlanError(f"layer={self.layer!r} is no layer: write a number, or a layer as in 'L3', 'L*'.")
+        object.__setattr__(self, "layer", _named(text, "layer"))
+
+    @property
+    def heads(self) -> str:
+        return str(self.layer)
+
+
+Step: TypeAlias = Ablate | Scale | Average | Copy | SkipOutputProjection
+KINDS_OF_STEP: dict[str, type[Step]] = {
+    kind.name: kind for kind in (Ablate, Scale, Average, Copy, SkipOutputProjection)
+}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Steps in order, applied to a model by `mh.applied`. Equal plans are equal values; `to_json` reads back."""
+
+    steps: tuple[Step, ...]
+
+    def __init__(self, steps: Step | Sequence[Step]) -> None:
+        listed = (steps,) if isinstance(steps, Step) else steps
+        if isinstance(listed, str) or not isinstance(listed, Sequence):
+            raise PlanError(f"a plan is a list of steps, not a {type(steps).__name__}: Plan([Ablate('L3H7')]).")
+        if wrong := [step for step in listed if not isinstance(step, Step)]:
+            raise PlanError(f"{wrong[0]!r} is no step of a plan: use {', '.join(s.__name__ for s in _STEPS)}.")
+        object.__setattr__(self, "steps", tuple(listed))
+
+    @property
+    def needs_corpus(self) -> bool:
+        """Whether some step needs texts to compute what stands in a head's place."""
+        return any(step.needs_corpus for step in self.steps)
+
+    def to_dict(self) -> dict[str, Any]:
+        steps = [{"step": step.name, **_spare(step)} for step in self.steps]
+        return {"format": FORMAT, "steps": steps}
+
+    def to_json(self) -> str:
+        return json.dumps(self.to_dict(), ensure_ascii=False)
+
+    @classmethod
+    def from_dict(cls, data: object) -> Plan:
+        """What `to_dict` wrote, or what a person did. Raises PlanError or HeadError, naming what is wrong."""
+        if not isinstance(data, Mapping) or not isinstance(data.get("steps"), list):
+            raise PlanError(f'a plan is {{"steps": [...]}}, not {str(data)[:60]!r}.')
+        if data.get("format", FORMAT) != FORMAT:
+            raise PlanError(f"this plan has format {data['format']!r}, and {FORMAT} is the newest known: upgrade.")
+        return cls([_step(entry) for entry in cast("list[object]", data["steps"])])
+
+    @classmethod
+    def from_json(cls, text: str) -> Plan:
+        """What `to_json` wrote. Raises PlanError or HeadError."""
+        try:
+            return cls.from_dict(json.loads(text))
+        except (json.JSONDecodeError, RecursionError) as error:
+            raise PlanError(f"a plan is JSON, and this is not: {error}.") from error
+
+    def __str__(self) -> str:
+        return "; ".join(map(describe, self.steps)) or "nothing"
+
+
+_STEPS: tuple[type[Step], ...] = tuple(KINDS_OF_STEP.values())
+
+
+def describe(step: Step) -> str:
+    """A step in a few words: "ablate L3H7 (mean)"."""
+    match step:
+        case Ablate():
+            where = ", per position" * step.per_position
+            return f"ablate {step.heads} ({step.kind}{where})"
+        case Scale():
+            return f"scale {step.heads} by {step.factor:g}"
+        case Average():
+            return f"average {step.heads}"
+        case Copy():
+            return f"copy the weights of {step.source} to {step.heads}"
+        case SkipOutputProjection():
+            return f"skip the output projection of {step.layer}"
+
+
+def _spare(step: Step) -> dict[str, Any]:
+    """A step's fields but for those that are as they always are."""
+    usual = {field.name: field.default for field in fields(step)}
+    return {key: value for key, value in asdict(step).items() if value != usual[key]}
+
+
+def _step(entry: object) -> Step:
+    if not isinstance(entry, Mapping):
+        raise PlanError(f'{entry!r} is no step: write {{"step": "ablate", "heads": "L3H7"}}.')
+    given = dict(cast("Mapping[str, Any]", entry))
+    name = given.pop("step", None)
+    if not isinstance(name, str) or name not in KINDS_OF_STEP:
+        raise PlanError(f"step={name!r} is not known: use one of {', '.join(KINDS_OF_STEP)}.")
+    kind = KINDS_OF_STEP[name]
+    known = [field.name for field in fields(kind)]
+    if unknown := sorted(set(given) - set(known)):
+        raise PlanError(f"{', '.join(unknown)} means nothing to step {name!r}, which takes {', '.join(known)}.")
+    try:
+        return kind(**given)
+    except TypeError as error:
+        raise PlanError(f"step {name!r} is not complete: it takes {', '.join(known)}, and got {given!r}.") from error
+
+
+def _name_heads(step: Ablate | Scale | Average | Copy) -> None:
+    """Heads as one text of the grammar, so that plans compare, hash and print."""
+    object.__setattr__(step, "heads", _named(step.heads, "heads"))
+
+
+def _named(what: HeadsLike, field: str) -> str:
+    text = written(what)
+    if not text:
+        raise PlanError(f"{field}={what!r} names no heads: a step that touches none changes nothing. Leave it out.")
+    return text
+
+
+def _check_type(step: Step, field: str, kinds: type | tuple[type, ...]) -> None:
+    value = getattr(step, field)
+    if isinstance(value, bool) or not isinstance(value, kinds):
+        raise PlanError(f"{field}={value!r} of {type(step).__name__} is a {type(value).__name__}: give a number.")
