@@ -1,5 +1,6 @@
 """One spelling of a head, one grammar for sets of heads; whatever cannot be read says what would have been."""
 
+import re
 from dataclasses import FrozenInstanceError
 
 import numpy as np
@@ -12,6 +13,7 @@ from manyheads.heads import Head, HeadSet, parse_heads
 
 ONE = {"": (7, 7, 7, 7, 7)}
 SEVERAL = {"encoder": (3, 3), "decoder": (5, 5, 5), "cross": (5, 5, 5)}
+BESIDE = {"": (2, 2, 2), "cross": (4, 4)}  # as of a decoder with cross-attention
 UNEVEN = {"": (4, 0, 6, 2)}  # pruned, and layer 1 has no attention
 
 
@@ -109,6 +111,24 @@ def test_an_only_stack_that_has_a_name_need_not_be_named():
     assert parse_heads({1: [2]}, {"encoder": (3, 3)}) == {Head("encoder", 1, 2)}
 
 
+def test_a_stack_without_a_name_beside_others_is_meant_where_none_is_said():
+    assert names(parse_heads("L2H1, cross:L0H3", BESIDE)) == ["L2H1", "cross:L0H3"]
+    assert names(parse_heads("L*H1", BESIDE)) == ["L0H1", "L1H1", "L2H1"]
+    assert parse_heads([Head("", 1, 0)], BESIDE) == {Head("", 1, 0)}
+    heads = HeadSet.all(BESIDE)
+    assert parse_heads(str(heads), BESIDE) == heads and str(heads) == "L0, L1, L2, cross:L0, cross:L1"
+
+
+def test_every_error_about_a_stack_advises_what_the_grammar_reads():
+    for shape in (SEVERAL, BESIDE, {"cross": (2,), "": (2,)}):
+        for asked in ("L0H1", {0: [1]}, "nowhere:L0H1"):
+            try:
+                parse_heads(asked, shape)
+            except HeadError as error:
+                advised = re.findall(r"'([^']*L0H1)'", str(error))[-1]
+                assert parse_heads(advised, shape), str(error)
+
+
 def test_a_star_over_layers_takes_the_layers_that_have_such_a_head():
     assert names(parse_heads("L*H3", UNEVEN)) == ["L0H3", "L2H3"]
     assert names(parse_heads("L*H1-3", UNEVEN)) == ["L0H1", "L0H2", "L0H3", "L2H1", "L2H2", "L2H3", "L3H1"]
@@ -143,6 +163,11 @@ BAD = [
     ("cross:L3H0", SEVERAL, r"there is no layer 3: layers are 0 to 2\. Nearest: 'cross:L2H0'\."),
     ("encoder:L0H1", ONE, r"no stack 'encoder'; this model has one stack \(5 layers\)\. Nearest: 'L0H1'\."),
     ({0: [1]}, SEVERAL, r"\{0: \[1\]\} does not say which stack; .*Write texts that do: \['encoder:L0H1'\]\."),
+    ({0: [1]}, BESIDE, r"\{0: \[1\]\} does not say which stack; .*Write texts that do: \['L0H1'\]\."),
+    ("encoder:L0H1", BESIDE, r"no stack 'encoder'; .*one without a name \(3 layers\), 'cross' \(2 layers\)"),
+    ("L3", BESIDE, r"'L3': there is no layer 3: layers are 0 to 2\. Nearest: 'L2'\."),
+    ("cross:L1H4", BESIDE, r"there is no head 4 in cross:L1: heads are 0 to 3\. Nearest: 'cross:L1H3'\."),
+    (":L0H1", BESIDE, r"':L0H1' names no heads.*did you mean 'L0H1'\?"),
     ({3: 6}, ONE, r"\{3: 6\} needs a list of heads: write \{3: \[6\]\}\."),
     ({3: "6"}, ONE, r"\{3: '6'\} needs a list of heads"),
     ({3: ["6"]}, ONE, r"\{3: \['6'\]\}: '6' is a str; use whole numbers, as in \{3: \[7\], 4: \[0, 1\]\}\."),
@@ -215,7 +240,8 @@ def test_a_whole_layer_prints_as_the_layer_and_a_run_as_a_run():
 stacks = st.from_regex(r"[A-Za-z_][A-Za-z0-9_.]{0,8}", fullmatch=True)
 layer_counts = st.lists(st.integers(0, 13), min_size=1, max_size=11)
 shapes = st.one_of(
-    st.builds(lambda counts: {"": counts}, layer_counts), st.dictionaries(stacks, layer_counts, min_size=1, max_size=3)
+    st.builds(lambda counts: {"": counts}, layer_counts),
+    st.dictionaries(st.one_of(st.just(""), stacks), layer_counts, min_size=1, max_size=3),
 )
 
 

@@ -25,8 +25,9 @@ CROSS = "cross"  # the stack whose keys are other tokens than its queries
 class Site:
     """One attention operation of a model. Raises ShapeError where the numbers of heads do not divide.
 
-    `stack` is "" where the model has only one; `layer` counts from 0 within the stack; `module` is the path of the
-    module that attends ("encoder.layer.3.attention.self"). `qk_dim` and `v_dim` are the widths d and f of one head.
+    `stack` is "" where the model has only one, or where it is the plain one beside others; `layer` counts from 0 within
+    the stack; `module` is the path of the module that attends ("encoder.layer.3.attention.self"). `qk_dim` and `v_dim`
+    are the widths d and f of one head.
     `num_kv_heads` is `num_heads` (MHA), a divisor of it (GQA) or 1 (MQA).
     """
 
@@ -90,7 +91,7 @@ class ModelSpec:
 
     @property
     def stacks(self) -> dict[str, tuple[Site, ...]]:
-        """Stack -> its sites by layer. One stack is called ""; several have names, such as "encoder"."""
+        """Stack -> its sites by layer. An only stack is called ""; several have names ("encoder"), or all but one."""
         names = dict.fromkeys(site.stack for site in self.sites)
         by_layer = sorted(self.sites, key=lambda site: site.layer)
         return {name: tuple(site for site in by_layer if site.stack == name) for name in names}

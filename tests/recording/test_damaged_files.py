@@ -344,6 +344,18 @@ DESCRIPTIONS = {
         described(lambda about: about.update(masks=[12, 12, 12])),
         r"mask\.0 is for 12 keys, but layer\.0 has 11",
     ),
+    "fewer stretches": (
+        described(lambda about: about["tokens"][0].update(stretches=[[0, 0]])),
+        r"tokens\.0\.stretches is for 1 texts, but there are 3",
+    ),
+    "stretches of three": (
+        described(lambda about: about["tokens"][0].update(stretches=[[0, 0, 0]] * 3)),
+        "its stretches are not all two numbers",
+    ),
+    "stretches of words": (
+        described(lambda about: about["tokens"][0].update(stretches=[["a", 0]] * 3)),
+        "its stretches are not all int",
+    ),
     "mask texts": (described(lambda about: about.update(masks=["11"] * 3)), "its masks are not all int"),
     "other mask": (in_layer(mask=2), r"mask\.2 is for 13 keys, but layer\.1 has 11"),
     "no such mask": (in_layer(mask=3), "'mask' is 3, not 0 to 2"),

@@ -126,17 +126,17 @@ def effect(
     notes["control"] = f"{len(drawn)} random sets of as many heads" if drawn else _no_control(plan, controls)
     if read.because:
         notes["windows"] = read.because
-    before = _readings(lm, read, chosen)
+    before = readings_of(lm, read, chosen)
     runs = []
     for done, each in enumerate((plan, *drawn)):
         prepared, _ = prepare(lm, each, corpus)
         with applied(lm, prepared) as now:
-            runs.append(_readings(lm, read, chosen))
+            runs.append(readings_of(lm, read, chosen))
         if not done and now.unchanged:
             notes["unchanged"] = "; ".join(now.unchanged)
         if progress is not None:
             progress(done + 1, 1 + len(drawn))
-    changes = [_changes(chosen, read, before, after) for after in runs]
+    changes = [changes_of(chosen, read, before, after) for after in runs]
     low, high = interval_over_texts(changes[0].numpy()[:, None])
     means = [_level(chosen, side) for side in (before, runs[0])]
     return Effect(
@@ -154,11 +154,11 @@ def effect(
     )
 
 
-def _readings(lm: Any, corpus: Corpus, metric: Metric) -> list[Tensor]:
+def readings_of(lm: Any, corpus: Corpus, metric: Metric) -> list[Tensor]:
     return [metric.read(outputs_of(lm, batch, head=metric.head), batch) for batch in corpus.batches]
 
 
-def _changes(metric: Metric, corpus: Corpus, before: list[Tensor], after: list[Tensor]) -> Float64[Tensor, "text"]:
+def changes_of(metric: Metric, corpus: Corpus, before: list[Tensor], after: list[Tensor]) -> Float64[Tensor, "text"]:
     changes = torch.zeros(corpus.num_texts, dtype=torch.float64)
     for batch, b, a in zip(corpus.batches, before, after, strict=True):
         changes[list(batch.places)] = metric.change(b, a).double()

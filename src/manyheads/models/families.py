@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 
-import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+
+from manyheads.models.offloaded import here, weight_of
 
 OUTPUT_NAMES = ("o_proj", "out_proj", "c_proj", "dense", "wo", "o", "proj", "out", "to_out", "output.dense", "proj_out")
 CROSS_NAMES = re.compile(r"(cross|encoder_attn|encdec|enc_dec)", re.IGNORECASE)
@@ -35,6 +36,7 @@ def input_width(module: nn.Module) -> int | None:
     weight = getattr(module, "weight", None)
     if not isinstance(weight, Tensor) or weight.ndim != 2:
         return None
+    weight = here(weight)
     return weight.shape[0] if is_transposed(module) else weight.shape[1]
 
 
@@ -44,8 +46,7 @@ def is_transposed(module: nn.Module) -> bool:
 
 def weight_by_head(module: nn.Module, num_heads: int) -> Float[Tensor, "h f m"]:
     """The output projection cut into one matrix a head, from the head's width to the model's."""
-    weight = module.weight.detach()  # type: ignore[union-attr]
-    assert isinstance(weight, torch.Tensor)
+    weight = weight_of(module)
     rows = weight if is_transposed(module) else weight.T
     return rows.reshape(num_heads, rows.shape[0] // num_heads, rows.shape[1])
 

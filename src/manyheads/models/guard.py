@@ -90,7 +90,7 @@ def _sample(size: int, count: int) -> Int[Tensor, "n"]:
 def _nan_story(call: AttentionCall, model: torch.nn.Module) -> str:
     """Which weights hold NaN, or that none does."""
     for name, parameter in model.named_parameters():
-        if not bool(torch.isfinite(parameter).all()):
+        if parameter.device.type != "meta" and not bool(torch.isfinite(parameter).all()):
             return (
                 f"the weights of {name} hold NaN or infinity, first seen in the output of layer {call.site.layer} "
                 f"({call.site.module}): the checkpoint is damaged; load another copy."

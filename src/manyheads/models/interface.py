@@ -13,7 +13,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from manyheads.models.reading import is_causal_without_mask, read_rule
+from manyheads.models.plain import unwatched
+from manyheads.models.reading import FLEX_NAME, is_causal_without_mask, read_rule
 from manyheads.models.taps import OPEN, Seen, Tap, WatchFused, in_hand, only
 
 _SAVED: dict[str, Any] = {}  # what the class held, while our look-ups stand in their place
@@ -77,14 +78,20 @@ def _seen(
     kwargs: dict[str, Any],
 ) -> Any:
     """Run the model's function, show the call to every tap, and put edited outputs in its place."""
-    with in_hand(), WatchFused() as watch:
-        result = function(module, query, key, value, *args, **kwargs)
+    lse = None
+    if name == FLEX_NAME:  # torch compiles it as it is called, which nothing may watch
+        with in_hand(), unwatched():
+            result = function(module, query, key, value, *args, **kwargs)
+    else:
+        with in_hand(), WatchFused() as watch:
+            result = function(module, query, key, value, *args, **kwargs)
+        lse = only(watch)
     attention_mask = args[0] if args else kwargs.get("attention_mask")
     named = dict(zip(("scaling", "dropout"), args[1:], strict=False)) | kwargs
     causal = is_causal_without_mask(name, module, query.shape[2], named)
     mask, bias = taps[0].masks.read(attention_mask, query.shape[2], key.shape[2], causal)
     out = result[0].transpose(1, 2)
-    edited = Seen(module, query, key, value, mask, read_rule(query, named, bias), out, only(watch)).show(taps)
+    edited = Seen(module, query, key, value, mask, read_rule(query, named, bias), out, lse).show(taps)
     if edited is out:
         return result
     return (edited.transpose(1, 2).contiguous(), *result[1:])

@@ -21,6 +21,7 @@ from torch import nn
 
 from manyheads.errors import ModelError
 from manyheads.models.checkpoints import few, find_checkpoint, first_line
+from manyheads.models.offloaded import device_of
 from manyheads.models.pretrained import build, class_for, processor_beside, reader_beside
 from manyheads.models.quiet import quietly
 from manyheads.spec import ModelSpec
@@ -52,8 +53,8 @@ class LoadedModel:
 
     @property
     def device(self) -> torch.device:
-        """Where the model's first parameter is; the CPU if it has none."""
-        return next((weight.device for weight in self.model.parameters()), torch.device("cpu"))
+        """Where the model takes its inputs: with its first parameter; the CPU if it has none."""
+        return device_of(self.model)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -74,6 +75,11 @@ class LoadedModel:
         """
         digest = hashlib.blake2b(digest_size=16)
         for name, value in sorted(self.model.state_dict().items()):
+            if isinstance(value, torch.Tensor) and value.is_meta:
+                raise ModelError(
+                    f"{name} of {self.name} lies on disk until its module runs, so its digest cannot be taken: load "
+                    f"the model without offloading."
+                )
             if isinstance(value, torch.Tensor):
                 digest.update(f"{name} {tuple(value.shape)} {value.dtype}\n".encode())
                 digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)

@@ -16,12 +16,12 @@ import inspect
 import threading
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor, nn, overrides
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -109,6 +109,15 @@ def watching_functions() -> Iterator[None]:
             yield
     finally:
         del HERE.modules[depth:]  # a module that was left by way of a tap's end
+
+
+@contextmanager
+def unwatched() -> Iterator[None]:
+    """Without our function modes, for what torch compiles as it is called: else it compiles once more for a tap."""
+    with ExitStack() as stack:
+        while overrides._len_torch_function_stack() and isinstance(overrides._get_current_function_mode(), _Functions):
+            stack.enter_context(overrides._pop_mode_temporarily())
+        yield
 
 
 class _Functions(TorchFunctionMode):

@@ -1,8 +1,9 @@
 """From the arguments of a transformers attention function to a mask of runs and a rule.
 
 transformers hands masks over dense: booleans (True = may look) under `sdpa`, floats added to the scores under
-`eager`. Both are turned into runs, and proven to be runs. A float mask that holds more than "see" and "do not see"
-is split into a mask and a bias. Checked on transformers 5.23; the guard checks the result on every call.
+`eager`. Both are turned into runs, and proven to be runs; so are flex attention's masks (`flexmasks`). A float mask
+that holds more than "see" and "do not see" is split into a mask and a bias. Checked on transformers 5.23; the guard
+checks the result on every call.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ import torch
 from torch import Tensor
 
 from manyheads.errors import ModelError
+from manyheads.models.flexmasks import is_block_mask, read_block_mask
 from manyheads.nn.masks import Mask
 from manyheads.nn.rules import Rule
 
+FLEX_NAME = "flex_attention"  # as transformers calls it
 HIDDEN_BELOW = 0.5  # a float mask hides what lies below this share of the dtype's lowest value: sums of two masks too
 
 
@@ -26,12 +29,10 @@ HIDDEN_BELOW = 0.5  # a float mask hides what lies below this share of the dtype
 class MaskReader:
     """Reads masks, each tensor once: all layers of a forward pass are handed the same one."""
 
-    known: dict[tuple[int, int, int], tuple[weakref.ref[Tensor], Mask, Tensor | None]] = field(default_factory=dict)
+    known: dict[tuple[int, int, int], tuple[weakref.ref[Any], Mask, Tensor | None]] = field(default_factory=dict)
     made: dict[tuple[int, int, bool], Mask] = field(default_factory=dict)
 
-    def read(
-        self, attention_mask: Tensor | None, num_queries: int, num_keys: int, causal: bool
-    ) -> tuple[Mask, Tensor | None]:
+    def read(self, attention_mask: Any, num_queries: int, num_keys: int, causal: bool) -> tuple[Mask, Tensor | None]:
         """The mask as runs, and a bias where a float mask holds one."""
         if attention_mask is None:
             key = (num_queries, num_keys, causal)
@@ -41,6 +42,8 @@ class MaskReader:
             return self.made[key], None
         if (found := self._known(attention_mask, num_queries, num_keys)) is not None:
             return found
+        if is_block_mask(attention_mask):
+            return self._keep(attention_mask, read_block_mask(attention_mask, num_queries, num_keys), None)
         if not isinstance(attention_mask, Tensor) or attention_mask.ndim != 4:
             shape = tuple(getattr(attention_mask, "shape", ()))
             raise ModelError(
@@ -76,7 +79,7 @@ class MaskReader:
         found = self.known.get((id(attention_mask), num_queries, num_keys))
         return found[1:] if found is not None and found[0]() is attention_mask else None
 
-    def _keep(self, attention_mask: Tensor, mask: Mask, bias: Tensor | None) -> tuple[Mask, Tensor | None]:
+    def _keep(self, attention_mask: Any, mask: Mask, bias: Tensor | None) -> tuple[Mask, Tensor | None]:
         self.known = {key: entry for key, entry in self.known.items() if entry[0]() is not None}
         self.known[id(attention_mask), mask.num_queries, mask.num_keys] = (weakref.ref(attention_mask), mask, bias)
         return mask, bias
@@ -109,8 +112,8 @@ def read_rule(query: Tensor, kwargs: Mapping[str, Any], bias: Tensor | None) -> 
 def is_causal_without_mask(
     implementation: str, module: torch.nn.Module, num_queries: int, kwargs: Mapping[str, Any]
 ) -> bool:
-    """Whether a call without a mask is causal: `sdpa` asks the module, `eager` adds what it is given and no more."""
-    if implementation == "eager" or num_queries <= 1:
+    """Whether a call without a mask is causal: `sdpa` asks the module, others add what they are given and no more."""
+    if implementation in ("eager", FLEX_NAME) or num_queries <= 1:
         return False
     asked = kwargs.get("is_causal")
     return bool(getattr(module, "is_causal", True) if asked is None else asked)

@@ -14,14 +14,13 @@ import torch
 from torch import nn
 
 from manyheads.errors import ModelError, RecordingError
-from manyheads.models import media
+from manyheads.models import media, transcripts
 from manyheads.models.calls import AttentionCall
 from manyheads.models.calltexts import DECODER, CallTexts, Padded, texts_of_call
 from manyheads.models.generation import Joiner, tokens_written
 from manyheads.models.generation import generate as write
 from manyheads.models.keeping import Keeper, recording_of
 from manyheads.models.seam import Tap, tap
-from manyheads.models.senses import TEXT
 from manyheads.models.sites import run
 from manyheads.models.taps import no_way_in
 from manyheads.models.texts import batches, decoder_tokens, model_inputs, rarity_table, read_texts, tokens_of
@@ -67,17 +66,12 @@ def record(
     FileAccessError, ShapeError and RecordingError too.
     """
     kept = _kept(keep)
-    media.require_one(texts, image, audio)
-    if audio is None and (sampling_rate is not None or transcript is not None):
-        raise RecordingError("sampling_rate= and transcript= are for sounds: give them with audio=.")
     if options and generate is None:
         raise RecordingError(f"{', '.join(options)} would go to generate: say how many tokens to write, generate=.")
-    if texts is None:
-        asked = (audio, sampling_rate, transcript)
-        given = media.pictures_given(lm, image) if audio is None else media.sounds_given(lm, *asked)
+    given = media.media_given(lm, texts, image, audio, sampling_rate, transcript)
+    if given is not None:
         return _record_media(lm, given, generate, options, kept)
-    if hasattr(lm, "model"):
-        media.require_reader(lm, TEXT)
+    assert texts is not None
     if generate is not None:
         return _record_generation(lm, texts, generate, options, kept)
     return _record_texts(lm, texts, long, kept)
@@ -179,14 +173,14 @@ def _record_media(
 
     def forward() -> None:
         nonlocal texts
-        texts = media.write(lm, given, count, options)
+        texts = CallTexts(given.texts.main, transcripts.write(lm, given.inputs, count, options))
 
     state = watch(lm.model, lm.name, forward, joiner.observe)
     keeper = Keeper(texts, kept)
     for call in joiner.joined(lm.model):
         keeper.keep(call)
     generated = {"tokens": count, **{name: repr(value) for name, value in options.items()}}
-    about = {**given.provenance, "decoder": media.WRITTEN, "generated": generated}
+    about = {**given.provenance, "decoder": transcripts.WRITTEN, "generated": generated}
     return media.settled(recording_of([keeper], [], None, lm.model, [state], about))
 
 

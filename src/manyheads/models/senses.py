@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from manyheads.models.offloaded import device_of
+
 TEXT, PICTURES, SOUNDS = "text", "pictures", "sounds"
 OF_INPUT = {"pixel_values": PICTURES, "input_features": SOUNDS, "input_values": SOUNDS}
 DOOR = {TEXT: "texts", PICTURES: "image=", SOUNDS: "audio="}  # how `record` takes each
@@ -37,7 +39,7 @@ def blank_inputs(model: nn.Module) -> dict[str, Tensor]:
     name, config = str(getattr(model, "main_input_name", "")), getattr(model, "config", None)
     shape = _picture_shape(config) if name == "pixel_values" else _sound_shape(name, config)
     first = next(model.parameters())
-    return {name: torch.zeros(1, *shape, dtype=first.dtype, device=first.device)}
+    return {name: torch.zeros(1, *shape, dtype=first.dtype, device=device_of(model))}
 
 
 def _picture_shape(config: Any) -> tuple[int, ...]:

@@ -16,7 +16,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from manyheads.errors import ModelError, TextError
-from manyheads.recording.tokens import Tokens
+from manyheads.models.offloaded import device_of
+from manyheads.recording.tokens import Stretch, Tokens
 
 WINDOW_OVERLAP = 8  # neighbouring windows share an eighth of their tokens, so that few links are cut
 BATCH_TOKENS = 2_048  # tokens of a batch, padding included: about where two cores stop gaining
@@ -26,7 +27,7 @@ LONG_TEXTS = ("windows", "truncate", "whole")
 
 @dataclass(frozen=True)
 class Piece:
-    """One tokenised text (or one window of a long one)."""
+    """One tokenised text, as it was given; or one window of a long one, and at which of its characters that begins."""
 
     text: str
     ids: tuple[int, ...]
@@ -34,6 +35,7 @@ class Piece:
     special: tuple[bool, ...]
     offsets: tuple[tuple[int, int], ...]
     source: int
+    begin: int = 0
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,7 @@ def read_texts(lm: Any, texts: str | Sequence[str], long: str = "windows") -> Re
                 )
             pieces += _windows(lm.tokenizer, text, limit, source, first_only=long == "truncate")
         else:
-            pieces.append(_piece(lm.tokenizer, text, whole, source))
+            pieces.append(_piece(lm.tokenizer, text, whole, source, (0, len(text))))
     return Reading(tuple(pieces), _story(pieces, cut, len(texts), limit, long))
 
 
@@ -135,19 +137,26 @@ def _windows(tokenizer: Any, text: str, limit: int, source: int, first_only: boo
     )
     count = 1 if first_only else len(got["input_ids"])
     keys = ("input_ids", "special_tokens_mask", "offset_mapping")
-    return [_piece(tokenizer, text, {key: got[key][i] for key in keys}, source) for i in range(count)]
+    windows = [{key: got[key][i] for key in keys} for i in range(count)]
+    return [_piece(tokenizer, text, window, source, _stretch(window, len(text))) for window in windows]
 
 
-def _piece(tokenizer: Any, text: str, got: Mapping[str, Any], source: int) -> Piece:
+def _stretch(window: Mapping[str, Any], length: int) -> tuple[int, int]:
+    """The characters from a window's first word to its last."""
+    found = zip(window["offset_mapping"], window["special_tokens_mask"], strict=True)
+    spans = [(int(begin), int(end)) for (begin, end), added in found if not added and end > begin]
+    return (spans[0][0], max(end for _, end in spans)) if spans else (0, length)
+
+
+def _piece(tokenizer: Any, text: str, got: Mapping[str, Any], source: int, stretch: tuple[int, int]) -> Piece:
     """A piece with its own stretch of the text, and offsets into that stretch."""
+    begin, end = stretch
     ids = tuple(int(i) for i in got["input_ids"])
     special = tuple(bool(i) for i in got["special_tokens_mask"])
-    offsets = tuple((int(a), int(b)) for a, b in got.get("offset_mapping") or ((0, 0),) * len(ids))
-    spans = [span for span, added in zip(offsets, special, strict=True) if not added and span[1] > span[0]]
-    begin, end = (spans[0][0], spans[-1][1]) if spans else (0, len(text))
-    if (begin, end) != (0, len(text)):
-        offsets = tuple((max(0, a - begin), max(0, b - begin)) for a, b in offsets)
-    return Piece(text[begin:end], ids, tuple(tokenizer.convert_ids_to_tokens(list(ids))), special, offsets, source)
+    offsets = tuple((int(a), int(b)) for a, b in got.get("offset_mapping") or ((begin, begin),) * len(ids))
+    offsets = tuple((max(0, a - begin), max(0, b - begin)) for a, b in offsets)
+    pieces = tuple(tokenizer.convert_ids_to_tokens(list(ids)))
+    return Piece(text[begin:end], ids, pieces, special, offsets, source, begin)
 
 
 def batches(reading: Reading, num_tokens: int = BATCH_TOKENS) -> list[list[int]]:
@@ -178,7 +187,8 @@ def tokens_of(
         ids[row, span], special[row, span] = torch.tensor(piece.ids), torch.tensor(piece.special)
         offsets[row, span] = torch.tensor(piece.offsets)
     named, texts = tuple(piece.pieces for piece in pieces), tuple(piece.text for piece in pieces)
-    tokens = Tokens(lengths, ids, named, special, offsets, texts)
+    stretches = tuple(Stretch(piece.source, piece.begin) for piece in pieces) if reading.because else ()
+    tokens = Tokens(lengths, ids, named, special, offsets, texts, stretches=stretches)
     if rarity is None:
         return tokens
     return replace(tokens, rarity=torch.where(ids >= 0, rarity[ids.clamp_min(0)], 0), rarity_because=because)
@@ -204,7 +214,7 @@ def model_inputs(lm: Any, tokens: Tokens) -> dict[str, Tensor]:
     written = decoder_tokens(lm, tokens)
     inputs = _padded_ids(lm, tokens, "")
     inputs |= {} if written is None else _padded_ids(lm, written, "decoder_")
-    return {name: value.to(lm.device) for name, value in inputs.items()}
+    return {name: value.to(device_of(lm.model)) for name, value in inputs.items()}
 
 
 def _padded_ids(lm: Any, tokens: Tokens, side: str) -> dict[str, Tensor]:

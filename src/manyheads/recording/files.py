@@ -104,7 +104,10 @@ class _Plan:
             for field, tensor in _token_tensors(tokens).items():
                 self._add(f"tokens.{number}.{field}", tensor.dtype, tensor.shape, lambda tensor=tensor: tensor)
         self._tokens.append(tokens)
-        self.described_tokens.append({"rarity_because": tokens.rarity_because, "sinks": asdict(tokens.sinks)})
+        described: dict[str, Any] = {"rarity_because": tokens.rarity_because, "sinks": asdict(tokens.sinks)}
+        if tokens.stretches:
+            described["stretches"] = [list(each) for each in tokens.stretches]
+        self.described_tokens.append(described)
         return number
 
     def add_layer(self, stack: str, layers: Sequence[LayerRecord], index: int) -> dict[str, Any]:

@@ -1,7 +1,8 @@
-"""Records of batches, put together to the record of all texts, in their own order.
+"""Records of batches, put together to the record of all texts; records of some heads each, to that of all heads.
 
 Texts of like length are read together, so that little of a batch is padding; what is kept of them is one record again,
-left-aligned and padded to the longest text. Cost: a copy of what is kept.
+left-aligned and padded to the longest text. Where a model's heads are split over processes (tensor parallel), each
+process records its own (`ranks` brings them to one place). Cost: a copy of what is kept.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from manyheads.errors import RecordingError
 from manyheads.nn.masks import Mask
 from manyheads.nn.rules import Rule
-from manyheads.recording.records import LayerRecord
+from manyheads.recording.records import LayerRecord, Recording
 from manyheads.recording.tokens import Tokens
 
-__all__ = ["together"]
+__all__ = ["heads_together", "together"]
 
 
 def together(parts: Sequence[LayerRecord], places: Sequence[Sequence[int]], tokens: Tokens) -> LayerRecord:
@@ -77,3 +79,73 @@ def _rule(rules: Sequence[Rule], places: Sequence[Sequence[int]], num_texts: int
         if rule.bias is not None:
             bias[list(at), :, : rule.bias.shape[2], : rule.bias.shape[3]] = rule.bias.to(bias.dtype)
     return replace(rules[0], bias=bias)
+
+
+# -------------------------------------------------------------------------------------------------------- heads, joined
+
+
+def heads_together(parts: Sequence[Recording]) -> Recording:
+    """One recording of all heads, from recordings of the same texts that hold some heads of each layer, in order.
+
+    A layer that was not split (the same in every part) is kept once; so is a key/value head that every part has.
+    Errors: RecordingError for parts of different texts or layers, and where no layer was split at all.
+    """
+    first = parts[0]
+    shapes = [{stack: len(layers) for stack, layers in part.stacks.items()} for part in parts]
+    if any(shape != shapes[0] for shape in shapes):
+        raise RecordingError(f"parts of different models: their stacks have {', '.join(map(str, shapes))} layers.")
+    if not all(_same_texts(first, part) for part in parts):
+        raise RecordingError("parts of different texts: every process must record the same texts, in the same order.")
+    stacks = {
+        stack: [_all_heads([part.stacks[stack][index] for part in parts]) for index in range(len(layers))]
+        for stack, layers in first.stacks.items()
+    }
+    before, after = (
+        sum(layer.site.num_heads for stack in x.values() for layer in stack) for x in (first.stacks, stacks)
+    )
+    if len(parts) > 1 and before == after:
+        raise RecordingError("every part holds the same heads: nothing is split, so take one of them as it is.")
+    worst = {
+        name: max(float(str(part.provenance[name])) for part in parts)
+        for name in ("guard_error", "float64_error")
+        if all(name in part.provenance for part in parts)
+    }
+    return Recording(stacks, first.tokens, {**first.provenance, **worst, "parts": len(parts)})
+
+
+def _same_texts(one: Recording, other: Recording) -> bool:
+    ids = one.tokens.ids, other.tokens.ids
+    known = ids[0] is not None and ids[1] is not None
+    same = torch.equal(*ids) if known else ids[0] is ids[1]  # type: ignore[arg-type]
+    return same and torch.equal(one.tokens.lengths, other.tokens.lengths)
+
+
+def _all_heads(parts: Sequence[LayerRecord]) -> LayerRecord:
+    """One layer with the heads of every part, one after another."""
+    first = parts[0]
+    if all(part.q.shape == first.q.shape and torch.equal(part.q, first.q) for part in parts[1:]):
+        return first
+    alike = all((part.rule.scale, part.rule.softcap) == (first.rule.scale, first.rule.softcap) for part in parts)
+    runs = all(torch.equal(part.mask.start, first.mask.start) for part in parts)
+    if not alike or not runs or not all(torch.equal(part.mask.stop, first.mask.stop) for part in parts):
+        raise RecordingError(f"{first.site.module} hides other keys, or scales otherwise, in one part than in another.")
+    shared = first.k.shape[1] == 1 and all(torch.equal(part.k, first.k) for part in parts[1:])
+
+    def beside(values: Sequence[Tensor | None], keyed: bool = False) -> Tensor | None:
+        """Joined along the axis of heads; what is one for all heads stays one."""
+        found = [value for value in values if value is not None]
+        return None if not found else found[0] if keyed and shared else torch.cat(found, min(1, found[0].ndim - 1))
+
+    def one_for_all(values: Sequence[Tensor | None]) -> Tensor | None:
+        found = values[0]
+        return found if found is None or found.shape[1] == 1 else beside(values)
+
+    q, k, lse = beside([p.q for p in parts]), beside([p.k for p in parts], keyed=True), beside([p.lse for p in parts])
+    v = beside([part.v for part in parts], keyed=True)
+    assert q is not None and k is not None and lse is not None
+    site = replace(first.site, num_heads=q.shape[1], num_kv_heads=k.shape[1])
+    mask = replace(first.mask, dense=one_for_all([part.mask.dense for part in parts]))
+    sinks, bias = beside([part.rule.sinks for part in parts]), one_for_all([part.rule.bias for part in parts])
+    return replace(
+        first, site=site, q=q, k=k, v=v, lse=lse, mask=mask, rule=replace(first.rule, sinks=sinks, bias=bias)
+    )

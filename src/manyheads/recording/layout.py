@@ -56,6 +56,7 @@ MOST_POSITIONS = 100_000_000  # padding included: no machine could have held q o
 POSITIONED = ("q", "k", "v", "lse")  # a layer's tensors that have positions: [b heads positions ...]
 TOKEN_COLUMNS = ("ids", "special", "offsets", "rarity")  # what is said of each token: [b positions ...]
 TOKEN_TEXTS = ("pieces", "texts")
+TOKEN_LISTS = (*TOKEN_TEXTS, "stretches")  # what is said of each text, or of none
 FILL: Mapping[str, float] = {"lse": -torch.inf, "ids": -1.0}
 
 
@@ -157,7 +158,7 @@ def check_tokens(tokens: Tokens, what: str) -> None:
         value = getattr(tokens, field)
         if value is not None and tuple(value.shape) != want:
             raise Misfit(f"{what}.{field} has shape {tuple(value.shape)}, not {want}")
-    for field in TOKEN_TEXTS:
+    for field in TOKEN_LISTS:
         if len(getattr(tokens, field)) not in (0, shape[0]):
             raise Misfit(f"{what}.{field} is for {len(getattr(tokens, field))} texts, but there are {shape[0]}")
     for text, (pieces, length) in enumerate(zip(tokens.pieces, tokens.lengths.tolist(), strict=False)):

@@ -47,7 +47,7 @@ from manyheads.recording.layout import (
 )
 from manyheads.recording.records import LayerRecord, Recording
 from manyheads.recording.tensorfile import TensorFile
-from manyheads.recording.tokens import Sinks, Tokens
+from manyheads.recording.tokens import Sinks, Stretch, Tokens
 from manyheads.spec import Site
 
 __all__ = ["LazyLayers", "read_recording"]
@@ -230,10 +230,21 @@ def _read_tokens(file: TensorFile, name: str, about: object) -> Tokens:
     )
     pieces = tuple(tuple(_each(text, str, "pieces")) for text in _each(pieces, list, "pieces"))
     texts = tuple(_each(texts, str, "texts"))
-    because = _take(about, "rarity_because", str)
-    tokens = Tokens(lengths, pieces=pieces, texts=texts, rarity_because=because, sinks=found, **columns)
+    because, stretches = _take(about, "rarity_because", str), _read_stretches(about)
+    tokens = Tokens(
+        lengths, pieces=pieces, texts=texts, rarity_because=because, sinks=found, stretches=stretches, **columns
+    )
     check_tokens(tokens, name)
     return tokens
+
+
+def _read_stretches(about: object) -> tuple[Stretch, ...]:
+    """Where windows of long texts begin; missing where there are none, and in files that are older than they."""
+    assert isinstance(about, dict), "what was taken of it before has shown that"
+    pairs = _take(about, "stretches", list) if "stretches" in about else []
+    if not all(type(pair) is list and len(_each(pair, int, "stretches")) == 2 for pair in pairs):
+        raise Misfit("its stretches are not all two numbers")
+    return tuple(Stretch(*pair) for pair in pairs)
 
 
 def _read_texts(file: TensorFile, name: str) -> list[Any]:

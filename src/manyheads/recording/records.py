@@ -262,8 +262,9 @@ class Recording:
     def layers(self) -> Sequence[LayerRecord]:
         """The layers of the only stack. Errors: RecordingError where there are several."""
         if len(self.stacks) != 1:
+            named = ", ".join(name or "''" for name in self.stacks)
             raise RecordingError(
-                f"this recording has {len(self.stacks)} stacks of layers ({', '.join(self.stacks)}): "
+                f"this recording has {len(self.stacks)} stacks of layers ({named}): "
                 f"say which, as in rec.stacks[{next(iter(self.stacks), '')!r}][0]."
             )
         return next(iter(self.stacks.values()))

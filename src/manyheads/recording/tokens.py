@@ -13,6 +13,7 @@ import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -37,9 +38,24 @@ class Sinks:
     because: str = "not looked for"
 
 
+class Stretch(NamedTuple):
+    """Where a window of a long text is from: the number of the given text, and its character that the window begins at.
+
+    A token's offsets count from there: its characters in the given text are `begin + offset`.
+    """
+
+    text: int
+    begin: int
+
+
 @dataclass(frozen=True, eq=False)
 class Tokens:
-    """A left-aligned batch of tokenised texts. `rarity` is 0 (most common) to 1 (rarest) for each token."""
+    """A left-aligned batch of tokenised texts. `rarity` is 0 (most common) to 1 (rarest) for each token.
+
+    `texts` are the texts as they were given, blanks and all, and `offsets` the characters of each token in them.
+    Where a text was too long for the model, windows stand in its place, each with its own stretch of it, and
+    `stretches` says for every text where that is from; it is empty where all are whole.
+    """
 
     lengths: Int[Tensor, "b"]
     ids: Int[Tensor, "b k"] | None = None
@@ -50,6 +66,7 @@ class Tokens:
     rarity: Float[Tensor, "b k"] | None = None
     rarity_because: str = "unknown"
     sinks: Sinks = field(default_factory=Sinks)
+    stretches: tuple[Stretch, ...] = ()
 
     @staticmethod
     def unnamed(lengths: Sequence[int]) -> Tokens:
@@ -150,23 +167,27 @@ class Tokens:
 
     def text(self, index: int) -> Tokens:
         """The tokens of one text alone."""
-        length = int(self.lengths[index])
-        cut = {
-            name: None if (value := getattr(self, name)) is None else value[index : index + 1, :length]
+        return self.some(slice(index, index + 1))
+
+    def some(self, chosen: slice) -> Tokens:
+        """The tokens of some texts, cut to the longest of them."""
+        longest = int(self.lengths[chosen].max())
+        columns = {
+            name: None if (value := getattr(self, name)) is None else value[chosen, :longest]
             for name in ("ids", "special", "offsets", "rarity")
         }
-        return replace(
-            self,
-            lengths=self.lengths[index : index + 1],
-            pieces=self.pieces[index : index + 1],
-            texts=self.texts[index : index + 1],
-            **cut,
-        )
+        listed = {name: getattr(self, name)[chosen] for name in ("lengths", "pieces", "texts", "stretches")}
+        return replace(self, **listed, **columns)
 
 
 def text_seed(text: str) -> int:
-    """A stable 63-bit number of a text: the same on every machine and in every order of reading."""
-    return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big") >> 1
+    """A stable 63-bit number of a text: the same on every machine, in every order of reading, with blanks around it."""
+    return data_seed(text.strip().encode("utf-8", "surrogatepass"))
+
+
+def data_seed(data: bytes) -> int:
+    """The same of anything else that is measured: a picture's pixels, a sound's samples."""
+    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big") >> 1
 
 
 def relabelling(tokens: Tokens) -> Int[Tensor, "b k"]:

@@ -66,9 +66,10 @@ class Words:
 
         A token belongs to the word that its first character other than white space lies in; a token of white space
         alone, or of no character, to none. A word in which no token begins has no token: it is in `spans`, and is no
-        unit. Given spans count characters of `tokens.texts`, from which a model's reader has trimmed what lies before
-        the first and after the last token. Without offsets (slow tokenizers, generated text), the text is put together
-        from the marks of its pieces, `because` says by which, and `texts` is what came out; spans cannot be given then.
+        unit. Given spans count characters of `tokens.texts`: of the text as it was given, or of the window that stands
+        for a part of it (`tokens.stretches` says where that begins). Without offsets (slow tokenizers, generated text),
+        the text is put together from the marks of its pieces, `because` says by which, and `texts` is what came out;
+        spans cannot be given then.
         Cost: O(characters + tokens). Errors: TextError for tokens without text, unknown ways, spans that do not fit.
         """
         if not isinstance(by, str) and len(by) != tokens.num_texts:

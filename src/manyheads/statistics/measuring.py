@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from manyheads.errors import StatisticError
 from manyheads.models.calls import AttentionCall
 from manyheads.models.calltexts import CallTexts, texts_of_call
+from manyheads.models.media import Given, media_given
 from manyheads.models.recorder import watch
 from manyheads.models.seam import Tap
 from manyheads.models.sites import run
@@ -33,30 +34,48 @@ from manyheads.statistics.statistic import Facts, PerText, Statistic
 from manyheads.statistics.sums import Sums
 from manyheads.statistics.table import choose
 
+MEDIA_BATCH = 8  # pictures or sounds read together: each is some hundreds of positions
+CROSSING = "left out, since queries and keys are not the same tokens"
+UNSEEN = "left out, since nobody can see it"
+WORDY = frozenset({"tokens", "sinks"})  # what a statistic may ask that only words answer
 Progress = Callable[[int, int], None]
-"""Called with tokens read and tokens in all."""
+"""Called with tokens read and tokens in all; of pictures and sounds, with how many of them."""
 
 
 def measure(
     lm: Any,
-    texts: str | Sequence[str],
+    texts: str | Sequence[str] | None = None,
     statistics: str | Sequence[str | Statistic] = "default",
     *,
+    image: Any = None,
+    audio: Any = None,
+    sampling_rate: int | None = None,
+    transcript: str | None = None,
     long: str = "windows",
     sinks: Sinks | None = None,
     kinds: bool = False,
     progress: Progress | None = None,
 ) -> HeadTable:
-    """A table with a row a head and a column a statistic, over one text or many.
+    """A table with a row a head and a column a statistic, over one text or many, or over pictures or sounds.
 
     `statistics` is "default", "all", a name, or a list of names and Statistics of your own. `sinks` takes what an
     earlier table found (`table.sinks`); else they are looked for on a few of the texts. `long` as in `record`.
     `kinds`: also count what each kind of token receives (`table.kinds`), which labels need.
 
+    `image`, and `audio` with `sampling_rate` and `transcript`, as in `record`: one or a list in place of `texts`.
+    Statistics of words are left out then, and named in the notes; asked for by name, they are refused. So are layers
+    between two texts (cross-attention). Rows of what attends within windows (Swin) are counted picture by picture.
+
     Cost: one forward pass and one pass over the maps' tiles; O(tile) memory besides the model's.
-    Errors: TextError, StatisticError, ModelError, GuardError.
+    Errors: TextError, StatisticError, ModelError, GuardError; of pictures and sounds as `record`'s.
     """
     chosen = choose(statistics)
+    given = media_given(lm, texts, image, audio, sampling_rate, transcript)
+    if given is not None:
+        if kinds or sinks is not None:
+            raise StatisticError("kinds= and sinks= are about a text's tokens: leave them out with image= and audio=.")
+        return _measure_media(lm, given, chosen, named=statistics not in ("default", "all"), progress=progress)
+    assert texts is not None
     reading = read_texts(lm, texts, long)
     if sinks is None:
         sinks = find_sinks(lm, reading) if any("sinks" in each.asks for each in chosen) else Sinks()
@@ -82,6 +101,40 @@ def measure(
     return gathered.table(chosen, sinks, notes)
 
 
+def _measure_media(
+    lm: Any, given: Given, wanted: tuple[Statistic, ...], named: bool, progress: Progress | None
+) -> HeadTable:
+    """Every statistic that needs no words, over pictures or sounds."""
+    chosen = tuple(each for each in wanted if not each.asks & WORDY)
+    wordy = ", ".join(each.name for each in wanted if each.asks & WORDY)
+    if wordy and (named or not chosen):
+        raise StatisticError(
+            f"{wordy}: asked of words, and a picture or a sound has none. Ask for 'default' or 'all', which leave such "
+            f"statistics out, or name others."
+        )
+    gathered: Gathered | None = None
+    crossing: dict[str, None] = {}
+    done = 0
+    for part in given.batches(MEDIA_BATCH):
+        batch = Measured(part.texts, chosen, seeds=part.seeds)
+        state = watch(lm.model, lm.name, lambda part=part: run(lm.model, lm.name, part.inputs), batch.observe)
+        gathered = batch.gathered(state) if gathered is None else gathered + batch.gathered(state)
+        crossing |= dict.fromkeys(batch.left_out)
+        done += len(part.seeds)
+        if progress is not None:
+            progress(done, len(given.seeds))
+    assert gathered is not None
+    notes = {
+        "model": lm.name,
+        "loaded": lm.because,
+        "decoder": str(given.provenance.get("decoder", "")),
+        "left out, for want of words": wordy,
+        CROSSING: ", ".join(crossing),
+        UNSEEN: left_out(state.by_hand),
+    }
+    return gathered.table(chosen, Sinks(), notes)
+
+
 def measure_call(
     module: nn.Module, *args: Any, statistics: str | Sequence[str | Statistic] = "default", **kwargs: Any
 ) -> HeadTable:
@@ -91,7 +144,7 @@ def measure_call(
     Errors: StatisticError where none is left; ModelError, GuardError.
     """
     wanted = choose(statistics)
-    chosen = tuple(each for each in wanted if not each.asks & {"tokens", "sinks"})
+    chosen = tuple(each for each in wanted if not each.asks & WORDY)
     if not chosen:
         raise StatisticError("all these statistics need a tokenizer: use measure(lm, texts) with a loaded model.")
     batch = Measured(texts_of_call(args, kwargs), chosen)
@@ -105,8 +158,8 @@ def measure_call(
     notes = {
         "model": type(module).__name__,
         "left out, for want of a tokenizer": unasked,
-        "left out, since queries and keys are not the same tokens": ", ".join(batch.left_out),
-        "left out, since nobody can see it": left_out(state.by_hand),
+        CROSSING: ", ".join(batch.left_out),
+        UNSEEN: left_out(state.by_hand),
     }
     return batch.gathered(state).table(chosen, Sinks(), notes)
 
@@ -122,6 +175,7 @@ class Measured:
     kinds: list[TokenKinds] = field(default_factory=list)
     plans: dict[int, tuple[Tokens, Pass]] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
+    seeds: tuple[int, ...] = ()  # of what is measured, where its tokens are no words that would give them
 
     def observe(self, call: AttentionCall) -> None:
         """Reduce a call's map, finish every statistic, and keep two numbers a text, head and statistic."""
@@ -148,10 +202,15 @@ class Measured:
                 f"no layer of this call attends from a text to itself ({', '.join(self.left_out)}): record_call keeps "
                 f"what such layers do."
             )
-        tokens = self.texts.main.tokens if self.texts.main else next(iter(self.plans.values()))[0]
+        read = [tokens for tokens, _ in self.plans.values()]  # as many as there are windows, where a layer has them
+        tokens = self.texts.main.tokens if self.texts.main else min(read, key=lambda each: each.num_texts)
         sites = tuple(site for site, _, _ in self.values.values())
-        num, den = (torch.cat(parts, 1) for parts in zip(*((n, d) for _, n, d in self.values.values()), strict=True))
-        sums = Sums.of(num, den, tokens.seeds, int(tokens.lengths.sum()))
+        seeds = self.seeds or tokens.seeds
+        num, den = (
+            torch.cat([_by_text(part, len(seeds), site) for site, part in zip(sites, parts, strict=True)], 1)
+            for parts in zip(*((n, d) for _, n, d in self.values.values()), strict=True)
+        )
+        sums = Sums.of(num, den, seeds, int(tokens.lengths.sum()))
         kinds = TokenKinds.beside(self.kinds) if self.kinds else None
         return Gathered(sites, sums, dict(state.because), state.guard_error, kinds)
 
@@ -175,6 +234,19 @@ class Gathered:
         said = {**notes, "backend": "; ".join(self.backend), "guard_error": f"{self.guard_error:.1e}"}
         notes = {key: value for key, value in said.items() if value}
         return HeadTable(self.sites, statistics, self.sums, sinks, notes, self.kinds)
+
+
+def _by_text(values: Float64[Tensor, "w h s"], count: int, site: Site) -> Float64[Tensor, "t h s"]:
+    """Values by text, of a layer that attends within windows: those of a text lie side by side, and add.
+
+    (Where some model lays them out otherwise, halves and intervals mix texts; the sums over all texts are the same.)
+    """
+    if len(values) % count:
+        raise StatisticError(
+            f"{site.module} attends in {len(values)} stretches, which do not divide among {count} texts: measure them "
+            f"one by one."
+        )
+    return values.unflatten(0, (count, -1)).sum(1)
 
 
 def requests_of(statistics: Sequence[Statistic], tokens: Tokens) -> list[Request]:

@@ -1,0 +1,147 @@
+"""`manyheads ablate L3H7`: what is lost without some heads, beside as many heads chosen at random."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from manyheads.cli.console import clean, emit, stdout_console
+from manyheads.cli.corpus import LINES_HELP, TEXTS_HELP, Texts, given_texts
+from manyheads.cli.inputs import check_output
+from manyheads.cli.options import DEFAULT_MODEL, TEXT_HELP, AsJson, ModelName
+from manyheads.cli.progress import Talk
+from manyheads.cli.steps import load_model
+from manyheads.errors import PlanError
+
+if TYPE_CHECKING:
+    from manyheads.interventions.effects import Effect
+    from manyheads.plan import Plan
+
+LABEL_WIDTH = 10
+HEADS_HELP = "Which heads: 'L3H7', 'L3', 'L3H0-5', 'L*H7', 'encoder:L0H1', or several separated by commas."
+KIND_HELP = "What stands in their place: zero, mean, resample or first; or scale, average, copy, unmixed."
+METRIC_HELP = "auto, loss, kl or cosine."
+MOST_TOKENS = 8  # whose loss rose most, of a single text
+
+
+def ablate(
+    heads: Annotated[str | None, typer.Argument(metavar="[HEADS]", help=HEADS_HELP, show_default=False)] = None,
+    text: Annotated[list[str] | None, typer.Argument(metavar="TEXT", help=TEXT_HELP, show_default=False)] = None,
+    file: Annotated[str | None, typer.Option("--file", metavar="FILE", help=TEXTS_HELP)] = None,
+    lines: Annotated[bool, typer.Option("--lines", help=LINES_HELP)] = False,
+    model: ModelName = DEFAULT_MODEL,
+    kind: Annotated[str, typer.Option("--kind", metavar="KIND", help=KIND_HELP)] = "zero",
+    factor: Annotated[float | None, typer.Option("--factor", metavar="X", help="For --kind scale.")] = None,
+    source: Annotated[str | None, typer.Option("--source", metavar="HEAD", help="For --kind copy.")] = None,
+    plan: Annotated[
+        Path | None, typer.Option("--plan", metavar="FILE", help="A plan (.json) in place of HEADS.")
+    ] = None,
+    metric: Annotated[str, typer.Option("--metric", metavar="NAME", help=METRIC_HELP)] = "auto",
+    controls: Annotated[int, typer.Option("--controls", metavar="N", min=0, help="Random sets of as many heads.")] = 10,
+    save_plan: Annotated[
+        Path | None, typer.Option("--save-plan", metavar="FILE", help="Write the plan: .json.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """What is lost without some heads, beside as many heads chosen at random.
+
+    Heads are edited before the output projection mixes them; the model is as it was afterwards.
+
+    For example: manyheads ablate L3H7 --kind mean --file novel.txt
+    """
+    talk = Talk()
+    check_output(save_plan, "--save-plan", (".json",))
+    asked = _plan(heads, kind, factor, source, plan)
+    texts = given_texts(talk, text or [], file, lines)
+    lm = load_model(talk, model)
+    with talk.step("reading the texts, with these heads and without") as progress:
+        from manyheads.interventions.effects import effect
+
+        found = effect(lm, asked, texts.texts, metric=metric, controls=controls, progress=progress)
+    if save_plan is not None:
+        _save(lm, asked, texts, save_plan)
+    if as_json:
+        emit(json.dumps({**_version(), "texts": texts.origin, **found.to_dict()}, indent=1, allow_nan=False))
+        return
+    console = stdout_console()
+    for label, words in page(lm, found, texts, save_plan):
+        console.print(f"{label:<{LABEL_WIDTH}}{clean(words)}" if label else words, soft_wrap=True)
+
+
+def _plan(heads: str | None, kind: str, factor: float | None, source: str | None, file: Path | None) -> Plan:
+    """The plan that the options mean. Errors: PlanError for options that contradict each other; HeadError."""
+    from manyheads.plan import KINDS, Ablate, Average, Copy, Plan, Scale, SkipOutputProjection
+
+    if file is not None:
+        from manyheads.interventions.planfiles import open_plan
+
+        if heads is not None:
+            raise PlanError(f"HEADS ({heads!r}) and --plan {file} both say what to do: give one of them.")
+        return open_plan(file).plans[0]
+    if heads is None:
+        raise PlanError("no heads were named: give HEADS, as in manyheads ablate L3H7, or --plan FILE.")
+    if (factor is not None) != (kind == "scale"):
+        raise PlanError("--factor belongs to --kind scale: give both, as in --kind scale --factor 0.5.")
+    if (source is not None) != (kind == "copy"):
+        raise PlanError("--source belongs to --kind copy: give both, as in 'L1' --kind copy --source L1H0.")
+    match kind:
+        case "scale":
+            return Plan(Scale(heads, factor or 0.0))
+        case "average":
+            return Plan(Average(heads))
+        case "copy":
+            return Plan(Copy(heads, source or ""))
+        case "unmixed":
+            return Plan(SkipOutputProjection(heads))
+        case _ if kind in KINDS:
+            return Plan(Ablate(heads, kind=kind))
+    raise PlanError(f"--kind {kind} is unknown: use {', '.join(KINDS)}, scale, average, copy or unmixed.")
+
+
+def _save(lm: Any, plan: Plan, texts: Texts, path: Path) -> None:
+    from manyheads.interventions.applying import prepare
+
+    prepare(lm, plan, texts.texts if plan.needs_corpus else None)[0].save(path)
+
+
+def page(lm: Any, found: Effect, texts: Texts, saved: Path | None) -> list[tuple[str, str]]:
+    """The effect as lines, each with its label."""
+    unit = f" {found.unit}" if found.unit else ""
+    rows = [("", f"{lm.name}: {found.plan}"), ("texts", texts.origin)]
+    if found.before is not None and found.after is not None:
+        rows.append(("before", f"{found.metric} {found.before:.4f}, after {found.after:.4f}{unit}"))
+    interval = "" if found.num_texts == 1 else f"  ({found.low:.4g} to {found.high:.4g} in 95 % of resampled texts)"
+    rows.append(("change", f"{found.metric} {found.change:+.4g}{unit}{interval}"))
+    if found.control:
+        mean = sum(found.control) / len(found.control)
+        above = sum(each >= found.change for each in found.control)
+        span = f"({min(found.control):.4g} to {max(found.control):.4g})"
+        rows.append(("control", f"{mean:+.4g} {span}: {len(found.control)} random sets of as many heads"))
+        rows.append(("", f"{'':<{LABEL_WIDTH}}{above} of {len(found.control)} change at least as much"))
+    else:
+        rows.append(("control", found.notes["control"]))
+    if found.per_token is not None and found.num_texts == 1:
+        rows.append(("tokens", _worst_tokens(lm, found, texts.texts[0])))
+    rows += [(name, found.notes[name]) for name in ("metric", "corpus", "windows", "unchanged") if name in found.notes]
+    if saved is not None:
+        rows.append(("wrote", str(saved)))
+    return rows
+
+
+def _worst_tokens(lm: Any, found: Effect, text: str) -> str:
+    """The tokens whose loss rose most."""
+    assert found.per_token is not None
+    ids = lm.tokenizer(text, verbose=False)["input_ids"]
+    rises = found.per_token[0]
+    names = lm.tokenizer.convert_ids_to_tokens(ids)[-len(rises) :]
+    order = sorted(range(len(names)), key=lambda at: -rises[at])[:MOST_TOKENS]
+    return ", ".join(f"{lm.tokenizer.convert_tokens_to_string([names[at]]).strip()!r} {rises[at]:+.2f}" for at in order)
+
+
+def _version() -> dict[str, str]:
+    from manyheads import __version__
+
+    return {"manyheads": __version__}

@@ -1,0 +1,46 @@
+"""The texts that an intervention is measured on: typed, from a file, or a part of our own page."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from manyheads.cli.inputs import Source, read_source, source_note
+from manyheads.cli.progress import Talk
+
+OWN_TEXTS = 64  # of the page: every few of them, so that all kinds are there
+TEXTS_HELP = "Read texts from this file (UTF-8): paragraphs, parted by empty lines; - is stdin."
+LINES_HELP = "Each line of the file is a text."
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Texts, and where they came from in words."""
+
+    texts: list[str]
+    origin: str
+
+
+def given_texts(talk: Talk, words: Sequence[str], file: str | None, lines: bool) -> Texts:
+    """What was typed or is in the file; our own page where nothing was given. Errors: TextError, FileAccessError."""
+    if not words and file is None:
+        from manyheads.corpora.page import page_texts
+
+        if note := source_note(words, file):
+            talk.note(note.replace("a sentence of our own is", "our own texts are"))
+        page = page_texts()
+        return Texts(page[:: max(1, len(page) // OWN_TEXTS)][:OWN_TEXTS], f"{OWN_TEXTS} texts of our own")
+    source = read_source(words, file)
+    if note := source_note(words, file):
+        talk.note(note)
+    texts = texts_in(source, lines)
+    return Texts(texts, f"{len(texts)} {'text' if len(texts) == 1 else 'texts'} of {source.origin}")
+
+
+def texts_in(source: Source, lines: bool) -> list[str]:
+    """The texts of a source: its lines, or its paragraphs, whose own line breaks are blanks."""
+    if lines:
+        return [line.strip() for line in source.text.splitlines() if line.strip()]
+    parts = re.split(r"\n\s*\n", source.text)
+    return [" ".join(part.split()) for part in parts if part.strip()]

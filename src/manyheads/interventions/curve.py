@@ -1,0 +1,128 @@
+"""How far can it go: the metric against the number of heads removed, least important first, and in random order.
+
+Importance is measured on every other text and the curve drawn on the rest, so that heads are not removed from the very
+texts that chose them. Random orders are nested as the ranked one is: each point adds heads to the one before it.
+Source of the question: Michel et al. 2019, section 4.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float64
+from numpy import ndarray
+
+from manyheads.errors import StatisticError, TextError
+from manyheads.heads import Head
+from manyheads.interventions.applying import applied
+from manyheads.interventions.effects import changes_of, interval_over_texts, readings_of
+from manyheads.interventions.importance import Importance, importance
+from manyheads.interventions.metrics import choose_metric
+from manyheads.interventions.readings import read_corpus
+from manyheads.plan import Ablate, Plan
+
+__all__ = ["Curve", "removal_curve"]
+
+POINTS = 13  # from no head to all of them
+ORDERS = 3  # random ones
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """`ranked[i]` is the mean change with `counts[i]` heads removed by importance, `low` and `high` its interval.
+
+    `random[r, i]` is the same in random orders. A positive change is for the worse.
+    """
+
+    model: str
+    metric: str
+    unit: str
+    counts: tuple[int, ...]
+    ranked: Float64[ndarray, "point"]
+    low: Float64[ndarray, "point"]
+    high: Float64[ndarray, "point"]
+    random: Float64[ndarray, "order point"]
+    order: tuple[Head, ...]
+    notes: dict[str, str]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {
+            "model": self.model,
+            "metric": self.metric,
+            "unit": self.unit,
+            "counts": list(self.counts),
+            "ranked": self.ranked.tolist(),
+            "low": self.low.tolist(),
+            "high": self.high.tolist(),
+            "random": self.random.tolist(),
+            "order": [str(head) for head in self.order],
+            "notes": self.notes,
+        }
+
+
+def removal_curve(
+    lm: Any,
+    texts: Sequence[str],
+    estimator: str = "ablation",
+    *,
+    metric: str | Callable[..., Any] = "auto",
+    kind: str = "zero",
+    points: int = POINTS,
+    orders: int = ORDERS,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> tuple[Curve, Importance]:
+    """The curve on every second text, by an importance that was measured on the others.
+
+    Cost: `importance` on half of the texts, and `(1 + orders) * points` forward passes over the other half.
+    Errors: TextError for fewer than two texts; those of `importance`.
+    """
+    if isinstance(texts, str) or len(texts) < 2:
+        raise TextError("a curve needs at least two texts: one half chooses the heads, the other shows what is lost.")
+    if points < 2 or orders < 0:
+        raise StatisticError(f"{points=}, {orders=}: a curve has at least 2 points, and 0 or more random orders.")
+    heads = lm.spec.heads.heads
+    counts = tuple(sorted({round(at) for at in np.linspace(0, len(heads), points)}))
+    steps, done = (1 + orders) * len(counts), 0
+    worth = importance(lm, texts[::2], estimator, metric=metric, kind=kind)
+    chosen, _ = choose_metric(lm, metric)
+    corpus = read_corpus(lm, texts[1::2])
+    before = readings_of(lm, corpus, chosen)
+    generator = np.random.Generator(np.random.PCG64(seed))
+    ways = [worth.ranking(), *(tuple(heads[at] for at in generator.permutation(len(heads))) for _ in range(orders))]
+    rows = []
+    for way in ways:
+        columns = []
+        for count in counts:
+            columns.append(_removed(lm, way[:count], kind, texts[::2], corpus, chosen, before))
+            done += 1
+            if progress is not None:
+                progress(done, steps)
+        rows.append(np.stack(columns, 1))
+    low, high = interval_over_texts(rows[0])
+    means = np.stack([row.mean(0) for row in rows])
+    notes = {
+        **worth.notes,
+        "order": f"by {estimator} on {len(texts[::2])} texts",
+        "curve": f"on {corpus.num_texts} other texts, {corpus.num_tokens:,} tokens; {kind} ablation",
+    }
+    return Curve(
+        lm.name, chosen.name, chosen.unit, counts, means[0], low, high, means[1:], worth.ranking(), notes
+    ), worth
+
+
+def _removed(
+    lm: Any, heads: Sequence[Head], kind: str, other: Any, corpus: Any, metric: Any, before: Any
+) -> Float64[ndarray, "text"]:
+    """Each text's change without these heads."""
+    if not heads:
+        return np.zeros(corpus.num_texts)
+    plan = Plan(Ablate(list(heads), kind=kind))
+    with applied(lm, plan, corpus=other if plan.needs_corpus else None):
+        after = readings_of(lm, corpus, metric)
+    return changes_of(metric, corpus, before, after).numpy()

@@ -1,0 +1,57 @@
+"""Models that are not all in this memory: where their inputs go, and weights that are elsewhere until a module runs.
+
+A model that was loaded with `device_map` may keep layers on disk: their parameters are empty ("meta") tensors, and
+accelerate's hooks bring the numbers when a module is called, and drop them afterwards. The attention is seen as ever;
+only what is read of a *module* besides (its output projection) must be fetched from where the hooks have it. Where a
+weight is split over processes (tensor parallel), the part that is here belongs to the heads that are here.
+Checked with accelerate 1.15; nothing here imports it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from manyheads.errors import ModelError
+
+__all__ = ["device_of", "here", "weight_of"]
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """Where a model takes its inputs: with its first parameter; of one that is nowhere yet, where its hooks run it."""
+    first = next((each.device for each in model.parameters()), torch.device("cpu"))
+    if first.type != "meta":
+        return first
+    found = (getattr(hook, "execution_device", None) for module in model.modules() for hook in _hooks(module))
+    return torch.device(next((place for place in found if place is not None), "cpu"))
+
+
+def weight_of(module: nn.Module) -> Tensor:
+    """The module's weight with its numbers in it. Errors: ModelError where they are nowhere to be had."""
+    weight = module.weight
+    assert isinstance(weight, Tensor)
+    if weight.device.type != "meta":
+        return here(weight.detach())
+    for hook in _hooks(module):
+        stored = getattr(hook, "weights_map", None)
+        if stored is not None:
+            return stored["weight"].detach()
+    raise ModelError(
+        f"the weight of a {type(module).__name__} ({tuple(weight.shape)}) is on no device, and no hook knows where it "
+        f"is kept: load the model without offloading, or leave out what weighs values (the norm statistics)."
+    )
+
+
+def here(weight: Tensor) -> Tensor:
+    """This process's part of a weight that is split over several; else the weight itself."""
+    local: Any = getattr(weight, "to_local", None)
+    return weight if local is None else local()
+
+
+def _hooks(module: nn.Module) -> Iterator[Any]:
+    """accelerate's hooks of a module: one, or several in a row."""
+    hook = getattr(module, "_hf_hook", None)
+    yield from () if hook is None else getattr(hook, "hooks", (hook,))

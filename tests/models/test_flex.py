@@ -1,0 +1,148 @@
+"""flex attention: its BlockMask is a function and a list of blocks; read exactly, or refused.
+
+Oracles: the model's own eager maps, and the mask's function asked cell by cell. torch compiles flex attention as it is
+called, some seconds for each model: that is done once; the others call it uncompiled.
+"""
+
+import shutil
+import warnings
+
+import pytest
+import torch
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
+from transformers import AttentionInterface
+
+import manyheads as mh
+from manyheads.errors import GuardError, ModelError
+from manyheads.models import flexmasks
+from manyheads.models.flexmasks import is_block_mask, read_block_mask
+from manyheads.nn.masks import Mask
+from tests.models.eager import draw, eager_maps, implementation, padded, spans
+from tests.models.tiny import VOCAB_SIZE, tiny_bert, tiny_gemma2, tiny_llama
+
+EXACT = 1e-5
+LENGTHS = (11, 7, 17)
+MAKERS = {"llama": tiny_llama, "gemma2": tiny_gemma2, "bert": tiny_bert}
+
+
+@pytest.fixture
+def uncompiled(monkeypatch):
+    def call(query, key, value, training=False, **kwargs):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it says that it is not compiled
+            return flex_attention(query, key, value, **kwargs)
+
+    def make(*args, _compile=False, **kwargs):
+        return create_block_mask(*args, **kwargs)
+
+    monkeypatch.setattr("transformers.integrations.flex_attention.compile_friendly_flex_attention", call)
+    monkeypatch.setattr("transformers.masking_utils.create_block_mask", make)
+
+
+@pytest.fixture(autouse=True)
+def forget():
+    yield
+    torch._dynamo.reset()
+
+
+def assert_near(got, want):
+    torch.testing.assert_close(got, want, rtol=0, atol=EXACT)
+
+
+def assert_the_models_own(model, inputs):
+    with implementation(model, "flex_attention"):
+        rec = mh.record_call(model, **inputs)
+        assert rec.provenance["implementation"] == "flex_attention"
+        with torch.no_grad():
+            plain = model(**inputs)[0]
+            with mh.tap(model) as state:
+                tapped = model(**inputs)[0]
+        assert torch.equal(plain, tapped) and state.guard_error < 5e-5
+    maps = eager_maps(model, **inputs)
+    assert max(float(one.max()) for one in maps) > 0.3
+    for layer, own in zip(rec.layers, maps, strict=True):
+        for text, span in enumerate(spans(inputs["attention_mask"])):
+            assert_near(layer.weights(text=text), own[text][:, span, span])
+    return rec
+
+
+@pytest.mark.skipif(shutil.which("c++") is None and shutil.which("g++") is None, reason="torch compiles in C++")
+@pytest.mark.filterwarnings("ignore")  # torch's, about its own compiler
+def test_compiled_as_transformers_calls_it_weights_are_the_models_own(fresh):
+    model, inputs = tiny_llama(seed=draw(fresh)), {**padded(fresh, LENGTHS, VOCAB_SIZE), "use_cache": False}
+    with implementation(model, "flex_attention"), torch.no_grad():
+        model(**inputs)
+    torch._dynamo.utils.counters.clear()
+    assert_the_models_own(model, inputs)
+    compiled = torch._dynamo.utils.counters["frames"]["ok"]
+    assert compiled <= 2, f"{compiled} for two taps, which may have a mask's making compiled anew, but never the rest"
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("name", sorted(MAKERS))
+def test_uncompiled_weights_are_the_models_own(name, side, uncompiled, fresh):
+    """Causal, sliding and bidirectional masks, padded; softcaps; heads that are, and are not, a power of two."""
+    inputs = padded(fresh, LENGTHS, VOCAB_SIZE, side)
+    rec = assert_the_models_own(MAKERS[name](seed=draw(fresh)), inputs)
+    assert all(layer.mask.dense is None for layer in rec.layers)
+
+
+def test_without_a_mask_nothing_is_hidden(uncompiled, fresh):
+    """sdpa asks the module then; flex attention does as it is told."""
+
+    class Attends(torch.nn.Module):
+        is_causal = True
+
+        def forward(self, x):
+            return AttentionInterface()["flex_attention"](self, x, x, x, None, scaling=1.0)[0]
+
+    module, x = Attends().eval(), torch.randn(2, 4, 7, 16, generator=fresh)
+    rec = mh.record_call(module, x)
+    assert_near(rec.layers[0].weights(text=1), (x @ x.transpose(2, 3)).softmax(-1)[1])
+
+
+MASKS = {
+    "causal": lambda b, h, q, k: q >= k,
+    "sliding": lambda b, h, q, k: (q >= k) & (q - k < 5),
+    "by text": lambda b, h, q, k: k < 3 + 4 * b,
+    "by head": lambda b, h, q, k: (k + h) % 2 == 0,
+    "holes": lambda b, h, q, k: (q - k) % 3 == 0,
+    "nothing": lambda b, h, q, k: (q > 4) & (k < 2),
+}
+
+
+@pytest.mark.parametrize("name", sorted(MASKS))
+def test_a_block_mask_is_read_cell_by_cell(name, monkeypatch):
+    """Row blocks that are no multiple of the mask's own; more keys in the mask than there are."""
+    monkeypatch.setattr(flexmasks, "DENSE_ROWS", 5)
+    rule, (texts, heads, queries, keys) = MASKS[name], (2, 3, 13, 11)
+    mask = create_block_mask(rule, texts, heads, queries, keys + 6, device="cpu", BLOCK_SIZE=(4, 8))
+    got = read_block_mask(mask, queries, keys)
+    seen = got.visible(slice(0, queries), slice(0, keys)).expand(texts, heads, -1, -1)
+    for b in range(texts):
+        for h in range(heads):
+            for q in range(queries):
+                for k in range(keys):
+                    assert bool(seen[b, h, q, k]) == bool(rule(b, h, q, k)), (b, h, q, k)
+    assert (got.dense is None) == (name not in ("by head", "holes"))
+    assert is_block_mask(mask) and not is_block_mask(seen)
+
+
+def test_blocks_and_function_that_part_are_refused():
+    causal = create_block_mask(MASKS["causal"], 1, 1, 16, 16, device="cpu", BLOCK_SIZE=4)
+    said = "blocks and mask_mod say different things, .* make it by create_block_mask"
+    blocks = (causal.kv_num_blocks, causal.kv_indices)
+    with pytest.raises(ModelError, match=said):  # kernels skip the blocks, the function hides nothing
+        read_block_mask(BlockMask.from_kv_blocks(*blocks, BLOCK_SIZE=4), 16, 16)
+    full = (causal.kv_num_blocks * 0, causal.kv_indices, causal.kv_num_blocks + 1, causal.kv_indices)
+    with pytest.raises(ModelError, match=said):  # kernels see whole blocks in which the function hides cells
+        read_block_mask(BlockMask.from_kv_blocks(*full, BLOCK_SIZE=4, mask_mod=MASKS["causal"]), 16, 16)
+
+
+def test_a_mask_that_was_misread_is_caught_by_the_guard(uncompiled, monkeypatch, fresh):
+    """The guard stands behind the reading: here a causal mask is taken for none."""
+    model = tiny_llama(seed=draw(fresh))
+    whole = "manyheads.models.reading.read_block_mask"
+    monkeypatch.setattr(whole, lambda mask, queries, keys: Mask.full(queries, keys))
+    with implementation(model, "flex_attention"), pytest.raises(GuardError, match="would be wrong: none is made"):
+        mh.record_call(model, **padded(fresh, (9, 9), VOCAB_SIZE), use_cache=False)

@@ -1,0 +1,164 @@
+"""Statistics over pictures and sounds equal the reference's on the model's own eager maps; what needs words is said."""
+
+import numpy as np
+import pytest
+import torch
+
+import manyheads as mh
+from manyheads.errors import ModelError, RecordingError, StatisticError, TextError
+from manyheads.models.mediafiles import picture_of
+from manyheads.reference.statistics import TextFacts
+from manyheads.statistics.table import STATISTICS
+from tests.models.eager import draw, eager_maps, implementation
+from tests.models.tiny import tiny_bert, tiny_tokenizer
+from tests.models.tinymedia import (
+    PICTURES,
+    RATE,
+    saved,
+    some_picture,
+    some_sound,
+    spectra,
+    tiny_wav2vec2,
+    tiny_whisper,
+    waves,
+)
+from tests.statistics.test_against_reference import assert_same_table, of_maps
+
+WORDLESS = [name for name, statistic in STATISTICS.items() if not statistic.asks & {"tokens", "sinks"}]
+
+
+@pytest.fixture(autouse=True)
+def small_batches(monkeypatch):
+    """Three pictures or sounds are two batches."""
+    monkeypatch.setattr("manyheads.statistics.measuring.MEDIA_BATCH", 2)
+
+
+@pytest.fixture
+def loaded(fresh, tmp_path):
+    def make(name):
+        model, processor = PICTURES[name]
+        return mh.load(saved(tmp_path / name, model(draw(fresh)), processor()))
+
+    return make
+
+
+@pytest.fixture
+def whisper(fresh, tmp_path):
+    folder = saved(tmp_path / "whisper", tiny_whisper(draw(fresh)), spectra())
+    return mh.load(folder, tokenizer=tiny_tokenizer(special_tokens=False))
+
+
+def nameless(length, causal=False):
+    no, see = np.zeros(length, bool), np.ones((length, length), bool)
+    return TextFacts(np.tril(see) if causal else see, np.arange(length), no, no, no, no, no, no, np.arange(length))
+
+
+def pixels(lm, pictures):
+    return lm.processor(images=[picture_of(each) for each in pictures], return_tensors="pt")["pixel_values"]
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("name", ["vit", "dinov2", "yolos"])
+def test_every_statistic_of_pictures_equals_the_reference(name, attention, loaded, fresh):
+    lm, pictures = loaded(name), [some_picture(fresh), some_picture(fresh, 47, 31), some_picture(fresh)]
+    maps = eager_maps(lm.model, pixel_values=pixels(lm, pictures))
+    count = maps[0].shape[-1]
+    with implementation(lm.model, attention):
+        table = mh.measure(lm, image=pictures, statistics="all")
+    wanted = of_maps(maps, [slice(0, count)] * 3, lambda layer, text: nameless(count))
+    assert_same_table(table, wanted, count, WORDLESS)
+    assert table.sums.num_texts == 3 and table.sums.num_tokens == 3 * count
+    left_out = table.notes["left out, for want of words"].split(", ")
+    assert sorted([*left_out, *WORDLESS]) == sorted(STATISTICS)
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_sounds_of_two_lengths_equal_the_reference_each_as_long_as_it_is(attention, fresh, tmp_path):
+    lm = mh.load(saved(tmp_path / "wav2vec2", tiny_wav2vec2(draw(fresh)), waves(True)))
+    sounds = [some_sound(fresh, 1.25), some_sound(fresh, 0.6), some_sound(fresh, 0.3)]
+    maps = eager_maps(lm.model, **lm.processor(sounds, sampling_rate=RATE, return_tensors="pt", padding=True))
+    with implementation(lm.model, attention):
+        table = mh.measure(lm, audio=sounds, sampling_rate=RATE, statistics="all")
+    lengths = (62, 29, 14)
+    wanted = of_maps(maps, [slice(0, n) for n in lengths], lambda layer, text: nameless(lengths[text]))
+    assert_same_table(table, wanted, 62, WORDLESS)
+    assert table.sums.num_tokens == sum(lengths)
+
+
+def test_whispers_encoder_and_decoder_equal_the_reference_and_what_crosses_is_named(whisper, fresh):
+    sounds, transcript = [some_sound(fresh, 1.3), some_sound(fresh, 0.7), some_sound(fresh, 0.2)], "the cat sat"
+    table = mh.measure(whisper, audio=sounds, sampling_rate=RATE, transcript=transcript, statistics="all")
+    features = whisper.processor(sounds, sampling_rate=RATE, return_tensors="pt")["input_features"]
+    ids = torch.tensor([[2, *whisper.tokenizer(transcript)["input_ids"]]] * 3)
+    with implementation(whisper.model, "eager"), torch.no_grad():
+        own = whisper.model(input_features=features, decoder_input_ids=ids, output_attentions=True)
+    parts = []
+    for maps, causal in ((own.encoder_attentions, False), (own.decoder_attentions, True)):
+        n = maps[0].shape[-1]
+        facts = nameless(n, causal)
+        parts.append(of_maps(list(maps), [slice(0, n)] * 3, lambda layer, text, facts=facts: facts))
+    wanted = {name: tuple(np.concatenate([part[name][i] for part in parts]) for i in (0, 1)) for name in parts[0]}
+    assert_same_table(table, wanted, 100, WORDLESS)
+    assert {head.stack for head in table.heads} == {"encoder", "decoder"}
+    crossing = table.notes["left out, since queries and keys are not the same tokens"].split(", ")
+    assert crossing == [f"model.decoder.layers.{layer}.encoder_attn" for layer in range(2)]
+    assert table.notes["decoder"] == "a transcript that was given"
+    alone = mh.measure(whisper, audio=sounds, sampling_rate=RATE, statistics="entropy")
+    assert alone["decoder:L0H1", "entropy"] == 0.0 and alone.notes["decoder"] == "its start tokens alone"
+
+
+def test_windows_of_a_picture_add_up_to_it(loaded, fresh):
+    """Swin has four times as many windows in its first stage as in its second."""
+    lm, pictures = loaded("swin"), [some_picture(fresh) for _ in range(3)]
+    maps = eager_maps(lm.model, pixel_values=pixels(lm, pictures))  # of each stage's second layer alone
+    table = mh.measure(lm, image=pictures, statistics=["entropy", "distance", "self_mass"])
+    assert len(maps) == 2 and len(maps[0]) == 4 * len(maps[1]) == 16 * 3
+    for stage, own in enumerate(maps):
+        entropy = -(own.double() * own.double().clamp_min(1e-300).log()).sum(-1).mean((0, 2))
+        here = [head.layer == 2 * stage + 1 for head in table.heads]
+        np.testing.assert_allclose(table.column("entropy")[here], entropy.numpy(), atol=1e-5)
+        itself = own.diagonal(0, 2, 3).double().mean((0, 2))
+        np.testing.assert_allclose(table.column("self_mass")[here], itself.numpy(), atol=1e-5)
+    assert table.sums.num_texts == 3
+    bare = mh.measure_call(lm.model, pixel_values=pixels(lm, pictures), statistics="entropy")
+    np.testing.assert_allclose(bare.column("entropy"), table.column("entropy"), atol=1e-6)
+
+
+def test_pictures_fall_in_the_same_halves_in_any_order_and_alone(loaded, fresh):
+    lm, pictures = loaded("vit"), [some_picture(fresh) for _ in range(5)]
+    one = mh.measure(lm, image=pictures, statistics="entropy").sums
+    other = mh.measure(lm, image=pictures[::-1], statistics="entropy").sums
+    np.testing.assert_allclose(one.num, other.num, atol=1e-3)
+    assert (one.den == other.den).all()
+    apart = [mh.measure(lm, image=each, statistics="entropy").sums for each in pictures]
+    whole = apart[0] + apart[1] + apart[2] + apart[3] + apart[4]
+    assert (whole.den == one.den).all() and one.den[:, 0, 0, 0].sum() == 5 * 16
+
+
+def test_progress_counts_pictures(loaded, fresh):
+    seen = []
+    mh.measure(
+        loaded("vit"), image=[some_picture(fresh)] * 5, statistics="entropy", progress=lambda *at: seen.append(at)
+    )
+    assert seen == [(2, 5), (4, 5), (5, 5)]
+
+
+def test_what_cannot_be_measured_is_said(loaded, whisper, fresh):
+    lm, picture = loaded("vit"), some_picture(fresh)
+    with pytest.raises(StatisticError, match=r"^rare_mass: asked of words, and a picture or a sound has none"):
+        mh.measure(lm, image=picture, statistics=["entropy", "rare_mass"])
+    with pytest.raises(StatisticError, match=r"^sink_mass: asked of words"):
+        mh.measure(lm, image=picture, statistics="sink_mass")
+    with pytest.raises(StatisticError, match=r"kinds= and sinks= are about a text's tokens"):
+        mh.measure(lm, image=picture, kinds=True)
+    with pytest.raises(TextError, match="give a text, or a list of texts. Or give one of image= and audio="):
+        mh.measure(lm)
+    with pytest.raises(RecordingError, match="exactly one of texts, image= and audio=: texts and image= came"):
+        mh.measure(lm, "a cat", image=picture)
+    with pytest.raises(RecordingError, match="sampling_rate= and transcript= are for sounds"):
+        mh.measure(lm, image=picture, sampling_rate=RATE)
+    with pytest.raises(ModelError, match="reads pictures, not text: give image=, or another model"):
+        mh.measure(lm, "a cat")
+    bert = mh.load(tiny_bert(seed=draw(fresh)), tokenizer=tiny_tokenizer())
+    with pytest.raises(ModelError, match="reads text, not pictures"):
+        mh.measure(bert, image=picture)
