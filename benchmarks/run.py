@@ -21,6 +21,8 @@ RUNS = {
     "startup": ["benchmarks.startup"],
     "layer": ["benchmarks.layer"],
     "ragged": ["benchmarks.ragged"],
+    "importance": ["benchmarks.importance"],
+    "pruning": ["benchmarks.pruning"],
 }
 
 

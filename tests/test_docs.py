@@ -17,7 +17,7 @@ def code_of(page: Path) -> list[str]:
     return re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
 
 
-PAGES = [README, DOCS / "statistics.md", DOCS / "words.md", DOCS / "media.md", DOCS / "running.md"]
+PAGES = [README, *(DOCS / f"{name}.md" for name in ("statistics", "words", "media", "running", "interventions", "pruning"))]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

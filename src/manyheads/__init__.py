@@ -24,6 +24,11 @@ if TYPE_CHECKING:
         WindowError,
     )
     from manyheads.heads import Head
+    from manyheads.interventions.applying import applied
+    from manyheads.interventions.conversion import convert_to_gqa
+    from manyheads.interventions.effects import effect
+    from manyheads.interventions.importance import importance
+    from manyheads.interventions.surgery import prune_heads
     from manyheads.models.dimensions import size
     from manyheads.models.loading import load
     from manyheads.models.recorder import record, record_call
@@ -32,6 +37,7 @@ if TYPE_CHECKING:
     from manyheads.nn.caches import KVCache
     from manyheads.nn.feedforward import FeedForward, SwiGLU
     from manyheads.nn.layers import MultiHeadAttention
+    from manyheads.plan import Ablate, Average, Copy, Plan, Scale, SkipOutputProjection
     from manyheads.recording.files import open_recording
     from manyheads.roles.labels import find_roles
     from manyheads.spec import ModelSpec
@@ -50,6 +56,20 @@ __all__ = [
     "measure",
     "measure_call",
     "find_roles",
+    # heads removed for good
+    "prune_heads",
+    # fewer keys and values
+    "convert_to_gqa",
+    # what they are worth
+    "Plan",
+    "Ablate",
+    "Scale",
+    "Average",
+    "Copy",
+    "SkipOutputProjection",
+    "applied",
+    "effect",
+    "importance",
     # what it costs
     "size",
     # the operation itself
@@ -79,6 +99,8 @@ __all__ = [
 
 _ERRORS = [name for name in __all__ if name.endswith("Error")]
 
+_STEPS = ("Ablate", "Scale", "Average", "Copy", "SkipOutputProjection")
+
 _MODULE_OF = {
     "load": "manyheads.models.loading",
     "record": "manyheads.models.recorder",
@@ -89,11 +111,17 @@ _MODULE_OF = {
     "measure": "manyheads.statistics.measuring",
     "measure_call": "manyheads.statistics.measuring",
     "find_roles": "manyheads.roles.labels",
+    "prune_heads": "manyheads.interventions.surgery",
+    "convert_to_gqa": "manyheads.interventions.conversion",
     "attend": "manyheads.nn.attention",
     "MultiHeadAttention": "manyheads.nn.layers",
     "KVCache": "manyheads.nn.caches",
     "FeedForward": "manyheads.nn.feedforward",
     "SwiGLU": "manyheads.nn.feedforward",
+    "applied": "manyheads.interventions.applying",
+    "effect": "manyheads.interventions.effects",
+    "importance": "manyheads.interventions.importance",
+    **dict.fromkeys(("Plan", *_STEPS), "manyheads.plan"),
     "Head": "manyheads.heads",
     "ModelSpec": "manyheads.spec",
     **dict.fromkeys(_ERRORS, "manyheads.errors"),

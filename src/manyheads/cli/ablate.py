@@ -64,7 +64,7 @@ def ablate(
     if save_plan is not None:
         _save(lm, asked, texts, save_plan)
     if as_json:
-        emit(json.dumps({**_version(), "texts": texts.origin, **found.to_dict()}, indent=1, allow_nan=False))
+        emit(json.dumps({**_version(), "origin": texts.origin, **found.to_dict()}, indent=1, allow_nan=False))
         return
     console = stdout_console()
     for label, words in page(lm, found, texts, save_plan):

@@ -7,12 +7,16 @@ from typing import Annotated
 
 import typer
 
+from manyheads.cli.ablate import ablate
 from manyheads.cli.console import emit
+from manyheads.cli.convert import convert
 from manyheads.cli.head import head
+from manyheads.cli.importance import importance
 from manyheads.cli.look import look
+from manyheads.cli.prune import prune
 from manyheads.cli.size import size
 
-COMMANDS = (look, head, size)
+COMMANDS = (look, head, ablate, importance, prune, convert, size)
 
 UsageError = typer.BadParameter.__mro__[1]
 """What any unreadable command line raises. Typer gives it no public name of its own."""

@@ -103,7 +103,7 @@ def _draw(talk: Talk, lm: Any, texts: Texts, found: Importance, kind: str, metri
 
 
 def document(found: Importance, other: Importance | None, drawn: Curve | None, texts: Texts) -> dict[str, Any]:
-    """Everything, as data. Keys: manyheads, texts, estimator, metric, unit, heads, agreement, curve, notes."""
+    """Everything, as data. Keys: manyheads, origin, estimator, metric, unit, heads, agreement, curve, notes."""
     from manyheads import __version__
 
     heads = found.to_pandas().to_dict(orient="records")
@@ -112,7 +112,7 @@ def document(found: Importance, other: Importance | None, drawn: Curve | None, t
             row["gradient"] = float(value)
     return {
         "manyheads": __version__,
-        "texts": texts.origin,
+        "origin": texts.origin,
         "estimator": found.estimator,
         "metric": found.metric,
         "unit": found.unit,

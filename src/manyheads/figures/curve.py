@@ -11,8 +11,10 @@ import os
 from collections.abc import Callable
 
 import numpy as np
+from jaxtyping import Float
 from matplotlib.collections import LineCollection
 from matplotlib.patches import Polygon
+from numpy import ndarray
 
 from manyheads.figures.sheet import POINT, Sheet, kind_of
 from manyheads.figures.style import FADED, INK
@@ -45,12 +47,12 @@ def save_curve(curve: Curve, path: str | os.PathLike[str]) -> None:
     sheet.text(MARGIN, MARGIN + 14, f"{curve.model}: how many heads can go", TITLE, width=room, weight="bold")
     sheet.text(MARGIN, MARGIN + 40, f"{_MEANING.get(curve.metric, curve.metric)}{unit}; {curve.notes['curve']}", BODY)
     _axes(sheet, curve, place, np.arange(bottom, top + step / 2, step))
-    edge = [place(c, v) for c, v in zip(curve.counts, curve.high, strict=True)]
-    edge += [place(c, v) for c, v in zip(curve.counts[::-1], curve.low[::-1], strict=True)]
+    edge = [place(float(c), float(v)) for c, v in zip(curve.counts, curve.high, strict=True)]
+    edge += [place(float(c), float(v)) for c, v in zip(curve.counts[::-1], curve.low[::-1], strict=True)]
     sheet.axes.add_patch(Polygon(edge, closed=True, facecolor=BAND, edgecolor="none"))
-    grey = [[place(c, v) for c, v in zip(curve.counts, line, strict=True)] for line in curve.random]
+    grey = [[place(float(c), float(v)) for c, v in zip(curve.counts, line, strict=True)] for line in curve.random]
     sheet.axes.add_collection(LineCollection(grey, colors=FADED, linewidths=1.2 * POINT, alpha=0.8))
-    ink = [place(c, v) for c, v in zip(curve.counts, curve.ranked, strict=True)]
+    ink = [place(float(c), float(v)) for c, v in zip(curve.counts, curve.ranked, strict=True)]
     sheet.axes.add_collection(LineCollection([ink], colors=INK, linewidths=2.4 * POINT))
     _names(sheet, curve, place)
     sheet.text(
@@ -67,10 +69,17 @@ _MEANING = {
 }
 
 
-def _axes(sheet: Sheet, curve: Curve, place, bottom: float, top: float) -> None:
-    rules = []
-    for value in np.linspace(bottom, top, TICKS):
-        (left, y), (right, _) = place(0, value), place(curve.counts[-1], value)
+def even_step(span: float) -> float:
+    """1, 2 or 5 times a power of ten, so that some five lines cross the span."""
+    rough = span / TICKS
+    power = 10 ** math.floor(math.log10(rough))
+    return next(power * digit for digit in (1, 2, 5, 10) if power * digit >= rough)
+
+
+def _axes(sheet: Sheet, curve: Curve, place: Place, values: Float[ndarray, "tick"]) -> None:
+    rules, bottom = [], float(values[0])
+    for value in values.tolist():
+        (left, y), (right, _) = place(0.0, value), place(float(curve.counts[-1]), value)
         rules.append(((left, y), (right, y)))
         sheet.text(left - 10, y + 4, f"{value:.4g}", SMALL, align="right", colour=FADED)
     sheet.lines(rules)
@@ -81,12 +90,12 @@ def _axes(sheet: Sheet, curve: Curve, place, bottom: float, top: float) -> None:
     sheet.text(x, y + 42, f"heads removed, of {curve.counts[-1]}", BODY, align="center")
 
 
-def _names(sheet: Sheet, curve: Curve, place) -> None:
+def _names(sheet: Sheet, curve: Curve, place: Place) -> None:
     """The lines' names at their middles, where they lie apart."""
     middle = len(curve.counts) // 2
-    x, y = place(curve.counts[middle], float(curve.ranked[middle]))
+    x, y = place(float(curve.counts[middle]), float(curve.ranked[middle]))
     sheet.text(x + 10, y + 18, "by importance", BODY, weight="bold")
     if len(curve.random):
         highest = float(curve.random[:, middle].max())
-        x, y = place(curve.counts[middle], highest)
+        x, y = place(float(curve.counts[middle]), highest)
         sheet.text(x - 10, y - 10, "at random", BODY, align="right", colour=FADED)

@@ -23,12 +23,12 @@ from manyheads.models.bundled import BUNDLED, find_bundled
 
 __all__ = ["Checkpoint", "few", "find_checkpoint", "first_line"]
 
-_WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
+_WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pruned.safetensors")  # the last: see `compact`
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 _TRAINING = ("training_args", "optimizer", "scheduler", "scaler", "rng_state")  # pickles, but of no weights
 # What is fetched from the hub: everything small that a model or a tokenizer may need, and the weights in one format.
 _SMALL = ("*.json", "*.txt", "*.model", "*.jinja", "*.tiktoken", "tokenizer*")
-_LARGE = ("model.safetensors", "model-*.safetensors")
+_LARGE = ("model.safetensors", "model-*.safetensors", "pruned.safetensors")
 _HUB_TIMEOUT_SECONDS = 10
 
 
@@ -121,7 +121,7 @@ def _require_safetensors(folder: Path, files: list[str], config: dict[str, Any])
     if weights is None:
         if pickles := _pickles_in(files):
             raise _pickle(str(folder), folder, pickles, config)
-        wanted = named or " or ".join(_WEIGHTS)
+        wanted = named or " or ".join(_WEIGHTS[:2])
         raise ModelError(f"{folder} has no weights: {wanted} is missing. {_holds(files)}")
     shards = [weights]
     if weights.endswith(".index.json"):

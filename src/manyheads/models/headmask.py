@@ -19,26 +19,30 @@ from manyheads.errors import PlanError
 NAMES = ("head_mask", "decoder_head_mask", "cross_attn_head_mask")
 
 
-def refuse_head_mask(model: nn.Module) -> RemovableHandle:
-    """From now on, calls of the model with a head mask that it would ignore raise PlanError."""
-    return model.register_forward_pre_hook(_refuse, prepend=True, with_kwargs=True)
+def refuse_head_mask(model: nn.Module) -> list[RemovableHandle]:
+    """From now on, calls of the model, or of a model in it, with a head mask that it would ignore raise PlanError."""
+    parts = [part for part in model.modules() if part is model or hasattr(part, "main_input_name")]
+    return [part.register_forward_pre_hook(_refuse, prepend=True, with_kwargs=True) for part in parts]
 
 
 @contextmanager
 def refusing_head_mask(model: nn.Module) -> Iterator[None]:
-    handle = refuse_head_mask(model)
+    """The same, until the block is left."""
+    handles = refuse_head_mask(model)
     try:
         yield
     finally:
-        handle.remove()
+        for handle in handles:
+            handle.remove()
 
 
 def _refuse(model: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
     given = [name for name in NAMES if kwargs.get(name) is not None]
-    if not given or given[0] in inspect.signature(model.forward).parameters:
+    given = given and [name for name in given if name not in inspect.signature(model.forward).parameters]
+    if not given:
         return
     raise PlanError(
         f"{given[0]}= does nothing here: transformers 5 has no head masking, and {type(model).__name__} would "
-        f"ignore it. Use manyheads.applied(lm, Plan([Ablate({{3: [7]}})])) around the call (kind='zero' is what head_mask did), "
-        f"or manyheads.prune_heads(lm, {{3: [7]}}) to remove heads for good."
+        f"ignore it. Use manyheads.applied(lm, Plan([Ablate({{3: [7]}})])) around the call (kind='zero' is what "
+        f"head_mask did), or manyheads.prune_heads(lm, {{3: [7]}}) to remove heads for good."
     )

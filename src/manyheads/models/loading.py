@@ -21,6 +21,7 @@ from torch import nn
 
 from manyheads.errors import ModelError
 from manyheads.models.checkpoints import few, find_checkpoint, first_line
+from manyheads.models.headmask import refuse_head_mask
 from manyheads.models.offloaded import device_of
 from manyheads.models.pretrained import build, class_for, processor_beside, reader_beside
 from manyheads.models.quiet import quietly
@@ -150,6 +151,7 @@ def load(
         checkpoint.because,
     ]
     moved = _moved(model, place)
+    refuse_head_mask(moved)
     return LoadedModel(moved, _or_none(tokenizer), checkpoint.name, "; ".join(because), _or_none(processor))
 
 

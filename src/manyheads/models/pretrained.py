@@ -13,6 +13,7 @@ import torch
 
 from manyheads.errors import ModelError
 from manyheads.models.checkpoints import Checkpoint, few, first_line
+from manyheads.models.compact import build_compact, is_compact
 from manyheads.models.senses import PICTURES, TEXT, sense_of, takes
 
 __all__ = ["build", "class_for", "processor_beside", "reader_beside", "tokenizer_beside"]
@@ -58,6 +59,8 @@ def build(
     """The model with its weights, and what to say about them."""
     from safetensors import SafetensorError
 
+    if is_compact(checkpoint.folder):
+        return build_compact(cls, checkpoint.folder, dtype, attention)
     options: dict[str, Any] = {"attn_implementation": attention} if attention else {}
     try:
         model, info = cls.from_pretrained(

@@ -1,0 +1,85 @@
+"""`manyheads convert`: key/value heads merged into fewer, and the model saved as a checkpoint that was tried before."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from manyheads.cli.console import clean, emit, stdout_console
+from manyheads.cli.inputs import read_source
+from manyheads.cli.options import AsJson
+from manyheads.cli.progress import Talk
+from manyheads.cli.steps import load_model
+
+if TYPE_CHECKING:
+    from manyheads.interventions.conversion import Converted
+    from manyheads.interventions.saving import Saved
+
+COUNT_HELP = "How many key/value heads each layer is to have: a divisor of those that it has. 1 is MQA."
+MODEL_HELP = "A folder, or a name on the Hugging Face hub."
+FILE_HELP = "Texts, one a line (UTF-8; - is stdin): what is lost on them is measured, and how fast it decodes."
+NO_REGROUP_HELP = "Merge neighbours, instead of heads that are alike."
+ERRORS_A_LINE = 8
+
+
+def convert(
+    kv_heads: Annotated[int, typer.Option("--kv-heads", metavar="N", help=COUNT_HELP, show_default=False)],
+    model: Annotated[str, typer.Option("--model", metavar="MODEL", help=MODEL_HELP, show_default=False)],
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where to save it.", show_default=False)],
+    no_regroup: Annotated[bool, typer.Option("--no-regroup", help=NO_REGROUP_HELP)] = False,
+    file: Annotated[str | None, typer.Option("--file", metavar="TEXTS", help=FILE_HELP, show_default=False)] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Merge key/value heads into fewer (MHA to GQA or MQA), and save the model.
+
+    Heads that are alike are merged, into their means. That costs quality until the model is trained on: the table is
+    of before that. The checkpoint is loaded in a fresh process and compared before it is kept.
+
+    For example: manyheads convert --kv-heads 8 --model my-model --out grouped --file texts.txt
+    """
+    talk = Talk()
+    texts = None if file is None else [line for line in read_source([], file).text.splitlines() if line.strip()]
+    lm = load_model(talk, model)
+    with talk.step(f"merging key/value heads into {kv_heads} and checking the copy"):
+        from manyheads.interventions.conversion import convert_to_gqa
+
+        converted = convert_to_gqa(lm, kv_heads, regroup=not no_regroup, texts=texts)
+    with talk.step(f"saving to {out}, and loading it in a fresh process"):
+        saved = converted.save(out)
+    if as_json:
+        emit(json.dumps(document(converted, saved), indent=1, allow_nan=False))
+    else:
+        console = stdout_console()
+        for line in page(converted, saved):
+            console.print(line, soft_wrap=True)
+
+
+def document(converted: Converted, saved: Saved) -> dict[str, Any]:
+    """Everything, as data: what manyheads.json in the folder says, and where and as what it was saved."""
+    from manyheads import __version__
+    from manyheads.interventions.convertedfiles import as_dict
+
+    said = {key: value for key, value in as_dict(converted).items() if key not in ("format", "version")}
+    where = {"folder": str(saved.folder), "loads_as": saved.loads_as, "error": saved.error}
+    return {"manyheads": __version__, "model": said.pop("from"), **said, "saved": where}
+
+
+def page(converted: Converted, saved: Saved) -> list[str]:
+    """The same for people."""
+    present = converted.before.layers[0].num_kv_heads
+    errors = [f"L{layer} {error:.3f}" for layer, error in converted.error_by_layer.items()]
+    rows = [errors[at : at + ERRORS_A_LINE] for at in range(0, len(errors), ERRORS_A_LINE)]
+    return [
+        clean(f"{converted.name}: {present} key/value heads of each layer merged into {converted.num_kv_heads}"),
+        "",
+        *str(converted.table).splitlines(),
+        "",
+        f"Relative error of {converted.error_because}:",
+        *("  " + "  ".join(row) for row in rows),
+        "",
+        clean(f"Saved in {saved.folder}, as {saved.loads_as}: in a fresh process equal to {saved.error:.1e}."),
+        clean(f"Load it: transformers.{saved.loads_as}.from_pretrained({str(saved.folder)!r})"),
+    ]

@@ -1,0 +1,104 @@
+"""`manyheads prune`: remove heads for good, and save what is left as a checkpoint that was tried before it was kept."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from manyheads.cli.console import clean, emit, stdout_console
+from manyheads.cli.options import DEFAULT_MODEL, AsJson, ModelName
+from manyheads.cli.progress import Talk
+from manyheads.cli.steps import load_model
+
+if TYPE_CHECKING:
+    from manyheads.interventions.saving import Saved
+    from manyheads.interventions.surgery import PrunedModel
+
+HEADS_HELP = "Which heads: 'L3H7', 'L3', 'L3H0-5', 'L*H7', 'encoder:L0H1', or several separated by commas."
+LABEL_WIDTH = 12
+EVIDENCE_HELP = "Why these heads: goes into the model card."
+
+
+def prune(
+    heads: Annotated[str, typer.Argument(metavar="HEADS", help=HEADS_HELP, show_default=False)],
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where to save it.", show_default=False)],
+    model: ModelName = DEFAULT_MODEL,
+    as_json: AsJson = False,
+    empty_layers: Annotated[bool, typer.Option("--empty-layers", help="A layer may lose all of its heads.")] = False,
+    evidence: Annotated[
+        str | None, typer.Option("--evidence", metavar="TEXT", help=EVIDENCE_HELP, show_default=False)
+    ] = None,
+) -> None:
+    """Remove heads for good, and save the smaller model.
+
+    What is left is checked against the whole model with these heads at zero. A checkpoint that transformers loads by
+    itself is written where there can be one; it is loaded in a fresh process and compared before it is kept.
+
+    For example: manyheads prune "L3H7, L4H0-1" --out smaller
+    """
+    talk = Talk()
+    lm = load_model(talk, model)
+    with talk.step(f"removing {heads} and checking what is left"):
+        from manyheads.interventions.surgery import prune_heads
+
+        pruned = prune_heads(lm, heads, empty_layers=empty_layers)
+    with talk.step(f"saving to {out}, and loading it in a fresh process"):
+        saved = pruned.save(out, evidence=evidence)
+    if as_json:
+        emit(json.dumps(document(pruned, saved), indent=1, allow_nan=False))
+    else:
+        console = stdout_console()
+        for label, text in page(pruned, saved):
+            console.print(f"  {label:<{LABEL_WIDTH}}{clean(text)}" if label else clean(text), soft_wrap=True)
+
+
+def document(pruned: PrunedModel, saved: Saved) -> dict[str, Any]:
+    """Everything, as data. Keys: manyheads, model, removed, parameters, cache_bytes_per_token, error, saved."""
+    from manyheads import __version__
+    from manyheads.interventions.modelcard import as_dict
+
+    said = as_dict(pruned, None)
+    return {
+        "manyheads": __version__,
+        "model": said["from"],
+        "removed": said["removed"],
+        "parameters": said["parameters"],
+        "cache_bytes_per_token": said["cache_bytes_per_token"],
+        "error": said["error"],
+        "effect": said["effect"],
+        "saved": {
+            "form": saved.form,
+            "folder": str(saved.folder),
+            "zeroed": None if saved.zeroed is None else str(saved.zeroed),
+            "loads_as": saved.loads_as,
+            "because": saved.because,
+            "error": saved.error,
+        },
+    }
+
+
+def page(pruned: PrunedModel, saved: Saved) -> list[tuple[str, str]]:
+    """The same for people: lines, each with its label."""
+    from manyheads.interventions.modelcard import costs_of, removed_text
+
+    costs = costs_of(pruned)
+    before, after = costs.parameters
+    count = len(pruned.removed)
+    lines = [
+        ("", f"{pruned.name} without {removed_text(pruned) or 'nothing'}: {count} head{'s' * (count != 1)} removed"),
+        ("parameters", f"{before:,} -> {after:,} ({100 * (after - before) / before:+.1f} %)"),
+    ]
+    if costs.cache_bytes[0]:
+        lines.append(("cache", f"{costs.cache_bytes[0]:,} -> {costs.cache_bytes[1]:,} bytes a token"))
+    by_class = f"transformers.{saved.loads_as}.from_pretrained({str(saved.zeroed or saved.folder)!r})"
+    lines += [
+        ("checked", f"equals the model with these heads at zero, to {pruned.error:.1e} of the largest output"),
+        ("saved", f"{saved.folder}, {saved.form}: in a fresh process equal to {saved.error:.1e}"),
+        ("load it", by_class if saved.zeroed is None else f"mh.load({str(saved.folder)!r})"),
+    ]
+    if saved.zeroed is not None:
+        lines.append(("or", f"{by_class}: the original shapes, with zeros"))
+    return [*lines, ("because", saved.because)]

@@ -1,0 +1,168 @@
+"""A pruned model as a checkpoint that loads: stock where a config can say what is left, else compact and zeroed.
+
+    stock      AutoModel.from_pretrained loads it, without us: all layers were left with the same numbers of heads, and
+               some family's config can count them
+    compact    else: the small tensors in `folder`, which `mh.load` reads exactly, and in `folder/zeroed` the original
+               shapes with zeros where heads were, which loads anywhere and saves nothing
+
+Which one it is, is found by trying: a folder is written beside its place, loaded in a fresh process, compared on random
+tokens (to 1e-5 of the largest output, and the same 12 tokens where the model generates), and only then moved into
+place. Until then an older folder of that name is untouched. Weights are safetensors, never a pickle.
+Cost: the weights written once or twice, and about 10 s for the other process.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from manyheads.errors import ModelError
+from manyheads.interventions.modelcard import as_dict, model_card
+from manyheads.interventions.surgery import PrunedModel
+from manyheads.interventions.trials import Trial, found_wrong, try_all
+from manyheads.interventions.verifying import SAME, difference, in_full, outputs_of, random_inputs
+from manyheads.interventions.wholefolders import replacing_folder
+from manyheads.models.compact import COMPACT, STOCK, write_compact, write_mark
+from manyheads.models.cutting import uncut
+from manyheads.models.quiet import quietly
+from manyheads.models.stockforms import Proposal, as_stock, proposals, why_not_uniform
+
+__all__ = ["Saved", "save"]
+
+ZEROED = "zeroed"
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What was written: its form, where, why this form, and the largest error that the fresh process found.
+
+    `zeroed` is the folder of the same-shape form, None for a stock checkpoint. `loads_as` is the class.
+    """
+
+    form: str
+    folder: Path
+    zeroed: Path | None
+    loads_as: str
+    because: str
+    error: float
+
+
+@dataclass(frozen=True, eq=False)
+class Draft:
+    """A checkpoint written, and not yet tried: its form, and the trials that it must pass."""
+
+    form: str
+    because: str
+    loads_as: str
+    trials: tuple[Trial, ...]
+
+
+def save(lm: PrunedModel, folder: str | os.PathLike[str], *, evidence: str | None = None) -> Saved:
+    """Write `lm` to `folder`, in the best form that passes its trials; the module's docstring says which there are.
+
+    `evidence` goes into the model card. A folder that holds a checkpoint is replaced, whole, in one step.
+    Raises ModelError where no form reproduces the model; FileAccessError for what the operating system refuses, or
+    where the folder holds anything but a checkpoint. In either case nothing is written.
+    """
+    target = Path(folder).expanduser()
+    _require_pretrained(lm)
+    faults: list[str] = []
+    with replacing_folder(target, ZEROED) as place, quietly():
+        for draft in drafts(lm, place, evidence, faults):
+            results = try_all(draft.trials)
+            wrong = list(filter(None, map(found_wrong, results)))
+            if not wrong:
+                break
+            if draft.form == COMPACT:
+                raise ModelError(f"{lm.name} was not saved: {'; '.join(wrong)}. Please report that.")
+            faults.append(f"saved as {draft.loads_as}, {wrong[0]}")
+            _clear(place)
+        else:
+            raise AssertionError("the compact form is always there")
+    error = max(result["error"] for result in results)
+    zeroed = target / ZEROED if draft.form == COMPACT else None
+    return Saved(draft.form, target, zeroed, draft.loads_as, draft.because, error)
+
+
+def drafts(lm: PrunedModel, place: Path, evidence: str | None, faults: list[str]) -> Iterator[Draft]:
+    """Checkpoints in `place`, the best first, one at a time; `faults` is told, and tells, why others are not."""
+    if uneven := why_not_uniform(lm.model, lm.spec):
+        faults.append(f"a config counts heads once for all layers, and {uneven}")
+    else:
+        for proposal in proposals(lm.model, lm.spec):
+            if proposal.fault:
+                faults.append(f"{proposal.cls.__name__} cannot be it: {proposal.fault.rstrip('.')}")
+            else:
+                yield draft_stock(lm, proposal, place, evidence)
+    yield draft_compact(lm, place, evidence, "; ".join(faults))
+
+
+def draft_stock(lm: PrunedModel, proposal: Proposal, place: Path, evidence: str | None) -> Draft:
+    """Write the stock form into `place`."""
+    made, name = as_stock(lm.model, proposal), proposal.cls.__name__
+    made.save_pretrained(place)
+    because = f"all layers have the same numbers of heads, which the config of {name} can say ({proposal.because})"
+    loaded_by = f'from transformers import {name}\n\nmodel = {name}.from_pretrained("FOLDER")'
+    _write_rest(lm, place, STOCK, because, evidence, loaded_by)
+    write_mark(place, {"form": STOCK, **as_dict(lm, evidence)})
+    return Draft(STOCK, because, name, (Trial(place, made.to(lm.device)),))
+
+
+def draft_compact(lm: PrunedModel, place: Path, evidence: str | None, why: str) -> Draft:
+    """Write the compact form into `place`, and the zeroed one into a folder in it."""
+    name = type(lm.model).__name__
+    because = f"transformers has no config for what is left ({why})"
+    write_compact(lm.model, place, as_dict(lm, evidence))
+    loaded_by = (
+        'import manyheads as mh\n\nlm = mh.load("FOLDER")  # the small tensors, exactly\n\n'
+        f"from transformers import {name}\n\n"
+        f'model = {name}.from_pretrained("FOLDER/{ZEROED}")  # the original shapes, zeros in place of removed heads'
+    )
+    _write_rest(lm, place, COMPACT, because, evidence, loaded_by)
+    whole = uncut(lm.model).to(lm.device)
+    inputs = random_inputs(lm.model)
+    gap = difference(outputs_of(in_full(whole), inputs), outputs_of(in_full(lm.model), inputs))
+    if not gap <= SAME:
+        raise ModelError(
+            f"{lm.name} was not saved: with zeros in place of the removed heads it differs by {gap:.1e} of the largest "
+            f"output. Please report that."
+        )
+    whole.save_pretrained(place / ZEROED)
+    _write_readers(lm, place / ZEROED)
+    return Draft(COMPACT, because, name, (Trial(place / ZEROED, whole), Trial(place, lm.model, "manyheads")))
+
+
+def _write_rest(lm: PrunedModel, place: Path, form: str, because: str, evidence: str | None, loaded_by: str) -> None:
+    card = model_card(lm, form, because, evidence, loaded_by)
+    (place / "README.md").write_text(card, encoding="utf-8")
+    _write_readers(lm, place)
+
+
+def _write_readers(lm: PrunedModel, place: Path) -> None:
+    """The tokenizer and the processor, where there are any."""
+    for reader in (lm.tokenizer, lm.processor):
+        if hasattr(reader, "save_pretrained"):
+            reader.save_pretrained(place)
+
+
+def _clear(place: Path) -> None:
+    """Empty a folder whose checkpoint did not pass."""
+    for entry in place.iterdir():
+        shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+
+
+def _require_pretrained(lm: Any) -> None:
+    if not hasattr(lm.model, "save_pretrained") or not hasattr(lm.model, "config"):
+        raise ModelError(
+            f"{lm.name} is a {type(lm.model).__name__}, no model of transformers', so there is no checkpoint of it "
+            f"that others could load. Save lm.model.state_dict(), and build and cut the model in code."
+        )
+    if not type(lm.model).__module__.startswith("transformers."):
+        raise ModelError(
+            f"{lm.name} is a {type(lm.model).__name__} of {type(lm.model).__module__}, which transformers does not "
+            f"have: a checkpoint of it would need that code beside it. Save lm.model.state_dict() instead."
+        )

@@ -1,0 +1,117 @@
+"""Folders that are written whole or not at all: beside their place, then exchanged with what is there, in one step.
+
+Whatever happens on the way (no space, Ctrl-C, a crash), an older folder of that name stays as it was. Where the system
+can exchange two folders at once (Linux), there is no moment without one; elsewhere the old one is moved aside first.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import secrets
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from manyheads.errors import FileAccessError, ManyHeadsError
+from manyheads.wholefiles import no_access
+
+__all__ = ["replacing_folder"]
+
+OF_CHECKPOINTS = (".json", ".safetensors", ".txt", ".model", ".md", ".jinja", ".tiktoken", ".vocab", ".spm", ".py")
+NO_SPACE = ("No space left", "os error 28")  # what a library that is not Python says of a full disk
+AT_FDCWD, RENAME_EXCHANGE = -100, 2  # of Linux' renameat2
+
+
+@contextmanager
+def replacing_folder(path: str | os.PathLike[str], inside: str) -> Iterator[Path]:
+    """A new folder beside `path`, which takes its place when the block ends well; `inside`: a subfolder it may have.
+
+    A folder that is there already is replaced only if it is empty or holds a checkpoint and nothing else.
+    Errors: FileAccessError for that, and for whatever the operating system refuses.
+    """
+    target = Path(os.path.realpath(path))
+    _require_replaceable(target, inside)
+    temporary = target.parent / f".manyheads-{secrets.token_hex(6)}.tmp"
+    try:
+        temporary.mkdir()
+        yield temporary
+        for file in sorted(temporary.rglob("*")):
+            _sync(file)
+        _put(temporary, target)
+    except BaseException as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        if isinstance(error, OSError) and not isinstance(error, ManyHeadsError):
+            raise no_access("write", path, error) from error
+        if any(sign in str(error) for sign in NO_SPACE) and not isinstance(error, ManyHeadsError):
+            raise no_access("write", path, OSError(errno.ENOSPC, str(error))) from error
+        raise
+    with suppress(OSError):
+        _sync(target.parent)
+
+
+def _require_replaceable(target: Path, inside: str) -> None:
+    """Raises FileAccessError unless nothing but a checkpoint would be lost."""
+    if not target.exists():
+        if not target.parent.is_dir():
+            raise no_access("write", target, FileNotFoundError(errno.ENOENT, "no folder"))
+        return
+    if not target.is_dir():
+        raise FileAccessError(f"cannot write {target}: it is a file. Name a folder.")
+    entries = list(target.iterdir())
+    strange = [entry.name for entry in entries if not _of_checkpoint(entry, inside)]
+    if entries and (strange or not (target / "config.json").is_file()):
+        what = f"{strange[0]!r} in it is" if strange else "what is in it is"
+        raise FileAccessError(
+            f"cannot write {target}: it is there, and {what} no part of a checkpoint, which alone would be replaced. "
+            f"Name a new folder."
+        )
+
+
+def _of_checkpoint(entry: Path, inside: str) -> bool:
+    if entry.is_symlink() or entry.name.startswith("."):
+        return False
+    if entry.is_dir():
+        return entry.name == inside and all(
+            each.is_file() and each.suffix in OF_CHECKPOINTS for each in entry.iterdir()
+        )
+    return entry.suffix in OF_CHECKPOINTS
+
+
+def _put(new: Path, target: Path) -> None:
+    """`new` under the name of `target`; what was there is removed afterwards."""
+    if not target.exists():
+        os.rename(new, target)
+        return
+    if not _exchanged(new, target):
+        aside = target.parent / f".manyheads-{secrets.token_hex(6)}.old"
+        os.rename(target, aside)
+        try:
+            os.rename(new, target)
+        except OSError:
+            os.rename(aside, target)
+            raise
+        new = aside
+    shutil.rmtree(new, ignore_errors=True)
+
+
+def _exchanged(one: Path, other: Path) -> bool:
+    """Whether the two could be exchanged in one step."""
+    if not sys.platform.startswith("linux"):
+        return False
+    try:
+        rename = ctypes.CDLL(None, use_errno=True).renameat2
+    except (OSError, AttributeError):
+        return False
+    return rename(AT_FDCWD, os.fsencode(one), AT_FDCWD, os.fsencode(other), RENAME_EXCHANGE) == 0
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

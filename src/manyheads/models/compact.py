@@ -1,0 +1,188 @@
+"""The compact form: a folder with a pruned model's small tensors, where its family's config has no words for them.
+
+    config.json           the architecture as it was before heads were removed
+    pruned.safetensors    the weights that are left, under transformers' names
+    manyheads.json        which heads are left, of which sites; what was removed, from what, and why
+
+What: `write_compact` and `build_compact` are inverses, to the bit. The architecture is built, cut to the heads that
+are left, and given its weights; each of them must be there, in its shape, and no other.
+Why the weights are not called model.safetensors: whoever loads the folder without us must get an error, and not, for
+tensors that do not fit, random numbers. Whatever `manyheads.json` says is read as plain data and checked.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from manyheads.errors import ManyHeadsError, ModelError, RecordingError
+from manyheads.models.cutting import KeptHeads, cut_model, kept_in
+from manyheads.spec import ModelSpec, Site
+
+__all__ = ["COMPACT", "MARK", "STOCK", "WEIGHTS", "build_compact", "is_compact", "write_compact", "write_mark"]
+
+MARK, WEIGHTS = "manyheads.json", "pruned.safetensors"
+FORMAT, VERSION = "manyheads pruned model", 1
+COMPACT, STOCK = "compact", "stock"
+ALIASES = "aliases"
+
+
+def is_compact(folder: Path) -> bool:
+    """Whether `folder` holds weights in the compact form."""
+    return (folder / MARK).is_file() and (folder / WEIGHTS).is_file()
+
+
+def write_compact(model: Any, folder: Path, said: Mapping[str, Any]) -> None:
+    """Write a cut model's config, weights and mark into `folder`. `said`: what else the mark is to say.
+
+    Tensors that are one (tied embeddings) are written once. Errors: OSError, SafetensorError, as the disk has them.
+    """
+    from safetensors.torch import save_file
+
+    state, aliases = _once(model.state_dict())
+    config = model.config
+    config.architectures = [type(model).__name__]
+    config.save_pretrained(folder)
+    if getattr(model, "generation_config", None) is not None:
+        model.generation_config.save_pretrained(folder)
+    save_file(state, folder / WEIGHTS, {"format": "pt"})
+    write_mark(folder, {"form": COMPACT, **said, ALIASES: aliases, "kept": _plain(kept_in(model))})
+
+
+def write_mark(folder: Path, said: Mapping[str, Any]) -> None:
+    from transformers import __version__
+
+    whole = {"format": FORMAT, "version": VERSION, "transformers": __version__, **said}
+    (folder / MARK).write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
+
+
+def read_mark(folder: Path) -> dict[str, Any]:
+    """What `write_mark` wrote. Raises ModelError where it is damaged, or where a newer version wrote it."""
+    try:
+        mark = json.loads((folder / MARK).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelError(
+            f"{folder / MARK} cannot be read ({error}): the file is damaged. Save the model anew."
+        ) from error
+    if not isinstance(mark, dict) or mark.get("format") != FORMAT or not isinstance(mark.get("version"), int):
+        raise ModelError(f"{folder / MARK} is not a pruned model's: {FORMAT!r} is missing. The file is damaged.")
+    if mark["version"] > VERSION:
+        raise ModelError(
+            f"{folder / MARK} is of version {mark['version']}, and this manyheads reads up to {VERSION}. Upgrade."
+        )
+    return mark
+
+
+def build_compact(cls: Any, folder: Path, dtype: torch.dtype | None, attention: str | None) -> tuple[Any, list[str]]:
+    """The pruned model in `folder`, in eval mode, and what to say about it. Raises ModelError for what does not fit."""
+    mark = read_mark(folder)
+    kept = _read_kept(mark, folder)
+    model = _built(cls, folder, dtype, attention)
+    try:
+        cut_model(model, kept)
+    except (ManyHeadsError, AttributeError) as error:
+        raise ModelError(f"{folder} does not fit the {cls.__name__} of its config.json: {error}") from error
+    _fill(model, _read_state(folder, mark), folder, dtype)
+    removed = sum(len(each.removed) for each in kept)
+    return model.eval(), [f"{removed} head{'s' * (removed != 1)} removed, in manyheads' compact form"]
+
+
+def _built(cls: Any, folder: Path, dtype: torch.dtype | None, attention: str | None) -> Any:
+    from transformers import GenerationConfig
+    from transformers.initialization import no_init_weights
+
+    if not hasattr(cls, "_from_config"):
+        raise ModelError(f"{folder / 'config.json'} names no architecture that transformers has; it is damaged.")
+    try:
+        config = cls.config_class.from_pretrained(folder, local_files_only=True)
+        options = {"attn_implementation": attention} if attention else {}
+        with torch.random.fork_rng(devices=[]), no_init_weights():
+            model = cls._from_config(config, dtype=dtype or config.dtype or torch.float32, **options)
+        if (folder / "generation_config.json").is_file():
+            model.generation_config = GenerationConfig.from_pretrained(folder, local_files_only=True)
+    except Exception as error:  # whatever a foreign class stumbles over is about this config
+        raise ModelError(f"transformers cannot build {cls.__name__} from {folder / 'config.json'}: {error}") from error
+    return model
+
+
+def _read_state(folder: Path, mark: Mapping[str, Any]) -> dict[str, Tensor]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        state = load_file(folder / WEIGHTS)
+        return state | {name: state[source] for name, source in mark.get(ALIASES, {}).items()}
+    except (SafetensorError, KeyError, AttributeError, OSError) as error:
+        raise ModelError(
+            f"the weights in {folder / WEIGHTS} are damaged ({error}). Copy or fetch them anew."
+        ) from error
+
+
+def _fill(model: Any, state: dict[str, Tensor], folder: Path, dtype: torch.dtype | None) -> None:
+    """Give the model its weights: exactly these, each in its shape."""
+    wanted = {name: tuple(value.shape) for name, value in model.state_dict().items()}
+    stored = {name: tuple(value.shape) for name, value in state.items()}
+    if wrong := sorted(name for name in wanted.keys() | stored.keys() if wanted.get(name) != stored.get(name)):
+        name = wrong[0]
+        raise ModelError(
+            f"{folder}: {len(wrong)} weights are not those that its config.json and {MARK} mean: {name} is "
+            f"{stored.get(name, 'missing')}, and should be {wanted.get(name, 'nowhere')}. The files do not belong "
+            f"together, or another version of transformers wrote them."
+        )
+    if dtype is not None:
+        state = {name: value.to(dtype) if value.is_floating_point() else value for name, value in state.items()}
+    model.load_state_dict(state, strict=True, assign=True)
+    model.tie_weights()
+
+
+def _once(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Each tensor under its first name, and the other names of those that have several."""
+    kept: dict[str, Tensor] = {}
+    aliases: dict[str, str] = {}
+    first: dict[tuple[int, torch.Size, tuple[int, ...]], str] = {}
+    for name, value in state.items():
+        key = value.data_ptr(), value.shape, value.stride()
+        if value.numel() and key in first:
+            aliases[name] = first[key]
+        else:
+            first[key] = name
+            kept[name] = value.detach().cpu().contiguous()
+    return kept, aliases
+
+
+def _plain(kept: tuple[KeptHeads, ...]) -> list[dict[str, Any]]:
+    return [{"site": vars(each.site), "heads": list(each.heads), "kv_heads": list(each.kv_heads)} for each in kept]
+
+
+def _read_kept(mark: Mapping[str, Any], folder: Path) -> list[KeptHeads]:
+    try:
+        found = []
+        for each in mark["kept"]:
+            site = _site(each["site"])
+            heads, kv_heads = _numbers(each["heads"], site.num_heads), _numbers(each["kv_heads"], site.num_kv_heads)
+            found.append(KeptHeads(site, heads, kv_heads))
+        return found
+    except (KeyError, TypeError, ValueError) as error:
+        raise ModelError(
+            f"{folder / MARK} does not say which heads are left ({error}): the file is damaged."
+        ) from error
+
+
+def _site(data: Any) -> Site:
+    """A site, its fields checked as in any file of ours."""
+    fields = {"name": "", "architecture": "", "embed_dim": 0, "vocab_size": None, "max_positions": None}
+    try:
+        return ModelSpec.from_dict({**fields, "num_parameters": 0, "dtype": "", "sites": [data]}).sites[0]
+    except RecordingError as error:
+        raise ValueError(str(error)) from error
+
+
+def _numbers(given: Any, count: int) -> tuple[int, ...]:
+    if not all(type(each) is int and 0 <= each < count for each in given) or len(set(given)) < len(given):
+        raise ValueError(f"{given} should be different heads of 0 to {count - 1}")
+    return tuple(given)

@@ -1,0 +1,169 @@
+"""A model with heads cut out, in place; a layer left without any; and the way back to the shape that it was built in.
+
+`cut_model` is all the structure there is to a pruned model: what stays of each site, by number. The same few lines
+prune a model in hand and make room for the weights of one that was saved. The model remembers what was kept, counted
+in the heads of its architecture, so that it can be cut again, saved, and filled up with zeros (`uncut`).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from manyheads.errors import ModelError
+from manyheads.heads import Head
+from manyheads.models.families import is_transposed
+from manyheads.models.layouts import out_rows
+from manyheads.models.projections import projections_of
+from manyheads.spec import CROSS, Site
+
+__all__ = ["EmptyAttention", "KeptHeads", "built_anew", "cut_model", "kept_in", "uncut"]
+
+REMEMBERED = "kept_heads"  # the attribute of a cut model
+
+
+@dataclass(frozen=True)
+class KeptHeads:
+    """What stays of one site. `site` is as the architecture has it, whole; heads by their numbers in it."""
+
+    site: Site
+    heads: tuple[int, ...]
+    kv_heads: tuple[int, ...]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing was removed, and nothing moved."""
+        return self.heads == tuple(range(self.site.num_heads)) and len(self.kv_heads) == self.site.num_kv_heads
+
+    @property
+    def removed(self) -> tuple[Head, ...]:
+        return tuple(head for head in self.site.heads if head.index not in self.heads)
+
+
+class EmptyAttention(nn.Module):
+    """Stands where a layer lost all its heads: the output projection of nothing, which is its bias.
+
+    The projection keeps its name, so that weights keep theirs. A cache still hears of each token, by one zero, since
+    models read off their first layer how far a text has come.
+    """
+
+    def __init__(self, attention: nn.Module, site: Site, name: str | None, output: nn.Module) -> None:
+        super().__init__()
+        self.name, self.layer_idx, self.crosses = name, getattr(attention, "layer_idx", None), site.stack == CROSS
+        if name is not None:
+            self.add_module(name, output)
+
+    def forward(self, *args: Any, **kwargs: Any) -> tuple[Tensor, None]:
+        """`(output, None)`: as attention modules return, for any input of theirs."""
+        hidden = args[0] if args else kwargs["hidden_states"]
+        if not self.crosses:
+            for value in (*args[1:], *kwargs.values()):
+                if hasattr(value, "get_seq_length") and hasattr(value, "update"):
+                    cache = getattr(value, "self_attention_cache", value)
+                    nothing = hidden.new_zeros(hidden.shape[0], 1, hidden.shape[1], 1)
+                    cache.update(nothing, nothing, self.layer_idx)
+        if self.name is None:  # the projection stands beside, and gets no numbers
+            return hidden.new_zeros(*hidden.shape[:-1], 0), None
+        output = self.get_submodule(self.name)
+        out = hidden.new_zeros(*hidden.shape[:-1], out_rows(output) or 0)
+        return (out if output.bias is None else out + output.bias), None  # type: ignore[operator]
+
+
+def kept_in(model: nn.Module) -> tuple[KeptHeads, ...]:
+    """What stays of each site of a cut model, also of those that lost nothing; empty for a model never cut."""
+    return getattr(model, REMEMBERED, ())
+
+
+def cut_model(model: nn.Module, kept: Sequence[KeptHeads]) -> None:
+    """Cut `model` in place to what is kept. Sites are the model's own, as it is now; several cuts add up.
+
+    Name all sites of the model, those too that stay whole: so their numbers in the architecture are remembered.
+    Raises ModelError, perhaps after some sites were cut, where a site's heads cannot be (`projections_of`).
+    """
+    known = {each.site.module: each for each in kept_in(model)}
+    for each in kept:
+        if not each.is_whole:
+            found = projections_of(model, each.site)
+            if each.heads:
+                found.select(each.heads, each.kv_heads)
+            else:
+                _empty(model, each.site, *found.output_and_name())
+        before = known.get(each.site.module)
+        if before is not None:
+            heads, kv_heads = (
+                tuple(old[index] for index in new)
+                for old, new in ((before.heads, each.heads), (before.kv_heads, each.kv_heads))
+            )
+            each = KeptHeads(before.site, heads, kv_heads)
+        known[each.site.module] = each
+    object.__setattr__(model, REMEMBERED, tuple(known.values()))
+
+
+def _empty(model: nn.Module, site: Site, output: nn.Module, inside: str | None) -> None:
+    """Put an `EmptyAttention` in the site's place, over the output projection's bias."""
+    parent, _, name = site.module.rpartition(".")
+    if not name:
+        raise ModelError(f"{site} is the whole model: without heads nothing of it would be left.")
+    if inside is not None and "." in inside:
+        raise ModelError(f"{site}: its output projection, {inside!r}, lies too deep in it to be left alone there.")
+    old = output.weight
+    assert isinstance(old, nn.Parameter)
+    shape = (0, old.shape[1]) if is_transposed(output) else (old.shape[0], 0)
+    output.weight = nn.Parameter(old.new_empty(shape), old.requires_grad)
+    for attribute in ("in_features", "nx"):
+        if hasattr(output, attribute):
+            object.__setattr__(output, attribute, 0)
+    empty = EmptyAttention(model.get_submodule(site.module), site, inside, output)
+    model.get_submodule(parent).add_module(name, empty.eval())
+
+
+def built_anew(model: Any) -> Any:
+    """The architecture that a cut model was built as, whole, in its dtype, on the CPU, weights not set at all.
+
+    Raises ModelError for a model that transformers did not make: there is no telling how to build it.
+    """
+    from transformers import PreTrainedModel
+    from transformers.initialization import no_init_weights
+
+    if not isinstance(model, PreTrainedModel):
+        raise ModelError(
+            f"{type(model).__name__} is no model of transformers', so it cannot be built anew from its config. Build "
+            f"it yourself, and load its state_dict."
+        )
+    config = copy.deepcopy(model.config)
+    with torch.random.fork_rng(devices=[]), no_init_weights():
+        whole = type(model)._from_config(config, dtype=model.dtype)
+    whole.tie_weights()  # which belongs to setting them
+    if hasattr(model, "generation_config"):
+        whole.generation_config = copy.deepcopy(model.generation_config)
+    return whole.eval()
+
+
+def uncut(model: Any) -> Any:
+    """The same model in the shape that it was built in: what was cut out is zeros, so its outputs are the same.
+
+    The removed heads' columns of the output projection are zero, and so is all else that was theirs. A new model, on
+    the CPU. Cost: the whole architecture's memory.
+    """
+    whole = built_anew(model)
+    small, full = model.state_dict(), whole.state_dict(keep_vars=True)
+    cuts = {cut.path: cut for each in kept_in(model) if not each.is_whole for cut in _cuts(whole, each)}
+    with torch.no_grad():
+        for path, target in full.items():
+            if path not in cuts:
+                target.copy_(small[path])
+                continue
+            target.zero_()
+            if path in small:  # an empty layer has none of q, k and v
+                cut = cuts[path]
+                target.index_copy_(cut.axis, cut.index, small[path].to(target))
+    return whole
+
+
+def _cuts(whole: nn.Module, kept: KeptHeads) -> list[Any]:
+    return projections_of(whole, kept.site).cuts(kept.heads, kept.kv_heads)

@@ -1,0 +1,120 @@
+"""`manyheads ablate` and `manyheads importance`: what they say is what the library found, and bad input is one line."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import manyheads as mh
+
+from .conftest import assert_refused
+
+TEXTS = ("The cat sat on the mat.", "A dog that saw the cat ran home.", "Rain fell all night, and nobody slept.")
+
+
+@pytest.fixture
+def page(tmp_path):
+    """Three paragraphs, one of them on two lines."""
+    path = tmp_path / "texts.txt"
+    path.write_text("\n\n".join(text.replace(" the ", "\nthe ", 1) for text in TEXTS) + "\n", encoding="utf-8")
+    return str(path)
+
+
+def test_an_ablation_says_what_the_library_found(run, page, minilm):
+    ran = run("ablate", "L3H7, L5H3", "--file", page, "--controls", "2")
+    found = mh.effect(minilm, mh.Ablate("L3H7, L5H3"), list(TEXTS), controls=2)
+    assert ran.code == 0
+    assert ran.lines[0] == "minilm: ablate L3H7, L5H3 (zero)"
+    assert f"cosine {found.change:+.4g}" in ran.out
+    assert "3 texts of file" in ran.out and "2 random sets of as many heads" in ran.out
+    assert found.change > 1e-4
+
+
+def test_json_holds_the_plan_the_numbers_and_the_controls(run, page, minilm):
+    data = json.loads(run("ablate", "L2", "--kind", "average", "--file", page, "--controls", "1", "--json").out)
+    found = mh.effect(minilm, mh.Average("L2"), list(TEXTS), controls=1)
+    assert mh.Plan.from_dict(data["plan"]) == mh.Plan(mh.Average("L2"))
+    assert data["change"] == pytest.approx(found.change, rel=1e-4)
+    assert data["control"] == pytest.approx(list(found.control), rel=1e-4)
+    assert data["origin"].startswith("3 texts") and data["texts"] == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "step"),
+    [
+        (["--kind", "mean"], mh.Ablate("L1", kind="mean")),
+        (["--kind", "scale", "--factor", "0.5"], mh.Scale("L1", 0.5)),
+        (["--kind", "copy", "--source", "L1H2"], mh.Copy("L1", "L1H2")),
+        (["--kind", "unmixed"], mh.SkipOutputProjection("L1")),
+    ],
+)
+def test_every_kind_is_the_step_of_that_name_and_a_saved_plan_is_applied_again(options, step, run, page, minilm):
+    first = json.loads(run("ablate", "L1", *options, "--file", page, "--controls", "0", "--save-plan", "plan.json", "--json").out)
+    assert mh.Plan.from_dict(first["plan"]) == mh.Plan(step)
+    again = json.loads(run("ablate", "--plan", "plan.json", "--file", page, "--controls", "0", "--json").out)
+    assert again["change"] == pytest.approx(first["change"], rel=1e-5) and abs(first["change"]) > 1e-5
+    with mh.applied(minilm, "plan.json"):
+        pass
+
+
+def test_lines_are_texts_where_that_is_said(run, page):
+    by_line = json.loads(run("ablate", "L1H1", "--file", page, "--lines", "--controls", "0", "--json").out)
+    assert by_line["texts"] == sum(bool(line.strip()) for line in Path(page).read_text(encoding="utf-8").splitlines())
+    assert by_line["control"] == []
+
+
+def test_what_a_language_model_loses_is_told_token_by_token(run, gpt2_folder):
+    ran = run("ablate", "L0", "the cat sat on the old table", "--model", gpt2_folder, "--controls", "1")
+    assert ran.code == 0 and re.search(r"loss [-+]?\d+\.\d{4}, after \d+\.\d{4} nats a token", ran.out)
+    assert len(re.findall(r"'[a-z]+' [-+]\d", ran.out)) >= 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (["ablate"], ["no heads were named"]),
+        (["ablate", "L9H1", "some text"], ["there is no layer 9", "L5H1"]),
+        (["ablate", "L1", "--kind", "copy"], ["--source belongs to --kind copy"]),
+        (["ablate", "L1", "--factor", "2"], ["--factor belongs to --kind scale"]),
+        (["ablate", "L1", "--kind", "kill"], ["--kind kill is unknown", "resample"]),
+        (["ablate", "L1", "--plan", "p.json"], ["both say what to do"]),
+        (["ablate", "--plan", "nowhere.json"], ["there is no such file"]),
+        (["ablate", "L1", "some text", "--metric", "loss"], ["needs a model that predicts the next token"]),
+        (["ablate", "L1", "--save-plan", "plan.txt"], ["--save-plan plan.txt", ".json"]),
+        (["importance", "--estimator", "guess"], ["--estimator guess is unknown"]),
+        (["importance", "one text", "--curve", "c.svg"], ["at least two texts"]),
+        (["importance", "--save", "table.xls"], ["--save table.xls"]),
+        (["importance", "some text", "--kind", "kill"], ["kind='kill'"]),
+    ],
+)
+def test_what_cannot_be_is_one_line(arguments, parts, run, tmp_path):
+    assert_refused(run(*arguments), *parts)
+    assert not [path for path in tmp_path.iterdir() if path.suffix in (".svg", ".json", ".xls")]
+
+
+def test_importance_lists_the_heads_at_both_ends_and_saves_all_of_them(run, page, minilm):
+    ran = run("importance", "--file", page, "--save", "heads.parquet", "--estimator", "both")
+    found = mh.importance(minilm, list(TEXTS))
+    assert ran.code == 0
+    order = [str(head) for head in found.ranking()]
+    listed = re.findall(r"^  (L\dH\d+) ", ran.out, re.MULTILINE)
+    assert listed == order[::-1][:6] + order[:6]
+    assert re.search(r"agreement 0\.\d{3} with the gradient", ran.out)
+    table = pd.read_parquet("heads.parquet")
+    np.testing.assert_allclose(table["importance"], found.values, rtol=1e-3, atol=1e-7)
+    assert sorted(table["rank"]) == list(range(72))
+
+
+def test_importance_as_json_and_a_curve(run, page):
+    ran = run("importance", "--file", page, "--estimator", "gradient", "--curve", "far.svg", "--json", "--debug")
+    assert ran.code == 0, ran.err
+    data = json.loads(ran.out)
+    assert len(data["heads"]) == 72 and data["estimator"] == "gradient" and data["agreement"] is None
+    curve = data["curve"]
+    assert curve["counts"][0] == 0 and curve["counts"][-1] == 72 and curve["ranked"][0] == 0
+    assert [line[-1] for line in curve["random"]] == pytest.approx([curve["ranked"][-1]] * 3, rel=1e-3)
+    drawn = Path("far.svg").read_text(encoding="utf-8")
+    assert "heads removed, of 72" in drawn and "at random" in drawn

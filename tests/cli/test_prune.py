@@ -1,0 +1,67 @@
+"""`manyheads prune`: what it says, what it writes, and how it ends."""
+
+import json
+import os
+
+import pytest
+
+import manyheads as mh
+from manyheads.interventions import saving
+
+from .conftest import assert_refused
+
+
+@pytest.fixture(autouse=True)
+def no_other_process(monkeypatch):
+    """tests/interventions try folders in a fresh process; here each is taken to have passed."""
+    fine = {"error": 1.5e-7, "tokens": None, "wanted": None, "auto": True}
+    monkeypatch.setattr(saving, "try_all", lambda jobs: [fine for _ in jobs])
+
+
+def test_it_says_what_was_removed_what_is_left_where_it_is_and_how_to_load_it(run, tmp_path):
+    ran = run("prune", "L3H7, L4H0-1", "--out", "smaller", "--evidence", "a hunch")
+    assert ran.code == 0, ran.err
+    assert ran.lines[0] == "minilm without L3H7, L4H0-1: 3 heads removed"
+    assert "parameters  22,713,216 -> 22,565,472 (-0.7 %)" in ran.out
+    assert "saved       smaller, compact: in a fresh process equal to 1.5e-07" in ran.out
+    assert "mh.load('smaller')" in ran.out and "transformers.BertModel.from_pretrained('smaller/zeroed')" in ran.out
+    assert "because     transformers has no config for what is left" in ran.out
+    assert "a hunch." in (tmp_path / "smaller" / "README.md").read_text()
+    assert [site.num_heads for site in mh.load("smaller").spec.sites] == [12, 12, 12, 11, 10, 12]
+
+
+def test_json_is_one_document_with_everything(run):
+    ran = run("prune", "L5", "--out", "smaller", "--json", "--empty-layers")
+    assert ran.code == 0, ran.err
+    said = json.loads(ran.out)
+    assert list(said) == [
+        "manyheads", "model", "removed", "parameters", "cache_bytes_per_token", "error", "effect", "saved",
+    ]  # fmt: skip
+    assert said["removed"] == "L5" and said["parameters"][0] == 22_713_216 > said["parameters"][1]
+    assert said["saved"]["form"] == "compact" and said["saved"]["error"] == 1.5e-7
+    assert said["error"] <= 1e-5 < said["effect"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (("L9H0", "--out", "smaller"), ("there is no layer 9: layers are 0 to 5", "Nearest: 'L5H0'")),
+        (("L5", "--out", "smaller"), ("removes all 12 heads of L5", "empty_layers=True")),
+        (("L5H1",), ("missing option '--out'",)),
+        (("--out", "smaller"), ("missing argument 'HEADS'",)),
+        (("L5H1", "--out", "no/smaller"), ("cannot write", "its folder does not exist")),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_one_line_and_nothing_is_written(arguments, parts, run, tmp_path):
+    assert_refused(run("prune", *arguments), *parts)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_gqa_model_is_told_the_nearest_plan(run, tmp_path):
+    from ..models.tiny import save_tiny, tiny_llama, tiny_tokenizer
+
+    folder = str(save_tiny(tiny_llama(), tmp_path / "llama", tiny_tokenizer()))
+    assert_refused(run("prune", "L0H0", "--model", folder, "--out", "smaller"), "Nearest plan that can", "'L0H0-1'")
+    ran = run("prune", "L*H0-1", "--model", folder, "--out", "smaller")
+    assert "cache       576 -> 384 bytes a token" in ran.out, ran
+    assert "smaller, stock:" in ran.out and "transformers.LlamaForCausalLM.from_pretrained('smaller')" in ran.out

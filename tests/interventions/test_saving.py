@@ -1,0 +1,413 @@
+"""Saved checkpoints load, in a process that never heard of the one that wrote them, and compute the same.
+
+Many folders are tried in one fresh process. Models in hand are cut by us; what they are held to is cut by hand.
+"""
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+import signal
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+import manyheads as mh
+from manyheads.errors import FileAccessError, ModelError
+from manyheads.interventions import saving, trials, wholefolders
+from manyheads.interventions.modelcard import removed_text
+from manyheads.interventions.surgery import prune_heads
+from manyheads.interventions.trials import Trial, found_wrong, try_all
+from manyheads.interventions.verifying import difference, outputs_of, random_inputs
+from manyheads.models.quiet import quietly
+from tests.interventions.checkpoints import BERT, COMPACT, STOCK, Family, by_hand
+from tests.models.tiny import tiny_gpt2, tiny_tokenizer
+
+SAME = 1e-5
+EXTRA = {  # what a config can say of one half or with other means
+    "llama with biases": Family(
+        "LlamaForCausalLM", STOCK["llama"].sizes, "L*H1", "o_proj", "Qwen2ForCausalLM",
+        changes={"num_key_value_heads": 6, "attention_bias": True},
+    ),
+}  # fmt: skip
+EMPTIED = ("gpt2", "L0, L1H3")
+
+
+@pytest.fixture(scope="module")
+def tried(tmp_path_factory):
+    """name -> what the one fresh process found of the family's checkpoint: the class it came back as, error, tokens."""
+    seed = int(os.environ.get("MANYHEADS_SEED") or torch.randint(2**31, ()))
+    print(f"MANYHEADS_SEED={seed}")
+    fresh = torch.Generator().manual_seed(seed)
+    jobs: dict[str, Trial] = {}
+    mine: dict[str, Trial] = {}
+    forms = {}
+    with quietly(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trials, "NEW_TOKENS", 14)
+        for name, family in {**STOCK, **EXTRA, **COMPACT, "emptied": COMPACT[EMPTIED[0]]}.items():
+            model = family.make(fresh)
+            if name in EXTRA:
+                with torch.no_grad():
+                    for layer in model.model.layers:
+                        layer.self_attn.o_proj.bias.zero_()
+            lm = mh.load(model, tokenizer=False)
+            what = EMPTIED[1] if name == "emptied" else family.remove
+            small = prune_heads(lm, what, empty_layers=name == "emptied")
+            oracle = by_hand(model, family.output, lm.spec.sites, small.removed)
+            folder = tmp_path_factory.mktemp("saved")
+            draft = next(saving.drafts(small, folder, None, []))
+            forms[name] = draft
+            if draft.form == "stock":
+                jobs[name] = Trial(folder, oracle)
+            else:
+                jobs[f"{name}, zeroed"] = Trial(folder / "zeroed", oracle)
+                mine[name] = Trial(folder, oracle, "manyheads")
+        jobs["a weight is wrong"], mine["no weights"] = damaged(jobs["gpt2, zeroed"], mine["gpt2"], tmp_path_factory)
+        jobs |= mine  # manyheads is imported there only after all that need none of it
+        found = dict(zip(jobs, try_all(list(jobs.values())), strict=True))
+    return SimpleNamespace(found=found, forms=forms, folders={name: job.folder for name, job in jobs.items()})
+
+
+def damaged(zeroed, compact, tmp_path_factory):
+    """The same two once more, one with a weight changed a little, one without weights."""
+    places = [shutil.copytree(job.folder, tmp_path_factory.mktemp("wrong") / "copy") for job in (zeroed, compact)]
+    weights = load_file(places[0] / "model.safetensors")
+    name = next(name for name in weights if name.endswith("mlp.c_fc.weight"))
+    weights[name][0, 0] += 0.1
+    save_file(weights, places[0] / "model.safetensors", {"format": "pt"})
+    (places[1] / "pruned.safetensors").unlink()
+    return Trial(places[0], zeroed.model), Trial(places[1], compact.model, "manyheads")
+
+
+# ---------------------------------------------------------------------------------------------------------- they load
+
+
+@pytest.mark.parametrize("name", [*STOCK, *EXTRA])
+def test_uniform_results_load_with_stock_transformers_and_equal_surgery_by_hand(name, tried):
+    family, result = {**STOCK, **EXTRA}[name], tried.found[name]
+    assert tried.forms[name].form == "stock"
+    assert found_wrong(result) == "" and result["error"] <= SAME
+    assert result["class"] == (family.comes_back or family.cls)
+    if result["tokens"] is not None:
+        assert len(set(result["tokens"][-12:])) >= 10 and result["tokens"] == result["wanted"]
+
+
+def test_a_llama_written_as_another_family_has_no_window_and_says_why(tried):
+    for name in ("llama, five heads", "llama with biases"):
+        config = json.loads((tried.folders[name] / "config.json").read_text())
+        assert (config["sliding_window"], config["num_attention_heads"], config["head_dim"]) == (None, 5, 8)
+        assert "Llama's config wants the number of heads to divide the model's width" in tried.forms[name].because
+
+
+def test_at_least_twelve_families_were_asked_to_generate(tried):
+    assert sum(tried.found[name]["tokens"] is not None for name in STOCK) >= 12
+
+
+@pytest.mark.parametrize("name", [*COMPACT, "emptied"])
+def test_other_results_load_with_us_and_zeroed_with_stock_transformers(name, tried):
+    assert tried.forms[name].form == "compact" and tried.forms[name].because.startswith("transformers has no config")
+    for form in (name, f"{name}, zeroed"):
+        assert found_wrong(tried.found[form]) == "" and tried.found[form]["error"] <= SAME
+
+
+@pytest.mark.parametrize("name", [*COMPACT, "emptied"])
+def test_stock_transformers_never_loads_a_compact_folder(name, tried):
+    folder = tried.folders[name]
+    cls = getattr(transformers, tried.forms[name].loads_as)
+    for loader in (cls, transformers.AutoModel):
+        with pytest.raises(OSError, match="no file named model.safetensors"):
+            loader.from_pretrained(folder)
+    shutil.copy(folder / "pruned.safetensors", folder / "model.safetensors")  # not even under their name
+    with quietly(), pytest.raises(RuntimeError, match="ignore_mismatched_sizes"):
+        cls.from_pretrained(folder)
+    (folder / "model.safetensors").unlink()
+
+
+def test_nothing_is_pickled_and_the_compact_tensors_are_the_small_ones(tried):
+    assert len(tried.folders) > 30
+    for name, folder in tried.folders.items():
+        files = [path for path in folder.rglob("*") if path.is_file()]
+        assert not [path for path in files if path.suffix in (".bin", ".pt", ".pth", ".pkl", ".ckpt")], name
+    sizes = {
+        form: sum(weight.numel() for weight in load_file(tried.folders[name] / file).values())
+        for form, name, file in (
+            ("small", "bert", "pruned.safetensors"),
+            ("whole", "bert, zeroed", "model.safetensors"),
+        )
+    }
+    assert sizes["whole"] - sizes["small"] == 4 * (4 * 40 * 8 + 3 * 8)  # 4 heads of 8: q, k, v with biases, and output
+
+
+# ------------------------------------------------------------------------------------------- the whole way, for once
+
+
+@pytest.fixture
+def small(fresh):
+    lm = mh.load(tiny_gpt2(seed=7), tokenizer=tiny_tokenizer(special_tokens=False))
+    return prune_heads(lm, "L0H1, L1H0, L1H2")
+
+
+@pytest.fixture
+def trusting(monkeypatch):
+    """No other process: every checkpoint passes. `trusting.results` is what is found, while it lasts."""
+    state = SimpleNamespace(results=[])
+    fine = {"error": 0.0, "tokens": None, "wanted": None, "auto": True}
+    monkeypatch.setattr(saving, "try_all", lambda jobs: [state.results.pop(0) if state.results else fine for _ in jobs])
+    return state
+
+
+def contents(folder):
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(Path(folder).rglob("*"))
+        if path.is_file()
+    }
+
+
+def test_a_pruned_model_is_saved_and_loaded_with_its_tokenizer_and_its_card(small, tmp_path):
+    saved = small.save(tmp_path / "out", evidence="ablation of each head\non 200 texts")
+    assert (saved.form, saved.folder, saved.loads_as) == ("compact", tmp_path / "out", "GPT2LMHeadModel")
+    assert saved.zeroed == tmp_path / "out" / "zeroed" and saved.error <= SAME
+    assert os.listdir(tmp_path) == ["out"]
+    for folder in (saved.folder, saved.zeroed):
+        assert {"config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json"} <= {
+            *os.listdir(folder)
+        }
+    back, inputs = mh.load(saved.folder), random_inputs(small.model)
+    assert difference(outputs_of(back.model, inputs), outputs_of(small.model, inputs)) == 0
+    assert back.spec.sites == small.spec.sites and "3 heads removed, in manyheads' compact form" in back.because
+    assert back.tokenizer("the cat").input_ids == small.tokenizer("the cat").input_ids
+    assert back.model.lm_head.weight is back.model.transformer.wte.weight  # tied, as they were
+    again = prune_heads(back, "L2H0")
+    assert [str(head) for head in again.removed] == ["L0H1", "L1H0", "L1H2", "L2H0"]
+    assert removed_text(again) == "L0H1, L1H0, L1H2, L2H0"
+    half = mh.load(saved.folder, dtype="bfloat16")
+    assert half.dtype == torch.bfloat16 and half.model.training is False
+    card = (saved.folder / "README.md").read_text()
+    before, after = small.before.num_parameters, small.spec.num_parameters
+    for said in (
+        "**Removed:** L0H1, L1H0, L1H2", small.weights_hash_before, "a GPT2LMHeadModel with 12 heads",
+        "ablation of each head on 200 texts.", f"| parameters | {before:,} | {after:,} | -",
+        "| cache, bytes a token | 864 | 648 | -25.0 % |", "mh.load(", "from_pretrained(",
+    ):  # fmt: skip
+        assert said in card, said
+
+
+def test_without_evidence_the_card_says_so_and_a_stock_folder_is_plain(fresh, tmp_path, trusting):
+    lm = mh.load(STOCK["llama"].make(fresh), tokenizer=False)
+    small = prune_heads(lm, STOCK["llama"].remove)
+    saved = small.save(tmp_path / "out")
+    assert (saved.form, saved.zeroed) == ("stock", None) and "its own family" in saved.because
+    assert "**Evidence for removing them:** none was given." in (saved.folder / "README.md").read_text()
+    assert mh.load(saved.folder, tokenizer=False).spec.sites == small.spec.sites
+    assert json.loads((saved.folder / "manyheads.json").read_text())["form"] == "stock"
+
+
+def test_a_stock_form_that_does_not_pass_its_trial_gives_way_and_is_said(fresh, tmp_path, trusting):
+    small = prune_heads(mh.load(STOCK["qwen2"].make(fresh), tokenizer=False), "L*H2-3")
+    trusting.results = [{"error": 0.3}]
+    saved = small.save(tmp_path / "out")
+    assert saved.form == "compact" and not (saved.folder / "model.safetensors").exists()
+    assert "saved as Qwen2ForCausalLM, its outputs differ by 3.0e-01 of the largest" in saved.because
+
+
+@pytest.mark.parametrize(
+    ("result", "said"),
+    [
+        ({"fault": "OSError: no such thing"}, "it does not load: OSError: no such thing"),
+        ({"error": float("nan")}, "its outputs differ by nan"),
+        ({"error": 0.0, "tokens": [1, 2], "wanted": [1, 3]}, r"it generates \[1, 2\], not \[1, 3\]"),
+        ({"error": 0.0, "tokens": None, "wanted": None, "auto": False}, "no Auto class of transformers leads to it"),
+    ],
+)
+def test_a_compact_form_that_does_not_pass_is_not_left_behind(result, said, small, tmp_path, trusting):
+    trusting.results = [{"error": 0.0, "tokens": None, "wanted": None, "auto": True}, result]
+    with pytest.raises(ModelError, match=f"was not saved: {said}"):
+        small.save(tmp_path / "out")
+    assert os.listdir(tmp_path) == []
+
+
+def test_the_other_process_sees_a_weight_that_is_a_little_wrong_and_a_folder_without_weights(tried):
+    assert found_wrong(tried.found["a weight is wrong"]).startswith("its outputs differ by")
+    assert "has no weights: model.safetensors" in found_wrong(tried.found["no weights"])
+
+
+def test_a_process_that_dies_is_told(small, tmp_path, monkeypatch):
+    program = tmp_path / "dies.py"
+    program.write_text("import sys; sys.exit('killed, for want of memory')")
+    monkeypatch.setattr(trials, "PROGRAM", program)
+    with pytest.raises(ModelError, match="ended with code 1 and said: killed, for want of memory. Nothing was saved"):
+        small.save(tmp_path / "out")
+    assert os.listdir(tmp_path) == ["dies.py"]
+
+
+# ------------------------------------------------------------------------------------------ written whole or not at all
+
+
+FAILURES = {
+    "a full disk": OSError(errno.ENOSPC, "No space left on device"),
+    "a full disk, as safetensors says it": RuntimeError("I/O error: No space left on device (os error 28)"),
+    "Ctrl-C": KeyboardInterrupt(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("where", ["compact", "readers", "trial", "move"])
+@pytest.mark.parametrize("failure", FAILURES)
+def test_whatever_happens_on_the_way_leaves_the_older_checkpoint_whole(
+    failure, where, small, tmp_path, trusting, monkeypatch
+):
+    small.save(tmp_path / "out")
+    before, error = contents(tmp_path), FAILURES[failure]
+
+    def fail(*_, **__):
+        raise error
+
+    place = {"compact": (saving, "write_compact"), "readers": (small.tokenizer, "save_pretrained")}
+    place |= {"trial": (saving, "try_all"), "move": (wholefolders, "_put")}
+    with monkeypatch.context() as patch:
+        patch.setattr(*place[where], fail)
+        if isinstance(error, KeyboardInterrupt):
+            with pytest.raises(KeyboardInterrupt):
+                small.save(tmp_path / "out")
+        else:
+            with pytest.raises(FileAccessError, match="cannot write .*out: the disk is full. Free some space"):
+                small.save(tmp_path / "out")
+    assert contents(tmp_path) == before
+
+
+def test_a_kill_leaves_the_older_checkpoint_whole(small, tmp_path, trusting):
+    small.save(tmp_path / "out")
+    before = contents(tmp_path / "out")
+    child = os.fork()
+    if child == 0:
+        try:
+            saving.try_all = lambda jobs: os.kill(os.getpid(), signal.SIGKILL)
+            small.save(tmp_path / "out")
+        finally:
+            os._exit(1)
+    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
+    assert contents(tmp_path / "out") == before and len(os.listdir(tmp_path)) == 2  # and what it was about to be
+
+
+def test_an_older_checkpoint_is_replaced_whole_in_one_step_or_in_two(small, tmp_path, trusting, monkeypatch):
+    for exchanged in (wholefolders._exchanged, lambda one, other: False):
+        monkeypatch.setattr(wholefolders, "_exchanged", exchanged)
+        (tmp_path / "out").mkdir()
+        (tmp_path / "out" / "config.json").write_text("{}")
+        (tmp_path / "out" / "left.txt").write_text("of the older one")
+        small.save(tmp_path / "out")
+        assert "left.txt" not in os.listdir(tmp_path / "out") and os.listdir(tmp_path) == ["out"]
+        shutil.rmtree(tmp_path / "out")
+
+
+@pytest.mark.parametrize("entry", [".git/config", "notes.doc", "zeroed/notes.doc", "data/a.json"])
+def test_a_folder_with_anything_but_a_checkpoint_is_never_replaced(entry, small, tmp_path, trusting):
+    path = tmp_path / "out" / entry
+    path.parent.mkdir(parents=True)
+    path.write_text("mine")
+    (tmp_path / "out" / "config.json").write_text("{}")
+    with pytest.raises(FileAccessError, match="is no part of a checkpoint, which alone would be replaced"):
+        small.save(tmp_path / "out")
+    assert path.read_text() == "mine"
+
+
+def test_a_place_that_cannot_be_is_refused_before_anything_is_written(small, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(FileAccessError, match="it is a file. Name a folder"):
+        small.save(tmp_path / "file")
+    with pytest.raises(FileAccessError, match="its folder does not exist"):
+        small.save(tmp_path / "no" / "out")
+
+
+def test_a_model_that_transformers_did_not_make_is_not_saved(tmp_path):
+    class Reader(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed, self.layer = nn.Embedding(19, 20), mh.MultiHeadAttention(20, 4, batch_first=True)
+
+        def forward(self, input_ids):
+            return self.layer(self.embed(input_ids), need_weights=False)[0]
+
+    small = prune_heads(mh.load(Reader().eval(), tokenizer=False), "L0H1")
+    with pytest.raises(ModelError, match="is a Reader, no model of transformers', so there is no checkpoint"):
+        small.save(tmp_path / "out")
+    with pytest.raises(ModelError, match="Reader is no model of transformers', so it cannot be built anew"):
+        small.zeroed()
+
+
+def test_a_class_that_came_with_a_checkpoint_is_not_saved_without_its_code(small, tmp_path):
+    class Strange(type(small.model)):
+        pass
+
+    small.model.__class__ = Strange
+    with pytest.raises(ModelError, match="is a Strange of .*, which transformers does not have"):
+        small.save(tmp_path / "out")
+
+
+# ---------------------------------------------------------------------------------------------------- damaged folders
+
+
+def changed(**changes):
+    return lambda mark: {**mark, **changes}
+
+
+def first_kept(**changes):
+    def change(mark):
+        (first, *others) = mark["kept"]
+        return {**mark, "kept": [{**first, **changes}, *others]}
+
+    return change
+
+
+DAMAGE = {
+    "no format": (changed(format=None), "is not a pruned model's"),
+    "newer": (changed(version=99), "is of version 99, and this manyheads reads up to 1. Upgrade"),
+    "nothing kept": (changed(kept=None), "does not say which heads are left"),
+    "a head too many": (first_kept(heads=[0, 9]), "should be different heads of 0 to 3"),
+    "a head twice": (first_kept(heads=[0, 0]), "should be different heads of 0 to 3"),
+    "no number": (first_kept(heads=["0"]), "should be different heads of 0 to 3"),
+    "no site": (first_kept(site={}), "lacks"),
+    "uneven": (first_kept(kv_heads=[0, 1]), "num_heads=3 is not a multiple of num_kv_heads=2"),
+    "other heads": (first_kept(heads=[0], kv_heads=[0]), "weights are not those that its config.json and"),
+    "no such alias": (changed(aliases={"a": "b"}), "the weights in .* are damaged"),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def compact_folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("compact")
+    lm = mh.load(tiny_gpt2(seed=7), tokenizer=False)
+    with quietly():
+        saving.draft_compact(prune_heads(lm, "L0H1, L1H0, L1H2"), folder, None, "for this test")
+    return folder
+
+
+@pytest.mark.parametrize("what", DAMAGE)
+def test_a_damaged_mark_is_refused_with_what_is_wrong(what, compact_folder, tmp_path):
+    change, said = DAMAGE[what]
+    folder = shutil.copytree(compact_folder, tmp_path / "copy")
+    mark = folder / "manyheads.json"
+    mark.write_text(json.dumps(change(json.loads(mark.read_text()))))
+    with pytest.raises(ModelError, match=said):
+        mh.load(folder, tokenizer=False)
+
+
+def test_damaged_files_and_another_models_weights_are_refused(compact_folder, tmp_path):
+    folder = shutil.copytree(compact_folder, tmp_path / "copy")
+    (folder / "manyheads.json").write_text("{")
+    with pytest.raises(ModelError, match="manyheads.json cannot be read .* the file is damaged"):
+        mh.load(folder, tokenizer=False)
+    shutil.copy(compact_folder / "manyheads.json", folder)
+    (folder / "pruned.safetensors").write_bytes(b"no tensors")
+    with pytest.raises(ModelError, match="the weights in .*pruned.safetensors are damaged"):
+        mh.load(folder, tokenizer=False)
+    shutil.copy(compact_folder / "pruned.safetensors", folder)
+    transformers.BertConfig(**BERT, architectures=["BertModel"]).save_pretrained(folder)
+    with pytest.raises(ModelError, match="does not fit the BertModel of its config.json"):
+        mh.load(folder, tokenizer=False)
