@@ -17,7 +17,8 @@ def code_of(page: Path) -> list[str]:
     return re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
 
 
-PAGES = [README, *(DOCS / f"{name}.md" for name in ("statistics", "words", "media", "running", "interventions", "pruning"))]
+NAMES = ("statistics", "words", "media", "running", "interventions", "pruning", "converting")
+PAGES = [README, *(DOCS / f"{name}.md" for name in NAMES)]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -52,9 +52,10 @@ def test_json_holds_the_plan_the_numbers_and_the_controls(run, page, minilm):
     ],
 )
 def test_every_kind_is_the_step_of_that_name_and_a_saved_plan_is_applied_again(options, step, run, page, minilm):
-    first = json.loads(run("ablate", "L1", *options, "--file", page, "--controls", "0", "--save-plan", "plan.json", "--json").out)
+    alone = ("--file", page, "--controls", "0", "--json")
+    first = json.loads(run("ablate", "L1", *options, *alone, "--save-plan", "plan.json").out)
     assert mh.Plan.from_dict(first["plan"]) == mh.Plan(step)
-    again = json.loads(run("ablate", "--plan", "plan.json", "--file", page, "--controls", "0", "--json").out)
+    again = json.loads(run("ablate", "--plan", "plan.json", *alone).out)
     assert again["change"] == pytest.approx(first["change"], rel=1e-5) and abs(first["change"]) > 1e-5
     with mh.applied(minilm, "plan.json"):
         pass

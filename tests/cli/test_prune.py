@@ -47,14 +47,33 @@ def test_json_is_one_document_with_everything(run):
     [
         (("L9H0", "--out", "smaller"), ("there is no layer 9: layers are 0 to 5", "Nearest: 'L5H0'")),
         (("L5", "--out", "smaller"), ("removes all 12 heads of L5", "empty_layers=True")),
-        (("L5H1",), ("missing option '--out'",)),
-        (("--out", "smaller"), ("missing argument 'HEADS'",)),
+        (("L5H1",), ("no place to save to", "--out FOLDER")),
+        (("--out", "smaller"), ("say which heads", "--lowest N")),
+        (("L5H1", "--lowest", "3", "--out", "smaller"), ("say which heads", "--lowest N")),
+        (("L5H1", "--lines", "--out", "smaller"), ("--lowest ranks heads by",)),
         (("L5H1", "--out", "no/smaller"), ("cannot write", "its folder does not exist")),
     ],
 )
 def test_what_cannot_be_done_is_said_in_one_line_and_nothing_is_written(arguments, parts, run, tmp_path):
     assert_refused(run("prune", *arguments), *parts)
     assert os.listdir(tmp_path) == []
+
+
+def test_the_least_important_heads_go_and_the_card_says_why_them(run, tmp_path, bert_folder):
+    lm = mh.load(bert_folder)
+    texts = ["the cat sat on the table", "a dog ran home", "rain and snow fell all night", "the king read a book"]
+    (tmp_path / "texts.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
+    ran = run("prune", "--lowest", "3", "--file", "texts.txt", "--lines", "--out", "smaller", "--model", bert_folder)
+    assert ran.code == 0, ran.err
+    chosen = mh.importance(lm, texts[::2]).lowest(3)
+    assert set(mh.load("smaller").spec.heads.heads) != set(lm.spec.heads.heads)
+    assert f"without {chosen}: 3 heads removed" in ran.lines[0]
+    lost = mh.effect(lm, mh.Ablate(chosen), texts[1::2])
+    card = (tmp_path / "smaller" / "README.md").read_text(encoding="utf-8")
+    assert f"The 3 least important of {len(lm.spec.heads)} heads by zero ablation, cosine on 2 of 4 texts" in card
+    assert (
+        f"On 2 others, all of them gone change cosine by {lost.change:+.4g}" in card and "as many random heads" in card
+    )
 
 
 def test_a_gqa_model_is_told_the_nearest_plan(run, tmp_path):

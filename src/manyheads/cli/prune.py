@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from manyheads.cli.console import clean, emit, stdout_console
+from manyheads.cli.corpus import LINES_HELP, TEXTS_HELP, Texts, given_texts
 from manyheads.cli.options import DEFAULT_MODEL, AsJson, ModelName
 from manyheads.cli.progress import Talk
 from manyheads.cli.steps import load_model
+from manyheads.errors import PlanError
 
 if TYPE_CHECKING:
     from manyheads.interventions.saving import Saved
@@ -19,12 +21,18 @@ if TYPE_CHECKING:
 
 HEADS_HELP = "Which heads: 'L3H7', 'L3', 'L3H0-5', 'L*H7', 'encoder:L0H1', or several separated by commas."
 LABEL_WIDTH = 12
+LOWEST_HELP = "In place of HEADS: the N least important ones, by ablation on texts."
 EVIDENCE_HELP = "Why these heads: goes into the model card."
 
 
 def prune(
-    heads: Annotated[str, typer.Argument(metavar="HEADS", help=HEADS_HELP, show_default=False)],
-    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where to save it.", show_default=False)],
+    heads: Annotated[str | None, typer.Argument(metavar="[HEADS]", help=HEADS_HELP, show_default=False)] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FOLDER", help="Where to save it.", show_default=False)
+    ] = None,
+    lowest: Annotated[int | None, typer.Option("--lowest", metavar="N", min=1, help=LOWEST_HELP)] = None,
+    file: Annotated[str | None, typer.Option("--file", metavar="FILE", help=TEXTS_HELP)] = None,
+    lines: Annotated[bool, typer.Option("--lines", help=LINES_HELP)] = False,
     model: ModelName = DEFAULT_MODEL,
     as_json: AsJson = False,
     empty_layers: Annotated[bool, typer.Option("--empty-layers", help="A layer may lose all of its heads.")] = False,
@@ -40,7 +48,18 @@ def prune(
     For example: manyheads prune "L3H7, L4H0-1" --out smaller
     """
     talk = Talk()
+    if (heads is None) == (lowest is None):
+        raise PlanError('say which heads, as in manyheads prune "L3H7, L4H0-1", or how many: --lowest N.')
+    if out is None:
+        raise PlanError("no place to save to: give --out FOLDER.")
+    if heads is not None and (file is not None or lines):
+        raise PlanError("--file and --lines are the texts that --lowest ranks heads by: leave them out.")
+    texts = None if heads is not None else given_texts(talk, [], file, lines)
     lm = load_model(talk, model)
+    if heads is None:
+        assert lowest is not None and texts is not None
+        heads, found = _lowest(talk, lm, lowest, texts)
+        evidence = f"{found}. {evidence}" if evidence else found
     with talk.step(f"removing {heads} and checking what is left"):
         from manyheads.interventions.surgery import prune_heads
 
@@ -53,6 +72,29 @@ def prune(
         console = stdout_console()
         for label, text in page(pruned, saved):
             console.print(f"  {label:<{LABEL_WIDTH}}{clean(text)}" if label else clean(text), soft_wrap=True)
+
+
+def _lowest(talk: Talk, lm: Any, count: int, texts: Texts) -> tuple[str, str]:
+    """The least important heads, and the evidence in words: how they were chosen, and what goes with all of them.
+
+    Chosen on one half of the texts, the loss measured on the other.
+    """
+    from manyheads.interventions.effects import effect
+    from manyheads.interventions.importance import importance
+    from manyheads.plan import Ablate
+
+    with talk.step("reading the texts without each head") as progress:
+        worth = importance(lm, texts.texts[::2], progress=progress)
+    chosen = worth.lowest(count)
+    with talk.step("reading the other texts without all of them") as progress:
+        other = texts.texts[1::2] or texts.texts
+        lost = effect(lm, Ablate(chosen), other, metric=worth.metric, progress=progress)
+    control = f"{sum(lost.control) / len(lost.control):.4g}" if lost.control else "not to be had"
+    return str(chosen), (
+        f"The {count} least important of {len(worth.heads)} heads by zero ablation, {worth.metric} on "
+        f"{len(worth.per_text)} of {texts.origin}. On {lost.num_texts} others, all of them gone change {lost.metric} "
+        f"by {lost.change:+.4g} ({lost.low:.4g} to {lost.high:.4g}); as many random heads: {control}"
+    )
 
 
 def document(pruned: PrunedModel, saved: Saved) -> dict[str, Any]:

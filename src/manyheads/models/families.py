@@ -9,7 +9,10 @@ from torch import Tensor, nn
 
 from manyheads.models.offloaded import here, weight_of
 
-OUTPUT_NAMES = ("o_proj", "out_proj", "c_proj", "dense", "wo", "o", "proj", "out", "to_out", "output.dense", "proj_out")
+OUTPUT_NAMES = (
+    "o_proj", "out_proj", "c_proj", "dense", "wo", "o", "proj", "out", "to_out", "output.dense", "proj_out", "out_lin",
+    "Wo", "projection_layer", "projection", "output",
+)  # fmt: skip
 CROSS_NAMES = re.compile(r"(cross|encoder_attn|encdec|enc_dec)", re.IGNORECASE)
 
 

@@ -19,14 +19,13 @@ from torch import Tensor, nn
 
 from manyheads.errors import ModelError, ShapeError
 from manyheads.grouping import check_groups
-from manyheads.models.families import input_width, is_transposed, output_projection, weight_by_head
+from manyheads.models.families import is_transposed, output_projection, weight_by_head
 from manyheads.models.headcounts import recount
 from manyheads.models.layouts import LAYOUTS, Holder, Sizes, group_by_group, holders_of
 from manyheads.spec import Site
 
 __all__ = ["Cut", "Projections", "projections_of"]
 
-OTHER_OUTPUTS = ("out_lin", "Wo", "projection_layer", "projection", "output")  # besides those that `families` knows
 BY_HEAD = {  # what else belongs to a head: path in the attention module -> (axis of heads, whose heads)
     "sinks": (0, "q"),
     "head_scale": (0, "q"),
@@ -197,10 +196,6 @@ def _output(model: nn.Module, module: nn.Module, site: Site) -> tuple[str, nn.Mo
     found = output_projection(model, site.module, width)
     if found is not None:
         return found
-    for name in OTHER_OUTPUTS:
-        other = getattr(module, name, None)
-        if isinstance(other, nn.Module) and input_width(other) == width:
-            return _join(site.module, name), other
     raise ModelError(
         f"{_named(module, site)}: the output projection, a matrix with {width} inputs ({site.num_heads} heads of "
         f"{site.v_dim}), was found neither in it nor beside it; it has {_has(module)}."

@@ -1,0 +1,102 @@
+"""A converted model as a stock checkpoint, tried before it is kept; its card, and which head came from where.
+
+The class, its config and its weights agree, so `save_pretrained` writes what transformers alone loads; what is added is
+the certainty: the folder is written beside its place, loaded in a fresh process and compared (`trials`), and only then
+moved into place. `manyheads.json` keeps the order of heads, so that names can be traced back.
+Cost: the weights written once, and about 10 s for the other process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from manyheads.errors import ModelError
+from manyheads.interventions.conversion import Converted
+from manyheads.interventions.saving import ZEROED, Saved
+from manyheads.interventions.trials import Trial, found_wrong, try_all
+from manyheads.interventions.wholefolders import replacing_folder
+from manyheads.models.compact import MARK, STOCK
+from manyheads.models.quiet import quietly
+
+__all__ = ["as_dict", "card", "save"]
+
+FORMAT, VERSION = "manyheads converted model", 1
+BECAUSE = "its own family's config counts key/value heads"
+
+
+def save(lm: Converted, folder: str | os.PathLike[str]) -> Saved:
+    """Write `lm` to `folder`, with its tokenizer; a folder that holds a checkpoint is replaced, whole, in one step.
+
+    Raises ModelError where a fresh process does not load the same model from it; FileAccessError for what the
+    operating system refuses, or where the folder holds anything but a checkpoint. In either case nothing is written.
+    """
+    target, name = Path(folder), type(lm.model).__name__
+    model: Any = lm.model
+    with replacing_folder(target, ZEROED) as place, quietly():
+        model.save_pretrained(place)
+        for reader in (lm.tokenizer, lm.processor):
+            if hasattr(reader, "save_pretrained"):
+                reader.save_pretrained(place)
+        (place / "README.md").write_text(card(lm), encoding="utf-8")
+        (place / MARK).write_text(json.dumps(as_dict(lm), indent=1) + "\n", encoding="utf-8")
+        (result,) = try_all([Trial(place, model)])
+        if wrong := found_wrong(result):
+            raise ModelError(f"{lm.name} was not saved: as {name}, {wrong}. Please report that.")
+    return Saved(STOCK, target, None, name, BECAUSE, result["error"])
+
+
+def as_dict(lm: Converted) -> dict[str, Any]:
+    """The conversion as plain data."""
+    before = lm.before
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "from": {"name": before.name, "architecture": before.architecture, "weights_hash": lm.weights_hash_before},
+        "num_kv_heads": [before.layers[0].num_kv_heads, lm.num_kv_heads],
+        "permutation": {str(layer): list(heads) for layer, heads in lm.permutation.items()},
+        "groups": {str(layer): [list(group) for group in groups] for layer, groups in lm.groups.items()},
+        "error_by_layer": {str(layer): error for layer, error in lm.error_by_layer.items()},
+        "error_because": lm.error_because,
+        "table": lm.table.to_dict(),
+    }
+
+
+def card(lm: Converted) -> str:
+    """The README.md of the folder."""
+    before, name = lm.before, type(lm.model).__name__
+    errors = "\n".join(f"| L{layer} | {error:.3f} |" for layer, error in lm.error_by_layer.items())
+    return f"""---
+tags: [grouped-query-attention]
+---
+# {before.name}, {before.layers[0].num_kv_heads} key/value heads merged into {lm.num_kv_heads}
+
+**Not trained since.** Keys and values of each group of heads were replaced by their mean (Ainslie et al. 2023), which
+costs quality until the model is trained on. There are as many query heads as before, {before.layers[0].num_heads} a
+layer; `manyheads.json` says which old head is where now.
+
+**From:** {before.name}, a {before.architecture}; blake2b digest of its weights `{lm.weights_hash_before}`.
+
+```
+{lm.table}
+```
+
+Relative error of {lm.error_because}:
+
+| layer | error |
+|---|---|
+{errors}
+
+**Checked:** regrouping alone left the outputs as they were, on random inputs; and this folder, loaded in a fresh
+process, equals the model that was saved.
+
+```python
+from transformers import {name}
+
+model = {name}.from_pretrained("FOLDER")
+```
+
+Made by manyheads.
+"""
