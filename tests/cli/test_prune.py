@@ -27,7 +27,11 @@ def test_it_says_what_was_removed_what_is_left_where_it_is_and_how_to_load_it(ru
     assert "mh.load('smaller')" in ran.out and "transformers.BertModel.from_pretrained('smaller/zeroed')" in ran.out
     assert "because     transformers has no config for what is left" in ran.out
     assert "a hunch." in (tmp_path / "smaller" / "README.md").read_text()
-    assert [site.num_heads for site in mh.load("smaller").spec.sites] == [12, 12, 12, 11, 10, 12]
+    lm = mh.load("smaller")
+    assert [site.num_heads for site in lm.spec.sites] == [12, 12, 12, 11, 10, 12]
+    with pytest.raises(mh.ModelError, match=r"compact form.*mh\.size\(mh\.load\('smaller'\)\.spec\)"):
+        mh.size("smaller")  # its config.json is the whole model's
+    assert mh.size(lm.spec).num_parameters == sum(weight.numel() for weight in lm.model.parameters())
 
 
 def test_json_is_one_document_with_everything(run):
