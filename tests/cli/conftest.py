@@ -53,7 +53,9 @@ def surroundings(cache, monkeypatch, tmp_path):
 def run(minilm, monkeypatch, capsys) -> Run:
     """`run("look", "some text")` in this process, minilm being loaded already."""
     load = manyheads.models.loading.load
-    monkeypatch.setattr("manyheads.models.loading.load", lambda name: minilm if name == "minilm" else load(name))
+    monkeypatch.setattr(
+        "manyheads.models.loading.load", lambda name, **how: minilm if name == "minilm" else load(name, **how)
+    )
 
     def runner(*arguments: str) -> Ran:
         code = main(arguments)

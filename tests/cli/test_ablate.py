@@ -73,6 +73,17 @@ def test_what_a_language_model_loses_is_told_token_by_token(run, gpt2_folder):
     assert len(re.findall(r"'[a-z]+' [-+]\d", ran.out)) >= 4
 
 
+def test_a_corpus_of_its_own_and_what_changed_nothing_come_first(run, page, tmp_path, minilm):
+    (tmp_path / "corpus.txt").write_text("Snow lay on the hills.\n\nNobody came to the door.\n", encoding="utf-8")
+    options = ("--kind", "mean", "--controls", "0", "--json")
+    ran = json.loads(run("ablate", "L2", "--file", page, "--corpus", "corpus.txt", *options).out)
+    other = ["Snow lay on the hills.", "Nobody came to the door."]
+    found = mh.effect(minilm, mh.Ablate("L2", kind="mean"), list(TEXTS), corpus=other, controls=0)
+    assert ran["change"] == pytest.approx(found.change, rel=1e-4)
+    alone = run("ablate", "L2H1", "--kind", "average", "--file", page, "--controls", "0").lines
+    assert alone[2].startswith("nothing   average L2H1: changed nothing")
+
+
 @pytest.mark.parametrize(
     ("arguments", "parts"),
     [
@@ -81,6 +92,7 @@ def test_what_a_language_model_loses_is_told_token_by_token(run, gpt2_folder):
         (["ablate", "L1", "--kind", "copy"], ["--source belongs to --kind copy"]),
         (["ablate", "L1", "--factor", "2"], ["--factor belongs to --kind scale"]),
         (["ablate", "L1", "--kind", "kill"], ["--kind kill is unknown", "resample"]),
+        (["ablate", "L1H1", "L1H2"], ["'L1H2' names heads", '"L1H1, L1H2"']),
         (["ablate", "L1", "--plan", "p.json"], ["both say what to do"]),
         (["ablate", "--plan", "nowhere.json"], ["there is no such file"]),
         (["ablate", "L1", "some text", "--metric", "loss"], ["needs a model that predicts the next token"]),

@@ -53,6 +53,7 @@ def test_json_is_one_document_with_everything(run):
         (("L5", "--out", "smaller"), ("removes all 12 heads of L5", "empty_layers=True")),
         (("L5H1",), ("no place to save to", "--out FOLDER")),
         (("--out", "smaller"), ("say which heads", "--lowest N")),
+        (("--lowest", "72", "--out", "smaller"), ("all of the 72 heads", "give fewer")),
         (("L5H1", "--lowest", "3", "--out", "smaller"), ("say which heads", "--lowest N")),
         (("L5H1", "--lines", "--out", "smaller"), ("--lowest ranks heads by",)),
         (("L5H1", "--out", "no/smaller"), ("cannot write", "its folder does not exist")),
@@ -61,6 +62,15 @@ def test_json_is_one_document_with_everything(run):
 def test_what_cannot_be_done_is_said_in_one_line_and_nothing_is_written(arguments, parts, run, tmp_path):
     assert_refused(run("prune", *arguments), *parts)
     assert os.listdir(tmp_path) == []
+
+
+def test_a_model_without_a_tokenizer_is_pruned_too(run, tmp_path):
+    from ..models.tiny import tiny_llama
+
+    tiny_llama().save_pretrained(tmp_path / "llama")
+    ran = run("prune", "L*H0-1", "--out", "smaller", "--model", "llama")
+    assert ran.code == 0, ran.err
+    assert_refused(run("prune", "--lowest", "2", "--out", "less", "--model", "llama"), "no usable tokenizer")
 
 
 def test_the_least_important_heads_go_and_the_card_says_why_them(run, tmp_path, bert_folder):

@@ -27,7 +27,7 @@ from manyheads.interventions.trials import Trial, found_wrong, try_all
 from manyheads.interventions.verifying import difference, outputs_of, random_inputs
 from manyheads.models.quiet import quietly
 from tests.interventions.checkpoints import BERT, COMPACT, STOCK, Family, by_hand
-from tests.models.tiny import tiny_gpt2, tiny_tokenizer
+from tests.models.tiny import tiny_gpt2, tiny_llama, tiny_tokenizer
 
 SAME = 1e-5
 EXTRA = {  # what a config can say of one half or with other means
@@ -299,22 +299,36 @@ def test_an_older_checkpoint_is_replaced_whole_in_one_step_or_in_two(small, tmp_
     for exchanged in (wholefolders._exchanged, lambda one, other: False):
         monkeypatch.setattr(wholefolders, "_exchanged", exchanged)
         (tmp_path / "out").mkdir()
-        (tmp_path / "out" / "config.json").write_text("{}")
-        (tmp_path / "out" / "left.txt").write_text("of the older one")
+        for name in ("config.json", "manyheads.json", "vocab.txt", "model-00001-of-00002.safetensors"):
+            (tmp_path / "out" / name).write_text("of the older one")
         small.save(tmp_path / "out")
-        assert "left.txt" not in os.listdir(tmp_path / "out") and os.listdir(tmp_path) == ["out"]
+        assert "vocab.txt" not in os.listdir(tmp_path / "out") and os.listdir(tmp_path) == ["out"]
         shutil.rmtree(tmp_path / "out")
 
 
-@pytest.mark.parametrize("entry", [".git/config", "notes.doc", "zeroed/notes.doc", "data/a.json"])
-def test_a_folder_with_anything_but_a_checkpoint_is_never_replaced(entry, small, tmp_path, trusting):
+@pytest.mark.parametrize("entry", [".git/config", "notes.doc", "my_notes.txt", "zeroed/notes.txt", "results.json"])
+def test_a_folder_with_anything_but_an_older_save_is_never_replaced(entry, small, tmp_path, trusting):
     path = tmp_path / "out" / entry
     path.parent.mkdir(parents=True)
     path.write_text("mine")
-    (tmp_path / "out" / "config.json").write_text("{}")
-    with pytest.raises(FileAccessError, match="is no part of a checkpoint, which alone would be replaced"):
+    for name in ("config.json", "manyheads.json"):
+        (tmp_path / "out" / name).write_text("{}")
+    with pytest.raises(FileAccessError, match="not of an earlier save by manyheads, which alone would be replaced"):
         small.save(tmp_path / "out")
     assert path.read_text() == "mine"
+
+
+def test_somebody_elses_checkpoint_and_the_models_own_are_never_replaced(small, tmp_path, trusting):
+    tiny_llama().save_pretrained(tmp_path / "theirs")
+    lm = mh.load(tmp_path / "theirs", tokenizer=False)
+    for pruned in (small, mh.prune_heads(lm, "L*H0-1")):
+        with pytest.raises(FileAccessError, match="not of an earlier save by manyheads"):
+            pruned.save(tmp_path / "theirs")
+    mh.prune_heads(lm, "L*H0-1").save(tmp_path / "mine")
+    again = mh.prune_heads(mh.load(tmp_path / "mine", tokenizer=False), "L*H0-1")
+    with pytest.raises(FileAccessError, match="the model was loaded from there"):
+        again.save(tmp_path / "mine")
+    assert mh.load(tmp_path / "theirs", tokenizer=False).spec.layers == lm.spec.layers
 
 
 def test_a_place_that_cannot_be_is_refused_before_anything_is_written(small, tmp_path):

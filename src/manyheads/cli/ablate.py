@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from manyheads.cli.console import clean, emit, stdout_console
-from manyheads.cli.corpus import LINES_HELP, TEXTS_HELP, Texts, given_texts
+from manyheads.cli.corpus import LINES_HELP, TEXT_OR_OWN_HELP, TEXTS_HELP, Texts, given_texts
 from manyheads.cli.inputs import check_output
-from manyheads.cli.options import DEFAULT_MODEL, TEXT_HELP, AsJson, ModelName
+from manyheads.cli.options import DEFAULT_MODEL, AsJson, ModelName
 from manyheads.cli.progress import Talk
 from manyheads.cli.steps import load_model
 from manyheads.errors import PlanError
@@ -23,13 +23,14 @@ if TYPE_CHECKING:
 LABEL_WIDTH = 10
 HEADS_HELP = "Which heads: 'L3H7', 'L3', 'L3H0-5', 'L*H7', 'encoder:L0H1', or several separated by commas."
 KIND_HELP = "What stands in their place: zero, mean, resample or first; or scale, average, copy, unmixed."
+CORPUS_HELP = "Texts that mean and resample take their values from; else those that are read."
 METRIC_HELP = "auto, loss, kl or cosine."
 MOST_TOKENS = 8  # whose loss rose most, of a single text
 
 
 def ablate(
-    heads: Annotated[str | None, typer.Argument(metavar="[HEADS]", help=HEADS_HELP, show_default=False)] = None,
-    text: Annotated[list[str] | None, typer.Argument(metavar="TEXT", help=TEXT_HELP, show_default=False)] = None,
+    heads: Annotated[str | None, typer.Argument(metavar="HEADS", help=HEADS_HELP, show_default=False)] = None,
+    text: Annotated[list[str] | None, typer.Argument(metavar="TEXT", help=TEXT_OR_OWN_HELP, show_default=False)] = None,
     file: Annotated[str | None, typer.Option("--file", metavar="FILE", help=TEXTS_HELP)] = None,
     lines: Annotated[bool, typer.Option("--lines", help=LINES_HELP)] = False,
     model: ModelName = DEFAULT_MODEL,
@@ -39,6 +40,7 @@ def ablate(
     plan: Annotated[
         Path | None, typer.Option("--plan", metavar="FILE", help="A plan (.json) in place of HEADS.")
     ] = None,
+    corpus: Annotated[str | None, typer.Option("--corpus", metavar="FILE", help=CORPUS_HELP)] = None,
     metric: Annotated[str, typer.Option("--metric", metavar="NAME", help=METRIC_HELP)] = "auto",
     controls: Annotated[int, typer.Option("--controls", metavar="N", min=0, help="Random sets of as many heads.")] = 10,
     save_plan: Annotated[
@@ -55,14 +57,16 @@ def ablate(
     talk = Talk()
     check_output(save_plan, "--save-plan", (".json",))
     asked = _plan(heads, kind, factor, source, plan)
+    _require_text(heads, text or [])
     texts = given_texts(talk, text or [], file, lines)
+    other = None if corpus is None else given_texts(talk, [], corpus, lines).texts
     lm = load_model(talk, model)
     with talk.step("reading the texts, with these heads and without") as progress:
         from manyheads.interventions.effects import effect
 
-        found = effect(lm, asked, texts.texts, metric=metric, controls=controls, progress=progress)
+        found = effect(lm, asked, texts.texts, metric=metric, corpus=other, controls=controls, progress=progress)
     if save_plan is not None:
-        _save(lm, asked, texts, save_plan)
+        _save(lm, asked, other or texts.texts, save_plan)
     if as_json:
         emit(json.dumps({**_version(), "origin": texts.origin, **found.to_dict()}, indent=1, allow_nan=False))
         return
@@ -101,16 +105,31 @@ def _plan(heads: str | None, kind: str, factor: float | None, source: str | None
     raise PlanError(f"--kind {kind} is unknown: use {', '.join(KINDS)}, scale, average, copy or unmixed.")
 
 
-def _save(lm: Any, plan: Plan, texts: Texts, path: Path) -> None:
+def _require_text(heads: str | None, words: list[str]) -> None:
+    """Errors: PlanError for a second name of heads, which would be read as the text."""
+    from manyheads.errors import HeadError
+    from manyheads.heads import written
+
+    for word in words[:1]:
+        try:
+            written(word)
+        except HeadError:
+            return
+        raise PlanError(f'{word!r} names heads, and would be read as the text: name all in one, "{heads}, {word}".')
+
+
+def _save(lm: Any, plan: Plan, texts: list[str], path: Path) -> None:
     from manyheads.interventions.applying import prepare
 
-    prepare(lm, plan, texts.texts if plan.needs_corpus else None)[0].save(path)
+    prepare(lm, plan, texts if plan.needs_corpus else None)[0].save(path)
 
 
 def page(lm: Any, found: Effect, texts: Texts, saved: Path | None) -> list[tuple[str, str]]:
     """The effect as lines, each with its label."""
     unit = f" {found.unit}" if found.unit else ""
     rows = [("", f"{lm.name}: {found.plan}"), ("texts", texts.origin)]
+    if "unchanged" in found.notes:
+        rows.append(("nothing", f"{found.notes['unchanged']}: changed nothing, so what follows is rounding"))
     if found.before is not None and found.after is not None:
         rows.append(("before", f"{found.metric} {found.before:.4f}, after {found.after:.4f}{unit}"))
     interval = "" if found.num_texts == 1 else f"  ({found.low:.4g} to {found.high:.4g} in 95 % of resampled texts)"
@@ -125,7 +144,7 @@ def page(lm: Any, found: Effect, texts: Texts, saved: Path | None) -> list[tuple
         rows.append(("control", found.notes["control"]))
     if found.per_token is not None and found.num_texts == 1:
         rows.append(("tokens", _worst_tokens(lm, found, texts.texts[0])))
-    rows += [(name, found.notes[name]) for name in ("metric", "corpus", "windows", "unchanged") if name in found.notes]
+    rows += [(name, found.notes[name]) for name in ("metric", "corpus", "windows") if name in found.notes]
     if saved is not None:
         rows.append(("wrote", str(saved)))
     return rows

@@ -42,7 +42,7 @@ def convert(
     """
     talk = Talk()
     texts = None if file is None else [line for line in read_source([], file).text.splitlines() if line.strip()]
-    lm = load_model(talk, model)
+    lm = load_model(talk, model, reads=texts is not None)
     with talk.step(f"merging key/value heads into {kv_heads} and checking the copy"):
         from manyheads.interventions.conversion import convert_to_gqa
 

@@ -10,10 +10,10 @@ import typer
 from rich.text import Text
 
 from manyheads.cli.console import clean, emit, knows_blocks, stdout_console
-from manyheads.cli.corpus import LINES_HELP, TEXTS_HELP, Texts, given_texts
+from manyheads.cli.corpus import LINES_HELP, TEXT_OR_OWN_HELP, TEXTS_HELP, Texts, given_texts
 from manyheads.cli.inputs import check_output
 from manyheads.cli.look import PICTURE_ENDINGS, TABLE_ENDINGS
-from manyheads.cli.options import DEFAULT_MODEL, TEXT_HELP, AsJson, ModelName
+from manyheads.cli.options import DEFAULT_MODEL, AsJson, ModelName
 from manyheads.cli.progress import Talk
 from manyheads.cli.steps import load_model, model_arguments
 from manyheads.errors import StatisticError
@@ -30,7 +30,7 @@ ESTIMATOR_HELP = "ablation (exact), gradient (quicker on large models), or both.
 
 
 def importance(
-    text: Annotated[list[str] | None, typer.Argument(metavar="TEXT", help=TEXT_HELP, show_default=False)] = None,
+    text: Annotated[list[str] | None, typer.Argument(metavar="TEXT", help=TEXT_OR_OWN_HELP, show_default=False)] = None,
     file: Annotated[str | None, typer.Option("--file", metavar="FILE", help=TEXTS_HELP)] = None,
     lines: Annotated[bool, typer.Option("--lines", help=LINES_HELP)] = False,
     model: ModelName = DEFAULT_MODEL,

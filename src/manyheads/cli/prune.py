@@ -26,7 +26,7 @@ EVIDENCE_HELP = "Why these heads: goes into the model card."
 
 
 def prune(
-    heads: Annotated[str | None, typer.Argument(metavar="[HEADS]", help=HEADS_HELP, show_default=False)] = None,
+    heads: Annotated[str | None, typer.Argument(metavar="HEADS", help=HEADS_HELP, show_default=False)] = None,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FOLDER", help="Where to save it.", show_default=False)
     ] = None,
@@ -55,7 +55,9 @@ def prune(
     if heads is not None and (file is not None or lines):
         raise PlanError("--file and --lines are the texts that --lowest ranks heads by: leave them out.")
     texts = None if heads is not None else given_texts(talk, [], file, lines)
-    lm = load_model(talk, model)
+    lm = load_model(talk, model, reads=texts is not None)
+    if lowest is not None and lowest >= len(lm.spec.heads) and not empty_layers:
+        raise PlanError(f"--lowest {lowest} is all of the {len(lm.spec.heads)} heads of {lm.name}: give fewer.")
     if heads is None:
         assert lowest is not None and texts is not None
         heads, found = _lowest(talk, lm, lowest, texts)

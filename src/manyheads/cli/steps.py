@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,16 +10,23 @@ from manyheads.cli.options import DEFAULT_MODEL
 from manyheads.cli.progress import Talk
 from manyheads.errors import TextError
 
+READER = re.compile(r"tokenizer|vocab|merges|.*(spm|piece|bpe).*\.model", re.IGNORECASE)
 
-def load_model(talk: Talk, name: str) -> Any:
-    """The model by that name. One that may have to be fetched from the hub leaves the last line to the hub's bars."""
+
+def load_model(talk: Talk, name: str, *, reads: bool = True) -> Any:
+    """The model by that name; `reads=False`: without a tokenizer where none lies beside it.
+
+    One that may have to be fetched from the hub leaves the last line to the hub's bars.
+    """
     from manyheads.models.bundled import BUNDLED
 
     here = name in BUNDLED or Path(name).exists() or name.startswith(("/", ".", "~")) or name.count("/") > 1
     with talk.step(f"loading {name}" if here else f"loading {name} (fetched from the hub the first time)", bar=here):
         from manyheads.models.loading import load
 
-        return load(name)
+        folder = Path(name)
+        bare = folder.is_dir() and not any(READER.match(each.name) for each in folder.iterdir())
+        return load(name, tokenizer=False) if bare and not reads else load(name)
 
 
 def label_heads(talk: Talk, lm: Any, *, remember: bool = True) -> Any:

@@ -35,7 +35,7 @@ def save(lm: Converted, folder: str | os.PathLike[str]) -> Saved:
     """
     target, name = Path(folder), type(lm.model).__name__
     model: Any = lm.model
-    with replacing_folder(target, ZEROED) as place, quietly():
+    with replacing_folder(target, ZEROED, lm.model) as place, quietly():
         model.save_pretrained(place)
         for reader in (lm.tokenizer, lm.processor):
             if hasattr(reader, "save_pretrained"):

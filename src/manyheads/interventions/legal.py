@@ -83,7 +83,7 @@ def require_legal(
     if emptied and not empty_layers:
         raise HeadError(
             f"{str(asked)!r} removes all {emptied[0].num_heads} heads of {emptied[0]}: its attention would output its "
-            f"bias and nothing else. Say empty_layers=True if that is meant, or keep one head."
+            f"bias and nothing else. Say empty_layers=True (--empty-layers) if that is meant, or keep one head."
         )
     if bound := [site for site in emptied if site.stack in shared]:
         raise HeadError(

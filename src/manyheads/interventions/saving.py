@@ -64,14 +64,16 @@ class Draft:
 def save(lm: PrunedModel, folder: str | os.PathLike[str], *, evidence: str | None = None) -> Saved:
     """Write `lm` to `folder`, in the best form that passes its trials; the module's docstring says which there are.
 
-    `evidence` goes into the model card. A folder that holds a checkpoint is replaced, whole, in one step.
+    `evidence` goes into the model card. What an earlier save of ours wrote is replaced, whole, in one step.
     Raises ModelError where no form reproduces the model; FileAccessError for what the operating system refuses, or
-    where the folder holds anything but a checkpoint. In either case nothing is written.
+    where the folder holds anything else, or is the one that the model came from. In either case nothing is written.
     """
     target = Path(folder).expanduser()
     _require_pretrained(lm)
+    if evidence is not None and not isinstance(evidence, str):
+        raise ModelError(f"evidence is a {type(evidence).__name__}: give a text, for the model card.")
     faults: list[str] = []
-    with replacing_folder(target, ZEROED) as place, quietly():
+    with replacing_folder(target, ZEROED, lm.model) as place, quietly():
         for draft in drafts(lm, place, evidence, faults):
             results = try_all(draft.trials)
             wrong = list(filter(None, map(found_wrong, results)))

@@ -9,32 +9,45 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import re
 import secrets
 import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from manyheads.errors import FileAccessError, ManyHeadsError
+from manyheads.models.compact import MARK
 from manyheads.wholefiles import no_access
 
 __all__ = ["replacing_folder"]
 
-OF_CHECKPOINTS = (".json", ".safetensors", ".txt", ".model", ".md", ".jinja", ".tiktoken", ".vocab", ".spm", ".py")
+OURS = re.compile(
+    r"README\.md|manyheads\.json|pruned\.safetensors|(model|pytorch_model)[-\w]*\.safetensors(\.index\.json)?|"
+    r"(config|generation_config|tokenizer|tokenizer_config|special_tokens_map|added_tokens|vocab|merges|"
+    r"preprocessor_config|processor_config|chat_template)\.(json|txt|jinja|model)|\w*(spm|piece|bpe)[.\w]*"
+)  # the names of all that a save of ours writes
 NO_SPACE = ("No space left", "os error 28")  # what a library that is not Python says of a full disk
 AT_FDCWD, RENAME_EXCHANGE = -100, 2  # of Linux' renameat2
 
 
 @contextmanager
-def replacing_folder(path: str | os.PathLike[str], inside: str) -> Iterator[Path]:
+def replacing_folder(path: str | os.PathLike[str], inside: str, model: Any) -> Iterator[Path]:
     """A new folder beside `path`, which takes its place when the block ends well; `inside`: a subfolder it may have.
 
-    A folder that is there already is replaced only if it is empty or holds a checkpoint and nothing else.
-    Errors: FileAccessError for that, and for whatever the operating system refuses.
+    A folder that is there already is replaced only if it is empty, or what an earlier save of ours wrote, all of it;
+    never the one that `model` was loaded from. Errors: FileAccessError for that, and for whatever the operating system
+    refuses.
     """
     target = Path(os.path.realpath(path))
     _require_replaceable(target, inside)
+    source = str(getattr(getattr(model, "config", None), "_name_or_path", "") or "")
+    if source and target.exists() and any(target.iterdir()) and os.path.realpath(source) == str(target):
+        raise FileAccessError(
+            f"cannot write {target}: the model was loaded from there, and would be lost. Name a new folder."
+        )
     temporary = target.parent / f".manyheads-{secrets.token_hex(6)}.tmp"
     try:
         temporary.mkdir()
@@ -62,23 +75,21 @@ def _require_replaceable(target: Path, inside: str) -> None:
     if not target.is_dir():
         raise FileAccessError(f"cannot write {target}: it is a file. Name a folder.")
     entries = list(target.iterdir())
-    strange = [entry.name for entry in entries if not _of_checkpoint(entry, inside)]
-    if entries and (strange or not (target / "config.json").is_file()):
-        what = f"{strange[0]!r} in it is" if strange else "what is in it is"
+    strange = [entry.name for entry in entries if not _is_ours(entry, inside)]
+    if entries and (strange or not (target / MARK).is_file()):
+        what = f"{strange[0]!r} in it is not of" if strange else "what is in it is not of"
         raise FileAccessError(
-            f"cannot write {target}: it is there, and {what} no part of a checkpoint, which alone would be replaced. "
-            f"Name a new folder."
+            f"cannot write {target}: it is there, and {what} an earlier save by manyheads, which alone would be "
+            f"replaced. Name a new folder."
         )
 
 
-def _of_checkpoint(entry: Path, inside: str) -> bool:
-    if entry.is_symlink() or entry.name.startswith("."):
+def _is_ours(entry: Path, inside: str) -> bool:
+    if entry.is_symlink():
         return False
     if entry.is_dir():
-        return entry.name == inside and all(
-            each.is_file() and each.suffix in OF_CHECKPOINTS for each in entry.iterdir()
-        )
-    return entry.suffix in OF_CHECKPOINTS
+        return entry.name == inside and all(each.is_file() and OURS.fullmatch(each.name) for each in entry.iterdir())
+    return OURS.fullmatch(entry.name) is not None
 
 
 def _put(new: Path, target: Path) -> None:

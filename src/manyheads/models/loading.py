@@ -115,6 +115,7 @@ def load(
     `revision`: a hub model's branch, tag or commit. `attn_implementation`: what transformers chooses unless said.
     `trust_remote_code`: run the Python files that come with a checkpoint. Never unless you say so.
     A module in hand must be in eval mode. It is used as it is, so of the options it takes only these two.
+    From then on a transformers model refuses `head_mask=`, which it would ignore, and names what does it.
 
     Weights are read from safetensors only. The hub's local cache comes before the hub. Raises ModelError for what
     cannot be loaded, or not as asked, with what to do about it; FileAccessError where a folder may not be read.
@@ -201,6 +202,7 @@ def _in_hand(model: nn.Module, tokenizer: Any, processor: Any, given: list[str])
     name = (os.path.basename(os.path.abspath(origin)) if os.path.isdir(origin) else origin) or cls
     require_usable(model, name)
     lm = LoadedModel(model, _or_none(tokenizer), name, "", _or_none(processor))
+    refuse_head_mask(model)
     attention = f", attention by {_attention(model)}" if _attention(model) else ""
     return replace(lm, because=f"{cls} in hand, used as it is: {_plain(lm.dtype)} on {lm.device}{attention}")
 

@@ -58,7 +58,7 @@ def load_config(what: str | os.PathLike[str]) -> tuple[dict[str, Any], Path]:
     if not path.is_file():
         where = f"the folder {path.parent} has no config.json" if Path(what).is_dir() else f"there is no file {path}"
         raise FileAccessError(f"{where}, so there is no telling what model it is.")
-    if path.name == "config.json" and (path.parent / "manyheads.json").is_file():
+    if path.name == "config.json" and (path.parent / "pruned.safetensors").is_file():
         raise ModelError(
             f"{path.parent} holds a pruned model in manyheads' compact form, and its config.json describes the whole "
             f"one: give the spec of the model itself, as mh.size(mh.load({str(path.parent)!r}).spec)."
