@@ -11,17 +11,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
-from math import isfinite
+from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Any, ClassVar, TypeAlias, cast
 
-from manyheads.errors import PlanError
+from manyheads.errors import HeadError, PlanError
 from manyheads.heads import HeadsLike, written
 
 __all__ = ["Ablate", "Average", "Copy", "Plan", "Scale", "SkipOutputProjection", "Step"]
 
 KINDS = ("zero", "mean", "resample", "first")
 FORMAT = 1  # of the JSON
+SEEDS = 2**32
+LARGEST = 1e30  # of a factor: what it multiplies should still fit in a float32
 
 
 @dataclass(frozen=True)
@@ -47,11 +48,18 @@ class Ablate:
         _name_heads(self)
         if self.kind not in KINDS:
             raise PlanError(f"kind={self.kind!r} is no way to ablate: use one of {', '.join(map(repr, KINDS))}.")
+        if not isinstance(self.per_position, bool):
+            raise PlanError(
+                f"per_position={self.per_position!r} is a {type(self.per_position).__name__}: True or False."
+            )
         if self.per_position and self.kind != "mean":
             raise PlanError(f"per_position= is for kind='mean', not for {self.kind!r}: leave it out.")
-        if self.text is not None and (self.kind != "resample" or not str(self.text).strip()):
+        wordless = self.text is not None and (not isinstance(self.text, str) or not self.text.strip())
+        if wordless or (self.text is not None and self.kind != "resample"):
             raise PlanError(f"text={self.text!r} with kind={self.kind!r}: give a text of words, for kind='resample'.")
         _check_type(self, "seed", int)
+        if not 0 <= self.seed < SEEDS:
+            raise PlanError(f"seed={self.seed} is out of range: give a whole number from 0 to 2**32 - 1.")
 
     @property
     def needs_corpus(self) -> bool:
@@ -63,15 +71,15 @@ class Scale:
     """Multiply what heads say by `factor`: 0 takes it away, 1 changes nothing, 2 says it twice as loud."""
 
     heads: HeadsLike
-    factor: float
+    factor: int | float
     name: ClassVar[str] = "scale"
     needs_corpus: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         _name_heads(self)
         _check_type(self, "factor", (int, float))
-        if not isfinite(self.factor):
-            raise PlanError(f"factor={self.factor!r} is no number to multiply by: give a finite one.")
+        if not -LARGEST <= self.factor <= LARGEST:  # NaN is neither
+            raise PlanError(f"factor={str(self.factor)[:40]} is no number to multiply by: give a finite one.")
 
 
 @dataclass(frozen=True)
@@ -118,7 +126,7 @@ class SkipOutputProjection:
 
     def __post_init__(self) -> None:
         text = f"L{self.layer}" if type(self.layer) is int else self.layer
-        if not isinstance(text, str) or "H" in str(text).rpartition(":")[2]:
+        if not isinstance(text, str) or any("H" in part.rpartition(":")[2] for part in text.split(",")):
             raise PlanError(f"layer={self.layer!r} is no layer: write a number, or a layer as in 'L3', 'L*'.")
         object.__setattr__(self, "layer", _named(text, "layer"))
 
@@ -163,8 +171,8 @@ class Plan:
     def from_dict(cls, data: object) -> Plan:
         """What `to_dict` wrote, or what a person did. Raises PlanError or HeadError, naming what is wrong."""
         if not isinstance(data, Mapping) or not isinstance(data.get("steps"), list):
-            raise PlanError(f'a plan is {{"steps": [...]}}, not {str(data)[:60]!r}.')
-        if data.get("format", FORMAT) != FORMAT:
+            raise PlanError(f'a plan is {{"steps": [...]}}, not {_short(data)}.')
+        if data.get("format", FORMAT) != FORMAT or isinstance(data.get("format"), bool):
             raise PlanError(f"this plan has format {data['format']!r}, and {FORMAT} is the newest known: upgrade.")
         return cls([_step(entry) for entry in cast("list[object]", data["steps"])])
 
@@ -172,9 +180,10 @@ class Plan:
     def from_json(cls, text: str) -> Plan:
         """What `to_json` wrote. Raises PlanError or HeadError."""
         try:
-            return cls.from_dict(json.loads(text))
-        except (json.JSONDecodeError, RecursionError) as error:
+            data = json.loads(text)
+        except (ValueError, TypeError, RecursionError) as error:  # ValueError: also a number of thousands of digits
             raise PlanError(f"a plan is JSON, and this is not: {error}.") from error
+        return cls.from_dict(data)
 
     def __str__(self) -> str:
         return "; ".join(map(describe, self.steps)) or "nothing"
@@ -207,19 +216,27 @@ def _spare(step: Step) -> dict[str, Any]:
 
 def _step(entry: object) -> Step:
     if not isinstance(entry, Mapping):
-        raise PlanError(f'{entry!r} is no step: write {{"step": "ablate", "heads": "L3H7"}}.')
+        raise PlanError(f'{_short(entry)} is no step: write {{"step": "ablate", "heads": "L3H7"}}.')
     given = dict(cast("Mapping[str, Any]", entry))
     name = given.pop("step", None)
     if not isinstance(name, str) or name not in KINDS_OF_STEP:
-        raise PlanError(f"step={name!r} is not known: use one of {', '.join(KINDS_OF_STEP)}.")
+        raise PlanError(f"step={_short(name)} is not known: use one of {', '.join(KINDS_OF_STEP)}.")
     kind = KINDS_OF_STEP[name]
     known = [field.name for field in fields(kind)]
-    if unknown := sorted(set(given) - set(known)):
+    if unknown := sorted(map(str, set(given) - set(known))):
         raise PlanError(f"{', '.join(unknown)} means nothing to step {name!r}, which takes {', '.join(known)}.")
+    if missing := [field.name for field in fields(kind) if field.default is MISSING and field.name not in given]:
+        raise PlanError(f"step {name!r} is not complete: it takes {', '.join(known)}, and lacks {', '.join(missing)}.")
+    return kind(**given)
+
+
+def _short(data: object) -> str:
+    """The beginning of some data, however deep it goes."""
     try:
-        return kind(**given)
-    except TypeError as error:
-        raise PlanError(f"step {name!r} is not complete: it takes {', '.join(known)}, and got {given!r}.") from error
+        text = repr(data)
+    except RecursionError:
+        text = f"a {type(data).__name__}"
+    return text if len(text) <= 60 else f"{text[:60]} ..."
 
 
 def _name_heads(step: Ablate | Scale | Average | Copy) -> None:
@@ -228,7 +245,10 @@ def _name_heads(step: Ablate | Scale | Average | Copy) -> None:
 
 
 def _named(what: HeadsLike, field: str) -> str:
-    text = written(what)
+    try:
+        text = written(what)
+    except RecursionError:
+        raise HeadError(f"{field} is a {type(what).__name__} of lists in lists: give a list of texts.") from None
     if not text:
         raise PlanError(f"{field}={what!r} names no heads: a step that touches none changes nothing. Leave it out.")
     return text

@@ -191,7 +191,7 @@ EMPTIED = {"bert": "L1", "gpt2": "L0, L1H3", "llama": "L0", "opt": "L1", "bart":
 @pytest.mark.parametrize("name", EMPTIED)
 def test_a_layer_may_lose_all_heads_where_that_is_said(name, made):
     lm, family = made(name), FAMILIES[name]
-    with pytest.raises(HeadError, match="Say empty_layers=True if that is meant, or keep one head"):
+    with pytest.raises(HeadError, match=r"Say empty_layers=True \(--empty-layers\) if that is meant, or keep one head"):
         prune_heads(lm, EMPTIED[name])
     small = prune_heads(lm, EMPTIED[name], empty_layers=True)
     oracle = by_hand(lm.model, family.output, lm.spec.sites, small.removed)

@@ -21,9 +21,10 @@ import transformers
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from manyheads.errors import FileAccessError, ManyHeadsError, ModelError
+from manyheads.errors import FileAccessError, ManyHeadsError, ModelError, PlanError
 from manyheads.models import bundled
 from manyheads.models.bundled import BUNDLED, Bundled, find_bundled
+from manyheads.models.headmask import refusing_head_mask
 from manyheads.models.loading import LoadedModel, load, max_positions_of, require_usable
 from manyheads.models.quiet import quietly
 
@@ -759,3 +760,32 @@ def test_the_collector_stays_off_where_it_was_off(bert):
         assert not gc.isenabled()
     finally:
         gc.enable()
+
+
+def test_a_loaded_model_refuses_a_head_mask_that_it_would_ignore_and_so_do_its_parts(tmp_path):
+    lm = load(save_tiny(tiny_llama(), tmp_path / "llama", tiny_tokenizer()))
+    ids, mask = torch.tensor([[5, 6, 7]]), torch.ones(3, 6)
+    lm.model(ids, head_mask=None)
+    for model in (lm.model, lm.model.model):
+        with pytest.raises(PlanError, match=rf"head_mask= does nothing here: .*{type(model).__name__} would ignore it"):
+            model(ids, head_mask=mask)
+    model = tiny_llama()
+    model(ids, head_mask=mask)  # ignored, until somebody loads it
+    for _ in range(2):
+        load(model)
+    assert len(model._forward_pre_hooks) == 1
+    with pytest.raises(PlanError, match="head_mask= does nothing here"):
+        model(ids, head_mask=mask)
+
+
+def test_a_head_mask_that_a_model_takes_is_its_own_affair():
+    class Masks(nn.Module):
+        def forward(self, x, head_mask=None, **kwargs):
+            return x * head_mask
+
+    model = Masks()
+    with refusing_head_mask(model):
+        assert model(torch.ones(2), head_mask=torch.tensor([0.0, 1])).tolist() == [0, 1]
+        with pytest.raises(PlanError, match="^cross_attn_head_mask= does nothing here"):
+            model(torch.ones(2), head_mask=torch.ones(2), cross_attn_head_mask=torch.ones(2))
+    model(torch.ones(2), head_mask=torch.ones(2), cross_attn_head_mask=torch.ones(2))

@@ -132,7 +132,7 @@ def page(lm: Any, found: Effect, texts: Texts, saved: Path | None) -> list[tuple
         rows.append(("nothing", f"{found.notes['unchanged']}: changed nothing, so what follows is rounding"))
     if found.before is not None and found.after is not None:
         rows.append(("before", f"{found.metric} {found.before:.4f}, after {found.after:.4f}{unit}"))
-    interval = "" if found.num_texts == 1 else f"  ({found.low:.4g} to {found.high:.4g} in 95 % of resampled texts)"
+    interval = "" if found.low is None else f"  ({found.low:.4g} to {found.high:.4g} in 95 % of resampled texts)"
     rows.append(("change", f"{found.metric} {found.change:+.4g}{unit}{interval}"))
     if found.control:
         mean = sum(found.control) / len(found.control)

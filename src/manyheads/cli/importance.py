@@ -106,7 +106,8 @@ def document(found: Importance, other: Importance | None, drawn: Curve | None, t
     """Everything, as data. Keys: manyheads, origin, estimator, metric, unit, heads, agreement, curve, notes."""
     from manyheads import __version__
 
-    heads = found.to_pandas().to_dict(orient="records")
+    table = found.to_pandas()
+    heads = table.astype(object).where(table.notna(), None).to_dict(orient="records")
     if other is not None:
         for row, value in zip(heads, other.values, strict=True):
             row["gradient"] = float(value)

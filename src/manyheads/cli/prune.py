@@ -91,11 +91,12 @@ def _lowest(talk: Talk, lm: Any, count: int, texts: Texts) -> tuple[str, str]:
     with talk.step("reading the other texts without all of them") as progress:
         other = texts.texts[1::2] or texts.texts
         lost = effect(lm, Ablate(chosen), other, metric=worth.metric, progress=progress)
+    span = "" if lost.low is None else f" ({lost.low:.4g} to {lost.high:.4g})"
     control = f"{sum(lost.control) / len(lost.control):.4g}" if lost.control else "not to be had"
     return str(chosen), (
         f"The {count} least important of {len(worth.heads)} heads by zero ablation, {worth.metric} on "
         f"{len(worth.per_text)} of {texts.origin}. On {lost.num_texts} others, all of them gone change {lost.metric} "
-        f"by {lost.change:+.4g} ({lost.low:.4g} to {lost.high:.4g}); as many random heads: {control}"
+        f"by {lost.change:+.4g}{span}; as many random heads: {control}"
     )
 
 

@@ -21,9 +21,10 @@ from typing import Any
 from torch import nn
 
 from manyheads.errors import PlanError
-from manyheads.interventions.computed import compute
+from manyheads.interventions.computed import compute, model_digest
 from manyheads.interventions.editing import NOTHING, Editor
 from manyheads.interventions.planfiles import Prepared, open_plan
+from manyheads.interventions.readings import require_loaded
 from manyheads.interventions.resolving import Acts, plans_of
 from manyheads.models.headmask import refusing_head_mask
 from manyheads.models.seam import tap
@@ -72,15 +73,15 @@ def applied(
     their values from (of a bare module: a list of its inputs, each a tensor, a tuple or keywords). Blocks nest: what
     is applied later acts on what the earlier left.
 
+    A layer's own weights, as `record` and `measure` see them, stay those of its q and k whatever its heads say.
     A step that changed nothing is told in a warning (logger "manyheads") when the block is left.
     Errors: HeadError for heads that the model lacks; PlanError for a plan that needs a corpus and has none, that was
     computed for another model, or whose `head_mask=` somebody still passes; ModelError and GuardError of the tap.
     """
-    model = lm if isinstance(lm, nn.Module) else lm.model
     prepared, each_its_own = prepare(lm, plan, corpus)
-    spec = None if isinstance(lm, nn.Module) else lm.spec
-    editor = Editor(Acts(prepared.plans, spec), each_its_own, prepared.computed)
-    now = Applied(prepared, editor)
+    model = lm if isinstance(lm, nn.Module) else lm.model
+    now = Applied(prepared, editor_of(lm, prepared, each_its_own))
+    editor = now.editor
     with refusing_head_mask(model), tap(model, edits=[editor]) as state:
         try:
             yield now
@@ -98,13 +99,20 @@ def applied(
         log.warning("%s changed nothing in what was run.", name)
 
 
+def editor_of(lm: Any, prepared: Prepared, each_its_own: bool = False) -> Editor:
+    spec = None if isinstance(lm, nn.Module) else lm.spec
+    return Editor(Acts(prepared.plans, spec), each_its_own, prepared.computed)
+
+
 def prepare(lm: Any, plan: Any, corpus: Any = None) -> tuple[Prepared, bool]:
     """A plan with all that it needs, and whether it is one for each sample. Errors: PlanError, HeadError, TextError."""
+    if not isinstance(lm, nn.Module):
+        require_loaded(lm)
     if isinstance(plan, str | os.PathLike):
         plan = open_plan(plan)
-    each_its_own = False
     if isinstance(plan, Prepared):
         prepared = plan if corpus is None else Prepared(plan.plans)
+        each_its_own = len(plan.plans) > 1
     else:
         plans, each_its_own = plans_of(plan)
         prepared = Prepared(plans)
@@ -113,9 +121,10 @@ def prepare(lm: Any, plan: Any, corpus: Any = None) -> tuple[Prepared, bool]:
         layers = frozenset(layer for layer, acts in Acts(prepared.plans, lm.spec).known.items() if acts)
     if not prepared.computed.tensors:
         prepared = Prepared(prepared.plans, compute(lm, prepared.plans, corpus, layers))
-    elif not isinstance(lm, nn.Module) and prepared.computed.model != lm.weights_hash:
+    elif prepared.computed.model != model_digest(lm):
+        name = type(lm).__name__ if isinstance(lm, nn.Module) else lm.name
         raise PlanError(
-            f"what this plan puts in place of heads was computed with another model than {lm.name} (its weights have "
+            f"what this plan puts in place of heads was computed with another model than {name} (its weights have "
             f"another digest): give corpus= to compute it anew."
         )
     return prepared, each_its_own

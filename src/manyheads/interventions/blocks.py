@@ -93,6 +93,8 @@ def blocks_of(model: nn.Module, spec: ModelSpec) -> tuple[list[Block], str]:
         if match is None or "#" in site.module:
             return [], f"{site.module} is in no numbered block"
         path = match[1].removeprefix(".")
+        if path == site.module:
+            return [], f"{path} attends by itself, with no module of its own for it"
         if path not in found:
             found[path] = Block(model.get_submodule(path), path)
         found[path].attention.append(Attention(site, model.get_submodule(site.module)))
@@ -106,7 +108,8 @@ def keeping(model: nn.Module, blocks: Sequence[Block], *, guard: bool) -> Iterat
         by_path = {each.site.module: each for block in blocks for each in block.attention}
 
         def keep(call: AttentionCall) -> None:
-            by_path[call.site.module].call = call
+            if call.site.module in by_path:
+                by_path[call.site.module].call = call
 
         for kept in [*blocks, *by_path.values()]:
             stack.callback(kept.module.register_forward_hook(_keeper(kept)).remove)
@@ -123,13 +126,14 @@ def _keeper(kept: Block | Attention) -> Callable[..., None]:
 
 @contextmanager
 def skipping(blocks: Sequence[Block], size: int, times: int) -> Iterator[None]:
-    """Blocks that hand on what they returned in the plain pass; the last one with each text `times` times in a row.
+    """Blocks that hand on what they returned in the plain pass; the last of each stack with each text `times` times.
 
     What the others return nobody reads: the block after them does not look at what it is given.
     """
+    last = {block.path.rpartition(".")[0]: block for block in blocks}.values()
     with ExitStack() as stack:
         for block in blocks:
-            returned = widened(block.returned, size, times) if block is blocks[-1] else block.returned
+            returned = widened(block.returned, size, times) if block in last else block.returned
             stack.enter_context(standing_in(block.module, lambda *args, r=returned, **kwargs: r))
         yield
 

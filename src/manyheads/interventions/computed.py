@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from manyheads.errors import PlanError
 from manyheads.models.calls import AttentionCall
 from manyheads.models.calltexts import CallTexts, texts_of_call
+from manyheads.models.loading import LoadedModel
 from manyheads.models.recorder import watch
 from manyheads.models.sites import run
 from manyheads.models.texts import batches, model_inputs, read_texts, tokens_of
@@ -34,7 +35,7 @@ Layers = frozenset[tuple[str, int]] | None  # (stack, layer) of those that count
 
 @dataclass(frozen=True, eq=False)
 class Computed:
-    """Tensors by name: "mean:L3" [h, f], "position:L3" [n, h, f] beside "count" [n], "texts:L3" [t, n, h, f] ...
+    """Tensors by name: "mean:L3" [h, f], "position:L3" [n, h, f], "texts:L3" [t, n, h, f], "texts:L3:lengths" [t].
 
     `corpus` is a digest of the texts, `model` one of the weights; both "" where nothing was computed.
     """
@@ -61,13 +62,16 @@ class Computed:
     def elsewhere(
         self, step: Ablate, site: Site, heads: list[int], places: Int[Tensor, "s q"]
     ) -> Float[Tensor, "s n q f"]:
-        """The outputs of heads on another text at the same position; a shorter text is read again from its start."""
-        table, lengths = self._tensor(f"{source_name(step)}:{site}"), self._tensor(f"{source_name(step)}:lengths")
-        drawn = torch.zeros(len(places), dtype=torch.long)
+        """The outputs of heads on another text at the same position; a shorter text is read again from its start.
+
+        One text serves a whole batch: a change must not hang on which texts are read together.
+        """
+        table, lengths = (self._tensor(f"{source_name(step)}:{what}") for what in (site, f"{site}:lengths"))
+        drawn = 0
         if step.text is None:
-            drawn = torch.randint(len(table), (len(places),), generator=torch.Generator().manual_seed(step.seed))
-        where = places.cpu() % lengths[drawn][:, None]
-        return table[drawn[:, None], where][:, :, heads].transpose(1, 2)
+            drawn = int(torch.randint(len(table), (1,), generator=torch.Generator().manual_seed(step.seed)))
+        where = places.cpu() % lengths[drawn]
+        return table[drawn][where][:, :, heads].transpose(1, 2)
 
     def _tensor(self, name: str) -> Tensor:
         if name not in self.tensors:
@@ -97,12 +101,17 @@ def compute(lm: Any, plans: Sequence[Plan], corpus: Any, layers: Layers = None) 
         )
     tensors: dict[str, Tensor] = {}
     texts = [step.text for step in steps if step.text is not None]
-    for step in steps:
-        if step.text is not None and f"{source_name(step)}:lengths" not in tensors:
-            tensors |= _Texts(source_name(step), layers).read(lm, [step.text]).tensors()
+    own = {source_name(step): step.text for step in steps if step.text is not None}
+    if own and isinstance(lm, nn.Module):
+        raise PlanError(
+            f"a {type(lm).__name__} reads no text: leave text= out and give corpus=, a list of its inputs, or load the "
+            f"model with its tokenizer, as mh.load(model, tokenizer=...)."
+        )
+    for name, text in own.items():
+        tensors |= _Texts(name, layers).read(lm, [text]).tensors()
     count = tokens = 0
     if wanting:
-        corpus = [corpus] if isinstance(corpus, str) else list(corpus)
+        corpus = _listed(corpus)
         texts += corpus
         if any(step.kind == "mean" for step in wanting):
             means = _Means(layers, any(step.per_position for step in wanting))
@@ -112,7 +121,7 @@ def compute(lm: Any, plans: Sequence[Plan], corpus: Any, layers: Layers = None) 
             tensors |= _Texts("texts", layers).read(lm, corpus[:RESAMPLE_TEXTS]).tensors()
     if not tensors:
         return Computed()
-    return Computed(tensors, _digest(texts), _model_digest(lm), count, tokens)
+    return Computed(tensors, _digest(texts), model_digest(lm), count, tokens)
 
 
 def _read(lm: Any, corpus: Sequence[Any], observer: Callable[[Site, list[Tensor]], None]) -> tuple[int, int]:
@@ -124,16 +133,17 @@ def _read(lm: Any, corpus: Sequence[Any], observer: Callable[[Site, list[Tensor]
         parts = [row[:length] for row, length in zip(rows, tokens.lengths.tolist(), strict=True)]
         observer(call.site, parts)
 
-    if isinstance(lm, nn.Module):  # a bare module, and one call's arguments a text
+    if isinstance(lm, nn.Module) or isinstance(corpus[0], Mapping):  # one call's arguments a text, or a batch of them
+        model = lm if isinstance(lm, nn.Module) else lm.model
         for given in corpus:
             args, kwargs = _arguments(given)
             texts = texts_of_call(args, kwargs)
 
             def forward(args: Any = args, kwargs: Any = kwargs) -> None:
                 with torch.no_grad():
-                    lm(*args, **kwargs)
+                    model(*args, **kwargs)
 
-            watch(lm, type(lm).__name__, forward, lambda call, t=texts: observe(call, t))
+            watch(model, type(model).__name__, forward, lambda call, t=texts: observe(call, t))
         return len(corpus), 0
     reading = read_texts(lm, corpus)
     for group in batches(reading):
@@ -146,6 +156,15 @@ def _read(lm: Any, corpus: Sequence[Any], observer: Callable[[Site, list[Tensor]
             lambda call, t=texts: observe(call, t),
         )
     return len(corpus), reading.num_tokens
+
+
+def _listed(corpus: Any) -> list[Any]:
+    """The texts of a corpus. Errors: PlanError for what is no list of them."""
+    listed = [corpus] if isinstance(corpus, str) else list(corpus) if isinstance(corpus, Sequence) else []
+    if not listed:
+        what = "empty" if isinstance(corpus, Sequence) else f"a {type(corpus).__name__}"
+        raise PlanError(f"corpus= is {what}: give a list of texts (of a bare module, of its inputs), one at the least.")
+    return listed
 
 
 def _arguments(given: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -205,12 +224,11 @@ class _Texts:
         return self
 
     def tensors(self) -> dict[str, Tensor]:
-        padded = {
-            f"{self.name}:{site}": nn.utils.rnn.pad_sequence(texts, batch_first=True)
-            for site, texts in self.kept.items()
-        }
-        lengths = torch.tensor([len(text) for text in next(iter(self.kept.values()))])
-        return {**padded, f"{self.name}:lengths": lengths}
+        found = {}
+        for site, texts in self.kept.items():
+            found[f"{self.name}:{site}"] = nn.utils.rnn.pad_sequence(texts, batch_first=True)
+            found[f"{self.name}:{site}:lengths"] = torch.tensor([len(text) for text in texts])
+        return found
 
 
 def _digest(texts: Sequence[Any]) -> str:
@@ -226,5 +244,5 @@ def _digest(texts: Sequence[Any]) -> str:
     return digest.hexdigest()
 
 
-def _model_digest(lm: Any) -> str:
-    return "" if isinstance(lm, nn.Module) else lm.weights_hash
+def model_digest(lm: Any) -> str:
+    return LoadedModel(lm, None, "", "").weights_hash if isinstance(lm, nn.Module) else lm.weights_hash

@@ -18,11 +18,12 @@ from torch import Tensor, nn
 
 from manyheads.errors import PlanError
 from manyheads.interventions.computed import Computed
+from manyheads.interventions.positions import Places
 from manyheads.interventions.resolving import Act, Acts
 from manyheads.models.calls import AttentionCall
 from manyheads.models.families import input_width, is_transposed
 from manyheads.plan import Ablate, Average, Copy, Scale, SkipOutputProjection, Step, describe
-from manyheads.spec import CROSS, Site
+from manyheads.spec import Site
 
 BLOCK_CELLS = 4_000_000  # weights of one block of rows, of all heads that are read
 NOTHING = 1e-6  # a change below this share of the largest number is rounding
@@ -45,18 +46,21 @@ class Editor:
     hooks: list[Any] = field(default_factory=list)
     thread: int = field(default_factory=threading.get_ident)
     places: Mapping[str, Site] = field(default_factory=dict)
+    rows: Places = field(default_factory=Places)
 
     def __call__(self, call: AttentionCall) -> Float[Tensor, "b h q f"] | None:
         """New outputs of a call, or None where no step touches its layer."""
         if self.places:  # the tap is on a part of the model, and counts layers from its edge
             call = replace(call, site=self.places[call.site.module])
         acts = self.acts.of(call.site)
+        places = self.rows.of(call) if self.acts.by_position else None
         if not acts:
             return None
         if self.each_its_own and call.out.shape[0] != len(self.acts.plans):
             raise PlanError(
                 f"{len(self.acts.plans)} plans were given, one for each sample, but {call.site.module} attends in a "
-                f"batch of {call.out.shape[0]}: give as many samples as plans, or one plan for all."
+                f"batch of {call.out.shape[0]}: give as many samples as plans, or one plan for all "
+                f"(a beam search makes several of each sample, a window attention too)."
             )
         factor = self._factor(call.site, acts)
         if factor is not None:
@@ -69,7 +73,9 @@ class Editor:
                 continue
             samples = slice(act.plan, act.plan + 1) if self.each_its_own else slice(None)
             heads = list(act.heads)
-            old, new = out[samples][:, heads], self._new(act, call, samples, out)
+            where = None if places is None else places[samples]
+            old = out[samples][:, heads]
+            new = self._new(act, call, samples, old, where)
             self._note(act, old, new)
             out = _put(out, samples, heads, new)
         return out
@@ -80,15 +86,16 @@ class Editor:
         if key not in self.factors:
             self.factors[key] = None
             if all(_is_factor(act.step) for act in acts):
-                factor = torch.ones(len(self.acts.plans), site.num_heads)
+                factor = torch.ones(len(self.acts.plans), site.num_heads, dtype=torch.float64)
                 for act in acts:
                     factor[act.plan, list(act.heads)] *= act.step.factor if isinstance(act.step, Scale) else 0.0
                 self.factors[key] = factor
         return self.factors[key]
 
-    def _new(self, act: Act, call: AttentionCall, samples: slice, out: Tensor) -> Float[Tensor, "s n q f"]:
+    def _new(
+        self, act: Act, call: AttentionCall, samples: slice, old: Tensor, places: Int[Tensor, "s q"] | None
+    ) -> Float[Tensor, "s n q f"]:
         heads, step = list(act.heads), act.step
-        old = out[samples][:, heads]
         match step:
             case Scale():
                 return old * step.factor
@@ -97,9 +104,11 @@ class Editor:
             case Ablate(kind="first"):
                 return first_values(call, samples, heads)
             case Ablate(kind="mean"):
-                return self.computed.means(step, call.site, heads, positions(call, samples)).to(old)
+                assert places is not None
+                return self.computed.means(step, call.site, heads, places).to(old)
             case Ablate():
-                return self.computed.elsewhere(step, call.site, heads, positions(call, samples)).to(old)
+                assert places is not None
+                return self.computed.elsewhere(step, call.site, heads, places).to(old)
             case Average() | Copy():
                 return shared_weights(call, samples, list(act.sources), heads)
             case _:
@@ -116,13 +125,18 @@ class Editor:
             self.changed[key] = max(self.changed.get(key, 0.0), float((new - old).abs().max()) / max(largest, 1e-30))
 
     def _note_factors(self, acts: Sequence[Act], factor: Tensor, call: AttentionCall) -> None:
-        """The same for factors, without making the outputs twice."""
-        waiting = [act for act in acts if not self.changed.get((act.plan, act.place), 0.0) > NOTHING]
-        for act in waiting:
+        """The same for factors, without making the outputs twice. A head that is silent already changes no more."""
+        if all(self.changed.get((act.plan, act.place), 0.0) > NOTHING for act in acts):
+            return
+        loud = (call.out.detach() != 0).any(-1).any(-1).cpu()  # [b, h]
+        so_far = torch.ones_like(factor)
+        for act in acts:
+            key, heads = (act.plan, act.place), list(act.heads)
             samples = slice(act.plan, act.plan + 1) if self.each_its_own else slice(None)
-            moved = abs(1 - float(act.step.factor if isinstance(act.step, Scale) else 0.0))
-            spoke = bool(call.out[samples][:, list(act.heads)].detach().any())
-            self.changed[act.plan, act.place] = max(self.changed.get((act.plan, act.place), 0.0), moved * spoke)
+            times = float(act.step.factor if isinstance(act.step, Scale) else 0.0)
+            spoke = bool((loud[samples][:, heads] & (so_far[act.plan, heads] != 0)).any())
+            so_far[act.plan, heads] *= times
+            self.changed[key] = max(self.changed.get(key, 0.0), spoke * abs(1 - times) / max(1.0, abs(times)))
 
     # -------------------------------------------------------------------------------------- the output projection
 
@@ -130,8 +144,11 @@ class Editor:
         """From now on the layer's output projection hands on what it gets."""
         module, site = call.output, call.site
         width = site.num_heads * site.v_dim
-        if module is None:
-            raise PlanError(f"{describe(act.step)}: the output projection of {site.module} was not found.")
+        if module is None or isinstance(module, nn.modules.linear.NonDynamicallyQuantizableLinear):
+            why = "was not found" if module is None else "is multiplied without being called (torch's own layer)"
+            raise PlanError(
+                f"{describe(act.step)}: the output projection of {site.module} {why}: it cannot be skipped."
+            )
         if output_width(module) != width:
             raise PlanError(
                 f"{describe(act.step)}: the heads of {site.module} are {width} wide side by side and the model is "
@@ -159,10 +176,15 @@ class Editor:
             result[act.plan] = given[0][act.plan]
         return result
 
+    def idle(self, plan: int, place: int) -> bool:
+        """Whether a step changed nothing so far."""
+        return self.changed.get((plan, place), 0.0) <= NOTHING
+
     def close(self) -> None:
         for hook in self.hooks:
             hook.remove()
         self.hooks.clear()
+        self.skipped.clear()
 
 
 def _is_factor(step: Step) -> bool:
@@ -171,50 +193,37 @@ def _is_factor(step: Step) -> bool:
 
 def _times(out: Tensor, factor: Tensor) -> Tensor:
     """Factors on heads. What is taken away is set to zero, whatever it was (0 times infinity is not zero)."""
-    factor = factor.to(out.device)[:, :, None, None]
-    if bool(((factor != 0) & (factor != 1)).any()):
-        out = out * factor.to(out.dtype)
-    return out.masked_fill(factor == 0, 0)
+    gone, louder = factor == 0, (factor != 0) & (factor != 1)
+    if bool(louder.any()):
+        out = out * factor.to(out.device, out.dtype)[:, :, None, None]
+    return out.masked_fill(gone.to(out.device)[:, :, None, None], 0)
 
 
 def _put(out: Tensor, samples: slice, heads: list[int], new: Tensor) -> Tensor:
-    """`out` with some heads of some samples replaced; not in place, so that gradients flow."""
+    """`out`, which is ours, with some heads of some samples replaced; a new one where gradients flow."""
     rows = torch.arange(out.shape[0], device=out.device)[samples]
-    chosen = torch.tensor(heads, device=out.device)
-    return out.index_put((rows[:, None], chosen[None]), new.to(out.dtype))
-
-
-def positions(call: AttentionCall, samples: slice) -> Int[Tensor, "s q"]:
-    """Each row's place in its text, from 0: padding before a text, and what a cache holds, are counted out.
-
-    Rows of a layer that looks at another text are counted from the first one.
-    """
-    mask = call.mask.expand(call.q.shape[0]).texts(samples)
-    rows = torch.arange(call.q.shape[2], device=mask.start.device)[None].expand(len(mask.start), -1)
-    if call.site.stack == CROSS:
-        return rows
-    past = max(0, call.k.shape[2] - call.q.shape[2])
-    seen = mask.stop > mask.start
-    first = torch.where(seen, mask.start, call.k.shape[2]).amin(-1, keepdim=True)
-    first = first if past == 0 or call.mask.start.shape[0] > 1 else torch.zeros_like(first)
-    return (rows + past - first).clamp_min(0)
+    index = rows[:, None], torch.tensor(heads, device=out.device)[None]
+    with_gradients = torch.is_grad_enabled() and (out.requires_grad or new.requires_grad)
+    return (out.index_put if with_gradients else out.index_put_)(index, new.to(out.dtype))
 
 
 def first_values(call: AttentionCall, samples: slice, heads: list[int]) -> Float[Tensor, "s n q f"]:
     """What heads would say with all of their weight on the first key that each row sees; zeros where it sees none."""
     mask = call.mask.expand(call.q.shape[0]).texts(samples)
     seen, first = mask.stop > mask.start, mask.start
+    seen, first = seen[:, None], first[:, None]
     if mask.dense is not None:
-        visible = mask.dense.expand(call.q.shape[0], -1, -1, -1)[samples].any(1)
+        visible = mask.dense.expand(len(mask.start), -1, -1, -1)
+        visible = visible[:, heads] if visible.shape[1] > 1 else visible
         seen, first = visible.any(-1), visible.to(torch.uint8).argmax(-1)
     v = call.v[samples][:, kv_heads(call, heads)]
-    index = first.clamp_max(v.shape[2] - 1)[:, None, :, None].expand(-1, v.shape[1], -1, v.shape[3])
-    return v.gather(2, index.to(v.device)).masked_fill(~seen[:, None, :, None], 0)
+    index = first.clamp_max(v.shape[2] - 1)[..., None].expand(len(v), v.shape[1], -1, v.shape[3])
+    return v.gather(2, index.to(v.device)).masked_fill(~seen[..., None].to(v.device), 0)
 
 
 def shared_weights(call: AttentionCall, samples: slice, sources: list[int], heads: list[int]) -> Tensor:
     """What heads say with the mean of the sources' weights, each with its own values. O(block) memory."""
-    values = call.v[samples][:, kv_heads(call, heads)].float()
+    values = exact(call.v[samples][:, kv_heads(call, heads)])
     num_texts, num_rows, num_keys = values.shape[0], call.q.shape[2], call.k.shape[2]
     step = max(1, BLOCK_CELLS // max(1, num_texts * num_keys * max(len(sources), len(heads))))
     blocks = [
@@ -226,7 +235,7 @@ def shared_weights(call: AttentionCall, samples: slice, sources: list[int], head
 
 def weights_of(call: AttentionCall, samples: slice, heads: list[int], rows: slice) -> Float[Tensor, "s n r k"]:
     """The exact weights of some heads and rows, with gradients; rows that see nothing have none."""
-    q, k = call.q[samples][:, heads, rows].float(), call.k[samples][:, kv_heads(call, heads)].float()
+    q, k = exact(call.q[samples][:, heads, rows]), exact(call.k[samples][:, kv_heads(call, heads)])
     scores = q @ k.transpose(2, 3) * call.rule.scale
     rule = call.rule.texts(samples)
     if rule.softcap is not None:
@@ -234,13 +243,17 @@ def weights_of(call: AttentionCall, samples: slice, heads: list[int], rows: slic
     if rule.bias is not None:
         scores = scores + rule.bias.expand(-1, call.q.shape[1], -1, -1)[:, heads, rows]
     visible = call.mask.expand(call.q.shape[0]).texts(samples).visible(rows, slice(None))
-    visible = visible[:, heads] if visible.shape[1] > 1 else visible
-    scores = scores.masked_fill(~visible, -torch.inf)
+    visible = (visible[:, heads] if visible.shape[1] > 1 else visible).to(scores.device)
+    scores = scores.masked_fill(~visible, torch.finfo(scores.dtype).min)
     if rule.sinks is not None:
-        sink = rule.sinks[heads].float()[None, :, None, None].expand(*scores.shape[:3], 1)
+        sink = rule.sinks[heads].to(scores)[None, :, None, None].expand(*scores.shape[:3], 1)
         scores = torch.cat([scores, sink], -1)
-    weights = scores.softmax(-1).nan_to_num(0.0)
-    return weights[..., : k.shape[2]]
+    return scores.softmax(-1)[..., : k.shape[2]].masked_fill(~visible, 0)
+
+
+def exact(x: Tensor) -> Tensor:
+    """Float32 at the least."""
+    return x if x.dtype == torch.float64 else x.float()
 
 
 def kv_heads(call: AttentionCall, heads: Sequence[int]) -> list[int]:

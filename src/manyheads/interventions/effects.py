@@ -18,10 +18,12 @@ from torch import Tensor
 
 from manyheads.errors import StatisticError
 from manyheads.heads import Head, parse_heads
-from manyheads.interventions.applying import applied, prepare
+from manyheads.interventions.applying import editor_of, prepare
+from manyheads.interventions.editing import Editor
 from manyheads.interventions.metrics import Metric, choose_metric, require_numbers
-from manyheads.interventions.readings import Corpus, outputs_of, read_corpus
-from manyheads.plan import Average, Copy, Plan, SkipOutputProjection, Step
+from manyheads.interventions.readings import Corpus, outputs_of, read_corpus, require_loaded
+from manyheads.models.seam import tap
+from manyheads.plan import Average, Copy, Plan, SkipOutputProjection, Step, describe
 from manyheads.spec import ModelSpec
 
 __all__ = ["Effect", "effect", "interval_over_texts"]
@@ -36,7 +38,8 @@ Progress = Callable[[int, int], None]
 class Effect:
     """What a plan changed. A positive `change` is for the worse.
 
-    `change` is the mean over texts of `per_text`, in `unit`; `low` and `high` its 95 % interval over texts (bootstrap).
+    `change` is the mean over texts of `per_text`, in `unit`; `low` and `high` its 95 % interval over texts (bootstrap),
+    None for a single text, which has none.
     `control` holds the mean change of each random set of heads. `before` and `after` are the means of what is
     compared, where that is a number a text. `per_token`, where the metric has one: each text's change, token by token.
     `notes` says why this metric, which controls, how long texts were read.
@@ -46,13 +49,13 @@ class Effect:
     metric: str
     unit: str
     change: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
     per_text: Float64[ndarray, "text"]
     control: tuple[float, ...]
     before: float | None
     after: float | None
-    per_token: tuple[Float64[ndarray, "token"], ...] | None
+    per_token: tuple[Float64[ndarray, "_"], ...] | None
     notes: dict[str, str]
 
     @property
@@ -87,10 +90,8 @@ class Effect:
             low, high = min(self.control), max(self.control)
             beside = f"as many random heads: {np.mean(self.control):.4g} ({low:.4g} to {high:.4g})"
         unit = f" {self.unit}" if self.unit else ""
-        return (
-            f"{self.plan}: {self.metric} {self.change:+.4g}{unit} ({self.low:.4g} to {self.high:.4g} over "
-            f"{self.num_texts} texts); {beside}"
-        )
+        over = "1 text" if self.low is None else f"{self.low:.4g} to {self.high:.4g} over {self.num_texts} texts"
+        return f"{self.plan}: {self.metric} {self.change:+.4g}{unit} ({over}); {beside}"
 
 
 def effect(
@@ -99,7 +100,7 @@ def effect(
     texts: str | Sequence[Any],
     *,
     metric: str | Callable[..., Any] = "auto",
-    labels: Sequence[int] | None = None,
+    labels: Any = None,
     corpus: Any = None,
     controls: int = CONTROLS,
     seed: int = 0,
@@ -115,43 +116,65 @@ def effect(
     Cost: 2 + `controls` forward passes. Errors: HeadError, PlanError, TextError; StatisticError for a metric that
     cannot be had here, or that gives NaN.
     """
+    require_loaded(lm)
     if not isinstance(plan, Plan):
         plan = Plan(plan)
     chosen, why = choose_metric(lm, metric, labels)
     read = read_corpus(lm, texts, labels)
     notes = {"metric": why, "model": lm.name}
-    if plan.needs_corpus and corpus is None and (isinstance(texts, str) or isinstance(texts[0], str)):
+    if plan.needs_corpus and corpus is None:
         corpus, notes["corpus"] = texts, "the texts themselves, for want of another"
     drawn = random_plans(plan, lm.spec, controls, seed)
     notes["control"] = f"{len(drawn)} random sets of as many heads" if drawn else _no_control(plan, controls)
     if read.because:
         notes["windows"] = read.because
-    before = readings_of(lm, read, chosen)
-    runs = []
-    for done, each in enumerate((plan, *drawn)):
-        prepared, _ = prepare(lm, each, corpus)
-        with applied(lm, prepared) as now:
-            runs.append(readings_of(lm, read, chosen))
-        if not done and now.unchanged:
-            notes["unchanged"] = "; ".join(now.unchanged)
-        if progress is not None:
-            progress(done + 1, 1 + len(drawn))
-    changes = [changes_of(chosen, read, before, after) for after in runs]
-    low, high = interval_over_texts(changes[0].numpy()[:, None])
-    means = [_level(chosen, side) for side in (before, runs[0])]
+    editors = [editor_of(lm, prepare(lm, each, corpus)[0]) for each in (plan, *drawn)]
+    before, after, changes = _carried_out(lm, editors, read, chosen, progress)
+    if unchanged := [describe(step) for at, step in enumerate(plan.steps) if editors[0].idle(0, at)]:
+        notes["unchanged"] = "; ".join(unchanged)
+    low, high = interval_over_texts(changes[:1].T.numpy())
     return Effect(
         plan,
         chosen.name,
         chosen.unit,
         float(changes[0].mean()),
-        float(low[0]),
-        float(high[0]),
+        None if len(changes[0]) == 1 else float(low[0]),
+        None if len(changes[0]) == 1 else float(high[0]),
         changes[0].numpy(),
-        tuple(float(change.mean()) for change in changes[1:]),
-        *means,
-        _by_token(chosen, read, before, runs[0]),
+        tuple(changes[1:].mean(1).tolist()),
+        _level(chosen, before),
+        _level(chosen, after),
+        _by_token(chosen, read, before, after),
         notes,
     )
+
+
+def _carried_out(
+    lm: Any, editors: Sequence[Editor], corpus: Corpus, metric: Metric, progress: Progress | None
+) -> tuple[list[Tensor], list[Tensor], Float64[Tensor, "plan text"]]:
+    """Readings before and under the first editor, where they are a number a text or token, and everyone's changes.
+
+    Batch by batch: log-probabilities of a whole corpus would be the largest thing in memory.
+    """
+    before: list[Tensor] = []
+    after: list[Tensor] = []
+    changes = torch.zeros(len(editors), corpus.num_texts, dtype=torch.float64)
+    for done, batch in enumerate(corpus.batches):
+        plain = metric.read(outputs_of(lm, batch, head=metric.head), batch)
+        for at, editor in enumerate(editors):
+            try:
+                with tap(lm.model, edits=[editor], guard=not done):
+                    edited = metric.read(outputs_of(lm, batch, head=metric.head), batch)
+            finally:
+                editor.close()
+            changes[at, list(batch.places)] = metric.change(plain, edited).double().cpu()
+            require_numbers(changes[at, list(batch.places)], metric, "these texts")
+            if not at and not metric.flat:
+                before.append(plain)
+                after.append(edited)
+        if progress is not None:
+            progress(done + 1, len(corpus.batches))
+    return before, after, changes
 
 
 def readings_of(lm: Any, corpus: Corpus, metric: Metric) -> list[Tensor]:
@@ -179,7 +202,7 @@ def _by_token(metric: Metric, corpus: Corpus, before: list[Tensor], after: list[
         return None
     rows: dict[int, ndarray] = {}
     for batch, b, a in zip(corpus.batches, before, after, strict=True):
-        for place, change in zip(batch.places, (a - b).double(), strict=True):
+        for place, change in zip(batch.places, (a - b).double().cpu(), strict=True):
             rows[place] = change[~change.isnan()].numpy()
     return tuple(rows[place] for place in range(corpus.num_texts))
 
@@ -187,7 +210,9 @@ def _by_token(metric: Metric, corpus: Corpus, before: list[Tensor], after: list[
 def interval_over_texts(
     changes: Float64[ndarray, "text n"], seed: int = 0
 ) -> tuple[Float64[ndarray, "n"], Float64[ndarray, "n"]]:
-    """The 95 % bootstrap interval of a mean over texts, column by column."""
+    """The 95 % bootstrap interval of a mean over texts, column by column; NaN of a single text."""
+    if len(changes) == 1:
+        return np.full(changes.shape[1], np.nan), np.full(changes.shape[1], np.nan)
     generator = np.random.Generator(np.random.PCG64(seed))
     weights = generator.multinomial(len(changes), np.full(len(changes), 1 / len(changes)), RESAMPLES) / len(changes)
     low, high = np.percentile(weights @ changes, INTERVAL, axis=0)
@@ -198,49 +223,58 @@ def interval_over_texts(
 
 
 def random_plans(plan: Plan, spec: ModelSpec, count: int, seed: int) -> list[Plan]:
-    """The same steps on as many heads that the plan does not name, drawn at random; fewer where there are no others.
+    """The same steps on as many heads that the plan does not name, drawn at random; none where there are too few.
 
-    Steps that work within a layer (average, copy, the output projection) go to another layer, as many heads in each.
+    Each head that the plan names has one in its place, in every step. Where a step works within a layer (average, copy,
+    the output projection), the heads that the plan names there go to one other layer together.
     """
-    if count < 0:
-        raise StatisticError(f"controls={count}: give 0 or more random sets of heads.")
+    if type(count) is not int or count < 0:
+        raise StatisticError(f"controls={count!r}: give 0 or more random sets of heads.")
+    if type(seed) is not int or seed < 0:
+        raise StatisticError(f"seed={seed!r}: give a whole number, 0 or more.")
     generator = np.random.Generator(np.random.PCG64(seed))
-    named = {head for step in plan.steps for head in parse_heads(step.heads, spec.shape)}
-    found = []
-    for _ in range(count):
-        steps = [_elsewhere(step, named, spec, generator) for step in plan.steps]
-        if not steps or any(step is None for step in steps):
-            return []
-        found.append(Plan([step for step in steps if step is not None]))
-    return found
+    drawn = [_places(plan, spec, generator) for _ in range(count)]
+    if not plan.steps or None in drawn:
+        return []
+    return [Plan([_moved(step, spec, places) for step in plan.steps]) for places in drawn if places is not None]
 
 
-def _elsewhere(step: Step, named: set[Head], spec: ModelSpec, generator: np.random.Generator) -> Step | None:
-    """One step on other heads; None where there are not enough."""
-    wanted = parse_heads(step.heads, spec.shape)
-    free = [head for head in spec.heads if head not in named]
-    if not isinstance(step, Average | Copy | SkipOutputProjection):
-        if len(free) < len(wanted):
-            return None
-        drawn = [free[at] for at in generator.choice(len(free), len(wanted), replace=False)]
-        return replace(step, heads=str(parse_heads(drawn, spec.shape)))
-    by_layer = parse_heads(free, spec.shape).by_layer()
-    picked: list[Head] = []
-    sources: list[Head] = []
-    for indices in wanted.by_layer().values():
-        fitting = [layer for layer, others in by_layer.items() if len(others) >= len(indices)]
-        if not fitting:
-            return None
-        stack, layer = fitting[generator.integers(len(fitting))]
-        others = by_layer.pop((stack, layer))
-        chosen = [int(at) for at in generator.choice(others, len(indices), replace=False)]
-        picked += [Head(stack, layer, index) for index in chosen]
-        sources.append(Head(stack, layer, chosen[0]))
+def _places(plan: Plan, spec: ModelSpec, generator: np.random.Generator) -> dict[Head, Head] | None:
+    """Another head for each that the plan names; None where there are not enough."""
+    asked = [step.heads for step in plan.steps] + [step.source for step in plan.steps if isinstance(step, Copy)]
+    named = parse_heads([part for text in asked for part in str(text).split(", ")], spec.shape)
+    whole = [step for step in plan.steps if isinstance(step, Average | Copy | SkipOutputProjection)]
+    together = {layer for step in whole for layer in spec.select(step.heads).by_layer()}
+    free = named.complement().by_layer()
+    places: dict[Head, Head] = {}
+    for (stack, layer), indices in named.by_layer().items():
+        if (stack, layer) in together:
+            fitting = [other for other, heads in free.items() if len(heads) >= len(indices)]
+            if not fitting:
+                return None
+            chosen = fitting[generator.integers(len(fitting))]
+            others = generator.choice(free.pop(chosen), len(indices), replace=False)
+            places |= {
+                Head(stack, layer, index): Head(*chosen, int(other))
+                for index, other in zip(indices, others, strict=True)
+            }
+    single = [head for head in named if head not in places]
+    left = [Head(*layer, index) for layer, indices in free.items() for index in indices]
+    if len(left) < len(single):
+        return None
+    order = generator.permutation(len(left))
+    return places | {head: left[at] for head, at in zip(single, order, strict=False)}
+
+
+def _moved(step: Step, spec: ModelSpec, places: dict[Head, Head]) -> Step:
+    """One step on the heads that stand in for its own."""
+    heads = str(parse_heads([places[head] for head in spec.select(step.heads)], spec.shape))
     if isinstance(step, SkipOutputProjection):
-        names = [f"{head.stack}:L{head.layer}" if head.stack else f"L{head.layer}" for head in sources]
-        return SkipOutputProjection(", ".join(names))
-    heads = str(parse_heads(picked, spec.shape))
-    return Copy(heads, str(parse_heads(sources, spec.shape))) if isinstance(step, Copy) else Average(heads)
+        return SkipOutputProjection(heads)
+    if isinstance(step, Copy):
+        sources = [places[head] for head in spec.select(step.source) if head in places]
+        return Copy(heads, str(parse_heads(sources, spec.shape)))
+    return replace(step, heads=heads)
 
 
 def _no_control(plan: Plan, controls: int) -> str:

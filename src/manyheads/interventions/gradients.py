@@ -125,11 +125,11 @@ class _Gates:
 
     def by_head(self, spec: ModelSpec, got: Sequence[Tensor | None]) -> Iterator[Float64[Tensor, "b q"]]:
         """Derivatives in the gates, head by head in the spec's order; zeros of a layer that nothing depends on."""
-        found = dict(zip(self.by_layer, got, strict=True))
+        found, size = dict(zip(self.by_layer, got, strict=True)), len(self.all[0])
         for head in spec.heads:
             key = (head.stack, head.layer)
             slope = found.get(key)
-            yield (torch.zeros_like(self.by_layer[key]) if slope is None else slope)[:, head.index].double()
+            yield torch.zeros(size, 1).double() if slope is None else slope[:, head.index].double().cpu()
 
 
 @contextmanager

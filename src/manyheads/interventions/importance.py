@@ -17,12 +17,12 @@ import numpy as np
 from jaxtyping import Float64
 from numpy import ndarray
 
-from manyheads.errors import StatisticError
+from manyheads.errors import HeadError, StatisticError
 from manyheads.heads import Head, HeadSet, parse_heads
 from manyheads.interventions.effects import interval_over_texts
 from manyheads.interventions.gradients import REDUCE, gradients
 from manyheads.interventions.metrics import choose_metric
-from manyheads.interventions.readings import read_corpus
+from manyheads.interventions.readings import read_corpus, require_loaded
 from manyheads.interventions.sweep import sweep
 from manyheads.models.texts import BATCH_TOKENS
 from manyheads.plan import Ablate, Plan
@@ -70,10 +70,10 @@ class Importance:
     def normalised(self) -> Float64[ndarray, "head"]:
         """Values divided by their layer's Euclidean norm, as Michel et al. 2019 rank heads across layers."""
         out = np.zeros_like(self.values)
-        layers = np.array([hash((head.stack, head.layer)) for head in self.heads])
-        for layer in set(layers.tolist()):
-            norm = np.linalg.norm(self.values[layers == layer])
-            out[layers == layer] = self.values[layers == layer] / norm if norm > 0 else 0.0
+        for stack, layer in self.spec.heads.by_layer():
+            here = np.array([(head.stack, head.layer) == (stack, layer) for head in self.heads])
+            norm = np.linalg.norm(self.values[here])
+            out[here] = self.values[here] / norm if norm > 0 else 0.0
         return out
 
     def ranking(self, *, normalised: bool = False) -> tuple[Head, ...]:
@@ -83,13 +83,15 @@ class Importance:
 
     def lowest(self, count: int, *, normalised: bool = False) -> HeadSet:
         """The `count` least important heads. Errors: StatisticError for more than there are."""
-        if not 0 <= count <= len(self.heads):
-            raise StatisticError(f"{count} heads of {len(self.heads)} were asked for: give a number up to that.")
+        if type(count) is not int or not 0 <= count <= len(self.heads):
+            raise StatisticError(f"{count!r} heads of {len(self.heads)} were asked for: give a number up to that.")
         return parse_heads(list(self.ranking(normalised=normalised)[:count]), self.spec.shape)
 
     def __getitem__(self, head: str | Head) -> float:
-        (wanted,) = self.spec.select(head)
-        return float(self.values[self.heads.index(wanted)])
+        wanted = self.spec.select(head)
+        if len(wanted) != 1:
+            raise HeadError(f"{head!r} is {len(wanted)} heads: ask for one, as in importance['L3H7'].")
+        return float(self.values[self.heads.index(wanted.heads[0])])
 
     def agreement(self, other: Importance) -> float:
         """Spearman's rank correlation of two estimates of the same heads. Errors: StatisticError for other heads."""
@@ -133,7 +135,7 @@ def importance(
     estimator: str = "ablation",
     *,
     metric: str | Callable[..., Any] = "auto",
-    labels: Sequence[int] | None = None,
+    labels: Any = None,
     kind: str = "zero",
     corpus: Any = None,
     reduce: str = "example",
@@ -151,16 +153,21 @@ def importance(
     gradient one forward and one backward pass (16 backward for a flat metric).
     Errors: StatisticError, TextError, PlanError, ModelError. Source: Michel et al. 2019, section 4.1.
     """
+    require_loaded(lm)
     if estimator not in ESTIMATORS:
         raise StatisticError(f"{estimator=} is unknown: use one of {', '.join(ESTIMATORS)}.")
     if reduce not in REDUCE:
         raise StatisticError(f"{reduce=} is no way to sum a gradient: use one of {', '.join(REDUCE)}.")
+    if type(num_tokens) is not int or num_tokens < 1:
+        raise StatisticError(f"num_tokens={num_tokens!r}: give a whole number, 1 or more, of tokens of a batch.")
     chosen, why = choose_metric(lm, metric, labels)
     notes = {"model": lm.name, "metric": why}
     size = num_tokens // 4 if estimator == "ablation" else min(num_tokens, GRADIENT_TOKENS)
     read = read_corpus(lm, texts, labels, size)
     if read.because:
         notes["windows"] = read.because
+    if estimator == "gradient" and (kind != "zero" or corpus is not None):
+        raise StatisticError("kind= and corpus= are for the estimator 'ablation': a gradient takes nothing's place.")
     if estimator == "gradient":
         values, notes["computed"] = gradients(lm, read, chosen, reduce=reduce)
         return Importance(lm.spec, estimator, chosen.name, chosen.unit, values.numpy(), notes)
@@ -169,12 +176,17 @@ def importance(
         corpus, notes["corpus"] = texts, "the texts themselves, for want of another"
     swept = sweep(lm, plans, read, chosen, texts=corpus, num_tokens=num_tokens, progress=progress)
     notes["computed"] = f"{kind} ablation of each head; {swept.because}"
+    idle = [head for head, column in zip(lm.spec.heads, swept.changes.T, strict=True) if not bool(column.any())]
+    if idle:
+        notes["unchanged"] = f"{kind} ablation of {parse_heads(idle, lm.spec.shape)} changed nothing"
     return Importance(lm.spec, estimator, chosen.name, chosen.unit, swept.changes.numpy(), notes)
 
 
 def rank_correlation(a: Float64[ndarray, "n"], b: Float64[ndarray, "n"]) -> float:
-    """Spearman's: the correlation of ranks, equal values sharing their mean rank."""
+    """Spearman's: the correlation of ranks, equal values sharing their mean rank. Errors: StatisticError."""
     import pandas as pd
 
-    ranks = [pd.Series(x).rank().to_numpy() for x in (a, b)]
-    return float(np.corrcoef(*ranks)[0, 1])
+    if any(len(np.unique(x)) < 2 for x in (a, b)):
+        raise StatisticError("all values are alike, so that they rank nothing: there is no correlation to speak of.")
+    ranks = np.stack([pd.Series(x).rank().to_numpy() for x in (a, b)])
+    return float(np.corrcoef(ranks)[0, 1])

@@ -45,44 +45,89 @@ class Metric:
 def token_losses(outputs: Any, batch: Batch) -> Float[Tensor, "b n"]:
     """The cross-entropy of each next token, NaN where none is predicted (nats).
 
-    A decoder beside an encoder reads its own tokens one place late, so its row i predicts the text's token i.
+    The tokens are those that the decoder reads, each predicted by the row before it; or, among ready inputs, `labels`
+    as transformers has them: -100 is not counted, and a decoder beside an encoder predicts label i in row i.
     """
-    logits, ids, real = outputs.logits, batch.inputs["input_ids"], batch.real
-    real = torch.ones_like(ids, dtype=torch.bool) if real is None else real
-    if "decoder_input_ids" not in batch.inputs:
+    logits, given = _logits(outputs, "loss", 3), batch.inputs
+    side = "decoder_" if "decoder_input_ids" in given else ""
+    ids, mask, labels = (
+        given.get(f"{side}input_ids"),
+        given.get(f"{side}attention_mask"),
+        given.get("labels", batch.targets),
+    )
+    if labels is not None:
+        beside = bool(side) or ids is None or logits.shape[1] != ids.shape[1]
+        logits, ids, real = (
+            (logits, labels, labels >= 0) if beside else (logits[:, :-1], labels[:, 1:], labels[:, 1:] >= 0)
+        )
+    elif ids is not None:
+        real = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask.bool()
         logits, ids, real = logits[:, :-1], ids[:, 1:], real[:, 1:] & real[:, :-1]
-    losses = F.cross_entropy(logits.transpose(1, 2).float(), ids, reduction="none")
+    else:
+        raise StatisticError("metric 'loss' reads input_ids, and these inputs have none: use a function of your own.")
+    if logits.shape[:2] != ids.shape:
+        raise StatisticError(
+            f"metric 'loss': {tuple(logits.shape[:2])} predictions and {tuple(ids.shape)} tokens do not fit: give "
+            f"labels of as many tokens as the decoder reads."
+        )
+    losses = F.cross_entropy(exact(logits.transpose(1, 2)), ids.clamp_min(0), reduction="none")
     return losses.masked_fill(~real, torch.nan)
 
 
 def predictions(outputs: Any, batch: Batch) -> Float[Tensor, "b n v"]:
     """Log-probabilities of the next token at each real position, NaN elsewhere."""
-    logs = outputs.logits.float().log_softmax(-1)
-    return logs if batch.real is None else logs.masked_fill(~batch.real[..., None], torch.nan)
+    logs = exact(_logits(outputs, "kl", 3)).log_softmax(-1)
+    real = batch.inputs.get("decoder_attention_mask", batch.inputs.get("attention_mask"))
+    return logs if real is None else logs.masked_fill(~real.bool()[..., None], torch.nan)
 
 
 def embedding(outputs: Any, batch: Batch) -> Float[Tensor, "b m"]:
     """The mean of a text's last hidden states, padding left out: what sentence embeddings are."""
     states = getattr(outputs, "encoder_last_hidden_state", None)
-    states = outputs.last_hidden_state if states is None else states
+    states = getattr(outputs, "last_hidden_state", None) if states is None else states
+    if not isinstance(states, Tensor):
+        raise StatisticError(
+            f"metric 'cosine' reads a model's last hidden states, and a {type(outputs).__name__} has none: use a "
+            f"function (outputs, inputs)."
+        )
+    states = exact(states)
     states = states.flatten(1, -2) if states.ndim > 3 else states
     if batch.real is None or batch.real.shape != states.shape[:2]:
-        return states.float().mean(1)
-    real = batch.real[..., None].float()
-    return (states.float() * real).sum(1) / real.sum(1)
+        return states.mean(1)
+    real = batch.real[..., None].to(states)
+    return (states * real).sum(1) / real.sum(1)
 
 
 def class_losses(outputs: Any, batch: Batch) -> Float[Tensor, "b"]:
-    return F.cross_entropy(outputs.logits.float(), _labels(batch), reduction="none")
+    logits = exact(_logits(outputs, "class_loss", 2))
+    return F.cross_entropy(logits, _labels(batch, logits), reduction="none")
 
 
 def class_errors(outputs: Any, batch: Batch) -> Float[Tensor, "b"]:
-    return (outputs.logits.argmax(-1) != _labels(batch)).float()
+    logits = _logits(outputs, "class_error", 2)
+    return (logits.argmax(-1) != _labels(batch, logits)).float()
 
 
-def _labels(batch: Batch) -> Tensor:
+def _labels(batch: Batch, logits: Tensor) -> Tensor:
     assert batch.labels is not None, "checked when the metric was chosen"
-    return batch.labels
+    if int(batch.labels.max()) >= logits.shape[-1]:
+        raise StatisticError(
+            f"label {int(batch.labels.max())} is no class of this model: it has {logits.shape[-1]}, from 0."
+        )
+    return batch.labels.to(logits.device)
+
+
+def _logits(outputs: Any, metric: str, num_axes: int) -> Tensor:
+    logits = getattr(outputs, "logits", None)
+    if not isinstance(logits, Tensor) or logits.ndim != num_axes:
+        got = f"logits of shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else "no logits"
+        raise StatisticError(f"metric {metric!r}: a {type(outputs).__name__} has {got}. Use a function of your own.")
+    return logits
+
+
+def exact(x: Tensor) -> Tensor:
+    """Float32 at the least."""
+    return x if x.dtype == torch.float64 else x.float()
 
 
 def _mean_difference(before: Tensor, after: Tensor) -> Float[Tensor, "b"]:
@@ -91,7 +136,8 @@ def _mean_difference(before: Tensor, after: Tensor) -> Float[Tensor, "b"]:
 
 
 def _divergence(before: Tensor, after: Tensor) -> Float[Tensor, "b"]:
-    return (before.exp() * (before - after)).sum(-1).double().nanmean(-1)
+    terms = before.exp() * (before - after)
+    return terms.masked_fill(before == -torch.inf, 0).sum(-1).double().nanmean(-1)  # 0 log 0 is 0
 
 
 def _turned(before: Tensor, after: Tensor) -> Float[Tensor, "b"]:
@@ -123,13 +169,13 @@ def choose_metric(lm: Any, metric: str | Own | Metric, labels: Any = None) -> tu
     if callable(metric):
         return _own(metric), "a function of your own"
     writes, sorts = _writes(lm), "Classification" in type(lm.model).__name__
+    if metric == "auto" and labels is not None:
+        return choose_metric(lm, "class_loss", labels)[0], "labels were given"
     if metric == "auto":
-        if labels is not None:
-            return METRICS["class_loss"], "labels were given"
         if writes:
             return METRICS["loss"], "a language model"
         return METRICS["cosine"], "no labels, and no model that predicts the next token"
-    if metric not in METRICS:
+    if not isinstance(metric, str) or metric not in METRICS:
         raise StatisticError(f"{metric=} is unknown: use {', '.join(METRICS)}, or a function (outputs, inputs).")
     if metric in ("loss", "kl") and not writes:
         raise StatisticError(
@@ -145,12 +191,19 @@ def choose_metric(lm: Any, metric: str | Own | Metric, labels: Any = None) -> tu
 
 
 def _writes(lm: Any) -> bool:
-    return bool(getattr(lm.model, "can_generate", lambda: False)())
+    """Whether the model predicts a token that it has not seen: one with a language-model head that sees all has."""
+    can = bool(getattr(lm.model, "can_generate", lambda: False)())
+    beside = bool(getattr(getattr(lm.model, "config", None), "is_encoder_decoder", False))
+    return can and (beside or any(site.causal for site in lm.spec.sites))
 
 
 def _own(function: Own) -> Metric:
     def read(outputs: Any, batch: Batch) -> Tensor:
-        got = torch.as_tensor(function(outputs, batch.inputs))
+        value = function(outputs, batch.inputs)
+        try:
+            got = torch.as_tensor(value)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise StatisticError(f"the metric gave a {type(value).__name__}: give one number for each text.") from error
         if got.shape != (len(batch.places),):
             raise StatisticError(
                 f"the metric gave {tuple(got.shape)} for {len(batch.places)} texts: give one number for each text."

@@ -32,29 +32,39 @@ class Prepared:
 
         Errors: PlanError for several plans (save them one by one) or another ending; FileAccessError.
         """
-        from safetensors.torch import save_file
-
         where = Path(path)
         if len(self.plans) != 1:
             raise PlanError(f"{len(self.plans)} plans do not go into one file: save them one by one.")
         if where.suffix != ".json":
             raise PlanError(f"a plan is written as JSON: end {where.name!r} in .json.")
         document: dict[str, Any] = self.plans[0].to_dict()
-        if self.computed.tensors:
-            beside, found = where.with_suffix(".safetensors"), self.computed
-            with replacing(beside) as temporary:
-                save_file(
-                    {name: x.contiguous() for name, x in found.tensors.items()}, temporary, {"corpus": found.corpus}
-                )
-            document["computed"] = {
-                "file": beside.name,
-                "corpus": found.corpus,
-                "model": found.model,
-                "texts": found.num_texts,
-                "tokens": found.num_tokens,
-            }
-        with replacing(where) as temporary:
-            Path(temporary).write_text(json.dumps(document, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+        if not self.computed.tensors:
+            with replacing(where) as temporary:
+                _write(temporary, document)
+            return
+        beside, found = where.with_suffix(".safetensors"), self.computed
+        document["computed"] = {
+            "file": beside.name,
+            "corpus": found.corpus,
+            "model": found.model,
+            "texts": found.num_texts,
+            "tokens": found.num_tokens,
+        }
+        with replacing(beside) as tensors, replacing(where) as temporary:  # both are written before either is moved
+            Path(tensors).write_bytes(_packed(found))
+            _write(temporary, document)
+
+
+def _write(path: str, document: dict[str, Any]) -> None:
+    Path(path).write_text(json.dumps(document, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+
+
+def _packed(found: Computed) -> bytes:
+    """As safetensors, in memory: their own writer reports a full disk in a way of its own."""
+    from safetensors.torch import save
+
+    tensors = {name: x.contiguous() for name, x in found.tensors.items()}
+    return save(tensors, {"corpus": found.corpus, "model": found.model})
 
 
 def open_plan(path: str | os.PathLike[str]) -> Prepared:
@@ -64,7 +74,7 @@ def open_plan(path: str | os.PathLike[str]) -> Prepared:
         text = where.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise PlanError(f"{where} is no plan: it is not text ({error.reason}).") from error
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise no_access("read", where, error) from error
     plan = Plan.from_json(text)
     about = json.loads(text).get("computed")
@@ -80,11 +90,12 @@ def _computed(where: Path, about: Any) -> Computed:
     beside = where.parent / Path(about["file"]).name
     try:
         with safe_open(beside, "pt") as found:
-            corpus = (found.metadata() or {}).get("corpus")
+            metadata = found.metadata() or {}
             names = list(found.keys())
             tensors = {name: found.get_tensor(name) for name in names}
     except (OSError, SafetensorError) as error:
         raise FileAccessError(f"what was computed for {where} cannot be read from {beside}: {error}.") from error
-    if corpus != about["corpus"]:
-        raise PlanError(f"{beside} was computed from another corpus than {where} says: compute it anew, with corpus=.")
+    for what in ("corpus", "model"):
+        if metadata.get(what) != about[what]:
+            raise PlanError(f"{beside} was computed from another {what} than {where} says: compute it anew, corpus=.")
     return Computed(tensors, about["corpus"], about["model"], about["texts"], about["tokens"])

@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 from jaxtyping import Bool
+from numpy import ndarray
 from torch import Tensor
 
-from manyheads.errors import TextError
+from manyheads.errors import ModelError, TextError
 from manyheads.models.sites import run
 from manyheads.models.texts import BATCH_TOKENS, batches, model_inputs, read_texts, tokens_of
 
@@ -19,11 +20,15 @@ __all__ = ["Batch", "Corpus", "read_corpus"]
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Inputs of one forward pass, which texts they are, and the texts' labels where there are any."""
+    """Inputs of one forward pass, which texts they are, and the texts' labels where there are any.
+
+    `targets`: the tokens that a decoder beside an encoder is to write, -100 where there is none: it repeats the text.
+    """
 
     inputs: dict[str, Tensor]
     places: tuple[int, ...]
     labels: Tensor | None = None
+    targets: Tensor | None = None
 
     @property
     def real(self) -> Bool[Tensor, "b n"] | None:
@@ -35,8 +40,8 @@ class Batch:
         """Each text `times` times in a row."""
         inputs = {name: x.repeat_interleave(times, 0) for name, x in self.inputs.items()}
         places = tuple(place for place in self.places for _ in range(times))
-        labels = None if self.labels is None else self.labels.repeat_interleave(times, 0)
-        return Batch(inputs, places, labels)
+        labels, targets = (None if x is None else x.repeat_interleave(times, 0) for x in (self.labels, self.targets))
+        return Batch(inputs, places, labels, targets)
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,9 +54,7 @@ class Corpus:
     because: str = ""
 
 
-def read_corpus(
-    lm: Any, texts: str | Sequence[Any], labels: Sequence[int] | None = None, num_tokens: int = BATCH_TOKENS
-) -> Corpus:
+def read_corpus(lm: Any, texts: str | Sequence[Any], labels: Any = None, num_tokens: int = BATCH_TOKENS) -> Corpus:
     """Texts, or ready inputs (a list of mappings, each a batch: pictures, sounds, anything), as batches.
 
     `num_tokens` is the size of a batch with padding. Long texts are read in windows; each is a text of its own.
@@ -65,16 +68,28 @@ def read_corpus(
     found = []
     for group in batches(reading, num_tokens):
         inputs = model_inputs(lm, tokens_of(reading, group, None, ""))
-        found.append(Batch(inputs, tuple(group), _labels(labels, [reading.pieces[i].source for i in group])))
+        beside, ids = "decoder_input_ids" in inputs, inputs["input_ids"]
+        targets = ids.masked_fill(inputs["attention_mask"] == 0, -100) if beside else None
+        sources = [reading.pieces[i].source for i in group]
+        found.append(Batch(inputs, tuple(group), _labels(labels, sources), targets))
     return Corpus(tuple(found), len(reading.pieces), reading.num_tokens, reading.because)
 
 
-def _ready(lm: Any, given: Sequence[Any], labels: Sequence[int] | None) -> Corpus:
+def require_loaded(lm: Any) -> None:
+    """Errors: ModelError for what is no loaded model."""
+    if not hasattr(lm, "model") or not hasattr(lm, "spec"):
+        how = f"mh.load({lm!r})" if isinstance(lm, str) else "mh.load(model, tokenizer=...)"
+        raise ModelError(f"a {type(lm).__name__} is not a loaded model: load it first, as {how}.")
+
+
+def _ready(lm: Any, given: Sequence[Any], labels: Any) -> Corpus:
     found, count, tokens = [], 0, 0
     for inputs in given:
+        if not isinstance(inputs, Mapping) or not inputs or not all(isinstance(x, Tensor) for x in inputs.values()):
+            raise TextError("ready inputs are mappings of names to tensors, each a batch: one of these is none.")
         inputs = {name: x.to(lm.device) for name, x in inputs.items()}
-        size = len(next(iter(inputs.values())))
-        if any(len(x) != size for x in inputs.values()):
+        size = len(next(iter(inputs.values()))) if all(x.ndim for x in inputs.values()) else 0
+        if not size or any(len(x) != size for x in inputs.values()):
             shapes = {name: tuple(x.shape) for name, x in inputs.items()}
             raise TextError(f"a batch of inputs has {shapes}: the first axis of each must be the samples.")
         places = range(count, count + size)
@@ -85,12 +100,18 @@ def _ready(lm: Any, given: Sequence[Any], labels: Sequence[int] | None) -> Corpu
     return Corpus(tuple(found), count, tokens)
 
 
-def _check_labels(labels: Sequence[int] | None, count: int) -> None:
-    if labels is not None and len(labels) != count:
+def _check_labels(labels: Any, count: int) -> None:
+    if labels is None:
+        return
+    if isinstance(labels, str) or not isinstance(labels, Sequence | Tensor | ndarray):
+        raise TextError(f"labels is a {type(labels).__name__}: give a list of class numbers, one for each text.")
+    if len(labels) != count:
         raise TextError(f"{len(labels)} labels were given for {count} texts: give one for each.")
+    if wrong := [label for label in labels if isinstance(label, str) or int(label) != label or label < 0]:
+        raise TextError(f"label {wrong[0]!r} is no class: give whole numbers, from 0.")
 
 
-def _labels(labels: Sequence[int] | None, sources: Sequence[int]) -> Tensor | None:
+def _labels(labels: Any, sources: Sequence[int]) -> Tensor | None:
     return None if labels is None else torch.tensor([int(labels[source]) for source in sources])
 
 

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from manyheads.errors import PlanError
-from manyheads.heads import HeadSet, in_layer, parse_heads
-from manyheads.plan import Average, Copy, Plan, SkipOutputProjection, Step, describe
+from manyheads.heads import in_layer
+from manyheads.plan import Ablate, Average, Copy, Plan, SkipOutputProjection, Step, describe
 from manyheads.spec import ModelSpec, Site
 
 __all__ = ["Act", "Acts"]
@@ -43,10 +42,20 @@ class Acts:
         """Errors: HeadError for heads that the model lacks, PlanError for steps that cannot be."""
         if self.spec is None or self.known:
             return
-        for site in self.spec.sites:
-            self.known[site.stack, site.layer] = tuple(
-                act for index, plan in enumerate(self.plans) for act in _acts(index, plan, self.spec.shape, site)
-            )
+        found: dict[tuple[str, int], list[Act]] = {(site.stack, site.layer): [] for site in self.spec.sites}
+        sites = {(site.stack, site.layer): site for site in self.spec.sites}
+        for index, plan in enumerate(self.plans):
+            for place, step in enumerate(plan.steps):
+                sources = self.spec.select(step.source).by_layer() if isinstance(step, Copy) else {}
+                for layer, heads in self.spec.select(step.heads).by_layer().items():
+                    found[layer] += _act(index, place, step, heads, sources.get(layer, ()), sites[layer])
+        self.known = {layer: tuple(acts) for layer, acts in found.items()}
+
+    @property
+    def by_position(self) -> bool:
+        """Whether some step puts in what hangs on where a row stands."""
+        steps = (step for plan in self.plans for step in plan.steps)
+        return any(isinstance(step, Ablate) and step.kind in ("mean", "resample") for step in steps)
 
     def chosen(self, order: Sequence[int]) -> Acts:
         """The same for some of the plans, in another order, each as often as it is named. Of a loaded model."""
@@ -75,18 +84,25 @@ class Acts:
         """The acts in a layer that has just shown itself."""
         if site.stack not in self.stacks_met:
             self.stacks_met.append(site.stack)
-        shape = {site.stack: [0] * site.layer + [site.num_heads]}
         for place, step in enumerate(plan.steps):
-            parts = in_layer(str(step.heads), site.stack, site.layer, site.num_heads)
+            parts = self._parts(str(step.heads), site)
             self.parts_met |= {part for part, heads in parts.items() if heads}
-            bare = [part for part in parts if ":" not in part]
-            if bare and len(self.stacks_met) > 1:
-                raise PlanError(
-                    f"{bare[0]!r} does not say which stack, and this module has {', '.join(map(repr, self.stacks_met))}"
-                    f": write '{self.stacks_met[0]}:{bare[0]}'."
-                )
-            if parts:
-                yield from _act(index, place, step, parse_heads(list(parts), shape), site, shape)
+            sources = self._parts(str(step.source), site) if isinstance(step, Copy) else {}
+            yield from _act(index, place, step, _union(parts), _union(sources), site)
+
+    def _parts(self, text: str, site: Site) -> dict[str, tuple[int, ...]]:
+        """The parts of a text that mean a layer: one without a stack means that without a name, or the only one."""
+        parts = in_layer(text, site.stack, site.layer, site.num_heads)
+        bare = [part for part in parts if ":" not in part]
+        first = self.stacks_met[0]
+        if not bare or (first == site.stack and (not first or len(self.stacks_met) == 1)):
+            return parts
+        if not first:
+            return {part: heads for part, heads in parts.items() if ":" in part}
+        raise PlanError(
+            f"{bare[0]!r} does not say which stack, and this module has {', '.join(map(repr, self.stacks_met))}"
+            f": write '{first}:{bare[0]}'."
+        )
 
     def unmet(self) -> list[str]:
         """Parts of plans that no layer of a bare module answered to."""
@@ -94,30 +110,29 @@ class Acts:
         return [] if self.spec is not None else [part for part in asked if part not in self.parts_met]
 
 
-def _acts(index: int, plan: Plan, shape: Any, site: Site) -> Iterable[Act]:
-    for place, step in enumerate(plan.steps):
-        yield from _act(index, place, step, parse_heads(step.heads, shape), site, shape)
-
-
-def _act(index: int, place: int, step: Step, heads: HeadSet, site: Site, shape: Any) -> Iterable[Act]:
-    here = heads.by_layer().get((site.stack, site.layer), ())
-    if not here:
+def _act(
+    index: int, place: int, step: Step, heads: tuple[int, ...], source: tuple[int, ...], site: Site
+) -> Iterable[Act]:
+    if not heads:
         return
     match step:
         case Copy():
-            found = parse_heads(step.source, shape).by_layer().get((site.stack, site.layer), ())
-            if len(found) != 1:
+            if len(source) != 1:
                 raise PlanError(
                     f"{describe(step)}: the source must be one head in each layer where heads are named, and in {site} "
-                    f"it is {len(found)}. Write it as in Copy('L1', source='L1H0') or Copy('L*', source='L*H0')."
+                    f"it is {len(source)}. Write it as in Copy('L1', source='L1H0') or Copy('L*', source='L*H0')."
                 )
-            yield Act(index, place, step, here, found)
+            yield Act(index, place, step, heads, source)
         case Average():
-            yield Act(index, place, step, here, here)
+            yield Act(index, place, step, heads, heads)
         case SkipOutputProjection():
             yield Act(index, place, step, tuple(range(site.num_heads)))
         case _:
-            yield Act(index, place, step, here)
+            yield Act(index, place, step, heads)
+
+
+def _union(parts: dict[str, tuple[int, ...]]) -> tuple[int, ...]:
+    return tuple(sorted({head for heads in parts.values() for head in heads}))
 
 
 def plans_of(plan: Plan | Step | Sequence[Plan | Step]) -> tuple[tuple[Plan, ...], bool]:

@@ -104,7 +104,7 @@ class _Runner:
     def story(self) -> str:
         if not self.blocks:
             return f"one by one: {self.why}"
-        known = sum(each.known for block in self.blocks for each in block.attention)
+        known = sum(block.attention[0].known for block in self.blocks if len(block.attention) == 1)
         return f"what layers share is computed once: {len(self.blocks)} blocks, attention of {known} of them too"
 
     def run(self, batch: Batch) -> tuple[Tensor, Float64[Tensor, "b plan"]]:
@@ -151,17 +151,24 @@ class _Runner:
         later = any(act.plan in plans for site in self._after(block) for act in self.acts.of(site))
         if first.known and not others and not later:
             editor = self._editor(plans, each=True, size=size)
-            with standing_in(first.module, lambda *args, **kwargs: first.edited(editor, size, times)):
+            try:
+                with standing_in(first.module, lambda *args, **kwargs: first.edited(editor, size, times)):
+                    yield
+            finally:
+                editor.close()
+            return
+        if later:  # skipped layers do not call, so layers cannot be told by counting
+            where = {site.module: site for site in self.lm.spec.sites}
+            with self._tapped(self.lm.model, plans, each=True, size=size, places=where):
                 yield
             return
-        module, where = (self.lm.model, {}) if later else (block.module, block.places())
-        forward = module.forward
+        forward = block.module.forward
 
         def edited(*args: Any, **kwargs: Any) -> Any:
-            with self._tapped(module, plans, each=True, size=size, places=where):
+            with self._tapped(block.module, plans, each=True, size=size, places=block.places()):
                 return forward(*args, **kwargs)
 
-        with standing_in(module, edited):
+        with standing_in(block.module, edited):
             yield
 
     def _after(self, block: Block) -> list[Site]:
@@ -192,8 +199,11 @@ class _Runner:
             off = (again - plain.repeat_interleave(2, 0)).abs().nan_to_num(0).max()
             same = bool(off <= SAME * plain.abs().nan_to_num(0).max().clamp_min(1e-30))
             self.why = "" if same else "an expanded batch does not give what the plain one does"
+            if any(len(each.call.out) != len(plain) for b in self.blocks for each in b.attention if each.call):
+                self.why = "layers attend in batches of their own (windows of a picture)"
         except (TypeError, ValueError, IndexError, RuntimeError) as error:
-            self.why = f"an expanded batch cannot be run ({str(error).splitlines()[0][:80]})"
+            said = str(error.__cause__ or error).splitlines() or [type(error).__name__]
+            self.why = f"an expanded batch cannot be run ({said[0][:80]})"
         if self.why:
             self.blocks = []
         for block in self.blocks:

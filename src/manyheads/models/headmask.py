@@ -22,9 +22,9 @@ NAMES = ("head_mask", "decoder_head_mask", "cross_attn_head_mask")
 def refuse_head_mask(model: nn.Module) -> list[RemovableHandle]:
     """From now on, calls of the model, or of a model in it, with a head mask that it would ignore raise PlanError.
 
-    Only models of transformers, which say what their main input is; what refuses already is left alone.
+    The models in it are transformers' own, which say what their main input is; what refuses already is left alone.
     """
-    models = [part for part in model.modules() if hasattr(part, "main_input_name")]
+    models = [part for part in model.modules() if part is model or hasattr(part, "main_input_name")]
     parts = [part for part in models if _refuse not in part._forward_pre_hooks.values()]
     return [part.register_forward_pre_hook(_refuse, prepend=True, with_kwargs=True) for part in parts]
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from manyheads.models.calls import AttentionCall
 from manyheads.models.calltexts import CallTexts
-from manyheads.models.taps import Tap, left_out, log
+from manyheads.models.taps import EDITED, Tap, left_out, log
 from manyheads.nn.attention import attend
 from manyheads.nn.masks import Mask
 from manyheads.recording.joining import together
@@ -88,6 +88,8 @@ def recording_of(
     }
     if states[0].by_hand:
         about["left out"] = left_out(states[0].by_hand)
+    if any(state.edited for state in states):
+        about["edited"] = EDITED
     if any(keeper.spills for keeper in keepers):
         about["padding"] = SPILLS
         log.warning(SPILLS)

@@ -202,7 +202,8 @@ def _in_hand(model: nn.Module, tokenizer: Any, processor: Any, given: list[str])
     name = (os.path.basename(os.path.abspath(origin)) if os.path.isdir(origin) else origin) or cls
     require_usable(model, name)
     lm = LoadedModel(model, _or_none(tokenizer), name, "", _or_none(processor))
-    refuse_head_mask(model)
+    if hasattr(model, "main_input_name"):  # transformers': any other may know what to do with one
+        refuse_head_mask(model)
     attention = f", attention by {_attention(model)}" if _attention(model) else ""
     return replace(lm, because=f"{cls} in hand, used as it is: {_plain(lm.dtype)} on {lm.device}{attention}")
 

@@ -60,6 +60,8 @@ def _open(state: Tap) -> None:
     with OPEN.lock:
         for way in WAYS:  # each looks first whether it is in place
             way.install()
+        others = [tap for tap in OPEN.taps if tap.thread == state.thread and tap.edits]
+        state.edited = any(not tap.paths.keys().isdisjoint(state.paths) for tap in others)
         OPEN.taps = (*OPEN.taps, state)
 
 

@@ -27,6 +27,7 @@ from manyheads.spec import Site
 
 FUSED = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 COMPOSITE = torch.ops.aten.scaled_dot_product_attention.default
+EDITED = "heads were edited meanwhile: they say what the plan lets them, and their weights are those of their q and k"
 log = logging.getLogger("manyheads")
 
 
@@ -84,6 +85,7 @@ class Tap:
     guard_error: float = 0.0
     because: dict[str, int] = field(default_factory=dict)
     by_hand: dict[str, str] = field(default_factory=dict)
+    edited: bool = False  # whether another tap of this thread edits the model
     paths: dict[int, str] = field(default_factory=dict)
     calls: dict[str, int] = field(default_factory=dict)
     projections: dict[str, nn.Module | None] = field(default_factory=dict)

@@ -21,7 +21,7 @@ from manyheads.models.media import Given, media_given
 from manyheads.models.recorder import watch
 from manyheads.models.seam import Tap
 from manyheads.models.sites import run
-from manyheads.models.taps import left_out
+from manyheads.models.taps import EDITED, left_out
 from manyheads.models.texts import batches, model_inputs, rarity_table, read_texts, tokens_of
 from manyheads.recording.passes import Pass, prepare
 from manyheads.recording.requests import Received, Request
@@ -212,7 +212,7 @@ class Measured:
         )
         sums = Sums.of(num, den, seeds, int(tokens.lengths.sum()))
         kinds = TokenKinds.beside(self.kinds) if self.kinds else None
-        return Gathered(sites, sums, dict(state.because), state.guard_error, kinds)
+        return Gathered(sites, sums, dict(state.because), state.guard_error, kinds, state.edited)
 
 
 @dataclass(frozen=True, eq=False)
@@ -224,14 +224,17 @@ class Gathered:
     backend: dict[str, int]
     guard_error: float
     kinds: TokenKinds | None = None
+    edited: bool = False
 
     def __add__(self, other: Gathered) -> Gathered:
         backend = {key: self.backend.get(key, 0) + other.backend.get(key, 0) for key in self.backend | other.backend}
         kinds = None if self.kinds is None or other.kinds is None else self.kinds + other.kinds
-        return Gathered(self.sites, self.sums + other.sums, backend, max(self.guard_error, other.guard_error), kinds)
+        worst, edited = max(self.guard_error, other.guard_error), self.edited or other.edited
+        return Gathered(self.sites, self.sums + other.sums, backend, worst, kinds, edited)
 
     def table(self, statistics: tuple[Statistic, ...], sinks: Sinks, notes: dict[str, str]) -> HeadTable:
         said = {**notes, "backend": "; ".join(self.backend), "guard_error": f"{self.guard_error:.1e}"}
+        said["edited"] = EDITED if self.edited else ""
         notes = {key: value for key, value in said.items() if value}
         return HeadTable(self.sites, statistics, self.sums, sinks, notes, self.kinds)
 

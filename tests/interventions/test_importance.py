@@ -1,0 +1,362 @@
+"""What a head is worth: gradients are held against differences of a gate that a hook turns, ablation against `applied`.
+
+The gate multiplies the input of the output projection, in float64, by plain torch; the metric is the model's own loss,
+or a pooled embedding, by hand.
+"""
+
+import os
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from transformers import SwinConfig, SwinModel
+
+import manyheads as mh
+from manyheads import Ablate
+from manyheads.errors import FileAccessError, HeadError, ManyHeadsError, StatisticError, TextError
+from manyheads.interventions import gradients as module
+from manyheads.interventions.gradients import gradients
+from manyheads.interventions.importance import Importance, rank_correlation
+from manyheads.interventions.metrics import METRICS, choose_metric
+from manyheads.interventions.readings import read_corpus
+from tests.interventions.surgeries import HEADS, TEXTS, by_head, feeding, loaded, projection
+from tests.models.eager import draw
+from tests.models.tiny import tiny_gpt2
+
+STEP = 1e-4  # of a gate; differences are then good to 1e-8 or so
+GOLD = os.environ.get("MANYHEADS_GOLD")
+
+
+def precise(name, fresh, attention=None):
+    """In float64 throughout: some norms would go back to float32."""
+    lm = loaded(name, draw(fresh), attention)
+    lm.model.double()
+    for each in lm.model.modules():
+        if type(each).__name__ == "LlamaRMSNorm":
+            each.forward = partial(
+                nn.functional.rms_norm, normalized_shape=each.weight.shape, weight=each.weight, eps=1e-6
+            )
+    return lm
+
+
+def gated(lm, name, layer, head, gate, run):
+    """`run()` with one head's output times `gate`: one number, or one a row."""
+
+    def change(x):
+        out = by_head(x.clone(), HEADS[name])
+        out[:, :, head] *= torch.as_tensor(gate, dtype=x.dtype).reshape(1, -1, 1)
+        return out.flatten(-2)
+
+    with feeding(projection(name, lm.model, layer), change), torch.no_grad():
+        return run()
+
+
+def ids_of(lm, text):
+    return lm.tokenizer(text, return_tensors="pt", return_token_type_ids=False)["input_ids"]
+
+
+def loss(lm, text):
+    """The mean of a text's next-token losses, in float64 (transformers' own loss is float32)."""
+    ids = ids_of(lm, text)
+    return -lm.model(ids).logits[0, :-1].log_softmax(-1).gather(1, ids[0, 1:, None]).mean()
+
+
+def slope(run, at=0.0):
+    return float(run(1 + STEP) - run(1 - STEP)) / (2 * STEP)
+
+
+@pytest.mark.parametrize(("name", "attention"), [("gpt2", "eager"), ("llama", "sdpa")])
+def test_the_gradient_of_each_head_and_text_is_a_difference_in_its_gate(name, attention, fresh):
+    lm = precise(name, fresh, attention)
+    found = mh.importance(lm, list(TEXTS), "gradient")
+    assert found.notes["computed"] == "|d loss / d gate|, summed by example before the absolute value"
+    for at in (0, HEADS[name] + 1, -1):
+        head = found.heads[at]
+
+        def under(gate, text, head=head):
+            return gated(lm, name, head.layer, head.index, gate, lambda: loss(lm, text))
+
+        want = [abs(slope(partial(under, text=text))) for text in TEXTS]
+        assert np.abs(found.per_text[:, at] - want).max() < 1e-7 and max(want) > 1e-4
+        assert abs(found[head] - np.mean(want)) < 1e-7
+
+
+def test_gradients_know_softcaps_and_windows(fresh):
+    """In float32, since this model's softmax is: a larger step, and less exact."""
+    lm, step = loaded("gemma2", draw(fresh), "eager"), 0.02
+    found = mh.importance(lm, list(TEXTS), "gradient")
+    for at in (1, 6, 11):
+        head = found.heads[at]
+        for text, got in zip(TEXTS, found.per_text[:, at], strict=True):
+            low, high = (
+                float(gated(lm, "gemma2", head.layer, head.index, gate, lambda t=text: loss(lm, t)))
+                for gate in (1 - step, 1 + step)
+            )
+            assert abs(got - abs(high - low) / (2 * step)) < 0.01 * found.per_text.max()
+    assert found.per_text.max() > 1e-2
+
+
+def test_reduce_says_where_the_absolute_value_is_taken(fresh):
+    lm, texts = precise("gpt2", fresh), list(TEXTS)
+    by_token = mh.importance(lm, texts, "gradient", reduce="token")
+    by_example = mh.importance(lm, texts, "gradient", reduce="example")
+    by_batch = mh.importance(lm, texts, "gradient", reduce="batch")
+    head, at = by_token.heads[6], 6
+    signed, want = [], []
+    for text in texts:
+        length, rows = ids_of(lm, text).shape[1], []
+        for row in range(length):
+            gate = torch.zeros(length, dtype=torch.float64)
+            gate[row] = 1
+            rows.append(
+                slope(
+                    lambda g, m=gate, t=text: gated(
+                        lm, "gpt2", head.layer, head.index, 1 + (g - 1) * m, lambda: loss(lm, t)
+                    )
+                )
+            )
+        want.append(sum(map(abs, rows)))
+        signed.append(sum(rows))
+    assert np.abs(by_token.per_text[:, at] - want).max() < 1e-7
+    assert np.abs(by_example.per_text[:, at] - np.abs(signed)).max() < 1e-7
+    assert abs(by_batch[head] - abs(sum(signed)) / len(texts)) < 1e-7  # all texts are one batch
+    assert (by_token.values > by_example.values).all() and (by_example.values > by_batch.values - 1e-12).all()
+    assert by_example[head] - by_batch[head] > 1e-6 or len({np.sign(each) for each in signed}) == 1
+    with pytest.raises(StatisticError, match="reduce='mean' is no way to sum a gradient: use one of"):
+        mh.importance(lm, texts, "gradient", reduce="mean")
+
+
+def embedding(lm, text):
+    return lm.model(ids_of(lm, text))[0][0].mean(0)
+
+
+def test_half_the_squared_derivative_of_the_turned_embedding_is_a_difference(fresh):
+    """As many directions as the embedding is wide: exact."""
+    lm, texts = precise("bert", fresh), list(TEXTS)
+    corpus = read_corpus(lm, texts)
+    got, because = gradients(lm, corpus, METRICS["cosine"], directions=40)
+    assert "half the squared derivative" in because and "40 random directions" in because
+    for at, head in enumerate(lm.spec.heads):
+        if at % 3:
+            continue
+        for text, value in zip(texts, got[:, at], strict=True):
+            low, high = (
+                gated(lm, "bert", head.layer, head.index, gate, lambda t=text: embedding(lm, t))
+                for gate in (1 - STEP, 1 + STEP)
+            )
+            units = (high / high.norm() - low / low.norm()) / (2 * STEP)
+            want = float(units.square().sum() / 2)
+            assert abs(float(value) - want) < 1e-7 * max(1, want) and want > 1e-7
+
+
+def test_that_is_how_much_the_cosine_really_changes_by_a_small_step(fresh):
+    lm = precise("bert", fresh)
+    (text,) = TEXTS[:1]
+    got, _ = gradients(lm, read_corpus(lm, [text]), METRICS["cosine"], directions=40)
+    plain = gated(lm, "bert", 0, 0, 1.0, lambda: embedding(lm, text))
+    head, step = lm.spec.heads.heads[7], 1e-3
+    turned = gated(lm, "bert", head.layer, head.index, 1 + step, lambda: embedding(lm, text))
+    change = 1 - torch.cosine_similarity(plain, turned, dim=0)
+    assert abs(float(change) / step**2 / float(got[0, 7]) - 1) < 0.02
+
+
+def test_fewer_directions_are_right_on_average(fresh):
+    lm = precise("bert", fresh)
+    corpus = read_corpus(lm, list(TEXTS[:2]))
+    exact, _ = gradients(lm, corpus, METRICS["cosine"], directions=40)
+    few = [gradients(lm, corpus, METRICS["cosine"], directions=5, seed=draw(fresh))[0] for _ in range(30)]
+    ratio = torch.stack(few).mean(0) / exact
+    assert (ratio - 1).abs().max() < 0.5 and abs(float(ratio.mean()) - 1) < 0.1
+    assert (few[0] - exact).abs().max() > 1e-3 * exact.max()
+    again = gradients(lm, corpus, METRICS["cosine"], directions=5, seed=3)[0]
+    assert torch.equal(again, gradients(lm, corpus, METRICS["cosine"], directions=5, seed=3)[0])
+    assert 0 < module.DIRECTIONS < 384
+
+
+def test_a_metric_without_a_derivative_is_refused(fresh):
+    lm = loaded("llama", draw(fresh))
+    words = "has no derivative here: use 'loss', or the estimator 'ablation'"
+    with pytest.raises(StatisticError, match=words):
+        mh.importance(lm, list(TEXTS), "gradient", metric="kl")
+    with pytest.raises(StatisticError, match=r"does not depend on the heads by anything .*\(a count, an argmax\)"):
+        mh.importance(lm, list(TEXTS), "gradient", metric=lambda outputs, inputs: outputs.logits.argmax(-1).sum(1))
+
+
+def test_a_stack_that_the_metric_never_reads_is_worth_nothing(fresh):
+    lm = loaded("t5", draw(fresh))
+    found = mh.importance(lm, list(TEXTS), "gradient", metric="cosine")
+    encoder = np.array([head.stack == "encoder" for head in found.heads])
+    assert (found.values[encoder] > 0).all() and not found.values[~encoder].any()
+
+
+# ------------------------------------------------------------------------------------------------------------ ablation
+
+
+@pytest.mark.parametrize(("name", "kind"), [("gpt2", "zero"), ("bert", "mean"), ("llama", "first")])
+def test_ablation_is_what_applied_changes_in_the_metric(name, kind, fresh):
+    lm, texts = loaded(name, draw(fresh)), list(TEXTS)
+    found = mh.importance(lm, texts, kind=kind)
+    run = embedding if name == "bert" else loss
+    assert ("corpus" in found.notes) == (kind == "mean")
+    for at in (0, len(found.heads) // 2, len(found.heads) - 1):
+        for text, got in zip(texts, found.per_text[:, at], strict=True):
+            with torch.no_grad():
+                before = run(lm, text)
+                with mh.applied(lm, Ablate(found.heads[at], kind=kind), corpus=texts if kind == "mean" else None):
+                    after = run(lm, text)
+            want = float(1 - torch.cosine_similarity(before, after, dim=0) if name == "bert" else after - before)
+            assert abs(got - want) < 1e-5
+    assert np.abs(found.per_text).max() > 1e-4
+
+
+def test_pictures_have_important_heads_too(fresh):
+    lm = loaded("vit", draw(fresh))
+    pictures = [{"pixel_values": torch.randn(size, 3, 24, 40, generator=fresh)} for size in (2, 3)]
+    for how in ({}, {"kind": "mean"}, {"estimator": "gradient"}):
+        found = mh.importance(lm, pictures, **how)
+        assert found.per_text.shape == (5, 6) and (found.values > 0).all()
+
+
+# ------------------------------------------------------------------------------------------------------- what it gives
+
+
+def made(lm, values):
+    per_text = np.stack([values, values]) * np.array([[0.5], [1.5]])
+    return Importance(lm.spec, "ablation", "loss", "nats a token", per_text, {})
+
+
+def test_the_ranking_goes_from_the_least_important_and_ties_by_the_models_order(fresh):
+    lm = loaded("bert", draw(fresh))
+    found = made(lm, np.array([3.0, 1, 4, 1, 5, 9, 2, 6, 5, -3]))
+    assert " ".join(map(str, found.ranking())) == "L1H4 L0H1 L0H3 L1H1 L0H0 L0H2 L0H4 L1H3 L1H2 L1H0"
+    assert str(found.lowest(3)) == "L0H1, L0H3, L1H4" and len(found.lowest(0)) == 0
+    norms = [np.linalg.norm([3, 1, 4, 1, 5]), np.linalg.norm([9, 2, 6, 5, -3])]
+    want = np.array([3, 1, 4, 1, 5, 9, 2, 6, 5, -3]) / np.repeat(norms, 5)
+    assert np.allclose(found.normalised, want)
+    assert str(found.ranking(normalised=True)[-1]) == "L1H0" and str(found.ranking(normalised=True)[-2]) == "L0H4"
+    assert str(found.lowest(4, normalised=True)) == "L0H1, L0H3, L1H1, L1H4"
+    for count in (11, -1):
+        with pytest.raises(StatisticError, match="of 10 were asked for"):
+            found.lowest(count)
+    with pytest.raises(HeadError, match="'L0' is 5 heads: ask for one"):
+        found["L0"]
+    assert found["L1H3"] == 5.0
+    low, high = found.interval
+    assert (low <= np.minimum(found.values, found.values)).all() and (high >= found.values).all()
+
+
+def test_a_layer_that_is_worth_nothing_is_not_divided_by_zero(fresh):
+    found = made(loaded("bert", draw(fresh)), np.array([0.0] * 5 + [3, 4, 0, 0, 0]))
+    assert np.allclose(found.normalised, [0] * 5 + [0.6, 0.8, 0, 0, 0])
+
+
+def test_the_table_is_written_in_three_kinds(fresh, tmp_path):
+    import pandas as pd
+
+    found = mh.importance(loaded("bert", draw(fresh)), list(TEXTS))
+    table = found.to_pandas()
+    assert list(table["head"]) == [str(head) for head in found.heads]
+    assert list(table.sort_values("rank")["head"]) == [str(head) for head in found.ranking()]
+    assert (table["low"] <= table["importance"]).all() and (table["importance"] <= table["high"]).all()
+    readers = {"csv": pd.read_csv, "parquet": pd.read_parquet, "json": pd.read_json}
+    for ending, read in readers.items():
+        found.save(tmp_path / f"worth.{ending}")
+        back = read(tmp_path / f"worth.{ending}")
+        assert np.allclose(back["importance"], found.values, atol=1e-6) and list(back["head"]) == list(table["head"])
+    with pytest.raises(FileAccessError, match="its folder does not exist"):
+        found.save(tmp_path / "none" / "worth.csv")
+    assert "10 heads by ablation, cosine on 4 texts; most important: " in repr(found)
+
+
+def test_agreement_is_spearmans_with_shared_ranks_for_ties(fresh):
+    a, b = np.array([3.0, 1, 4, 1, 5]), np.array([2.0, 7, 1, 8, 2])
+    ranks = np.array([[3, 1.5, 4, 1.5, 5], [2.5, 4, 1, 5, 2.5]])
+    x, y = ranks - ranks.mean(1, keepdims=True)
+    want = (x * y).sum() / np.sqrt((x * x).sum() * (y * y).sum())
+    assert abs(rank_correlation(a, b) - want) < 1e-12 and abs(want) > 0.1
+    n = 30
+    p, q = np.random.default_rng(draw(fresh)).permutation(n), np.random.default_rng(draw(fresh)).permutation(n)
+    classic = 1 - 6 * ((p - q) ** 2).sum() / (n * (n * n - 1))  # without ties
+    assert abs(rank_correlation(np.exp(p / 5.0), q * 3.0) - classic) < 1e-12
+    with pytest.raises(StatisticError, match="all values are alike"):
+        rank_correlation(a, np.ones(5))
+    one, other = (
+        made(loaded(name, draw(fresh)), np.arange(float(count))) for name, count in (("bert", 10), ("vit", 6))
+    )
+    assert one.agreement(one) == pytest.approx(1)
+    with pytest.raises(StatisticError, match="of different heads"):
+        one.agreement(other)
+
+
+def test_what_was_asked_wrongly_is_told(fresh):
+    lm = loaded("llama", draw(fresh))
+    with pytest.raises(StatisticError, match="estimator='shapley' is unknown: use one of ablation, gradient"):
+        mh.importance(lm, list(TEXTS), "shapley")
+    with pytest.raises(TextError, match="no text was given"):
+        mh.importance(lm, [])
+    with pytest.raises(ManyHeadsError, match="is no way to ablate"):
+        mh.importance(lm, list(TEXTS), kind="mute")
+    with pytest.raises(StatisticError, match="gave NaN or infinity"):
+        mh.importance(lm, ["cat", *TEXTS])  # one token, and so no next one
+    assert choose_metric(lm, "auto") == (METRICS["loss"], "a language model")
+
+
+# --------------------------------------------------------------------------------------------------------- minilm
+
+PAGE = """
+The river froze early that winter. Nobody in the village had seen the comet. She sold her bicycle to pay the
+rent. Two engineers argued about the bridge. The recipe calls for three ripe tomatoes. His grandfather built
+clocks in Vienna. A storm closed the airport for two days. The committee rejected the proposal twice. Children
+were playing beside the fountain. The patient recovered faster than expected. An old map hung above the
+fireplace. The train to Madrid was delayed again. We measured the temperature every hour. The novel ends with an
+unexpected letter. Farmers feared another dry summer. The museum bought the stolen painting back. Her brother
+plays the cello badly. The satellite lost contact at midnight. Bread was scarce during the war. The professor
+forgot his own lecture. A red kite circled over the fields. The court postponed the hearing until May. My
+neighbour keeps bees on the roof. The software crashed when it was updated. Fishermen found a bottle with a
+message. The actress refused to sign autographs. Prices rose sharply after the election. The dog waited at the
+station for years. Scientists discovered a new kind of beetle. The roof leaks whenever it rains. He learned to
+swim at the age of sixty. The orchestra tuned their instruments. Our guide spoke five languages. The factory
+pollutes the lake. Snow covered the tracks within minutes. The vaccine was tested on volunteers. She whispered
+the answer to her friend. The castle has been empty since 1820. A thief broke the bakery's window. The moon rose
+behind the mountains.
+"""
+SENTENCES = [f"{each.strip()}." for each in " ".join(PAGE.split()).split(".") if each.strip()]
+
+
+def test_both_estimators_rank_the_bundled_models_heads_alike(minilm):
+    ablation = mh.importance(minilm, SENTENCES)
+    gradient = mh.importance(minilm, SENTENCES, "gradient")
+    assert ablation.metric == gradient.metric == "cosine"
+    assert ablation.agreement(gradient) > 0.95
+    assert "6 blocks, attention of 6 of them too" in ablation.notes["computed"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(GOLD is None, reason="MANYHEADS_GOLD names the folder of the gold files")
+def test_they_do_on_two_hundred_sentences_of_a_novel(minilm):
+    text = " ".join((Path(str(GOLD)) / "persuasion.txt").read_text(encoding="utf-8").split())
+    sentences = [each.strip() + "." for each in text.split(".") if 40 < len(each) < 240][50:250]
+    assert len(sentences) == 200
+    ablation, gradient = mh.importance(minilm, sentences), mh.importance(minilm, sentences, "gradient")
+    assert ablation.agreement(gradient) > 0.95
+
+
+def test_what_takes_a_heads_place_is_not_for_gradients_and_what_changed_nothing_is_said(fresh):
+    lm = mh.load(tiny_gpt2(seed=draw(fresh)), tokenizer=False)
+    batch = [{"input_ids": torch.randint(5, lm.model.config.vocab_size, (1, 12), generator=fresh)}]
+    with pytest.raises(StatisticError, match="kind= and corpus= are for the estimator 'ablation'"):
+        mh.importance(lm, batch, "gradient", kind="mean")
+    alone = mh.importance(lm, batch, kind="resample")  # the text is its own other text
+    assert alone.notes["unchanged"] == "resample ablation of L0, L1, L2 changed nothing"
+    assert "unchanged" not in mh.importance(lm, batch).notes
+
+
+def test_a_model_that_attends_in_windows_is_swept_one_by_one(fresh):
+    sizes = {"image_size": 32, "patch_size": 2, "embed_dim": 16, "depths": [2, 2], "num_heads": [2, 4]}
+    lm = mh.load(SwinModel(SwinConfig(**sizes, window_size=4)).eval(), tokenizer=False)
+    found = mh.importance(lm, [{"pixel_values": torch.randn(3, 3, 32, 32, generator=fresh)}])
+    assert "one by one: layers attend in batches of their own" in found.notes["computed"]
+    assert found.values.shape == (12,) and (found.values > 0).all()
