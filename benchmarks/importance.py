@@ -29,7 +29,7 @@ ROUNDS = 3
 SENTENCES = 200
 BAR = 0.65
 PLAIN_TOKENS = (256, 512, 1024, 2048)  # of a batch, with padding
-SWEPT_TOKENS = ((256, 1024), (256, 2048), (512, 2048), (512, 4096))  # of a batch, and of one that is expanded
+SWEPT_TOKENS = ((256, 1024), (256, 2048), (512, 2048))  # of a batch, and of one that is expanded
 
 
 def sentences(file: Path | None) -> list[str]:

@@ -68,6 +68,7 @@ def assert_the_models_own(model, inputs):
 
 @pytest.mark.skipif(shutil.which("c++") is None and shutil.which("g++") is None, reason="torch compiles in C++")
 @pytest.mark.filterwarnings("ignore")  # torch's, about its own compiler
+@pytest.mark.slow  # the compiler takes 15 seconds; uncompiled, below, it is the same function
 def test_compiled_as_transformers_calls_it_weights_are_the_models_own(fresh):
     model, inputs = tiny_llama(seed=draw(fresh)), {**padded(fresh, LENGTHS, VOCAB_SIZE), "use_cache": False}
     with implementation(model, "flex_attention"), torch.no_grad():

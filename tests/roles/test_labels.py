@@ -89,7 +89,7 @@ def test_labels_follow_a_permutation_of_heads(minilm, roles):
     assert moved > 36, f"{seed=} permuted too little to prove anything"
 
 
-@pytest.mark.parametrize("spread", [0.02, 0.06, 0.15])
+@pytest.mark.parametrize("spread", [0.15, *(pytest.param(spread, marks=pytest.mark.slow) for spread in (0.02, 0.06))])
 def test_a_random_weight_model_gets_no_content_role(minilm, spread):
     """From near-uniform attention to sharp: chance alone must not look like a role."""
     seed = int(torch.seed() % 2**31)
@@ -98,7 +98,10 @@ def test_a_random_weight_model_gets_no_content_role(minilm, spread):
     assert not set(names) & set(CONTENT_ROLES), f"{seed=}: {names}"
 
 
-@pytest.mark.parametrize(("seed", "head"), [(353287852, "L0H4"), (106, "L0H2"), (111, "L0H1")])
+@pytest.mark.parametrize(
+    ("seed", "head"),
+    [(353287852, "L0H4"), *(pytest.param(*each, marks=pytest.mark.slow) for each in ((106, "L0H2"), (111, "L0H1")))],
+)
 def test_a_head_that_favours_one_mark_by_chance_is_no_punctuation_head(minilm, seed, head):
     """These random heads read punctuation at twice chance, as much as L3H11 does: one mark of it."""
     found = measure(with_random_weights(minilm, 0.15, seed), page_texts()[:150], NEEDED, kinds=True)

@@ -32,7 +32,8 @@ def save_curve(curve: Curve, path: str | os.PathLike[str]) -> None:
     """Draw a curve; .png, .svg or .pdf. Errors: FileAccessError."""
     kind_of(path)
     sheet = Sheet(WIDTH, HEIGHT)
-    lines = [curve.ranked, curve.low, curve.high, *curve.random]
+    sides = [] if np.isnan(curve.low).any() else [curve.low, curve.high]  # of a single text there are none
+    lines = [curve.ranked, *sides, *curve.random]
     highest, lowest = max(float(line.max()) for line in lines), min(0.0, *(float(line.min()) for line in lines))
     step = even_step((highest - lowest) or 1.0)
     top, bottom = math.ceil(highest / step) * step, math.floor(lowest / step) * step
@@ -47,9 +48,10 @@ def save_curve(curve: Curve, path: str | os.PathLike[str]) -> None:
     sheet.text(MARGIN, MARGIN + 14, f"{curve.model}: how many heads can go", TITLE, width=room, weight="bold")
     sheet.text(MARGIN, MARGIN + 40, f"{_MEANING.get(curve.metric, curve.metric)}{unit}; {curve.notes['curve']}", BODY)
     _axes(sheet, curve, place, np.arange(bottom, top + step / 2, step))
-    edge = [place(float(c), float(v)) for c, v in zip(curve.counts, curve.high, strict=True)]
-    edge += [place(float(c), float(v)) for c, v in zip(curve.counts[::-1], curve.low[::-1], strict=True)]
-    sheet.axes.add_patch(Polygon(edge, closed=True, facecolor=BAND, edgecolor="none"))
+    if sides:
+        edge = [place(float(c), float(v)) for c, v in zip(curve.counts, curve.high, strict=True)]
+        edge += [place(float(c), float(v)) for c, v in zip(curve.counts[::-1], curve.low[::-1], strict=True)]
+        sheet.axes.add_patch(Polygon(edge, closed=True, facecolor=BAND, edgecolor="none"))
     grey = [[place(float(c), float(v)) for c, v in zip(curve.counts, line, strict=True)] for line in curve.random]
     sheet.axes.add_collection(LineCollection(grey, colors=FADED, linewidths=1.2 * POINT, alpha=0.8))
     ink = [place(float(c), float(v)) for c, v in zip(curve.counts, curve.ranked, strict=True)]

@@ -57,8 +57,8 @@ class Curve:
             "unit": self.unit,
             "counts": list(self.counts),
             "ranked": self.ranked.tolist(),
-            "low": self.low.tolist(),
-            "high": self.high.tolist(),
+            "low": None if np.isnan(self.low).any() else self.low.tolist(),  # one text has no interval
+            "high": None if np.isnan(self.high).any() else self.high.tolist(),
             "random": self.random.tolist(),
             "order": [str(head) for head in self.order],
             "notes": self.notes,
