@@ -132,7 +132,7 @@ def test_average_and_copy_take_layers_in_spans_and_lists(fresh):
     def by_hand(change):
         hidden = x
         for layer in module.layers:
-            maps, v = layer.maps(hidden)
+            maps, v = layer.maps(F.layer_norm(hidden, (M,)))
             hidden = hidden + layer.proj(rearrange(change(maps) @ v, "b h n f -> b n (h f)"))
         return hidden
 
