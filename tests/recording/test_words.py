@@ -583,6 +583,7 @@ def long_layer(length):
     return LayerRecord(site, q, q, None, lse, mask, Rule(1.0), tokens.lengths, tokens)
 
 
+@pytest.mark.slow  # five seconds to make what is too large
 def test_a_map_of_words_over_the_limit_is_refused_and_a_window_of_it_is_given():
     layer = long_layer(20_000)
     with pytest.raises(WindowError, match=r"16 heads x 20000 x 20000 weights between words is 25\.6 GB, above the lim"):

@@ -188,6 +188,7 @@ def test_a_text_longer_than_a_tile_equals_the_reference(fresh):
     assert_same_table(table, wanted, length, STATISTICS)
 
 
+@pytest.mark.slow  # ten seconds for 77 passes
 def test_each_statistic_alone_is_the_same_as_with_all_the_others(loaded, fresh):
     lm = loaded("llama")
     texts = [written_text(fresh, n) for n in (13, 5, 8)]
