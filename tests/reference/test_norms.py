@@ -7,7 +7,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from manyheads.reference.norms import norm_masses
-from manyheads.reference.statistics import CELLS, MOVABLE, WEIGHTED, statistics
+from manyheads.reference.statistics import CELLS, MATCHES, MOVABLE, WEIGHTED, statistics
 from tests.reference.test_statistics import TEXTS, H, assert_pair, some_map, some_text
 
 
@@ -42,6 +42,20 @@ def test_every_norm_weighted_mass_is_the_sum_over_its_cells(rng, kind):
                 any_cell |= bool(cells[i, j])
             found = [side[head] for side in got[name.replace("_mass", "_norm_mass")]]
             assert_allclose(found, [part * any_cell, whole * any_cell], atol=1e-12, err_msg=name)
+
+
+@TEXTS
+def test_a_match_is_weighed_against_what_its_own_rows_move(rng, kind):
+    text = some_text(rng, kind=kind)
+    weights = some_map(rng, text)
+    got = statistics(weights, text)
+    for name in MATCHES:
+        cells = CELLS[name](text) & text.visible
+        moved = weights * text.value_norms[:, None]
+        rows = [i for i in range(len(text.ids)) if cells[i].any()]
+        part = sum((moved[:, i] * cells[i]).sum(1) for i in rows)
+        whole = sum(moved[:, i].sum(1) for i in rows)
+        assert_allclose(got[name.replace("_mass", "_norm_mass")], np.array([part, whole]) * np.ones((2, H)), atol=1e-12)
 
 
 @pytest.mark.parametrize("kind", ["bidirectional", "causal"])

@@ -433,6 +433,7 @@ def test_the_names_are_these(rng):
     relabelled = {f"{name}_{mass}" for name in CLASSES for mass in ("mass", "norm_mass")} | rarest | set(COPIES)
     twins = masses | rows | normed | rarest | {"word_top"}
     expected = twins | {"heaviest_key", "missing_mass", "sink_norm_mass"}
+    expected |= {name.replace("_mass", "_norm_mass") for name in COPIES}
     expected |= {f"{name}.uniform" for name in twins} | {f"{name}.relabelled" for name in relabelled}
     text = some_text(rng)
     assert set(statistics(some_map(rng, text), text)) == expected
@@ -495,8 +496,8 @@ def test_match_by_hand(how, expected):
     """Labels of rows 5 6 -1, of keys 5 . . 5 for row 0 and 6 6 . . for row 1; -1 matches nothing, not even -1."""
     weights = 2.0 ** np.arange(12).reshape(1, 3, 4)
     rows = np.array([5, 6, -1])
-    of_first = reductions.match(weights, rows, np.array([5, -1, -1, 5]), **how)
-    of_second = reductions.match(weights, rows, np.array([6, 6, -1, -1]), **how)
+    of_first = reductions.match(weights, rows, np.array([5, -1, -1, 5]), **how).sum(2)
+    of_second = reductions.match(weights, rows, np.array([6, 6, -1, -1]), **how).sum(2)
     assert_array_equal(of_first, [[expected[0], 0, 0]])
     assert_array_equal(of_second, [[0, expected[1], 0]])
 

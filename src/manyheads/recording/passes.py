@@ -23,9 +23,11 @@ from manyheads.recording.requests import (
     Band,
     Linear,
     Match,
+    MatchReceived,
     Pooled,
     Received,
     Request,
+    RowsReceived,
     Strongest,
     WordRows,
 )
@@ -70,8 +72,7 @@ class Reduced:
 
     def matches(self, request: Match) -> Float[Tensor, "b q"]:
         """How many visible keys each row's label matches; counted once for all layers that share a mask."""
-        labels = self.plan.labels_of(request)
-        return self.plan.once(self.mask, request, lambda: count_matches(labels, request, self.mask))
+        return self.plan.matches(request, self.mask)
 
 
 @dataclass(eq=False)
@@ -98,6 +99,10 @@ class Pass:
         if request not in self.labels:
             self.labels[request] = ranked(*request.labels(self.tokens))
         return self.labels[request]
+
+    def matches(self, request: Match, mask: Mask) -> Float[Tensor, "b q"]:
+        """How many keys that it sees each row's label matches."""
+        return self.once(mask, request, lambda: count_matches(self.labels_of(request), request, mask))
 
     def shares_of(self, request: WordRows) -> Float[Tensor, "b w q"]:
         """What share of a word's row each token's row is: one over the word's tokens."""
@@ -138,7 +143,7 @@ class Pass:
         shape: tuple[int, ...] = (num_texts, num_heads, num_rows)
         if isinstance(request, Band):
             shape = (*shape, len(request.offsets))
-        elif isinstance(request, Received):
+        elif isinstance(request, (Received, MatchReceived, RowsReceived)):
             shape = (num_texts, num_heads, layer.k.shape[2])
         elif isinstance(request, WordRows):
             shape = (num_texts, num_heads, self.shares_of(request).shape[1], layer.k.shape[2])
@@ -175,6 +180,8 @@ def prepare(tokens: Tokens, requests: Iterable[Request]) -> Pass:
             plan.columns[request] = request.column(tokens).to(torch.float64)
         elif isinstance(request, Match):
             plan.labels_of(request)
+        elif isinstance(request, (MatchReceived, RowsReceived)):
+            plan.labels_of(request.match)
     return plan
 
 
@@ -214,7 +221,7 @@ def count_matches(labels: tuple[Tensor, Tensor], request: Match, mask: Mask) -> 
     row = torch.arange(num_rows)[None]
     start, stop = mask.start[:, :num_rows], mask.stop[:, :num_rows]
     if request.earlier:
-        stop = torch.minimum(stop, row + 1)
+        stop = torch.minimum(stop, row + 1 - request.apart)
     if mask.dense is not None:
         return _count_dense(labels, request, mask)
     stride = num_keys + 1
@@ -231,7 +238,7 @@ def _count_dense(labels: tuple[Tensor, Tensor], request: Match, mask: Mask) -> F
     row, key = (torch.arange(x.shape[1]) for x in labels)
     same = (labels[0][:, :, None] == labels[1][:, None]) & (labels[0] >= 0)[:, :, None]
     if request.earlier:
-        same &= key[None] <= row[:, None]
+        same &= key[None] <= row[:, None] - request.apart
     if request.elsewhere:
         same &= key[None] != row[:, None]
     assert mask.dense is not None

@@ -62,12 +62,27 @@ class Linear:
 class Match:
     """`[b h q]` sum of w where the row's label equals the key's. Labels below 0 match nothing.
 
-    `earlier` counts keys `j <= i` only, `elsewhere` leaves out `j = i`.
+    `earlier` counts keys `j <= i - apart` only, `elsewhere` leaves out `j = i`.
     """
 
     labels: Labels
     earlier: bool = False
     elsewhere: bool = False
+    apart: int = 0
+
+
+@dataclass(frozen=True)
+class MatchReceived:
+    """`[b h k]` column sums over the cells of a match alone: what each key receives from rows that carry its label."""
+
+    match: Match
+
+
+@dataclass(frozen=True)
+class RowsReceived:
+    """`[b h k]` column sums over the rows that see a match: all that they give, to its keys and to others."""
+
+    match: Match
 
 
 @dataclass(frozen=True)
@@ -108,5 +123,18 @@ class Pooled:
 
 
 Request = (
-    Mass | Entropy | Square | Maximum | Strongest | Distance | Linear | Match | Band | Received | WordRows | Pooled
+    Mass
+    | Entropy
+    | Square
+    | Maximum
+    | Strongest
+    | Distance
+    | Linear
+    | Match
+    | MatchReceived
+    | RowsReceived
+    | Band
+    | Received
+    | WordRows
+    | Pooled
 )

@@ -42,6 +42,23 @@ def norm_masses(
     return out
 
 
+def norm_matches(
+    weights: Map,
+    norms: Real[np.ndarray, "h n"],
+    visible: Bool[np.ndarray, "n n"],
+    cells: Mapping[str, Bool[np.ndarray, "n n"]],
+) -> dict[str, Pair]:
+    """Name -> (what is moved from the cells, all that is moved in the rows that see one of them)."""
+    out: dict[str, Pair] = {}
+    for name, chosen in cells.items():
+        seen, moved = chosen & visible, weights * norms[:, None]
+        out[name.replace("_mass", "_norm_mass")] = (
+            (moved * seen).sum(axis=(1, 2)),
+            moved[:, seen.any(axis=1)].sum(axis=(1, 2)),
+        )
+    return out
+
+
 def part_of(moved: Map, cells: Shaped[np.ndarray, "n n"], counts: bool | np.bool_) -> Pair:
     """The sum over some cells (or shares of cells), and over all; of a text that does not count, nothing."""
     return (moved * cells * counts).sum(axis=(1, 2)), (moved * counts).sum(axis=(1, 2))

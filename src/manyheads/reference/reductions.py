@@ -68,18 +68,20 @@ def match(
     *,
     earlier: bool = False,
     elsewhere: bool = False,
-) -> Float64[np.ndarray, "h q"]:
-    """The weight on keys whose label equals the row's. Labels below 0 match nothing.
+    apart: int = 0,
+) -> Float64[np.ndarray, "h q k"]:
+    """The weights on keys whose label equals the row's, 0 on others. Labels below 0 match nothing.
 
-    `earlier` counts keys `j <= i` only, `elsewhere` leaves out `j = i`.
+    `earlier` counts keys `j <= i - apart` only, `elsewhere` leaves out `j = i`. Summed over keys: what each row gives
+    to its matches; over rows: what each key receives from them.
     """
     row, key = _positions(weights)
     same = (row_labels[:, None] == key_labels[None]) & (row_labels[:, None] >= 0)
     if earlier:
-        same &= key <= row
+        same &= key <= row - apart
     if elsewhere:
         same &= key != row
-    return (weights * same).sum(axis=2)
+    return weights * same
 
 
 def band(weights: Float64[np.ndarray, "h q k"], offsets: Sequence[int]) -> Float64[np.ndarray, "h q o"]:

@@ -24,12 +24,13 @@ from jaxtyping import Bool, Float64, Int, Real
 
 from manyheads.errors import ShapeError
 from manyheads.reference import reductions
-from manyheads.reference.norms import norm_masses
+from manyheads.reference.norms import norm_masses, norm_matches
 from manyheads.reference.tops import tops
 
 OFFSETS = range(-8, 9)
 NEAR = 3  # tokens to either side that count as local
 NAMED_OFFSETS = {-1: "previous_mass", 0: "self_mass", 1: "next_mass"}
+MATCHES = ("duplicate_mass", "induction_mass", "previous_copy_mass")  # of two tokens, few rows see any
 MOVABLE = ("punctuation", "number", "capitalised", "rare")  # classes of words, which may stand in another order
 
 Map = Float64[np.ndarray, "h n n"]
@@ -88,7 +89,7 @@ def statistics(weights: Real[np.ndarray, "h n n"], text: TextFacts) -> dict[str,
     out["local_mass"], out["local_mass.uniform"] = local_mass(weights, text), local_mass(everywhere, text)
     for name in MOVABLE:
         out[f"{name}_mass.relabelled"] = scattered_mass(getattr(text, name), weights, text)
-    for name in ("duplicate_mass", "induction_mass", "previous_copy_mass"):
+    for name in MATCHES:
         out[f"{name}.relabelled"] = mass_on(CELLS[name](other_order), weights, other_order)
     for name, of_map in WHOLE.items():
         out[name] = of_map(weights, text)
@@ -99,6 +100,8 @@ def statistics(weights: Real[np.ndarray, "h n n"], text: TextFacts) -> dict[str,
         cells = {name: of_text(text) for name, of_text in CELLS.items() if name in WEIGHTED}
         movable = {f"{name}_mass": getattr(text, name) for name in MOVABLE}
         out |= norm_masses(weights, text.value_norms, text.visible, cells, movable, ~text.special)
+        matches = {name: CELLS[name](text) for name in MATCHES}
+        out |= norm_matches(weights, text.value_norms, text.visible, matches)
     return out
 
 
@@ -300,5 +303,5 @@ CELLS: dict[str, Callable[[TextFacts], Cells]] = {
     "induction_mass": on_induction,
     "previous_copy_mass": on_previous_copy,
 }
-WEIGHTED = set(CELLS) - {"sink_mass", "duplicate_mass", "induction_mass", "previous_copy_mass"}  # with norms, too
+WEIGHTED = set(CELLS) - {"sink_mass", *MATCHES}  # with norms over all rows; matches over the rows that see one
 WHOLE: dict[str, Callable[[Map, TextFacts], Pair]] = {"heaviest_key": heaviest_key, "missing_mass": missing_mass}

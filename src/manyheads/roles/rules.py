@@ -127,9 +127,19 @@ POSITIONAL = (
     *(_positional(f"offset {o:+d}", o, f"the token {o:+d} away") for o in OFFSETS if abs(o) > 1),
 )
 CONTENT = (
-    _content("duplicate token", "duplicate_mass", "the same token elsewhere", "other copies of the same token"),
     _content(
-        "induction", "induction_mass", "what followed an earlier copy", "what followed an earlier copy of the token"
+        "duplicate token",
+        "duplicate_mass",
+        "the same token elsewhere",
+        "other copies of the same token",
+        "duplicate_norm_mass",
+    ),
+    _content(
+        "induction",
+        "induction_mass",
+        "what followed an earlier copy",
+        "what followed an earlier copy of the token",
+        "induction_norm_mass",
     ),
     _content("punctuation", "punctuation_mass", "punctuation", "punctuation", "punctuation_norm_mass", by_kind=True),
     _content("rare tokens", "rare_mass", "the text's rarest tokens", "the text's rarest tokens", "rare_norm_mass"),
@@ -153,7 +163,8 @@ ASKED = (
     ),
     _content(
         "induction, offset -1", "previous_copy_mass", "what preceded an earlier copy",
-        "what preceded an earlier copy of the token (the letter of Olsson et al.)", names_heads=False,
+        "what preceded an earlier copy of the token (the letter of Olsson et al.)", "previous_copy_norm_mass",
+        names_heads=False,
     ),
     _content(
         "rarest word", "rarest_top", "the text's rarest word, where its strongest key is a word",

@@ -13,7 +13,7 @@ Rows are all rows of a text, special tokens among them. Oracle: `reference.stati
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -153,53 +153,47 @@ def local_mass() -> list[Statistic]:
     return [mass, chance(mass, "uniform", "if each row spread its weight evenly", even)]
 
 
-def match_mass(
-    name: str, labels: Callable, meaning: str, source: str, *, own: int | None = None, **how: bool
-) -> list[Statistic]:
-    """The weight on keys whose label equals the row's, over the rows that see one, and both chance twins.
+class Matched(NamedTuple):
+    """A match between tokens in the table: what is asked, and the same of the text's words shuffled."""
 
-    `labels(tokens, ids)` gives the labels of rows and of keys, so that the relabelled twin is the same, `ids` shuffled.
-    `own` is an offset at which every word matches itself, which is no copy: that key is left out.
-    """
+    name: str
+    meaning: str
+    source: str
+    asked: Match
+    shuffled: Match
+
+
+def matched(name: str, meaning: str, source: str, labels: Callable, **how: Any) -> Matched:
+    """`labels(tokens, ids)` gives the labels of rows and of keys, so that the shuffled twin is the same, ids moved."""
 
     def plain(tokens: Tokens) -> tuple[Tensor, Tensor]:
         return labels(tokens, words(tokens))
 
-    def shuffled(tokens: Tokens) -> tuple[Tensor, Tensor]:
+    def moved(tokens: Tokens) -> tuple[Tensor, Tensor]:
         return labels(tokens, words(tokens).gather(1, relabelling(tokens)))
 
-    asked, moved = Match(plain, **how), Match(shuffled, **how)
-    needed = () if own is None else (BAND,)
+    return Matched(name, meaning, source, Match(plain, **how), Match(moved, **how))
 
-    def count(facts: Facts, request: Match) -> Float[Tensor, "b q"]:
-        keys = facts.reduced.matches(request)
-        return keys if own is None else keys - _itself(facts, own).double()
+
+def match_mass(each: Matched) -> list[Statistic]:
+    """The weight on keys whose label equals the row's, over the rows that see one, and both chance twins."""
 
     def finish_with(request: Match) -> Callable[[Facts], PerText]:
-        def finish(facts: Facts) -> PerText:
-            given = facts[request]
-            if own is not None:
-                given = (given - facts[BAND][..., OFFSETS.index(own)] * _itself(facts, own)[:, None]).clamp_min(0)
-            return facts.over_rows(given, count(facts, request) > 0)
-
-        return finish
+        return lambda facts: facts.over_rows(facts[request], facts.reduced.matches(request) > 0)
 
     def even(facts: Facts) -> PerText:
-        keys = count(facts, asked)
+        keys = facts.reduced.matches(each.asked)
         return facts.over_rows((keys / facts.visible.clamp_min(1))[:, None], keys > 0)
 
-    tokens, finish = frozenset({"tokens"}), finish_with(asked)
-    mass = Statistic(name, "share", SHARE, source, meaning, lambda _: (asked, *needed), finish, asks=tokens)
+    name, meaning, asked = f"{each.name}_mass", f"mean weight on {each.meaning}", (each.asked,)
+    finish, tokens = finish_with(each.asked), frozenset({"tokens"})
+    mass = Statistic(name, "share", SHARE, each.source, meaning, lambda _: asked, finish, asks=tokens)
+    shuffled = finish_with(each.shuffled)
     return [
         mass,
         chance(mass, "uniform", "if each row spread its weight evenly", even),
-        chance(mass, "relabelled", "if the text's words were shuffled", finish_with(moved), (moved, *needed)),
+        chance(mass, "relabelled", "if the text's words were shuffled", shuffled, (each.shuffled,)),
     ]
-
-
-def _itself(facts: Facts, offset: int) -> Bool[Tensor, "b q"]:
-    """Rows of words that see the key at `offset`, on which their own label lies."""
-    return has_key(facts, offset) & facts.tokens.ordinary
 
 
 def words(tokens: Tokens) -> Int[Tensor, "b k"]:
@@ -264,20 +258,20 @@ def token_classes() -> list[Statistic]:
     return out
 
 
-def token_matches() -> list[Statistic]:
-    """Matches between tokens.
+WANG, OLSSON = "Wang et al. 2023, duplicate-token heads", "Olsson et al. 2022, offset"
+AS_WRITTEN = f"{OLSSON} -1, as their text has it"
+MATCHES = (
+    matched("duplicate", "the same token elsewhere", WANG, same_token, elsewhere=True),
+    matched("induction", "the token after an earlier copy", f"{OLSSON} +1", after_same_token, earlier=True),
+    matched(
+        "previous_copy", "the token before an earlier copy", AS_WRITTEN, before_same_token,
+        earlier=True, apart=2,
+    ),
+)  # fmt: skip
+"""The text of Olsson et al. has an induction head look at what *preceded* a copy; the mechanism, and others' code, at
+what followed it. Both are here."""
 
-    The text of Olsson et al. has an induction head look at what *preceded* a copy; the mechanism, and others' code, at
-    what followed it. Both are here.
-    """
-    wang, olsson = "Wang et al. 2023, duplicate-token heads", "Olsson et al. 2022, offset"
-    elsewhere, after, before = (
-        f"mean weight on the {what}"
-        for what in ("same token elsewhere", "token after an earlier copy", "token before an earlier copy")
-    )
-    back = {"own": -1, "earlier": True, "elsewhere": True}
-    return [
-        *match_mass("duplicate_mass", same_token, elsewhere, wang, elsewhere=True),
-        *match_mass("induction_mass", after_same_token, after, f"{olsson} +1", earlier=True),
-        *match_mass("previous_copy_mass", before_same_token, before, f"{olsson} -1, as their text has it", **back),
-    ]
+
+def token_matches() -> list[Statistic]:
+    """Matches between tokens, each with its chance twins."""
+    return [statistic for each in MATCHES for statistic in match_mass(each)]

@@ -6,9 +6,11 @@ most of its weight, and moves next to nothing with it, so these figures stand be
     offset o:   sum_i w[i, i + o] n[i + o]  /  sum_ij w[i, j] n[j]        with n[j] = |v_j W_O| of this head
     a class C:  sum_i sum_(j in C) w[i, j] n[j]  /  the same
 
-over the texts that hold such a key (the denominator is the whole text's: also of rows that see none). Numerators and
-denominators follow from column sums and diagonals that the plain masses need anyhow. Matches between tokens hang on
-row and key at once, which no column sum tells: they have no norm-weighted twin here.
+    a match M:  sum_ij w[i, j] n[j] where M matches   /  the same over the rows i that see a match
+
+Offsets and classes: over the texts that hold such a key (the denominator is the whole text's: also of rows that see
+none). Numerators and denominators follow from column sums and diagonals that the plain masses need anyhow. Matches
+(duplicate, induction) are of few rows, so they are held to those rows; they have no chance levels of their own.
 
 `.uniform`: weights spread evenly over what each row sees, values as they are. `.relabelled`: the text's words shuffled,
 each place keeping its value; the exact mean over all shuffles.
@@ -20,8 +22,20 @@ from __future__ import annotations
 from jaxtyping import Bool, Float
 from torch import Tensor, arange, stack
 
-from manyheads.recording.requests import Received
-from manyheads.statistics.masses import BAND, CLASSES, OFFSETS, SHARE, Named, has_key, offset_name, offset_place, seeing
+from manyheads.recording.requests import MatchReceived, Received, RowsReceived
+from manyheads.statistics.masses import (
+    BAND,
+    CLASSES,
+    MATCHES,
+    OFFSETS,
+    SHARE,
+    Matched,
+    Named,
+    has_key,
+    offset_name,
+    offset_place,
+    seeing,
+)
 from manyheads.statistics.statistic import Block, Facts, PerText, Statistic, of_block
 
 KOBAYASHI = "Kobayashi et al. 2020, norm-weighted attention; ratio of sums"
@@ -68,6 +82,24 @@ def norm_masses() -> list[Statistic]:
         )
         for column, (name, kind, meaning) in enumerate(wanted)
     ]
+
+
+def norm_matches() -> list[Statistic]:
+    """The norm-weighted twins of matches between tokens."""
+    return [_norm_match(each) for each in MATCHES]
+
+
+def _norm_match(each: Matched) -> Statistic:
+    part, whole = MatchReceived(each.asked), RowsReceived(each.asked)
+
+    def finish(facts: Facts) -> PerText:
+        assert facts.value_norms is not None
+        norms = facts.value_norms.double()
+        return PerText((facts[part] * norms).sum(-1), (facts[whole] * norms).sum(-1))
+
+    name, asks = weighted_name(f"{each.name}_mass"), frozenset({"tokens", "values"})
+    meaning = f"{MEANING} {each.meaning}, in rows that see such a key"
+    return Statistic(name, "share", SHARE, KOBAYASHI, meaning, lambda _: (part, whole), finish, asks=asks)
 
 
 def _masses(facts: Facts) -> dict[str, PerText]:

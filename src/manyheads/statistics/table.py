@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from manyheads.errors import StatisticError
 from manyheads.statistics.masses import OFFSETS, local_mass, offset_mass, offset_name, token_classes, token_matches
-from manyheads.statistics.norms import norm_masses
+from manyheads.statistics.norms import norm_masses, norm_matches
 from manyheads.statistics.shapes import effects, places, spread
 from manyheads.statistics.statistic import Statistic
 from manyheads.statistics.tops import tops
@@ -24,6 +24,7 @@ STATISTICS: dict[str, Statistic] = {
         *tops(),
         *effects(),
         *norm_masses(),
+        *norm_matches(),
     )
 }
 """Every statistic and chance level. `reference.statistics` computes each from the full map."""
