@@ -6,8 +6,18 @@ import secrets
 import pytest
 import torch
 
+from tests import checking
+from tests.thinning import thin
+
+checking.install()
+
 # Matrices here are small: a second thread gains nothing on an idle machine; on a busy one each product waits for it.
 torch.set_num_threads(1)
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest leaves out what is slow
+def pytest_collection_modifyitems(items):
+    thin(items)
 
 
 @pytest.fixture

@@ -117,6 +117,7 @@ def oracle_words(lm, sentence, mode):
     return [[oracle.word_map(head, members, mode) for head in layer] for layer in maps]
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("quirks", [False, ("poss", "vanishing")], ids=["plain", "quirks"])
 @pytest.mark.parametrize("mode", wordmaps.MODES)
 def test_accuracies_are_those_of_the_models_own_maps(lm, fresh, monkeypatch, mode, quirks):

@@ -128,6 +128,7 @@ def by_definition(weights, pattern, measure, bos, current):
     return 1 - ((weights - pattern).abs() * counts).sum() / len(pattern)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("given", [False, True], ids=["named", "tensor"])
 @pytest.mark.parametrize("name", HEAD_NAMES)
 def test_scores_follow_the_definition_on_fresh_texts(lm, fresh, name, given, monkeypatch):

@@ -360,6 +360,7 @@ class TestFiles:
             save(path)
         assert path.read_bytes() == b"an earlier figure" and list(tmp_path.iterdir()) == [path]
 
+    @pytest.mark.thinned
     @pytest.mark.parametrize("kind", KINDS)
     def test_the_same_input_is_the_same_file_whatever_the_users_settings(self, tmp_path, save, kind):
         save(tmp_path / f"a{kind}")

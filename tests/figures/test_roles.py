@@ -69,7 +69,8 @@ def claim_of(rule, head=FIRST, rng=None, **given):
         "head": head, "role": rule.role, "asks": rule.asks, "statistic": rule.statistic, "score": score,
         "given": draw(), "norm": draw() if rule.norm else None, "chance": 0.0,
         "chances": {name: draw() * 0.3 for name in rule.chances}, "low": low, "high": min(1.0, low + draw() / 5),
-        "num_queries": int(4_000 * draw()), "baselines": {name: draw() / 2 for name in rule.baselines},
+        "over_low": low / 2,
+        "over_high": low, "num_queries": int(4_000 * draw()), "num_texts": 400 * draw(), "baselines": {name: draw() / 2 for name in rule.baselines},
         "beyond": {name: draw() for name in rule.beyond}, "p_value": draw() / 10, "q_value": draw() / 10,
         "chosen_excess": draw(), "chosen_lift": draw(), "holds": bool(draw() < 0.5),
     } | given  # fmt: skip

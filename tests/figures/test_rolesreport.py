@@ -143,7 +143,7 @@ def test_conditions_fail_exactly_where_the_rules_do(seed):
                 low = {name: value / 8 for name, value in claim.chances.items()}
                 guesses = {name: value / 4 for name, value in claim.baselines.items()}
                 claim = replace(claim, chances=low, chance=max(low.values()), baselines=guesses, q_value=0.01)
-            sound = holds(rule, claim, MIN_QUERIES if rule.given else MIN_QUERIES // 2)
+            sound = holds(rule, claim, MIN_QUERIES)
             sound &= bool(rule.given) or rule is SINK_RULE or claim.low > MIN_LIFT_LOW * claim.chance
             sound &= claim.q_value <= MAX_FALSE
             words = failing(claim)
@@ -163,7 +163,8 @@ def test_each_condition_has_its_words():
     assert failing(replace(mass, chance=0.3)) == ("under 1.75 times chance",)
     assert failing(replace(mass, score=0.14, given=0.7, chance=0.05)) == ("not 10 points above chance",)
     assert failing(replace(mass, low=0.149)) == ("interval reaches 1.5 times chance",)
-    assert failing(replace(mass, num_queries=49, q_value=0.06)) == ("under 50 cases", "may be chance (q over 0.05)")
+    assert failing(replace(mass, num_queries=99, q_value=0.06)) == ("under 100 cases", "may be chance (q over 0.05)")
+    assert failing(replace(mass, num_texts=9.4)) == ("under 10 independent texts",)
     assert (
         failing(replace(mass, score=math.nan))
         == failing(replace(mass, num_queries=0))

@@ -71,6 +71,7 @@ def assert_plan_is(lm, plan, inputs, name, change, *, layer=LAYER, corpus=None):
 STACKS = {"t5": ("encoder", "decoder", "cross")}
 
 
+@pytest.mark.thinned
 @every_case
 def test_zero_ablation_is_zeros_in_the_columns_of_a_stock_output_projection(name, attention, fresh):
     lm, inputs = loaded(name, draw(fresh), attention), some_inputs(name, fresh)
@@ -147,6 +148,7 @@ WEIGHTS = {
 }
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("step", WEIGHTS)
 @pytest.mark.parametrize("name", MAPPED)
 def test_steps_that_change_weights_equal_sums_over_the_models_own_eager_maps(name, step, fresh):
@@ -162,6 +164,7 @@ def test_steps_that_change_weights_equal_sums_over_the_models_own_eager_maps(nam
     assert_plan_is(lm, plan, inputs, name, change)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("name", ["gemma2", "gpt_oss"])
 @pytest.mark.parametrize("step", WEIGHTS)
 def test_windows_are_kept_where_weights_change(name, step, fresh):
@@ -205,6 +208,7 @@ def rows_by_position(x, inputs, heads, values):
     return new.flatten(-2)
 
 
+@pytest.mark.thinned
 @sides
 @pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "gemma2", "gpt_oss"])
 def test_mean_ablation_puts_the_corpus_mean_in_a_heads_place(name, side, fresh):
@@ -214,6 +218,7 @@ def test_mean_ablation_puts_the_corpus_mean_in_a_heads_place(name, side, fresh):
     assert_plan_is(lm, plan, inputs, name, lambda x: with_heads(x, [1, 3], mean, HEADS[name]), corpus=list(TEXTS))
 
 
+@pytest.mark.thinned
 @sides
 @pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "gemma2"])
 def test_mean_ablation_by_position_counts_a_texts_own_positions(name, side, fresh):
@@ -232,6 +237,7 @@ def test_mean_ablation_by_position_counts_a_texts_own_positions(name, side, fres
     assert_plan_is(lm, plan, inputs, name, lambda x: rows_by_position(x, inputs, [1, 3], values), corpus=corpus)
 
 
+@pytest.mark.thinned
 @sides
 @pytest.mark.parametrize("name", ["bert", "llama", "gpt_oss"])
 def test_resampling_by_a_text_puts_its_outputs_in_row_by_row_and_again_from_its_start(name, side, fresh):

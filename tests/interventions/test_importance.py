@@ -5,6 +5,8 @@ or a pooled embedding, by hand.
 """
 
 import os
+import sys
+import threading
 from functools import partial
 from pathlib import Path
 
@@ -289,6 +291,32 @@ def test_agreement_is_spearmans_with_shared_ranks_for_ties(fresh):
     assert one.agreement(one) == pytest.approx(1)
     with pytest.raises(StatisticError, match="of different heads"):
         one.agreement(other)
+
+
+def test_threads_that_share_a_model_find_what_each_finds_alone(fresh):
+    """What stands in for a block in one thread is nothing to the others: importance beside importance and effects."""
+    lm, text = loaded("llama", draw(fresh)), TEXTS[0]
+    plan = mh.Plan(Ablate("L0H1"))
+    want, changed = mh.importance(lm, text).values, mh.effect(lm, plan, text).change
+    seen, usual = [], sys.getswitchinterval()
+
+    def values():
+        seen.extend(float(abs(mh.importance(lm, text).values - want).max()) for _ in range(3))
+
+    def effects():
+        seen.extend(abs(mh.effect(lm, plan, text).change - changed) for _ in range(4))
+
+    sys.setswitchinterval(1e-5)
+    try:
+        threads = [threading.Thread(target=work) for work in (values, effects, values)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(usual)
+    assert len(seen) == 10 and max(seen) < 1e-9
+    assert not any("forward" in vars(each) for each in lm.model.modules())
 
 
 def test_what_was_asked_wrongly_is_told(fresh):

@@ -37,11 +37,38 @@ EXTRA = {  # what a config can say of one half or with other means
     ),
 }  # fmt: skip
 EMPTIED = ("gpt2", "L0, L1H3")
+# Of each kind one: one matrix for q, k, v, sinks, another family's name, three stacks, pictures, a layer without heads.
+# The slow tests try the others.
+FEW_STOCK = ("llama", "llama, five heads", "phi3", "gpt_oss", "t5", "vit", "llama with biases")
+FEW_COMPACT = ("bert", "gpt2", "opt", "llama, uneven", "emptied")
+OTHERS = {**STOCK, **EXTRA, **COMPACT}.keys() - {*FEW_STOCK, *FEW_COMPACT}
+
+
+def some_and_slow(few, names):
+    """The parameters of a test: a few names, and the others as slow."""
+    return [*few, *(pytest.param(name, marks=pytest.mark.slow) for name in names if name not in few)]
 
 
 @pytest.fixture(scope="module")
 def tried(tmp_path_factory):
     """name -> what the one fresh process found of the family's checkpoint: the class it came back as, error, tokens."""
+    return saved_and_tried((*FEW_STOCK, *FEW_COMPACT), tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def tried_too(tmp_path_factory, tried):
+    """The same of all families."""
+    others = saved_and_tried([name for name in {**STOCK, **COMPACT} if name in OTHERS], tmp_path_factory)
+    return SimpleNamespace(**{key: {**vars(tried)[key], **value} for key, value in vars(others).items()})
+
+
+@pytest.fixture
+def found(request):
+    """What was found, of all families only where `name` is not among the few."""
+    return request.getfixturevalue("tried_too" if request.getfixturevalue("name") in OTHERS else "tried")
+
+
+def saved_and_tried(names, tmp_path_factory):
     seed = int(os.environ.get("MANYHEADS_SEED") or torch.randint(2**31, ()))
     print(f"MANYHEADS_SEED={seed}")
     fresh = torch.Generator().manual_seed(seed)
@@ -50,7 +77,8 @@ def tried(tmp_path_factory):
     forms = {}
     with quietly(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(trials, "NEW_TOKENS", 14)
-        for name, family in {**STOCK, **EXTRA, **COMPACT, "emptied": COMPACT[EMPTIED[0]]}.items():
+        known = {**STOCK, **EXTRA, **COMPACT, "emptied": COMPACT[EMPTIED[0]]}
+        for name, family in ((name, known[name]) for name in names):
             model = family.make(fresh)
             if name in EXTRA:
                 with torch.no_grad():
@@ -68,7 +96,9 @@ def tried(tmp_path_factory):
             else:
                 jobs[f"{name}, zeroed"] = Trial(folder / "zeroed", oracle)
                 mine[name] = Trial(folder, oracle, "manyheads")
-        jobs["a weight is wrong"], mine["no weights"] = damaged(jobs["gpt2, zeroed"], mine["gpt2"], tmp_path_factory)
+        if "gpt2" in names:
+            wrong = damaged(jobs["gpt2, zeroed"], mine["gpt2"], tmp_path_factory)
+            jobs["a weight is wrong"], mine["no weights"] = wrong
         jobs |= mine  # manyheads is imported there only after all that need none of it
         found = dict(zip(jobs, try_all(list(jobs.values())), strict=True))
     return SimpleNamespace(found=found, forms=forms, folders={name: job.folder for name, job in jobs.items()})
@@ -88,10 +118,10 @@ def damaged(zeroed, compact, tmp_path_factory):
 # ---------------------------------------------------------------------------------------------------------- they load
 
 
-@pytest.mark.parametrize("name", [*STOCK, *EXTRA])
-def test_uniform_results_load_with_stock_transformers_and_equal_surgery_by_hand(name, tried):
-    family, result = {**STOCK, **EXTRA}[name], tried.found[name]
-    assert tried.forms[name].form == "stock"
+@pytest.mark.parametrize("name", some_and_slow(FEW_STOCK, [*STOCK, *EXTRA]))
+def test_uniform_results_load_with_stock_transformers_and_equal_surgery_by_hand(name, found):
+    family, result = {**STOCK, **EXTRA}[name], found.found[name]
+    assert found.forms[name].form == "stock"
     assert found_wrong(result) == "" and result["error"] <= SAME
     assert result["class"] == (family.comes_back or family.cls)
     if result["tokens"] is not None:
@@ -105,21 +135,26 @@ def test_a_llama_written_as_another_family_has_no_window_and_says_why(tried):
         assert "Llama's config wants the number of heads to divide the model's width" in tried.forms[name].because
 
 
-def test_at_least_twelve_families_were_asked_to_generate(tried):
-    assert sum(tried.found[name]["tokens"] is not None for name in STOCK) >= 12
+@pytest.mark.slow
+def test_at_least_twelve_families_were_asked_to_generate(tried_too):
+    assert sum(tried_too.found[name]["tokens"] is not None for name in STOCK) >= 12
 
 
-@pytest.mark.parametrize("name", [*COMPACT, "emptied"])
-def test_other_results_load_with_us_and_zeroed_with_stock_transformers(name, tried):
-    assert tried.forms[name].form == "compact" and tried.forms[name].because.startswith("transformers has no config")
+def test_of_the_few_every_language_model_was_asked_to_generate(tried):
+    assert [name for name in FEW_STOCK if tried.found[name]["tokens"] is None] == ["vit"]
+
+
+@pytest.mark.parametrize("name", some_and_slow(FEW_COMPACT, [*COMPACT, "emptied"]))
+def test_other_results_load_with_us_and_zeroed_with_stock_transformers(name, found):
+    assert found.forms[name].form == "compact" and found.forms[name].because.startswith("transformers has no config")
     for form in (name, f"{name}, zeroed"):
-        assert found_wrong(tried.found[form]) == "" and tried.found[form]["error"] <= SAME
+        assert found_wrong(found.found[form]) == "" and found.found[form]["error"] <= SAME
 
 
-@pytest.mark.parametrize("name", [*COMPACT, "emptied"])
-def test_stock_transformers_never_loads_a_compact_folder(name, tried):
-    folder = tried.folders[name]
-    cls = getattr(transformers, tried.forms[name].loads_as)
+@pytest.mark.parametrize("name", some_and_slow(FEW_COMPACT, [*COMPACT, "emptied"]))
+def test_stock_transformers_never_loads_a_compact_folder(name, found):
+    folder = found.folders[name]
+    cls = getattr(transformers, found.forms[name].loads_as)
     for loader in (cls, transformers.AutoModel):
         with pytest.raises(OSError, match="no file named model.safetensors"):
             loader.from_pretrained(folder)
@@ -129,8 +164,10 @@ def test_stock_transformers_never_loads_a_compact_folder(name, tried):
     (folder / "model.safetensors").unlink()
 
 
-def test_nothing_is_pickled_and_the_compact_tensors_are_the_small_ones(tried):
-    assert len(tried.folders) > 30
+@pytest.mark.parametrize("few", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_nothing_is_pickled_and_the_compact_tensors_are_the_small_ones(few, request):
+    tried = request.getfixturevalue("tried" if few else "tried_too")
+    assert len(tried.folders) > (10 if few else 30)
     for name, folder in tried.folders.items():
         files = [path for path in folder.rglob("*") if path.is_file()]
         assert not [path for path in files if path.suffix in (".bin", ".pt", ".pth", ".pkl", ".ckpt")], name
@@ -257,6 +294,7 @@ FAILURES = {
 }  # fmt: skip
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("where", ["compact", "readers", "trial", "move"])
 @pytest.mark.parametrize("failure", FAILURES)
 def test_whatever_happens_on_the_way_leaves_the_older_checkpoint_whole(

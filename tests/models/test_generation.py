@@ -40,6 +40,7 @@ def finished(rec, text):
     return rec.tokens.ids[text : text + 1, : rec.tokens.lengths[text]]
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize(
     "way", [pytest.param(way, id=name, marks=[pytest.mark.slow] * (name == "sampled")) for name, way in WAYS.items()]
 )

@@ -89,6 +89,7 @@ def inputs_of(lm, pictures):
 # ------------------------------------------------------------------------------------------------------------ pictures
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("name", GRIDDED)
 def test_weights_are_the_models_own(name, attention, loaded, fresh):

@@ -57,6 +57,7 @@ def test_weights_from_the_record_are_the_references(fresh, options):
     assert record.site.num_heads == H and record.site.num_kv_heads == layer.num_kv_heads
 
 
+@pytest.mark.thinned
 @every_option
 @pytest.mark.parametrize("weights", [True, False])
 def test_outputs_under_the_tap_are_bit_identical(fresh, options, weights):

@@ -50,6 +50,7 @@ def assert_near(got, want):
     torch.testing.assert_close(got, want, rtol=0, atol=EXACT)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 def test_weights_of_packed_texts_are_the_models_own_and_runs_end_at_their_text(attention, model, inputs):
     with implementation(model, attention):
@@ -65,6 +66,7 @@ def test_weights_of_packed_texts_are_the_models_own_and_runs_end_at_their_text(a
             assert layer.mask.stop[row].tolist() == list(range(1, 18))
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 def test_a_packed_text_has_the_weights_that_it_has_alone(attention, model, inputs):
     with implementation(model, attention):

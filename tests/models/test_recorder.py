@@ -82,6 +82,7 @@ def assert_same_weights(rec, maps, where):
 # ----------------------------------------------------------------------------------------------------------- exactness
 
 
+@pytest.mark.thinned
 @every_case
 def test_weights_rebuilt_from_texts_equal_the_models_own(name, attention, loaded, fresh):
     lm = loaded(name)
@@ -95,6 +96,7 @@ def test_weights_rebuilt_from_texts_equal_the_models_own(name, attention, loaded
     assert rec.tokens.texts == tuple(texts)
 
 
+@pytest.mark.thinned
 @every_case
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_weights_rebuilt_from_a_padded_call_equal_the_models_own(name, attention, side, loaded, fresh):
@@ -219,6 +221,7 @@ def test_a_recording_holds_no_gradients_and_nothing_of_the_models_memory(loaded,
     assert not any(x.requires_grad for layer in rec.layers for x in (layer.q, layer.k, layer.v, layer.lse))
 
 
+@pytest.mark.thinned
 @every_case
 def test_provenance_says_which_model_dtype_backend_and_how_good(name, attention, loaded, fresh):
     lm = loaded(name)
@@ -278,6 +281,7 @@ def test_a_mask_with_holes_is_refused(loaded, fresh):
         mh.record_call(loaded("llama").model, **inputs)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("name", ["llama", "gemma2", "gpt_oss"])
 def test_the_error_against_float64_is_measured_and_stored(loaded, fresh, name, dtype):
@@ -460,6 +464,7 @@ def test_a_text_of_exactly_the_models_positions_is_not_cut(loaded, fresh):
 # ---------------------------------------------------------------------------------------------------------------- size
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("keep", [("q", "k", "lse"), ("q", "k", "v", "lse")], ids=str)
 @pytest.mark.parametrize("name", ["bert", "llama", "gemma2", "gpt_oss"])
 def test_the_size_is_said_before_it_is_taken_and_is_right(name, keep, loaded, fresh, caplog):

@@ -119,6 +119,7 @@ def insides(model):
 # ------------------------------------------------------------------------------------------------ nothing is changed
 
 
+@pytest.mark.thinned
 @every_case
 @pytest.mark.parametrize("mode", MODES)
 def test_outputs_under_a_tap_are_bit_identical(name, attention, mode, made, fresh):
@@ -135,6 +136,7 @@ def test_outputs_under_a_tap_are_bit_identical(name, attention, mode, made, fres
                 assert list(state.because) == ["the model's own fused kernel returned the lse"]
 
 
+@pytest.mark.thinned
 @every_case
 def test_gradients_under_a_tap_are_bit_identical(name, attention, made, fresh):
     model = made(name)
@@ -155,6 +157,7 @@ def test_gradients_under_a_tap_are_bit_identical(name, attention, made, fresh):
     model.zero_grad()
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64], ids=str)
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 def test_other_dtypes_stay_bit_identical_too(attention, dtype, fresh):
@@ -303,6 +306,7 @@ def in_threads(*jobs):
     assert not any(thread.is_alive() for thread in threads), "a thread hangs"
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("first_out", [0, 1], ids=["first in, first out", "first in, last out"])
 @pytest.mark.parametrize("shared", [True, False], ids=["one model", "two models"])
 def test_two_threads_see_their_own_calls_and_leave_in_either_order(shared, first_out, made, fresh):
@@ -433,6 +437,7 @@ def without_columns(model, name, layer, head, width):
         columns.copy_(kept)
 
 
+@pytest.mark.thinned
 @every_case
 def test_zeroing_a_head_equals_zeroing_its_columns_of_the_output_projection(name, attention, made, fresh):
     model = made(name)
@@ -453,6 +458,7 @@ def test_zeroing_a_head_equals_zeroing_its_columns_of_the_output_projection(name
         assert_identical(model(**inputs)[0], plain)
 
 
+@pytest.mark.thinned
 @every_case
 def test_an_edit_that_returns_none_or_its_own_input_changes_no_bit(name, attention, made, fresh):
     model = made(name)
@@ -657,6 +663,7 @@ SITES = {  # path of layer 1, heads, key/value heads, d, f, causal
 }
 
 
+@pytest.mark.thinned
 @every_case
 def test_sites_say_where_how_many_how_wide_and_whether_causal(name, attention, made):
     model = made(name)

@@ -7,7 +7,7 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 import manyheads as mh
-from manyheads.recording.tokens import Stretch
+from manyheads.recording.tokens import Stretch, text_seed
 from manyheads.recording.words import Words
 from tests.models.eager import draw
 from tests.models.tiny import tiny_bert
@@ -41,6 +41,7 @@ def without_blanks(text, begin, end):
     return begin + len(text[begin:end]) - len(text[begin:end].lstrip()), end
 
 
+@pytest.mark.thinned
 @every_kind
 @pytest.mark.parametrize(("before", "after"), AROUND)
 def test_a_text_is_kept_as_it_was_given_and_offsets_count_its_characters(kind, before, after, loaded):
@@ -51,6 +52,7 @@ def test_a_text_is_kept_as_it_was_given_and_offsets_count_its_characters(kind, b
     assert [tuple(span) for span in rec.tokens.offsets[0, :length].tolist()] == own_offsets(lm, text)
 
 
+@pytest.mark.thinned
 @every_kind
 @pytest.mark.parametrize(("before", "after"), AROUND)
 def test_spans_of_the_users_own_text_find_their_words(kind, before, after, loaded):
@@ -76,12 +78,13 @@ def test_windows_say_where_their_stretch_begins(kind, loaded, tmp_path):
     rec = mh.record(lm, [long, short])
     tokens, offsets = rec.tokens, {without_blanks(long, *span) for span in own_offsets(lm, long)}
     assert len(tokens.stretches) == tokens.num_texts > 3 and tokens.stretches[-1] == Stretch(1, 0)
+    assert len({*tokens.seeds[:-1]}) == 1 and tokens.seeds[0] == text_seed(long) != tokens.seeds[-1] == text_seed(short)
     assert tokens.texts[-1] == short
     begins = [stretch.begin for stretch in tokens.stretches[:-1]]
     assert begins == sorted(begins) and begins[1] > 0
-    for window, (source, begin) in enumerate(tokens.stretches[:-1]):
+    for window, (source, begin, seed) in enumerate(tokens.stretches[:-1]):
         stretch = tokens.texts[window]
-        assert source == 0 and long[begin : begin + len(stretch)] == stretch
+        assert source == 0 and seed == text_seed(long) and long[begin : begin + len(stretch)] == stretch
         for token in tokens.ordinary[window].nonzero()[:, 0].tolist():
             first, last = (begin + offset for offset in tokens.offsets[window, token].tolist())
             assert without_blanks(long, first, last) in offsets
@@ -104,4 +107,4 @@ def test_blanks_around_a_text_leave_its_half_and_its_numbers_where_they_are(load
 def test_a_truncated_text_says_that_it_begins_at_its_own_first_word(loaded):
     text = "\n  " + BODY * 4
     tokens = mh.record(loaded("wordpiece", max_position_embeddings=9), text, long="truncate").tokens
-    assert tokens.stretches == (Stretch(0, 3),) and text[3:].startswith(tokens.texts[0])
+    assert tokens.stretches == (Stretch(0, 3, text_seed(text)),) and text[3:].startswith(tokens.texts[0])

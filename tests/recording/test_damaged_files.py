@@ -348,9 +348,9 @@ DESCRIPTIONS = {
         described(lambda about: about["tokens"][0].update(stretches=[[0, 0]])),
         r"tokens\.0\.stretches is for 1 texts, but there are 3",
     ),
-    "stretches of three": (
-        described(lambda about: about["tokens"][0].update(stretches=[[0, 0, 0]] * 3)),
-        "its stretches are not all two numbers",
+    "stretches of four": (
+        described(lambda about: about["tokens"][0].update(stretches=[[0, 0, 0, 0]] * 3)),
+        "its stretches are not all two or three numbers",
     ),
     "stretches of words": (
         described(lambda about: about["tokens"][0].update(stretches=[["a", 0]] * 3)),

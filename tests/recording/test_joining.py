@@ -29,6 +29,7 @@ def both_sides(given, name):
     return {**given, **{f"decoder_{key}": value for key, value in given.items()}}
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("keep", [("q", "k", "lse"), ("q", "k", "v", "lse")], ids=["without v", "with v"])
 @pytest.mark.parametrize("name", MAKERS)
 def test_every_text_is_as_it_is_alone(fresh, name, keep):

@@ -149,6 +149,7 @@ def test_project_is_the_map_times_features(rng, kind, option):
         assert_near(case.layer.project(features, text=text), full @ features, atol=3e-5)
 
 
+@pytest.mark.thinned
 @every_mask
 @every_rule
 def test_tiles_together_are_the_map(rng, kind, option):

@@ -5,13 +5,16 @@ The tables are made of per-text numbers drawn afresh, so that halves, replicates
 
 from __future__ import annotations
 
+from dataclasses import replace
+from math import erfc, gamma
+
 import numpy as np
 import pytest
 import torch
 
 from manyheads.heads import Head
 from manyheads.recording.tokens import Sinks, text_seed
-from manyheads.roles.claims import MAX_FALSE, adjusted, claims_of, control
+from manyheads.roles.claims import MAX_FALSE, adjusted, as_normal, claims_of, control
 from manyheads.roles.goldrules import coreference_rules, syntax_rules
 from manyheads.roles.labels import halves_of, label_heads
 from manyheads.roles.rules import NEEDED, RULES, SINK_RULE
@@ -89,6 +92,48 @@ def test_each_trap_alone_takes_the_claim_away(rng, why, given):
 def test_under_a_hundred_cases_no_accuracy_is_a_label(rng):
     few = made(rng, accuracies(UP, **{"": 0.5, **GOOD}), texts=30)
     assert not any(claim.holds for (claim,) in control(claims_of(few, [UP])))
+
+
+def test_a_text_said_many_times_is_one_text(rng):
+    """And so are windows of one: what a single author does, however long, is no rule."""
+    table = made(rng, accuracies(UP, **{"": 0.5, **GOOD}))
+    few = [text_seed(f"{rng.integers(1 << 60)}") for _ in range(12)]
+    num, den = (
+        torch.from_numpy(side[..., 0].sum(0)[None].repeat(300, 0)) / 300 for side in (table.sums.num, table.sums.den)
+    )
+    repeated = replace(table, sums=Sums.of(num, den, [few[at % 12] for at in range(300)], 900))
+    for (claim,) in control(claims_of(repeated, [UP])):
+        assert claim.num_queries > 100 and claim.num_texts < 12 and not claim.holds
+
+
+def test_texts_of_unlike_length_count_for_fewer(rng):
+    """Kish: a hundred cases in one text and one in each of a hundred others are worth four texts."""
+    sizes = np.array([100.0] + [1.0] * 100)
+    den = torch.from_numpy(sizes)[:, None, None].expand(-1, HEADS, len(UP.needed))
+    seeds = [text_seed(f"{rng.integers(1 << 60)}") & ~1 for _ in sizes]
+    table = replace(made(rng, accuracies(UP)), sums=Sums.of(den * 0.5, den, seeds, 200))
+    assert halves_of(table)[0].num_texts(UP.tested)[0] == pytest.approx(200**2 / (100**2 + 100), rel=0.6)
+
+
+@pytest.mark.parametrize("freedom", [2.0, 9.0, 40.0])
+@pytest.mark.parametrize("t", [-1.3, 0.4, 2.2, 4.1])
+def test_a_value_of_students_t_is_as_rare_as_its_normal_twin(freedom, t):
+    x = np.linspace(t, t + 4_000, 2_000_001)
+    density = (1 + x**2 / freedom) ** (-(freedom + 1) / 2)
+    density *= gamma((freedom + 1) / 2) / (gamma(freedom / 2) * np.sqrt(freedom * np.pi))
+    assert 0.5 * erfc(as_normal(t, freedom) / np.sqrt(2)) == pytest.approx(np.trapezoid(density, x), rel=0.08, abs=1e-4)
+
+
+def test_a_head_that_is_right_every_time_is_no_chance(rng):
+    """Texts of equal length leave a perfect head without any spread."""
+    perfect = {"": 1.0, **GOOD, "given": 1.0, "relabelled": 0.0, "uniform": 0.0}
+    for (claim,) in control(claims_of(made(rng, accuracies(UP, **perfect)), [UP])):
+        assert claim.p_value == 0.0 and claim.holds and claim.over_low == claim.over_high == 1.0
+
+
+def test_what_is_above_chance_is_told_on_the_same_texts(rng):
+    (claim,) = found(rng, UP, **GOOD)[0]
+    assert 0 < claim.over_low < claim.tested - claim.chance < claim.over_high
 
 
 def test_both_directions_are_asked_apart(rng):

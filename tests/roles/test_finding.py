@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
+from transformers import PreTrainedTokenizer
 
 import manyheads as mh
 from manyheads.corpora.files import open_corpus
 from manyheads.corpora.gold import gold_corpus
 from manyheads.corpora.own import own_corpus
 from manyheads.errors import StatisticError
+from manyheads.recording.tokens import text_seed
+from manyheads.roles import finding
+from manyheads.roles.claims import REPORT
+from manyheads.roles.examples import find_examples
 from manyheads.roles.found import Roles
+from manyheads.statistics.coreference import coreference_statistics, survey_coreference
 from manyheads.statistics.measuring import measure
 from tests.corpora.conftest import treebank
+from tests.models.eager import eager_maps
+from tests.models.tiny import SPECIAL, WORDS, tiny_bert, tiny_tokenizer
 
 SENTENCES = 210  # of the treebank: half of them are reported on
 
@@ -28,6 +37,7 @@ def test_what_is_found_on_a_treebank(minilm, tmp_path):
     a_head_has_every_claim_that_holds(roles)
     a_question_can_be_asked_in_words(roles)
     examples_are_of_the_reporting_half_and_show_what_the_head_does(roles)
+    every_questions_best_head_has_examples_where_it_holds(roles)
     claims_are_written_as_a_table(roles, tmp_path)
     the_notes_say_what_all_rests_on(roles)
 
@@ -57,12 +67,18 @@ def a_question_can_be_asked_in_words(roles):
 
 
 def examples_are_of_the_reporting_half_and_show_what_the_head_does(roles):
-    from manyheads.recording.tokens import text_seed
-
     shown = roles.examples[roles[2].head, "previous token"]
     assert str(roles[2].head) == "L0H2" and 1 <= len(shown) <= 2
     for example in shown:
         assert text_seed(example.text) & 1 == 1 and example.score > 0.9 and example.links
+
+
+def every_questions_best_head_has_examples_where_it_holds(roles):
+    best = [roles.ranked(role, 1)[0] for role in roles.questions]
+    held = {(claim.head, claim.role) for claim in best if claim.holds}
+    labels = {(each.head, each.name) for each in roles}
+    assert held <= roles.examples.keys() <= held | labels and held - labels
+    assert all(example.links for example in roles.examples[roles.ranked("first token", 1)[0].head, "first token"])
 
 
 def claims_are_written_as_a_table(roles, tmp_path):
@@ -104,11 +120,102 @@ def test_a_second_corpus_is_asked_the_same(minilm):
     assert claim.elsewhere != pytest.approx(claim.score, abs=1e-6)
 
 
-def test_our_own_sentences_answer_every_question_offline_and_label_nothing_they_cannot_bear_out(minilm):
-    found = mh.find_roles(minilm, gold_corpus(), passages=gold_corpus("passage"), examples=0)
+@pytest.fixture(scope="module")
+def found(minilm):
+    return mh.find_roles(minilm, gold_corpus(), passages=gold_corpus("passage"), examples=0)
+
+
+def test_our_own_sentences_answer_every_question_offline_and_label_nothing_they_cannot_bear_out(found):
     asked = found.questions
     assert {"det: dependent to head", "nsubj: head to dependent", "pronoun to antecedent", "coreference"} <= set(asked)
     positional = {"previous token", "next token", "self", "local", "broad", "sink [CLS]", "unlabelled"}
     assert {each.name for each in found} <= positional
     claim = found.ranked("pronoun to antecedent", 1)[0]
     assert claim.num_queries > 10 and not claim.holds and np.isfinite(claim.given)
+
+
+def by_hand(lm, document, head, only_pronouns):
+    """Every link from a mention to an antecedent, from the model's own map."""
+    got = lm.tokenizer(document.text, return_offsets_mapping=True, return_tensors="pt")
+    weights = eager_maps(lm.model, input_ids=got["input_ids"])[head.layer][0, head.index]
+    gold, spans = document.gold, [(word.begin, word.end) for word in document.gold.words]
+    of = {at: word for word, (begin, end) in enumerate(spans) for at in range(begin, end)}
+    owner = np.array([of[begin] if end > begin else -1 for begin, end in got["offset_mapping"][0].tolist()])
+    links = {}
+    for at, mention in enumerate(gold.mentions):
+        for other in gold.mentions[:at]:
+            around = other.first <= mention.first and mention.last <= other.last
+            row, key = mention.head, other.head
+            asked = gold.words[row].pos == "PRON" or not only_pronouns
+            if asked and other.entity == mention.entity and key != row and not around:
+                links[row, key] = float(weights[owner == row][:, owner == key].sum(1).mean())
+    words = [document.text[begin:end] for begin, end in spans]
+    return sorted(f"{words[row]} → {words[key]} {weight:.2f}" for (row, key), weight in links.items())
+
+
+@pytest.mark.parametrize("role", ["pronoun to antecedent", "coreference"])
+def test_examples_of_reference_are_passages_with_links_to_antecedents_as_the_model_itself_weighs_them(
+    role, found, minilm, monkeypatch
+):
+    monkeypatch.setattr("manyheads.roles.examples.LINKS", 99)
+    monkeypatch.setattr("manyheads.roles.examples.text_seed", lambda _: REPORT)  # of 14 passages, not of 7
+    best = found.ranked(role, 1)[0]
+    claims = tuple(tuple(replace(each, holds=each is best) for each in mine) for mine in found.claims)
+    passages = {each.text: each for each in gold_corpus("passage").open()}
+    statistics = coreference_statistics(survey_coreference(each.gold for each in passages.values()))
+    shown = find_examples(
+        minilm, tuple(passages.values()), replace(found, claims=claims), statistics, found.table.sinks, 9
+    )
+    assert list(shown) == [(best.head, role)] and len(shown[best.head, role]) > 2
+    for example in shown[best.head, role]:
+        document = passages[example.text]
+        assert example.score > 0
+        assert sorted(example.links) == by_hand(minilm, document, best.head, role != "coreference")
+        weights = [float(link.rpartition(" ")[2]) for link in example.links]
+        assert weights == sorted(weights, reverse=True) and weights
+
+
+def test_examples_are_looked_for_in_texts_and_in_passages(monkeypatch):
+    asked, head = [], mh.Head.parse("L0H0")
+    monkeypatch.setattr(finding, "find_examples", lambda _, *of: asked.append(of) or {(head, of[0][0].name): ()})
+    lm = mh.load(tiny_bert(), tokenizer=tiny_tokenizer())
+    sentences, passages = (list(gold_corpus(unit).open())[:3] for unit in ("sentence", "passage"))
+    found = mh.find_roles(lm, sentences, passages=passages, examples=1)
+    assert [[each.name for each in of[0]] for of in asked] == [[each.name for each in x] for x in (sentences, passages)]
+    assert ["pronoun" in {each.name for each in of[2]} for of in asked] == [False, True]
+    assert set(found.examples) == {(head, sentences[0].name), (head, passages[0].name)}
+
+
+class Slow(PreTrainedTokenizer):
+    """Words between blanks, with no characters to them."""
+
+    def __init__(self, **others):
+        self.known = {word: at for at, word in enumerate((*SPECIAL, *WORDS))}
+        super().__init__(pad_token="[PAD]", unk_token="[UNK]", **others)
+
+    @property
+    def vocab_size(self):
+        return len(self.known)
+
+    def get_vocab(self):
+        return dict(self.known)
+
+    def _tokenize(self, text, **_):
+        return text.lower().split()
+
+    def _convert_token_to_id(self, token):
+        return self.known.get(token, self.known["[UNK]"])
+
+    def _convert_id_to_token(self, index):
+        return (*SPECIAL, *WORDS)[index]
+
+
+def test_a_slow_tokenizer_is_said_once_where_there_is_gold_to_lay_on_its_tokens(caplog):
+    slow, fast = (mh.load(tiny_bert(), tokenizer=made) for made in (Slow(), tiny_tokenizer()))
+    gold, bare = list(gold_corpus().open())[:12], ["the cat sat on the old table .", "she said no ."]
+    with_gold = mh.find_roles(slow, gold, examples=1)
+    assert "Slow is a slow tokenizer" in with_gold.notes["tokenizer"] and "fast" in with_gold.notes["tokenizer"]
+    assert [each.message for each in caplog.records] == [with_gold.notes["tokenizer"]]
+    assert with_gold.ranked("nsubj: dependent to head", 1)[0].num_queries == 0
+    assert "tokenizer" not in mh.find_roles(slow, bare, examples=0).notes
+    assert "tokenizer" not in mh.find_roles(fast, gold, examples=0).notes and len(caplog.records) == 1

@@ -90,12 +90,15 @@ def test_labels_follow_a_permutation_of_heads(minilm, roles):
     assert moved > 36, f"{seed=} permuted too little to prove anything"
 
 
-@pytest.mark.parametrize("spread", [0.15, *(pytest.param(spread, marks=pytest.mark.slow) for spread in (0.02, 0.06))])
-def test_a_random_weight_model_gets_no_content_role(minilm, spread):
-    """From near-uniform attention to sharp: chance alone must not look like a role."""
+@pytest.mark.parametrize(
+    ("spread", "first"),
+    [(0.15, 50), *(pytest.param(spread, 0, marks=pytest.mark.slow) for spread in (0.02, 0.06, 0.15))],
+)
+def test_a_random_weight_model_gets_no_content_role(minilm, spread, first):
+    """From near-uniform attention to sharp: chance alone must not look like a role. (The first 50 texts are long.)"""
     seed = int(torch.seed() % 2**31)
     random = with_random_weights(minilm, spread, seed)
-    names = [role.name for role in mh.find_roles(random, page_texts()[:150])]
+    names = [role.name for role in mh.find_roles(random, page_texts()[first:150])]
     assert not set(names) & set(CONTENT_ROLES), f"{seed=}: {names}"
 
 

@@ -133,6 +133,7 @@ def test_the_reference_and_the_table_know_the_same_statistics():
     assert set(reference_statistics(np.full((2, length, length), 1 / length), nothing)) == set(STATISTICS)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize(("name", "attention"), CASES)
 def test_every_statistic_of_texts_equals_the_reference_on_the_models_own_maps(name, attention, tiles, loaded, fresh):
     lm = loaded(name)
@@ -162,6 +163,7 @@ def test_every_statistic_of_texts_equals_the_reference_on_the_models_own_maps(na
     assert set(STATISTICS) - set(said) <= {n for n in STATISTICS if n.startswith(silent)}
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize(("name", "attention"), CASES)
 def test_every_statistic_of_a_bare_call_equals_the_reference_too(name, attention, side, loaded, fresh):

@@ -57,6 +57,7 @@ def pixels(lm, pictures):
     return lm.processor(images=[picture_of(each) for each in pictures], return_tensors="pt")["pixel_values"]
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("name", ["vit", "dinov2", "yolos"])
 def test_every_statistic_of_pictures_equals_the_reference(name, attention, loaded, fresh):

@@ -11,7 +11,7 @@ import torch
 import manyheads as mh
 from manyheads.errors import StatisticError
 from manyheads.recording.tokens import relabelling
-from manyheads.statistics.patterns import pattern_statistics
+from manyheads.statistics.patterns import pattern_statistics, targets
 
 from ..models.tiny import WORDS, tiny_bert, tiny_gpt2, tiny_tokenizer
 
@@ -77,7 +77,7 @@ def test_a_pattern_scores_the_mean_weight_on_its_places(fresh, make):
 @pytest.mark.parametrize(
     ("pattern", "match"),
     [
-        (lambda pieces: [0], r"gave 1 answers for \d+ tokens"),
+        (lambda pieces: [0], r"gave 1 answer for \d+ tokens"),
         (lambda pieces: None, r"gave a NoneType"),
         (lambda pieces: [-1 for _ in pieces], r"points at \[-1\].*places count from 0"),
         (lambda pieces: [len(pieces) for _ in pieces], r"points at"),
@@ -87,6 +87,42 @@ def test_a_pattern_that_names_no_places_is_refused(pattern, match):
     lm = mh.load(tiny_bert(), tokenizer=tiny_tokenizer())
     with pytest.raises(StatisticError, match=match):
         mh.measure(lm, ["the cat sat"], pattern_statistics({"mine": pattern}))
+
+
+def divides(pieces):
+    return [at // abs(len(pieces) - 5) for at, _ in enumerate(pieces)]  # the third text has five tokens
+
+
+def past_the_end(pieces):
+    return [pieces.index(pieces[len(pieces)])]
+
+
+def of_two(pieces, more):
+    return more
+
+
+@pytest.mark.parametrize(
+    ("pattern", "match"),
+    [
+        (divides, r"the pattern 'mine' \(test_patterns.py, line \d+\) failed on text 'the man saw': ZeroDivisionError: "),
+        (past_the_end, r"line \d+\) failed on text 'the cat': IndexError: list index"),
+        (of_two, r"line \d+\) failed on text 'the cat': TypeError: .*missing 1 required"),
+        (lambda pieces: [0.5 for _ in pieces], r"\(test_patterns.py, line \d+\) gave 0.5 for token 0"),
+        (lambda pieces: ["ab" for _ in pieces], r"gave 'ab' for token 0"),
+        (lambda pieces: "x" * len(pieces), r"gave a str for"),
+        (lambda pieces: torch.zeros(len(pieces), 2, 2), r"gave \[\[0.0, 0.0\], \[0.0, 0.0\]\] for token 0"),
+    ],
+)
+def test_an_error_in_a_pattern_ends_the_run_and_is_said_with_file_line_and_text(pattern, match):
+    """... though errors of texts alone end none: of these three texts, two may be fine."""
+    lm = mh.load(tiny_bert(), tokenizer=tiny_tokenizer())
+    with pytest.raises(StatisticError, match=match):
+        mh.measure(lm, iter(["the cat", "a dog", "the man saw"]), pattern_statistics({"mine": pattern}))
+
+
+def test_whole_numbers_of_numpy_and_torch_are_places():
+    assert targets("mine", lambda pieces: torch.tensor([1, 0]), ["a", "b"]) == [(1,), (0,)]
+    assert targets("mine", lambda pieces: [np.int64(1), np.array([0, 1])], ["a", "b"]) == [(1,), (0, 1)]
 
 
 @pytest.mark.parametrize("patterns", [{"mine": 3}, {"": vowels}])

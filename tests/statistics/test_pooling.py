@@ -45,6 +45,7 @@ def blocks_of(maps, size, how="mean"):
     return out
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("how", ["mean", "max"])
 @pytest.mark.parametrize("size", [32, 7, 1])
 @pytest.mark.parametrize("make", [tiny_bert, tiny_llama], ids=["bert", "llama"])

@@ -228,6 +228,7 @@ def test_what_lies_far_away_counts_as_the_farthest_that_is_told_apart():
 # ------------------------------------------------------------------------------------------------- against the maps
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize(
     ("kind", "batch_tokens"),
     [("bert", 2_048), ("bert", 40), ("gpt2", 2_048), ("llama", 40), ("gemma2", 2_048), ("bytes", 2_048), ("bytes", 90)],

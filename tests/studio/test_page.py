@@ -5,6 +5,7 @@ is under the pointer is computed here from the view in the page's address, and m
 """
 
 import csv
+import json
 import os
 import re
 import signal
@@ -33,13 +34,14 @@ HOSTILE = [
     "​ ­",
 ]
 EAGER = """
-import sys, torch, numpy, transformers
-folder, text, out = sys.argv[1:]
+import json, sys, torch, numpy, transformers
+folder, texts, out = sys.argv[1:]
 model = transformers.AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
-inputs = transformers.AutoTokenizer.from_pretrained(folder)(open(text, encoding="utf-8").read(), return_tensors="pt")
-with torch.no_grad():
-    maps = model(**inputs, output_attentions=True).attentions
-numpy.save(out, torch.stack(maps)[:, 0].numpy())
+tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+for at, text in enumerate(json.loads(texts)):
+    with torch.no_grad():
+        maps = model(**tokenizer(text, return_tensors="pt"), output_attentions=True).attentions
+    numpy.save(f"{out}/{at}", torch.stack(maps)[:, 0].numpy())
 """
 
 
@@ -59,26 +61,12 @@ def long_text():
 
 
 @pytest.fixture(scope="module")
-def eager(tmp_path_factory):
-    """`eager(text)`: minilm's own maps, layer, head, query, key; made by a process that never heard of us."""
-    place, known = tmp_path_factory.mktemp("eager"), {}
-
-    def compute(text):
-        if text not in known:
-            (place / "text").write_text(text, encoding="utf-8")
-            command = [
-                sys.executable,
-                "-c",
-                EAGER,
-                str(find_bundled("minilm")),
-                str(place / "text"),
-                str(place / "maps"),
-            ]
-            subprocess.run(command, check=True, capture_output=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
-            known[text] = np.load(place / "maps.npy")
-        return known[text]
-
-    return compute
+def eager(tmp_path_factory, long_text):
+    """`eager[text]`: minilm's own maps, layer, head, query, key; made by a process that never heard of us."""
+    place, texts = tmp_path_factory.mktemp("eager"), (TEXT, long_text)
+    command = [sys.executable, "-c", EAGER, str(find_bundled("minilm")), json.dumps(texts), str(place)]
+    subprocess.run(command, check=True, capture_output=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    return {text: np.load(place / f"{at}.npy") for at, text in enumerate(texts)}
 
 
 @pytest.fixture(scope="module")
@@ -119,14 +107,14 @@ def open_head(page, head):
 
 
 def settled(page):
-    """Until the map moves no more: the address holds where it is."""
+    """Until the map moves no more: the address, written 0.25 s after the last move, holds where it is."""
     before = None
     for _ in range(60):
         now = page.evaluate("location.hash")
         if now == before and "at" in fragment(page)[1]:
             return [float(x) for x in fragment(page)[1]["at"].split(",")]
         before = now
-        page.wait_for_timeout(350)
+        page.wait_for_timeout(300)
     raise AssertionError(f"the map never came to rest: {before}")
 
 
@@ -139,6 +127,18 @@ def point(page, x, y):
     expect(weight).not_to_have_text("…")
     query, key = (page.get_by_test_id(f"readout-{name}") for name in ("query", "key"))
     return int(query.get_attribute("data-query")), int(key.get_attribute("data-key")), weight.inner_text()
+
+
+def point_at_rest(page, x, y):
+    """The level that is shown, and what the page says there; asked again where the level changed meanwhile."""
+    words = page.get_by_test_id("mode-words")
+    for _ in range(60):
+        level = words.get_attribute("data-level")
+        page.wait_for_timeout(100)
+        found = point(page, x, y)
+        if words.get_attribute("data-level") == level:
+            return int(level), *found
+    raise AssertionError("the map's level never came to rest")
 
 
 # ---------------------------------------------------------------------------------------------------------- open, click
@@ -166,7 +166,7 @@ def test_a_click_on_a_head_shows_its_map_with_its_evidence(page):
 
 
 def test_the_pixel_that_is_pointed_at_reads_the_models_own_weight(page, eager):
-    maps = eager(TEXT)[1, 1]
+    maps = eager[TEXT][1, 1]
     open_head(page, "L1H1")
     page.get_by_test_id("zoom-in").click()
     x, y, scale = settled(page)
@@ -185,7 +185,7 @@ def test_the_pixel_that_is_pointed_at_reads_the_models_own_weight(page, eager):
 
 def test_at_every_level_the_number_is_the_mean_or_the_largest_of_its_block(page, eager, long_text):
     show(page, long_text)
-    maps = eager(long_text)[3, 5]
+    maps = eager[long_text][3, 5]
     open_head(page, "L3H5")
     box = page.get_by_test_id("map").bounding_box()
     levels = {}
@@ -193,12 +193,9 @@ def test_at_every_level_the_number_is_the_mean_or_the_largest_of_its_block(page,
         page.get_by_test_id("how").get_by_text("largest" if how == "max" else "mean", exact=False).first.click()
         page.get_by_test_id("zoom-home").click()
         for _ in range(7):
-            page.wait_for_timeout(500)
-            words = page.get_by_test_id("mode-words")
-            level = int(words.get_attribute("data-level"))
             for share in (0.31, 0.64):
                 px, py = box["x"] + box["width"] / 2 + (share - 0.5) * 90, box["y"] + box["height"] * share
-                query, key, said = point(page, px, py)
+                level, query, key, said = point_at_rest(page, px, py)
                 side = 1 << level
                 block = maps[query // side * side :, key // side * side :][:side, :side]
                 want = block.mean() if how == "mean" or not level else block.max()
@@ -212,7 +209,7 @@ def test_at_every_level_the_number_is_the_mean_or_the_largest_of_its_block(page,
 
 
 def test_a_pinned_row_lists_where_the_word_looks_strongest_first(page, eager):
-    maps = eager(TEXT)[2, 9]
+    maps = eager[TEXT][2, 9]
     open_head(page, "L2H9")
     page.get_by_test_id("zoom-in").click()
     settled(page)
@@ -241,7 +238,7 @@ def test_what_a_causal_head_cannot_see_is_absent_and_never_zero(page, studio):
     expect(page.get_by_test_id("shares-with")).to_be_visible()
 
 
-# ----------------------------------------------------------------------------------------------- ablate, compare, learn
+# ------------------------------------------------------------------------------------------------------ ablate, compare
 
 
 def test_an_ablations_before_and_after_are_the_librarys(page, minilm):
@@ -263,16 +260,16 @@ def test_an_ablations_before_and_after_are_the_librarys(page, minilm):
 
 
 def test_the_atlas_ranks_heads_by_what_is_lost_without_them(page, minilm):
+    known = mh.importance(minilm, TEXT)  # before the studio's own thread takes heads away from the same model
     page.get_by_test_id("sort-by").select_option("importance")
     expect(page.get_by_test_id("sort-by").locator("option[value=importance]")).to_have_text("most first: importance")
-    known = mh.importance(minilm, TEXT)
     best = [str(head) for head in known.ranking()[::-1][:5]]
     for at, head in enumerate(best):  # each is waited for: the page may still be putting heads in order
         expect(page.locator("[data-head]").nth(at)).to_have_attribute("data-head", head)
 
 
 def test_two_heads_side_by_side_read_the_same_cell(page, eager):
-    maps = eager(TEXT)
+    maps = eager[TEXT]
     page.goto(page.url.split("#")[0] + "#/compare")
     page.get_by_test_id("compare-head-a").select_option("L2H9")
     page.get_by_test_id("compare-head-b").select_option("L1H1")
@@ -287,24 +284,6 @@ def test_two_heads_side_by_side_read_the_same_cell(page, eager):
     query, key = places[:2]
     a, b = maps[2, 9, query, key], maps[1, 1, query, key]
     np.testing.assert_allclose(numbers[:3], [a, b, a - b], atol=2e-4)
-
-
-def test_a_lessons_check_is_judged_by_computation_and_its_points_are_kept(page):
-    page.get_by_test_id("rail-learn").click()
-    expect(page.get_by_test_id("lesson")).to_be_visible()
-    page.get_by_test_id("lesson-cell-run").first.click()
-    expect(page.get_by_test_id("lesson-cell-result").first).to_be_visible()
-    answer = page.locator("input[data-testid=lesson-check-answer]").first
-    answer.fill("-12345")
-    page.get_by_test_id("lesson-check-submit").first.click()
-    expect(page.get_by_test_id("lesson-check-said").first).to_contain_text("Not yet")
-    answer.fill("1/3")
-    page.get_by_test_id("lesson-check-submit").first.click()
-    expect(page.get_by_test_id("lesson-check-said").first).to_contain_text("Right")
-    points = page.get_by_test_id("lesson-points").inner_text()
-    assert re.search(r"[1-9]", points)
-    page.reload()
-    expect(page.get_by_test_id("lesson-points")).to_have_text(points)
 
 
 # --------------------------------------------------------------------------------------------------- address, exports
@@ -377,7 +356,7 @@ def test_the_data_in_view_is_exported_as_it_is(page, eager, tmp_path):
         rows = list(csv.DictReader(file))
     assert len(rows) == 625
     for row in rows[::37]:
-        assert abs(float(row["weight"]) - eager(TEXT)[2, 9, int(row["query"]), int(row["key"])]) < 1e-5
+        assert abs(float(row["weight"]) - eager[TEXT][2, 9, int(row["query"]), int(row["key"])]) < 1e-5
 
 
 # ------------------------------------------------------------------------------------------------- by keyboard, hostile
@@ -413,7 +392,7 @@ def test_hostile_texts_show_as_text(page):
         open_head(page, "L0H2")
         if page.get_by_test_id("labels").count():
             page.get_by_test_id("labels").get_by_text("Words").click()
-        page.wait_for_timeout(300)
+        page.wait_for_timeout(300 if "<" in text else 50)  # for what would run, if anything did
         assert page.evaluate("window.bad") is None
         assert page.evaluate("document.querySelectorAll('script').length") == 1
         wide = page.evaluate("document.documentElement.scrollWidth > innerWidth")
@@ -479,15 +458,15 @@ def process(folder):
 def test_a_server_that_stops_is_said_and_the_page_goes_on_when_it_is_back(process, new_page):
     server, address = process()
     page = new_page(forgive=("Failed to load resource", "failed to load", "net::ERR"))
-    page.goto(address)
-    expect(page.locator("[data-head=L5H11]")).to_be_visible(timeout=60_000)
+    page.goto(f"{address}#/atlas?model=tiny-llama&text=the+cat+sat+on+the+mat")
+    expect(page.locator("[data-head=L2H5]")).to_be_visible(timeout=60_000)
     server.send_signal(signal.SIGINT)
     assert server.wait(20) in (0, 130)
-    page.locator("[data-head=L3H3]").first.click()
+    page.locator("[data-head=L1H3]").first.click()
     gone = page.get_by_test_id("server-gone")
     expect(gone).to_be_visible()
     expect(gone).to_contain_text("stopped")
     process(address.rstrip("/").rsplit(":", 1)[1])
     expect(gone).not_to_be_visible(timeout=60_000)
-    expect(page.get_by_test_id("head-name")).to_have_text("L3H3")
+    expect(page.get_by_test_id("head-name")).to_have_text("L1H3")
     expect(page.get_by_test_id("mode-words")).to_have_text("exact weights", timeout=60_000)

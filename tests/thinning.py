@@ -1,0 +1,56 @@
+"""Which cases of a grid `make test` holds: few, but every value of every parameter. `make test-all` holds all.
+
+    @pytest.mark.thinned                             # name x attention: each name once, each attention in turns
+    @pytest.mark.thinned(name=("gpt2", "llama"))     # of names, these are kinds enough; the others are slow
+
+The other cases are marked slow, by the same rule in every process.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pytest
+
+__all__ = ["chosen", "thin"]
+
+Value = tuple[str, str]
+
+
+def thin(items: Iterable[Any]) -> None:
+    """Mark as slow what `make test` can do without, of every function marked `thinned`."""
+    grids: dict[str, list[Any]] = {}
+    for item in items:
+        if item.get_closest_marker("thinned"):
+            grids.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for function, grid in grids.items():
+        kinds = grid[0].get_closest_marker("thinned").kwargs
+        for name in kinds:
+            if name not in grid[0].callspec.params:
+                raise pytest.UsageError(f"{function} is thinned by {name}, which is no parameter of it")
+        quick = [item for item in grid if not item.get_closest_marker("slow")]
+        kept = chosen([item.callspec.params for item in quick], kinds)
+        for at, item in enumerate(quick):
+            if at not in kept:
+                item.add_marker(pytest.mark.slow)
+
+
+def chosen(cases: Sequence[dict[str, Any]], kinds: dict[str, Sequence[Any]]) -> set[int]:
+    """Places of cases that hold every value of every parameter; of a parameter in `kinds`, every value listed there.
+
+    One by one, the case with most values that none before it has; of equals, the one whose values were seen least, so
+    that no parameter always meets the same value of another.
+    """
+    values = [[(name, repr(value)) for name, value in case.items()] for case in cases]
+    wanted = {(name, repr(value)) for name, listed in kinds.items() for value in listed}
+    left = {each for case in values for each in case if each[0] not in kinds or each in wanted}
+    seen: dict[Value, int] = {}
+    kept: set[int] = set()
+    while left:
+        at = max(
+            range(len(values)), key=lambda i: (len(left & {*values[i]}), -sum(seen.get(v, 0) for v in values[i]), -i)
+        )
+        kept.add(at)
+        left -= {*values[at]}
+        for value in values[at]:
+            seen[value] = seen.get(value, 0) + 1
+    return kept
