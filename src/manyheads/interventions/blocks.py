@@ -3,12 +3,13 @@
 A block (attention and feed-forward of one layer) whose inputs nobody has touched returns what it returned before. So
 does the attention inside the block that an intervention begins in: its heads' outputs are known, only their edit and
 the output projection are new. Both stand in for the module's own forward while a block is open, and are put right
-again whatever happens.
+again whatever happens. Only in the thread that asked: others may run the same model meanwhile, and see nothing of it.
 """
 
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -118,8 +119,11 @@ def keeping(model: nn.Module, blocks: Sequence[Block], *, guard: bool) -> Iterat
 
 
 def _keeper(kept: Block | Attention) -> Callable[..., None]:
+    thread = threading.get_ident()
+
     def keep(module: nn.Module, args: Any, result: Any) -> None:
-        kept.returned = result
+        if threading.get_ident() == thread:
+            kept.returned = result
 
     return keep
 
@@ -140,16 +144,41 @@ def skipping(blocks: Sequence[Block], size: int, times: int) -> Iterator[None]:
 
 @contextmanager
 def standing_in(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
-    """Another forward in a module's place."""
-    own = module.__dict__.get("forward")
-    module.forward = forward  # type: ignore[method-assign]
+    """Another forward in a module's place, for this thread; the last one that it gave, where it gave several."""
+    thread = threading.get_ident()
+    with _PLACES:
+        stage = module.__dict__.get("forward")
+        if not isinstance(stage, _Stage):
+            stage = _Stage(module.forward, kept=stage)
+            module.forward = stage  # type: ignore[method-assign]
+        stage.instead.setdefault(thread, []).append(forward)
     try:
         yield
     finally:
-        if own is None:
-            del module.forward
-        else:
-            module.forward = own  # type: ignore[method-assign]
+        with _PLACES:
+            stage.instead[thread].pop()
+            if not stage.instead[thread]:
+                del stage.instead[thread]
+            if not stage.instead and stage.kept is None:
+                del module.forward
+            elif not stage.instead:
+                module.forward = stage.kept  # type: ignore[method-assign]
+
+
+@dataclass(eq=False)
+class _Stage:
+    """A module's forward while some threads have others in its place. `kept`: what the module itself had set as one."""
+
+    own: Callable[..., Any]
+    kept: Callable[..., Any] | None
+    instead: dict[int, list[Callable[..., Any]]] = field(default_factory=dict)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        mine = self.instead.get(threading.get_ident())
+        return (mine[-1] if mine else self.own)(*args, **kwargs)
+
+
+_PLACES = threading.Lock()  # held while stages come and go, never while a module runs
 
 
 def widened(value: Any, size: int, times: int) -> Any:
