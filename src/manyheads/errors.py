@@ -11,8 +11,10 @@ __all__ = [
     "FileAccessError",
     "GuardError",
     "HeadError",
+    "LostProcessError",
     "ManyHeadsError",
     "ModelError",
+    "PatternError",
     "PlanError",
     "RecordingError",
     "ShapeError",
@@ -42,6 +44,10 @@ class GuardError(ManyHeadsError, RuntimeError):
     """A recording would be wrong: weights times values is not what the model's own function returned."""
 
 
+class LostProcessError(ManyHeadsError, RuntimeError):
+    """Another process of this run is gone, or cannot be reached."""
+
+
 class RecordingError(ManyHeadsError, ValueError):
     """A recording, or a part of one, that is damaged, newer than this version, or does not hold what was asked."""
 
@@ -52,6 +58,11 @@ class TextError(ManyHeadsError, ValueError):
 
 class StatisticError(ManyHeadsError, ValueError):
     """A statistic that is unknown, ill-defined, or asked of something that cannot answer it."""
+
+
+class PatternError(StatisticError):
+    """A pattern of your own, a function of a text's tokens, that fails or names no places. It ends a run: no text's
+    fault."""
 
 
 class PlanError(ManyHeadsError, ValueError):

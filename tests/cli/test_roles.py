@@ -1,13 +1,17 @@
 """`manyheads roles`: what it shows is what the library found; files, questions and refusals."""
 
 import json
+from functools import cache
+from pathlib import Path
 
 import pandas as pd
 import pytest
 
 import manyheads as mh
 from manyheads.corpora.page import page_texts
+from manyheads.roles import probing
 
+from ..models.tiny import save_tiny, tiny_gpt2, tiny_tokenizer
 from .conftest import assert_refused
 
 TEXTS = 16
@@ -82,3 +86,34 @@ def test_several_files_make_one_corpus_and_a_bad_line_ends_nothing(run, tmp_path
     (tmp_path / "b.jsonl").write_text("\n".join([*lines, "{broken"]), encoding="utf-8")
     data = json.loads(run("roles", "--corpus", "a.txt", "b.jsonl", "--field", "words", "--json").out)
     assert data["texts"] == 40 and data["origin"] == "2 files" and "b.jsonl" in data["notes"]["failed"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A causal model with positions for a needle."""
+    made = tiny_gpt2(n_positions=230, n_layer=2)
+    return str(save_tiny(made, tmp_path_factory.mktemp("probed") / "gpt2", tiny_tokenizer(special_tokens=False)))
+
+
+def test_probes_are_shown_with_chance_and_variant_and_what_cannot_be_asked_with_its_reason(run, folder, monkeypatch):
+    Path("some.txt").write_text("The cat sat on the old table.\n\nShe said no.\n", encoding="utf-8")
+    here = ("roles", "--model", folder, "--corpus", "some.txt")
+    unlike = {name: probing.Probe(name, "it is \x1b[31mlazy") for name in ("copying",)}
+    asked = cache(probing.ask_probes)  # once for all three
+    lm = mh.load(folder)
+    monkeypatch.setattr(probing, "ask_probes", lambda *_: {**asked(lm), **unlike})
+    ran = run(*here, "--probes")
+    assert "labels rest on natural text" in next(line for line in ran.lines if line.startswith("Probes"))
+    line = next(line for line in ran.lines if line.startswith("  random repeats  "))
+    assert line.split()[2][:2] in ("L0", "L1") and line.split()[6] == "800" and "ARENA" in ran.out
+    assert "copying                     not asked: it is" in ran.out and "\x1b" not in ran.out
+    assert "no head was counted: a needle in texts of 128 tokens" in ran.out
+    assert "probing: 32 texts" in ran.err or not ran.err  # a quick step says nothing
+    ranked = run(*here, "--probes", "--ask", "random repeats", "--ask", "copying", "--top", "5")
+    assert ranked.lines[0] == probing.PROBES["random repeats"] and len(ranked.lines[2:7]) == 5
+    assert ranked.lines[2].split()[:4] == line.split()[2:6] and "not asked" in ranked.out
+    assert_refused(run(*here, "--ask", "copying"), "is a probe, which was not asked: give probes=True (--probes)")
+    data = json.loads(run(*here, "--probes", "--json").out)
+    assert [(each["name"], each["asked"], len(each["heads"])) for each in data["probes"]][2:4] == [
+        ("random repeats, offset -1", True, 8), ("copying", False, 0),
+    ]  # fmt: skip

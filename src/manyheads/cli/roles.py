@@ -28,6 +28,7 @@ REPORT_ENDINGS = (".html",)
 FAMILY_TEXTS = 300  # of the corpus' beginning: some thousand rows, which tell heads apart to a thousandth
 LOOKED_AT = 200  # passages, to see whether a treebank knows who is meant
 CORPUS_HELP = "Files, folders, - (stdin) or hf:NAME: .txt, .md, .jsonl, .conllu, also .gz. None: texts of our own."
+PROBES_HELP = "Also random tokens that repeat, copying by weights, and a needle in long texts (docs/probes.md)."
 PATTERN_HELP = "A role of your own: FILE.py, whose functions say where each token should look (docs/roles.md)."
 
 Files = Annotated[list[str] | None, typer.Argument(metavar="[FILES]...", help="More files of the corpus.")]
@@ -45,6 +46,7 @@ def roles(
         list[str] | None, typer.Option("--elsewhere", metavar="FILE", help="A second corpus: which labels travel?")
     ] = None,
     patterns: Annotated[list[Path] | None, typer.Option("--pattern", metavar="FILE.py", help=PATTERN_HELP)] = None,
+    probes: Annotated[bool, typer.Option("--probes", help=PROBES_HELP)] = False,
     kind: Annotated[
         str | None, typer.Option("--kind", metavar="KIND", help="What the files hold: text, jsonl or conllu.")
     ] = None,
@@ -92,6 +94,8 @@ def roles(
         found = _find(talk, lm, texts, passages, other, own_patterns, resume)
         if rank:
             return  # the first process speaks for all
+        if probes:
+            found = _probed(talk, lm, found)
         for role in ask or []:
             found.role_named(role)  # an unknown one is said before anything is written
         _write(found, save, plot, report)
@@ -148,6 +152,13 @@ def _find(
         return find_roles(
             lm, texts, passages=passages, elsewhere=other, patterns=patterns, resume=resume, progress=progress
         )
+
+
+def _probed(talk: Talk, lm: Any, found: Roles) -> Roles:
+    from manyheads.roles.probing import COST, ask_probes
+
+    with talk.step(f"probing: {COST}") as progress:
+        return found.probed(ask_probes(lm, progress))
 
 
 def _draw_families(talk: Talk, lm: Any, texts: Corpus, found: Roles, path: Path) -> None:

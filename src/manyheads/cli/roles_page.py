@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from manyheads.cli.console import clean
+from manyheads.cli.roles_probes import by_probe, ranking_of_probe
 from manyheads.cli.roleview import ABSENT
 from manyheads.cli.steps import model_arguments
 
@@ -24,25 +25,42 @@ TEXT_WIDTH = 96
 
 
 def document(found: Roles, origin: str) -> dict[str, Any]:
-    """Everything, as data. Keys: manyheads, origin, texts, tokens, heads, claims, examples, notes."""
+    """Everything, as data. Keys: manyheads, origin, texts, tokens, heads, claims, examples, probes, notes.
+
+    `probes` is there where they were asked.
+    """
     from manyheads import __version__
     from manyheads.statistics.headtable import number
 
-    claims = found.to_pandas().to_dict(orient="records")
-    heads = [each.to_dict() for each in found]
-    clear = [{k: number(v) if isinstance(v, float) else v for k, v in row.items()} for row in (*claims, *heads)]
+    def clear(row: dict[str, Any]) -> dict[str, Any]:
+        """Without what is not known: NaN is none of JSON's numbers."""
+        known = {key: number(value) if isinstance(value, float) else value for key, value in row.items()}
+        return {key: value for key, value in known.items() if value is not None}
+
+    claims = found.claims_to_pandas().to_dict(orient="records")
+    probes = [
+        {
+            "name": each.name,
+            "asks": each.asks,
+            "says": each.says,
+            "asked": each.scores is not None,
+            "heads": [clear(row) for row in each.rows()],
+        }
+        for each in found.probes.values()
+    ]
     return {
         "manyheads": __version__,
         "origin": origin,
         "texts": found.table.sums.num_texts,
         "tokens": found.table.sums.num_tokens,
-        "heads": clear[len(claims) :],
-        "claims": [{k: v for k, v in row.items() if v is not None} for row in clear[: len(claims)]],
+        "heads": [{k: number(v) if isinstance(v, float) else v for k, v in each.to_dict().items()} for each in found],
+        "claims": [clear({str(key): value for key, value in row.items()}) for row in claims],
         "examples": [
             {"head": str(head), "role": role, **example._asdict()}
             for (head, role), examples in found.examples.items()
             for example in examples
         ],
+        **({"probes": probes} if probes else {}),
         "notes": found.notes,
     }
 
@@ -60,6 +78,7 @@ def page(found: Roles, origin: str, model: str, sources: Sequence[str]) -> list[
         Text(),
         *_by_question(found),
         Text(),
+        *by_probe(found),
         *_basis(found),
     ]
     added = model_arguments(model)
@@ -136,6 +155,8 @@ def _row(claim: Claim) -> Text:
 def ranking(found: Roles, role: str, top: int) -> list[Text]:
     """The heads at one role, the best of the choosing half first."""
     role = found.role_named(role)
+    if role in found.probes:
+        return ranking_of_probe(found, role, top)
     claims = found.ranked(role, top)
     head = f"{'head':<8}{'score':>7}{'words':>7}{'norm':>7}{'chance':>7}{'guess':>7}{'95 %':>10}{'cases':>9}{'q':>10}"
     lines = [Text(clean(found.questions[role]), style="bold"), Text(f"  {head}", style="dim")]
@@ -154,7 +175,7 @@ def _share(value: float | None) -> str:
 
 def _basis(found: Roles) -> list[Text]:
     """What the figures rest on, and what they do not say."""
-    wanted = ("sinks", "rarity", "texts", "failed", "skipped", "labels")
+    wanted = ("sinks", "rarity", "tokenizer", "texts", "failed", "skipped", "labels")
     lines = [Text("What this rests on", style="bold")]
     lines += [Text(f"  {name}: {clean(found.notes[name])}") for name in wanted if found.notes.get(name)]
     claims = sum(claim.num_queries > 0 for mine in found.claims for claim in mine)

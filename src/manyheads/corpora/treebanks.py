@@ -6,7 +6,9 @@ document with a problem and no end of the file. Source: universaldependencies.or
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import NamedTuple
 
@@ -21,6 +23,7 @@ from manyheads.errors import TextError
 from manyheads.recording.gold import ROOT, Gold, GoldWord, Mention
 
 UNITS = ("sentence", "passage")
+MARKED = re.compile(r"[\t|]Entity=")
 PASSAGE_WORDS = 128  # Clark et al. 2019 cut documents to 128 tokens for coreference
 # Columns that are taken as they stand: conllu drops what follows a second "=", and what we do not read may be odd.
 AS_IT_IS = {name: lambda columns, index: columns[index] for name in ("xpos", "feats", "deps", "misc")}
@@ -42,6 +45,17 @@ class Block(NamedTuple):
     at: int
     problem: str
 
+    @property
+    def begins_document(self) -> bool:
+        return bool(self.problem) or "newdoc" in self.comments or "newdoc id" in self.comments
+
+    @property
+    def has_entities(self) -> bool:
+        """Whether it says that mentions are annotated here, or has one."""
+        if "global.Entity" in self.comments:
+            return True
+        return any(MARKED.search(line) for line in self.lines if not line.startswith("#"))
+
 
 def treebank_documents(lines: Iterable[Line], name: str, unit: str = "sentence") -> Iterator[Document]:
     """A treebank's sentences by their sent_id, or its passages.
@@ -60,16 +74,32 @@ def treebank_documents(lines: Iterable[Line], name: str, unit: str = "sentence")
 def read_sentences(lines: Iterable[Line], name: str) -> Iterator[Sentence]:
     """The sentences one by one. What `# global.Entity` declares holds from there on; without it there are no mentions.
 
+    A document has coreference where it declares that itself, or has an `Entity=`: files are put together of treebanks
+    with and without. So sentences of one that has said nothing yet wait for its first `Entity=`, or for its end.
     `# newdoc` and `# global.Entity` count above a malformed sentence, too; where a line cannot be read at all, it may
     have been one of them, so that a new document begins.
     """
-    source, declared = 0, None
+    source, declared, annotated = 0, None, False
+    waiting: list[Sentence] = []
     for block in _blocks(lines):
-        source += bool(block.problem) or "newdoc" in block.comments or "newdoc id" in block.comments
+        if block.begins_document:
+            yield from waiting
+            source, annotated, waiting = source + 1, False, []
         declared = block.comments.get("global.Entity", declared)
+        annotated = annotated or (declared is not None and block.has_entities)
         document = _document(block, declared, f"{name}:{block.number}")
-        if document is not None:
-            yield Sentence(document, source)
+        waiting += [] if document is None else [Sentence(document, source)]
+        if annotated or declared is None:
+            yield from map(_annotated, waiting) if annotated else waiting
+            waiting = []
+    yield from waiting
+
+
+def _annotated(sentence: Sentence) -> Sentence:
+    document = sentence.document
+    if document.gold is None:
+        return sentence
+    return sentence._replace(document=replace(document, gold=document.gold._replace(has_coreference=True)))
 
 
 def _blocks(lines: Iterable[Line]) -> Iterator[Block]:
@@ -110,7 +140,7 @@ def _document(block: Block, declared: str | None, where: str) -> Document | None
     except TextError as error:
         return Document("", name, at=block.at, problem=f"the sentence at {where}: {error}")
     has_syntax = any(token["head"] is not None for token in tokens if "head" in token)
-    return Document(text, name, Gold(words, mentions, has_syntax, declared is not None), block.at)
+    return Document(text, name, Gold(words, mentions, has_syntax), block.at)
 
 
 def _parsed(block: Block) -> Sequence[Token]:

@@ -35,8 +35,10 @@ from manyheads.figures.roles import (
     short_word,
     style_of,
 )
+from manyheads.figures.rolesprobes import probes_of
 from manyheads.figures.rolesquestions import against, data, isolated, questions_of, table_of, terms_of
 from manyheads.figures.style import ROLES, UNLABELLED, RoleStyle
+from manyheads.heads import Head
 from manyheads.roles.claims import MAX_FALSE, OVER_BASELINE_BY, Claim
 from manyheads.roles.found import Example, Roles
 from manyheads.roles.goldrules import MIN_ACCURACY
@@ -86,9 +88,10 @@ def page_of(roles: Roles) -> str:
         "colours": "\n".join(f".c{at} {{ --c: {_hue(style)}; }}" for at, style in enumerate(STYLES)),
         "heading": f"{isolated(model)}: what its heads look at",
         "lead": f"{named:,} of {len(roles):,} heads are named, on the evidence of {counted(roles)}.",
-        "contents": _contents(ranked),
+        "contents": _contents(roles, ranked),
         "grid": _grid(roles),
         "questions": questions_of(roles, ranked),
+        "probes": probes_of(roles),
         "labels": _labels(roles),
         "found": _found(roles, ranked),
     }
@@ -96,11 +99,12 @@ def page_of(roles: Roles) -> str:
     return re.sub(r"\{\{(\w+)\}\}", lambda hole: parts[hole[1]], template)
 
 
-def _contents(ranked: Ranked) -> str:
+def _contents(roles: Roles, ranked: Ranked) -> str:
     directions = {UP: "Syntax, to the head", DOWN: "Syntax, to the dependent"}
     families = [(each.key, directions.get(each, each.title.partition(":")[0])) for each, _ in by_family(ranked)]
+    probes = (("probes", "Probes"),) if roles.probes else ()
     ends = (("labels", "The labels, with examples"), ("found", "How this was found"))
-    places = (("heads", "The heads"), *families, *ends)
+    places = (("heads", "The heads"), *families, *probes, *ends)
     return "".join(f'<a href="#{key}">{escape(name)}</a>' for key, name in places)
 
 
@@ -188,14 +192,21 @@ def _label(roles: Roles, role: HeadRole, anchor: str) -> str:
     others = [claim for claim in roles.of_head(role.head) if claim.role not in (role.name, SINK_RULE.role)]
     also = ", ".join(f"{isolated(claim.role)} ({percent(claim.tested)})" for claim in others)
     held = f'<p class="second">Also holds: {also}.</p>' if also else ""
-    unit = _unit(roles, role.evidence.statistic)
-    shown = "".join(_example(each, unit) for each in roles.examples.get((role.head, role.name), ()))
+    shown = _examples(roles, role.head, role.name, role.evidence.statistic)
     if roles.examples and not shown:
         shown = '<p class="second">No example: too few short texts ask it.</p>'
+    for claim in others:
+        if more := _examples(roles, role.head, claim.role, claim.statistic):
+            shown += f'<p class="second">{isolated(claim.role)}:</p>{more}'
     return (
         f'<article class="label" id="{anchor}"><h4><span class="mono">{data(role.head)}</span> {isolated(role.name)}'
         f"</h4><p>{isolated(role.evidence.words)}.</p>{held}{shown}</article>"
     )
+
+
+def _examples(roles: Roles, head: Head, role: str, statistic: str) -> str:
+    unit = _unit(roles, statistic)
+    return "".join(_example(each, unit) for each in roles.examples.get((head, role), ()))
 
 
 def _unit(roles: Roles, statistic: str) -> str:

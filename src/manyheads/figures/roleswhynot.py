@@ -19,6 +19,7 @@ from manyheads.roles.rules import (
     MIN_LIFT,
     MIN_LIFT_LOW,
     MIN_QUERIES,
+    MIN_TEXTS,
     SINK_RULE,
 )
 
@@ -51,7 +52,7 @@ def failing(claim: Claim) -> tuple[str, ...]:
 def _short_of_attention(claim: Claim) -> list[str]:
     floor, rests = FLOORS.get(claim.statistic, MIN_CONTENT), claim.statistic == SINK_RULE.statistic
     given = not rests and known(claim.given) >= MIN_GIVEN and claim.score >= MIN_GIVEN_SCORE
-    out = _few(claim, MIN_QUERIES // 2)
+    out = _few(claim)
     if claim.score < floor and not given:
         out.append(f"under {floor:.0%} of all attention")
     if claim.score < MIN_LIFT * claim.chance:
@@ -65,7 +66,7 @@ def _short_of_attention(claim: Claim) -> list[str]:
 
 def _short_of_accuracy(claim: Claim) -> list[str]:
     points = f"not {100 * OVER_BASELINE_BY:.0f} points above"
-    out = _few(claim, MIN_QUERIES)
+    out = _few(claim)
     if claim.tested < MIN_ACCURACY:
         out.append(f"right in under {MIN_ACCURACY:.0%}")
     if claim.score < MIN_GIVEN_SCORE:
@@ -84,5 +85,6 @@ def _short_of_accuracy(claim: Claim) -> list[str]:
     return out
 
 
-def _few(claim: Claim, enough: int) -> list[str]:
-    return [f"under {enough} cases"] if claim.num_queries < enough else []
+def _few(claim: Claim) -> list[str]:
+    cases = [f"under {MIN_QUERIES} cases"] if claim.num_queries < MIN_QUERIES else []
+    return [*cases, f"under {MIN_TEXTS} independent texts"] if claim.num_texts < MIN_TEXTS else cases

@@ -20,7 +20,7 @@ from torch import Tensor
 from manyheads.errors import ModelError, TextError
 from manyheads.models.offloaded import device_of
 from manyheads.recording.gold import Gold
-from manyheads.recording.tokens import Stretch, Tokens
+from manyheads.recording.tokens import Stretch, Tokens, text_seed
 
 WINDOW_OVERLAP = 8  # neighbouring windows share an eighth of their tokens, so that few links are cut
 BATCH_TOKENS = 2_048  # tokens of a batch, padding included: about where two cores stop gaining
@@ -41,7 +41,10 @@ class Written(Protocol):
 
 @dataclass(frozen=True)
 class Piece:
-    """One tokenised text, as it was given; or one window of a long one, and at which of its characters that begins."""
+    """One tokenised text, as it was given; or one window of a long one, and at which of its characters that begins.
+
+    `seed` of a window is the whole text's: windows of one text fall in the same half, and are drawn together.
+    """
 
     text: str
     ids: tuple[int, ...]
@@ -51,6 +54,7 @@ class Piece:
     source: int
     begin: int = 0
     gold: Gold | None = None
+    seed: int = 0
 
 
 @dataclass(frozen=True)
@@ -189,7 +193,8 @@ def _windows(tokenizer: Any, text: str, limit: int, source: int, name: str, firs
     count = 1 if first_only else len(got["input_ids"])
     keys = ("input_ids", "special_tokens_mask", "offset_mapping")
     windows = [{key: got[key][i] for key in keys} for i in range(count)]
-    return [_piece(tokenizer, text, window, source, _stretch(window, len(text))) for window in windows]
+    seed = text_seed(text)
+    return [replace(_piece(tokenizer, text, each, source, _stretch(each, len(text))), seed=seed) for each in windows]
 
 
 def _stretch(window: Mapping[str, Any], length: int) -> tuple[int, int]:
@@ -238,7 +243,7 @@ def tokens_of(
         ids[row, span], special[row, span] = torch.tensor(piece.ids), torch.tensor(piece.special)
         offsets[row, span] = torch.tensor(piece.offsets)
     named, texts = tuple(piece.pieces for piece in pieces), tuple(piece.text for piece in pieces)
-    stretches = tuple(Stretch(piece.source, piece.begin) for piece in pieces) if reading.because else ()
+    stretches = tuple(Stretch(piece.source, piece.begin, piece.seed) for piece in pieces) if reading.because else ()
     gold = tuple(piece.gold for piece in pieces)
     tokens = Tokens(lengths, ids, named, special, offsets, texts, stretches=stretches, gold=gold)
     if rarity is None:

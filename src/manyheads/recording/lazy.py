@@ -242,8 +242,8 @@ def _read_stretches(about: object) -> tuple[Stretch, ...]:
     """Where windows of long texts begin; missing where there are none, and in files that are older than they."""
     assert isinstance(about, dict), "what was taken of it before has shown that"
     pairs = _take(about, "stretches", list) if "stretches" in about else []
-    if not all(type(pair) is list and len(_each(pair, int, "stretches")) == 2 for pair in pairs):
-        raise Misfit("its stretches are not all two numbers")
+    if not all(type(pair) is list and len(_each(pair, int, "stretches")) in (2, 3) for pair in pairs):
+        raise Misfit("its stretches are not all two or three numbers")
     return tuple(Stretch(*pair) for pair in pairs)
 
 

@@ -42,11 +42,13 @@ class Sinks:
 class Stretch(NamedTuple):
     """Where a window of a long text is from: the number of the given text, and its character that the window begins at.
 
-    A token's offsets count from there: its characters in the given text are `begin + offset`.
+    A token's offsets count from there: its characters in the given text are `begin + offset`. `seed` is the whole
+    text's (`text_seed`); 0 where the text is no window, or nobody kept it.
     """
 
     text: int
     begin: int
+    seed: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,10 +135,14 @@ class Tokens:
 
     @cached_property
     def seeds(self) -> tuple[int, ...]:
-        """One number a text, made from its words alone: the half it falls in and its bootstrap weights hang on it."""
+        """One number a text, made from its words alone: the half it falls in and its bootstrap weights hang on it.
+
+        Windows of one text have that text's: they share words, and so they are no two pieces of evidence.
+        """
         if not self.texts:
             return tuple(range(self.num_texts))
-        return tuple(text_seed(text) for text in self.texts)
+        whole = [each.seed for each in self.stretches] or [0] * self.num_texts
+        return tuple(seed or text_seed(text) for seed, text in zip(whole, self.texts, strict=True))
 
     def surface(self, text: int, position: int) -> str:
         """What stands at a token in the text as it was written (the bare piece where offsets are unknown)."""

@@ -1,11 +1,14 @@
 """Claims: for every head and every rule, the score, what chance would give, how sure that is, and whether it holds.
 
 A head is chosen on one half of the texts; every figure of a claim is of the other half. The p-value of a claim is that
-of its score being no higher than the highest chance level (by the spread of their difference over Poisson-bootstrap
-replicates, normal). Over all heads and all rules together the false discovery rate is kept at 5 % (`q_value`), however
-the tests hang together. That a claim is not chance does not make it large: the rules' floors and baselines do.
+of its score being no higher than the highest chance level on the same texts: by the spread of their difference over
+Poisson-bootstrap replicates, as Student's t with one degree of freedom less than there are independent texts. How many
+these are is read off the replicates as well, so that two windows of a text, or a text said twice, are one. Over all
+heads and all rules together the false discovery rate is kept at 5 % (`q_value`), however the tests hang together. That
+a claim is not chance does not make it large: the rules' floors and baselines do.
 
-Sources: Hanley and MacGibbon 2006 (bootstrap); Benjamini and Yekutieli 2001 (false discovery under any dependence).
+Sources: Hanley and MacGibbon 2006 (bootstrap); Kish 1965 (texts of unlike length as so many of equal length); Wallace
+1959 (Student's t as a normal); Benjamini and Yekutieli 2001 (false discovery under any dependence).
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from math import erfc, log, sqrt
+from math import erfc, log, log1p, sqrt
 from typing import Any
 
 import numpy as np
@@ -29,13 +32,16 @@ from manyheads.roles.rules import (
     MIN_LIFT,
     MIN_LIFT_LOW,
     MIN_QUERIES,
+    MIN_TEXTS,
     SINK_RULE,
     Rule,
 )
 from manyheads.statistics.headtable import HeadTable
+from manyheads.statistics.sums import INTERVAL
 
 CHOOSE, REPORT = 0, 1  # the half of the texts on which a label is chosen, and the one whose figures are shown
 MAX_FALSE = 0.05  # the share of false claims among those that hold, at most, on average
+SAME = 1e-9  # a spread below this share of a difference is rounding
 OVER_BASELINE, OVER_BASELINE_BY = (
     1.1,
     0.03,
@@ -48,8 +54,10 @@ class Claim:
 
     `score` lets special tokens win; `given` leaves them out: of a mass what it is of what does not go to the sinks, of
     an accuracy the same among words. `norm` is the score by weight x value norm. `chance` is the highest chance level
-    (`chances` has each by name), `low` to `high` the 95 % interval of what is held against it. `baselines` are what
-    fixed guesses get, `beyond` what else is known (the score where those fail). None: not counted, or not known.
+    (`chances` has each by name), `low` to `high` the 95 % interval of what is held against it, `over_low` to
+    `over_high` that of how far it is above that chance on the same texts (narrower than the two apart: both are high
+    where texts are easy). `num_texts`: how many texts of equal length the figures are worth. `baselines` are what fixed
+    guesses get, `beyond` what else is known (the score where those fail). None: not counted, or not known.
     `chosen_excess` and `chosen_lift`: the choosing half's, by which heads are ranked and named.
     `holds`: the rule is satisfied on both halves, and `q_value` is at most 5 %. `elsewhere`: the same on a second
     corpus, where there was one.
@@ -66,7 +74,10 @@ class Claim:
     chances: dict[str, float]
     low: float
     high: float
+    over_low: float
+    over_high: float
     num_queries: int
+    num_texts: float
     baselines: dict[str, float]
     beyond: dict[str, float]
     p_value: float
@@ -132,13 +143,26 @@ class Half:
         """Whether a statistic has any row (a pattern of places alone has no chance level by shuffling words)."""
         return bool(self.num_queries(name)[head] > 0)
 
+    def num_texts(self, name: str) -> Float64[ndarray, "head"]:
+        """Of how many texts of equal length the rows are worth: (sum n)^2 / sum n^2, from the replicates' counts."""
+        den = self.table.sums.den[self.half, :, self.index[name]]
+        with np.errstate(invalid="ignore", divide="ignore"):
+            found = np.nan_to_num(den[:, 0] ** 2 / den[:, 1:].var(-1, ddof=1), posinf=0.0)
+        return np.broadcast_to(found, (len(self.table.heads),))
+
+    def above(self, name: str, chance: str, head: int) -> Float64[ndarray, "replicate"]:
+        """How far a score is above a chance level on the same texts."""
+        return self.values[head, self.index[name]] - self.values[head, self.index[chance]]
+
     def p_value(self, name: str, chance: str, head: int) -> float:
         """Of the score being no higher than a chance level: one-sided, by the spread of their difference."""
-        difference = self.values[head, self.index[name]] - self.values[head, self.index[chance]]
-        spread = float(np.nanstd(difference[1:], ddof=1)) if np.isfinite(difference[1:]).sum() > 2 else 0.0
-        if not spread or np.isnan(difference[0]):
+        difference, freedom = self.above(name, chance, head), float(self.num_texts(name)[head]) - 1
+        if freedom < 1 or np.isnan(difference[0]) or np.isfinite(difference[1:]).sum() < 3:
             return 1.0
-        return 0.5 * erfc(float(difference[0]) / spread / sqrt(2))
+        spread = float(np.nanstd(difference[1:], ddof=1))
+        if spread <= SAME * abs(difference[0]):
+            return float(difference[0] <= 0)  # the same in every text: always above, or never
+        return 0.5 * erfc(as_normal(float(difference[0]) / spread, freedom) / sqrt(2))
 
     def claim(self, rule: Rule, head: int) -> Claim:
         """Everything but the q-value, and what hangs on it."""
@@ -150,7 +174,9 @@ class Half:
             if self.counted(f"{rule.statistic}.{name}", head)
         }
         low, high = (float(end[head, column]) for end in self.interval)
+        highest = max(chances, key=lambda name: chances[name], default=None)
         tests = [self.p_value(tested, f"{rule.statistic}.{name}", head) for name in chances]
+        over_low, over_high = self._over(tested, f"{rule.statistic}.{highest}", head) if highest else (low, high)
         return Claim(
             head=self.table.heads[head],
             role=rule.role,
@@ -163,7 +189,10 @@ class Half:
             chances=chances,
             low=low,
             high=high,
+            over_low=over_low,
+            over_high=over_high,
             num_queries=int(self.num_queries(tested)[head]),
+            num_texts=float(self.num_texts(tested)[head]),
             baselines={name: float(self.value(name)[head]) for name in rule.baselines},
             beyond={name: float(self.value(name)[head]) for name in rule.beyond},
             p_value=max(tests, default=1.0),
@@ -173,11 +202,17 @@ class Half:
             holds=False,
         )
 
+    def _over(self, name: str, chance: str, head: int) -> tuple[float, float]:
+        known = self.above(name, chance, head)[1:]
+        known = known[np.isfinite(known)]
+        low, high = np.percentile(known, INTERVAL) if known.size else (np.nan, np.nan)
+        return float(low), float(high)
+
     def _given(self, rule: Rule, head: int, score: float) -> float | None:
         if rule.given:
             return _known(float(self.value(rule.given)[head]))
-        if rule is SINK_RULE or SINK_RULE.statistic not in self.index:
-            return score if rule is SINK_RULE else None
+        if rule.statistic == SINK_RULE.statistic or SINK_RULE.statistic not in self.index:
+            return None
         free = 1 - self.get(SINK_RULE.statistic, head)
         return min(1.0, score / free) if free > 0 else None
 
@@ -190,7 +225,7 @@ class Half:
 
 def holds(rule: Rule, found: Claim, enough: int = MIN_QUERIES) -> bool:
     """Whether one half's figures satisfy a rule: enough of all attention (or of what words get), far above chance."""
-    if not found.num_queries >= enough or np.isnan(found.tested):
+    if found.num_queries < enough or found.num_texts < MIN_TEXTS or np.isnan(found.tested):
         return False
     if rule.given:
         return _accurate(rule, found)
@@ -220,7 +255,7 @@ def claims_of(table: HeadTable, rules: Sequence[Rule]) -> list[list[Claim]]:
         for rule in rules:
             before, after = chosen.claim(rule, head), reported.claim(rule, head)
             sound = chosen.bears_out(rule, before, head, MIN_QUERIES // 2)
-            sound = sound and reported.bears_out(rule, after, head, MIN_QUERIES // 2 if not rule.given else MIN_QUERIES)
+            sound = sound and reported.bears_out(rule, after, head, MIN_QUERIES)
             sound = sound and (bool(rule.given) or rule is SINK_RULE or after.low > MIN_LIFT_LOW * after.chance)
             mine.append(replace(after, chosen_excess=before.excess, chosen_lift=before.lift, holds=sound))
         out.append(mine)
@@ -249,6 +284,12 @@ def adjusted(p_values: Sequence[float]) -> list[float]:
         least = min(least, p_values[at] * count * factor / rank)
         out[at] = least
     return out.tolist()
+
+
+def as_normal(t: float, freedom: float) -> float:
+    """The normal deviate that is as rare as this value of Student's t, to 0.02 at worst."""
+    size = sqrt(freedom * log1p(t * t / freedom)) * (8 * freedom + 1) / (8 * freedom + 3)
+    return size if t >= 0 else -size
 
 
 def _known(value: float) -> float | None:

@@ -7,6 +7,7 @@ that is said there about streaming, resuming and many processes holds here.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -18,17 +19,20 @@ from manyheads.roles.examples import find_examples
 from manyheads.roles.found import Roles
 from manyheads.roles.goldrules import coreference_rules, syntax_rules
 from manyheads.roles.labels import NOT_EFFECT, check_table, halves_of, label_heads
+from manyheads.roles.probing import ask_probes
 from manyheads.roles.rules import ASKED, MIN_CONTENT, NEEDED, RULES, SINK_RULE, Rule
 from manyheads.statistics.coreference import coreference_statistics, survey_coreference
 from manyheads.statistics.headtable import HeadTable
 from manyheads.statistics.measuring import Progress, measure
 from manyheads.statistics.patterns import Pattern, pattern_statistics
-from manyheads.statistics.ranks import own_rank
+from manyheads.statistics.ranks import is_split, own_rank
 from manyheads.statistics.statistic import Statistic
 from manyheads.statistics.surveys import Survey
 from manyheads.statistics.syntax import syntax_statistics
 from manyheads.statistics.syntaxsurvey import MIN_ARCS, survey_syntax
 from manyheads.statistics.table import STATISTICS
+
+log = logging.getLogger("manyheads")
 
 COUNTED = 20
 """Arcs of a relation in the survey of a small treebank: enough to report, not to label."""
@@ -42,6 +46,7 @@ def find_roles(
     patterns: Mapping[str, Pattern] | None = None,
     elsewhere: Iterable[str | Document] | Corpus | None = None,
     examples: int = 3,
+    probes: bool = False,
     resume: str | Path | None = None,
     progress: Progress | None = None,
     ranks: Any = None,
@@ -52,7 +57,9 @@ def find_roles(
     every relation. `passages` are stretches of text with gold coreference, asked for antecedents alone. `patterns` are
     your own roles, a function of a text's tokens each (`statistics.patterns`). `elsewhere` is a second corpus, on which
     every claim is tried again (`claim.elsewhere`): about three labels in ten do not travel. `examples` texts are kept
-    for every label. `resume`, `ranks` as in `measure`.
+    for every label, and for every question's best head. `probes` asks random repeats, copying and retrieval, too
+    (`roles.probes`; `probing.ask_probes`). `resume`, `ranks` as in `measure`; of several processes the first alone
+    has examples and probes.
 
     Give some hundreds of texts: with few, most heads stay "unlabelled". Cost: as `measure`; docs/roles.md.
     Errors: as `measure`; StatisticError for a pattern that is none.
@@ -78,20 +85,30 @@ def find_roles(
         claims = _tried_again(claims, other, parts[0][1])
     rules = tuple(rule for _, mine in parts for rule in mine)
     labels = label_heads(table, rules, claims, halves_of(table))
-    count = examples if ranks is not None or own_rank() == 0 else 0  # one process shows them
-    shown = find_examples(lm, asked.head, labels, asked.all_statistics, table.sinks, count)
-    notes = {**table.notes, "labels": NOT_EFFECT}
+    notes = {**table.notes, "labels": NOT_EFFECT, **asked.unplaced(lm)}
     if len(parts) > 1:
         notes |= {f"passages: {name}": said for name, said in parts[1][0].notes.items()}
-    return Roles(tuple(labels), tuple(map(tuple, claims)), tuple(part for part, _ in parts), notes, shown)
+    found = Roles(tuple(labels), tuple(map(tuple, claims)), tuple(part for part, _ in parts), notes)
+    if ranks is None and own_rank() and not is_split(lm.model):
+        return found  # the first process shows examples, and is probed
+    shown = {
+        key: some
+        for documents, statistics in ((asked.head, asked.all_statistics), (asked.passages, asked.of_coreference))
+        for key, some in find_examples(lm, documents, found, statistics, table.sinks, examples).items()
+    }
+    found = replace(found, examples=shown)
+    return found.probed(ask_probes(lm, progress)) if probes else found
 
 
 class _Asked:
     """Which statistics are asked; what hangs on the corpus is learned from its survey."""
 
     def __init__(self, own: list[Statistic]) -> None:
-        self.own, self.head = own, ()
+        self.own = own
+        self.head: tuple[Document, ...] = ()
+        self.passages: tuple[Document, ...] = ()
         self.all_statistics: tuple[Statistic, ...] = ()
+        self.of_coreference: tuple[Statistic, ...] = ()
 
     def of_texts(self, survey: Survey) -> tuple[Statistic, ...]:
         self.head = survey.documents
@@ -102,7 +119,21 @@ class _Asked:
         return self.all_statistics
 
     def of_passages(self, survey: Survey) -> tuple[Statistic, ...]:
-        return tuple(coreference_statistics(survey_coreference(each.gold for each in survey.documents)))
+        self.passages = survey.documents
+        self.of_coreference = tuple(coreference_statistics(survey_coreference(each.gold for each in self.passages)))
+        return self.of_coreference
+
+    def unplaced(self, lm: Any) -> dict[str, str]:
+        """That no gold can be laid on this model's tokens, as a note, and in the log: without a word, all are NaN."""
+        if getattr(lm.tokenizer, "is_fast", False) or not any(each.gold for each in (*self.head, *self.passages)):
+            return {}
+        said = (
+            f"{type(lm.tokenizer).__name__} is a slow tokenizer: it does not say which characters its tokens are, so "
+            f"the texts' words cannot be found among them, and nothing of syntax and coreference was counted. Load "
+            f"{lm.name} with a fast tokenizer (tokenizer=)"
+        )
+        log.warning(said)
+        return {"tokenizer": said}
 
     def rules(self, table: HeadTable) -> tuple[Rule, ...]:
         """The rules that this table can answer."""

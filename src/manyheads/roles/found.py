@@ -1,4 +1,4 @@
-"""What was found about a model's heads over a corpus: one role a head, every claim behind it, and examples.
+"""What was found about a model's heads over a corpus: one role a head, every claim behind it, examples, and probes.
 
 A `Roles` is a sequence of `HeadRole`, in the model's order. Asked by question, it ranks heads as the choosing half does
 and shows figures of the other half, so that the first of a ranking is no lucky one.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, overload
@@ -18,6 +18,7 @@ from manyheads.heads import Head
 from manyheads.htmltables import html_table
 from manyheads.roles.claims import Claim
 from manyheads.roles.labels import HeadRole
+from manyheads.roles.probing import NO_LABEL, PROBES, Probe
 from manyheads.statistics.headtable import HeadTable, write_frame
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ SHOWN = 12  # heads in a notebook's view
 
 
 class Example(NamedTuple):
-    """A text in which a head does what its label says: its score there, and its strongest links, in words."""
+    """A text in which a head does what it is asked for: its score there, and its strongest links, in words."""
 
     name: str
     text: str
@@ -39,7 +40,9 @@ class Example(NamedTuple):
 class Roles(Sequence[HeadRole]):
     """`labels`, a role a head; `claims`, a list a head: every rule it was asked by. `tables` hold all statistics.
 
-    `examples[head, role]` are texts of the reporting half on which a head does it most. `notes` say what all rests on.
+    `examples[head, role]` are texts of the reporting half on which a head does it most: of every label, and of every
+    question's best head for which it holds. `probes` are those of `probing.PROBES` by name, where they were asked for;
+    no label rests on them. `notes` say what all rests on.
     """
 
     labels: tuple[HeadRole, ...]
@@ -47,6 +50,7 @@ class Roles(Sequence[HeadRole]):
     tables: tuple[HeadTable, ...]
     notes: dict[str, str]
     examples: Mapping[tuple[Head, str], tuple[Example, ...]] = field(default_factory=dict)
+    probes: Mapping[str, Probe] = field(default_factory=dict)
 
     @overload
     def __getitem__(self, index: int) -> HeadRole: ...
@@ -74,22 +78,35 @@ class Roles(Sequence[HeadRole]):
     def ranked(self, role: str, top: int | None = None) -> list[Claim]:
         """Heads by how far above chance they are at one role on the choosing half; the figures are of the other half.
 
-        `role` is its name, its question, or a part of either that no other has.
-        Errors: StatisticError for a role that was not asked for.
+        `role` is its name, its question, or a part of either that no other has. Of probes: `probes[name].top()`.
+        Errors: StatisticError for a role that was not asked for, and for a probe.
         """
         role = self.role_named(role)
+        if role in self.probes:
+            raise StatisticError(f"{role!r} is a probe, and has no claims: its heads are probes[{role!r}].top().")
         asked = [claim for mine in self.claims for claim in mine if claim.role == role]
         return sorted(asked, key=lambda claim: (-claim.chosen_excess, claim.head))[:top]
 
     def role_named(self, asked: str) -> str:
-        """The role that is meant by a name, a question, or a part of one. Errors: StatisticError names the nearest."""
-        if asked in self.questions:
+        """The role, or probe, that is meant by a name, a question, or a part of one; roles go before probes.
+
+        Errors: StatisticError names the nearest.
+        """
+        probes = {name: probe.asks for name, probe in self.probes.items()}
+        known = {**self.questions, **probes}
+        if asked in known:
             return asked
         part = asked.casefold().strip(" ?")
-        found = [role for role, said in self.questions.items() if part and part in f"{role} {said}".casefold()]
+        matches = [
+            [role for role, said in some.items() if part and part in f"{role} {said}".casefold()]
+            for some in (self.questions, probes)
+        ]
+        found = matches[0] or matches[1]
         if len(found) == 1:
             return found[0]
-        near = found[:5] or difflib.get_close_matches(asked, self.questions, 3, 0.3) or list(self.questions)[:3]
+        if asked in PROBES:
+            raise StatisticError(f"{asked!r} is a probe, which was not asked: give probes=True (--probes).")
+        near = found[:5] or difflib.get_close_matches(asked, known, 3, 0.3) or list(known)[:3]
         why = f"{asked!r} may mean several roles" if found else f"no head was asked for {asked!r}"
         raise StatisticError(f"{why}: did you mean {', '.join(map(repr, near))}?")
 
@@ -103,19 +120,38 @@ class Roles(Sequence[HeadRole]):
             raise StatisticError(f"there is no head {head} here, only {self.labels[0].head} to {self.labels[-1].head}.")
         return sorted((claim for claim in mine if claim.holds), key=lambda claim: -claim.excess)
 
+    def probed(self, probes: Mapping[str, Probe]) -> Roles:
+        """The same with what probes found (`probing.ask_probes`)."""
+        return replace(self, probes=probes, notes={**self.notes, "probes": NO_LABEL})
+
     def to_pandas(self) -> pd.DataFrame:
-        """A row a head and role asked: all of its claim, and whether the head is named after it."""
+        """A row a head and role asked: all of its claim, and whether the head is named after it.
+
+        `kind` is "claim"; below these, "probe": a row a head and probe that was asked, with what a probe knows.
+        """
         import pandas as pd
 
-        rows = [
-            {**claim.to_dict(), "label": label.name, "named": claim.role == label.name}
+        claims = self.claims_to_pandas()
+        names = {str(label.head): label.name for label in self.labels}
+        rows = [row for probe in self.probes.values() for row in probe.rows()]
+        probes = pd.DataFrame([{"kind": "probe", **row, "label": names[row["head"]], "named": False} for row in rows])
+        if probes.empty:
+            return claims
+        claims["holds"] = claims["holds"].astype("boolean")  # of a probe: neither yes nor no
+        return pd.concat([claims, probes], ignore_index=True)
+
+    def claims_to_pandas(self) -> pd.DataFrame:
+        """The rows of claims alone."""
+        import pandas as pd
+
+        return pd.DataFrame(
+            {"kind": "claim", **claim.to_dict(), "label": label.name, "named": claim.role == label.name}
             for label, claims in zip(self.labels, self.claims, strict=True)
             for claim in claims
-        ]
-        return pd.DataFrame(rows)
+        )
 
     def save(self, path: str | Path) -> None:
-        """Write every claim by the path's ending: .parquet, .csv or .json. Errors: FileAccessError."""
+        """Write every claim and probe by the path's ending: .parquet, .csv or .json. Errors: FileAccessError."""
         write_frame(self.to_pandas(), Path(path))
 
     def __repr__(self) -> str:

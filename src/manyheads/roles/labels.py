@@ -20,6 +20,7 @@ from manyheads.roles.rules import (
     MIN_BROAD,
     MIN_GIVEN,
     MIN_QUERIES,
+    MIN_TEXTS,
     NEEDED,
     NORMS,
     RULES,
@@ -123,13 +124,18 @@ def _without_rule(head: Head, index: int, by_rule: Sequence[tuple[Rule, Claim]],
     score = float(reported.values[index, column, 0])
     low, high = (float(end[index, column]) for end in reported.interval)
     rows = int(reported.num_queries("entropy")[index])
-    if min(evenness) >= MIN_BROAD and rows >= MIN_QUERIES:
+    enough = min(float(half.num_texts("entropy")[index]) for half in halves) >= MIN_TEXTS
+    if min(evenness) >= MIN_BROAD and rows >= MIN_QUERIES and enough:
         words = f"entropy {score:.2f} nats, {evenness[1]:.0%} of the evenest possible ({most:.2f})"
         return HeadRole(head, "broad", Evidence("entropy", score, most, low, high, rows, None, words))
     named = [(rule, claim) for rule, claim in by_rule if rule.names_heads and rule is not SINK_RULE]
     rule, claim = max(named, key=lambda pair: pair[1].chosen_excess)
     found = evidence_of(rule, claim)
-    why = "too few queries for a label" if found.num_queries < MIN_QUERIES else "nearest rule, not enough for a label"
+    why = "nearest rule, not enough for a label"
+    if found.num_queries < MIN_QUERIES:
+        why = "too few queries for a label"
+    elif not enough:
+        why = f"too few independent texts for a label (at least {MIN_TEXTS} on each half)"
     return HeadRole(head, "unlabelled", replace(found, words=f"{found.words}: {why}"))
 
 
@@ -139,6 +145,9 @@ def evidence_of(rule: Rule, claim: Claim, what: str = "") -> Evidence:
     if rule.given:
         words = f"its strongest key is {what} in {claim.score:.0%} of {claim.num_queries:,} cases, "
         words += f"{claim.tested:.0%} given that it looks at a word; {claim.chance:.0%} by chance"
+        nearest = next((value for name, value in claim.beyond.items() if name.endswith(".rule")), 0.0)
+        if nearest >= claim.tested:
+            words += f"; the nearest word of one part of speech on one side is right in {nearest:.0%}"
     else:
         words = f"{claim.score:.0%} of its attention on {what}, {claim.chance:.0%} by chance"
         if claim.score < MIN_GIVEN <= (claim.given or 0) and rule is not SINK_RULE:

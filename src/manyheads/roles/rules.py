@@ -19,6 +19,9 @@ from manyheads.statistics.masses import LOCAL, OFFSETS, offset_name
 MIN_QUERIES = 100
 """Rows on the reporting half: below 100, an interval is about +-10 points wide."""
 
+MIN_TEXTS = 10
+"""Independent texts on each half: the spread over fewer says little, and what one author does is no rule."""
+
 MIN_POSITIONAL = 0.4
 """A head that reads one fixed distance does so for 40 % of all its attention: random heads stay below 10 %."""
 

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from manyheads.errors import PatternError
+
 __all__ = ["NONE_FAILED", "Failure", "Failures", "is_about_texts", "reason_of"]
 
 NAMED = 20  # of those that failed, the first so many are kept by name
@@ -69,10 +71,12 @@ NONE_FAILED = Failures()
 
 
 def is_about_texts(error: BaseException) -> bool:
-    """Whether an error may be some text's fault. The disk's and the memory's are not, whatever they are wrapped in."""
+    """Whether an error may be some text's fault. The disk's, the memory's and those of the user's own functions are
+    not, whatever they are wrapped in."""
+    ours = OSError | MemoryError | torch.OutOfMemoryError | PatternError
     seen: BaseException | None = error
     while seen is not None:
-        if not isinstance(seen, Exception) or isinstance(seen, OSError | MemoryError | torch.OutOfMemoryError):
+        if not isinstance(seen, Exception) or isinstance(seen, ours):
             return False
         if isinstance(seen, RuntimeError) and any(each in str(seen) for each in NO_MEMORY):
             return False

@@ -20,7 +20,7 @@ from manyheads.statistics.chunks import CHUNK_CHARACTERS, CHUNK_TEXTS
 from manyheads.statistics.statistic import Statistic
 from manyheads.statistics.surveys import SURVEY_TEXTS, SURVEY_TOKENS
 
-SOURCES = ("nn", "recording", "models", "statistics")  # the packages whose code numbers hang on
+SOURCES = ("nn", "recording", "models", "corpora", "statistics", "roles")  # the packages whose code numbers hang on
 ELSEWHERE = ("_name_or_path", "transformers_version")  # of a config: where it lay, not what the model does
 SHOWN = 48  # characters of an input in an error
 

@@ -14,19 +14,24 @@ that is elsewhere: a pattern of places alone does not change, and has no such ch
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import index
+from pathlib import Path
+from traceback import extract_tb
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from manyheads.errors import StatisticError
+from manyheads.errors import PatternError, StatisticError
 from manyheads.recording.cells import cell_weights
 from manyheads.recording.tokens import Tokens, relabelling
+from manyheads.statistics.failures import reason_of
 from manyheads.statistics.statistic import Facts, PerText, Statistic
 
 Target = int | Iterable[int] | None
 Pattern = Callable[[list[str]], Sequence[Target]]
 MOST_CELLS = 1 << 22  # of one text: a pattern names some places a token, not all of them
+SHOWN = 48  # characters of a text in an error
 SOURCE = "the user's own function"
 
 
@@ -45,7 +50,8 @@ def pattern_statistics(patterns: Mapping[str, Any]) -> list[Statistic]:
 
 def _with_chances(name: str, pattern: Pattern) -> list[Statistic]:
     def plain(tokens: Tokens) -> list[list[tuple[int, ...]]]:
-        return [targets(name, pattern, _surfaces(tokens, text)) for text in range(tokens.num_texts)]
+        written = tokens.texts or ("",) * tokens.num_texts
+        return [targets(name, pattern, _surfaces(tokens, text), written[text]) for text in range(tokens.num_texts)]
 
     def shuffled(tokens: Tokens) -> list[list[tuple[int, ...]]]:
         """Only the rows for which the shuffle makes a difference."""
@@ -74,30 +80,62 @@ def _with_chances(name: str, pattern: Pattern) -> list[Statistic]:
     ]
 
 
-def targets(name: str, pattern: Pattern, pieces: list[str]) -> list[tuple[int, ...]]:
-    """What a pattern says of one text, checked. Errors: StatisticError."""
-    got: Any = pattern(list(pieces))
-    if not isinstance(got, Sequence | Tensor) or len(got) != len(pieces):
-        what = f"{len(got)} answers" if isinstance(got, Sequence) else f"a {type(got).__name__}"
-        raise StatisticError(
-            f"the pattern {name!r} gave {what} for {len(pieces)} tokens: return a list with a place, several places or "
-            f"None for each token."
+def targets(name: str, pattern: Pattern, pieces: list[str], text: str = "") -> list[tuple[int, ...]]:
+    """What a pattern says of one text, checked. Errors: PatternError, whatever the function does."""
+    try:
+        got: Any = pattern(list(pieces))
+    except (Exception, SystemExit) as error:
+        said = text or " ".join(pieces)
+        short = said if len(said) <= SHOWN else f"{said[: SHOWN - 1]}…"
+        raise PatternError(
+            f"the pattern {name!r}{_where(pattern, error)} failed on text {short!r}: {reason_of(error)}."
+        ) from error
+    got = got.tolist() if hasattr(got, "tolist") else got
+    whose = f"the pattern {name!r}{_where(pattern)}"
+    if not isinstance(got, Sequence) or isinstance(got, str) or len(got) != len(pieces):
+        held = isinstance(got, Sequence) and not isinstance(got, str)
+        what = f"{len(got)} answer{'s' * (len(got) != 1)}" if held else f"a {type(got).__name__}"
+        raise PatternError(
+            f"{whose} gave {what} for {len(pieces)} tokens: return a list with a place, several places or None for "
+            f"each token."
         )
-    out = []
-    for each in got:
-        places = () if each is None else (int(each),) if isinstance(each, int) else tuple(int(at) for at in each)
+    out = [_places(each, at, whose) for at, each in enumerate(got)]
+    for places in out:
         if any(not 0 <= at < len(pieces) for at in places):
-            raise StatisticError(
-                f"the pattern {name!r} points at {list(places)} in a text of {len(pieces)} tokens: places count from 0 "
-                f"(a negative one would be the text's end; leave out what does not exist)."
+            raise PatternError(
+                f"{whose} points at {list(places)} in a text of {len(pieces)} tokens: places count from 0 (a negative "
+                f"one would be the text's end; leave out what does not exist)."
             )
-        out.append(tuple(dict.fromkeys(places)))
     if sum(map(len, out)) > MOST_CELLS:
-        raise StatisticError(
-            f"the pattern {name!r} points at {sum(map(len, out)):,} cells of one text: at most {MOST_CELLS:,}; for a "
-            f"class of tokens use class_mass, which costs next to nothing."
+        raise PatternError(
+            f"{whose} points at {sum(map(len, out)):,} cells of one text: at most {MOST_CELLS:,}; for a class of "
+            f"tokens use class_mass, which costs next to nothing."
         )
     return out
+
+
+def _places(each: Any, at: int, whose: str) -> tuple[int, ...]:
+    """One token's answer: None, a place, or several; NumPy's and torch's whole numbers too."""
+    if each is None:
+        return ()
+    try:
+        if hasattr(each, "__index__"):
+            return (index(each),)
+        return tuple(dict.fromkeys(index(place) for place in each))
+    except (TypeError, ValueError) as error:  # a float, a word, a tensor of many numbers
+        raise PatternError(
+            f"{whose} gave {each!r} for token {at}: return a place (a whole number), several places or None."
+        ) from error
+
+
+def _where(pattern: Any, error: BaseException | None = None) -> str:
+    """" (mine.py, line 3)": where a function failed, the last line of its own file; else where it begins."""
+    code = getattr(pattern, "__code__", None)
+    if code is None:
+        return ""
+    frames = [] if error is None else extract_tb(error.__traceback__)
+    line = next((each.lineno for each in reversed(frames) if each.filename == code.co_filename), code.co_firstlineno)
+    return f" ({Path(code.co_filename).name}, line {line})"
 
 
 def _surfaces(tokens: Tokens, text: int) -> list[str]:

@@ -21,15 +21,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from manyheads.errors import ManyHeadsError, StatisticError
+from manyheads.errors import LostProcessError, ManyHeadsError, StatisticError
 
-__all__ = ["ALONE", "LostProcessError", "Ranks", "torchrun"]
+__all__ = ["ALONE", "Ranks", "torchrun"]
 
 PATIENCE = timedelta(days=30)  # the fastest process waits for the slowest, with the sums of all its batches in hand
-
-
-class LostProcessError(ManyHeadsError, RuntimeError):
-    """Another process of this run is gone, or cannot be reached."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +108,11 @@ def here() -> Iterator[Ranks]:
 def own_rank() -> int:
     """This process's number among those of torch.distributed; 0 where it is alone."""
     return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
+
+
+def is_split(model: Any) -> bool:
+    """Whether the processes hold parts of one model: then they read every text together."""
+    return any(hasattr(parameter, "to_local") for parameter in model.parameters())
 
 
 @contextmanager

@@ -1,0 +1,203 @@
+"""Probes as part of roles: the three questions that no natural text answers, asked of whatever model is in hand.
+
+Random tokens that repeat (every model of text), copying by weights alone (what writes one token after another),
+retrieval of a needle (what does so and is long enough). What cannot be asked is said with the reason, and ends nothing:
+a run over a corpus may have taken hours. No head is named after a probe: labels rest on natural text, and what a head
+does with random tokens it need not do with words.
+
+The numbers are those of `probe_repeats`, `copying_scores` and `retrieval_scores`, at their own defaults; here they only
+come together. Cost: `COST`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float64
+from numpy import ndarray
+
+from manyheads.corpora.page import page_texts
+from manyheads.errors import ManyHeadsError, ModelError, TextError
+from manyheads.roles.copying import copying_scores
+from manyheads.roles.headscores import HeadScore, HeadScores
+from manyheads.roles.probes import PLACES, probe_repeats
+from manyheads.roles.repeats import added_around
+from manyheads.roles.retrieval import SPARE_TOKENS, retrieval_scores
+from manyheads.spec import CROSS
+from manyheads.statistics.failures import reason_of
+from manyheads.statistics.measuring import Progress
+
+__all__ = ["COST", "NO_LABEL", "PROBES", "SHARE", "Probe", "ask_probes"]
+
+COST = "32 texts of random tokens, every layer's weights, 9 answers from long texts"
+NO_LABEL = "a probe names no head: labels rest on natural text"
+SHARE, EIGENVALUES = "share", "-1 to 1"
+PLACE_NAMES = {"after": "random repeats", "same": "random repeats, offset 0", "before": "random repeats, offset -1"}
+PROBES = {
+    PLACE_NAMES["after"]: "Which head looks at what followed the earlier copy, where random tokens repeat?",
+    PLACE_NAMES["same"]: "Which head looks at the earlier copy, where random tokens repeat?",
+    PLACE_NAMES["before"]: "Which head looks at what preceded the earlier copy, where random tokens repeat?",
+    "copying": "Which head raises the logit of the token that it looks at, by its weights?",
+    "retrieval": "Which head looks at a fact far back in a long text while the model writes it down?",
+}
+"""Every probe, and its question in words."""
+
+NEEDLE = " The keeper of the lighthouse hid seven green pelicans, two brass lanterns and an old map under the stairs."
+QUESTION = "\nWhat did the keeper of the lighthouse hide, and where? The keeper of the lighthouse hid"
+"""The answer begins in the question, so that a model that only goes on with texts can be asked, too."""
+LENGTHS, NEEDLE_DEPTHS = (128, 512, 1_024), (0.1, 0.5, 0.9)
+
+
+@dataclass(frozen=True, eq=False)
+class Probe:
+    """One probe of every head. `says` is the variant, and what it rests on, in words.
+
+    `scores` is None where the model could not be asked: then `says` is the reason. `spread` is chance's standard
+    deviation where scores have no interval of their own (copying, which reads no text). `unit` is "share" or "-1 to 1".
+    """
+
+    name: str
+    says: str
+    scores: HeadScores | None = None
+    spread: Float64[ndarray, "head"] | None = None
+    unit: str = SHARE
+
+    @property
+    def asks(self) -> str:
+        return PROBES[self.name]
+
+    def in_order(self) -> list[HeadScore]:
+        """Every head's, in the model's order; none where it was not asked."""
+        return [] if self.scores is None else list(self.scores)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A flat row a head, with a claim's names for what both have; `also_z` where scores have no interval."""
+        scores = self.scores
+        out = []
+        for at, each in enumerate(self.in_order()):
+            assert scores is not None
+            row = {**each._asdict(), "head": str(each.head), "role": self.name, "asks": self.asks}
+            row |= {f"chance_{name}": float(values[at]) for name, values in scores.chances.items()}
+            out.append(row if self.spread is None else row | {"also_z": self.z(each)})
+        return out
+
+    def top(self, count: int | None = None) -> list[HeadScore]:
+        """The heads furthest above chance (of copying: in standard deviations); none where it was not asked."""
+        if self.scores is None:
+            return []
+        if self.spread is None:
+            return self.scores.top(len(self.scores) if count is None else count)
+        return [self.scores[self.scores.heads[at]] for at in np.argsort(-self.scores.score / self.spread)[:count]]
+
+    def z(self, head: HeadScore) -> float | None:
+        """How many standard deviations of chance a score lies from it, where it has that in place of an interval."""
+        if self.scores is None or self.spread is None:
+            return None
+        return head.score / float(self.spread[self.scores.heads.index(head.head)])
+
+    def beats_chance(self, head: HeadScore) -> bool:
+        """Whether the interval lies above chance; of copying, whether the score lies two standard deviations above."""
+        z = self.z(head)
+        return head.low > head.chance if z is None else z > 2
+
+
+class Asked(NamedTuple):
+    """What is asked at once: which probes come of it, and how many forward passes it takes, about."""
+
+    names: tuple[str, ...]
+    ask: Callable[[Any], list[Probe]]
+    passes: int
+
+
+def ask_probes(lm: Any, progress: Progress | None = None) -> dict[str, Probe]:
+    """Every probe of `PROBES` by name, for a loaded model; what fails is said by the probe, and never raised.
+
+    `progress` is called with forward passes done, and in all (about).
+    """
+    total, done = sum(each.passes for each in KINDS), 0
+    found: dict[str, Probe] = {}
+    for kind in KINDS:
+        if progress is not None:
+            progress(done, total)
+        found |= {probe.name: probe for probe in _asked(lm, kind)}
+        done += kind.passes
+    if progress is not None:
+        progress(total, total)
+    return found
+
+
+def _asked(lm: Any, kind: Asked) -> list[Probe]:
+    try:
+        return kind.ask(lm)
+    except ManyHeadsError as error:
+        why = str(error)
+    except Exception as error:  # a model of somebody's own may raise anything; it is said, and the others go on
+        why = reason_of(error)
+    return [Probe(name, why.removesuffix(".")) for name in kind.names]
+
+
+def _repeats(lm: Any) -> list[Probe]:
+    probe = probe_repeats(lm)
+    says = "; ".join((str(probe.variant), probe.notes["tokens"], *_also(probe.notes)))
+    return [Probe(PLACE_NAMES[place], says, getattr(probe, place)) for place in PLACES]
+
+
+def _also(notes: Any) -> Iterator[str]:
+    if "not causal" in notes:
+        yield notes["not causal"].replace("'after'", f"'{PLACE_NAMES['after']}'")
+
+
+def _copying(lm: Any) -> list[Probe]:
+    _require_causal(lm)
+    found = copying_scores(lm)
+    nothing, none = np.full(len(found.heads), np.nan), np.zeros(len(found.heads))
+    scores = HeadScores(found.heads, found.score, nothing, nothing, {"shuffled": none}, none)
+    says = (
+        "W_E W_V W_O W_U by weights alone, no text: the sum of its eigenvalues over that of their absolute values "
+        f"(Elhage et al. 2021); folded in: {found.notes['folded']}; chance: {found.notes['chance']}, mean 0"
+    )
+    return [Probe("copying", says, scores, found.spread, EIGENVALUES)]
+
+
+def _retrieval(lm: Any) -> list[Probe]:
+    _require_causal(lm)
+    if not getattr(lm.model, "can_generate", lambda: False)():
+        raise ModelError(f"{lm.name} ({type(lm.model).__name__}) cannot write: it has no language-model head.")
+    texts = page_texts()
+    lengths = _lengths(lm, texts)
+    found = retrieval_scores(lm, texts, NEEDLE, QUESTION, lengths=lengths, depths=NEEDLE_DEPTHS)
+    where = f"texts of {', '.join(f'{each:,}' for each in lengths)} tokens, at {len(NEEDLE_DEPTHS)} depths each"
+    return [Probe("retrieval", f"a needle in {where}: {found.words}", found.scores)]
+
+
+def _require_causal(lm: Any) -> None:
+    if not any(site.causal and site.stack != CROSS for site in lm.spec.sites):
+        raise ModelError(f"{lm.name} is not causal.")
+
+
+def _lengths(lm: Any, texts: Sequence[str]) -> list[int]:
+    """Those of `LENGTHS` that the model has positions for. Errors: TextError where it has none for the shortest."""
+
+    def size(text: str) -> int:
+        return len(lm.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+
+    most = size("\n".join(texts))
+    if lm.max_positions is not None:
+        besides = len(added_around(lm.tokenizer)[0]) + 2 * size(NEEDLE) + SPARE_TOKENS + size(QUESTION)
+        most = min(most, lm.max_positions - besides)
+    if most < LENGTHS[0]:
+        raise TextError(
+            f"{lm.name} has {lm.max_positions} positions: {max(most, 0)} are left beside needle, question and answer, "
+            f"and the shortest text has {LENGTHS[0]} tokens."
+        )
+    return [length for length in LENGTHS if length <= most]
+
+
+KINDS = (
+    Asked(tuple(PLACE_NAMES.values()), _repeats, 32),
+    Asked(("copying",), _copying, 20),
+    Asked(("retrieval",), _retrieval, len(LENGTHS) * len(NEEDLE_DEPTHS) * 30),
+)
