@@ -17,7 +17,7 @@ def code_of(page: Path) -> list[str]:
     return re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
 
 
-NAMES = ("statistics", "words", "media", "running", "interventions", "roles", "corpus-runs")
+NAMES = ("statistics", "words", "media", "running", "interventions", "roles", "corpus-runs", "tiny-code")
 SAVING = (
     "pruning",
     "converting",

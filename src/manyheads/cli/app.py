@@ -4,6 +4,7 @@
     1    our fault: a short message, and the traceback under --debug
     2    what was asked cannot be done: one line on stderr that says what came and what to do
     130  Ctrl-C, at any moment: during imports and loading, too
+    143  told to end (SIGTERM), the same
 
 stdout is data, stderr is talk. Nothing heavy is imported here nor by the modules of the commands, so that `--help`
 and `--version` answer at once. Other libraries' log lines and warnings are held back while a command runs.
@@ -14,20 +15,23 @@ from __future__ import annotations
 import errno
 import gc
 import os
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-OK, FAULT, ASKED_WRONG, INTERRUPTED = 0, 1, 2, 130
+OK, FAULT, ASKED_WRONG, INTERRUPTED, TERMINATED = 0, 1, 2, 130, 143
 DEBUG = "--debug"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code. `argv` is what is typed after `manyheads`; None: `sys.argv`."""
+    told: list[int] = []  # signals; typer makes a code of its own of what a handler raises
     try:
         arguments, debug = _take_debug(list(sys.argv[1:] if argv is None else argv))
         if argv is None:
             _quiet_process()
+            signal.signal(signal.SIGTERM, lambda number, _: _terminate(told, number))
         try:
             with _quiet_libraries():
                 from manyheads.cli.commands import run
@@ -40,6 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         code = INTERRUPTED
     if code == INTERRUPTED:
+        code = TERMINATED if told else INTERRUPTED
         _say("stopped.")
     if argv is None:
         gc.freeze()  # the interpreter's last collection would walk a million objects of torch's: a second for nothing
@@ -95,6 +100,12 @@ def _drop_stdout() -> None:
     """What is left for a closed pipe goes nowhere; else the interpreter would complain of it at exit."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _terminate(told: list[int], number: int) -> None:
+    """SIGTERM is as Ctrl-C: whoever cleans up then does so now."""
+    told.append(number)
+    raise KeyboardInterrupt
 
 
 def _quiet_process() -> None:

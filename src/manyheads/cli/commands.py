@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -12,13 +12,15 @@ from manyheads.cli.console import emit
 from manyheads.cli.convert import convert
 from manyheads.cli.head import head
 from manyheads.cli.importance import importance
+from manyheads.cli.learn import learn
 from manyheads.cli.look import look
 from manyheads.cli.prune import prune
 from manyheads.cli.roles import roles
 from manyheads.cli.size import size
 from manyheads.cli.studio import studio
+from manyheads.cli.train import train
 
-COMMANDS = (look, head, roles, ablate, importance, prune, convert, size, studio)
+COMMANDS = (look, head, roles, ablate, importance, prune, convert, size, train, learn, studio)
 
 UsageError = typer.BadParameter.__mro__[1]
 """What any unreadable command line raises. Typer gives it no public name of its own."""
@@ -35,8 +37,22 @@ def run(arguments: Sequence[str]) -> int:
     for command in COMMANDS:
         app.command()(command)
     asked = list(arguments) if set(arguments) - {"--"} else ["--help"]
+    _refuse_twice(app, asked)
     code = app(args=asked, prog_name="manyheads", standalone_mode=False)
     return code if isinstance(code, int) else 0
+
+
+def _refuse_twice(app: typer.Typer, asked: Sequence[str]) -> None:
+    """Errors: UsageError for an option of one value that is given twice; else the last would win in silence."""
+    known: Any = getattr(typer.main.get_command(app), "commands", {})
+    command = known.get(asked[0])
+    given = asked[1 : asked.index("--") if "--" in asked else None]
+    for option in getattr(command, "params", ()):
+        if getattr(option, "param_type_name", "") != "option" or option.multiple or option.is_flag:
+            continue
+        times = sum(each in option.opts or each.partition("=")[0] in option.opts for each in given)
+        if times > 1:
+            raise UsageError(f"give {option.opts[0]} once: it was given {times} times")
 
 
 def usage_story(error: Exception) -> str | None:

@@ -10,7 +10,7 @@ DEFAULT_MODEL = "minilm"
 
 TEXT_HELP = "What to read, in quotes; - reads it from stdin. None: a sentence of our own."
 FILE_HELP = "Read the text from this file (UTF-8); - is stdin."
-MODEL_HELP = "minilm (comes with us), a folder, or a name on the Hugging Face hub."
+MODEL_HELP = "minilm or tiny-code (come with us), a folder, or a name on the Hugging Face hub."
 
 TextWords = Annotated[list[str] | None, typer.Argument(metavar="TEXT", help=TEXT_HELP, show_default=False)]
 """A list, so that a text without its quotes can be told from two arguments too many."""

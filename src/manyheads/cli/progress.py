@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Protocol, runtime_checkable
 
 from rich.console import Console
 from rich.text import Text
@@ -15,7 +16,12 @@ from manyheads.cli.console import clean, stderr_console
 SLOW_SECONDS = 1.0  # what is over sooner needs no line in a log
 LINE_SECONDS = 5.0  # between two lines of the same step
 
-Progress = Callable[[int, int | None], None]
+
+@runtime_checkable
+class Progress(Protocol):
+    """How far a step is: done, of how many (None: nobody knows), and what else there is to say (a loss)."""
+
+    def __call__(self, done: int, total: int | None, note: str = "", /) -> None: ...
 
 
 class Talk:
@@ -33,6 +39,12 @@ class Talk:
         self.console.print(Text(f"note: {clean(message)}"), soft_wrap=True)
 
     @contextmanager
+    def steps(self) -> Iterator[Steps]:
+        """Steps one after another, where it is found out on the way which there are."""
+        with ExitStack() as stack:
+            yield Steps(self, stack)
+
+    @contextmanager
     def step(self, what: str, *, bar: bool = True) -> Iterator[Progress]:
         """`bar=False` leaves the terminal's last line to somebody else's bar (a download's)."""
         what = clean(what)
@@ -42,13 +54,30 @@ class Talk:
             return
         pace = _Pace(what)
         with self.console.status(Text(what)) as status:
-            yield lambda done, total: status.update(Text(pace.said(done, total)))
+            yield lambda done, total, note="", /: status.update(Text(pace.said(done, total, note)))
+
+
+class Steps:
+    """The step that is on, and how far it is: `begin` ends the one before."""
+
+    def __init__(self, talk: Talk, stack: ExitStack) -> None:
+        self._talk, self._stack = talk, stack
+        self._now: Progress | None = None
+
+    def begin(self, what: str) -> None:
+        self._stack.close()
+        self._now = self._stack.enter_context(self._talk.step(what))
+
+    def progress(self, done: int, total: int | None, note: str = "", /) -> None:
+        if self._now is not None:
+            self._now(done, total, note)
 
 
 @contextmanager
 def _lines(console: Console, what: str, at_once: bool) -> Iterator[Progress]:
     """A line once the step has proved slow, and now and then how far it is."""
     lock, last, pace = threading.Lock(), [0.0], _Pace(what)
+    ended: list[bool] = []
 
     def say(line: str) -> None:
         last[0] = time.monotonic()
@@ -59,10 +88,15 @@ def _lines(console: Console, what: str, at_once: bool) -> Iterator[Progress]:
             if not last[0]:
                 say(what)
 
-    def progress(done: int, total: int | None) -> None:
+    def progress(done: int, total: int | None, note: str = "", /) -> None:
         with lock:
-            line = pace.said(done, total)
-            if last[0] and (total is None or done < total) and time.monotonic() - last[0] >= LINE_SECONDS:
+            line = pace.said(done, total, note)
+            if not last[0] or ended:
+                return
+            if total is not None and done >= total:
+                ended.append(True)
+                say(line)
+            elif time.monotonic() - last[0] >= LINE_SECONDS:
                 say(line)
 
     timer = threading.Timer(0.0 if at_once else SLOW_SECONDS, begin)
@@ -81,7 +115,7 @@ class _Pace:
         self._what = what
         self._first: tuple[float, int] | None = None
 
-    def said(self, done: int, total: int | None) -> str:
+    def said(self, done: int, total: int | None, note: str = "") -> str:
         """How far it is and, of what takes long, how much time is left; where nobody knows the end, what is done."""
         if total is None:
             return f"{self._what} {done:,}"
@@ -89,7 +123,7 @@ class _Pace:
             self._first = (time.monotonic(), done)
         seconds, gone = time.monotonic() - self._first[0], done - self._first[1]
         left = seconds / gone * (total - done) if gone else 0.0
-        said = f"{self._what} {done / max(total, 1):.0%}"
+        said = f"{self._what} {done / max(total, 1):.0%}{f', {clean(note)}' if note else ''}"
         return f"{said}, {_time(left)} left" if seconds > SLOW_SECONDS and left > LINE_SECONDS else said
 
 

@@ -74,7 +74,7 @@ _MEANING = {
 def even_step(span: float) -> float:
     """1, 2 or 5 times a power of ten, so that some five lines cross the span."""
     rough = span / TICKS
-    power = 10 ** math.floor(math.log10(rough))
+    power = 10.0 ** math.floor(math.log10(rough))
     return next(power * digit for digit in (1, 2, 5, 10) if power * digit >= rough)
 
 

@@ -14,9 +14,13 @@ from matplotlib.collections import LineCollection
 
 from manyheads.figures.curve import even_step
 from manyheads.figures.lettering import Pixels
+from manyheads.figures.points import save_points
+from manyheads.figures.rul import save_rul
 from manyheads.figures.sheet import POINT, Sheet, kind_of
 from manyheads.figures.style import FADED, INK
 from manyheads.training.charts import Chart, Line, Panel
+from manyheads.training.pointschart import PointsChart
+from manyheads.training.rulchart import RulChart
 
 WIDTH, PANEL, MARGIN = 860, 220, 36
 TITLE, BODY, SMALL = 21, 12.5, 11
@@ -27,6 +31,10 @@ NAME_GAP = 15  # between the baselines of two names
 def save_chart(chart: Chart, path: str | os.PathLike[str]) -> None:
     """Draw it; .png, .svg or .pdf. Errors: FileAccessError."""
     kind_of(path)
+    if isinstance(chart, RulChart):
+        return save_rul(chart, path)
+    if isinstance(chart, PointsChart):
+        return save_points(chart, path)
     count = len(chart.panels)
     sheet = Sheet(WIDTH, TOP + count * PANEL + (count - 1) * GAP + BOTTOM)
     room = WIDTH - 2 * MARGIN
@@ -74,7 +82,7 @@ def _names(sheet: Sheet, ends: list[tuple[Line, tuple[float, float]]]) -> None:
 
 def _steps(sheet: Sheet, chart: Chart, y: Pixels, last: Pixels) -> None:
     width = WIDTH - LEFT - RIGHT
-    for step in np.unique(np.linspace(0, last, 6).round().astype(int)):
+    for step in np.arange(0, last + 1, max(1, even_step(last))).astype(int).tolist():
         sheet.text(LEFT + width * step / last, y + 20, f"{step:,}", SMALL, align="center", colour=FADED)
     sheet.text(LEFT + width / 2, y + 44, chart.x_title, BODY, align="center")
 

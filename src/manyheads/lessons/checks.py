@@ -1,129 +1,211 @@
-"""Checks: what a lesson asks, judged by running. No answer is written down: each is computed when somebody answers."""
+"""Checks: what a lesson asks, and how an answer is judged. What is right is found by a function when somebody answers.
+
+A number is right if it is the right one as far as it was written out (three figures), or within the tolerance. What
+else it may be is tried next: a mistake that the check knows, the same in another unit; each is told as what it is. What
+is no answer at all (no number, no choice, a unit missing) is told, too, and costs nothing.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
-import numpy as np
+from manyheads.lessons.cells import Loader, Ran
+from manyheads.lessons.parameters import Parameter, Values
+from manyheads.lessons.quantities import (
+    COUNT,
+    DIMENSIONS,
+    NOUNS,
+    Quantity,
+    dimension_of,
+    factor_of,
+    read_quantity,
+    system_of,
+)
 
-from manyheads.lessons.format import CheckBlock
-from manyheads.reference import attend, naive, softmax_rows, worked_example
+__all__ = ["Check", "Predict", "Right", "Verdict", "judged"]
 
-__all__ = ["CHECKS", "Right", "Verdict", "judge"]
-
-ROUNDED = 0.006  # how far a number may be off: two places, rounded either way
-SEED = 0  # of the scores that questions about any row are tried on
+PLACES, SHARE = 0.006, 0.005  # how far a number may be off: two places behind the point, or three figures
+FIGURES = 3  # of a rounded answer, at the least
+NEAR = 0.05  # a wrong number within this share is told to be close
 
 
 @dataclass(frozen=True)
 class Right:
-    """The right answer, what to say to it, and what to say to a wrong one. `within`: how far a number may be off."""
+    """The right answer, what to say to it, and what to say to a wrong one.
 
-    answer: float | str
+    `unit`: what the number counts or measures, as the question asks for it: "GiB", "%", "ms", "parameters". With
+    `free`, the unit is the reader's to choose, and must be said. `tolerance`: how far off a number may be, in that
+    unit; None is exact for a whole number, else two places or three figures. `mistakes`: wrong answers (a number in
+    that unit, a choice, a word) and the sentence that explains each. `also`: other words that are right.
+    """
+
+    answer: int | float | str
     words: str
     hint: str
-    within: float = ROUNDED
+    unit: str = ""
+    free: bool = False
+    tolerance: int | float | None = None
+    mistakes: Mapping[Any, str] = field(default_factory=dict)
+    also: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Check:
+    """A question. `find(values, load)` computes what is right from the inputs."""
+
+    find: Callable[[Values, Loader], Right]
+    parameters: tuple[Parameter, ...] = ()
+
+
+@dataclass(frozen=True)
+class Predict:
+    """A question about a cell: `find(values, ran)` reads what is right in what the cell has just computed."""
+
+    find: Callable[[Values, Ran], Right]
+    parameters: tuple[Parameter, ...] = ()
 
 
 @dataclass(frozen=True)
 class Verdict:
+    """`answered`: whether it was an answer at all, right or wrong; what was none costs nothing."""
+
     right: bool
     points: int
     words: str
+    answered: bool = True
 
 
-def judge(check: CheckBlock, given: str) -> Verdict:
-    """Whether an answer is right. What is no answer at all (no number, no choice) is told, and costs nothing."""
-    found = CHECKS[check.name]()
-    written = given.strip()
-    if check.answer == "number":
-        number = _number(written)
-        if number is None:
-            return Verdict(False, 0, f"{written[:40]!r} is no number: write one, as in 0.25 or 1/4.")
-        right = abs(number - float(found.answer)) <= found.within
-    elif check.answer == "choice":
-        if written not in check.choices:
-            return Verdict(False, 0, f"{written[:40]!r} is none of the choices: {'; '.join(check.choices)}.")
-        right = written == found.answer
-    else:
-        right = " ".join(written.casefold().split()) == str(found.answer).casefold()
-    return Verdict(right, check.points if right else 0, f"Right. {found.words}" if right else f"Not yet. {found.hint}")
+def judged(right: Right, kind: str, choices: Sequence[str], points: int, given: str) -> Verdict:
+    """Whether an answer is right. `kind` is number, choice or text."""
+    written = " ".join(given.split())
+    if not written:
+        return _none("Write an answer first.")
+    if kind == "number":
+        return _number(right, points, written)
+    if kind == "choice":
+        if written not in choices:
+            return _none(f"{written[:40]!r} is none of the choices: {'; '.join(choices)}.")
+        return _right(right, points) if written == right.answer else _wrong(_mistake(right, written) or right.hint)
+    if written.casefold() in {str(each).casefold() for each in (right.answer, *right.also)}:
+        return _right(right, points)
+    return _wrong(_mistake(right, written) or right.hint)
 
 
-def _number(written: str) -> float | None:
-    """ "0.5", "0,5", "1/2" or "50 %"; None for anything else."""
-    share = written.endswith("%")
-    parts = written.removesuffix("%").strip().replace(",", ".").split("/")
-    try:
-        values = [float(part) for part in parts]
-        value = values[0] if len(values) == 1 else values[0] / values[1] if len(values) == 2 else math.nan
-    except (ValueError, ZeroDivisionError):
+def _right(right: Right, points: int, note: str = "") -> Verdict:
+    return Verdict(True, points, f"Right. {note}{right.words}")
+
+
+def _wrong(words: str) -> Verdict:
+    return Verdict(False, 0, f"Not yet. {words}")
+
+
+def _none(words: str) -> Verdict:
+    return Verdict(False, 0, words, answered=False)
+
+
+def _mistake(right: Right, written: str) -> str | None:
+    known = {str(each).casefold(): said for each, said in right.mistakes.items()}
+    return known.get(written.casefold())
+
+
+# ------------------------------------------------------------------------------------------------------------- numbers
+
+
+def _number(right: Right, points: int, written: str) -> Verdict:
+    quantity = read_quantity(written)
+    if quantity is None:
+        like = "0.25 or 1/4" if not right.unit or right.unit in NOUNS else f"4 {right.unit}"
+        return _none(f"{written[:40]!r} is no number: write one, as in {like}.")
+    dimension, asked = dimension_of(right.unit), right.unit or COUNT
+    if not quantity.unit and right.free:
+        return _none(f"{written} of what? The unit is part of the answer: say it, as in 4 {right.unit}.")
+    factor = factor_of(quantity.unit, dimension) if quantity.unit else factor_of(right.unit, dimension)
+    if factor is None:
+        return _none(_other_unit(quantity.unit, asked))
+    own = factor_of(right.unit, dimension) or 1.0
+    scale = factor / own
+    value, half = quantity.value * scale, quantity.half * scale
+    found = _nearest(right, value, half, quantity.digits)
+    across = bool(quantity.unit) and system_of(quantity.unit) != system_of(right.unit) and not right.free
+    if isinstance(found, Right):
+        if across:
+            return _wrong(f"{written} is right in {quantity.unit}; the question asks for {right.unit}.")
+        converted = quantity.unit and scale != 1 and dimension != COUNT
+        return _right(right, points, f"{written} is {_plain(value)} {right.unit}. " if converted else "")
+    return _wrong(found or _unit_mixed(right, dimension, quantity) or _near(right, value) or right.hint)
+
+
+def _nearest(right: Right, value: float, half: float, digits: int) -> Right | str | None:
+    """The right answer or the known mistake that this number is; of two, the nearer. None: it is neither."""
+    answer = float(right.answer)
+    within: list[tuple[float, int, Right | str]] = []
+    if _close(answer, value, half, digits, right.tolerance):
+        within.append((abs(value - answer), 0, right))
+    for mistake, said in right.mistakes.items():
+        if isinstance(mistake, int | float) and mistake != answer and _close(float(mistake), value, half, digits, None):
+            within.append((abs(value - mistake), 1, said))
+    return min(within, key=lambda each: each[:2])[2] if within else None
+
+
+def _close(target: float, value: float, half: float, digits: int, tolerance: int | float | None) -> bool:
+    """Within the tolerance, or equal to the target as far as it is written out, in three figures or more."""
+    size = abs(target)
+    if tolerance is None:
+        exact = abs(target - round(target)) < 1e-9
+        tolerance = 0.0 if exact else max(SHARE * size, min(PLACES, 10 * SHARE * size))
+    allowed = max(tolerance, half if digits >= FIGURES else 0.0)
+    return abs(value - target) <= allowed * (1 + 1e-9) + 1e-9 * max(size, 1e-3)
+
+
+def _unit_mixed(right: Right, dimension: str, quantity: Quantity) -> str | None:
+    """The right figure in another unit than its own: 10 GB for 10 GiB, or 10.7 where GiB are asked for."""
+    own = factor_of(right.unit, dimension) or 1.0
+    if quantity.unit and dimension == "memory":
+        if system_of(quantity.unit) != system_of(right.unit) and _bare(right, quantity, 1.0):
+            answer = float(right.answer)
+            there = answer * own / (factor_of(quantity.unit, dimension) or 1.0)
+            return (
+                f"The number is right, the unit is not: {_plain(answer)} {right.unit} are "
+                f"{_plain(there)} {quantity.unit}."
+            )
         return None
-    return (value / 100 if share else value) if math.isfinite(value) else None
+    if quantity.unit or (dimension == COUNT and right.unit != "%"):
+        return None
+    if right.unit == "%":
+        return "That is the share; the question asks for percent." if _bare(right, quantity, 100.0) else None
+    for unit, factor in DIMENSIONS[dimension].items():
+        if factor != own and _bare(right, quantity, factor / own):
+            return f"That is the number in {unit}; the question asks for {right.unit}."
+    return None
 
 
-# --------------------------------------------------------------------------------------------------- one head, by steps
+def _bare(right: Right, quantity: Quantity, scale: float) -> bool:
+    half, value = quantity.half * scale, quantity.value * scale
+    return _close(float(right.answer), value, half, quantity.digits, right.tolerance)
 
 
-def zero_query() -> Right:
-    x, weights = worked_example()
-    query = x[2] @ weights.w_q[1]
-    row = naive(x, weights).weights[1][2]
-    said = ", ".join(f"{value:.3f}" for value in row)
-    return Right(
-        float(row[0]),
-        f"The query is ({query[0]:g}, {query[1]:g}), so that every score is 0, and softmax shares out evenly: {said}.",
-        "Work out the query of token 2 in head 1 first. What are its products with the keys, whatever these are?",
+def _other_unit(unit: str, asked: str) -> str:
+    """It measures something else, or nothing that we know."""
+    for dimension in DIMENSIONS:
+        if dimension != COUNT and factor_of(unit, dimension) is not None:
+            return f"{unit} measures {dimension}; the question asks for {asked}."
+    return f"{unit[:20]!r} is no unit here; the question asks for {asked}."
+
+
+def _near(right: Right, value: float) -> str | None:
+    answer = float(right.answer)
+    if not answer or abs(value - answer) > NEAR * abs(answer):
+        return None
+    return f"Close, but not there: work it out to three figures. {right.hint}"
+
+
+def _plain(value: float) -> str:
+    return (
+        f"{value:,.0f}"
+        if abs(value - round(value)) < 1e-9
+        else f"{value:,.3g}"
+        if abs(value) < 1000
+        else f"{value:,.0f}"
     )
-
-
-def without_scale() -> Right:
-    x, weights = worked_example()
-    q, k, v = (x @ each[0] for each in (weights.w_q, weights.w_k, weights.w_v))
-    plain, scaled = (attend(q[None, None], k[None, None], v[None, None], scale=scale) for scale in (1.0, None))
-    found, usual = (float(each.weights[0, 0, 2, 2]) for each in (plain, scaled))
-    return Right(
-        found,
-        f"{found:.3f}, where it was {usual:.3f}: larger scores make rows more uneven. In wide heads products grow with "
-        f"the width, and dividing by sqrt(d) is what keeps a row from falling to one token.",
-        "Choose 'none' as the scale in the cell above, and read row token 2 of the weights.",
-    )
-
-
-def shifted_row() -> Right:
-    scores = np.random.Generator(np.random.PCG64(SEED)).normal(size=(1, 5))
-    (before, _), (after, _) = softmax_rows(scores), softmax_rows(scores + 10)
-    answer = "stay as they are" if np.allclose(before, after) else _evenness(before, after)
-    return Right(
-        answer,
-        "exp(s + 10) = exp(10) exp(s): the factor is above and below the line, and goes. Only differences count, which "
-        "is why softmax may subtract the largest score before it begins.",
-        "Add 10 to every score in exp(s) / sum of exp(s), above and below the line. What happens to exp(10)?",
-    )
-
-
-def doubled_row() -> Right:
-    scores = np.random.Generator(np.random.PCG64(SEED)).normal(size=(1, 5))
-    (before, _), (after, _) = softmax_rows(scores), softmax_rows(2 * scores)
-    return Right(
-        _evenness(before, after),
-        f"The largest weight of a row tried just now went from {before.max():.3f} to {after.max():.3f}: differences "
-        f"between scores are what counts, and these doubled.",
-        "Only differences between scores count. What happens to these?",
-    )
-
-
-def _evenness(before: np.ndarray, after: np.ndarray) -> str:
-    """By the entropy of a row."""
-    first, second = (-float((row * np.log(row)).sum()) for row in (before, after))
-    return "become more even" if second > first else "become more uneven"
-
-
-CHECKS: Mapping[str, Callable[[], Right]] = {
-    "zero-query": zero_query,
-    "without-scale": without_scale,
-    "shifted-row": shifted_row,
-    "doubled-row": doubled_row,
-}

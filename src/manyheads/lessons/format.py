@@ -1,14 +1,15 @@
-"""A lesson is a Markdown file with three additions: a head, cells that run, and checks that are judged by running.
+"""A lesson is a Markdown file with a head, blocks that run, and numbers in its prose that are computed.
 
     ---
     title: One head, step by step
     summary: What happens between a sentence and a map of attention.
-    minutes: 15
+    minutes: 8
     sources:
     - Vaswani et al. 2017, section 3.2.1
     ---
 
-    Prose, in Markdown. HTML in it is shown as it is written, never used; pictures are left out.
+    Prose, in Markdown. HTML in it is shown as it is written, never used; pictures are left out. A number that code
+    could compute is never typed: {{example-row of=weights row=2}} asks a fact of that name, when the page is read.
 
     ```cell one-head
     title: The example, with your own numbers
@@ -16,17 +17,40 @@
     ```
 
     ```check sharper
-    question: All scores of a row are doubled. Its weights ...
+    question: All scores of a row are multiplied by {factor}. Its weights ...
     answer: choice
     choices: stay as they are | become more even | become more uneven
     points: 2
+    factor: 3
     ```
 
-`cell NAME` runs the function of that name (`cells.CELLS`): `title:` is what stands above it, every other line is a
-parameter's value to begin with. A line `run: OTHER` runs another function, so that a page can have two of a kind.
-`check NAME` asks a question; what is right is found by the function of that name (`checks.CHECKS`), when it is asked.
-`answer:` is number, choice or text; `choices:` are parted by |.
+    ```predict looks-most
+    cell: one-head
+    question: Which token does token {token} look at most?
+    answer: text
+    token: 2
+    ```
 
+    ```interview why-scale
+    question: Why are scores divided by the root of the head's width?
+    points:
+    - a sum of more products varies more
+    - a row of large scores falls to one token
+    answer:
+    A model answer, in Markdown, to the end of the block. It may hold facts, too.
+    ```
+
+`cell NAME` runs the function of that name: `title:` is what stands above it, every other line is a parameter's value to
+begin with. A line `run: OTHER` runs another function, so that a page can have two of a kind; so it does in checks.
+`check NAME` asks a question; what is right is found by the function of that name, from the lines that are left: its
+inputs. `{name}` in a question or a choice is that input, so that question and answer cannot drift apart.
+`answer:` is number, choice or text; `choices:` are parted by |.
+`predict NAME` is a check on a cell of the same page: it is judged by what that cell computes with what the reader has
+in it at that moment, and the cell is then run and shown.
+`interview NAME` is a question with a model answer, and the points that an answer should make, for the reader to tick.
+In the head, `fresh: yes` draws the inputs of all checks anew each time the lesson is opened.
+
+Names of functions are those of the topics' tables (`shelf.TOPICS`); docs/lessons.md shows how these are written.
 Why a format of our own: a lesson should be prose that anybody can edit, and hold no number that code could compute.
 Cost: a page is parsed in some milliseconds, once.
 """
@@ -37,16 +61,24 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from markdown_it import MarkdownIt
-
 from manyheads.errors import ManyHeadsError
 
-__all__ = ["CellBlock", "CheckBlock", "Lesson", "LessonError", "ProseBlock", "read_lesson"]
+__all__ = [
+    "Block",
+    "CellBlock",
+    "CheckBlock",
+    "InterviewBlock",
+    "Lesson",
+    "LessonError",
+    "ProseBlock",
+    "read_lesson",
+]
 
 ANSWERS = ("number", "choice", "text")
-MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable("table").disable("image")
 _HEAD = re.compile(r"\A---\n(?P<head>.*?)\n---\n", re.DOTALL)
-_BLOCK = re.compile(r"^```(?P<kind>cell|check)(?P<name>[^\n]*)\n(?P<lines>.*?)^```[ \t]*$", re.DOTALL | re.MULTILINE)
+_BLOCK = re.compile(
+    r"^```(?P<kind>cell|check|predict|interview)(?P<name>[^\n]*)\n(?P<lines>.*?)^```[ \t]*$", re.DOTALL | re.MULTILINE
+)
 _NAME = re.compile(r"[a-z][a-z0-9-]*")
 
 
@@ -56,7 +88,9 @@ class LessonError(ManyHeadsError, ValueError):
 
 @dataclass(frozen=True)
 class ProseBlock:
-    html: str
+    """Markdown as it is written, its facts still to be filled in."""
+
+    text: str
 
 
 @dataclass(frozen=True)
@@ -71,11 +105,29 @@ class CellBlock:
 
 @dataclass(frozen=True)
 class CheckBlock:
+    """`values` are the inputs that question and answer are made from. `cell`: of a prediction, what it is about."""
+
     name: str
     question: str
     answer: str
     choices: tuple[str, ...]
     points: int
+    run: str
+    values: Mapping[str, str] = field(default_factory=dict)
+    cell: str | None = None
+
+
+@dataclass(frozen=True)
+class InterviewBlock:
+    """`points` is what an answer should say, each to be ticked; `answer` is Markdown."""
+
+    name: str
+    question: str
+    points: tuple[str, ...]
+    answer: str
+
+
+Block = ProseBlock | CellBlock | CheckBlock | InterviewBlock
 
 
 @dataclass(frozen=True)
@@ -85,7 +137,8 @@ class Lesson:
     summary: str
     minutes: int
     sources: tuple[str, ...]
-    parts: tuple[ProseBlock | CellBlock | CheckBlock, ...]
+    parts: tuple[Block, ...]
+    fresh: bool = False
 
     @property
     def cells(self) -> dict[str, CellBlock]:
@@ -93,7 +146,18 @@ class Lesson:
 
     @property
     def checks(self) -> dict[str, CheckBlock]:
+        """Predictions are among them."""
         return {part.name: part for part in self.parts if isinstance(part, CheckBlock)}
+
+    @property
+    def interviews(self) -> dict[str, InterviewBlock]:
+        return {part.name: part for part in self.parts if isinstance(part, InterviewBlock)}
+
+    @property
+    def questions(self) -> dict[str, int]:
+        """All that can be answered here, and the points it gives: a check's own, one for an interview question."""
+        asked = {name: each.points for name, each in self.checks.items()}
+        return asked | dict.fromkeys(self.interviews, 1)
 
 
 def read_lesson(slug: str, text: str) -> Lesson:
@@ -103,7 +167,7 @@ def read_lesson(slug: str, text: str) -> Lesson:
     if head is None:
         raise LessonError(f"lesson {slug!r} has no head: begin with a line ---, then title: and so on, then ---.")
     values, sources = _head(slug, head["head"])
-    parts: list[ProseBlock | CellBlock | CheckBlock] = []
+    parts: list[Block] = []
     at = head.end()
     for block in _BLOCK.finditer(text, at):
         parts += _prose(text[at : block.start()])
@@ -115,8 +179,13 @@ def read_lesson(slug: str, text: str) -> Lesson:
         raise LessonError(
             f"lesson {slug!r} has two blocks called {twice[0]!r}: give one another name (run: says what)."
         )
-    minutes = _whole(slug, "minutes", values["minutes"])
-    return Lesson(slug, values["title"], values["summary"], minutes, tuple(sources), tuple(parts))
+    minutes = _whole(f"lesson {slug!r}", "minutes", values["minutes"])
+    fresh = values.get("fresh", "no") == "yes"
+    lesson = Lesson(slug, values["title"], values["summary"], minutes, tuple(sources), tuple(parts), fresh)
+    for check in lesson.checks.values():
+        if check.cell is not None and check.cell not in lesson.cells:
+            raise LessonError(f"lesson {slug!r}, predict {check.name!r}: no cell on this page is {check.cell!r}.")
+    return lesson
 
 
 def _head(slug: str, text: str) -> tuple[dict[str, str], list[str]]:
@@ -130,14 +199,16 @@ def _head(slug: str, text: str) -> tuple[dict[str, str], list[str]]:
         listing = name == "sources"
         if not listing:
             values[name] = value
-    _require(f"lesson {slug!r}", values, ("title", "summary", "minutes"), ())
+    _require(f"lesson {slug!r}", values, ("title", "summary", "minutes"), ("fresh",))
     return values, sources
 
 
-def _block(slug: str, kind: str, name: str, text: str) -> CellBlock | CheckBlock:
+def _block(slug: str, kind: str, name: str, text: str) -> Block:
     where = f"lesson {slug!r}, {kind} {name!r}"
     if not _NAME.fullmatch(name):
         raise LessonError(f"{where}: a name is small letters, digits and hyphens, as in ```{kind} one-head.")
+    if kind == "interview":
+        return _interview(where, name, text)
     pairs = [_pair(where, line) for line in text.split("\n") if line.strip()]
     values = dict(pairs)
     if len(values) < len(pairs):
@@ -145,15 +216,34 @@ def _block(slug: str, kind: str, name: str, text: str) -> CellBlock | CheckBlock
     if kind == "cell":
         _require(where, values, ("title",), None)
         return CellBlock(name, values.pop("title"), values.pop("run", name), values)
-    _require(where, values, ("question", "answer"), ("choices", "points"))
-    choices = tuple(part.strip() for part in values.get("choices", "").split("|") if part.strip())
-    if values["answer"] not in ANSWERS or (values["answer"] == "choice") != (len(choices) > 1):
+    _require(where, values, ("question", "answer", *(("cell",) if kind == "predict" else ())), None)
+    question, answer, written = values.pop("question"), values.pop("answer"), values.pop("choices", "")
+    choices = tuple(part.strip() for part in written.split("|") if part.strip())
+    if answer not in ANSWERS or (answer == "choice") != (len(choices) > 1):
         raise LessonError(
             f"{where}: answer: is one of {', '.join(ANSWERS)}, and choices: (two or more) are for choice."
         )
-    return CheckBlock(
-        name, values["question"], values["answer"], choices, _whole(where, "points", values.get("points", "1"))
-    )
+    points = _whole(where, "points", values.pop("points", "1"))
+    cell = values.pop("cell") if kind == "predict" else None
+    return CheckBlock(name, question, answer, choices, points, values.pop("run", name), values, cell)
+
+
+def _interview(where: str, name: str, text: str) -> InterviewBlock:
+    """`question:`, then `points:` with a list, then `answer:`, whose text goes on to the end."""
+    before, mark, answer = text.partition("\nanswer:")
+    points, values, listing = [], {}, False
+    for line in filter(str.strip, before.split("\n")):
+        if listing and line.startswith("- "):
+            points.append(line[2:].strip())
+            continue
+        key, value = _pair(where, line)
+        listing = key == "points"
+        if not listing:
+            values[key] = value
+    _require(where, values, ("question",), ())
+    if not points or not mark or not answer.strip():
+        raise LessonError(f"{where} lacks points or an answer: it needs question:, points: with a list, and answer:.")
+    return InterviewBlock(name, values["question"], tuple(points), answer.strip())
 
 
 def _pair(where: str, line: str) -> tuple[str, str]:
@@ -180,4 +270,4 @@ def _whole(where: str, name: str, value: str) -> int:
 
 
 def _prose(text: str) -> list[ProseBlock]:
-    return [ProseBlock(MARKDOWN.render(text))] if text.strip() else []
+    return [ProseBlock(text.strip() + "\n")] if text.strip() else []

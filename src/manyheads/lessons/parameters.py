@@ -1,4 +1,4 @@
-"""What a reader may change in a cell: texts, numbers and choices, each with its limits, read before anything runs."""
+"""What a reader may change in a cell, and what a question is made from: texts, numbers and choices, within limits."""
 
 from __future__ import annotations
 
@@ -7,35 +7,54 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from jaxtyping import Float64
+from jaxtyping import Float64, Real
 from numpy import ndarray
 
 from manyheads.lessons.format import LessonError
 
-__all__ = ["Parameter", "choice", "matrix_text", "number", "read_matrix", "read_values", "text"]
+__all__ = [
+    "Parameter", "Values", "choice", "drawn", "matrix_text", "number", "read_matrix", "read_values", "text", "whole",
+]  # fmt: skip
 
 MAX_TEXT = 2_000  # characters of a parameter: a table of numbers, or a sentence
 MAX_SIDE = 12  # rows or columns of a table: as many as can be read on a page
 MAX_NUMBER = 1e6
 
 
+class Values(dict[str, str | int | float]):
+    """Parameters' values by name, read and within their limits."""
+
+    def number(self, name: str) -> float:
+        return float(self[name])
+
+    def whole(self, name: str) -> int:
+        return int(self[name])
+
+    def text(self, name: str) -> str:
+        return str(self[name])
+
+
 @dataclass(frozen=True)
 class Parameter:
     """`kind` is "text", "number" or "choice"; `value` what it is unless changed. `low`, `high`, `step`: of a number.
 
-    `fills`, of a choice: what other parameters are under each choice, so that what is shown is what is computed with.
-    One choice fills nothing, and is the reader's own: changing what another filled goes over to it.
+    `whole`: whether it is a whole number. `others`: what it may be where inputs are drawn anew, beside its own value;
+    a number that has none is drawn from its steps. `fills`, of a choice: what other parameters are under each choice,
+    so that what is shown is what is computed with. One choice fills nothing, and is the reader's own: changing what
+    another filled goes over to it.
     """
 
     name: str
     label: str
     kind: str
-    value: str | float
-    low: float | None = None
-    high: float | None = None
-    step: float | None = None
+    value: str | int | float
+    low: int | float | None = None
+    high: int | float | None = None
+    step: int | float | None = None
     choices: tuple[str, ...] = ()
     fills: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    whole: bool = False
+    others: tuple[str | int | float, ...] = ()
 
     @property
     def own(self) -> str | None:
@@ -43,12 +62,28 @@ class Parameter:
         return next((each for each in self.choices if each not in self.fills), None) if self.fills else None
 
 
-def text(name: str, label: str, value: str) -> Parameter:
-    return Parameter(name, label, "text", value)
+def text(name: str, label: str, value: str, *, others: Sequence[str] = ()) -> Parameter:
+    return Parameter(name, label, "text", value, others=tuple(others))
 
 
-def number(name: str, label: str, value: float, low: float, high: float, step: float) -> Parameter:
-    return Parameter(name, label, "number", value, low, high, step)
+def number(
+    name: str,
+    label: str,
+    value: int | float,
+    low: int | float,
+    high: int | float,
+    step: int | float,
+    *,
+    others: Sequence[int | float] = (),
+) -> Parameter:
+    return Parameter(name, label, "number", value, low, high, step, others=tuple(others))
+
+
+def whole(
+    name: str, label: str, value: int, low: int, high: int, step: int = 1, *, others: Sequence[int] = ()
+) -> Parameter:
+    """A whole number. `others` keeps drawn ones round, as 256, 512, 1,024."""
+    return Parameter(name, label, "number", value, low, high, step, whole=True, others=tuple(others))
 
 
 def choice(
@@ -58,26 +93,43 @@ def choice(
     return Parameter(name, label, "choice", choices[0], choices=tuple(choices), fills=fills or {})
 
 
-def read_values(parameters: Sequence[Parameter], given: Mapping[str, str | float]) -> dict[str, str | float]:
+def read_values(
+    parameters: Sequence[Parameter], given: Mapping[str, str | int | float], where: str = "this cell"
+) -> Values:
     """Every parameter's value: what was given, in its kind and limits, else its own. Raises LessonError.
 
     What a choice fills is as it fills it; giving something else for it, and no choice, chooses the reader's own.
     """
     known = {parameter.name: parameter for parameter in parameters}
     if unknown := sorted(set(given) - set(known)):
-        raise LessonError(f"{unknown[0][:40]!r} is no parameter of this cell: it has {', '.join(known) or 'none'}.")
-    values = {name: _read(each, given.get(name, each.value)) for name, each in known.items()}
+        raise LessonError(f"{unknown[0][:40]!r} is no parameter of {where}: it has {', '.join(known) or 'none'}.")
+    values = Values({name: _read(each, given.get(name, each.value)) for name, each in known.items()})
     for each in parameters:
         filled = each.fills.get(str(values[each.name]), {})
         changed = any(name in given and values[name] != value for name, value in filled.items())
         if changed and each.name not in given and each.own is not None:
             values[each.name] = each.own
         else:
-            values |= filled
+            values.update(filled)
     return values
 
 
-def _read(parameter: Parameter, value: str | float) -> str | float:
+def drawn(parameters: Sequence[Parameter], rng: np.random.Generator) -> Values:
+    """Each parameter drawn from its others and its own value, its choices or its steps; a bare text stays."""
+    values = Values()
+    for each in parameters:
+        pool: Sequence[str | int | float] = (each.value, *each.others) if each.others else each.choices
+        if pool:
+            values[each.name] = pool[int(rng.integers(len(pool)))]
+        elif each.low is not None and each.high is not None and each.step:
+            value = each.low + each.step * int(rng.integers(round((each.high - each.low) / each.step) + 1))
+            values[each.name] = round(value) if each.whole else value
+        else:
+            values[each.name] = each.value
+    return values
+
+
+def _read(parameter: Parameter, value: str | int | float) -> str | int | float:
     if parameter.kind == "number":
         return _number(parameter, value)
     value = str(value)
@@ -88,16 +140,17 @@ def _read(parameter: Parameter, value: str | float) -> str | float:
     return value
 
 
-def _number(parameter: Parameter, value: str | float) -> float:
+def _number(parameter: Parameter, value: str | int | float) -> int | float:
     try:
-        read = float(value)
+        read = float(value.replace(",", "") if isinstance(value, str) else value)
     except (ValueError, OverflowError):
         read = math.nan
     low = -MAX_NUMBER if parameter.low is None else parameter.low
     high = MAX_NUMBER if parameter.high is None else parameter.high
-    if not low <= read <= high:  # NaN is neither
-        raise LessonError(f"{parameter.name}={str(value)[:40]!r} is no number from {low:g} to {high:g}: give one.")
-    return read
+    if not low <= read <= high or (parameter.whole and read != int(read)):  # NaN is not within
+        kind = "whole number" if parameter.whole else "number"
+        raise LessonError(f"{parameter.name}={str(value)[:40]!r} is no {kind} from {low:,g} to {high:,g}: give one.")
+    return int(read) if parameter.whole else read
 
 
 def read_matrix(name: str, written: str) -> Float64[ndarray, "rows columns"]:
@@ -117,7 +170,7 @@ def read_matrix(name: str, written: str) -> Float64[ndarray, "rows columns"]:
     return table
 
 
-def matrix_text(table: Float64[ndarray, "rows columns"]) -> str:
+def matrix_text(table: Real[ndarray, "rows columns"]) -> str:
     """The same back as text: one line a row."""
     return "\n".join(" ".join(f"{value:g}" for value in row) for row in table)
 

@@ -1,59 +1,234 @@
-"""The lessons that come with the library, in their order, each held to the cells and checks that there are."""
+"""The lessons that come with the library, in their order, each held to the cells, checks and facts that there are.
+
+Here the topics' tables are joined, and here a block of a page meets the function that it names: a cell is run, a
+question is filled with its inputs, an answer is judged, prose gets its numbers.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
+from typing import Any
 
-from manyheads.lessons.cells import CELLS, Loader, Ran
-from manyheads.lessons.checks import CHECKS
-from manyheads.lessons.format import CellBlock, Lesson, LessonError, read_lesson
-from manyheads.lessons.parameters import Parameter, read_values
+import numpy as np
 
-__all__ = ["ORDER", "lessons", "load", "parameters_of", "run_cell"]
+from manyheads.errors import ModelError
+from manyheads.lessons import (
+    archetypes,
+    caching,
+    circuits,
+    counting,
+    evidence,
+    feedforward,
+    masks,
+    projection,
+    recap,
+    redundancy,
+    severalheads,
+    splitting,
+    stepbystep,
+)
+from manyheads.lessons.cells import Cell, Fact, Loader, Ran
+from manyheads.lessons.checks import Check, Predict, Right, Verdict, judged
+from manyheads.lessons.facts import asked_facts, filled
+from manyheads.lessons.format import CellBlock, CheckBlock, Lesson, LessonError, ProseBlock, read_lesson
+from manyheads.lessons.parameters import Parameter, Values, drawn, read_values
 
-ORDER = ("one-head",)
+__all__ = [
+    "CELLS", "CHECKS", "FACTS", "MISSING", "ORDER", "TOPICS", "answer", "ask", "checked", "draw", "inputs_of",
+    "lessons", "load", "parameters_of", "right_of", "run_cell", "say",
+]  # fmt: skip
+
+TOPICS = (
+    severalheads,
+    stepbystep,
+    splitting,
+    projection,
+    counting,
+    masks,
+    feedforward,
+    archetypes,
+    caching,
+    circuits,
+    evidence,
+    redundancy,
+    recap,
+)
+"""One module a topic, each with the tables CELLS, CHECKS and FACTS, or those of them that it needs."""
+MISSING = "a number that cannot be had here"
+PLACE = re.compile(r"\{([a-z_][a-z0-9_]*)\}")
+
+PLANNED = (
+    "why-many-heads", "one-head", "split-merge", "archetypes", "output-projection", "counting", "masks", "kv-cache",
+    "feed-forward", "what-heads-learn", "pruning", "induction", "recap", "interview",
+)  # fmt: skip
+_PAGES = files("manyheads.lessons") / "pages"
+ORDER = tuple(slug for slug in PLANNED if (_PAGES / f"{slug}.md").is_file())
 """Which pages, first to last: pages/NAME.md."""
+
+
+def joined(name: str, topics: tuple[ModuleType, ...] = TOPICS) -> Mapping[str, Any]:
+    """A table of all topics. Raises LessonError for a name that two of them use."""
+    table: dict[str, Any] = {}
+    for topic in topics:
+        own = getattr(topic, name, {})
+        if twice := sorted(table.keys() & own.keys()):
+            raise LessonError(f"{name} of {topic.__name__}: {twice[0]!r} is another topic's name already.")
+        table |= own
+    return MappingProxyType(table)
+
+
+CELLS: Mapping[str, Cell] = joined("CELLS")
+CHECKS: Mapping[str, Check | Predict] = joined("CHECKS")
+FACTS: Mapping[str, Fact] = joined("FACTS")
 
 
 @cache
 def lessons() -> Mapping[str, Lesson]:
     """Every lesson by its name. Raises LessonError for a page that is not in order, which is our fault."""
-    pages = files("manyheads.lessons") / "pages"
-    read = [checked(read_lesson(slug, (pages / f"{slug}.md").read_text(encoding="utf-8"))) for slug in ORDER]
+    read = [checked(read_lesson(slug, (_PAGES / f"{slug}.md").read_text(encoding="utf-8"))) for slug in ORDER]
     return MappingProxyType({lesson.slug: lesson for lesson in read})
 
 
 def checked(lesson: Lesson) -> Lesson:
-    """The lesson, if all that it runs is there. Raises LessonError."""
+    """The lesson, if all that it runs and asks is there. Raises LessonError."""
+    where = f"lesson {lesson.slug!r}"
     for cell in lesson.cells.values():
-        if cell.run not in CELLS:
-            raise LessonError(f"lesson {lesson.slug!r}: no cell is called {cell.run!r}. There are {', '.join(CELLS)}.")
+        _known(where, "cell", cell.run, CELLS)
         parameters_of(cell)
     for check in lesson.checks.values():
-        if check.name not in CHECKS:
-            raise LessonError(f"lesson {lesson.slug!r}: no check is {check.name!r}. There are {', '.join(CHECKS)}.")
-        answer = CHECKS[check.name]().answer
-        if (check.answer == "number") != isinstance(answer, float) or (check.choices and answer not in check.choices):
-            raise LessonError(
-                f"lesson {lesson.slug!r}, check {check.name!r}: {answer!r} is right, and cannot be given."
-            )
+        found = _known(where, "check", check.run, CHECKS)
+        if isinstance(found, Predict) != (check.cell is not None):
+            kind = "a prediction on a cell: write ```predict" if check.cell is None else "no prediction: write ```check"
+            raise LessonError(f"{where}: {check.run!r} is {kind}.")
+        ask(check)
+    for text in _texts(lesson):
+        for name, inputs in asked_facts(where, text):
+            read_values(_known(where, "fact", name, FACTS).parameters, inputs, f"fact {name!r}")
     return lesson
 
 
-def parameters_of(cell: CellBlock) -> tuple[Parameter, ...]:
-    """What a reader may change, as it is to begin with on this page. Raises LessonError for a line that fits none."""
-    known = CELLS[cell.run].parameters
-    values = read_values(known, cell.values)
+def _texts(lesson: Lesson) -> list[str]:
+    """All that facts may stand in."""
+    prose = [part.text for part in lesson.parts if isinstance(part, ProseBlock)]
+    models = [text for each in lesson.interviews.values() for text in (each.question, *each.points, each.answer)]
+    return [lesson.summary, *prose, *models]
+
+
+def _known(where: str, kind: str, name: str, table: Mapping[str, Any]) -> Any:
+    if name not in table:
+        raise LessonError(f"{where}: no {kind} is called {name!r}. There are {', '.join(table) or 'none'}.")
+    return table[name]
+
+
+# ------------------------------------------------------------------------------------------------- cells and the prose
+
+
+def parameters_of(block: CellBlock | CheckBlock) -> tuple[Parameter, ...]:
+    """What may be changed, as it is to begin with on this page. Raises LessonError for a line that fits none."""
+    known = (CELLS if isinstance(block, CellBlock) else CHECKS)[block.run].parameters
+    values = read_values(known, block.values, _called(block))
     return tuple(replace(each, value=values[each.name]) for each in known)
 
 
-def run_cell(cell: CellBlock, given: Mapping[str, str | float], load: Loader) -> Ran:
+def run_cell(cell: CellBlock, given: Mapping[str, str | int | float], load: Loader) -> Ran:
     """Run a cell with what the reader changed. Raises LessonError for values that do not fit, or as the cell."""
-    return CELLS[cell.run].run(read_values(parameters_of(cell), given), load)
+    return CELLS[cell.run].run(read_values(parameters_of(cell), given, _called(cell)), load)
+
+
+def say(text: str, load: Loader) -> str:
+    """A text of a lesson with its facts said. One that cannot be had here, its model missing, says so in its place."""
+    return filled("a lesson", text, lambda name, inputs: _said(name, tuple(sorted(inputs.items())), load))
+
+
+@lru_cache(maxsize=512)
+def _said(name: str, inputs: tuple[tuple[str, str], ...], load: Loader) -> str:
+    fact = _known("a lesson", "fact", name, FACTS)
+    try:
+        return fact.say(read_values(fact.parameters, dict(inputs), f"fact {name!r}"), load)
+    except ModelError as error:
+        return f"({MISSING}: {error})"
+
+
+# ------------------------------------------------------------------------------------------------------------- checks
+
+
+def ask(check: CheckBlock, given: Mapping[str, str | int | float] | None = None) -> tuple[str, tuple[str, ...]]:
+    """The question and its choices, made from the inputs. Raises LessonError for a place that no input fills."""
+    values = inputs_of(check, given or {})
+
+    def fill(text: str) -> str:
+        if lacking := [name for name in PLACE.findall(text) if name not in values]:
+            raise LessonError(
+                f"check {check.name!r}: {{{lacking[0]}}} is no input. It has {', '.join(values) or 'none'}."
+            )
+        return PLACE.sub(lambda found: _written(values[found[1]]), text)
+
+    return fill(check.question), tuple(fill(each) for each in check.choices)
+
+
+def draw(check: CheckBlock, seed: int) -> Values:
+    """Other inputs for the same question, the same for the same seed."""
+    name = int.from_bytes(check.name.encode()[:8], "little")
+    return drawn(parameters_of(check), np.random.Generator(np.random.PCG64([seed, name])))
+
+
+def right_of(
+    lesson: Lesson,
+    check: CheckBlock,
+    given: Mapping[str, str | int | float],
+    cell: Mapping[str, str | int | float],
+    load: Loader,
+) -> Right:
+    """What is right, computed now. `cell`: what the reader has in the cell that a prediction is about.
+
+    Raises LessonError for inputs that do not fit, and for a right answer that could not be given; or as the work does.
+    """
+    values, found = inputs_of(check, given), CHECKS[check.run]
+    if isinstance(found, Predict):
+        right = found.find(values, run_cell(lesson.cells[str(check.cell)], cell, load))
+    else:
+        right = found.find(values, load)
+    choices = ask(check, given)[1]
+    if (check.answer == "number") == isinstance(right.answer, str) or (choices and right.answer not in choices):
+        raise LessonError(
+            f"lesson {lesson.slug!r}, check {check.name!r}: {right.answer!r} is right, and cannot be given."
+        )
+    return right
+
+
+def answer(
+    lesson: Lesson,
+    check: CheckBlock,
+    given: str,
+    load: Loader,
+    *,
+    inputs: Mapping[str, str | int | float] | None = None,
+    cell: Mapping[str, str | int | float] | None = None,
+) -> Verdict:
+    """Judge an answer to a check with these inputs. Raises as `right_of`."""
+    right = right_of(lesson, check, inputs or {}, cell or {}, load)
+    return judged(right, check.answer, ask(check, inputs)[1], check.points, given)
+
+
+def inputs_of(check: CheckBlock, given: Mapping[str, str | int | float]) -> Values:
+    """Every input of a check: what was given, else as its page has it. Raises LessonError."""
+    return read_values(parameters_of(check), given, _called(check))
+
+
+def _called(block: CellBlock | CheckBlock) -> str:
+    return f"cell {block.name!r}" if isinstance(block, CellBlock) else f"check {block.name!r}"
+
+
+def _written(value: str | int | float) -> str:
+    """As a question says it: 4,096; 0.5; a text as it is."""
+    if isinstance(value, str):
+        return value
+    return f"{int(value):,}" if value == int(value) else f"{value:g}"
 
 
 @cache

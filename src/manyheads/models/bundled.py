@@ -1,15 +1,17 @@
-"""Models that come as a Python package of their own: found, checked, and never imported.
+"""Models that come with us, in a Python package of their own or in ours: found, checked, and never imported.
 
 What: a table of names, and `find_bundled`, which says where such a model's files lie.
 Why: an extra of ours brings the weights, so that the main job runs on a machine that never sees the hub. The package
 was made by somebody else: its code is not run (the folder is looked up, nothing is imported), and its weights count
-only if they are, byte for byte, the ones that the original authors published.
+only if they are, byte for byte, the ones that the original authors published. A model that we trained lies in our own
+package, beside its recipe, which says the digest of its weights.
 Cost: one read of the weights (90 MB: about 0.1 s), on every load and without a cache, because a verdict that is
 remembered is a verdict about some other bytes.
 """
 
 import hashlib
 import hmac
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -23,12 +25,15 @@ __all__ = ["BUNDLED", "Bundled", "find_bundled"]
 
 @dataclass(frozen=True)
 class Bundled:
-    """One such model: the package as pip and as Python call it, the folder inside, the digest of the weights."""
+    """One such model: the package as pip and as Python call it, the folder inside, the digest of the weights.
+
+    `sha256` is of model.safetensors as `source` publishes it; None: what recipe.json in the folder says.
+    """
 
     package: str
     module: str
     folder: str
-    sha256: str  # of model.safetensors as `source` publishes it
+    sha256: str | None
     source: str
     licence: str  # of the model; the wrapper package has its own
 
@@ -42,6 +47,14 @@ BUNDLED: Mapping[str, Bundled] = MappingProxyType(
             sha256="53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
             source="sentence-transformers/all-MiniLM-L6-v2",
             licence="Apache-2.0",
+        ),
+        "tiny-code": Bundled(
+            package="manyheads",
+            module="manyheads",
+            folder="bundled/tiny-code",
+            sha256=None,
+            source="manyheads' own tiny-code",
+            licence="Apache-2.0; trained on source under PSF-2.0",
         ),
     }
 )
@@ -67,11 +80,17 @@ def find_bundled(name: str) -> Path:
     try:
         with open(folder / "model.safetensors", "rb") as file:
             found = hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
+        expected = _recipe_digest(folder) if model.sha256 is None else model.sha256
+    except (OSError, ValueError, LookupError) as error:
         raise ModelError(f"the bundled model {name!r} has no readable weights ({error}). {repair}") from error
-    if not hmac.compare_digest(found, model.sha256):
+    if not hmac.compare_digest(found, expected):
         raise ModelError(
             f"the bundled model {name!r} is not the published {model.source}: {folder / 'model.safetensors'} has "
-            f"sha256 {found}, expected {model.sha256}. The file is damaged or was changed. {repair}"
+            f"sha256 {found}, expected {expected}. The file is damaged or was changed. {repair}"
         )
     return folder
+
+
+def _recipe_digest(folder: Path) -> str:
+    """What a model of our own was when its training ended."""
+    return str(json.loads((folder / "recipe.json").read_text(encoding="utf-8"))["sha256"])

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
+import secrets
 from collections.abc import Callable
 from typing import Any
 
+from markdown_it import MarkdownIt
+
+from manyheads.lessons import shelf
 from manyheads.lessons.cells import Table
-from manyheads.lessons.checks import judge
-from manyheads.lessons.format import CellBlock, CheckBlock, ProseBlock
+from manyheads.lessons.format import Block, CellBlock, CheckBlock, InterviewBlock, ProseBlock
 from manyheads.lessons.format import Lesson as Page
 from manyheads.lessons.parameters import Parameter as Given
-from manyheads.lessons.shelf import lessons, load, parameters_of
-from manyheads.lessons.shelf import run_cell as run
 from manyheads.studio.jobs import Say
 from manyheads.studio.problems import NotHere
 from manyheads.studio.schema import (
@@ -21,6 +22,8 @@ from manyheads.studio.schema import (
     Check,
     CheckAsk,
     CheckResult,
+    HeadPlace,
+    Interview,
     Lesson,
     LessonEntry,
     LiveCell,
@@ -32,6 +35,11 @@ from manyheads.studio.schema import (
 
 __all__ = ["check", "entries", "lesson", "run_cell"]
 
+MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable("table").disable("image")
+MAX_SEED = 2**31  # a number that JavaScript and an address hold without loss
+
+Load = Callable[[str], Any]
+
 
 def entries() -> list[LessonEntry]:
     """Every lesson, first to last."""
@@ -41,45 +49,53 @@ def entries() -> list[LessonEntry]:
             title=page.title,
             summary=page.summary,
             minutes=page.minutes,
-            num_checks=len(page.checks),
+            num_checks=len(page.questions),
+            points=page.questions,
         )
-        for page in lessons().values()
+        for page in shelf.lessons().values()
     ]
 
 
-def lesson(slug: str) -> Lesson:
-    """One lesson whole. Raises NotHere."""
+def lesson(slug: str, seed: int | None = None, *, load: Load = shelf.load) -> Lesson:
+    """One lesson whole, its facts computed; with a seed, its checks' inputs drawn. Raises NotHere."""
     page = _page(slug)
+    seed = secrets.randbelow(MAX_SEED) if seed is None and page.fresh else seed
     return Lesson(
         slug=page.slug,
         title=page.title,
-        summary=page.summary,
+        summary=shelf.say(page.summary, load),
         minutes=page.minutes,
-        parts=[_part(each) for each in page.parts],
+        parts=[_part(each, seed, load) for each in page.parts],
         sources=list(page.sources),
+        seed=seed,
     )
 
 
-def run_cell(slug: str, cell: str, ask: CellAsk, *, progress: Say, load: Callable[[str], Any] = load) -> CellResult:
+def run_cell(slug: str, cell: str, ask: CellAsk, *, progress: Say, load: Load = shelf.load) -> CellResult:
     """Run a live cell. `load(name)` gives the model that some cells need: a server hands in its own.
 
     Errors: NotHere; LessonError for parameters that do not fit; whatever the cell's work raises.
     """
     block = _of(_page(slug).cells, cell, f"lesson {slug!r}", "cell")
     progress(f"running {block.title}", 0, 1)
-    ran = run(block, ask.parameters, load)
+    ran = shelf.run_cell(block, ask.parameters, load)
     progress(f"ran {block.title}", 1, 1)
-    return CellResult(lesson=slug, cell=cell, words=ran.words, shown=[_shown(table) for table in ran.shown])
+    links = [HeadPlace(model=each.model, head=each.head, text=each.text) for each in ran.links]
+    return CellResult(
+        lesson=slug, cell=cell, words=ran.words, shown=[_shown(table) for table in ran.shown], links=links
+    )
 
 
-def check(slug: str, check: str, ask: CheckAsk) -> CheckResult:
-    """Judge an answer. Raises NotHere."""
-    verdict = judge(_of(_page(slug).checks, check, f"lesson {slug!r}", "check"), ask.answer)
-    return CheckResult(right=verdict.right, points=verdict.points, words=verdict.words)
+def check(slug: str, check: str, ask: CheckAsk, *, load: Load = shelf.load) -> CheckResult:
+    """Judge an answer. Errors: NotHere; LessonError for inputs that do not fit; whatever the check's work raises."""
+    page = _page(slug)
+    block = _of(page.checks, check, f"lesson {slug!r}", "check")
+    verdict = shelf.answer(page, block, ask.answer, load, inputs=ask.inputs, cell=ask.cell)
+    return CheckResult(right=verdict.right, points=verdict.points, words=verdict.words, answered=verdict.answered)
 
 
 def _page(slug: str) -> Page:
-    return _of(lessons(), slug, "the studio", "lesson")
+    return _of(shelf.lessons(), slug, "the studio", "lesson")
 
 
 def _of(known: Any, name: str, where: str, kind: str) -> Any:
@@ -89,22 +105,38 @@ def _of(known: Any, name: str, where: str, kind: str) -> Any:
     return known[name]
 
 
-def _part(part: ProseBlock | CellBlock | CheckBlock) -> Part:
+def _part(part: Block, seed: int | None, load: Load) -> Part:
     match part:
         case ProseBlock():
-            return Prose(kind="prose", html=part.html)
+            return Prose(kind="prose", html=_html(part.text, load))
         case CellBlock():
-            parameters = [_parameter(each) for each in parameters_of(part)]
+            parameters = [_parameter(each) for each in shelf.parameters_of(part)]
             return LiveCell(kind="cell", cell=part.name, title=part.title, parameters=parameters)
+        case InterviewBlock():
+            return Interview(
+                kind="interview",
+                interview=part.name,
+                question=shelf.say(part.question, load),
+                points=[shelf.say(each, load) for each in part.points],
+                html=_html(part.answer, load),
+            )
         case CheckBlock():
+            inputs = shelf.inputs_of(part, {} if seed is None else shelf.draw(part, seed))
+            question, choices = shelf.ask(part, inputs)
             return Check(
                 kind="check",
                 check=part.name,
-                question=part.question,
+                question=question,
                 answer=part.answer,  # type: ignore[arg-type]
-                choices=list(part.choices),
+                choices=list(choices),
                 points=part.points,
+                inputs=inputs,
+                cell=part.cell,
             )
+
+
+def _html(text: str, load: Load) -> str:
+    return MARKDOWN.render(shelf.say(text, load))
 
 
 def _parameter(each: Given) -> Parameter:
@@ -129,4 +161,5 @@ def _shown(table: Table) -> Shown:
         values=[[value if math.isfinite(value) else None for value in row] for row in table.values.tolist()],
         row_labels=list(table.rows),
         column_labels=list(table.columns),
+        as_map=table.as_map,
     )

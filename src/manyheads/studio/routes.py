@@ -226,9 +226,9 @@ def _lessons(app: FastAPI, desk: Desk) -> None:
         return learning.entries()
 
     @app.get("/api/lessons/{slug}")
-    def lesson(slug: Slug) -> Lesson:
-        """One lesson."""
-        return learning.lesson(slug)
+    def lesson(slug: Slug, seed: Annotated[int | None, Query(ge=0, lt=learning.MAX_SEED)] = None) -> Lesson:
+        """One lesson, its numbers computed. With a seed, the inputs of its checks are drawn."""
+        return learning.lesson(slug, seed, load=desk.workspace.load)
 
     @app.post("/api/lessons/{slug}/cells/{cell}", status_code=202)
     async def run_cell(slug: Slug, cell: Slug, ask: CellAsk) -> Job:
@@ -239,7 +239,7 @@ def _lessons(app: FastAPI, desk: Desk) -> None:
     @app.post("/api/lessons/{slug}/checks/{check}")
     def check(slug: Slug, check: Slug, ask: CheckAsk) -> CheckResult:
         """Judge an answer; what is right is computed."""
-        return learning.check(slug, check, ask)
+        return learning.check(slug, check, ask, load=desk.workspace.load)
 
 
 def _jobs(app: FastAPI, desk: Desk) -> None:

@@ -1,4 +1,4 @@
-// openapi.json sha256:47df36462b1db982dc272b75b74912ee8bb53802c2cafd8105acaf00fba7d0ea
+// openapi.json sha256:f00e9fd58a9c4813391e0c803064a430f001cfb9fd88059e0e0a8cf023d76558
 export interface paths {
     "/api/experiments": {
         parameters: {
@@ -93,7 +93,7 @@ export interface paths {
         };
         /**
          * Lesson
-         * @description One lesson.
+         * @description One lesson, its numbers computed. With a seed, the inputs of its checks are drawn.
          */
         get: operations["lesson"];
         put?: never;
@@ -610,22 +610,36 @@ export interface components {
             cell: string;
             /** Lesson */
             lesson: string;
+            /**
+             * Links
+             * @default []
+             */
+            links: components["schemas"]["HeadPlace"][];
             /** Shown */
             shown: components["schemas"]["Shown"][];
             /** Words */
             words: string;
         };
-        /** Check */
+        /**
+         * Check
+         * @description A question, made from `inputs`, which go back with the answer. `cell`: of a prediction, the cell it is about.
+         */
         Check: {
             /**
              * Answer
              * @enum {string}
              */
             answer: "number" | "choice" | "text";
+            /** Cell */
+            cell: string | null;
             /** Check */
             check: string;
             /** Choices */
             choices: string[];
+            /** Inputs */
+            inputs: {
+                [key: string]: string | number;
+            };
             /**
              * @description discriminator enum property added by openapi-typescript
              * @enum {string}
@@ -636,13 +650,35 @@ export interface components {
             /** Question */
             question: string;
         };
-        /** CheckAsk */
+        /**
+         * CheckAsk
+         * @description An answer to a question with these inputs. `cell`: what is in the cell that a prediction is about.
+         */
         CheckAsk: {
             /** Answer */
             answer: string;
+            /**
+             * Cell
+             * @default {}
+             */
+            cell: {
+                [key: string]: string | number;
+            };
+            /**
+             * Inputs
+             * @default {}
+             */
+            inputs: {
+                [key: string]: string | number;
+            };
         };
-        /** CheckResult */
+        /**
+         * CheckResult
+         * @description `answered`: whether it was an answer at all; what was none costs nothing.
+         */
         CheckResult: {
+            /** Answered */
+            answered: boolean;
             /** Points */
             points: number;
             /** Right */
@@ -839,6 +875,37 @@ export interface components {
             values: components["schemas"]["CardValue"][];
         };
         /**
+         * HeadPlace
+         * @description A head on a text, to be opened in the Head room.
+         */
+        HeadPlace: {
+            /** Head */
+            head: string;
+            /** Model */
+            model: string;
+            /** Text */
+            text: string;
+        };
+        /**
+         * Interview
+         * @description A question with a model answer, and what an answer should say, for the reader to tick.
+         */
+        Interview: {
+            /** Html */
+            html: string;
+            /** Interview */
+            interview: string;
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            kind: "interview";
+            /** Points */
+            points: string[];
+            /** Question */
+            question: string;
+        };
+        /**
          * Job
          * @description Work under way or done. `result` is there when `state` is "done"; `problem` when it is "failed".
          *
@@ -912,12 +979,17 @@ export interface components {
             /** V Dim */
             v_dim: number;
         };
-        /** Lesson */
+        /**
+         * Lesson
+         * @description A lesson whole. `seed`: of the checks' inputs where they were drawn, else null: as its page has them.
+         */
         Lesson: {
             /** Minutes */
             minutes: number;
             /** Parts */
-            parts: (components["schemas"]["Prose"] | components["schemas"]["LiveCell"] | components["schemas"]["Check"])[];
+            parts: (components["schemas"]["Prose"] | components["schemas"]["LiveCell"] | components["schemas"]["Check"] | components["schemas"]["Interview"])[];
+            /** Seed */
+            seed: number | null;
             /** Slug */
             slug: string;
             /** Sources */
@@ -927,12 +999,19 @@ export interface components {
             /** Title */
             title: string;
         };
-        /** LessonEntry */
+        /**
+         * LessonEntry
+         * @description A lesson of the list. `points`: what each of its questions gives, by the question's name.
+         */
         LessonEntry: {
             /** Minutes */
             minutes: number;
             /** Num Checks */
             num_checks: number;
+            /** Points */
+            points: {
+                [key: string]: number;
+            };
             /** Slug */
             slug: string;
             /** Summary */
@@ -1235,8 +1314,15 @@ export interface components {
         /**
          * Shown
          * @description One value of a cell's answer. `values` are rows of a matrix, of which `shape` says the whole shape.
+         *
+         *     `as_map`: rows are tokens that look, columns tokens that are looked at.
          */
         Shown: {
+            /**
+             * As Map
+             * @default false
+             */
+            as_map: boolean;
             /** Column Labels */
             column_labels: string[];
             /** Label */
@@ -1951,7 +2037,9 @@ export interface operations {
     };
     lesson: {
         parameters: {
-            query?: never;
+            query?: {
+                seed?: number | null;
+            };
             header?: never;
             path: {
                 slug: string;

@@ -3,7 +3,7 @@
 import { type Envelope } from "./envelope";
 import { StudioError, type Answer, type Source } from "./source";
 import type {
-  Asked, Atlas, CellAsk, CheckResult, Experiment, ExperimentAsk, HeadCard, How, Job, Lesson, LessonEntry, Progress,
+  Asked, Atlas, CellAsk, CheckAsk, CheckResult, Experiment, ExperimentAsk, HeadCard, How, Job, Lesson, LessonEntry, Progress,
   PruningAsk, RecordingAsk, RecordingInfo, SizeAsk, SizePreset, SizeReport, Workspace,
 } from "./types";
 
@@ -112,16 +112,17 @@ export class Client {
     return this.#json("/api/lessons", signal);
   }
 
-  lesson(slug: string, signal?: AbortSignal): Promise<Lesson> {
-    return this.#json(`/api/lessons/${e(slug)}`, signal);
+  /** With a seed, the inputs of its checks are drawn. */
+  lesson(slug: string, seed?: number, signal?: AbortSignal): Promise<Lesson> {
+    return this.#json(`/api/lessons/${e(slug)}${query({ seed })}`, signal);
   }
 
   startCell(slug: string, cell: string, parameters: CellAsk["parameters"]): Promise<Job> {
     return this.#post(`/api/lessons/${e(slug)}/cells/${e(cell)}`, { parameters });
   }
 
-  check(slug: string, check: string, answer: string): Promise<CheckResult> {
-    return this.#post(`/api/lessons/${e(slug)}/checks/${e(check)}`, { answer });
+  check(slug: string, check: string, ask: Asked<CheckAsk, "answer">): Promise<CheckResult> {
+    return this.#post(`/api/lessons/${e(slug)}/checks/${e(check)}`, ask);
   }
 
   // ------------------------------------------------------------------ jobs

@@ -1,8 +1,8 @@
 // Points kept, and values shown.
 import { describe, expect, it } from "vitest";
-import { checksDone, keepPoints, pointsOf, readPoints, withPoints, type Store } from "../../src/rooms/learn/progress";
+import { answered, keepPoints, pointsOf, readPoints, withPoints, type Store } from "../../src/rooms/learn/progress";
 import { withChange, type Filling } from "../../src/rooms/learn/filling";
-import { digitsOf, hasNegative, partInWords, position, shapeInWords, written } from "../../src/rooms/learn/shown";
+import { digitsOf, hasNegative, looksAt, partInWords, position, shapeInWords, written } from "../../src/rooms/learn/shown";
 
 const memory = (): Store => {
   const kept = new Map<string, string>();
@@ -17,13 +17,20 @@ describe("points", () => {
     points = withPoints(points, "two", "b", 3);
     keepPoints(store, points);
     expect(readPoints(store)).toEqual({ one: { a: 2 }, two: { b: 3 } });
-    expect([pointsOf(points), pointsOf(points, "two"), checksDone(points, "one")]).toEqual([5, 3, 1]);
+    expect([pointsOf(points), pointsOf(points, "two"), answered(points, "one", { a: 2, gone: 1 })]).toEqual([5, 3, 1]);
   });
   it("damage is survived", () => {
     for (const text of ["{", "[]", "null", '{"one": 3}', '{"one": {"a": "x"}}']) {
       expect(pointsOf(readPoints({ getItem: () => text, setItem: () => undefined }))).toBe(0);
     }
     expect(readPoints(null)).toEqual({});
+  });
+});
+
+describe("a map's row", () => {
+  it("its largest weights first, what is not visible left out", () => {
+    expect(looksAt([0.1, null, 0.6, 0.3], ["a", "b", "c", "d"], 2)).toEqual([["c", 0.6], ["d", 0.3]]);
+    expect(looksAt([null], ["a"], 2)).toEqual([]);
   });
 });
 

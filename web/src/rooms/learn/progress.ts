@@ -51,11 +51,12 @@ export function withPoints(points: Points, lesson: string, check: string, reache
   return { ...points, [lesson]: { ...points[lesson], [check]: Math.max(before, reached) } };
 }
 
-export function checksDone(points: Points, lesson: string): number {
-  return Object.values(points[lesson] ?? {}).filter((value) => value > 0).length;
-}
-
 export function pointsOf(points: Points, lesson?: string): number {
   const lessons = lesson === undefined ? Object.values(points) : [points[lesson] ?? {}];
   return lessons.reduce((sum, checks) => sum + Object.values(checks).reduce((all, value) => all + value, 0), 0);
+}
+
+/** The questions of a lesson that are answered: those that it still has. */
+export function answered(points: Points, lesson: string, has: Record<string, number>): number {
+  return Object.keys(has).filter((check) => (points[lesson]?.[check] ?? 0) > 0).length;
 }

@@ -45,3 +45,9 @@ export function position(value: number | null, values: readonly (readonly (numbe
 export function hasNegative(values: readonly (readonly (number | null)[])[]): boolean {
   return values.some((row) => row.some((value) => value !== null && value < 0));
 }
+
+/** The keys that a row of a map looks at most, largest first. */
+export function looksAt(row: readonly (number | null)[], keys: readonly string[], count: number): [string, number][] {
+  const seen = row.flatMap((value, at): [string, number][] => (value === null ? [] : [[keys[at] ?? String(at), value]]));
+  return seen.sort((a, b) => b[1] - a[1]).slice(0, count);
+}

@@ -1,0 +1,230 @@
+"""A lesson as lines of a terminal, or as plain data: prose, tables of numbers, questions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.markdown import Markdown
+from rich.text import Text
+
+from manyheads.cli.columns import Column, lay_out
+from manyheads.cli.console import clean, shortened
+from manyheads.errors import ManyHeadsError
+from manyheads.lessons import shelf
+from manyheads.lessons.cells import Ran, Table
+from manyheads.lessons.format import CellBlock, CheckBlock, InterviewBlock, Lesson, ProseBlock
+from manyheads.lessons.parameters import Parameter
+from manyheads.lessons.progress import Progress
+
+__all__ = [
+    "cell_lines",
+    "check_lines",
+    "entry_document",
+    "lesson_document",
+    "link_lines",
+    "list_lines",
+    "print_lesson",
+    "print_ran",
+    "prose",
+    "ran_document",
+    "table_lines",
+]
+
+LABEL = 16  # columns of a row's name
+PERCENT = 3  # columns of a weight, where there is no room for more than percent
+Load = Callable[[str], Any]
+
+
+def list_lines(pages: Sequence[Lesson], progress: Progress, console: Console) -> list[Text]:
+    """The lessons with how far one is."""
+    columns = [Column(""), Column("lesson", right=False), Column("what", right=False, most=52), Column("min")]
+    columns += [Column("questions"), Column("points")]
+    rows = []
+    for at, page in enumerate(pages, 1):
+        done, points = progress.of(page.slug, page.questions)
+        asked = len(page.questions)
+        mark = "good" if asked and done == asked else ""
+        rows.append([
+            Text("ok" if mark else str(at), style="green" if mark else ""), Text(page.slug, style="bold"),
+            Text(shortened(page.title, 52)), Text(str(page.minutes)), Text(f"{done} of {asked}"),
+            Text(f"{points} of {sum(page.questions.values())}"),
+        ])  # fmt: skip
+    lines = lay_out(columns, rows, console.width)
+    return [*lines, Text(""), Text("manyheads learn LESSON takes you through one.", style="dim")]
+
+
+def prose(text: str, load: Load) -> Markdown:
+    return Markdown(shelf.say(text, load), hyperlinks=False)
+
+
+def print_lesson(page: Lesson, console: Console, load: Load, seed: int | None) -> None:
+    """All of it: cells run as the page has them, questions asked and not answered."""
+    console.print(Text(page.title, style="bold"))
+    console.print(Text(shelf.say(page.summary, load), style="dim"))
+    for part in page.parts:
+        console.print()
+        match part:
+            case ProseBlock():
+                console.print(prose(part.text, load))
+            case CellBlock():
+                for line in cell_lines(part.title, shelf.parameters_of(part), {}):
+                    console.print(line)
+                try:
+                    print_ran(shelf.run_cell(part, {}, load), console)
+                except ManyHeadsError as error:
+                    console.print(Text(f"This cell cannot run here: {clean(str(error))}", style="yellow"))
+            case CheckBlock():
+                for line in check_lines(part, {} if seed is None else shelf.draw(part, seed)):
+                    console.print(line)
+            case InterviewBlock():
+                console.print(Text(f"? {shelf.say(part.question, load)}", style="bold"))
+    console.print()
+    console.print(Text("Sources", style="bold"))
+    for source in page.sources:
+        console.print(Text(f"- {source}"))
+
+
+def cell_lines(title: str, parameters: Sequence[Parameter], changed: dict[str, str]) -> list[Text]:
+    """What a cell is and what is in it."""
+    lines = [Text(title, style="bold")]
+    for each in parameters:
+        value = changed.get(each.name, each.value)
+        written = f"{value:g}" if isinstance(value, float) else str(value)
+        choices = f"   ({' | '.join(each.choices)})" if each.choices else ""
+        said = f"{each.name} = {clean('; '.join(written.splitlines()))}"
+        lines.append(Text.assemble("  ", said, (f"   {each.label}{choices}", "dim")))
+    return lines
+
+
+def check_lines(check: CheckBlock, inputs: Any) -> list[Text]:
+    question, choices = shelf.ask(check, inputs)
+    points = f"{check.points} point{'s' * (check.points > 1)}"
+    kind = "Predict: " if check.cell else ""
+    lines = [Text.assemble(("? ", "cyan"), (f"{kind}{clean(question)}", "bold"), (f"   {points}", "dim"))]
+    return lines + [Text(f"  {at}) {clean(choice)}") for at, choice in enumerate(choices, 1)]
+
+
+def print_ran(ran: Ran, console: Console) -> None:
+    console.print(Text(clean(ran.words)))
+    for table in ran.shown:
+        console.print()
+        for line in table_lines(table, console.width):
+            console.print(line, no_wrap=True, overflow="ellipsis", crop=True)
+    for line in link_lines(ran):
+        console.print(line)
+
+
+def link_lines(ran: Ran) -> list[Text]:
+    """How to go on with the heads that a cell names."""
+    import shlex
+
+    from manyheads.cli.steps import model_arguments
+
+    return [
+        Text(f"See all of it: manyheads head {each.head} {shlex.quote(clean(each.text))}{model_arguments(each.model)}")
+        for each in ran.links
+    ]
+
+
+# ------------------------------------------------------------------------------------------------------------- a table
+
+
+def table_lines(table: Table, width: int) -> list[Text]:
+    """Its name, its shape and its numbers; what does not fit is said. A wide map is written in percent."""
+    shape = " x ".join(map(str, table.shape))
+    labels = [shortened(each, LABEL) for each in table.rows]
+    names = [shortened(each, 10) for each in table.columns]
+    cells = _written(table.values.tolist())
+    size = max(4, *(len(each) for row in cells for each in row), *(Text(each).cell_len for each in names)) + 2
+    room = width - LABEL - 2
+    note = ""
+    if size * len(names) > room and table.as_map:
+        cells = [
+            ["." if not math.isfinite(each) else f"{100 * each:.0f}" for each in row] for row in table.values.tolist()
+        ]
+        labels = [f"{at:>2} {shortened(each, LABEL - 3)}" for at, each in enumerate(table.rows)]
+        names, size, note = [str(at) for at in range(len(names))], PERCENT + 1, "in percent, tokens by number"
+    fit = min(len(names), room // size)
+    if math.prod(table.shape) > len(cells) * fit:
+        note = f"{note + '; ' if note else ''}{len(cells)} x {fit} of it shown"
+    lines = [
+        Text.assemble((table.label, "bold cyan"), f" ({shape}) {table.words}", (f"  [{note}]" if note else "", "dim"))
+    ]
+    lines.append(Text(" " * (LABEL + 2) + "".join(_right(each, size) for each in names[:fit]), style="dim"))
+    for label, row, values in zip(labels, cells, table.values.tolist(), strict=True):
+        line = Text(f"{label}{' ' * (LABEL + 2 - Text(label).cell_len)}")
+        peak = max((each for each in values if math.isfinite(each)), default=None)
+        for written, value in zip(row[:fit], values, strict=False):
+            line.append(_right(written, size), style="bold" if table.as_map and value == peak else "")
+        lines.append(line)
+    return lines
+
+
+def _right(text: str, size: int) -> str:
+    return " " * (size - Text(text).cell_len) + text
+
+
+def _written(values: list[list[float]]) -> list[list[str]]:
+    """Each with as many places as make the largest four figures; what is not visible is a point."""
+    sizes = [abs(each) for row in values for each in row if math.isfinite(each) and each]
+    if all(each == int(each) for each in sizes):
+        places = 0
+    else:
+        places = max(0, min(6, 2 - math.floor(math.log10(max(sizes)))))
+    return [[f"{each:.{places}f}" if math.isfinite(each) else "." for each in row] for row in values]
+
+
+# ---------------------------------------------------------------------------------------------------------- plain data
+
+
+def entry_document(page: Lesson, progress: Progress) -> dict[str, Any]:
+    done, points = progress.of(page.slug, page.questions)
+    asked = {"questions": len(page.questions), "answered": done, "points": points}
+    return {
+        "lesson": page.slug, "title": page.title, "summary": page.summary, "minutes": page.minutes, **asked,
+        "possible_points": sum(page.questions.values()),
+    }  # fmt: skip
+
+
+def ran_document(ran: Ran) -> dict[str, Any]:
+    tables = [
+        {
+            "label": each.label, "words": each.words, "shape": list(each.shape),
+            "values": [[v if math.isfinite(v) else None for v in row] for row in each.values.tolist()],
+            "rows": list(each.rows), "columns": list(each.columns), "as_map": each.as_map,
+        }
+        for each in ran.shown
+    ]  # fmt: skip
+    links = [{"model": each.model, "head": each.head, "text": each.text} for each in ran.links]
+    return {"words": ran.words, "shown": tables, "links": links}
+
+
+def lesson_document(page: Lesson, load: Load, seed: int | None) -> dict[str, Any]:
+    """The lesson whole: its facts said, its cells run."""
+    parts = [_part_document(part, load, seed) for part in page.parts]
+    said = {"lesson": page.slug, "title": page.title, "summary": shelf.say(page.summary, load), "minutes": page.minutes}
+    return {**said, "seed": seed, "parts": parts, "sources": list(page.sources)}
+
+
+def _part_document(part: Any, load: Load, seed: int | None) -> dict[str, Any]:
+    match part:
+        case ProseBlock():
+            return {"kind": "prose", "markdown": shelf.say(part.text, load)}
+        case CellBlock():
+            parameters = {each.name: each.value for each in shelf.parameters_of(part)}
+            try:
+                ran = ran_document(shelf.run_cell(part, {}, load))
+            except ManyHeadsError as error:
+                ran = {"trouble": str(error)}
+            return {"kind": "cell", "cell": part.name, "title": part.title, "parameters": parameters, **ran}
+        case InterviewBlock():
+            answer = {"points": [shelf.say(each, load) for each in part.points], "answer": shelf.say(part.answer, load)}
+            return {"kind": "interview", "name": part.name, "question": shelf.say(part.question, load), **answer}
+        case _:
+            inputs = shelf.inputs_of(part, {} if seed is None else shelf.draw(part, seed))
+            question, choices = shelf.ask(part, inputs)
+            asked = {"question": question, "answer": part.answer, "choices": list(choices), "points": part.points}
+            return {"kind": "predict" if part.cell else "check", "check": part.name, **asked, "inputs": dict(inputs)}

@@ -1,0 +1,224 @@
+"""A lesson step by step in the terminal: read, run, change a number, look at one table at a time, answer.
+
+Everywhere: Enter goes on, b goes back, q ends; NAME=VALUE changes what is in a cell. What was got right is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from manyheads.cli.console import clean
+from manyheads.cli.learn_page import cell_lines, check_lines, link_lines, prose, table_lines
+from manyheads.errors import ManyHeadsError
+from manyheads.lessons import shelf
+from manyheads.lessons.cells import Ran
+from manyheads.lessons.format import CellBlock, CheckBlock, InterviewBlock, Lesson, ProseBlock
+from manyheads.lessons.parameters import Values, read_values
+from manyheads.lessons.progress import Progress
+
+__all__ = ["Walk"]
+
+ON, BACK = 1, -1
+
+
+class Quit(Exception):
+    """The reader has had enough."""
+
+
+class Walk:
+    """One lesson, from its first part to its end. `read(prompt)` gives a line; EOFError ends the walk."""
+
+    def __init__(
+        self,
+        page: Lesson,
+        console: Console,
+        load: Callable[[str], Any],
+        progress: Progress,
+        seed: int | None = None,
+        read: Callable[[str], str] = input,
+    ) -> None:
+        self.page, self.console, self.load, self.progress, self.seed = page, console, load, progress, seed
+        self.read = read
+        self.changed: dict[str, dict[str, str]] = {name: {} for name in page.cells}
+        self.ran: set[str] = set()  # cells that a prediction has just run
+        self.told = False  # that points cannot be kept
+
+    def go(self) -> None:
+        self._say(self.page.title, "bold")
+        self._say(f"{shelf.say(self.page.summary, self.load)}  ({self.page.minutes} min)", "dim")
+        self._say("Enter goes on, b goes back, q ends. What is in a cell is changed with NAME=VALUE.", "dim")
+        try:
+            at = 0
+            while at < len(self.page.parts):
+                at = max(0, at + self._part(self.page.parts[at]))
+        except (Quit, EOFError):
+            self.console.print()
+        else:
+            self._say("Sources", "bold")
+            for source in self.page.sources:
+                self._say(f"- {source}")
+        done, points = self.progress.of(self.page.slug, self.page.questions)
+        asked = len(self.page.questions)
+        self._say(f"{done} of {asked} questions, {points} of {sum(self.page.questions.values())} points.", "bold")
+
+    def _part(self, part: Any) -> int:
+        self.console.print()
+        match part:
+            case ProseBlock():
+                self.console.print(prose(part.text, self.load))
+                return self._turn(self._ask("(Enter) ")) or ON
+            case CellBlock():
+                return self._cell(part)
+            case CheckBlock():
+                return self._check(part)
+            case _:
+                return self._interview(part)
+
+    # ----------------------------------------------------------------------------------------------------------- cells
+
+    def _cell(self, cell: CellBlock) -> int:
+        if cell.name in self.ran:
+            self.ran.discard(cell.name)
+            return ON
+        self._show_cell(cell)
+        while True:
+            line = self._ask("Enter runs it, NAME=VALUE changes it, s skips> ")
+            if line == "s":
+                return ON
+            if turn := self._turn(line):
+                return turn
+            if line and not self._change(cell, line):
+                continue
+            if (ran := self._run(cell)) is not None:
+                return self._steps(cell, ran)
+
+    def _show_cell(self, cell: CellBlock) -> None:
+        for line in cell_lines(cell.title, shelf.parameters_of(cell), self.changed[cell.name]):
+            self.console.print(line)
+
+    def _run(self, cell: CellBlock) -> Ran | None:
+        try:
+            return shelf.run_cell(cell, self.changed[cell.name], self.load)
+        except ManyHeadsError as error:
+            self._say(str(error), "yellow")
+            return None
+
+    def _steps(self, cell: CellBlock, ran: Ran) -> int:
+        """One table at a time, forwards and back."""
+        self._say(ran.words)
+        at = 0
+        while at < len(ran.shown):
+            self.console.print()
+            for line in table_lines(ran.shown[at], self.console.width):
+                self.console.print(line, no_wrap=True, overflow="ellipsis", crop=True)
+            line = self._ask(f"{at + 1} of {len(ran.shown)}> ")
+            if line == "b":
+                if at == 0:
+                    return 0  # once more from the cell's beginning
+                at -= 1
+            elif not line:
+                at += 1
+            elif line == "s":
+                break
+            elif self._change(cell, line) and (again := self._run(cell)) is not None:
+                ran, at = again, min(at, len(again.shown) - 1)
+                self._say(ran.words)
+        for line in link_lines(ran):
+            self.console.print(line)
+        return ON
+
+    def _change(self, cell: CellBlock, line: str) -> bool:
+        """Take NAME=VALUE, if it fits; what is wrong with it is said."""
+        name, equals, value = line.partition("=")
+        changed = {**self.changed[cell.name], name.strip(): value.strip()}
+        if not equals:
+            self._say(f"{line[:40]!r} means nothing here: Enter, b, s, q, or NAME=VALUE.", "yellow")
+            return False
+        try:
+            read_values(shelf.parameters_of(cell), changed)
+        except ManyHeadsError as error:
+            self._say(str(error), "yellow")
+            return False
+        self.changed[cell.name] = changed
+        return True
+
+    # ---------------------------------------------------------------------------------------------------------- checks
+
+    def _check(self, check: CheckBlock) -> int:
+        inputs = shelf.inputs_of(check, {} if self.seed is None else shelf.draw(check, self.seed))
+        about = self.page.cells.get(check.cell or "")
+        if about is not None:
+            self._show_cell(about)
+        for line in check_lines(check, inputs):
+            self.console.print(line)
+        choices = shelf.ask(check, inputs)[1]
+        while True:
+            line = self._ask("Your answer (Enter skips)> ")
+            if not line:
+                return ON
+            if turn := self._turn(line):
+                return turn
+            if about is not None and "=" in line:
+                if self._change(about, line):
+                    self._show_cell(about)
+                continue
+            if line.isdigit() and 1 <= int(line) <= len(choices):
+                line = choices[int(line) - 1]
+            verdict = self._judge(check, inputs, line)
+            if verdict is None or not verdict.answered:
+                continue
+            if about is not None:
+                ran = self._run(about)
+                self.ran.add(about.name)
+                return ON if ran is None else self._steps(about, ran) or ON
+            if verdict.right:
+                return ON
+
+    def _judge(self, check: CheckBlock, inputs: Values, line: str) -> Any:
+        cell = self.changed.get(check.cell or "", {})
+        try:
+            verdict = shelf.answer(self.page, check, line, self.load, inputs=inputs, cell=cell)
+        except ManyHeadsError as error:
+            self._say(str(error), "yellow")
+            return None
+        self._say(verdict.words, "green" if verdict.right else "yellow")
+        if verdict.right:
+            self._reach(check.name, verdict.points)
+        return verdict
+
+    def _interview(self, asked: InterviewBlock) -> int:
+        self._say(shelf.say(asked.question, self.load), "bold")
+        if turn := self._turn(self._ask("Answer aloud. Enter shows a model answer> ")):
+            return turn
+        self.console.print(prose(asked.answer, self.load))
+        ticked = [self._ask(f"Did you say: {clean(shelf.say(each, self.load))}? [y/N] ") for each in asked.points]
+        count = sum(each.casefold() in ("y", "yes") for each in ticked)
+        self._say(f"{count} of {len(ticked)} points made.")
+        if count == len(ticked):
+            self._reach(asked.name, 1)
+        return ON
+
+    def _reach(self, name: str, points: int) -> None:
+        self.progress.reach(self.page.slug, name, points)
+        if self.progress.trouble and not self.told:
+            self.told = True
+            self._say(f"Your points last as long as this lesson: {self.progress.trouble}", "yellow")
+
+    # ---------------------------------------------------------------------------------------------------- lines in, out
+
+    def _ask(self, prompt: str) -> str:
+        """A line. Raises Quit for q."""
+        line = self.read(prompt).strip()
+        if line in ("q", "quit"):
+            raise Quit
+        return line
+
+    def _turn(self, line: str) -> int:
+        return BACK if line == "b" else 0
+
+    def _say(self, words: str, style: str = "") -> None:
+        self.console.print(Text(clean(words), style=style))

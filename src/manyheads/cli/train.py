@@ -1,0 +1,134 @@
+"""`manyheads train`: small models of our own layers, each of which shows one thing about heads."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from manyheads.cli.console import clean, emit, stdout_console
+from manyheads.cli.options import AsJson
+from manyheads.cli.progress import Progress, Talk
+from manyheads.errors import PlanError
+
+if TYPE_CHECKING:
+    from manyheads.training.session import Outcome
+
+FIGURE = "figure.svg"
+PRESET_HELP = "What to train. None: they are listed."
+QUICK_HELP = "A trial of seconds: everything runs, nothing is learned."
+OUT_HELP = "Where everything goes; a stopped training is taken up there. [default: the preset's name, here]"
+DATA_HELP = "Files to learn from, for presets that take them (rul: a C-MAPSS folder). [default: the preset's own]"
+STEPS_HELP = "How many steps. [default: the preset's own]"
+
+
+def train(
+    preset: Annotated[str | None, typer.Argument(metavar="PRESET", help=PRESET_HELP, show_default=False)] = None,
+    quick: Annotated[bool, typer.Option("--quick", help=QUICK_HELP)] = False,
+    out: Annotated[Path | None, typer.Option("--out", metavar="FOLDER", help=OUT_HELP, show_default=False)] = None,
+    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Of weights and data.")] = 0,
+    steps: Annotated[int | None, typer.Option("--steps", metavar="N", help=STEPS_HELP, show_default=False)] = None,
+    data: Annotated[Path | None, typer.Option("--data", metavar="PATH", help=DATA_HELP, show_default=False)] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train a small model that shows one thing about heads, and write what came out into a folder.
+
+    Stopped in any way, the same line goes on where it was, and has the same losses as if it had never stopped.
+
+    For example: manyheads train induction --out circuit
+    """
+    if preset is None:
+        _list(as_json, {"--quick": quick, "--out": out is not None, "--steps": steps is not None,
+                        "--data": data is not None})  # fmt: skip
+        return
+    talk = Talk()
+    with talk.step("getting ready to train"):
+        from manyheads.training.presets.table import preset_of
+        from manyheads.training.session import carry_out
+
+        chosen = preset_of(preset)
+    folder = Path(chosen.name + ("-quick" if quick else "")) if out is None else out
+    with _Steps(talk) as said:
+        outcome = carry_out(chosen, folder, seed=seed, quick=quick, steps=steps, data=data, progress=said.of)
+    with talk.step("drawing the figure"):
+        from manyheads.figures.training import save_chart
+
+        save_chart(outcome.findings.chart, folder / FIGURE)
+    if as_json:
+        emit(json.dumps(document(outcome), indent=1, allow_nan=False))
+    else:
+        console = stdout_console()
+        for line in page(outcome):
+            console.print(line, soft_wrap=True)
+
+
+class _Steps:
+    """Steps of the talk, one after another: the next one closes the one before."""
+
+    def __init__(self, talk: Talk) -> None:
+        self._talk, self._open = talk, None
+
+    def __enter__(self) -> _Steps:
+        return self
+
+    def of(self, what: str) -> Progress:
+        self._close(None, None, None)
+        self._open = self._talk.step(what)
+        return self._open.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        self._close(*error)
+
+    def _close(self, *error: Any) -> None:
+        opened, self._open = self._open, None
+        if opened is not None:
+            opened.__exit__(*error)
+
+
+def _list(as_json: bool, given: dict[str, bool]) -> None:
+    """The presets. Errors: PlanError where options say that one was meant."""
+    from manyheads.training.presets.table import PRESETS
+
+    if meant := [name for name, asked in given.items() if asked]:
+        raise PlanError(f"{meant[0]} was given, but no preset: say which of {', '.join(PRESETS)} to train.")
+    if as_json:
+        listed = [{"name": each.name, "meaning": each.meaning, "takes": each.takes} for each in PRESETS.values()]
+        emit(json.dumps({"presets": listed}, indent=1))
+        return
+    console, width = stdout_console(), max(len(name) for name in PRESETS)
+    for each in PRESETS.values():
+        console.print(f"  {each.name:<{width}}  {each.meaning} ({each.takes})", soft_wrap=True)
+    console.print()
+    console.print(f"Train one: manyheads train {next(iter(PRESETS))}", soft_wrap=True)
+
+
+def document(outcome: Outcome) -> dict[str, Any]:
+    """What report.json holds, and where everything is."""
+    return {**outcome.report, "folder": str(outcome.folder), "files": files_of(outcome)}
+
+
+def page(outcome: Outcome) -> list[str]:
+    """The same for people."""
+    report = outcome.report
+    lines = [f"{report['preset']}: {'a trial of ' if report['quick'] else ''}{_steps(report)}, seed {report['seed']}"]
+    for name, run in report["runs"].items():
+        taken_up = f", taken up at step {run['resumed_at']:,}" if run["resumed_at"] else ""
+        lines.append(
+            f"  {name}: {run['parameters']:,} parameters, loss {run['loss']:.3f}, {run['training_seconds']:.0f} s of "
+            f"training{taken_up}; {run['computed']}"
+        )
+    lines += ["", *map(clean, outcome.findings.lines), ""]
+    return [*lines, *(f"wrote {clean(str(outcome.folder / name))}" for name in files_of(outcome))]
+
+
+def files_of(outcome: Outcome) -> list[str]:
+    """What is there for whoever looks: not what the training keeps for itself."""
+    ours = ("report.json", FIGURE, "metrics.parquet", "heads.parquet", "model")
+    return [name for name in ours if (outcome.folder / name).exists()]
+
+
+def _steps(report: dict[str, Any]) -> str:
+    total = sum(run["steps"] for run in report["runs"].values())
+    return f"{total:,} steps"

@@ -1,0 +1,256 @@
+"""Four archetypes of heads, on real heads of the bundled model and one sentence: what a head's map says it reads.
+
+Cells show the maps of known heads side by side, or one head's map with its shares beside those of an even spread and
+beside what it moves. All figures are `measure`'s, which also says what each share means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from manyheads.errors import TextError
+from manyheads.lessons.cells import Cell, Fact, HeadLink, Loader, Ran, matrix
+from manyheads.lessons.checks import Check, Predict, Right
+from manyheads.lessons.format import LessonError
+from manyheads.lessons.parameters import Values, choice, text, whole
+
+__all__ = ["CELLS", "CHECKS", "FACTS", "MODEL", "one_named", "require_short"]
+
+MODEL = "minilm"
+MAX_TOKENS = 24  # of a sentence: five maps are to fit a page
+SENTENCE = "The dog saw the cat, and the cat saw the dog."
+OTHERS = (
+    "The old clock stopped, so the children could not see the time on the clock.",
+    "A red box, a blue box, and a green box stood on the shelf.",
+)
+HEADS = {
+    "L0H2": "previous token",
+    "L2H9": "the same token elsewhere",
+    "L2H8": "syntax: from an article or preposition to its noun",
+    "L3H11": "punctuation",
+    "L4H5": "a sink: it rests on the first token",
+}
+KINDS = {
+    "the token before": "previous",
+    "the token after": "next",
+    "the same token elsewhere": "duplicate",
+    "punctuation": "punctuation",
+    "the first token": "first",
+}
+"""What a reader calls a share -> its name among the statistics."""
+ASKED = ("the token before", "the same token elsewhere", "punctuation", "the first token")
+MORE, LESS = "more than an even spread", "less than an even spread"
+
+# -------------------------------------------------------------------------------------------------------------- cells
+
+
+def archetypes(values: Values, load: Loader) -> Ran:
+    """The known heads' maps of one sentence. Raises TextError."""
+    from manyheads.models.recorder import record
+
+    lm, sentence = load(MODEL), values.text("sentence")
+    require_short(lm, sentence)
+    rec = record(lm, sentence)
+    tokens = tuple(rec.tokens.pieces[0])
+    maps = []
+    for name, kind in HEADS.items():
+        head = one_named(lm, name)
+        weights = np.asarray(rec.stacks[head.stack][head.layer].weights(head.index))
+        maps.append(matrix(name, kind, weights, tokens, tokens, as_map=True))
+    table = _measured(lm, sentence)
+    shares = "; ".join(
+        f"{name} {100 * float(table[name, f'{KINDS[kind]}_mass']):.0f} % on {kind}"
+        for name, kind in zip(("L0H2", "L2H9", "L3H11", "L4H5"), ASKED, strict=True)
+        if table[name, f"{KINDS[kind]}_mass"] == table[name, f"{KINDS[kind]}_mass"]  # NaN: no such token here
+    )
+    links = tuple(HeadLink(name, sentence, MODEL) for name in HEADS)
+    return Ran(f"Of their weight, where there is such a token to look at: {shares}.", tuple(maps), links)
+
+
+def shares(values: Values, load: Loader) -> Ran:
+    """One head's map, and its shares beside an even spread and beside what it moves. Raises TextError, HeadError."""
+    from manyheads.models.recorder import record
+
+    lm, sentence = load(MODEL), values.text("sentence")
+    head = one_named(lm, values.text("head"))
+    require_short(lm, sentence)
+    rec = record(lm, sentence)
+    tokens = tuple(rec.tokens.pieces[0])
+    weights = np.asarray(rec.stacks[head.stack][head.layer].weights(head.index))
+    table = _measured(lm, sentence)
+    found = np.array(
+        [
+            [table[str(head), f"{each}{end}"] for end in ("_mass", "_mass.uniform", "_norm_mass")]
+            for each in KINDS.values()
+        ]
+    )
+    above = found[:, 0] - found[:, 1]
+    best = int(np.nanargmax(above))
+    kind = tuple(KINDS)[best]
+    said = (
+        f"{head} stands out most on {kind}: {100 * found[best, 0]:.0f} % of its weight, where an even spread gives "
+        f"{100 * found[best, 1]:.0f} %."
+    )
+    columns = ("of its weight, %", "an even spread, %", "of what it moves, %")
+    return Ran(
+        said,
+        (
+            matrix("weights", f"the map of {head}", weights, tokens, tokens, as_map=True),
+            matrix("shares", "over the tokens that see such a key", 100 * found, tuple(KINDS), columns),
+        ),
+        (HeadLink(str(head), sentence, MODEL),),
+    )
+
+
+def one_named(lm: Any, name: str) -> Any:
+    """The head of that name. Raises LessonError for several or none, HeadError for one that there is not."""
+    asked = tuple(lm.spec.select(name))
+    if len(asked) != 1:
+        raise LessonError(f"{name[:40]!r} is {len(asked)} heads: name one, as in 'L2H9'.")
+    return asked[0]
+
+
+def require_short(lm: Any, sentence: str, most: int = MAX_TOKENS) -> None:
+    """Raises TextError for a sentence with too many tokens to show, or none."""
+    from manyheads.models.texts import read_texts
+
+    count = len(read_texts(lm, sentence).pieces[0].ids)
+    if count > most:
+        raise TextError(f"the sentence has {count} tokens: give one of {most} at the most, so that it fits here.")
+
+
+def _measured(lm: Any, sentence: str) -> Any:
+    from manyheads.statistics.measuring import measure
+
+    names = [f"{each}{end}" for each in KINDS.values() for end in ("_mass", "_mass.uniform", "_norm_mass")]
+    return measure(lm, sentence, names)
+
+
+CELLS: Mapping[str, Cell] = {
+    "archetypes": Cell(archetypes, (text("sentence", "A sentence", SENTENCE),)),
+    "head-shares": Cell(
+        shares,
+        (text("sentence", "A sentence", SENTENCE), text("head", "A head", "L1H8")),
+    ),
+}
+
+# ------------------------------------------------------------------------------------------------------------- checks
+
+
+def archetype_looks(values: Values, ran: Ran) -> Right:
+    """The token that a row of a known head's map is largest at."""
+    name, at = values.text("head"), values.whole("token")
+    weights = ran.table(name)
+    if at >= len(weights.rows):
+        raise LessonError(f"there is no token {at} in the cell now: it has {len(weights.rows)}.")
+    row = weights.values[at]
+    key = int(row.argmax())
+    looks, rest = weights.columns[key], weights.columns[0]
+    words = f"{name} is {HEADS[name]}: token {at}, {weights.rows[at]!r}, gives {looks!r} {row[key]:.2f}."
+    mistakes: dict[float | str, str] = {}
+    if looks != rest:
+        mistakes[rest] = f"It rests on {rest} where it finds nothing. Here it finds {looks}."
+    else:
+        mistakes[weights.rows[at]] = "That is the token itself, and there is no other of its kind to look at."
+    return Right(looks, words, f"{words} Find its row in the map.", mistakes=mistakes, also=(str(key), f"token {key}"))
+
+
+def beside_even(values: Values, ran: Ran) -> Right:
+    """Whether the head in the cell gives a kind of token more than an even spread would."""
+    kind = values.text("kind")
+    table = ran.table("shares")
+    own, even, _ = table.values[table.rows.index(kind)]
+    if np.isnan(own):
+        raise LessonError(f"the sentence in the cell has no place where {kind} could be looked at.")
+    said = f"It gives {kind} {own:.1f} % of its weight; an even spread gives {even:.1f} %."
+    answer = MORE if own > even else LESS
+    other = LESS if answer == MORE else MORE
+    return Right(answer, said, said, mistakes={other: said})
+
+
+def which_head(values: Values, load: Loader) -> Right:
+    """Which of four known heads gives a kind of token the largest share, on some sentence."""
+    sentence, kind = values.text("sentence"), values.text("kind")
+    table = _measured(load(MODEL), sentence)
+    found = {name: float(table[name, f"{KINDS[kind]}_mass"]) for name in HEADS if name != "L2H8"}
+    best = max(found, key=lambda name: found[name])
+    said = ", ".join(f"{name} {100 * share:.0f} %" for name, share in found.items())
+    return Right(
+        best,
+        f"Of their weight they give it: {said}.",
+        f"Each of the four has one thing that it is for. They give {kind}: {said}.",
+        mistakes={name: f"It gives {kind} {100 * share:.0f} %." for name, share in found.items() if name != best},
+    )
+
+
+def perfect_share(values: Values, load: Loader) -> Right:
+    """What a perfect previous-token head gives the tokens before, counted over all rows."""
+    n = values.whole("tokens")
+    weights = np.eye(n, k=-1)
+    weights[0, 0] = 1  # the first token has none before it, and some key must get its weight
+    answer = 100 * float(np.trace(weights, offset=-1) / weights.sum())
+    return Right(
+        answer,
+        f"The first row cannot be right: {n - 1} of {n} rows are. So the same head scores higher on a longer text, "
+        f"unless rows without a target are left out, as we do.",
+        "Every row has a weight of 1 in all. How many rows have a token before them?",
+        unit="%",
+        mistakes={100.0: "The first token has none before it, and its weight must fall somewhere."},
+    )
+
+
+def even_share(values: Values, load: Loader) -> Right:
+    """What a head that looks everywhere alike gives to marks of punctuation."""
+    n, marks = values.whole("tokens"), values.whole("marks")
+    answer = 100 * float(np.full(n, 1 / n)[:marks].sum())
+    return Right(
+        answer,
+        f"{marks} of {n} keys. A head that gives punctuation no more than this has shown nothing.",
+        "Every key gets the same share of 1. How many of them are marks?",
+        unit="%",
+        mistakes={
+            100 / n: "That is one key.",
+            100 * marks / (n - 1): "A token may look at itself, too: all keys share the weight.",
+        },
+    )
+
+
+_ELSEWHERE = text("sentence", "sentence", SENTENCE, others=OTHERS)
+CHECKS: Mapping[str, Check | Predict] = {
+    "archetype-looks": Predict(
+        archetype_looks,
+        (choice("head", "head", tuple(HEADS)), whole("token", "token", 5, 0, MAX_TOKENS - 1, others=(3, 4, 8, 9))),
+    ),
+    "beside-even": Predict(beside_even, (choice("kind", "kind of token", ("the token after", *ASKED)),)),
+    "which-head": Check(which_head, (_ELSEWHERE, choice("kind", "kind of token", ASKED))),
+    "perfect-share": Check(perfect_share, (whole("tokens", "tokens", 8, 2, 1024, others=(5, 12, 20, 50)),)),
+    "even-share": Check(
+        even_share,
+        (whole("tokens", "tokens", 15, 4, 512, others=(12, 20, 24)), whole("marks", "marks", 2, 1, 4)),
+    ),
+}
+
+# -------------------------------------------------------------------------------------------------------------- facts
+
+
+def head_share(values: Values, load: Loader) -> str:
+    """What a head gives a kind of token on the page's sentence: of its weight, or of what it moves."""
+    end = {"weight": "_mass", "moved": "_norm_mass", "even": "_mass.uniform"}[values.text("by")]
+    table = _measured(load(MODEL), values.text("sentence"))
+    return f"{100 * float(table[values.text('head'), KINDS[values.text('of')] + end]):.0f} %"
+
+
+FACTS: Mapping[str, Fact] = {
+    "head-share": Fact(
+        head_share,
+        (
+            text("head", "head", "L0H2"),
+            choice("of", "kind of token", tuple(KINDS)),
+            choice("by", "counted by", ("weight", "moved", "even")),
+            text("sentence", "sentence", SENTENCE),
+        ),
+    ),
+}

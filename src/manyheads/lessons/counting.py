@@ -1,0 +1,347 @@
+"""Counting one attention layer: its parameters, and the FLOPs of a text, for the reader's own widths and lengths.
+
+Every count comes from `sizing`, which counts what a layer holds and multiplies; the check on torch's own layer builds
+it (without memory for its numbers) and counts what is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from manyheads.lessons.cells import Cell, Fact, Loader, Ran, matrix
+from manyheads.lessons.checks import Check, Predict, Right
+from manyheads.lessons.parameters import Values, choice, whole
+from manyheads.sizing.sizing import Sizing, size
+
+__all__ = ["CELLS", "CHECKS", "FACTS", "flops", "in_words", "scaled", "weights"]
+
+WITH, WITHOUT = "with biases", "without biases"
+ALL, CAUSAL = "every token", "itself and earlier ones"
+PROJECTIONS, ATTENTION = "the four projections", "scores and weighted sum"
+NARROW, WIDE = "d_model / heads", "d_model"
+LENGTHS = (128, 512, 2_048, 8_192, 32_768, 131_072)
+UNITS = (("", 1), ("M", 1e6), ("G", 1e9), ("T", 1e12), ("P", 1e15))
+STACKED = ("q", "k", "v", "o")
+
+# ------------------------------------------------------------------------------------------------------ what is counted
+
+
+def sizing_of(
+    m: int, h: int, tokens: int = 1, *, biased: bool = False, causal: bool = False, wide: bool = False
+) -> Sizing:
+    """One attention layer and nothing else. `wide`: each head as wide as the model. Raises ShapeError."""
+    words = {"num_layers": 1, "embed_dim": m, "num_heads": h, "ffn_dim": 0, "norm": "none", "causal": causal,
+             "qkv_bias": biased, "o_bias": biased}  # fmt: skip
+    return size(words | ({"head_dim": m} if wide else {}), tokens, 1)
+
+
+def weights(m: int, h: int, *, biased: bool = False, wide: bool = False) -> Mapping[str, int]:
+    """q, k, v, o -> parameters. Raises ShapeError."""
+    return sizing_of(m, h, biased=biased, wide=wide).parameters
+
+
+def flops(m: int, h: int, tokens: int, causal: bool) -> tuple[Mapping[str, int], int, int]:
+    """Operation -> FLOPs of a text; of the four projections together; of scores and weighted sum. Raises ShapeError."""
+    found = sizing_of(m, h, tokens, causal=causal).prefill
+    assert found is not None
+    spent = found.operations
+    return spent, sum(spent[each] for each in STACKED), spent["scores"] + spent["values"]
+
+
+def even_tokens(m: int, causal: bool) -> int:
+    """The first length at which scores and weighted sum cost as much as the projections; found by halving."""
+
+    def costs(n: int) -> bool:
+        _, projections, attention = flops(m, 1, n, causal)
+        return attention >= projections
+
+    low, high = 1, 1
+    while not costs(high):
+        low, high = high, 2 * high
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if costs(middle) else (middle + 1, high)
+    return high
+
+
+def scaled(most: int | float) -> tuple[str, float]:
+    """The largest prefix in which a count is at least 1, and what it stands for: 5e9 is 5 of G, 1e9."""
+    return next((each for each in reversed(UNITS) if most >= each[1]), UNITS[0])
+
+
+def in_words(count: int | float) -> str:
+    """704.6M, 56.4B; a count below 100,000 as it is."""
+    prefix, factor = scaled(count)
+    if count < 1e5:
+        return f"{count:,.0f}"
+    return f"{count / factor:.4g}{prefix.replace('G', 'B')}"
+
+
+# -------------------------------------------------------------------------------------------------------------- cells
+
+
+def attention_cost(values: Values, load: Loader) -> Ran:
+    """What one layer of the reader's sizes holds, and what it costs on a text. Raises ShapeError."""
+    m, h, n = (values.whole(name) for name in ("d_model", "heads", "tokens"))
+    plain, found, wide = weights(m, h), weights(m, h, biased=values["biases"] == WITH), weights(m, h, wide=True)
+    rows = [[plain[each], found[each] - plain[each], found[each]] for each in STACKED]
+    table = np.array([*rows, np.sum(rows, 0)])
+    qkv = sum(plain[each] for each in "qkv")
+    heads = np.array([[qkv // h], [qkv], [sum(plain.values())], [sum(wide.values())]])
+    spent, projections, attention = flops(m, h, n, values["mask"] == CAUSAL)
+    total = projections + attention
+    parts = np.array([sum(spent[each] for each in "qkv"), spent["o"], spent["scores"], spent["values"]])
+    prefix, factor = scaled(int(parts.max()))
+    names = ("Q, K, V", "W_O", "scores", "weighted sum")
+    share = 100 * attention / total
+    return Ran(
+        f"{table[-1, 2]:,} parameters, in {h} heads of {m // h}. A text of {n:,} tokens takes {in_flops(total)}, "
+        f"{share:.1f} % of it for scores and the weighted sum.",
+        (
+            matrix("parameters", "of each projection", table, ("W_Q", "W_K", "W_V", "W_O", "together"),
+                   ("weights", "biases", "all")),
+            matrix("by head", "weights; the last row is with heads as wide as the model", heads,
+                   ("one head's QKV", "all heads' QKV", "with W_O", "full-width heads"), ("weights",)),
+            matrix("FLOPs", f"of a text, in {prefix}FLOP: a multiply and an add are two", parts[:, None] / factor,
+                   names, (f"{prefix}FLOP",)),
+            matrix("shares", "of these FLOPs, in percent", 100 * parts[:, None] / total, names, ("%",)),
+        ),
+    )  # fmt: skip
+
+
+def by_length(values: Values, load: Loader) -> Ran:
+    """FLOPs of the projections and of attention proper, for longer and longer texts. Raises ShapeError."""
+    m, h, causal = values.whole("d_model"), values.whole("heads"), values["mask"] == CAUSAL
+    lengths = sorted({*LENGTHS, values.whole("tokens")})
+    found = np.array([flops(m, h, n, causal)[1:] for n in lengths], np.float64)
+    shares = 100 * found / found.sum(1, keepdims=True)
+    names = tuple(f"{n:,} tokens" for n in lengths)
+    prefix, factor = scaled(float(found.min()))
+    return Ran(
+        f"With d_model = {m:,}, scores and the weighted sum cost as much as the projections from "
+        f"{even_tokens(m, causal):,} tokens on.",
+        (
+            matrix("FLOPs", f"in {prefix}FLOP, of one layer", found / factor, names, ("projected", "attended")),
+            matrix("shares", "in percent", shares, names, ("projected", "attended")),
+        ),
+    )
+
+
+def in_flops(count: int | float) -> str:
+    """8.59 GFLOP."""
+    prefix, factor = scaled(count)
+    return f"{count / factor:.3g} {prefix}FLOP"
+
+
+_MASK = choice("mask", "a token may look at", (ALL, CAUSAL))
+_BIASES = choice("biases", "biases", (WITH, WITHOUT))
+CELLS: Mapping[str, Cell] = {
+    "attention-cost": Cell(
+        attention_cost,
+        (
+            whole("d_model", "model width d", 512, 1, 65_536, 64),
+            whole("heads", "heads h", 8, 1, 1024),
+            whole("tokens", "tokens n", 2048, 1, 1_000_000, 64),
+            _BIASES,
+            _MASK,
+        ),
+    ),
+    "attention-by-length": Cell(
+        by_length,
+        (
+            whole("d_model", "model width d", 512, 1, 65_536, 64),
+            whole("heads", "heads h", 8, 1, 1024),
+            whole("tokens", "a length of yours", 1024, 1, 1_000_000, 64),
+            _MASK,
+        ),
+    ),
+}
+
+# ------------------------------------------------------------------------------------------------------------- checks
+
+
+def torch_parameters(values: Values, load: Loader) -> Right:
+    """Of torch's own layer, built without memory for its numbers and counted."""
+    import torch
+
+    m, h, biased = values.whole("d_model"), values.whole("heads"), values["biases"] == WITH
+    layer = torch.nn.MultiheadAttention(m, h, bias=biased, device="meta")
+    answer = sum(each.numel() for each in layer.parameters())
+    plain, wide = sum(weights(m, h).values()), sum(weights(m, h, wide=True).values())
+    other = sum(weights(m, h, biased=not biased).values())
+    added = f" + {m:,}" if biased else ""
+    return Right(
+        float(answer),
+        f"4 ({m:,} x {m:,}{added}) = {answer:,}. The number of heads is not in it.",
+        "Four projections: three that go into the heads, and one that comes out of them."
+        + (" Each has a bias as wide as the model." if biased else ""),
+        unit="parameters",
+        mistakes={
+            float(other): f"That is the layer {WITHOUT if biased else WITH}.",
+            float(plain * 3 // 4): "That is W_Q, W_K and W_V. The output projection W_O is as large as each of them.",
+            float(wide): "That has heads as wide as the model. They share its width: each has d_model / heads.",
+            float(plain // h): "That is one head's share of the weights.",
+        },
+    )
+
+
+def head_parameters(values: Values, load: Loader) -> Right:
+    """W_Q, W_K and W_V of one head."""
+    m, h = values.whole("d_model"), values.whole("heads")
+    found = weights(m, h)
+    answer = sum(found[each] for each in "qkv") // h
+    return Right(
+        float(answer),
+        f"Three matrices of {m:,} x {m // h}: 3 d^2 / h = {answer:,}.",
+        f"A head is {m:,} / {h} wide. It reads tokens {m:,} wide, three times over.",
+        unit="weights",
+        mistakes={
+            float(answer * h): "That is all heads together.",
+            float(answer // 3): "That is one of its three matrices.",
+            float(3 * (m // h) ** 2): "The matrices are not square: a head reads all of a token, as wide as the model.",
+            float(sum(found.values()) // h): "That has its rows of W_O in it. They come fourth.",
+        },
+    )
+
+
+def wide_heads(values: Values, load: Loader) -> Right:
+    """Weights of W_Q, W_K and W_V where heads are as wide as the model, or share its width."""
+    m, h, wide = values.whole("d_model"), values.whole("heads"), values["width"] == WIDE
+    answer, other, one = (sum(weights(m, heads, wide=each)[name] for name in "qkv")
+                          for heads, each in ((h, wide), (h, not wide), (1, True)))  # fmt: skip
+    said = f"{h} times the {one:,} of a single such head" if wide else f"as many as a single head {m:,} wide has"
+    return Right(
+        float(answer),
+        f"{answer:,}: {said}.",
+        f"Each head has three matrices of {m:,} x {m if wide else m // h}, and there are {h} heads.",
+        unit="weights",
+        mistakes={
+            float(other): "That is with heads that share the width." if wide else "That is with heads of full width.",
+            float(answer // 3): "That is W_Q alone. There are W_K and W_V, too.",
+            answer * 4 / 3: "That has W_O in it, which was not asked for.",
+        },
+    )
+
+
+def score_flops(values: Values, load: Loader) -> Right:
+    """Of Q K^T in all heads."""
+    m, h, n = (values.whole(name) for name in ("d_model", "heads", "tokens"))
+    spent, _, both = flops(m, h, n, False)
+    answer = spent["scores"] / 1e9
+    return Right(
+        answer,
+        f"{n:,} x {n:,} products of {m // h} numbers, in {h} heads, two FLOP each: 2 n^2 d is "
+        f"{in_flops(spent['scores'])}.",
+        f"Each of {n:,} x {n:,} pairs takes {m // h} multiplications and as many additions, in each of {h} heads.",
+        unit="GFLOP",
+        mistakes={
+            answer / 2: "A multiplication and an addition are counted as two.",
+            answer / h: "That is one head.",
+            answer * h: "That has heads as wide as the model: each is narrower, and all together are as wide.",
+            both / 1e9: "That has the weighted sum in it, which costs as much again.",
+        },
+    )
+
+
+def even_length(values: Values, load: Loader) -> Right:
+    """The length from which the part with n squared costs most."""
+    m, causal = values.whole("d_model"), values["mask"] == CAUSAL
+    answer, other = (even_tokens(m, each) for each in (causal, not causal))
+    words = f"Projections take 8 n d^2. Scores and weighted sum take {'2 n (n + 1) d' if causal else '4 n^2 d'}."
+    return Right(
+        float(answer),
+        f"{words} They are equal at n = {answer:,}.",
+        words,
+        unit="tokens",
+        tolerance=1.0,
+        mistakes={
+            float(other): "That is where every token sees every other." if causal else "That is with a causal mask.",
+            float(m): "Nearly: write both costs down, with their factors, and divide.",
+        },
+    )
+
+
+def longer_text(values: Values, load: Loader) -> Right:
+    """How the cost of a part grows with the text."""
+    m, times, part = 512, values.whole("times"), values.text("part")
+    n = 1024
+    now, then = (flops(m, 8, each, False)[1:] for each in (n, n * times))
+    factors = {PROJECTIONS: then[0] / now[0], ATTENTION: then[1] / now[1]}
+    reads_tokens = part == PROJECTIONS
+    answer, other = factors[part], factors[ATTENTION if reads_tokens else PROJECTIONS]
+    grows = "with n: each token is projected once" if reads_tokens else "with n squared: each pair of tokens is scored"
+    return Right(
+        answer,
+        f"{answer:g} times: it grows {grows}.",
+        "Is it done once for each token, or once for each pair of tokens?",
+        mistakes={other: f"So {ATTENTION if reads_tokens else PROJECTIONS} grow."},
+    )
+
+
+def flop_share(values: Values, ran: Ran) -> Right:
+    """How much of the cell's FLOPs a part takes."""
+    shares = ran.table("shares").values[:, 0]
+    projections, attention = float(shares[:2].sum()), float(shares[2:].sum())
+    answer, other = (projections, attention) if values["part"] == PROJECTIONS else (attention, projections)
+    words = f"Projections take {projections:.1f} %, scores and the weighted sum {attention:.1f} %."
+    return Right(
+        answer,
+        words,
+        f"{words} Compare 8 n d^2 with 4 n^2 d, or half of that under a causal mask.",
+        unit="%",
+        tolerance=2.0,
+        mistakes={other: "That is the other part."} if abs(answer - other) > 4 else {},
+    )
+
+
+_M = whole("d_model", "model width", 512, 64, 16_384, 64, others=(256, 1024, 4096))
+_H = whole("heads", "heads", 8, 1, 128, others=(4, 16))
+_PART = choice("part", "which part", (ATTENTION, PROJECTIONS))
+CHECKS: Mapping[str, Check | Predict] = {
+    "torch-parameters": Check(torch_parameters, (_M, _H, _BIASES)),
+    "head-parameters": Check(head_parameters, (_M, _H)),
+    "wide-heads": Check(wide_heads, (_M, _H, choice("width", "width of a head", (WIDE, NARROW)))),
+    "score-flops": Check(
+        score_flops, (_M, _H, whole("tokens", "tokens", 4096, 1, 131_072, others=(2048, 8192)))
+    ),
+    "even-length": Check(even_length, (_M, _MASK)),
+    "longer-text": Check(longer_text, (whole("times", "times as long", 4, 2, 100, others=(2, 3, 8)), _PART)),
+    "flop-share": Predict(flop_share, (_PART,)),
+}  # fmt: skip
+
+# -------------------------------------------------------------------------------------------------------------- facts
+
+
+def torch_layer(values: Values, load: Loader) -> str:
+    return f"{float(torch_parameters(values, load).answer):,.0f}"
+
+
+def weights_of(values: Values, load: Loader) -> str:
+    """Of one head, all heads, with W_O, or of full-width heads."""
+    m, h = values.whole("d_model"), values.whole("heads")
+    found, wide = weights(m, h), weights(m, h, wide=True)
+    qkv = sum(found[each] for each in "qkv")
+    counts: Sequence[int] = (qkv // h, qkv, sum(found.values()), sum(wide.values()))
+    return f"{dict(zip(_OF.choices, counts, strict=True))[values.text('of')]:,}"
+
+
+def even_at(values: Values, load: Loader) -> str:
+    return f"{even_tokens(values.whole('d_model'), values['mask'] == CAUSAL):,}"
+
+
+def share_at(values: Values, load: Loader) -> str:
+    """What scores and the weighted sum take of a text's FLOPs in the layer."""
+    m, h, n = (values.whole(name) for name in ("d_model", "heads", "tokens"))
+    _, projections, attention = flops(m, h, n, values["mask"] == CAUSAL)
+    return f"{100 * attention / (attention + projections):.0f} %"
+
+
+_OF = choice("of", "which", ("one head", "all heads", "with W_O", "full-width heads"))
+FACTS: Mapping[str, Fact] = {
+    "torch-layer": Fact(torch_layer, (_M, _H, _BIASES)),
+    "weights-of": Fact(weights_of, (_M, _H, _OF)),
+    "even-at": Fact(even_at, (_M, _MASK)),
+    "attention-share": Fact(share_at, (_M, _H, whole("tokens", "tokens", 1024, 1, 1_000_000), _MASK)),
+}

@@ -1,0 +1,85 @@
+"""What a learner has got right, kept in a file of his: points by lesson and question. What was reached stays reached.
+
+The file is written whole or not at all. Where it cannot be written (a home that is read-only), learning goes on, and
+whoever asks is told once why nothing is kept.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from manyheads.errors import FileAccessError
+from manyheads.wholefiles import no_access, replacing
+
+__all__ = ["Progress", "state_folder"]
+
+VERSION = 1
+
+
+def state_folder() -> Path:
+    """Where progress is kept: $MANYHEADS_STATE, else the user's state folder."""
+    if chosen := os.environ.get("MANYHEADS_STATE"):
+        return Path(chosen)
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "manyheads"
+
+
+class Progress:
+    """Points, as the file has them. `trouble`: why it could not be read or written; "" while it could."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.path = (state_folder() if folder is None else folder) / "lessons.json"
+        self.trouble = ""
+        self.points: dict[str, dict[str, int]] = {}
+        try:
+            self.points = _read(self.path)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            self.trouble = str(no_access("read", self.path, error))
+        except ValueError:
+            self.trouble = f"{self.path} is damaged and was read as empty: it is written anew with the next point."
+
+    def of(self, lesson: str, questions: Mapping[str, int]) -> tuple[int, int]:
+        """How many of these questions are answered, and the points they gave."""
+        reached = [self.points.get(lesson, {}).get(name, 0) for name in questions]
+        return sum(each > 0 for each in reached), sum(reached)
+
+    def reach(self, lesson: str, question: str, points: int) -> None:
+        """Add what was reached, and keep it; `trouble` says why where it cannot be kept."""
+        own = self.points.setdefault(lesson, {})
+        if points > own.get(question, 0):
+            own[question] = points
+            self._keep()
+
+    def reset(self) -> None:
+        """Forget everything. Raises FileAccessError where the file cannot be written."""
+        self.points = {}
+        self._keep()
+        if self.trouble:
+            raise FileAccessError(self.trouble)
+
+    def _keep(self) -> None:
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(self.path) as temporary, open(temporary, "w", encoding="utf-8") as out:
+                json.dump({"version": VERSION, "points": self.points}, out)
+            self.trouble = ""
+        except OSError as error:
+            self.trouble = str(error if isinstance(error, FileAccessError) else no_access("write", self.path, error))
+
+
+def _read(path: Path) -> dict[str, dict[str, int]]:
+    """Raises OSError, and ValueError for what is no such file."""
+    document: Any = json.loads(path.read_text(encoding="utf-8"))
+    points = document.get("points") if isinstance(document, dict) else None
+    if not isinstance(points, dict):
+        raise ValueError
+    return {
+        str(lesson): {str(name): each for name, each in own.items() if isinstance(each, int) and each > 0}
+        for lesson, own in points.items()
+        if isinstance(own, dict)
+    }

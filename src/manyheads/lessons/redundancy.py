@@ -1,0 +1,326 @@
+"""Pruning and redundancy: what is lost without a head, without several, and where heads have to be taken away.
+
+Changes are those of the bundled model's sentence embedding, 1 - cosine to what it was (`mh.effect`, `mh.importance`).
+One cell has a small layer of ours, to see what a slice of its output holds: something of every head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float64
+from numpy import ndarray
+
+from manyheads.lessons.archetypes import MODEL, require_short
+from manyheads.lessons.cells import Cell, Fact, HeadLink, Loader, Ran, cited, matrix
+from manyheads.lessons.checks import Check, Predict, Right
+from manyheads.lessons.format import LessonError
+from manyheads.lessons.parameters import Values, choice, text, whole
+from manyheads.sizing.blocks import projections
+from manyheads.sizing.shapes import Attention
+from manyheads.sizing.sizing import size
+
+__all__ = ["CELLS", "CHECKS", "FACTS"]
+
+SENTENCE = "The cat sat on the mat because it was tired."
+MAX_HEADS = 6  # taken away one by one, and all but one: two forward passes each
+CONTROLS = 4  # random sets beside them
+CORPUS = 12  # texts of our page that "mean" is the mean of
+ZERO, MEAN = "zero", "mean"
+BEFORE, AFTER = "before W_O", "after W_O"
+MORE, LESS = "worth at least {percent} % more than before", "less than that"
+
+# -------------------------------------------------------------------------------------------------------------- cells
+
+
+def taken_away(values: Values, load: Loader) -> Ran:
+    """Some heads ablated, and as many at random: what that does to the embedding. Raises HeadError, TextError."""
+    from manyheads.corpora.page import page_texts
+    from manyheads.interventions.effects import effect
+    from manyheads.plan import Ablate, Plan
+
+    lm, sentence, kind = load(MODEL), values.text("sentence"), values.text("kind")
+    require_short(lm, sentence, 64)
+    asked = tuple(lm.spec.select(values.text("heads")))
+    corpus = page_texts()[:CORPUS] if kind == MEAN else None
+    found = effect(lm, Plan(Ablate(values.text("heads"), kind=kind)), sentence, corpus=corpus, controls=CONTROLS)
+    rows = ("these heads", *(f"random {at + 1}" for at in range(len(found.control))))
+    changes = np.array([[found.change], *([each] for each in found.control)])
+    random = (
+        f"; {len(found.control)} random sets of as many: {np.mean(found.control):.2g} on average"
+        if found.control
+        else ""
+    )
+    return Ran(
+        f"Without {_listed(asked)} ({kind}) the embedding moves by {found.change:.2g}{random}. One sentence has no "
+        f"interval: take many texts before you believe it.",
+        (matrix("change", "1 - cosine to the embedding as it was", changes, rows, ("change",)),),
+        tuple(HeadLink(str(head), sentence, MODEL) for head in asked[:3]),
+    )
+
+
+def all_heads(values: Values, load: Loader) -> Ran:
+    """Every head ablated by itself, beside how much of its weight is on words. Raises TextError."""
+    from manyheads.interventions.importance import importance, rank_correlation
+    from manyheads.statistics.measuring import measure
+
+    lm, sentence = load(MODEL), values.text("sentence")
+    require_short(lm, sentence)
+    worth = importance(lm, [sentence])
+    busy = 1 - measure(lm, sentence, ["first_mass"]).column("first_mass")
+    shape = (len(lm.spec.sites), -1)
+    layers = [f"layer {at}" for at in range(shape[0])]
+    heads = [f"H{at}" for at in range(len(worth.values) // shape[0])]
+    order = worth.ranking()
+    return Ran(
+        f"{order[-1]} matters most ({worth[str(order[-1])]:.2g}), {order[0]} least ({worth[str(order[0])]:.2g}); half "
+        f"of them stay below {np.median(worth.values):.2g}. Weight on words and importance rank heads alike to "
+        f"{rank_correlation(worth.values, busy):.2f} (1 would be the same order, 0 none).",
+        (
+            matrix(
+                "importance", "1 - cosine without this head, x 1,000", 1000 * worth.values.reshape(shape), layers, heads
+            ),
+            matrix(
+                "weight on words", "percent that is not on the first token", 100 * busy.reshape(shape), layers, heads
+            ),
+        ),
+        tuple(HeadLink(str(head), sentence, MODEL) for head in (order[-1], order[0])),
+    )
+
+
+def together(values: Values, load: Loader) -> Ran:
+    """What each head is worth with the others there, and with them gone. Raises HeadError, TextError, LessonError.
+
+    By how far the sentence's vector moves, as a straight line between unit vectors, and not by 1 - cosine: that is half
+    the square of it, so that two moves in one direction look like more than their sum.
+    """
+    lm, sentence = load(MODEL), values.text("sentence")
+    require_short(lm, sentence)
+    asked = tuple(str(head) for head in lm.spec.select(values.text("heads")))
+    if not 2 <= len(asked) <= MAX_HEADS:
+        raise LessonError(f"{len(asked)} heads: name 2 to {MAX_HEADS}, as in 'L1H1, L2H9'.")
+    whole_model, none_left = (_vector(lm, sentence, gone) for gone in ((), asked))
+    moved = {head: _apart(whole_model, _vector(lm, sentence, (head,))) for head in asked}
+    later = {
+        head: _apart(none_left, _vector(lm, sentence, tuple(each for each in asked if each != head))) for head in asked
+    }
+    both = _apart(whole_model, none_left)
+    found = np.array([[moved[head], later[head]] for head in asked])
+    said = "; ".join(f"{head} {100 * (later[head] / moved[head] - 1):+.0f} %" for head in asked)
+    return Ran(
+        f"Once the others are gone, each is worth more (+) or less (-): {said}. Together they move the vector by "
+        f"{both:.2f} % of its length, one by one by {sum(moved.values()):.2f} % in all.",
+        (matrix("worth", "how far the vector moves without it, in percent of its length: the others there, or gone",
+                found, asked, ("there", "gone")),),
+        tuple(HeadLink(head, sentence, MODEL) for head in asked),
+    )  # fmt: skip
+
+
+def _vector(lm: Any, sentence: str, gone: tuple[str, ...]) -> Float64[ndarray, "m"]:
+    """The sentence's vector, of length 1, without these heads: the mean over its tokens."""
+    import torch
+
+    from manyheads.interventions.applying import applied
+    from manyheads.plan import Ablate
+
+    inputs = lm.tokenizer(sentence, return_tensors="pt")
+    with applied(lm, Ablate(", ".join(gone))) if gone else nullcontext(), torch.no_grad():
+        mean = np.asarray(lm.model(**inputs).last_hidden_state[0].double()).mean(0)
+    return mean / np.linalg.norm(mean)
+
+
+def _apart(one: Float64[ndarray, "m"], other: Float64[ndarray, "m"]) -> float:
+    return 100 * float(np.linalg.norm(one - other))
+
+
+def slices(values: Values, load: Loader) -> Ran:
+    """A head's slice put to zero before the output projection, and after it: how much of each head's say goes."""
+    import torch
+
+    from manyheads.nn.layers import MultiHeadAttention
+
+    h, d, head = values.whole("heads"), values.whole("width"), values.whole("head")
+    if head >= h:
+        raise LessonError(f"there is no head {head} among {h}: they count from 0.")
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(values.whole("seed"))
+        layer = MultiHeadAttention(h * d, h, batch_first=True, bias=False).eval()
+        w_o = np.asarray(layer.out_proj.weight.double()).T  # a row a number that a head says, a column of the output
+        said = np.asarray(torch.randn(5, h * d).double())
+    gone = slice(head * d, (head + 1) * d)
+    own = [slice(each * d, (each + 1) * d) for each in range(h)]
+    parts = np.stack([said[:, each] @ w_o[each] for each in own])  # what each head adds to the output
+    left = {BEFORE: parts.copy(), AFTER: parts.copy()}
+    left[BEFORE][head] = 0
+    left[AFTER][..., gone] = 0
+    lost = {place: 100 * (1 - (each**2).sum((1, 2)) / (parts**2).sum((1, 2))) for place, each in left.items()}
+    hit = {place: int((each > 1e-6).sum()) for place, each in lost.items()}
+    return Ran(
+        f"Zeroed {BEFORE}, the slice of head {head} takes {hit[BEFORE]} head away, all of it. Zeroed {AFTER}, it "
+        f"takes something of {hit[AFTER]} heads, and leaves most of head {head} ({100 - lost[AFTER][head]:.0f} %).",
+        (
+            matrix("lost", "of what each head adds to the output, percent", np.stack([lost[BEFORE], lost[AFTER]], 1),
+                   [f"head {each}" for each in range(h)], ("before", "after")),
+        ),
+    )  # fmt: skip
+
+
+def cut(values: Values, load: Loader) -> Ran:
+    """`prune_heads`, and what is left. Raises HeadError for what cannot go."""
+    from manyheads.interventions.surgery import prune_heads
+
+    lm = load(MODEL)
+    asked = tuple(lm.spec.select(values.text("heads")))
+    both = ("before", "after")
+    small = prune_heads(lm, values.text("heads"))
+    before, after = (int(sum(each.numel() for each in model.parameters())) for model in (lm.model, small.model))
+    counts = np.array(
+        [[site.num_heads, left.num_heads] for site, left in zip(lm.spec.sites, small.spec.sites, strict=True)]
+    )
+    return Ran(
+        f"{before:,} parameters before, {after:,} after: {before - after:,} went with {len(asked)} heads, "
+        f"{100 * (before - after) / before:.2f} % of the model. It equals zero ablation to {small.error:.0e}.",
+        (
+            matrix("parameters", "of the whole model", np.array([[before], [after]], float), both, ("count",)),
+            matrix("heads", "of each layer", counts.astype(float), [f"layer {at}" for at in range(len(counts))],
+                   both),
+        ),
+    )  # fmt: skip
+
+
+def _listed(heads: tuple[object, ...]) -> str:
+    names = ", ".join(str(each) for each in heads[:4])
+    return names if len(heads) <= 4 else f"{names} and {len(heads) - 4} more"
+
+
+_SENTENCE = text("sentence", "A sentence", SENTENCE)
+CELLS: Mapping[str, Cell] = {
+    "taken-away": Cell(
+        taken_away, (text("heads", "Heads", "L5H11"), choice("kind", "put in their place", (ZERO, MEAN)), _SENTENCE)
+    ),
+    "all-heads": Cell(all_heads, (_SENTENCE,)),
+    "together": Cell(together, (text("heads", "Heads", "L1H1, L2H9"), _SENTENCE)),
+    "slices": Cell(
+        slices,
+        (
+            whole("heads", "heads", 4, 1, 12),
+            whole("width", "width of a head", 8, 1, 32),
+            whole("head", "head to take away", 1, 0, 11),
+            whole("seed", "seed", 0, 0, 999),
+        ),
+    ),
+    "cut": Cell(cut, (text("heads", "Heads", "L1H1, L2H7, L2H9"),)),
+}  # fmt: skip
+
+# ------------------------------------------------------------------------------------------------------------- checks
+
+
+def heads_hit(values: Values, ran: Ran) -> Right:
+    """How many heads lose something when a slice is put to zero before or after the output projection."""
+    where = values.text("where")
+    lost = ran.table("lost").values
+    hit = {BEFORE: int((lost[:, 0] > 1e-6).sum()), AFTER: int((lost[:, 1] > 1e-6).sum())}
+    other = AFTER if where == BEFORE else BEFORE
+    return Right(
+        float(hit[where]),
+        f"{where[0].upper()}{where[1:]} {'the slice is one head' if where == BEFORE else 'the heads are mixed'}.",
+        "W_O adds up what the heads say, everywhere in the width. Where do they still stand side by side?",
+        unit="heads",
+        mistakes={float(hit[other]): f"That is {other}.", 0.0: "Something is put to zero, and somebody said it."},
+    )
+
+
+def worth_more(values: Values, ran: Ran) -> Right:
+    """Whether a head of the cell is worth so much more once the others are gone."""
+    place, percent = values.whole("place"), values.whole("percent")
+    table = ran.table("worth")
+    if place >= len(table.rows):
+        raise LessonError(f"the cell has {len(table.rows)} heads now, and no head {place}: they count from 0.")
+    before, after = (float(each) for each in table.values[place])
+    more = MORE.format(percent=percent)
+    answer, other = (more, LESS) if after >= (1 + percent / 100) * before else (LESS, more)
+    said = (
+        f"{table.rows[place]} goes from {before:.2f} % to {after:.2f} %, which is {100 * (after / before - 1):+.0f} %."
+    )
+    return Right(answer, said, said, mistakes={other: said})
+
+
+def pruned_parameters(values: Values, load: Loader) -> Right:
+    """What goes with some heads of a layer with biases."""
+    m, h, gone = values.whole("d_model"), values.whole("heads"), values.whole("gone")
+    answer, d = _gone(m, h, gone), m // h
+    return Right(
+        float(answer),
+        f"A head has {4 * m * d:,} weights and {3 * d:,} biases (of q, k and v). W_O's bias stays: it is no head's.",
+        "A head has its part of W_Q, W_K, W_V and W_O, and of the biases of the first three.",
+        unit="parameters",
+        mistakes={
+            float(4 * m * d * gone): "That is without biases.",
+            float((4 * m * d + 4 * d) * gone): "The bias of W_O is as wide as the model, and belongs to no head.",
+            float((3 * m * d + 3 * d) * gone): "Its rows of W_O go as well: nothing comes to them any more.",
+        },
+    )
+
+
+def share_of_model(values: Values, load: Loader) -> Right:
+    """What part of the bundled model goes with some of its heads."""
+    total, heads, a_head = _model()
+    gone = values.whole("gone")
+    return Right(
+        100 * a_head * gone / total,
+        f"Each head has {a_head:,} of {total:,}. Most of this model is embeddings and feed-forward.",
+        "How many parameters has one head? Times the heads, over those of the whole model.",
+        unit="%",
+        mistakes={100 * gone / heads: "That is their share of the heads. Most parameters are not in heads."},
+    )
+
+
+def _model() -> tuple[int, int, int]:
+    """Of the bundled model: parameters, heads, and one head's parameters. By arithmetic, without its weights."""
+    found = size(MODEL)
+    (attention,) = found.architecture.layers[0].attention
+    a_head = _gone(found.architecture.embed_dim, attention.num_heads, 1)
+    return found.num_parameters, len(found.layers) * attention.num_heads, a_head
+
+
+def _gone(m: int, h: int, gone: int) -> int:
+    """Parameters of a layer with biases, less those of one with fewer heads of the same width."""
+    whole_layer, rest = (
+        sum(each.total for each in projections(m, Attention(n, n, m // h, m // h), qkv_bias=True, o_bias=True))
+        for n in (h, h - gone)
+    )
+    return whole_layer - rest
+
+
+CHECKS: Mapping[str, Check | Predict] = {
+    "heads-hit": Predict(heads_hit, (choice("where", "where", (BEFORE, AFTER)),)),
+    "worth-more": Predict(
+        worth_more, (whole("place", "place", 0, 0, 1), whole("percent", "percent", 10, 1, 500, others=(5, 50)))
+    ),
+    "pruned-parameters": Check(
+        pruned_parameters,
+        (
+            whole("d_model", "model width", 384, 64, 16384, others=(512, 768)),
+            whole("heads", "heads", 8, 1, 128, others=(4, 16)),
+            whole("gone", "heads removed", 3, 1, 127, others=(1, 2)),
+        ),
+    ),
+    "share-of-model": Check(share_of_model, (whole("gone", "heads removed", 24, 1, 71, others=(6, 12, 36)),)),
+}
+
+# -------------------------------------------------------------------------------------------------------------- facts
+
+
+def all_heads_share(values: Values, load: Loader) -> str:
+    total, heads, a_head = _model()
+    return f"{100 * heads * a_head / total:.0f} %"
+
+
+FACTS: Mapping[str, Fact] = {
+    "all-heads-share": Fact(all_heads_share),
+    "michel-translation": cited("20 %", "Michel et al. 2019, section 4.2"),
+    "michel-bert": cited("40 %", "Michel et al. 2019, section 4.2"),
+}

@@ -1,0 +1,314 @@
+"""Why several heads: one row of softmax is one average, so one head that must read two places gets them mixed.
+
+The cell asks one wide head for both neighbours of a word, then two heads half as wide for one each, and swaps the two
+words. What it all costs is counted by `sizing`; a real layer's heads are recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from jaxtyping import Float64
+from numpy import ndarray
+
+from manyheads.errors import ShapeError, TextError
+from manyheads.grouping import divisors
+from manyheads.lessons.cells import Cell, Fact, HeadLink, Loader, Ran, cited, matrix
+from manyheads.lessons.checks import Check, Predict, Right
+from manyheads.lessons.counting import flops, weights
+from manyheads.lessons.format import LessonError
+from manyheads.lessons.parameters import Values, choice, number, read_matrix, text, whole
+from manyheads.reference import softmax_rows
+
+__all__ = ["CELLS", "CHECKS", "FACTS"]
+
+MODEL, MAX_TOKENS = "minilm", 24
+BOTH, BEFORE, AFTER = (
+    "one head, asked for both",
+    "head 0, asked for the word before",
+    "head 1, asked for the word after",
+)
+ONE, TWO = "one head", "two heads"
+CHANGES, STAYS = "changes", "stays the same"
+SAME = 1e-6  # of what is said: below this a swap changed nothing that anybody could read
+PAPER = {1: 24.9, 4: 25.5, 8: 25.8, 16: 25.8, 32: 25.4}  # BLEU on newstest2013: Vaswani et al. 2017, table 3 row A
+CIRCULATED = {1: 25.8, 2: 27.1, 4: 27.5, 8: 28.0, 16: 28.0}  # what is passed on as that table, and is not it
+
+# -------------------------------------------------------------------------------------------------------------- cells
+
+
+def two_places(values: Values, load: Loader) -> Ran:
+    """The word in the middle needs both of its neighbours: from one head, then from two half as wide.
+
+    Raises LessonError, ShapeError.
+    """
+    words, v = _words(values), read_matrix("values", values.text("values"))
+    n, at, firm = len(words), len(words) // 2, values.number("firmness")
+    if v.shape[0] != n or v.shape[1] % 2:
+        raise ShapeError(
+            f"values is {v.shape}: write {n} rows, one a word, of 2 numbers (or 4, 6 ...), half for each head."
+        )
+    scores = np.zeros((3, n))
+    scores[1, at - 1], scores[2, at + 1] = firm, firm
+    scores[0] = scores[1] + scores[2]
+    scores[0, at - 1] += values.number("lean")
+    weight, _ = softmax_rows(scores)
+    swapped = v.copy()
+    swapped[[at - 1, at + 1]] = v[[at + 1, at - 1]]
+    says = np.stack([_said(weight, each) for each in (v, swapped)])
+    moved = np.abs(says[1] - says[0]).max(1)
+    rows = ("both: one head", "before: head 0", "after: head 1")
+    other = [*words]
+    other[at - 1], other[at + 1] = words[at + 1], words[at - 1]
+    one = "says the same" if moved[0] < SAME else f"says something else by {moved[0]:.2g}"
+    two = "say the same" if moved[1] < SAME else f"say something else by {moved[1]:.2g}"
+    said = ("as written", "swapped", "difference")
+    table = [np.array([*says[:, each], np.abs(says[1, each] - says[0, each])]) for each in (0, 1)]
+    return Ran(
+        f"Swap {words[at - 1]!r} and {words[at + 1]!r}: one head {one}, two heads {two}.",
+        (
+            matrix("values", "what each word hands over", v, words, "d"),
+            matrix("scores", f"how well each word fits what {words[at]!r} asks for", scores, rows, words),
+            matrix("weights", "softmax: each row has 1 to share out, and no more", weight, rows, words),
+            matrix(ONE, "each number an average over the words, with its row of weights", table[0], said, "d"),
+            matrix(TWO, "half of the numbers from each, side by side", table[1], said, "d"),
+        ),
+    )
+
+
+def heads_of_token(values: Values, load: Loader) -> Ran:
+    """Where each head of a layer looks from one token. Raises LessonError, TextError."""
+    from manyheads.models.recorder import record
+    from manyheads.models.texts import read_texts
+
+    lm, sentence, at, depth = load(MODEL), values.text("sentence"), values.whole("token"), values.whole("layer")
+    count = len(read_texts(lm, sentence).pieces[0].ids)
+    if count > MAX_TOKENS:
+        raise TextError(f"the sentence has {count} tokens: give one of {MAX_TOKENS} at the most, so that it fits here.")
+    if at >= count:
+        raise LessonError(f"there is no token {at}: the sentence has {count}, counted from 0.")
+    rec = record(lm, sentence)
+    layer, tokens = rec.layers[depth], tuple(rec.tokens.pieces[0])
+    rows = np.array([np.asarray(layer.weights(head))[at] for head in range(layer.site.num_heads)], np.float64)
+    mean = rows.mean(0)
+    first, second = _telling(rows, np.asarray(rec.tokens.ordinary[0]))
+    columns = (*(f"H{head}" for head in range(len(rows))), "mean")
+    return Ran(
+        f"From {tokens[at]!r}, the {len(rows)} heads of layer {depth} look most at {len(set(rows.argmax(1).tolist()))} "
+        f"different tokens. Single heads give one token up to {100 * rows.max():.0f} % of their weight; in the average "
+        f"of all heads no token has more than {100 * mean.max():.0f} %.",
+        (
+            matrix("weights", f"a column a head: how it shares out its weight from {tokens[at]!r}, in percent",
+                   100 * np.column_stack((*rows, mean)), tokens, columns),
+        ),
+        tuple(HeadLink(f"L{depth}H{head}", sentence, MODEL) for head in (first, second)),
+    )  # fmt: skip
+
+
+def heads_cost(values: Values, load: Loader) -> Ran:
+    """Weights and FLOPs of a layer by its number of heads, all that divide its width up to 64. Raises ShapeError."""
+    m, n = values.whole("d_model"), values.whole("tokens")
+    counts = [each for each in divisors(m) if each <= 64]
+    found = [weights(m, h) for h in counts]
+    table = np.array([[m // h, sum(each[name] for name in "qkv") // h, sum(each.values())]
+                      for h, each in zip(counts, found, strict=True)])  # fmt: skip
+    spent = np.array([sum(flops(m, h, n, False)[1:]) for h in counts])[:, None] / 1e6
+    rank = np.array([min(n, m // h) for h in counts])[:, None]
+    names = tuple(f"{h} head{'s' * (h > 1)}" for h in counts)
+    return Ran(
+        f"{table[0, 2]:,} weights and {spent[0, 0]:,.0f} MFLOP, with one head as with {counts[-1]}. What changes is "
+        f"the width of a head: {m:,} numbers to ask with, or {m // counts[-1]:,}.",
+        (
+            matrix("weights", "of one layer", table, names, ("width", "one head", "all, W_O")),
+            matrix("FLOPs", f"of a text of {n:,} tokens, in MFLOP", spent, names, ("MFLOP",)),
+            matrix("rank", "of Q K^T, at the most: how rich one head's map can be", rank, names, ("rank",)),
+        ),
+    )
+
+
+def _words(values: Values) -> tuple[str, ...]:
+    words = tuple(values.text("words").split())
+    if not (3 <= len(words) <= 12 and len(words) % 2):
+        raise LessonError(
+            f"words: write 3 to 11 words, an odd number, so that one is in the middle. These are {len(words)}."
+        )
+    return words
+
+
+def _said(weight: Float64[ndarray, "3 n"], v: Float64[ndarray, "n d"]) -> Float64[ndarray, "2 d"]:
+    """One head's average of whole values; beside it, two heads' averages of half of the columns each."""
+    half = v.shape[1] // 2
+    return np.stack([weight[0] @ v, np.concatenate([weight[1] @ v[:, :half], weight[2] @ v[:, half:]])])
+
+
+def _telling(rows: Float64[ndarray, "h n"], ordinary: ndarray) -> tuple[int, int]:
+    """The head that looks most firmly at a word, and the one that does so at another word."""
+    words = rows * ordinary
+    first = int(words.max(1).argmax())
+    words[:, int(words[first].argmax())] = 0
+    words[first] = 0
+    return first, int(words.max(1).argmax())
+
+
+CELLS: Mapping[str, Cell] = {
+    "two-places": Cell(
+        two_places,
+        (
+            text("words", "three words (or five ...); the one in the middle looks", "dog bites man"),
+            text("values", "what each word hands over, a row for each", "1 2\n0 0\n3 4"),
+            number("firmness", "score of a word that is asked for", 6, 0, 30, 0.5),
+            number("lean", "how much more one head asks for the word before", 0, -10, 10, 0.5),
+        ),
+    ),
+    "heads-of-token": Cell(
+        heads_of_token,
+        (
+            text("sentence", "A sentence", "The researcher who cited the paper won the prize"),
+            whole("token", "token that looks", 7, 0, 23),
+            whole("layer", "layer", 5, 0, 5),
+        ),
+    ),
+    "heads-cost": Cell(
+        heads_cost,
+        (whole("d_model", "model width", 512, 1, 16_384, 64), whole("tokens", "tokens", 128, 1, 100_000)),
+    ),
+}
+
+# ------------------------------------------------------------------------------------------------------------- checks
+
+
+def place_weight(values: Values, ran: Ran) -> Right:
+    """What a row of the cell gives a word."""
+    table, row, at = ran.table("weights"), (BOTH, BEFORE, AFTER).index(values.text("who")), values.whole("place")
+    if at >= len(table.columns):
+        raise LessonError(f"there is no word {at} in the cell now: it has {len(table.columns)}, counted from 0.")
+    word, found = table.columns[at], table.values
+    answer = float(found[row, at])
+    said = ", ".join(f"{each} {value:.3f}" for each, value in zip(table.columns, found[row], strict=True))
+    others = {float(found[each, at]) for each in range(3)} - {answer}
+    apart = [each for each in others if abs(each - answer) > 0.02]
+    words = f"Its row is: {said}."
+    return Right(
+        answer,
+        words,
+        f"{words} All of a row is 1, and two words that are asked for alike get as much each.",
+        tolerance=0.01,
+        mistakes=dict.fromkeys(apart, f"That is what another head gives {word!r}."),
+    )
+
+
+def swap_tells(values: Values, ran: Ran) -> Right:
+    """Whether the cell's one head, or its two, say something else when the neighbours are swapped."""
+    who = values.text("who")
+    moved = float(ran.table(who).values[2].max())
+    answer = STAYS if moved < SAME else CHANGES
+    words = {
+        STAYS: "The two words get the same weight (or say the same), so their average is the same either way round.",
+        CHANGES: f"By {moved:.3g}: it matters to {who} which of the two stands where.",
+    }[answer]
+    return Right(
+        answer,
+        words,
+        f"Look at the row 'difference' of {who}.",
+        mistakes={CHANGES if answer == STAYS else STAYS: words},
+    )
+
+
+def within(values: Values, load: Loader) -> Right:
+    """Whether an average of some values, every weight above 0, can be this one."""
+    v, target = read_matrix("values", values.text("values")).ravel(), values.number("target")
+    low, high = float(v.min()), float(v.max())
+    can = low < target < high
+    why = f"Weights are above 0 and sum to 1, so an average lies between {low:g} and {high:g}"
+    wrong = f"{why}, and {target:g} {'does' if can else 'does not'}."
+    return Right(
+        "yes" if can else "no",
+        f"{why}. It can be all of these and nothing else.",
+        "What is the largest average that these values can have, and what the smallest?",
+        mistakes={"no" if can else "yes": wrong},
+    )
+
+
+def cost_ratio(values: Values, load: Loader) -> Right:
+    """Weights of many heads, as a multiple of one head's that is as wide as the model."""
+    m, h, wide = values.whole("d_model"), values.whole("heads"), values["width"] == "d_model"
+    answer = sum(weights(m, h, wide=wide)[each] for each in "qkv") / sum(weights(m, 1)[each] for each in "qkv")
+    return Right(
+        answer,
+        f"{h} heads of {m if wide else m // h}: {'h' if wide else 'h times 1 / h, that is 1'} times as many weights.",
+        "How many weights has one of the heads, beside one head that is as wide as the model?",
+        mistakes={
+            float(h if not wide else 1): "That would be so if the heads "
+            + ("were as wide as the model." if not wide else "shared the width of the model."),
+            1 / h: "That is one of the heads.",
+        },
+    )
+
+
+def highest_rank(values: Values, load: Loader) -> Right:
+    """Of the scores of one head; tried on random numbers where that is quick."""
+    m, h, n = (values.whole(name) for name in ("d_model", "heads", "tokens"))
+    answer = min(n, m // h)
+    return Right(
+        float(answer),
+        f"Q and K have {m // h} columns and {n:,} rows, so the rank of their product is {answer} at most. A head as "
+        f"wide as the model could have {min(n, m)}.",
+        "Q K^T is a product of two tables with as many columns as the head is wide.",
+        mistakes={
+            float(min(n, m)): "That is with a single head, as wide as the model.",
+            float(n): "So large is the map, but Q and K have fewer columns.",
+        },
+    )
+
+
+def better_by(values: Values, load: Loader) -> Right:
+    """By how much the paper's model is better with so many heads than with one; and the figures in circulation."""
+    h = int(values.text("heads"))
+    answer = PAPER[h] - PAPER[1]
+    mistakes: dict[int | float | str, str] = {PAPER[h]: "That is its BLEU. Subtract one head's from it."}
+    if h in CIRCULATED:
+        said = "That is from the figures in circulation, which are not the paper's."
+        mistakes[CIRCULATED[h] - CIRCULATED[1]] = said
+    return Right(
+        round(answer, 1),
+        f"{PAPER[h]} - {PAPER[1]} = {answer:.1f} BLEU, at the same cost.",
+        "Take the two figures from the paper's row, above, and subtract.",
+        tolerance=0.04,
+        mistakes=mistakes,
+    )
+
+
+_M = whole("d_model", "model width", 512, 64, 16_384, 64, others=(256, 1024, 4096))
+_H = whole("heads", "heads", 8, 1, 128, others=(4, 16))
+CHECKS: Mapping[str, Check | Predict] = {
+    "place-weight": Predict(
+        place_weight, (choice("who", "who", (BOTH, BEFORE, AFTER)), whole("place", "word", 0, 0, 11, others=(1, 2)))
+    ),
+    "swap-tells": Predict(swap_tells, (choice("who", "who", (ONE, TWO)),)),
+    "within": Check(
+        within,
+        (text("values", "values", "1 4 2", others=("0 3 5", "2 6 3")),
+         number("target", "target", 5, -10, 10, 0.5, others=(1.5, 2.5, 7))),
+    ),
+    "cost-ratio": Check(cost_ratio, (_M, _H, choice("width", "width of a head", ("d_model / heads", "d_model")))),
+    "highest-rank": Check(highest_rank, (_M, _H, whole("tokens", "tokens", 1000, 1, 100_000, others=(300, 2000)))),
+    "better-by": Check(better_by, (choice("heads", "heads", ("8", "4", "16", "32")),)),
+}  # fmt: skip
+
+# -------------------------------------------------------------------------------------------------------------- facts
+
+
+def circulated(values: Values, load: Loader) -> str:
+    """The wrong figures, to be known when one meets them."""
+    figures, counts = (", ".join(map(str, each)) for each in (CIRCULATED.values(), CIRCULATED))
+    return f"{figures} for {counts} heads"
+
+
+FACTS: Mapping[str, Fact] = {
+    "bleu-by-heads": cited(
+        ", ".join(f"{bleu} ({h} head{'s' * (h > 1)})" for h, bleu in PAPER.items()),
+        "Vaswani et al. 2017, table 3 row A",
+    ),
+    "bleu-circulated": Fact(circulated),
+}

@@ -1,0 +1,298 @@
+"""The operation, step by step: one head on the reader's own numbers, and on a sentence with a real model's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from jaxtyping import Bool, Float64
+from numpy import ndarray
+
+from manyheads.errors import ShapeError, TextError
+from manyheads.lessons.cells import Cell, Fact, HeadLink, Loader, Ran, Table, matrix, numbered
+from manyheads.lessons.checks import Check, Predict, Right
+from manyheads.lessons.format import LessonError
+from manyheads.lessons.parameters import Values, choice, matrix_text, number, read_matrix, text, whole
+from manyheads.reference import attend, naive, softmax_rows, visible_keys, worked_example
+
+__all__ = ["CELLS", "CHECKS", "FACTS", "head_steps", "sentence_steps"]
+
+MAX_TOKENS = 24  # of a sentence: as many rows as fit a page
+MODEL = "minilm"
+SCALED, UNSCALED = "1 / sqrt(d)", "none"
+ALL, CAUSAL = "all tokens", "only itself and earlier ones"
+HEADS, OWN = ("head 0 of the example", "head 1 of the example"), "my own, below"
+ADD, TIMES = "add", "multiply by"
+EVEN, UNEVEN, SAME = "become more even", "become more uneven", "stay as they are"
+
+# ----------------------------------------------------------------------------------- one head, on numbers or a sentence
+
+
+def one_head(values: Values, load: Loader) -> Ran:
+    """Every step of one head on the reader's own numbers, in float64. Raises LessonError, ShapeError."""
+    x, w_q, w_k, w_v = _chosen(values)
+    scale = 1 / np.sqrt(w_q.shape[1]) if values["scale"] == SCALED else 1.0
+    tokens = numbered("token", len(x))
+    inside = tuple(matrix(*each, "m", "d") for each in (
+        ("W_Q", "what a token asks for: model width by head width", w_q),
+        ("W_K", "what a token offers", w_k),
+        ("W_V", "what a token hands over when it is looked at", w_v),
+    ))  # fmt: skip
+    first = matrix("X", "one row a token: what comes into the layer", x, tokens, "m")
+    q, k, v = x @ w_q, x @ w_k, x @ w_v
+    visible = visible_keys((1, 1, len(x), len(x)), causal=values["mask"] == CAUSAL)[0, 0]
+    steps, weights, out = head_steps(q, k, v, scale, visible, tokens, tokens)
+    return Ran(_reading(weights, out, tokens, len(tokens) - 1), (first, *inside, *steps))
+
+
+def sentence_head(values: Values, load: Loader) -> Ran:
+    """The same steps with a real model's q, k and v, held against the model's own map. Errors: as `mh.record`."""
+    return sentence_steps(values.text("sentence"), values.text("head"), load)
+
+
+def sentence_steps(sentence: str, name: str, load: Loader) -> Ran:
+    """One head of the bundled model on a sentence. Raises LessonError, TextError, HeadError."""
+    from manyheads.models.recorder import record
+    from manyheads.models.texts import read_texts
+
+    lm = load(MODEL)
+    asked = lm.spec.select(name)
+    if len(asked) != 1:
+        raise LessonError(f"head={name!r} is {len(asked)} heads: name one, as in 'L2H4'.")
+    (head,) = asked
+    count = len(read_texts(lm, sentence).pieces[0].ids)
+    if count > MAX_TOKENS:
+        raise TextError(f"the sentence has {count} tokens: give one of {MAX_TOKENS} at the most, so that it fits here.")
+    rec = record(lm, sentence, keep=("q", "k", "v", "lse"))
+    layer = rec.stacks[head.stack][head.layer]
+    group = layer.site.kv_head_of(head.index)
+    q, k, v = (np.asarray(x[0, at].double()) for x, at in ((layer.q, head.index), (layer.k, group), (layer.v, group)))
+    scale = 1 / np.sqrt(layer.site.qk_dim)
+    tokens = tuple(rec.tokens.pieces[0])
+    visible = visible_keys((1, 1, len(q), len(k)), causal=layer.site.causal)[0, 0]
+    steps, weights, out = head_steps(q, k, v, scale, visible, tokens, tokens)
+    gap = float(np.abs(weights - np.asarray(layer.weights(head.index))).max())
+    said = _reading(weights, out, tokens, _telling(weights, np.asarray(rec.tokens.ordinary[0])))
+    words = f"{said} The model's own map of {head} is the same, to {gap:.0e}."
+    return Ran(words, steps, (HeadLink(str(head), sentence, MODEL),))
+
+
+def head_steps(
+    q: Float64[ndarray, "q d"],
+    k: Float64[ndarray, "k d"],
+    v: Float64[ndarray, "k f"],
+    scale: float,
+    visible: Bool[ndarray, "q k"],
+    queries: Sequence[str],
+    keys: Sequence[str],
+    made: tuple[str, str, str] = ("X W_Q: one query a token", "X W_K: one key a token", "X W_V: one value a token"),
+) -> tuple[tuple[Table, ...], Float64[ndarray, "q k"], Float64[ndarray, "q f"]]:
+    """softmax(scale Q K^T) V, table by table; the weights; the output. `made`: how q, k and v came about.
+
+    Source: Vaswani et al. 2017, section 3.2.1.
+    """
+    products = q @ k.T
+    scores = np.where(visible, scale * products, -np.inf)
+    weights, _ = softmax_rows(scores)
+    out = weights @ v
+    said = f"times {scale:.4g}" if scale != 1 else "left as they are"
+    hidden = ", what may not be seen hidden" if not visible.all() else ""
+    shown = (
+        matrix("Q", made[0], q, queries, "d"),
+        matrix("K", made[1], k, keys, "d"),
+        matrix("V", made[2], v, keys, "d"),
+        matrix("Q K^T", "every query times every key: how well they fit", products, queries, keys),
+        matrix("scores", f"{said}{hidden}", scores, queries, keys),
+        matrix("weights", "softmax: every row becomes shares of 1", weights, queries, keys, as_map=True),
+        matrix("row sums", "each is 1", weights.sum(1, keepdims=True), queries, ("sum",)),
+        matrix("weights V", "what the head says: a mean of values, by weight", out, queries, "d"),
+    )
+    return shown, weights, out
+
+
+def _chosen(values: Values) -> tuple[ndarray, ndarray, ndarray, ndarray]:
+    """The tokens and the head's three matrices (which an example's head fills in); they must fit each other."""
+    x = read_matrix("x", values.text("x"))
+    w_q, w_k, w_v = (read_matrix(name, values.text(name)) for name in ("w_q", "w_k", "w_v"))
+    for name, table in (("w_q", w_q), ("w_k", w_k), ("w_v", w_v)):
+        if len(table) != x.shape[1]:
+            raise ShapeError(
+                f"x has {x.shape[1]} columns, and {name} {len(table)} rows: they must be as many, for X W to be there."
+            )
+    if w_q.shape != w_k.shape:
+        raise ShapeError(
+            f"w_q is {w_q.shape}, w_k {w_k.shape}: queries and keys must be equally wide to be multiplied."
+        )
+    return x, w_q, w_k, w_v
+
+
+def _telling(weights: Float64[ndarray, "q k"], ordinary: Bool[ndarray, "q"]) -> int:
+    """The token whose look at another word is the firmest of all; the last one where there are no two words."""
+    between = weights * np.outer(ordinary, ordinary) * (1 - np.eye(len(weights)))
+    return int(between.max(1).argmax()) if between.any() else len(weights) - 1
+
+
+def _reading(weights: Float64[ndarray, "q k"], out: Float64[ndarray, "q f"], tokens: Sequence[str], at: int) -> str:
+    """One token's row in words."""
+    row = weights[at]
+    best = int(row.argmax())
+    ties = [token for token, same in zip(tokens, np.isclose(row, row[best]), strict=True) if same]
+    if len(ties) > 1:
+        return f"{tokens[at]} looks at {len(ties)} tokens alike, {row[best]:.3f} each ({', '.join(ties[:4])})."
+    says = ", ".join(f"{value:.3f}" for value in out[at, :4])
+    more = ", ..." if out.shape[1] > 4 else ""
+    return (
+        f"{tokens[at]} looks most at {tokens[best]}, with weight {row[best]:.3f}; the head says ({says}{more}) there."
+    )
+
+
+def _one_head_parameters():
+    x, example = worked_example()
+    tables = {"w_q": example.w_q, "w_k": example.w_k, "w_v": example.w_v}
+    fills = {
+        head: {name: matrix_text(np.asarray(each[at], np.float64)) for name, each in tables.items()}
+        for at, head in enumerate(HEADS)
+    }
+    return (
+        text("x", "X, one row a token", matrix_text(np.asarray(x, np.float64))),
+        choice("weights", "W_Q, W_K, W_V", (*HEADS, OWN), fills),
+        *(text(name, label, fills[HEADS[0]][name]) for name, label in (("w_q", "W_Q"), ("w_k", "W_K"), ("w_v", "W_V"))),
+        choice("scale", "scores are multiplied by", (SCALED, UNSCALED)),
+        choice("mask", "a token may look at", (ALL, CAUSAL)),
+    )
+
+
+CELLS: Mapping[str, Cell] = {
+    "one-head": Cell(one_head, _one_head_parameters()),
+    "sentence-head": Cell(
+        sentence_head,
+        (text("sentence", "A sentence", "The cat sat on the mat"), text("head", "A head", "L2H4")),
+    ),
+}
+
+# ------------------------------------------------------------------------------------------------------------- checks
+
+
+def example_weight(values: Values, load: Loader) -> Right:
+    """A weight of the worked example, head by head."""
+    x, weights = worked_example()
+    head, query, key = (values.whole(name) for name in ("head", "query", "key"))
+    q, k = x @ weights.w_q[head], x @ weights.w_k[head]
+    row, scores = naive(x, weights).weights[head][query], q[query] @ k.T
+    unscaled, _ = softmax_rows(scores[None])
+    said = ", ".join(f"{value:.3f}" for value in row)
+    asked = ", ".join(f"{value:g}" for value in q[query])
+    even = "every score is 0, and softmax shares out evenly" if not scores.any() else "softmax makes of its scores"
+    return Right(
+        float(row[key]),
+        f"The query of token {query} is ({asked}), so {even}: ({said}).",
+        f"Work out the query of token {query} in head {head} first. What are its products with the keys?",
+        mistakes={
+            float(scores[key] / np.sqrt(q.shape[1])): "That is the score. Softmax still has to make shares of the row.",
+            float(unscaled[0, key]): "That is the weight without the division by sqrt(d).",
+        },
+    )
+
+
+def without_scale(values: Values, load: Loader) -> Right:
+    x, weights = worked_example()
+    head, query, key = (values.whole(name) for name in ("head", "query", "key"))
+    q, k, v = ((x @ each[head])[None, None] for each in (weights.w_q, weights.w_k, weights.w_v))
+    plain, scaled = (attend(q, k, v, scale=scale).weights[0, 0, query, key] for scale in (1.0, None))
+    same = np.isclose(plain, scaled)
+    why = "all scores of this row are 0, and dividing leaves them so" if same else "larger scores make rows more uneven"
+    return Right(
+        float(plain),
+        f"{plain:.3f}, where it was {scaled:.3f}: {why}. In wide heads products grow with the width, and dividing by "
+        f"sqrt(d) is what keeps a row from falling to one token.",
+        f"Choose 'none' as the scale in the first cell, and read the row of token {query} of the weights.",
+        mistakes={float(scaled): "That is the weight with the division: choose 'none' as the scale."},
+    )
+
+
+def changed_row(values: Values, load: Loader) -> Right:
+    """A row of scores, each added to or multiplied: the weights follow the differences between scores alone."""
+    scores, amount = read_matrix("scores", values.text("scores")), values.number("amount")
+    adds = values["operation"] == ADD
+    (before, _), (after, _) = softmax_rows(scores), softmax_rows(scores + amount if adds else scores * amount)
+    answer = _evenness(before, after)
+    if adds:
+        words = (
+            f"exp(s + {amount:g}) = exp({amount:g}) exp(s): the factor is above and below the line, and goes. Only "
+            f"differences count, which is why softmax may subtract the largest score before it begins."
+        )
+        hint = f"Add {amount:g} to every s in exp(s) / sum of exp(s), above and below the line. What becomes of it?"
+        wrong = "Adding to all leaves every difference between two scores as it was, and only these count."
+    else:
+        words = (
+            f"The largest weight goes from {before.max():.3f} to {after.max():.3f}: differences between scores are "
+            f"what counts, and these are multiplied by {amount:g}."
+        )
+        hint = "Only differences between scores count. What happens to these?"
+        wrong = "That is so when you add to every score. Multiplying changes the differences between them."
+    return Right(answer, words, hint, mistakes=dict.fromkeys((EVEN, UNEVEN) if adds else (SAME,), wrong))
+
+
+def looks_most(values: Values, ran: Ran) -> Right:
+    """Which token a row of the cell's map is largest at; with ties, any of them."""
+    weights = ran.table("weights")
+    at = values.whole("token")
+    if at >= len(weights.rows):
+        raise LessonError(f"there is no token {at} in the cell now: it has {len(weights.rows)}.")
+    row = weights.values[at]
+    best = [key for key, same in zip(weights.columns, np.isclose(row, row.max()), strict=True) if same]
+    said = ", ".join(f"{value:.3f}" for value in row)
+    least = weights.columns[int(row.argmin())]
+    also = tuple(name.removeprefix("token ") for name in best)
+    return Right(
+        best[0],
+        f"The row of token {at} is ({said}).",
+        f"The row of token {at} is ({said}): multiply its query with every key, and the largest product has it.",
+        mistakes={least: f"It looks least at {least}.", least.removeprefix("token "): f"It looks least at {least}."}
+        if len(best) < len(row)
+        else {},
+        also=(*best[1:], *also),
+    )
+
+
+def _evenness(before: ndarray, after: ndarray) -> str:
+    """By the entropy of a row."""
+    first, second = (-float((row * np.log(row)).sum()) for row in (before, after))
+    return SAME if np.isclose(first, second) else EVEN if second > first else UNEVEN
+
+
+_PLACES = (whole("head", "head", 0, 0, 1), whole("query", "token that looks", 2, 0, 2),
+           whole("key", "token looked at", 0, 0, 2))  # fmt: skip
+_SCORES = text("scores", "scores", "1 0 -0.5 0.3", others=("2 1 0 -1", "0.4 0.1 -0.2", "3 1 1"))
+CHECKS: Mapping[str, Check | Predict] = {
+    "example-weight": Check(example_weight, _PLACES),
+    "without-scale": Check(without_scale, _PLACES),
+    "changed-row": Check(
+        changed_row,
+        (_SCORES, choice("operation", "done to each", (ADD, TIMES)), number("amount", "amount", 2, 0.5, 10, 0.5)),
+    ),
+    "looks-most": Predict(looks_most, (whole("token", "token that looks", 2, 0, 11, others=(0, 1)),)),
+}
+
+# -------------------------------------------------------------------------------------------------------------- facts
+
+
+def example_shape(values: Values, load: Loader) -> str:
+    """Of the worked example: tokens by width."""
+    return " x ".join(map(str, _example(values.text("of")).shape))
+
+
+def example_row(values: Values, load: Loader) -> str:
+    return "(" + ", ".join(f"{value:.3f}" for value in _example(values.text("of")).values[values.whole("row")]) + ")"
+
+
+def _example(label: str) -> Table:
+    usual = Values({each.name: each.value for each in CELLS["one-head"].parameters})
+    return one_head(usual, lambda name: None).table(label)
+
+
+_OF = choice("of", "which", ("X", "Q", "K", "V", "Q K^T", "scores", "weights", "weights V"))
+FACTS: Mapping[str, Fact] = {
+    "example-shape": Fact(example_shape, (_OF,)),
+    "example-row": Fact(example_row, (_OF, whole("row", "row", 0, 0, 2))),
+}

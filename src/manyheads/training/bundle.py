@@ -1,0 +1,128 @@
+"""A finished `code` training becomes the bundled model `tiny-code`: `python -m manyheads.training.bundle FOLDER`.
+
+The checkpoint is copied into the package, with its recipe (data, options, versions, losses, the weights' digest), the
+curve of its losses and a note on licences. `mh.load("tiny-code")` compares the weights with the recipe's digest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+from manyheads.errors import FileAccessError, ManyHeadsError, ModelError
+from manyheads.training.firstrepeats import NAME as FIRST
+from manyheads.training.firstrepeats import NULL
+from manyheads.training.folders import REPORT, read_json, write_json
+from manyheads.training.presets.codereport import best_of
+
+NAME = "tiny-code"
+FOLDER = Path(__file__).parents[1] / "bundled" / NAME
+RECIPE, CURVE = "recipe.json", "metrics.parquet"
+MODEL_FILES = ("config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
+MOST_BYTES = 10_000_000  # of the whole folder: it comes with every installation
+
+README = """# tiny-code
+
+A causal decoder of {parameters:,} parameters ({layers} layers, {heads} query heads on {kv_heads} key/value heads,
+{positions:,} positions) that has read the Python standard library's source, and nothing else. A stock Llama checkpoint.
+
+- **What for**: to study heads offline. It has heads for the token before and for induction, texts may have
+  {positions:,} tokens, and it can be pruned, converted and continued. It writes Python that looks like Python; nobody
+  should run it.
+- **How it was made**: `recipe.json`; losses by step in `metrics.parquet`. Again:
+  `{command}`, then `python -m manyheads.training.bundle FOLDER`.
+- **Licences**: the weights are manyheads' own, Apache-2.0. What it read is the standard library of Python
+  {python}, Copyright Python Software Foundation, PSF-2.0 (https://docs.python.org/3/license.html).
+"""
+
+
+def bundle(folder: Path, target: Path = FOLDER) -> dict[str, Any]:
+    """Copy what a finished training in `folder` exported to `target`, with its recipe, which is returned.
+
+    Errors: ModelError for a training of something else, of a trial, or one that is not finished; FileAccessError.
+    """
+    report = read_json(folder / REPORT)
+    _require_whole(folder, report)
+    target.mkdir(parents=True, exist_ok=True)
+    for name in MODEL_FILES:
+        shutil.copyfile(folder / "model" / name, target / name)
+    shutil.copyfile(folder / CURVE, target / CURVE)
+    recipe = recipe_of(folder, report)
+    config = read_json(target / "config.json")
+    words = README.format(
+        parameters=report["runs"]["code"]["parameters"],
+        layers=config["num_hidden_layers"],
+        heads=config["num_attention_heads"],
+        kv_heads=config["num_key_value_heads"],
+        positions=config["max_position_embeddings"],
+        command=recipe["command"],
+        python=report["versions"]["python"],
+    )
+    (target / "README.md").write_text(words, encoding="utf-8")
+    write_json(target / RECIPE, recipe)
+    size = sum(each.stat().st_size for each in target.iterdir())
+    if size > MOST_BYTES:
+        raise ModelError(f"{target} has {size:,} bytes: more than {MOST_BYTES:,} is too much to come with everything.")
+    return recipe
+
+
+def recipe_of(folder: Path, report: dict[str, Any]) -> dict[str, Any]:
+    """What the model is made of and what came out. Says nothing of the machine but what numbers hang on."""
+    found = {key: value for key, value in report["found"].items() if key != "model"}
+    steps = "" if report["steps"] is None else f" --steps {report['steps']}"
+    return {
+        "name": NAME,
+        "command": f"manyheads train code --seed {report['seed']}{steps} --out FOLDER",
+        "sha256": hashlib.sha256((folder / "model" / "model.safetensors").read_bytes()).hexdigest(),
+        "licence": "Apache-2.0; trained on the Python standard library's source, PSF-2.0",
+        **{key: report[key] for key in ("seed", "facts", "runs", "versions")},
+        "found": found,
+    }
+
+
+def numbers_table(recipe: dict[str, Any]) -> str:
+    """What docs/tiny-code.md says of it, in Markdown."""
+    found, run = recipe["found"], recipe["runs"]["code"]
+    heads, probe = found["heads"], found["probe"]
+    copying, before = best_of(heads, FIRST), best_of(heads, "previous_mass")
+    repeats = max(probe, key=probe.__getitem__)
+    said = {
+        "parameters": f"{run['parameters']:,}",
+        "steps": f"{run['steps']:,}",
+        f"loss, held-out modules, texts of {found['held_out_length']:,} tokens": f"{found['held_out_loss']:.2f} nats",
+        f"loss, held-out modules, texts of {found['long_length']:,} tokens": f"{found['held_out_loss_long']:.2f} nats",
+        "induction at first repeats, held-out modules": f"{copying} {heads[copying][FIRST]:.3f}",
+        "the same, words shuffled": f"{heads[copying][NULL]:.3f}",
+        "induction at all repeats (`induction_mass`)": f"{copying} {heads[copying]['induction_mass']:.3f}",
+        "the same, words shuffled (`induction_mass.relabelled`)": f"{heads[copying]['induction_mass.relabelled']:.3f}",
+        "induction on random tokens that repeat (`probe_repeats`)": f"{repeats} {probe[repeats]:.3f}",
+        "token before (`previous_mass`), held-out modules": f"{before} {heads[before]['previous_mass']:.3f}",
+    }
+    return "\n".join(["| what | |", "|---|---|", *(f"| {name} | {value} |" for name, value in said.items())])
+
+
+def _require_whole(folder: Path, report: dict[str, Any]) -> None:
+    if report["preset"] != "code" or report["quick"]:
+        what = "a trial" if report["quick"] else f"a training of {report['preset']}"
+        raise ModelError(f"{folder} holds {what}: bundle what `manyheads train code --out FOLDER` has finished.")
+
+
+def main(arguments: list[str]) -> int:
+    """`FOLDER`, and where to if not into this package."""
+    if len(arguments) not in (1, 2):
+        print("usage: python -m manyheads.training.bundle FOLDER [TARGET]", file=sys.stderr)
+        return 2
+    try:
+        recipe = bundle(*map(Path, arguments))
+    except (ManyHeadsError, OSError) as error:
+        print(error if isinstance(error, ManyHeadsError) else FileAccessError(str(error)), file=sys.stderr)
+        return 2
+    print(numbers_table(recipe))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

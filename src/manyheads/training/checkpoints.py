@@ -1,0 +1,112 @@
+"""A training run's whole state in one safetensors file: weights, optimizer, random numbers, history. No pickle.
+
+Tensors are named `model.<name>`, `optimizer.<parameter>.<what>`, `random.<device>` and `history.<column>`; the header
+says the run, the step and the settings. A file is written whole or not at all, beside the old one and then moved, so
+that a process killed at any moment leaves a checkpoint that can be gone on from, bit by bit.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from manyheads.errors import ModelError
+from manyheads.training.history import History
+from manyheads.wholefiles import no_access, replacing
+
+FORMAT = "manyheads.training"
+VERSION = 1
+
+
+@dataclass(frozen=True, eq=False)
+class Saved:
+    """A checkpoint as it was read: the header's facts, and tensors by name."""
+
+    facts: Mapping[str, Any]
+    tensors: Mapping[str, Tensor]
+
+    @property
+    def step(self) -> int:
+        return int(self.facts["step"])
+
+    @property
+    def history(self) -> History:
+        return History.from_tensors(self.part("history"))
+
+    def part(self, name: str) -> dict[str, Tensor]:
+        start = f"{name}."
+        return {key.removeprefix(start): tensor for key, tensor in self.tensors.items() if key.startswith(start)}
+
+
+def save_state(
+    path: str | os.PathLike[str],
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    history: History,
+    facts: Mapping[str, Any],
+) -> None:
+    """Write all of it. `facts` is JSON: with the run's name and step. Errors: FileAccessError."""
+    from safetensors.torch import save_file
+
+    tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    for parameter, state in optimizer.state.items():
+        tensors |= {f"optimizer.{names[id(parameter)]}.{key}": value for key, value in state.items()}
+    tensors |= {f"random.{device}": state for device, state in random_states().items()}
+    tensors |= {f"history.{name}": column for name, column in history.to_tensors().items()}
+    header = {FORMAT: json.dumps({"version": VERSION, **facts})}
+    with replacing(path, ".safetensors") as temporary:
+        save_file({name: each.detach().contiguous().cpu() for name, each in tensors.items()}, temporary, header)
+
+
+def read_state(path: str | os.PathLike[str]) -> Saved:
+    """Errors: FileAccessError for a file that cannot be read, ModelError for one that is no checkpoint of ours."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        os.stat(path)  # safetensors' own error for a file that is not there has no number to go by
+        with safe_open(Path(path), framework="pt") as file:
+            header = (file.metadata() or {}).get(FORMAT)
+            tensors = {name: file.get_tensor(name) for name in list(file.keys())}
+    except OSError as error:
+        raise no_access("read", path, error) from error
+    except SafetensorError as error:
+        raise ModelError(f"{path} is damaged ({error}): delete it, and the training begins anew.") from error
+    if header is None:
+        raise ModelError(f"{path} is no training checkpoint: its header lacks {FORMAT!r}. Give one that train wrote.")
+    facts = json.loads(header)
+    if facts["version"] != VERSION:
+        raise ModelError(f"{path} is of version {facts['version']}, and this manyheads reads {VERSION}: update it.")
+    return Saved(facts, tensors)
+
+
+def restore(saved: Saved, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Put weights, optimizer and random numbers back as they were."""
+    model.load_state_dict(saved.part("model"))
+    for name, parameter in model.named_parameters():
+        own = saved.part(f"optimizer.{name}")
+        # AdamW counts steps on the CPU unless it is fused on a GPU: whatever it was, the state follows its parameter
+        optimizer.state[parameter] = {
+            key: value if value.ndim == 0 and parameter.device.type == "cpu" else value.to(parameter.device)
+            for key, value in own.items()
+        }
+    set_random_states(saved.part("random"))
+
+
+def random_states() -> dict[str, Tensor]:
+    """torch's generators, on the CPU and, where there is one, on the accelerator."""
+    states = {"cpu": torch.get_rng_state()}
+    return states | ({"cuda": torch.cuda.get_rng_state()} if torch.cuda.is_available() else {})
+
+
+def set_random_states(states: Mapping[str, Tensor]) -> None:
+    torch.set_rng_state(states["cpu"])
+    if "cuda" in states and torch.cuda.is_available():
+        torch.cuda.set_rng_state(states["cuda"])

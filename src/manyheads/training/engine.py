@@ -1,0 +1,126 @@
+"""The loop: AdamW, warm-up and cosine, clipping, checkpoints that can be gone on from as if nothing had happened.
+
+A run that was killed and taken up again has the same losses, bit for bit, as one that never stopped: batches follow
+from the step, and weights, optimizer, random numbers and history come back from the checkpoint. (On the same machine,
+with the same number of threads: sums are added in another order elsewhere.)
+
+Source: Loshchilov and Hutter 2019 (AdamW). Cost: 16 bytes a parameter besides activations; docs/training.md has times.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from manyheads.errors import ModelError
+from manyheads.training.checkpoints import read_state, restore, save_state
+from manyheads.training.history import History
+from manyheads.training.precision import autocast
+from manyheads.training.runs import Batch, Progress, Run, Settings
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """A finished run: the model in eval mode, what was seen on the way, and from which step it was taken up."""
+
+    name: str
+    model: nn.Module
+    history: History
+    resumed_at: int
+    because: str
+
+
+def train(
+    run: Run, checkpoint: Path, *, device: torch.device | str = "cpu", progress: Progress | None = None
+) -> Trained:
+    """Carry a run out, from `checkpoint` on if there is one. A finished one is read back, not trained again.
+
+    Errors: ModelError for a checkpoint of another run, or a loss that is not finite; FileAccessError.
+    """
+    model, place = run.model.to(device), torch.device(device)
+    optimizer = optimizer_of(model, run.settings)
+    history, start = History(), 0
+    if checkpoint.exists():
+        saved = read_state(checkpoint)
+        _require_same(saved.facts, run, checkpoint)
+        restore(saved, model, optimizer)
+        history, start = saved.history, saved.step
+    else:
+        history.add({"step": 0, **_measured(run, model, 0)})
+    for step in range(start, run.settings.steps):
+        row = _one_step(run, model, optimizer, step, place)
+        done = step + 1
+        if done % run.settings.measure_every == 0 or done == run.settings.steps:
+            row |= _measured(run, model, done)
+        history.add(row)
+        if done % run.settings.checkpoint_every == 0 or done == run.settings.steps:
+            save_state(checkpoint, model, optimizer, history, _facts(run, done))
+        if progress is not None:
+            progress(done, run.settings.steps, f"loss {row['loss']:.3f}")
+    why = f" ({run.because})" if run.because else ""
+    because = f"{run.settings.precision}{why} on {place}, threads: {torch.get_num_threads()}"
+    return Trained(run.name, model.eval(), history, start, because)
+
+
+def optimizer_of(model: nn.Module, settings: Settings) -> torch.optim.AdamW:
+    """AdamW in which matrices decay, and vectors (norms, biases) do not."""
+    matrices = [each for each in model.parameters() if each.ndim >= 2]
+    vectors = [each for each in model.parameters() if each.ndim < 2]
+    groups = [{"params": matrices, "weight_decay": settings.decay}, {"params": vectors, "weight_decay": 0.0}]
+    return torch.optim.AdamW([g for g in groups if g["params"]], lr=settings.rate, betas=settings.betas, fused=True)
+
+
+def _one_step(
+    run: Run, model: nn.Module, optimizer: torch.optim.Optimizer, step: int, device: torch.device
+) -> dict[str, float]:
+    """One batch, forwards, back and a step down; what there is to write of it."""
+    begun = time.perf_counter()
+    model.train()
+    rate = run.settings.rate_at(step)
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+    batch: Batch = {name: tensor.to(device) for name, tensor in run.batch(step).items()}
+    with autocast(run.settings.precision, device):
+        loss = run.loss(model, batch)
+    loss.backward()
+    value, norm = float(loss.detach()), float(nn.utils.clip_grad_norm_(model.parameters(), run.settings.clip))
+    for what, number in (("loss", value), ("gradient", norm)):
+        if not math.isfinite(number):
+            raise ModelError(
+                f"the {what} of {run.name} became {number} at step {step}: the last checkpoint is as it was. Use a "
+                f"lower learning rate than {run.settings.rate:g}, or another seed."
+            )
+    optimizer.step()
+    optimizer.zero_grad()
+    return {"step": float(step + 1), "loss": value, "rate": rate, "norm": norm, "seconds": time.perf_counter() - begun}
+
+
+def _measured(run: Run, model: nn.Module, step: int) -> Mapping[str, float]:
+    """What the run measures, without a trace of it in the training: mode and random numbers are put back."""
+    if run.measure is None:
+        return {}
+    model.eval()
+    with torch.no_grad(), torch.random.fork_rng():
+        return run.measure(model, step)
+
+
+def _facts(run: Run, step: int) -> dict[str, object]:
+    return {"run": run.name, "step": step, "settings": run.settings.to_dict()}
+
+
+def _require_same(facts: Mapping, run: Run, path: Path) -> None:
+    wanted = _facts(run, 0) | {"step": facts["step"]}
+    read = dict(facts["settings"]) | {"betas": tuple(facts["settings"]["betas"])}
+    other = [name for name, value in run.settings.to_dict().items() if read.get(name) != value]
+    if facts["run"] != wanted["run"] or other:
+        told = ", ".join(f"{name} {read.get(name)} then, {getattr(run.settings, name)} now" for name in other)
+        raise ModelError(
+            f"{path} belongs to another run ({facts['run']!r}; {told or 'the same settings'}): give another folder, or "
+            f"delete that one."
+        )

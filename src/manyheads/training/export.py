@@ -1,0 +1,117 @@
+"""A decoder as a stock Llama checkpoint: `LlamaForCausalLM` alone loads it, and gives the same logits.
+
+The layers here are Llama's under other names, so this is a renaming, and a comparison that proves it. An attention-only
+decoder has no counterpart, and is refused. Cost: the weights once more, and one forward pass of either model.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from manyheads.errors import ModelError
+from manyheads.interventions.wholefolders import replacing_folder
+from manyheads.models.compact import MARK
+from manyheads.models.quiet import quietly
+from manyheads.training.codetokens import BEGIN_ID, END_ID
+from manyheads.training.decoder import EPSILON, Decoder
+
+NAMES = {
+    "attention_norm.weight": "input_layernorm.weight",
+    "attention.qkv_proj.q.weight": "self_attn.q_proj.weight",
+    "attention.qkv_proj.k.weight": "self_attn.k_proj.weight",
+    "attention.qkv_proj.v.weight": "self_attn.v_proj.weight",
+    "attention.out_proj.weight": "self_attn.o_proj.weight",
+    "feed_forward_norm.weight": "post_attention_layernorm.weight",
+    "feed_forward.gate_proj.weight": "mlp.gate_proj.weight",
+    "feed_forward.up_proj.weight": "mlp.up_proj.weight",
+    "feed_forward.down_proj.weight": "mlp.down_proj.weight",
+}
+"""A block's parameters, as Llama calls them."""
+
+TOLERANCE = 1e-4  # of logits in float32: the same sums, added in another order
+TRIED_TOKENS = 48
+READABLE = 0o644
+
+
+def to_llama(model: Decoder) -> Any:
+    """`LlamaForCausalLM` with the model's weights, float32, in eval mode.
+
+    Errors: ModelError for an attention-only decoder, or where logits are not the same.
+    """
+    from transformers import LlamaForCausalLM
+
+    with quietly():
+        llama = LlamaForCausalLM(llama_config(model)).eval()
+    llama.load_state_dict(llama_weights(model), strict=False)
+    llama.tie_weights()
+    _require_equal(model, llama)
+    return llama
+
+
+def save_llama(model: Decoder, tokenizer: Any, folder: str | os.PathLike[str], dtype: torch.dtype) -> Path:
+    """Write it with its tokenizer, whole or not at all; a folder of an earlier save is replaced.
+
+    `dtype` is what weights are stored in. The config says float32, which they are loaded in unless told otherwise: half
+    precision halves the file, and would blur what is computed. Errors: as `to_llama`; FileAccessError.
+    """
+    target = Path(folder)
+    with replacing_folder(target, "", model) as place, quietly():
+        to_llama(model).to(dtype).save_pretrained(place)
+        tokenizer.save_pretrained(place)
+        config = json.loads((place / "config.json").read_text(encoding="utf-8")) | {"dtype": "float32"}
+        (place / "config.json").write_text(f"{json.dumps(config, indent=2)}\n", encoding="utf-8")
+        (place / "model.safetensors").chmod(READABLE)  # safetensors lets its owner alone read it
+        (place / MARK).write_text('{"format": "manyheads trained model", "version": 1}\n', encoding="utf-8")
+    return target
+
+
+def llama_config(model: Decoder) -> Any:
+    """Errors: ModelError for an attention-only decoder."""
+    from transformers import LlamaConfig
+
+    config = model.config
+    if config.intermediate_size is None:
+        raise ModelError("an attention-only decoder is no Llama: export one with a feed-forward.")
+    sizes = {key: value for key, value in config.to_dict().items() if key not in ("is_decoder", "rope_theta")}
+    return LlamaConfig(
+        **sizes,
+        rope_parameters={"rope_type": "default", "rope_theta": config.rope_theta},
+        rms_norm_eps=EPSILON,
+        tie_word_embeddings=True,
+        bos_token_id=BEGIN_ID,
+        eos_token_id=END_ID,
+        pad_token_id=END_ID,
+        attention_bias=False,
+        mlp_bias=False,
+    )
+
+
+def llama_weights(model: nn.Module) -> dict[str, Tensor]:
+    """The weights under Llama's names. Nothing is left over: a parameter that has no name there is our fault."""
+    renamed = {}
+    for name, tensor in model.state_dict().items():
+        if name == "embedding.weight":
+            renamed["model.embed_tokens.weight"] = tensor.cpu()
+        elif name == "norm.weight":
+            renamed["model.norm.weight"] = tensor.cpu()
+        else:
+            _, layer, rest = name.split(".", 2)
+            renamed[f"model.layers.{layer}.{NAMES[rest]}"] = tensor.cpu()
+    return renamed
+
+
+def _require_equal(model: Decoder, llama: Any) -> None:
+    size = model.config.vocab_size
+    ids = torch.randint(size, (2, TRIED_TOKENS), generator=torch.Generator().manual_seed(0))
+    device = next(model.parameters()).device
+    with torch.no_grad():
+        ours, stock = model(ids.to(device)).logits.cpu(), llama(ids).logits
+    error = float((ours - stock).abs().max())
+    if not error <= TOLERANCE:
+        raise ModelError(f"the exported model's logits differ by {error:.1e}: it was not written. Please report that.")

@@ -1,0 +1,80 @@
+"""The folder of one training: what it holds, and that it holds the same training from its first start to its last.
+
+`run.json` says which (preset, options, data), and is written first; a start that asks for something else is refused.
+`checkpoint-<run>.safetensors` is where a run is. `metrics.parquet`, `heads.parquet` and `report.json` come at the end.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from manyheads.errors import FileAccessError, PlanError
+from manyheads.wholefiles import no_access, replacing
+
+BEGUN, REPORT = "run.json", "report.json"
+UNFINISHED = ".manyheads-*"  # what a killed start was just writing (`wholefiles` names it so)
+
+
+def open_folder(folder: Path, options: Mapping[str, Any]) -> None:
+    """Make the folder, or find that it is this training's. Errors: PlanError for another's, FileAccessError."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for each in folder.glob(UNFINISHED):
+            each.unlink()
+        held = sorted(each.name for each in folder.iterdir())
+    except OSError as error:
+        raise no_access("write", folder, error) from error
+    known = folder / BEGUN
+    if not known.exists():
+        if held:
+            raise PlanError(
+                f"{folder} is not empty and holds no training ({', '.join(held[:3])}): give a new or an empty folder."
+            )
+        write_json(known, options)
+        return
+    require_same(folder, options)
+
+
+def require_same(folder: Path, options: Mapping[str, Any]) -> None:
+    """Errors: PlanError names each option that is another than when the training in `folder` began."""
+    begun = read_json(folder / BEGUN)
+    wanted = json.loads(json.dumps(options))
+    other = [name for name in wanted if begun.get(name) != wanted[name]]
+    if other:
+        told = "; ".join(f"{name} {_said(begun.get(name))} then, {_said(wanted[name])} now" for name in other)
+        raise PlanError(
+            f"{folder} holds another training ({told}): give another folder with --out, the same options to go on, or "
+            f"delete it."
+        )
+
+
+def write_json(path: Path, what: Mapping[str, Any]) -> None:
+    """Whole or not at all. Errors: FileAccessError."""
+    text = json.dumps(what, indent=1, allow_nan=False)
+    with replacing(path, ".json") as temporary, open(temporary, "w", encoding="utf-8") as file:
+        file.write(f"{text}\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Errors: FileAccessError for what cannot be read or is no JSON object."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise no_access("read", path, error) from error
+    except ValueError as error:
+        raise FileAccessError(
+            f"{path} is not JSON ({error}): it is damaged. Delete its folder, or repair it."
+        ) from error
+    if not isinstance(found, dict):
+        raise FileAccessError(f"{path} holds a {type(found).__name__}, no object: it is damaged.")
+    return found
+
+
+def _said(value: Any) -> str:
+    return "none" if value is None else str(value)

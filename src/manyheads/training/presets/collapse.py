@@ -1,0 +1,134 @@
+"""`collapse`: all heads forced to the same weights, after training and from the start; and without W^O.
+
+Eight heads learn five relations (`relations.py`). Then the trained net is run with all maps replaced by their mean
+(`Average`), and with the heads' outputs side by side instead of mixed (`SkipOutputProjection`). Two more nets live with
+either from their first step: "tied" has one query and key projection for all heads, "unmixed" no output projection.
+Their feed-forwards are as much wider as makes the parameters equal, so that what is missing is the heads' freedom.
+
+Diversity is the mean Jensen-Shannon divergence of two heads' rows as a share of ln 2 (`head_families`' measure).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from manyheads.interventions.applying import applied
+from manyheads.plan import Average, Plan, SkipOutputProjection
+from manyheads.training.pointschart import Points, PointsChart, PointsPanel
+from manyheads.training.presets.heads import Scale, equal_parameters, held_out_of, reader_run, scale_of
+from manyheads.training.presets.preset import AllTrained, Findings, MakeRun, Preset, Setup, Training
+from manyheads.training.relations import KINDS, RELATIONS, diversity, scores_of
+from manyheads.training.rulscores import paired, spread_of
+from manyheads.training.runs import Batch
+
+NAME = "collapse"
+HEADS = 8
+COMPARED_ROWS = 16  # texts whose maps are compared: 16 x 23 rows
+PLANS = {"averaged": Plan([Average("L*")]), "skipped": Plan([SkipOutputProjection("L*")])}
+WAYS = {
+    "free": "trained free",
+    "averaged": "the same net,\nrun with all maps averaged",
+    "tied": "trained with\nall maps the same",
+    "skipped": "the free net,\nrun without W^O",
+    "unmixed": "trained\nwithout W^O",
+}
+
+
+def build(setup: Setup) -> Training:
+    """Three runs a seed; the report runs the free one in two more ways."""
+    scale = scale_of(setup)
+    runs: dict[str, MakeRun] = {}
+    for seed in range(scale.seeds):
+        for kind in KINDS:
+            name = f"{kind}-{seed}"
+            runs[name] = lambda _, name=name, kind=kind, seed=setup.seed + seed: reader_run(
+                name, scale, seed, HEADS, kind, measured
+            )
+
+    def report(trained: AllTrained) -> Findings:
+        return findings(trained, scale, setup.seed)
+
+    return Training(runs, report)
+
+
+PRESET = Preset(NAME, "all heads forced to the same weights, and heads without W^O: what is lost", "5 minutes", build)
+
+
+def measured(model: nn.Module, held_out: Batch) -> dict[str, float]:
+    """Scores, and the heads' diversity."""
+    return {**scores_of(model, held_out), "diversity": diversity(model, held_out["cards"][:COMPARED_ROWS])}
+
+
+def measured_under(model: nn.Module, plan: Plan, held_out: Batch) -> dict[str, float]:
+    """The same of a model that is run as a plan says."""
+    with applied(model, plan), torch.no_grad():
+        return measured(model, held_out)
+
+
+# ------------------------------------------------------------------------------------------------ what it shows
+
+
+def findings(trained: AllTrained, scale: Scale, first_seed: int) -> Findings:
+    """Each way's loss, right answers and diversity over seeds, and how far each is from the free net, seed by seed."""
+    parameters = equal_parameters(trained.values())
+    each: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
+    for seed in range(scale.seeds):
+        held_out = held_out_of(scale, first_seed + seed)
+        for kind in KINDS:
+            with torch.no_grad():
+                each[kind].append(measured(trained[f"{kind}-{seed}"].model, held_out))
+        for way, plan in PLANS.items():
+            each[way].append(measured_under(trained[f"free-{seed}"].model, plan, held_out))
+    ways = {way: {name: spread_of([one[name] for one in found]) for name in found[0]} for way, found in each.items()}
+    losses = {way: found["held_out_loss"]["each"] for way, found in ways.items()}
+    numbers = {
+        "parameters": parameters,
+        "heads": HEADS,
+        "seeds": scale.seeds,
+        "ways": ways,
+        "loss_over_free": {way: paired(losses[way], losses["free"]) for way in WAYS if way != "free"},
+    }
+    return Findings(numbers, lines_of(numbers), chart(numbers))
+
+
+def lines_of(numbers: dict[str, Any]) -> tuple[str, ...]:
+    lines = [
+        f"{numbers['heads']} heads, {numbers['parameters']:,} parameters each; of {numbers['seeds']} seeds, mean and "
+        f"standard deviation:"
+    ]
+    for way, found in numbers["ways"].items():
+        loss, right, apart = (found[name] for name in ("held_out_loss", "all_right", "diversity"))
+        lines.append(
+            f"{WAYS[way].replace(chr(10), ' ')}: {loss['mean']:.3f} ± {loss['sd']:.3f} nats, all {len(RELATIONS)} right at "
+            f"{100 * right['mean']:.0f} ± {100 * right['sd']:.0f} %, diversity {apart['mean']:.3f} ± {apart['sd']:.3f}"
+        )
+    for way, change in numbers["loss_over_free"].items():
+        if change["low"] is not None:
+            sure = "" if change["low"] * change["high"] > 0 else ": no difference seen"
+            lines.append(
+                f"{WAYS[way].replace(chr(10), ' ')}, over the free net, seed by seed: {change['mean']:+.3f} nats "
+                f"({change['low']:+.3f} to {change['high']:+.3f}){sure}"
+            )
+    return tuple(lines)
+
+
+def chart(numbers: dict[str, Any]) -> PointsChart:
+    def groups(name: str) -> tuple[Points, ...]:
+        return tuple(Points(WAYS[way], tuple(found[name]["each"])) for way, found in numbers["ways"].items())
+
+    return PointsChart(
+        "What is left when all heads look the same way",
+        f"one layer of {numbers['heads']} heads, {numbers['parameters']:,} parameters in every way, five relations; "
+        f"{numbers['seeds']} seeds",
+        (),
+        points=(
+            PointsPanel("held-out loss, nats an answer", groups("held_out_loss"), bottom=0.0),
+            PointsPanel("share of places where all five answers are right", groups("all_right"), 0.0, 1.0),
+            PointsPanel("diversity of the heads' maps (1: no two look at the same card)", groups("diversity"), 0.0, 1.0),
+        ),
+        notes=("Dots are seeds, strokes their means, bars one standard deviation either way.",),
+    )
+

@@ -1,0 +1,198 @@
+"""`induction`: two attention-only layers learn to repeat, and the two-head circuit forms before one's eyes.
+
+A head of layer 0 learns to look at the token before; a head of layer 1 then finds the place *after* an earlier copy of
+its token, by what that head wrote there. Nothing else in the data can be learned, and two layers without feed-forward
+have no other way. So the loss falls twice: a little at first, then off a step, when the circuit is there.
+
+Source: Olsson et al. 2022, "In-context learning and induction heads"; Elhage et al. 2021 (attention-only models).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Int
+from torch import Tensor, nn
+
+from manyheads.interventions.applying import applied
+from manyheads.models.loading import LoadedModel
+from manyheads.plan import Ablate, Plan
+from manyheads.roles.repeats import LATEST, Repeats
+from manyheads.statistics.measuring import measure_call
+from manyheads.training.charts import Chart, Line, Panel
+from manyheads.training.decoder import Decoder, DecoderConfig, next_token_loss
+from manyheads.training.headcolumns import live, probe_columns
+from manyheads.training.history import History, head_column
+from manyheads.training.presets.preset import AllTrained, Findings, Preset, Setup, Training
+from manyheads.training.repeated import RepeatedTokens
+from manyheads.training.runs import Run, Settings
+
+NAME = "induction"
+PROBE = Repeats(25, 2, False, LATEST)
+HELD_OUT_STEP = 10**9  # no training is that long: its batch is of tokens that no step sees
+WHY_FLOAT32 = "a minute's training: bf16 would save a fifth of it"
+BORN = 0.5  # an induction head is born when the best one first has half of its rows' weight there
+
+
+@dataclass(frozen=True)
+class Scale:
+    config: DecoderConfig
+    settings: Settings
+    rows: int
+    samples: int
+
+
+# Two heads a layer: of three or four, another head of layer 0 often does a part of the previous-token head's work.
+CONFIG = DecoderConfig(64, 128, 2, 2, 2, 64, None, max_position_embeddings=256)
+WHOLE = Scale(CONFIG, Settings(900, 3e-3, 50, checkpoint_every=100, measure_every=20), 32, 8)
+TRIAL = Scale(CONFIG, Settings(20, 3e-3, 5, checkpoint_every=5, measure_every=10), 8, 2)
+
+
+def build(setup: Setup) -> Training:
+    """One run; its report tries the circuit by taking heads out."""
+    scale = TRIAL if setup.quick else WHOLE
+    steps = scale.settings.steps if setup.steps is None else setup.steps
+    settings = replace(scale.settings, steps=steps)
+    data = RepeatedTokens(CONFIG.vocab_size, length=64, rows=scale.rows, shortest=8, longest=32, seed=setup.seed)
+    ids, fresh = fresh_texts(data)
+
+    def make(_: AllTrained) -> Run:
+        torch.manual_seed(setup.seed)
+        return Run(NAME, Decoder(scale.config), settings, data.batch, _loss, measured, WHY_FLOAT32)
+
+    def measured(model: nn.Module, step: int) -> dict[str, float]:
+        new, repeated = losses(model, ids, fresh)
+        induction = probe_columns(live(model), PROBE, scale.samples)
+        return {"loss_new": new, "loss_repeated": repeated, **induction, **_previous(model, ids)}
+
+    def report(trained: AllTrained) -> Findings:
+        return findings(trained[NAME].history, live(trained[NAME].model), ids, fresh, scale.samples)
+
+    return Training({NAME: make}, report)
+
+
+PRESET = Preset(NAME, "two attention-only layers learn to repeat: the two-head circuit forms", "2 minutes", build)
+
+
+def fresh_texts(data: RepeatedTokens) -> tuple[Int[Tensor, "b n"], Tensor]:
+    """Texts that no step sees, and which of their predictions are of a token that has not come before."""
+    ids = data.batch(HELD_OUT_STEP)["ids"]
+    same = ids[:, :, None] == ids[:, None, :]
+    return ids, ~same.tril(-1).any(-1)[:, 1:]
+
+
+def losses(model: nn.Module, ids: Int[Tensor, "b n"], fresh: Tensor) -> tuple[float, float]:
+    """Nats of predicting tokens that are new (nobody can), and tokens that repeat (induction can)."""
+    ids = ids.to(next(model.parameters()).device)
+    logits = model(ids[:, :-1]).logits.float()
+    each = F.cross_entropy(logits.transpose(1, 2), ids[:, 1:], reduction="none").cpu()
+    return float(each[fresh].mean()), float(each[~fresh].mean())
+
+
+def _loss(model: nn.Module, batch: Any) -> Tensor:
+    return next_token_loss(model, batch["ids"])
+
+
+def _previous(model: nn.Module, ids: Int[Tensor, "b n"]) -> dict[str, float]:
+    table = measure_call(model, ids.to(next(model.parameters()).device), statistics=["previous_mass"])
+    values = table.column("previous_mass")
+    return {head_column(head, "previous_mass"): float(v) for head, v in zip(table.heads, values, strict=True)}
+
+
+# ------------------------------------------------------------------------------------------------ what it shows
+
+
+def findings(history: History, lm: LoadedModel, ids: Int[Tensor, "b n"], fresh: Tensor, samples: int) -> Findings:
+    """The circuit: its two heads, when it formed, and what is left of it without either."""
+    induction, previous = best_head(history, "induction", 1), best_head(history, "previous_mass", 0)
+    score = history.last(head_column(induction, "induction"))
+    born = _born(history, induction)
+    ablated = {head: without(lm, head, induction, ids, fresh, samples) for head in history.of_heads("induction")}
+    lost = ablated[previous]
+    new, repeated = history.last("loss_new"), history.last("loss_repeated")
+    numbers = {
+        "induction_head": induction,
+        "induction": score,
+        "previous_token_head": previous,
+        "previous_mass": history.last(head_column(previous, "previous_mass")),
+        "born_at_step": born,
+        "loss_new_tokens": new,
+        "loss_repeated_tokens": repeated,
+        "probe": str(PROBE),
+        "ablated": ablated,
+    }
+    lines = (
+        f"{induction} gives {score:.2f} of its weight to the token after an earlier copy: an induction head."
+        if born is not None
+        else f"no induction head yet: the best of layer 1, {induction}, has {score:.2f} of its weight there.",
+        f"Repeated tokens cost {repeated:.2f} nats, new ones {new:.2f}; a guess costs {_guess(lm):.2f}.",
+        f"Without {previous}, layer 0's head for the token before, the best induction score of layer 1 is "
+        f"{lost['best_induction']:.2f}, and repeated tokens cost {lost['loss_repeated_tokens']:.2f} nats.",
+        *(
+            f"Without {head} they cost {left['loss_repeated_tokens']:.2f}, and that score is "
+            f"{left['best_induction']:.2f}."
+            for head, left in sorted(ablated.items())
+            if head != previous
+        ),
+        *((f"The circuit formed by step {born}.",) if born is not None else ()),
+    )
+    return Findings(numbers, lines, chart(history, induction, previous))
+
+
+def best_head(history: History, statistic: str, layer: int) -> str:
+    """The head of a layer that has most of a statistic at the end."""
+    columns = history.of_heads(statistic)
+    return max(
+        (head for head in columns if head.startswith(f"L{layer}H")), key=lambda head: history.last(columns[head])
+    )
+
+
+def without(
+    lm: LoadedModel, head: str, watched: str, ids: Int[Tensor, "b n"], fresh: Tensor, samples: int
+) -> dict[str, float]:
+    """What is left with one head's output set to zero."""
+    with applied(lm, Plan([Ablate(head, kind="zero")])), torch.no_grad():
+        scores = probe_columns(lm, PROBE, samples)
+        new, repeated = losses(lm.model, ids, fresh)
+    return {
+        "induction_of_the_best": scores[head_column(watched, "induction")],
+        "best_induction": max(value for name, value in scores.items() if name.startswith("heads/L1H")),
+        "loss_new_tokens": new,
+        "loss_repeated_tokens": repeated,
+    }
+
+
+def chart(history: History, induction: str, previous: str) -> Chart:
+    """Loss, layer 1's induction and layer 0's previous-token heads, over the same steps."""
+
+    def heads(statistic: str, layer: int, best: str) -> tuple[Line, ...]:
+        columns = history.of_heads(statistic)
+        mine = [head for head in columns if head.startswith(f"L{layer}H")]
+        return tuple(Line.of(history, columns[head], head, head == best) for head in mine)
+
+    costs = (
+        Line.of(history, "loss_repeated", "tokens that repeat"),
+        Line.of(history, "loss_new", "new tokens", False),
+    )
+    return Chart(
+        "How an induction head is born",
+        "two attention-only layers of two heads, random tokens that repeat",
+        (
+            Panel("loss, nats a token", costs, bottom=0.0),
+            Panel("layer 1: weight on the token after an earlier copy", heads("induction", 1, induction), 0.0, 1.0),
+            Panel("layer 0: weight on the token before", heads("previous_mass", 0, previous), 0.0, 1.0),
+        ),
+    )
+
+
+def _born(history: History, head: str) -> int | None:
+    steps, values = history.taken(head_column(head, "induction"))
+    return next((int(step) for step, value in zip(steps, values, strict=True) if value > BORN), None)
+
+
+def _guess(lm: LoadedModel) -> float:
+    return math.log(lm.spec.vocab_size or 1)

@@ -1,0 +1,67 @@
+"""What a preset is: a name, one line, and `build`, which turns a setup into runs and a way to report on them.
+
+A new preset is a module here with a `Preset`, and its line in `table.py`. `build` is called in every start, also in
+one that takes a stopped run up again, so whatever it makes must follow from the setup alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from manyheads.training.charts import Chart
+from manyheads.training.engine import Trained
+from manyheads.training.runs import Run
+
+AllTrained = Mapping[str, Trained]
+MakeRun = Callable[[AllTrained], Run]
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What was asked for. `quick`: a trial of seconds that shows that everything works, not what it works towards.
+    `steps` None: the preset's own. `folder`: where files beside the usual ones may be kept. `data`: files to
+    learn from, for presets that take them; None: the preset's own."""
+
+    seed: int
+    quick: bool
+    steps: int | None
+    folder: Path
+    device: torch.device
+    data: Path | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Findings:
+    """What came out: `numbers` for report.json, `lines` for people, `chart` for the figure."""
+
+    numbers: Mapping[str, Any]
+    lines: tuple[str, ...]
+    chart: Chart
+
+
+@dataclass(frozen=True, eq=False)
+class Training:
+    """What `build` gives. `runs`: in order, each made when its turn comes, of those that are trained already (so that
+    one may begin where another ended). `report`: what all of them show. `facts`: what the results hang on besides the
+    options, as a digest of the data: a run goes on only with the same."""
+
+    runs: Mapping[str, MakeRun]
+    report: Callable[[AllTrained], Findings]
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Preset:
+    """`meaning`: one line, what it shows. `takes`: how long the whole of it takes on two cores, in words.
+    `takes_data`: what may be given as data, in words; empty where nothing may."""
+
+    name: str
+    meaning: str
+    takes: str
+    build: Callable[[Setup], Training]
+    takes_data: str = ""

@@ -1,0 +1,159 @@
+"""`rul`: how many cycles an engine has left, by a BiLSTM with eight heads of attention and by the same without.
+
+Ten nets, two a seed: with attention and without, the same windows in the same order, the same loss. Beside them a line
+in the windows' means and slopes. What attention adds is a difference of pairs, and is reported whatever it is.
+Without `--data` the engines are SIMULATED (`simulator.py`), which the report says; with it they are a C-MAPSS set.
+
+Source: Saxena et al. 2008 (C-MAPSS); the net's shape: docs/rul.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from manyheads.training.cmapss import Fleet, read_cmapss
+from manyheads.training.history import head_column
+from manyheads.training.presets.preset import AllTrained, Findings, MakeRun, Preset, Setup, Training
+from manyheads.training.rulnet import RulNet, cycles_read, predicted
+from manyheads.training.rulreport import WITH, WITHOUT, Tested, findings, run_name
+from manyheads.training.rulscores import rmse
+from manyheads.training.rulwindows import CAP, LENGTH, Scaling, Windows, split, windows_of
+from manyheads.training.runs import Batch, Run, Settings
+from manyheads.training.simulator import write_simulated
+
+NAME = "rul"
+HEADS = 8
+VALIDATED = 10  # windows of each validating engine, evenly spaced over its life
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How large everything is. `hidden`: of each direction of the LSTM. `engines`: simulated, for each of the two
+    files."""
+
+    settings: Settings
+    hidden: int
+    seeds: int
+    rows: int
+    engines: int
+
+
+WHOLE = Scale(
+    Settings(steps=400, rate=2e-3, warmup=40, floor=0.02, decay=0.01, checkpoint_every=100, measure_every=50),
+    hidden=256, seeds=5, rows=32, engines=100,
+)  # fmt: skip
+TRIAL = Scale(
+    Settings(steps=6, rate=2e-3, warmup=2, checkpoint_every=3, measure_every=3), hidden=32, seeds=2, rows=8, engines=10
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Data:
+    """A fleet as windows, scaled by the engines trained on."""
+
+    fleet: Fleet
+    simulated: bool
+    scaling: Scaling
+    train: Windows
+    validating: Windows
+    test: Windows
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        return {
+            "data": f"{'SIMULATED by manyheads, not C-MAPSS' if self.simulated else 'as given'}: {self.fleet.name}",
+            "digest": self.fleet.digest,
+            "engines": {"train": len(self.fleet.train), "test": len(self.fleet.test)},
+            "channels": self.scaling.names,
+            "constant_channels_left_out": self.scaling.constant,
+            "test_engines_shorter_than_a_window": self.test.padded,
+        }
+
+
+def build(setup: Setup) -> Training:
+    """Two runs a seed, pair by pair; their report compares them with each other and with a line."""
+    scale = TRIAL if setup.quick else WHOLE
+    steps = scale.settings.steps if setup.steps is None else setup.steps
+    scale = replace(scale, settings=replace(scale.settings, steps=steps))
+    data = read_data(setup, scale)
+    runs: dict[str, MakeRun] = {}
+    for seed in range(scale.seeds):
+        for kind in (WITH, WITHOUT):
+            name = run_name(kind, seed)
+            runs[name] = lambda _, name=name, seed=setup.seed + seed, kind=kind: make_run(
+                name, scale, data, seed, kind == WITH
+            )
+
+    def report(trained: AllTrained) -> Findings:
+        nets = {name: each.model for name, each in trained.items()}
+        return findings(tested(data), nets, scale.seeds)
+
+    return Training(runs, report, data.facts)
+
+
+PRESET = Preset(
+    NAME,
+    "cycles that an engine (SIMULATED, unless given) has left: what eight heads add to a BiLSTM",
+    "15 minutes",
+    build,
+    "a C-MAPSS folder, or the train file of one of its sets",
+)
+
+
+def read_data(setup: Setup, scale: Scale) -> Data:
+    """The set that was given, or a simulated one, which is written into the folder and read like any other."""
+    place = setup.data or write_simulated(setup.folder / "SIMULATED", setup.seed, scale.engines, scale.engines)
+    fleet = read_cmapss(place)
+    trained, held = split(fleet.train)
+    scaling = Scaling.of(trained)
+    return Data(
+        fleet,
+        setup.data is None,
+        scaling,
+        windows_of(trained, scaling),
+        windows_of(held, scaling, VALIDATED),
+        windows_of(fleet.test, scaling, 1),
+    )
+
+
+def tested(data: Data) -> Tested:
+    return Tested(data.fleet.name, data.simulated, data.train, data.validating, data.test)
+
+
+def make_run(name: str, scale: Scale, data: Data, seed: int, attention: bool) -> Run:
+    """One net. Its batches hang on the seed and the step alone, so both nets of a pair read the same."""
+    torch.manual_seed(seed)
+    net = RulNet(len(data.scaling.kept), scale.hidden, HEADS, attention)
+    capped = data.train.capped / CAP
+
+    def batch(step: int) -> Batch:
+        generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
+        which = torch.randint(len(data.train), (scale.rows,), generator=generator)
+        return {"windows": data.train.read(which), "share": capped[which]}
+
+    validating, left = data.validating.all(), data.validating.capped.numpy()
+
+    def measured(model: nn.Module, step: int) -> Mapping[str, float]:
+        numbers = {"validating_rmse": rmse(predicted(model, validating, CAP), left)}
+        return numbers | (_back(model, validating) if attention else {})
+
+    return Run(name, net, scale.settings, batch, _loss, measured)
+
+
+def _loss(model: nn.Module, batch: Any) -> Tensor:
+    """Mean squared error, in shares of the cap."""
+    return F.mse_loss(model(batch["windows"]).float(), batch["share"])
+
+
+def _back(model: nn.Module, windows: Tensor) -> dict[str, float]:
+    """How many cycles before the window's last one each head reads, on average."""
+    assert isinstance(model, RulNet)
+    ages = torch.arange(LENGTH - 1, -1, -1, dtype=torch.float32)
+    back = (cycles_read(model, windows).mean(0) @ ages).tolist()
+    return {head_column(f"L0H{head}", "cycles_back"): value for head, value in enumerate(back)}

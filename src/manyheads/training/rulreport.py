@@ -1,0 +1,174 @@
+"""What the `rul` preset shows: errors over seeds, with attention, without, by a line; and which cycles heads read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+from numpy import ndarray
+from torch import nn
+
+from manyheads.training.presets.preset import Findings
+from manyheads.training.rulchart import Reading, RulChart, Scatter
+from manyheads.training.rulnet import RulNet, cycles_read, fit_ridge, predicted
+from manyheads.training.rulscores import paired, scores, spread_of
+from manyheads.training.rulwindows import CAP, LENGTH, Windows
+
+WITH, WITHOUT = "attention", "no-attention"
+WORN = 50  # cycles left, at most, of an engine that is called worn
+RIDGE_WINDOWS = 8_192  # at most, evenly spaced: a line of some 50 numbers is known by then
+
+
+@dataclass(frozen=True, eq=False)
+class Tested:
+    """What the report asks of: the set's name, whether it is simulated, and its windows."""
+
+    name: str
+    simulated: bool
+    train: Windows
+    validating: Windows
+    test: Windows
+
+
+def run_name(kind: str, seed: int) -> str:
+    return f"{kind}-{seed}"
+
+
+def findings(data: Tested, nets: Mapping[str, nn.Module], seeds: int) -> Findings:
+    """Errors on the test engines' last windows, what they are without attention, and where heads look."""
+    left, windows = data.test.left.numpy(), data.test.all()
+    guesses = {
+        kind: [predicted(nets[run_name(kind, seed)], windows, CAP) for seed in range(seeds)] for kind in (WITH, WITHOUT)
+    }
+    line, penalty = by_a_line(data)
+    always = np.full(len(left), float(data.train.capped.mean()))
+    found = {kind: _over_seeds([scores(each, left, CAP) for each in of]) for kind, of in guesses.items()}
+    gain = {name: paired(found[WITHOUT][name]["each"], found[WITH][name]["each"]) for name in ("rmse", "score")}
+    reads = [reading(nets[run_name(WITH, seed)], data.test) for seed in range(seeds)]
+    numbers = {
+        "data": data.name,
+        "simulated": data.simulated,
+        "cap": CAP,
+        "window": LENGTH,
+        "test_engines": len(left),
+        "parameters_of_the_attention": attention_parameters(nets[run_name(WITH, 0)]),
+        "nets": found,
+        "ridge": {**scores(line, left, CAP), "penalty": penalty},
+        "always_the_mean": scores(always, left, CAP),
+        "attention_gains": gain,
+        "worn_engines": {"at_most_cycles_left": WORN, "count": int((left <= WORN).sum())},
+        "sound_engines": {"at_least_cycles_left": CAP, "count": int((left >= CAP).sum())},
+        "heads": [{each.head: {"worn": list(each.worn), "others": list(each.sound)} for each in one} for one in reads],
+        "first_seeds_predictions": {
+            "left": left.tolist(),
+            **{kind: [round(float(value), 2) for value in of[0]] for kind, of in guesses.items()},
+            "ridge": [round(float(value), 2) for value in line],
+        },
+    }
+    return Findings(numbers, lines_of(numbers), chart(numbers, reads[0], left, guesses, line))
+
+
+def by_a_line(data: Tested) -> tuple[Float[ndarray, "engine"], float]:
+    """The ridge's predictions for the test engines, and the penalty that it took."""
+    step = max(1, len(data.train) // RIDGE_WINDOWS)
+    some = data.train.all()[::step].numpy(), data.train.capped[::step].numpy()
+    ridge = fit_ridge(*some, data.validating.all().numpy(), data.validating.capped.numpy())
+    return ridge(data.test.all().numpy()).clip(0, CAP), ridge.penalty
+
+
+def attention_parameters(net: nn.Module) -> int:
+    assert isinstance(net, RulNet) and net.block.attention is not None
+    return sum(each.numel() for each in net.block.attention.parameters())
+
+
+def reading(net: nn.Module, test: Windows) -> tuple[Reading, ...]:
+    """Each head's mean weight by cycle, over worn test engines and over the others."""
+    assert isinstance(net, RulNet)
+    read, worn = cycles_read(net, test.all()).numpy(), test.left.numpy() <= WORN
+    means = [read[which].mean(0) if which.any() else np.zeros(read.shape[1:]) for which in (worn, ~worn)]
+    return tuple(
+        Reading(f"L0H{head}", *(tuple(round(float(value), 5) for value in mean[head]) for mean in means))
+        for head in range(read.shape[1])
+    )
+
+
+def lines_of(numbers: Mapping[str, Any]) -> tuple[str, ...]:
+    """The same for people."""
+    nets, gain = numbers["nets"], numbers["attention_gains"]["rmse"]
+    simulated = "These engines are SIMULATED by manyheads; nothing here is a result on C-MAPSS."
+    return (
+        simulated if numbers["simulated"] else f"The engines are those of {numbers['data']}, as given.",
+        f"Cycles left, capped at {CAP}, of {numbers['test_engines']} test engines:",
+        *(f"{name}: {_told(nets[kind])}" for kind, name in ((WITH, "With attention"), (WITHOUT, "Without it"))),
+        *(f"{name}: RMSE {numbers[key]['rmse']:.2f}, score {numbers[key]['score']:,.0f}."
+          for key, name in (("ridge", "A line (ridge)"), ("always_the_mean", "Always the mean"))),
+        _gained(gain),
+    )  # fmt: skip
+
+
+def chart(
+    numbers: Mapping[str, Any],
+    readings: tuple[Reading, ...],
+    left: ndarray,
+    guesses: Mapping[str, list[ndarray]],
+    line: ndarray,
+) -> RulChart:
+    truth = np.minimum(left, CAP)
+    nets = numbers["nets"]
+
+    def points(of: ndarray) -> tuple[tuple[float, float], ...]:
+        return tuple((float(x), float(y)) for x, y in zip(truth, of, strict=True))
+
+    whose = "SIMULATED engines, not C-MAPSS" if numbers["simulated"] else numbers["data"]
+    seeds = len(nets[WITH]["rmse"]["each"])
+    return RulChart(
+        "Which cycles each head reads, and how long the engine lasts",
+        f"{whose}: the last {LENGTH} cycles of {numbers['test_engines']} test engines",
+        (),
+        "cycle of the window, the last at the right",
+        readings,
+        (
+            Scatter(f"with attention: RMSE {_short(nets[WITH]['rmse'])}", points(guesses[WITH][0])),
+            Scatter(f"without: RMSE {_short(nets[WITHOUT]['rmse'])}", points(guesses[WITHOUT][0])),
+            Scatter(f"ridge: RMSE {numbers['ridge']['rmse']:.1f}", points(line)),
+        ),
+        float(CAP),
+        f"engines with at most {WORN} cycles left",
+        "the others",
+        (
+            f"Heads and points are of the first seed. RMSE: mean ± standard deviation of {seeds} seeds, one fleet.",
+            "A cycle's weight is the mean over the window's 30 queries. The fine line is an even reading, 1/30.",
+            _gained(numbers["attention_gains"]["rmse"]),
+        ),
+    )
+
+
+def _over_seeds(each: list[dict[str, float]]) -> dict[str, Any]:
+    return {name: spread_of([one[name] for one in each]) for name in each[0]}
+
+
+def _told(net: Mapping[str, Any]) -> str:
+    rmse, score = net["rmse"], net["score"]
+    return (
+        f"RMSE {rmse['mean']:.2f} ± {rmse['sd']:.2f}, score {score['mean']:,.0f} ± {score['sd']:,.0f} "
+        f"({len(rmse['each'])} seeds)."
+    )
+
+
+def _short(value: Mapping[str, Any]) -> str:
+    return f"{value['mean']:.1f} ± {value['sd']:.1f}"
+
+
+def _gained(gain: Mapping[str, Any]) -> str:
+    """What attention takes off the error, and whether seeds alone would do so."""
+    if gain["low"] is None:
+        return f"Attention takes {gain['mean']:.2f} cycles off the RMSE, in one seed."
+    between = f"{gain['mean']:.2f} cycles (95 %: {gain['low']:.2f} to {gain['high']:.2f})"
+    if gain["low"] > 0:
+        return f"Attention takes {between} off the RMSE, more than seeds do."
+    if gain["high"] < 0:
+        return f"Attention makes it worse: what it takes off the RMSE is {between}."
+    return f"No gain that seeds could not make: what attention takes off the RMSE is {between}."

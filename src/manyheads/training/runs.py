@@ -1,0 +1,80 @@
+"""What one training is made of, as values: the settings of the loop, and a `Run` that says what is trained on what.
+
+The seam between the engine and the presets: a preset builds runs, the engine carries them out and knows nothing of
+attention. A batch is a function of its step alone, so the data's position is the step, and a run that was stopped
+goes on with the very batches that it would have seen.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol, runtime_checkable
+
+from torch import Tensor, nn
+
+from manyheads.errors import PlanError
+
+Batch = Mapping[str, Tensor]
+
+
+@runtime_checkable
+class Progress(Protocol):
+    """Called with steps done, steps in all, and what there is to say of them (the loss)."""
+
+    def __call__(self, done: int, total: int | None, note: str = "", /) -> None: ...
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The loop's numbers. `rate`: the highest learning rate, reached after `warmup` steps, then a cosine's half wave
+    down to `rate * floor`. `clip`: the gradient's norm at most. `precision`: float32 or bf16 (`precision.py` chooses).
+    """
+
+    steps: int
+    rate: float = 1e-3
+    warmup: int = 100
+    floor: float = 0.1
+    decay: float = 0.1
+    betas: tuple[float, float] = (0.9, 0.95)
+    clip: float = 1.0
+    precision: str = "float32"
+    checkpoint_every: int = 200
+    measure_every: int = 100
+
+    def __post_init__(self) -> None:
+        whole = {"steps": self.steps, "checkpoint_every": self.checkpoint_every, "measure_every": self.measure_every}
+        for name, value in whole.items():
+            if value < 1:
+                raise PlanError(f"{name}={value}: give 1 or more.")
+        if self.precision not in ("float32", "bf16"):
+            raise PlanError(f"precision={self.precision!r} is none of ours: use float32 or bf16.")
+
+    def rate_at(self, step: int) -> float:
+        """The learning rate of a step, counted from 0. Source: Loshchilov and Hutter 2017 (the cosine)."""
+        if step < self.warmup:
+            return self.rate * (step + 1) / self.warmup
+        share = (step - self.warmup) / max(self.steps - self.warmup, 1)
+        return self.rate * (self.floor + (1 - self.floor) * (1 + math.cos(math.pi * share)) / 2)
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One training. `batch(step)` is a function of the step (and of what the preset closed over) and nothing else.
+
+    `loss(model, batch)` is a scalar with gradients. `measure(model, step)` gives what is recorded every
+    `settings.measure_every` steps, and before the first and after the last: the model is in eval mode and without
+    gradients then, and random numbers drawn there do not move the training's. `because`: why this precision.
+    """
+
+    name: str
+    model: nn.Module
+    settings: Settings
+    batch: Callable[[int], Batch]
+    loss: Callable[[nn.Module, Batch], Tensor]
+    measure: Callable[[nn.Module, int], Mapping[str, float]] | None = None
+    because: str = ""

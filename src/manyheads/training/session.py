@@ -1,0 +1,136 @@
+"""`carry_out`: a preset by name, a folder, and everything that comes of it.
+
+A second start in the same folder goes on where the first one was; of a finished training it reads back what there is
+and writes the tables and the report again, which costs no training.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from manyheads.errors import PlanError
+from manyheads.training.engine import Trained, train
+from manyheads.training.folders import BEGUN, REPORT, open_folder, read_json, require_same, write_json
+from manyheads.training.history import heads_table, metrics_table
+from manyheads.training.presets.preset import Findings, Preset, Setup, Training
+from manyheads.training.presets.table import preset_of
+from manyheads.training.runs import Progress
+from manyheads.wholefiles import replacing
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """`report` is what report.json holds. `trained`: every run, its model in eval mode, by name."""
+
+    folder: Path
+    findings: Findings
+    trained: dict[str, Trained]
+    report: dict[str, Any]
+
+
+def carry_out(
+    preset: Preset | str,
+    folder: str | os.PathLike[str],
+    *,
+    seed: int = 0,
+    quick: bool = False,
+    steps: int | None = None,
+    data: Path | None = None,
+    device: torch.device | str | None = None,
+    progress: Callable[[str], Progress] | None = None,
+) -> Outcome:
+    """Train a preset's runs, one after another, and write what came out into `folder`. The figure is the command's.
+
+    `steps` replaces each run's own number. `data`: what to learn from, where the preset takes it. `device` None: the
+    accelerator where there is one, else the CPU.
+    `progress(what)` is called with what comes next, in words, and gives what is then called with its steps.
+    Errors: PlanError for options that cannot be, or a folder of another training; ModelError; FileAccessError.
+    """
+    if steps is not None and steps < 1:
+        raise PlanError(f"{steps=}: train at least 1 step.")
+    preset, folder = preset_of(preset) if isinstance(preset, str) else preset, Path(folder)
+    if data is not None and not preset.takes_data:
+        raise PlanError(f"{data} was given as data, and {preset.name} makes its own: leave it out.")
+    place, because = choose_device(device)
+    options = {"preset": preset.name, "seed": seed, "quick": quick, "steps": steps}
+    open_folder(folder, options)
+    begun = time.perf_counter()
+    training = preset.build(Setup(seed, quick, steps, folder, place, data))
+    _same_facts(folder, training)
+    trained: dict[str, Trained] = {}
+    for name, make in training.runs.items():
+        say = None if progress is None else progress(f"training {name}")
+        trained[name] = train(make(trained), checkpoint_of(folder, name), device=place, progress=say)
+    if progress is not None:
+        progress("measuring what came out")
+    findings = training.report(trained)
+    report = {
+        **options,
+        "device": f"{place}, {because}",
+        "facts": dict(training.facts),
+        "runs": {name: _run_report(each) for name, each in trained.items()},
+        "found": dict(findings.numbers),
+        "said": list(findings.lines),
+        "seconds_this_start": round(time.perf_counter() - begun, 1),
+        "versions": versions(),
+    }
+    _write_tables(folder, trained)
+    write_json(folder / REPORT, report)
+    return Outcome(folder, findings, trained, report)
+
+
+def checkpoint_of(folder: Path, run: str) -> Path:
+    return folder / f"checkpoint-{run}.safetensors"
+
+
+def choose_device(device: torch.device | str | None) -> tuple[torch.device, str]:
+    """Where to train, and why there."""
+    if device is not None:
+        return torch.device(device), "as asked"
+    if torch.cuda.is_available():
+        return torch.device("cuda"), "since there is one"
+    return torch.device("cpu"), "since there is no GPU"
+
+
+def versions() -> dict[str, str]:
+    """Of what the numbers hang on."""
+    from manyheads import __version__
+
+    return {"manyheads": __version__, "torch": torch.__version__, "python": platform.python_version()}
+
+
+def _same_facts(folder: Path, training: Training) -> None:
+    """The data of the first start is written down, and asked for in every later one."""
+    facts = {f"facts.{name}": value for name, value in training.facts.items()}
+    begun = read_json(folder / BEGUN)
+    if facts.keys() <= begun.keys():
+        require_same(folder, facts)
+    else:
+        write_json(folder / BEGUN, begun | facts)
+
+
+def _run_report(run: Trained) -> dict[str, Any]:
+    history = run.history
+    return {
+        "steps": len(history) - 1,
+        "loss": history.last("loss"),
+        "parameters": sum(each.numel() for each in run.model.parameters()),
+        "training_seconds": round(sum(history.taken("seconds")[1]), 1),
+        "resumed_at": run.resumed_at,
+        "computed": run.because,
+    }
+
+
+def _write_tables(folder: Path, trained: dict[str, Trained]) -> None:
+    histories = {name: each.history for name, each in trained.items()}
+    for name, table in (("metrics", metrics_table(histories)), ("heads", heads_table(histories))):
+        with replacing(folder / f"{name}.parquet", ".parquet") as temporary:
+            table.to_parquet(temporary, index=False)

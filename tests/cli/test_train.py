@@ -1,0 +1,99 @@
+"""`manyheads train`: what it says, what it writes, and how it ends."""
+
+import json
+
+import pandas as pd
+import pytest
+
+from .conftest import assert_refused
+
+WRITTEN = ["checkpoint-induction.safetensors", "figure.svg", "heads.parquet", "metrics.parquet", "report.json",
+           "run.json"]  # fmt: skip
+
+
+def test_without_a_preset_they_are_listed(run):
+    ran = run("train")
+    assert ran.code == 0 and "  induction  two attention-only layers learn to repeat" in ran.out
+    assert "Train one: manyheads train induction" in ran.out
+    said = json.loads(run("train", "--json").out)
+    assert [each["name"] for each in said["presets"]][:2] == ["induction", "code"]
+    assert_refused(run("train", "--quick"), "--quick was given, but no preset: say which of induction, code")
+
+
+def test_a_quick_induction_writes_everything_and_a_second_start_trains_nothing(run, tmp_path):
+    ran = run("train", "induction", "--quick", "--out", "here")
+    assert ran.code == 0, ran.err
+    assert ran.lines[0] == "induction: a trial of 20 steps, seed 0"
+    assert "no induction head yet: the best of layer 1, L1H" in ran.out and "wrote here/figure.svg" in ran.out
+    assert sorted(each.name for each in (tmp_path / "here").iterdir()) == WRITTEN
+    metrics = pd.read_parquet(tmp_path / "here/metrics.parquet")
+    assert list(metrics["step"]) == list(range(21)) and metrics["loss"].notna().sum() == 20
+    heads = pd.read_parquet(tmp_path / "here/heads.parquet")
+    assert set(heads["statistic"]) == {"induction", "previous_mass"} and set(heads["step"]) == {0, 10, 20}
+    (tmp_path / "here/.manyheads-0123.safetensors").write_bytes(b"half")  # as a kill leaves it
+    again = run("train", "induction", "--quick", "--out", "here")
+    assert again.code == 0 and "taken up at step 20" in again.out
+    assert sorted(each.name for each in (tmp_path / "here").iterdir()) == WRITTEN
+    assert pd.read_parquet(tmp_path / "here/metrics.parquet").equals(metrics)
+
+
+def test_a_stopped_training_goes_on_with_the_same_losses(run, tmp_path, monkeypatch):
+    from manyheads.training import engine
+
+    whole = run("train", "induction", "--quick", "--out", "whole", "--seed", "3", "--json")
+    steps, one = [], engine._one_step
+
+    def dies(*arguments):
+        steps.append(0)
+        if len(steps) == 13:
+            raise KeyboardInterrupt
+        return one(*arguments)
+
+    monkeypatch.setattr(engine, "_one_step", dies)
+    stopped = run("train", "induction", "--quick", "--out", "other", "--seed", "3", "--json")
+    assert (stopped.code, stopped.out) == (130, "")
+    monkeypatch.setattr(engine, "_one_step", one)
+    resumed = run("train", "induction", "--quick", "--out", "other", "--seed", "3", "--json")
+    one, other = json.loads(whole.out), json.loads(resumed.out)
+    assert other["runs"]["induction"]["resumed_at"] == 10
+    assert one["found"] == other["found"] and one["runs"]["induction"]["loss"] == other["runs"]["induction"]["loss"]
+    assert list(other) == ["preset", "seed", "quick", "steps", "device", "facts", "runs", "found", "said",
+                           "seconds_this_start", "versions", "folder", "files"]  # fmt: skip
+
+
+def test_a_quick_code_model_is_a_checkpoint_that_every_command_takes(run, tmp_path):
+    ran = run("train", "code", "--quick", "--out", "here", "--steps", "8")
+    assert ran.code == 0, ran.err
+    assert ran.lines[0] == "code: a trial of 8 steps, seed 0" and "wrote here/model" in ran.out
+    assert "The folder model is a stock Llama checkpoint" in ran.out
+    looked = run("ablate", "L1H2", "def f(x): return x", "--model", "here/model", "--json")
+    assert looked.code == 0, looked.err
+    report = json.loads((tmp_path / "here/report.json").read_text())
+    assert report["facts"]["modules"] > 10 and "json/__init__.py" in report["found"]["held_out_modules"]
+    assert set(report["found"]["heads"]) == {f"L{layer}H{head}" for layer in range(4) for head in range(8)}
+
+
+def test_folders_of_something_else_are_refused(run, tmp_path):
+    assert run("train", "induction", "--quick", "--out", "here", "--steps", "1").code == 0
+    for other, told in (
+        (["code", "--quick", "--steps", "1"], "here holds another training (preset induction then, code now): give"),
+        (["induction", "--quick", "--steps", "2"], "(steps 1 then, 2 now)"),
+        (["induction", "--steps", "1", "--seed", "5"], "(seed 0 then, 5 now; quick True then, False now)"),
+    ):
+        assert_refused(run("train", *other, "--out", "here"), told)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/novel.txt").write_text("words")
+    assert_refused(run("train", "induction", "--out", "full"), "full is not empty and holds no training (novel.txt)")
+    (tmp_path / "here/run.json").write_text("{")
+    assert_refused(run("train", "induction", "--quick", "--out", "here"), "run.json is not JSON", "it is damaged")
+
+
+@pytest.mark.parametrize(
+    ("typed", "told"),
+    [
+        (["inductoin"], ("there is no preset 'inductoin': train one of induction, code", "Did you mean induction?")),
+        (["induction", "--steps", "0"], ("steps=0: train at least 1 step",)),
+    ],
+)
+def test_what_cannot_be_trained_is_refused(typed, told, run):
+    assert_refused(run("train", *typed), *told)

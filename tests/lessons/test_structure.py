@@ -1,0 +1,264 @@
+"""What the lessons on the structure of multi-head attention claim: heads side by side, W_O, counts, the feed-forward.
+
+Oracles: torch's own multi-head attention and matrix products, and closed formulas; none of it is the lessons' own code.
+"""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from manyheads.errors import ShapeError
+from manyheads.lessons import counting, feedforward, projection, shelf, splitting
+from manyheads.lessons.format import LessonError
+
+SENTENCE = "A small dog ran home because it was cold."
+
+
+@pytest.fixture(scope="module")
+def load(minilm):
+    return lambda name: {"minilm": minilm}[name]
+
+
+def ran(slug, cell, load=shelf.load, **given):
+    return shelf.run_cell(shelf.lessons()[slug].cells[cell], given, load)
+
+
+def right(slug, check, load=shelf.load, cell=None, **inputs):
+    page = shelf.lessons()[slug]
+    return shelf.right_of(page, page.checks[check], inputs, cell or {}, load)
+
+
+def said(fact, load=shelf.load, **inputs):
+    written = " ".join(f'{name}="{value}"' for name, value in inputs.items())
+    return shelf.say("{{" + f"{fact} {written}" + "}}", load)
+
+
+# ------------------------------------------------------------------------------------------------------- why many heads
+
+
+def test_one_head_cannot_tell_a_swap_and_two_can():
+    found = ran("why-many-heads", "two-places", values="1 2\n5 5\n3 4")
+    one, two = found.table("one head").values, found.table("two heads").values
+    assert np.allclose(one[0], one[1]) and np.allclose(one[2], 0)
+    assert np.abs(two[0] - two[1]).min() > 1.9 and one.shape == two.shape
+    weights = torch.tensor([[6.0, 0, 6], [6, 0, 0], [0, 0, 6]], dtype=torch.float64).softmax(1)
+    assert np.allclose(found.table("weights").values, weights)
+    leaning = ran("why-many-heads", "two-places", lean=2).table("one head").values
+    assert np.abs(leaning[2]).min() > 1, "with a lean the single head can tell"
+
+
+def test_scores_of_a_narrow_head_have_no_higher_rank_than_its_width(fresh):
+    for m, h, n in ((12, 3, 9), (12, 2, 5), (8, 8, 6)):
+        answer = right("why-many-heads", "highest-rank", d_model=64 * m, heads=h, tokens=n).answer
+        assert answer == min(n, 64 * m // h)
+        q, k = torch.randn(2, n, m // h, generator=fresh, dtype=torch.float64)
+        assert torch.linalg.matrix_rank(q @ k.T) == min(n, m // h)
+
+
+def test_heads_of_a_token_are_the_models_own_rows(load, minilm):
+    found = ran("why-many-heads", "heads-of-token", load, sentence=SENTENCE, token=3, layer=1)
+    shown = found.table("weights").values
+    with torch.no_grad():
+        inputs = minilm.tokenizer(SENTENCE, return_tensors="pt")
+        states = minilm.model(**inputs, output_hidden_states=True).hidden_states[1][0]
+        own = minilm.model.encoder.layer[1].attention.self
+        q, k = (layer(states).view(-1, 12, 32).transpose(0, 1) for layer in (own.query, own.key))
+    rows = (q[:, 3:4] @ k.transpose(1, 2) / math.sqrt(32)).softmax(-1)[:, 0]
+    assert np.allclose(shown[:, :12], 100 * rows.T, atol=1e-3)
+    assert np.allclose(shown[:, 12], shown[:, :12].mean(1)) and np.allclose(shown.sum(0), 100, atol=1e-3)
+    with pytest.raises(LessonError, match="there is no token 20"):
+        ran("why-many-heads", "heads-of-token", load, sentence=SENTENCE, token=20)
+
+
+def test_the_papers_figures_are_those_of_its_table_and_not_those_in_circulation():
+    assert said("bleu-by-heads") == "24.9 (1 head), 25.5 (4 heads), 25.8 (8 heads), 25.8 (16 heads), 25.4 (32 heads)"
+    assert said("bleu-circulated").startswith("25.8, 27.1, 27.5, 28.0, 28.0 for 1, 2, 4, 8, 16")
+    assert right("why-many-heads", "better-by", heads="8").answer == 0.9
+
+
+# ------------------------------------------------------------------------------------------------ splitting and merging
+
+
+def test_three_layouts_agree_and_reshape_alone_does_not():
+    for seed, (m, h, n) in enumerate(((12, 3, 5), (64, 8, 10), (6, 1, 4))):
+        gaps = (
+            ran("split-merge", "three-ways", d_model=m, heads=h, tokens=n, seed=seed).table("difference").values[:, 0]
+        )
+        assert max(gaps[:3]) < 1e-12
+        assert (gaps[3] > 0.1) == (h > 1), "with one head there is nothing to transpose"
+
+
+def test_a_split_gives_each_head_its_columns_and_the_mistake_does_not():
+    n, h, d = 3, 2, 5
+    wide = 100 * torch.arange(n)[:, None] + torch.arange(h * d)
+    found = ran("split-merge", "where-numbers-go", d_model=h * d, heads=h, tokens=n)
+    want = wide.view(n, h, d).transpose(0, 1).reshape(h * n, d)
+    assert np.array_equal(found.table(splitting.RIGHT).values, want)
+    alone = found.table(splitting.ALONE)
+    assert np.array_equal(alone.values, wide.view(h, n, d).reshape(h * n, d)) and alone.shape == tuple(want.shape)
+    assert not np.array_equal(alone.values, want)
+    with pytest.raises(ShapeError, match="d_model=8 is not a multiple of heads=3: use one of"):
+        ran("split-merge", "where-numbers-go", heads=3)
+
+
+def test_what_is_timed_says_the_same_and_is_torchs_attention():
+    ways, gap = splitting._ways(12, 3, 5, 2)
+    assert gap < 1e-5 and len(ways) == 3
+    made = torch.Generator().manual_seed(0)
+    x, weights = torch.randn(2, 5, 12, generator=made), torch.randn(4, 12, 12, generator=made) * 12**-0.5
+    w_q, w_k, w_v, w_o = weights
+    want, _ = F.multi_head_attention_forward(
+        *(x.transpose(0, 1),) * 3, 12, 3, torch.cat((w_q.T, w_k.T, w_v.T)), None, None, None, False, 0.0, w_o.T, None
+    )  # fmt: skip
+    for way in ways.values():
+        assert torch.allclose(way(), want.transpose(0, 1), atol=1e-5)
+    found = ran("split-merge", "loop-or-wide", d_model=64, heads=2, tokens=4)
+    times = found.table("milliseconds").values
+    assert (times > 0).all() and (times[:, 1] <= times[:, 0]).all() and (times[:, 0] <= times[:, 2]).all()
+    assert found.words.startswith("On this machine, just now: ")
+    for given in ({"d_model": 2048, "tokens": 2048}, {"d_model": 64, "heads": 64, "tokens": 1500}):
+        with pytest.raises(LessonError, match="products and .* scores a run"):
+            ran("split-merge", "loop-or-wide", **given)
+
+
+def test_torchs_conventions_are_as_the_lesson_says():
+    assert (said("torch-default", of="need_weights"), said("torch-default", of="batch_first")) == ("True", "False")
+    assert said("dropped-share", of="output") == "0 %" and said("dropped-share", of="weights") in (
+        "49 %",
+        "50 %",
+        "51 %",
+    )
+    shape = {"heads": 6, "batch": 3, "tokens": 5}
+    for call, count in (("nothing said", 75), ("average_attn_weights=False", 450), ("need_weights=False", 0)):
+        assert right("split-merge", "weights-returned", call=call, **shape).answer == count
+    assert math.isclose(float(right("split-merge", "kept-weight", weight=0.3, dropout=0.5).answer), 0.6)
+    dropped = ran("split-merge", "torch-layer", dropout=0.5, mode="in training")
+    assert dropped.table("zeros").values[0, 0] > 20 and dropped.table("zeros").values[1, 0] == 0
+    assert not np.allclose(dropped.table("row sums").values, 1)
+    assert np.allclose(ran("split-merge", "torch-layer", dropout=0.5).table("row sums").values, 1)
+
+
+# ------------------------------------------------------------------------------------------------ the output projection
+
+
+def test_parts_of_heads_sum_to_the_product(fresh):
+    heads, w_o = (torch.randn(*shape, generator=fresh, dtype=torch.float64) for shape in ((3, 2), (6, 5)))
+    parts = projection.head_parts(heads.numpy(), w_o.numpy())
+    assert np.allclose(parts.sum(0), heads.flatten() @ w_o) and np.allclose(parts[1], heads[1] @ w_o[2:4])
+    alone = ran("output-projection", "sum-of-parts", kind="none: heads side by side")
+    assert "head 0 can reach 2 of 4 columns" in alone.words
+    assert np.array_equal(alone.table("sum").values, alone.table("side by side").values)
+
+
+def test_the_parts_of_a_real_layer_are_its_own_output(load, minilm):
+    heads, w_o = projection._layer(minilm, SENTENCE, 2)
+    caught = {}
+    dense = minilm.model.encoder.layer[2].attention.output.dense
+    hook = dense.register_forward_hook(lambda module, given, out: caught.update(out=out))
+    try:
+        with torch.no_grad():
+            minilm.model(**minilm.tokenizer(SENTENCE, return_tensors="pt"))
+    finally:
+        hook.remove()
+    parts = np.einsum("hnf,hfm->hnm", heads, w_o)
+    assert np.allclose(parts.sum(0), (caught["out"] - dense.bias).detach()[0], atol=1e-4)
+    lost = ran("output-projection", "slice-zeroed", load, sentence=SENTENCE, layer=2, head=3).table("lost").values
+    assert np.array_equal(lost[:, 0], 100.0 * (np.arange(12) == 3))
+    own = 100 * (parts[:, :, 96:128] ** 2).sum((1, 2)) / (parts**2).sum((1, 2))
+    assert np.allclose(lost[:, 1], own) and (lost[:, 1] > 1).all() and (lost[:, 1] < 30).all()
+
+
+def test_to_skip_the_projection_is_worse_than_to_remove_the_heads(load):
+    change = ran("output-projection", "without-projection", load).table("change").values
+    assert (change[:, 0] > change[:, 1]).all(), "as the page says of its sentence"
+    assert (change[:, 1] > change[:, 2]).all() and (change > 0).all()
+
+
+# ------------------------------------------------------------------------------------------------------------- counting
+
+
+@pytest.mark.parametrize(("m", "h"), [(512, 8), (768, 12), (64, 1)])
+def test_parameters_are_the_formulas(m, h):
+    assert right("counting", "head-parameters", d_model=m, heads=h).answer == 3 * m * m // h
+    assert right("counting", "wide-heads", d_model=m, heads=h, width="d_model").answer == 3 * h * m * m
+    assert right("counting", "torch-parameters", d_model=m, heads=h).answer == 4 * (m * m + m)
+    by_head = ran("counting", "attention-cost", d_model=m, heads=h).table("by head").values[:, 0]
+    assert by_head.tolist() == [3 * m * m // h, 3 * m * m, 4 * m * m, 4 * h * m * m]
+
+
+def test_the_layer_of_the_documents_has_its_million():
+    assert said("torch-layer", d_model=512, heads=8) == "1,050,624" == f"{4 * (512**2 + 512):,}"
+
+
+def test_flops_are_the_formulas_and_heads_cancel():
+    for h, n in ((8, 100), (2, 4096)):
+        spent, projected, attended = counting.flops(512, h, n, False)
+        assert projected == 8 * n * 512**2 and attended == 4 * n**2 * 512 and spent["scores"] * 2 == attended
+        assert counting.flops(512, h, n, True)[2] == 2 * n * (n + 1) * 512
+    for m in (64, 512, 4096):
+        assert counting.even_tokens(m, causal=False) == 2 * m and counting.even_tokens(m, causal=True) == 4 * m - 1
+    assert right("counting", "longer-text", times=3).answer == 9
+    assert right("counting", "longer-text", times=3, part="the four projections").answer == 3
+
+
+def test_flops_are_those_that_torch_counts():
+    from torch.utils.flop_counter import FlopCounterMode
+
+    layer = torch.nn.MultiheadAttention(64, 4, bias=False, batch_first=True)
+    x = torch.randn(1, 48, 64)
+    with FlopCounterMode(display=False) as counter:
+        layer(x, x, x)
+    assert counter.get_total_flops() == sum(counting.flops(64, 4, 48, False)[1:])
+
+
+# --------------------------------------------------------------------------------------------------------- feed-forward
+
+
+@pytest.mark.parametrize("kind", [feedforward.CLASSIC, feedforward.GATED])
+def test_a_block_is_torchs_and_keeps_tokens_apart(kind, fresh):
+    x, w1, w3, w2 = (
+        torch.randn(*shape, generator=fresh, dtype=torch.float64) for shape in ((3, 2), (2, 5), (2, 5), (5, 2))
+    )
+    written = {name: "\n".join(" ".join(map(repr, row)) for row in each.tolist())
+               for name, each in {"x": x, "w1": w1, "w3": w3, "w2": w2}.items()}  # fmt: skip
+    want = (F.silu(x @ w1) * (x @ w3) if kind == feedforward.GATED else F.relu(x @ w1)) @ w2
+    found = ran("feed-forward", "feed-forward", kind=kind, **written).table("out").values
+    assert np.allclose(found, want)
+    moved = ran("feed-forward", "feed-forward", kind=kind, **written | {"x": written["x"].replace("\n", "\n0 0\n", 1)})
+    assert np.allclose(moved.table("out").values[[0, 2, 3]], found), "another token changes nobody else"
+    with pytest.raises(ShapeError, match="w2 is"):
+        ran("feed-forward", "feed-forward", kind=kind, **written | {"w2": "1 2"})
+
+
+def test_a_change_stays_with_its_token_in_the_feed_forward_and_reaches_all_in_attention():
+    assert right("feed-forward", "kept-apart", tokens=7).answer == 1
+    assert right("feed-forward", "kept-apart", tokens=7, block="attention").answer == 7
+
+
+def test_swiglu_keeps_the_count_at_eight_thirds():
+    assert right("feed-forward", "classic-weights", d_model=1024).answer == 8 * 1024**2
+    assert right("feed-forward", "swiglu-width", d_model=4096, multiple=256).answer == 11008
+    for m in (768, 4096):
+        weights = ran("feed-forward", "block-sizes", d_model=m, multiple=8).table("weights").values[:, 0]
+        assert 0 <= weights[2] / weights[0] - 1 < 24 / (8 * m) and math.isclose(weights[1] / weights[0], 1.5)
+
+
+def test_llama_2_70b_has_its_parameters_where_the_documents_say():
+    assert said("part-of", model="llama-2-70b") == "704.6M"
+    assert (
+        3 * 8192 * 28672
+        == 704_643_072
+        == right("feed-forward", "model-feed", model="llama-2-70b", of="one layer").answer
+    )
+    assert right("feed-forward", "model-feed", model="llama-2-70b", of="the whole model").answer == 80 * 704_643_072
+    assert round(80 * 704_643_072 / 1e9, 1) == 56.4
+
+
+def test_every_models_parts_are_all_of_it():
+    for name in feedforward.MODELS:
+        found = ran("feed-forward", "model-shares", model=name)
+        assert np.allclose(found.table("shares").values.sum(0), 100), name
+        assert (found.table("the model").values >= 0).all(), name

@@ -1,0 +1,147 @@
+"""The Learn room in a real Chromium: a lesson walked to its end, wrong answers included; points that stay, and go.
+
+What is right is not written here: it is asked of the library, as the page asks it of the server.
+"""
+
+import re
+
+import pytest
+from playwright.sync_api import expect
+
+from manyheads.corpora.page import page_texts
+from manyheads.lessons import shelf
+from manyheads.studio.workspace import Workspace
+from tests.studio.serving import studio_of
+
+LESSON = "masks"
+PAGE_TEXTS = 4
+
+
+@pytest.fixture(scope="module")
+def studio(minilm, tmp_path_factory):
+    """With a short page to label heads by: what they are called matters nowhere here."""
+    texts = page_texts()[:PAGE_TEXTS]
+    workspace = Workspace.of([])
+    workspace._loaded["minilm"] = minilm
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("manyheads.roles.page.page_texts", lambda: texts)
+        patched.setattr("manyheads.roles.page.page_digest", lambda: "a short page")
+        patched.setenv("MANYHEADS_CACHE", str(tmp_path_factory.mktemp("cache")))
+        with studio_of(workspace) as studio:
+            yield studio
+
+
+@pytest.fixture
+def learn(new_page, studio):
+    """`learn("masks")`: the room, at that lesson."""
+
+    def opened(slug, more=""):
+        page = new_page()
+        page.goto(f"{studio.address}#/learn?lesson={slug}{more}")
+        expect(page.get_by_test_id("lesson")).to_be_visible()
+        return page
+
+    return opened
+
+
+def right_of(slug, name, inputs=(), cell=()):
+    page = shelf.lessons()[slug]
+    return shelf.right_of(page, page.checks[name], dict(inputs), dict(cell), shelf.load)
+
+
+def submit(page, name, given):
+    """Answer a check, and wait for what is said; its words."""
+    check = page.get_by_test_id(f"lesson-check-{name}")
+    if check.locator("fieldset").count():
+        check.get_by_label(given, exact=True).check()
+    else:
+        check.get_by_test_id("lesson-check-answer").fill(str(given))
+    with page.expect_response(re.compile("/checks/")):
+        check.get_by_test_id("lesson-check-submit").click()
+    said = check.get_by_test_id("lesson-check-said")
+    expect(said).to_be_visible()
+    return said.inner_text()
+
+
+def test_a_lesson_is_walked_to_its_end_wrong_answers_included_and_points_stay(learn):
+    page, lesson = learn(LESSON), shelf.lessons()[LESSON]
+    predict, cell = next((each.name, each.cell) for each in lesson.checks.values() if each.cell)
+    for name, check in lesson.checks.items():
+        right = right_of(LESSON, name)
+        mistake, why = next(each for each in right.mistakes.items() if each[0] != right.answer)
+        if check.cell:
+            expect(page.get_by_test_id("lesson-cell-run").first).to_have_text("Run without predicting")
+            assert "is no number" in submit(page, name, "nonsense"), "no answer costs nothing"
+            assert page.get_by_test_id("lesson-cell-result").count() == 0
+        said = submit(page, name, mistake)
+        assert said.startswith("Not yet.") and why in said, said
+        if check.cell:
+            expect(page.get_by_test_id("lesson-cell-result").first).to_be_visible()
+            expect(page.get_by_test_id(f"lesson-check-{name}")).to_contain_text("Change something in the cell")
+            continue
+        assert submit(page, name, f"{right.answer} {right.unit}").startswith("Right.")
+    kind = page.locator("section.cell select").first
+    kind.select_option("every token")
+    now = right_of(LESSON, predict, cell={"kind": "every token"})
+    assert now.answer != right_of(LESSON, predict).answer and lesson.cells[cell]
+    assert submit(page, predict, f"{now.answer:.3f}").startswith("Right."), "judged by what is in the cell now"
+    total = sum(lesson.questions.values())
+    expect(page.get_by_test_id("lesson-done")).to_have_text(
+        re.compile(rf"6 of 6 questions · {total} of {total} points")
+    )
+    for at, box in enumerate(page.locator("section.cell").all()):
+        box.get_by_test_id("lesson-cell-run").click()
+        expect(box.get_by_test_id("lesson-cell-result")).to_be_visible()
+        while box.get_by_test_id("lesson-cell-next").is_enabled():
+            box.get_by_test_id("lesson-cell-next").click()
+        assert at or box.locator(".where").inner_text() == "6 of 6"
+        box.get_by_test_id("lesson-cell-back").click()
+    page.reload()
+    expect(page.get_by_test_id("lesson-done")).to_contain_text("6 of 6 questions")
+    expect(page.get_by_test_id("lesson-points")).to_contain_text(str(total))
+    page.get_by_test_id("lesson-reset").click()
+    page.get_by_test_id("lesson-reset-sure").click()
+    expect(page.get_by_test_id("lesson-done")).to_contain_text("0 of 6 questions")
+    page.reload()
+    expect(page.get_by_test_id("lesson-points")).to_have_text(re.compile("^0 points"))
+
+
+def test_other_numbers_ask_the_same_with_another_answer(learn):
+    page = learn("recap", "&seed=7")
+    name = "recap-column"
+    check = shelf.lessons()["recap"].checks[name]
+    for _ in range(2):
+        seed = int(re.search(r"seed=(\d+)", page.evaluate("location.hash"))[1])
+        inputs = shelf.draw(check, seed)
+        expect(page.get_by_test_id(f"lesson-check-{name}")).to_contain_text(shelf.ask(check, inputs)[0])
+        assert submit(page, name, right_of("recap", name, inputs).answer).startswith("Right.")
+        page.get_by_test_id("lesson-redraw").click()
+        page.wait_for_function("seed => !location.hash.includes(`seed=${seed}`)", arg=str(seed))
+        expect(page.get_by_test_id("lesson-check-said")).to_have_count(0)
+
+
+def test_an_interview_question_hides_its_answer_and_is_ticked(learn):
+    page = learn("interview")
+    first = next(iter(shelf.lessons()["interview"].interviews.values()))
+    asked = page.get_by_test_id(f"lesson-interview-{first.name}")
+    assert asked.get_by_test_id("interview-answer").count() == 0
+    asked.get_by_test_id("interview-show").click()
+    expect(asked.get_by_test_id("interview-answer")).to_contain_text(shelf.say("{{bleu-eight-heads}}", shelf.load))
+    boxes = asked.locator("input[type=checkbox]")
+    for at in range(len(first.points)):
+        expect(page.get_by_test_id("lesson-done")).to_contain_text("0 of 9")
+        boxes.nth(at).check()
+    expect(page.get_by_test_id("lesson-done")).to_contain_text("1 of 9")
+
+
+def test_a_map_is_read_by_clicking_a_token_and_its_head_opens_whole(learn):
+    page = learn("one-head")
+    box = page.locator("section.cell").last
+    box.get_by_test_id("lesson-cell-run").click()
+    box.get_by_role("button", name="weights", exact=True).click()
+    cell = shelf.lessons()["one-head"].cells["sentence-head"]
+    box.locator("th button", has_text="cat").first.click()
+    expect(box.get_by_test_id("lesson-map-looks")).to_contain_text(re.compile(r"cat looks at .+ 0\.\d{3}"))
+    page.get_by_test_id(f"lesson-open-{cell.values['head']}").click()
+    expect(page.get_by_test_id("head-name")).to_have_text(cell.values["head"])
+    assert "tired" in page.get_by_test_id("text-box").input_value()

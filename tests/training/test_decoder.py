@@ -1,0 +1,120 @@
+"""The decoder, and its export: a stock Llama with the same logits."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import manyheads as mh
+from manyheads.errors import ModelError, ShapeError
+from manyheads.training import export
+from manyheads.training.codetokens import as_transformers, train_tokenizer
+from manyheads.training.decoder import Decoder, DecoderConfig, next_token_loss
+from manyheads.training.export import save_llama, to_llama
+from manyheads.training.firstrepeats import first_repeats
+
+VOCAB, WIDTH, LAYERS, HEADS, KV_HEADS, HEAD_DIM, WIDE, PLACES = 300, 42, 3, 6, 2, 10, 56, 64
+CONFIG = DecoderConfig(VOCAB, WIDTH, LAYERS, HEADS, KV_HEADS, HEAD_DIM, WIDE, PLACES)
+TEXT = "def add(a, b):\n    return a + b\n"
+
+
+@pytest.fixture(scope="module")
+def decoder() -> Decoder:
+    torch.manual_seed(0)
+    model = Decoder(CONFIG).eval()
+    with torch.no_grad():
+        for each in model.parameters():  # far from the start, where all maps are even and all logits small
+            each.mul_(3 if each.ndim > 1 else 1).add_(0.1 * torch.randn_like(each))
+    return model
+
+
+@pytest.fixture(scope="module")
+def reader():
+    return as_transformers(train_tokenizer([TEXT * 30], VOCAB), PLACES)
+
+
+def test_the_export_is_stock_llama_with_the_same_logits(decoder, fresh):
+    ids = torch.randint(VOCAB, (2, 37), generator=fresh)
+    llama = to_llama(decoder)
+    assert type(llama).__module__.startswith("transformers.")
+    with torch.no_grad():
+        ours, stock = decoder(ids).logits, llama(ids).logits
+    assert float(stock.std()) > 0.1
+    torch.testing.assert_close(ours, stock, rtol=1e-4, atol=1e-4)
+
+
+def test_the_saved_folder_loads_by_name_and_reads_texts(decoder, reader, tmp_path):
+    place = save_llama(decoder, reader, tmp_path / "model", torch.float16)
+    stored = load_file(place / "model.safetensors")
+    assert {each.dtype for each in stored.values()} == {torch.float16} and "lm_head.weight" not in stored
+    lm = mh.load(place)
+    assert (type(lm.model).__name__, lm.dtype, lm.max_positions) == ("LlamaForCausalLM", torch.float32, PLACES)
+    site = lm.spec.sites[1]
+    assert (site.num_heads, site.num_kv_heads, site.qk_dim) == (HEADS, KV_HEADS, HEAD_DIM)
+    ids = lm.tokenizer(TEXT)["input_ids"]
+    assert ids[0] == lm.tokenizer.bos_token_id == 0 and lm.tokenizer.decode(ids[1:]) == TEXT
+    assert lm.model.generation_config.eos_token_id == lm.tokenizer.eos_token_id == 1
+    save_llama(decoder, reader, tmp_path / "model", torch.bfloat16)  # over the first
+    assert load_file(place / "model.safetensors")["model.norm.weight"].dtype == torch.bfloat16
+
+
+def test_an_export_that_differs_is_not_written(decoder, reader, tmp_path, monkeypatch):
+    monkeypatch.setattr(export, "EPSILON", 1.0)
+    with pytest.raises(ModelError, match="the exported model's logits differ by .*: it was not written"):
+        save_llama(decoder, reader, tmp_path / "model", torch.bfloat16)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_attention_only_decoder_is_no_llama():
+    with pytest.raises(ModelError, match="an attention-only decoder is no Llama: export one with a feed-forward"):
+        to_llama(Decoder(DecoderConfig(11, 12, 2, 3, 3, 4, None, 16)))
+
+
+def test_padding_changes_nothing_and_the_future_is_not_seen(decoder, fresh):
+    ids = torch.randint(VOCAB, (2, 13), generator=fresh)
+    padded = torch.cat([ids, torch.ones(2, 4, dtype=torch.long)], 1)
+    mask = torch.cat([torch.ones(2, 13), torch.zeros(2, 4)], 1).long()
+    with torch.no_grad():
+        alone, beside = decoder(ids).logits, decoder(padded, attention_mask=mask).logits[:, :13]
+    torch.testing.assert_close(alone, beside, rtol=1e-4, atol=1e-4)
+
+
+def test_a_text_longer_than_the_positions_is_refused(decoder):
+    with pytest.raises(ShapeError, match="a text of 65 tokens is too long for 64 positions"):
+        decoder(torch.zeros(1, 65, dtype=torch.long))
+
+
+def test_the_loss_is_the_mean_cross_entropy_of_the_next_token(decoder, fresh):
+    ids = torch.randint(VOCAB, (3, 9), generator=fresh)
+    with torch.no_grad():
+        chances = decoder(ids).logits.log_softmax(-1)
+        by_hand = -torch.stack([chances[b, n, ids[b, n + 1]] for b in range(3) for n in range(8)]).mean()
+        torch.testing.assert_close(next_token_loss(decoder, ids), by_hand)
+
+
+def test_a_decoder_in_hand_is_recorded_like_any_model(decoder, reader):
+    table = mh.measure(mh.load(decoder, tokenizer=reader), [TEXT], ["previous_mass"])
+    assert len(table.heads) == LAYERS * HEADS
+    assert ((table["previous_mass"] >= 0) & (table["previous_mass"] <= 1)).all()
+
+
+def test_first_repeats_are_the_rows_whose_token_came_exactly_once_before(decoder, reader):
+    text = "x = y + z\ny = x + a\nz = y\n"
+    lm = mh.load(decoder, tokenizer=reader)
+    plain, null = first_repeats()
+    table = mh.measure(lm, [text], [plain, null])
+    ids = reader(text, return_tensors="pt")["input_ids"]
+    found, count = torch.zeros(LAYERS * HEADS), 0
+    llama = to_llama(decoder)
+    llama.set_attn_implementation("eager")
+    with torch.no_grad():
+        maps = torch.stack(llama(ids, output_attentions=True).attentions)[:, 0].flatten(0, 1)
+    tokens = ids[0].tolist()
+    for row in range(2, len(tokens)):
+        earlier = [key for key in range(1, row) if tokens[key] == tokens[row]]
+        if len(earlier) == 1:
+            found, count = found + maps[:, row, earlier[0] + 1], count + 1
+    assert count > 3
+    torch.testing.assert_close(torch.tensor(table.column(plain.name)).float(), found / count, rtol=1e-3, atol=1e-4)
+    assert abs(table.column(plain.name) - table.column(null.name)).max() > 0.01

@@ -1,0 +1,254 @@
+"""The loop: its steps are plain torch's, its checkpoints whole, and a killed run has the losses of one that was not."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from manyheads.errors import FileAccessError, ModelError, PlanError
+from manyheads.training import checkpoints
+from manyheads.training.checkpoints import read_state
+from manyheads.training.engine import train
+from manyheads.training.history import History, heads_table, metrics_table
+from manyheads.training.precision import autocast, choose_precision
+from manyheads.training.runs import Run, Settings
+
+CPU = torch.device("cpu")
+SETTINGS = Settings(steps=12, rate=0.02, warmup=3, floor=0.25, checkpoint_every=5, measure_every=4)
+
+
+def run_of(settings: Settings = SETTINGS, *, dropout: float = 0.2, measure=None) -> Run:
+    """A small regressor with dropout, so that the global random numbers count."""
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Linear(7, 5), nn.Tanh(), nn.Dropout(dropout), nn.Linear(5, 2))
+
+    def batch(step: int) -> dict[str, torch.Tensor]:
+        generator = torch.Generator().manual_seed(step)
+        x = torch.randn(11, 7, generator=generator)
+        return {"x": x, "y": x[:, :2] * x[:, 2:4]}
+
+    return Run("small", model, settings, batch, lambda m, b: F.mse_loss(m(b["x"]), b["y"]), measure)
+
+
+def test_the_rate_warms_up_in_a_line_and_falls_along_a_cosine():
+    settings = Settings(steps=110, rate=0.5, warmup=10, floor=0.2)
+    assert [settings.rate_at(step) for step in (0, 4, 9)] == [0.05, 0.25, 0.5]
+    assert settings.rate_at(10) == 0.5
+    assert settings.rate_at(60) == pytest.approx(0.3)  # half way down from 0.5 to 0.1
+    assert settings.rate_at(110) == pytest.approx(0.1)
+
+
+def test_losses_and_weights_are_those_of_adamw_written_by_hand(tmp_path):
+    settings = replace(SETTINGS, steps=3, clip=0.1, decay=0.3)
+    run = run_of(settings, dropout=0.0)
+    weights = [each.detach().clone().requires_grad_() for each in run.model.parameters()]
+    trained = train(run, tmp_path / "c.safetensors")
+    first, second = ([torch.zeros_like(each) for each in weights] for _ in range(2))
+    losses = []
+    for step in range(3):
+        data = run.batch(step)
+        out = F.linear(torch.tanh(F.linear(data["x"], weights[0], weights[1])), weights[2], weights[3])
+        loss = (out - data["y"]).square().mean()
+        gradients = torch.autograd.grad(loss, weights)
+        norm = math.sqrt(sum(float(each.square().sum()) for each in gradients))
+        rate, (b1, b2) = settings.rate_at(step), settings.betas
+        for at, (weight, gradient) in enumerate(zip(weights, gradients, strict=True)):
+            gradient = gradient * min(1.0, 0.1 / (norm + 1e-6))
+            first[at] = b1 * first[at] + (1 - b1) * gradient
+            second[at] = b2 * second[at] + (1 - b2) * gradient**2
+            move = first[at] / (1 - b1 ** (step + 1)) / ((second[at] / (1 - b2 ** (step + 1))).sqrt() + 1e-8)
+            decay = 0.3 if weight.ndim > 1 else 0.0  # biases do not decay
+            weights[at] = (weight - rate * (decay * weight + move)).detach().requires_grad_()
+        losses.append(float(loss.detach()))
+        assert norm > 0.1, "the clip must matter"
+    assert trained.history.columns["loss"][1:] == pytest.approx(losses, rel=1e-5)
+    for ours, theirs in zip(trained.model.parameters(), weights, strict=True):
+        torch.testing.assert_close(ours.detach(), theirs.detach(), rtol=1e-4, atol=1e-6)
+
+
+def stopped(run: Run, path: Path, at: int) -> None:
+    """Train until a step's progress is told, and no further."""
+
+    def progress(done: int, total: int | None, note: str = "", /) -> None:
+        if done == at:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(run, path, progress=progress)
+
+
+def test_a_run_that_was_stopped_has_the_losses_of_one_that_was_not(tmp_path):
+    whole = train(run_of(), tmp_path / "whole.safetensors")
+    path = tmp_path / "stopped.safetensors"
+    stopped(run_of(), path, 8)
+    assert read_state(path).step == 5
+    resumed = train(run_of(), path)
+    assert resumed.resumed_at == 5
+    for name in ("step", "loss", "rate", "norm"):
+        assert str(resumed.history.columns[name]) == str(whole.history.columns[name]), name
+    for ours, theirs in zip(resumed.model.parameters(), whole.model.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("lost", ["random.cpu", "optimizer"])
+def test_every_part_of_a_checkpoint_matters(lost, tmp_path, monkeypatch):
+    whole = train(run_of(), tmp_path / "whole.safetensors")
+    path = tmp_path / "stopped.safetensors"
+    stopped(run_of(), path, 8)
+    torch.manual_seed(77)
+    if lost == "random.cpu":
+        monkeypatch.setattr(checkpoints, "set_random_states", lambda states: None)
+    else:
+        read = checkpoints.Saved.part
+        monkeypatch.setattr(
+            checkpoints.Saved, "part", lambda self, name: {} if name.startswith(lost) else read(self, name)
+        )
+    assert train(run_of(), path).history.columns["loss"] != whole.history.columns["loss"]
+
+
+CHILD = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+import torch
+torch.set_num_threads(1)
+from test_engine import SETTINGS, run_of
+from manyheads.training.engine import train
+import time
+train(run_of(), Path(sys.argv[2]), progress=lambda done, total, note="", /: time.sleep(0 if done < 8 else 60))
+"""
+
+
+def test_a_run_killed_by_the_system_goes_on_bit_by_bit(tmp_path):
+    path = tmp_path / "c.safetensors"
+    child = subprocess.Popen([sys.executable, "-c", CHILD, str(Path(__file__).parent), str(path)])
+    try:
+        until = time.monotonic() + 60
+        while not path.exists() and child.poll() is None and time.monotonic() < until:
+            time.sleep(0.02)
+        os.kill(child.pid, signal.SIGKILL)
+    finally:
+        child.wait()
+    assert child.returncode == -signal.SIGKILL and read_state(path).step == 5
+    resumed, whole = train(run_of(), path), train(run_of(), tmp_path / "whole.safetensors")
+    assert resumed.history.columns["loss"][1:] == whole.history.columns["loss"][1:]
+
+
+def test_a_checkpoint_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
+    path = tmp_path / "c.safetensors"
+    train(run_of(), path)
+    before = path.read_bytes()
+
+    def half(tensors, file, header):
+        Path(file).write_bytes(before[:50])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("safetensors.torch.save_file", half)
+    longer = replace(SETTINGS, steps=12, checkpoint_every=1)
+    with pytest.raises(FileAccessError, match="cannot write .*c2.safetensors: the disk is full"):
+        train(run_of(longer), tmp_path / "c2.safetensors")
+    assert path.read_bytes() == before
+    assert [each.name for each in tmp_path.iterdir()] == ["c.safetensors"]
+
+
+def test_a_finished_run_is_read_back_and_not_trained_again(tmp_path):
+    first = train(run_of(), tmp_path / "c.safetensors")
+    calls: list[int] = []
+    again = train(run_of(), tmp_path / "c.safetensors", progress=lambda done, total, note="", /: calls.append(done))
+    assert (calls, again.resumed_at) == ([], 12)
+    assert again.history.columns["loss"][1:] == first.history.columns["loss"][1:]
+    assert not again.model.training
+
+
+def test_what_is_measured_leaves_no_trace_in_the_training(tmp_path):
+    seen: list[bool] = []
+
+    def measure(model: nn.Module, step: int) -> dict[str, float]:
+        seen.append(model.training or torch.is_grad_enabled())
+        return {"noise": float(torch.randn(()))}
+
+    with_it = train(run_of(measure=measure), tmp_path / "a.safetensors")
+    without = train(run_of(), tmp_path / "b.safetensors")
+    assert with_it.history.columns["loss"][1:] == without.history.columns["loss"][1:]
+    assert with_it.history.taken("noise")[0] == [0, 4, 8, 12] and not any(seen)
+
+
+@pytest.mark.parametrize(
+    ("factor", "told"), [(math.nan, "loss of small became nan"), (1e38, "gradient of small became inf")]
+)
+def test_a_loss_that_is_not_finite_ends_the_run_and_leaves_the_checkpoint(factor, told, tmp_path):
+    path, run = tmp_path / "c.safetensors", run_of(dropout=0.0)
+    bad = replace(run, loss=lambda model, batch: run.loss(model, batch) * (factor if read_step(path) else 1.0))
+    with pytest.raises(ModelError, match=f"the {told} at step 5: the last checkpoint is as it was"):
+        train(bad, path)
+    assert read_state(path).step == 5
+
+
+def read_step(path: Path) -> int:
+    return read_state(path).step if path.exists() else 0
+
+
+def test_another_runs_checkpoint_is_refused(tmp_path):
+    train(run_of(), tmp_path / "c.safetensors")
+    with pytest.raises(ModelError, match="belongs to another run .'small'; rate 0.02 then, 0.5 now.: give another"):
+        train(run_of(replace(SETTINGS, rate=0.5)), tmp_path / "c.safetensors")
+
+
+def test_files_that_are_no_checkpoint_are_told_apart(tmp_path):
+    from safetensors.torch import save_file
+
+    (tmp_path / "damaged.safetensors").write_bytes(b"not a checkpoint at all")
+    with pytest.raises(ModelError, match="is damaged .*: delete it, and the training begins anew"):
+        read_state(tmp_path / "damaged.safetensors")
+    save_file({"a": torch.zeros(1)}, tmp_path / "other.safetensors")
+    with pytest.raises(ModelError, match="is no training checkpoint: its header lacks 'manyheads.training'"):
+        read_state(tmp_path / "other.safetensors")
+    save_file({"a": torch.zeros(1)}, tmp_path / "newer.safetensors", {"manyheads.training": '{"version": 9}'})
+    with pytest.raises(ModelError, match="is of version 9, and this manyheads reads 1"):
+        read_state(tmp_path / "newer.safetensors")
+    with pytest.raises(FileAccessError, match="there is no such file"):
+        read_state(tmp_path / "nothing.safetensors")
+
+
+def test_settings_that_cannot_be_are_refused():
+    with pytest.raises(PlanError, match="steps=0: give 1 or more"):
+        Settings(steps=0)
+    with pytest.raises(PlanError, match="precision='fp8' is none of ours: use float32 or bf16"):
+        Settings(steps=1, precision="fp8")
+
+
+def test_histories_keep_what_was_not_taken_apart_from_what_was():
+    history = History()
+    history.add({"step": 0, "heads/L1H0/induction": 0.25})
+    history.add({"step": 1, "loss": 2.5})
+    history.add({"step": 2, "loss": 1.5, "heads/L1H0/induction": 0.75})
+    assert history.taken("loss") == ([1, 2], [2.5, 1.5]) and history.last("loss") == 1.5
+    assert history.of_heads("induction") == {"L1H0": "heads/L1H0/induction"}
+    back = History.from_tensors(history.to_tensors())
+    assert str(back.columns) == str(history.columns)
+    table = heads_table({"a": history})
+    assert table.values.tolist() == [["a", 0, "L1H0", "induction", 0.25], ["a", 2, "L1H0", "induction", 0.75]]
+    metrics = metrics_table({"a": history, "b": history})
+    assert list(metrics.columns) == ["run", "step", "loss"] and len(metrics) == 6
+
+
+def test_narrow_models_and_processors_without_bf16_train_in_float32(monkeypatch):
+    assert choose_precision(64, CPU).name == "float32"
+    monkeypatch.setattr("manyheads.training.precision.native_bf16", lambda: True)
+    assert choose_precision(256, CPU) == choose_precision(256, CPU)
+    assert choose_precision(256, CPU).name == "bf16"
+    monkeypatch.setattr("manyheads.training.precision.native_bf16", lambda: False)
+    assert choose_precision(256, CPU).because == "this CPU has no native bf16"
+    with autocast("bf16", CPU):
+        assert (torch.ones(2, 3) @ torch.ones(3, 2)).dtype == torch.bfloat16
