@@ -41,6 +41,7 @@ from manyheads.roles.claims import Claim
 from manyheads.roles.found import Example, Roles
 from manyheads.roles.goldrules import coreference_rules, syntax_rules
 from manyheads.roles.labels import Evidence, HeadRole
+from manyheads.roles.rules import ASKED as BY_OTHERS
 from manyheads.roles.rules import MIN_CONTENT, RULES, SINK_RULE, Rule
 from manyheads.spec import Site
 from manyheads.statistics.coreference import coreference_statistics
@@ -55,7 +56,7 @@ from tests.figures.test_style import SEEN_AS, TOLD_APART, contrast, linear, okla
 
 RELATIONS = ("det", "nsubj", "nmod:desc")
 OWN_RULE = Rule("<b>mine</b>", "<b>mine</b>", MIN_CONTENT, ("uniform", "relabelled"), "mine", asks="Which is <mine>?")
-ASKED = (*RULES, SINK_RULE, OWN_RULE, *syntax_rules(RELATIONS), *coreference_rules())
+ASKED = (*RULES, SINK_RULE, *BY_OTHERS, OWN_RULE, *syntax_rules(RELATIONS), *coreference_rules())
 
 
 FIRST = Head("", 0, 0)
@@ -69,8 +70,8 @@ def claim_of(rule, head=FIRST, rng=None, **given):
         "head": head, "role": rule.role, "asks": rule.asks, "statistic": rule.statistic, "score": score,
         "given": draw(), "norm": draw() if rule.norm else None, "chance": 0.0,
         "chances": {name: draw() * 0.3 for name in rule.chances}, "low": low, "high": min(1.0, low + draw() / 5),
-        "over_low": low / 2,
-        "over_high": low, "num_queries": int(4_000 * draw()), "num_texts": 400 * draw(), "baselines": {name: draw() / 2 for name in rule.baselines},
+        "over_low": low / 2, "over_high": low, "num_queries": int(4_000 * draw()), "num_texts": 400 * draw(),
+        "baselines": {name: draw() / 2 for name in rule.baselines},
         "beyond": {name: draw() for name in rule.beyond}, "p_value": draw() / 10, "q_value": draw() / 10,
         "chosen_excess": draw(), "chosen_lift": draw(), "holds": bool(draw() < 0.5),
     } | given  # fmt: skip
@@ -208,11 +209,24 @@ def test_the_page_grows_with_its_rows_and_rows_keep_their_height(tmp_path):
     assert heights[1] - heights[0] == 2 * 20 * ROW
 
 
-def test_a_question_that_texts_do_not_ask_says_so(tmp_path):
-    nothing = math.nan
-    roles = roles_of(rules=syntax_rules(["det"]), score=nothing, given=None, low=nothing, high=nothing, num_queries=0)
-    save_roles(roles, tmp_path / "f.svg")
-    assert texts_in(tmp_path / "f.svg").count("these texts do not ask it") == 2
+def test_questions_that_no_head_could_be_asked_are_counted_apart_and_not_drawn(tmp_path):
+    """A causal head has no answer to what comes later: that is no failing of its own, nor of the texts."""
+    nothing = {"score": math.nan, "given": None, "low": math.nan, "high": math.nan, "num_queries": 0}
+    rules = (RULES[0], RULES[1], syntax_rules(["det"])[0], coreference_rules()[0])
+    found = roles_of(rules=rules, num_queries=300)
+    claims = tuple(
+        tuple(replace(each, **nothing) if each.role != rules[0].role else each for each in mine)
+        for mine in found.claims
+    )
+    for causal, said_ in (
+        (True, "2 that a head which cannot look ahead is not asked, 1 that these"),
+        (False, "Left out: 3 that these"),
+    ):
+        sites = tuple(replace(site, causal=causal) for site in found.tables[0].sites)
+        roles = replace(found, claims=claims, tables=(replace(found.tables[0], sites=sites), found.tables[1]))
+        save_roles(roles, tmp_path / "f.svg")
+        texts = " ".join(texts_in(tmp_path / "f.svg"))
+        assert said_ in texts and "1 questions to" in texts and "next token" not in texts and "Of 6 claims" in texts
 
 
 def test_the_same_roles_give_the_same_file(tmp_path):

@@ -66,7 +66,7 @@ def test_health_stays_then_falls_ever_faster_until_it_is_gone():
     for _ in range(10):
         life = _life(random)
         count = len(life.health)
-        assert LIVES[0] <= count <= LIVES[1] + 1
+        assert LIVES[0] <= count <= LIVES[1]
         assert life.health[-1] == 0 and (life.health[:-1] > 0).all()
         assert (np.diff(life.health) <= 0).all() and (np.diff(life.efficiency) >= 0).all()
         assert (np.diff(life.flow) >= 0).all() and life.health[:20].min() > 0.97
@@ -84,5 +84,5 @@ def test_test_engines_stop_before_they_fail_and_train_engines_do_not(fleet):
     assert {each.left for each in fleet[0]} == {0}
     for each in fleet[1]:
         assert TEST_LEFT[0] <= each.left <= TEST_LEFT[1] and len(each.rows) >= TEST_SHORTEST
-        assert len(each.rows) + each.left <= LIVES[1] + 1
+        assert len(each.rows) + each.left <= LIVES[1]
     assert len({each.left for each in fleet[1]}) > 6
