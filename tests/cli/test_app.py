@@ -16,6 +16,7 @@ import pytest
 
 import manyheads
 from manyheads.cli.app import main
+from manyheads.cli.progress import Talk
 
 from .conftest import assert_refused, start
 
@@ -110,6 +111,27 @@ def wait_for_torch(pid: int) -> None:
     until = time.monotonic() + 60
     while "libtorch" not in maps.read_text() and time.monotonic() < until:
         time.sleep(0.01)
+
+
+def test_being_told_to_end_is_exit_143(bert_folder, cache):
+    process = start("look", TEXT, "--model", bert_folder, cache=cache)
+    wait_for_torch(process.pid)
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (143, "") and err.endswith("manyheads: stopped.\n") and "Traceback" not in err
+
+
+def test_a_slow_step_ends_at_100_per_cent_and_steps_have_names(capsys, monkeypatch):
+    monkeypatch.setattr("manyheads.cli.progress.SLOW_SECONDS", 0.0)
+    with Talk().steps() as steps:
+        for name in ("reading sentences", "reading passages"):
+            steps.begin(name)
+            time.sleep(0.05)
+            for done in (1, 2, 2):
+                steps.progress(done, 2)
+    assert capsys.readouterr().err.splitlines() == [
+        "reading sentences", "reading sentences 100%", "reading passages", "reading passages 100%",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("moment", [pytest.param("during imports", marks=pytest.mark.slow), "reading your text"])

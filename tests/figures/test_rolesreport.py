@@ -317,3 +317,22 @@ def test_a_page_is_written_whole_or_not_at_all(tmp_path, monkeypatch, roles):
     assert [Path(each).name for each in tmp_path.iterdir()] == ["old.html"] and (
         tmp_path / "old.html"
     ).read_text() == "old"
+
+
+def test_questions_that_no_head_answers_are_folded_and_offsets_among_them_stand_last():
+    rules = [rule for rule in RULES if rule.positional]
+    found = roles_of(rules=rules, num_queries=300, holds=False)
+    kept = "next token"
+    claims = tuple(tuple(replace(each, holds=each.role == kept) for each in mine) for mine in found.claims)
+    text = page_of(replace(found, claims=claims))
+    before, folded = text.split(f"<details><summary>{len(rules) - 1} questions that no head answers</summary>")
+    assert f"<bdi>{kept}</bdi>" in before.split('id="positions"')[1] and "<details open" not in text
+    asked = re.findall(r"<span><bdi>([^<]*)</bdi></span><span>holds for no head", folded)
+    assert len(asked) == len(rules) - 1 and not any(name.startswith("offset") for name in asked[:3])
+    assert all(name.startswith("offset") for name in asked[3:]), asked
+
+
+def test_labels_say_that_effect_was_not_measured_and_masses_what_their_cases_are(page, roles):
+    groups = [each["text"] for each in page.all("h3") if "effect: not measured" in each["text"]]
+    assert len(groups) == len({role.name for role in roles if role.name != UNLABELLED.name})
+    assert any("rows of all tokens, special ones ([CLS], [SEP])" in each["text"] for each in page.all("p", "second"))

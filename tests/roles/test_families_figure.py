@@ -1,6 +1,7 @@
 """The map of all heads: every head has a dot, names do not run into each other, and what is left out is said."""
 
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from manyheads.errors import FileAccessError, HeadError
 from manyheads.figures import families as figure
 from manyheads.figures.families import save_families
+from manyheads.figures.roles import REFERENCE_STYLE, SYNTAX_STYLE
 from manyheads.figures.style import UNLABELLED
 from manyheads.heads import Head
 from manyheads.roles.clusters import flat_map
@@ -98,6 +100,25 @@ def test_roles_colour_heads_where_they_are_given(fresh, tmp_path):
     assert dots_in(tmp_path / "map.svg").count(UNLABELLED.colour.lower()) == 3
     with pytest.raises(HeadError, match="no role is given for L2H3"):
         save_families(found, tmp_path / "map.svg", roles=roles[:-1])
+
+
+def test_labels_are_coloured_as_the_table_names_them_and_families_are_rings(fresh, tmp_path):
+    """Heads of syntax and reference were grey once; a family is a ring around its dots, in the legend too."""
+    found = found_of(fresh, 3, 4, clusters=5)
+    up, pronoun = replace(EVIDENCE, statistic="det.to_head"), replace(EVIDENCE, statistic="pronoun")
+    told = [("det: dependent to head", up), ("pronoun to antecedent", pronoun), ("unlabelled", EVIDENCE)]
+    roles = [HeadRole(head, *told[at % 3]) for at, head in enumerate(found.heads)]
+    save_families(found, tmp_path / "map.svg", roles=roles)
+    words, dots = words_in(tmp_path / "map.svg"), dots_in(tmp_path / "map.svg")
+    assert {"syntax", "reference", "unlabelled", "Ring: its family"} <= set(words)
+    for style in (SYNTAX_STYLE, REFERENCE_STYLE, UNLABELLED):
+        assert dots.count(style.colour.lower()) == 4
+    _, legend = figure._by_family(found)
+    text = (tmp_path / "map.svg").read_text()
+    assert {said for _, said, _ in legend} <= set(words) and any(word.startswith("Bold: ") for word in words)
+    for colour, _, count in legend:
+        drawn = text.count(f'style="fill: {colour.lower()}"') + text.count(f"style='fill: {colour.lower()}'")
+        assert drawn == 1 + (count if colour != figure.ALONE else 0), colour  # once in the legend
 
 
 def test_more_families_than_hues_and_heads_that_are_all_the_same_can_be_drawn(fresh, tmp_path):

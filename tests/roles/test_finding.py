@@ -18,7 +18,7 @@ from manyheads.errors import StatisticError
 from manyheads.recording.tokens import text_seed
 from manyheads.roles import finding
 from manyheads.roles.claims import REPORT
-from manyheads.roles.examples import find_examples
+from manyheads.roles.examples import LEAST_WEIGHT, find_examples
 from manyheads.roles.found import Roles
 from manyheads.statistics.coreference import coreference_statistics, survey_coreference
 from manyheads.statistics.measuring import measure
@@ -38,6 +38,7 @@ def test_what_is_found_on_a_treebank(minilm, tmp_path):
     a_question_can_be_asked_in_words(roles)
     examples_are_of_the_reporting_half_and_show_what_the_head_does(roles)
     every_questions_best_head_has_examples_where_it_holds(roles)
+    links_are_such_as_the_role_means(roles)
     claims_are_written_as_a_table(roles, tmp_path)
     the_notes_say_what_all_rests_on(roles)
 
@@ -79,6 +80,18 @@ def every_questions_best_head_has_examples_where_it_holds(roles):
     labels = {(each.head, each.name) for each in roles}
     assert held <= roles.examples.keys() <= held | labels and held - labels
     assert all(example.links for example in roles.examples[roles.ranked("first token", 1)[0].head, "first token"])
+
+
+def links_are_such_as_the_role_means(roles):
+    """From a token to the one before it, to its copies, to a mark: whatever else is strong there is no example."""
+    shown = {role: [] for _, role in roles.examples}
+    for (_, role), examples in roles.examples.items():
+        shown[role] += [(each.text, *link.rpartition(" ")[0].split(" → ")) for each in examples for link in each.links]
+    assert all(b + a in text.replace(" ", "") for text, a, b in shown["previous token"])
+    assert all(a.casefold() == b.casefold() for _, a, b in shown["duplicate token"])
+    assert all(not b.isalnum() for _, _, b in shown["punctuation"])
+    assert {b for _, _, b in shown["sink"]} == {"[CLS]"}
+    assert not any(link.endswith(" 0.00") for some in roles.examples.values() for each in some for link in each.links)
 
 
 def claims_are_written_as_a_table(roles, tmp_path):
@@ -150,7 +163,8 @@ def by_hand(lm, document, head, only_pronouns):
             if asked and other.entity == mention.entity and key != row and not around:
                 links[row, key] = float(weights[owner == row][:, owner == key].sum(1).mean())
     words = [document.text[begin:end] for begin, end in spans]
-    return sorted(f"{words[row]} → {words[key]} {weight:.2f}" for (row, key), weight in links.items())
+    shown = {cell: weight for cell, weight in links.items() if weight >= LEAST_WEIGHT}
+    return sorted(f"{words[row]} → {words[key]} {weight:.2f}" for (row, key), weight in shown.items())
 
 
 @pytest.mark.parametrize("role", ["pronoun to antecedent", "coreference"])

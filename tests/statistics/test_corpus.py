@@ -143,7 +143,7 @@ def test_what_is_no_text_at_all_is_refused_and_what_is_none_among_texts_is_named
     with pytest.raises(TextError, match="no text was given: a stream of texts holds none"):
         mh.measure(lm, iter(()))
     table = mh.measure(lm, iter(["the cat", 3]), ["entropy"])
-    assert [each.reason for each in table.failures] == ["it is a int, not a text"] and table.sums.num_texts == 1
+    assert [each.reason for each in table.failures] == ["it is of type int, not a text"] and table.sums.num_texts == 1
     with pytest.raises(TextError, match="texts is a dict: give a text, or a list of texts"):
         mh.measure(lm, {"the": "cat"})
     with pytest.raises(TextError, match="is not a way to read a long text"):

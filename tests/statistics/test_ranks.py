@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 import manyheads as mh
-from manyheads.statistics.ranks import ALONE, here, torchrun
+from manyheads.errors import LostProcessError
+from manyheads.statistics.failures import is_about_texts
+from manyheads.statistics.ranks import ALONE, _interrupt, here, torchrun
 from tests.statistics.corpusruns import some_texts, tiny_lm
 
 ROOT = Path(__file__).parents[2]
@@ -55,13 +57,20 @@ def test_two_and_three_processes_measure_what_one_does_and_go_on_in_any_number(t
     assert dead == {} and all(
         each["error"].startswith("LostProcessError: another process of this run is gone") for each in others
     )
-    assert found["again"][0] == {} and "with resume= they go on" in found["again"][1]["error"]
+    assert found["again"][0] == {} and "it goes on with what is on the disk" in found["again"][1]["error"]
     # Processes 0 and 2 had finished their batches before they missed process 1: little is left of the second run's.
     assert 0 < sum(each["batches"] for each in found["more"]) < sum(shares) / 2
     assert all(each["notes"]["resumed"].startswith("gone on with after ") for each in found["more"])
     assert all(each["batches"] == 0 and "finished before" in each["notes"]["resumed"] for each in found["done"])
     assert_the_same_table(found["done"], 2)
     assert found["left"] == ["finished.safetensors", "lock", "run.safetensors"]
+
+
+def test_being_told_to_end_by_torchrun_says_what_happened_and_how_it_goes_on():
+    """And is no text's fault: a run that took it for one would go on with the next."""
+    with pytest.raises(LostProcessError, match=r"is gone \(killed, or out of memory\).*--resume FOLDER") as caught:
+        _interrupt()
+    assert not is_about_texts(caught.value)
 
 
 @pytest.mark.slow

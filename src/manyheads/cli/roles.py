@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,13 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from manyheads.cli.console import clean, emit, stdout_console
-from manyheads.cli.inputs import check_output
+from manyheads.cli.inputs import STDIN, check_output
 from manyheads.cli.look import PICTURE_ENDINGS, TABLE_ENDINGS
 from manyheads.cli.options import DEFAULT_MODEL, AsJson, ModelName
 from manyheads.cli.patternfiles import read_patterns
 from manyheads.cli.progress import Talk
 from manyheads.cli.ranks import joined_ranks
-from manyheads.cli.roles_page import document, page, ranking
+from manyheads.cli.roles_page import document, num_failed, page, ranking
 from manyheads.cli.steps import load_model
 from manyheads.errors import TextError
 
@@ -87,20 +88,27 @@ def roles(
     own_patterns = {name: each for path in patterns or [] for name, each in read_patterns(path).items()}
     options = {"kind": kind, "lines": lines, "field": field}
     sources = [*(corpus or []), *(files or [])]
+    _check_options(kind, sources, resume)
     texts, passages = _corpora(sources, options)
     other = _opened(elsewhere, **options) if elsewhere else None
+    judge = _judge(ask or [], probes)
+    if not _may_have_syntax(texts, options):
+        judge(_known_before(own_patterns, passages))
     with joined_ranks(talk) as rank:
         lm = load_model(talk, model)
-        found = _find(talk, lm, texts, passages, other, own_patterns, resume)
+        corpora = (texts, passages, other)
+        found = _find(talk, lm, corpora, patterns=own_patterns, resume=resume, on_questions=judge)
         if rank:
             return  # the first process speaks for all
         if probes:
             found = _probed(talk, lm, found)
-        for role in ask or []:
-            found.role_named(role)  # an unknown one is said before anything is written
         _write(found, save, plot, report)
         if families is not None:
             _draw_families(talk, lm, texts, found, families)
+    if count := num_failed(found):
+        talk.note(
+            f"{count:,} text{'s' * (count > 1)} could not be measured, and {'were' if count > 1 else 'was'} left out"
+        )
     if as_json:
         emit(json.dumps(document(found, texts.origin), indent=1, allow_nan=False))
         return
@@ -135,23 +143,67 @@ def _opened(sources: list[str], **options: Any) -> Corpus:
     return open_corpus(sources, **options)
 
 
-def _find(
-    talk: Talk,
-    lm: Any,
-    texts: Corpus,
-    passages: Corpus | None,
-    other: Corpus | None,
-    patterns: Any,
-    resume: Path | None,
-) -> Roles:
+def _check_options(kind: str | None, sources: list[str], resume: Path | None) -> None:
+    """What can be refused before anything is read. Errors: TextError, FileAccessError."""
+    from manyheads.corpora.sources import KINDS
+
+    if kind is not None and kind not in KINDS:
+        raise TextError(
+            f"--kind {kind}: there is no such kind of text. Use one of {', '.join(KINDS)}, or leave it out."
+        )
+    if resume is None:
+        return
+    if STDIN in sources:
+        raise TextError("stdin cannot be resumed: write the texts to a file, and give that with --resume.")
+    from manyheads.roles.finding import check_resume
+
+    check_resume(resume)
+
+
+def _may_have_syntax(texts: Corpus, options: dict[str, Any]) -> bool:
+    """Whether relations may be asked, which only the corpus' head tells; a stream cannot be looked into."""
+    if texts.total is None:
+        return options["kind"] not in ("text", "jsonl")
+    return any(each.gold is not None and each.gold.has_syntax for each in islice(texts.open(), LOOKED_AT))
+
+
+def _judge(ask: list[str], probes: bool) -> Callable[[dict[str, str]], None]:
+    """What refuses a question that nobody asks, once it is known what is asked: before the long reading."""
+
+    def judge(questions: dict[str, str]) -> None:
+        from manyheads.roles.asking import role_named
+        from manyheads.roles.probing import PROBES
+
+        for role in ask:
+            role_named(role, questions, PROBES if probes else {})
+
+    return judge
+
+
+def _known_before(patterns: dict[str, Any], passages: Corpus | None) -> dict[str, str]:
+    from manyheads.roles.finding import fixed_questions
+
+    return fixed_questions(patterns, passages is not None)
+
+
+def _find(talk: Talk, lm: Any, corpora: tuple[Corpus, Corpus | None, Corpus | None], **asked: Any) -> Roles:
+    """All that is read, each reading a step of its own by name."""
     from manyheads.roles.finding import find_roles
 
     if lm.tokenizer is None:
         raise TextError(f"{lm.name} has no tokenizer, so it cannot read a corpus.")
-    with talk.step(f"reading {texts.origin}") as progress:
+    texts, passages, other = corpora
+    said = {
+        "texts": f"reading {texts.origin}",
+        "passages": f"reading passages of {texts.origin}",
+        "second corpus": f"reading the second corpus, {other.origin if other else ''}",
+        "examples": "reading examples",
+    }
+    with talk.steps() as steps:
         return find_roles(
-            lm, texts, passages=passages, elsewhere=other, patterns=patterns, resume=resume, progress=progress
-        )
+            lm, texts, passages=passages, elsewhere=other, progress=steps.progress,
+            on_reading=lambda name: steps.begin(said[name]), **asked,
+        )  # fmt: skip
 
 
 def _probed(talk: Talk, lm: Any, found: Roles) -> Roles:

@@ -10,24 +10,28 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from manyheads.cli.console import clean
+from manyheads.cli.inputs import STDIN
 from manyheads.cli.roles_probes import by_probe, ranking_of_probe
-from manyheads.cli.roleview import ABSENT
+from manyheads.cli.roleview import ABSENT, q_words
 from manyheads.cli.steps import model_arguments
 
 if TYPE_CHECKING:
     from manyheads.roles.claims import Claim
     from manyheads.roles.found import Roles
+    from manyheads.statistics.failures import Failure
 
 UNLABELLED = "unlabelled"
+EFFECT_SAID = "attention is not effect: what is lost without a head was not measured"
 EXAMPLES = 1  # texts shown for a question
 NEAREST = 3  # unanswered questions that are named
+FAILED = 10  # texts that failed, by name
 TEXT_WIDTH = 96
 
 
 def document(found: Roles, origin: str) -> dict[str, Any]:
-    """Everything, as data. Keys: manyheads, origin, texts, tokens, heads, claims, examples, probes, notes.
+    """Everything, as data. Keys: manyheads, origin, texts, tokens, heads, claims, examples, failures, probes, notes.
 
-    `probes` is there where they were asked.
+    `failures` has the first texts that could not be measured by name; `probes` is there where they were asked.
     """
     from manyheads import __version__
     from manyheads.statistics.headtable import number
@@ -60,6 +64,7 @@ def document(found: Roles, origin: str) -> dict[str, Any]:
             for (head, role), examples in found.examples.items()
             for example in examples
         ],
+        "failures": {"count": num_failed(found), "named": [each._asdict() for each in failed_texts(found)]},
         **({"probes": probes} if probes else {}),
         "notes": found.notes,
     }
@@ -68,30 +73,38 @@ def document(found: Roles, origin: str) -> dict[str, Any]:
 def page(found: Roles, origin: str, model: str, sources: Sequence[str]) -> list[Text]:
     """The heads by role, then the questions that some head answers, then what it rests on."""
     sums = found.table.sums
+    texts = found.notes.get("texts") or f"{sums.num_texts:,} text{'s' * (sums.num_texts != 1)}"
     named = sum(each.name != UNLABELLED for each in found)
+    answered = any(claim.holds for mine in found.claims for claim in mine)
     lines = [
         Text.assemble((clean(found.notes["model"]), "bold"), f": what each head does over {clean(origin)}"),
-        Text(f"texts     {sums.num_texts:,}, {sums.num_tokens:,} tokens; chosen on one half, reported on the other"),
-        Text(f"heads     {named} of {len(found)} named"),
+        Text(f"texts     {texts}, {sums.num_tokens:,} tokens; chosen on one half, reported on the other"),
+        Text(f"heads     {named} of {len(found)} named{'' if named else f': {_why_none(found)}'}"),
         Text(),
-        *_by_role(found),
-        Text(),
-        *_by_question(found),
-        Text(),
-        *by_probe(found),
-        *_basis(found),
     ]
+    if named:
+        lines += [Text(f"Labels ({EFFECT_SAID})", style="bold"), *_by_role(found), Text()]
+    lines += [*_by_question(found), Text()] if answered else []
+    lines += [*by_probe(found), *_basis(found, answered)]
+    return [*lines, Text(), Text("Try next", style="bold"), *_try_next(found, model, sources)]
+
+
+def _try_next(found: Roles, model: str, sources: Sequence[str]) -> list[Text]:
+    """Commands that go on from here; none that would read stdin again, which is spent."""
     added = model_arguments(model)
-    again = added + (f" --corpus {shlex.join(sources)}" if sources else "")
-    lines += [Text(), Text("Try next", style="bold")]
     best = next((claim for claim in _best(found) if claim.holds), None)
-    if best is not None:
-        lines += [
-            Text(f'  manyheads roles{again} --ask "{best.role}"'),
-            Text(f"  manyheads ablate {best.head}{added}"),
-        ]
-    lines.append(Text(f"  manyheads roles{again} --report roles.html"))
-    return lines
+    lines = [] if best is None else [Text(f"  manyheads ablate {best.head}{added}")]
+    if STDIN in sources:
+        return [*lines, Text("  to ask more of these texts, write them to a file: stdin can be read once only")]
+    again = added + (f" --corpus {shlex.join(sources)}" if sources else "")
+    ask = [] if best is None else [Text(f'  manyheads roles{again} --ask "{best.role}"')]
+    return [*ask, *lines, Text(f"  manyheads roles{again} --report roles.html")]
+
+
+def _why_none(found: Roles) -> str:
+    """What most heads lack for a label, in words."""
+    reasons = Counter(each.evidence.words.rpartition(": ")[2] for each in found)
+    return clean(reasons.most_common(1)[0][0]) if reasons else "there are none"
 
 
 def _by_role(found: Roles) -> list[Text]:
@@ -106,26 +119,26 @@ def _by_role(found: Roles) -> list[Text]:
             f" and {len(heads) - 8} more" if len(heads) > 8 else ""
         )
         lines.append(
-            Text.assemble((f"{clean(name):<28}", "bold" if name != UNLABELLED else ""), f"{len(heads):>3}  {shown}")
+            Text.assemble((f"  {clean(name):<28}", "bold" if name != UNLABELLED else ""), f"{len(heads):>3}  {shown}")
         )
     return lines
 
 
 def _best(found: Roles) -> list[Claim]:
-    """Every question's best head by the choosing half, the surest questions first."""
-    best = [found.ranked(role, 1)[0] for role in found.questions]
+    """The best head by the choosing half of every question that can be asked, the surest questions first."""
+    best = [found.ranked(role, 1)[0] for role in found.answerable]
     return sorted(best, key=lambda claim: (not claim.holds, -claim.excess))
 
 
 def _by_question(found: Roles) -> list[Text]:
+    from manyheads.roles.rules import MIN_QUERIES
+
     best = _best(found)
     answered = [claim for claim in best if claim.holds]
+    titles = f"{'score ':>8}{'words ':>8}{'chance':>7}{'guess':>7}{'rule':>6}{'95 %':>9}{'cases':>9}"
     lines = [
         Text("By question: the best head of the choosing half, figures of the other", style="bold"),
-        Text(
-            f"  {'':<28}{'head':<8}{'score':>6}{'words':>7}{'chance':>8}{'guess':>7}{'95 %':>10}{'cases':>9}",
-            style="dim",
-        ),
+        Text(f"  {'':<28}{'head':<8}{titles}", style="dim"),
     ]
     for claim in answered:
         lines.append(_row(claim))
@@ -135,52 +148,122 @@ def _by_question(found: Roles) -> list[Text]:
             lines.append(Text(f"       {clean('; '.join(example.links))}", style="dim"))
     lacking = [claim for claim in best if not claim.holds]
     if lacking:
-        nearest = ", ".join(f"{claim.role} ({claim.head})" for claim in lacking[:NEAREST])
-        lines.append(
-            Text(f"  {len(lacking)} more have no head, as far as these texts can tell; nearest: {clean(nearest)}")
-        )
+        near = [f"{claim.role} ({claim.head})" for claim in lacking if claim.num_queries >= MIN_QUERIES][:NEAREST]
+        nearest = f"; nearest: {clean(', '.join(near))}" if near else ""
+        lines.append(Text(f"  {len(lacking)} more have no head, as far as these texts can tell{nearest}"))
+    for why, count in Counter(found.unanswerable.values()).items():
+        lines.append(Text(f"  {count} not asked: {why}"))
     return lines
 
 
 def _row(claim: Claim) -> Text:
-    guess = max(claim.baselines.values(), default=None)
     span = f"{100 * claim.low:.0f}–{100 * claim.high:.0f}"
-    said = f"{_share(claim.score):>6}{_share(claim.given):>7}{_share(claim.chance):>8}{_share(guess):>7}{span:>10}"
     there = "" if claim.elsewhere is None else f"  elsewhere {_share(claim.elsewhere)}"
+    said = f"{_both(claim)}{_share(claim.chance):>7}{_share(_guess(claim)):>7}{_share(_rule(claim)):>6}{span:>9}"
     return Text.assemble(
         "  ", (f"{clean(claim.role):<28}", "bold"), f"{claim.head!s:<8}{said}{claim.num_queries:>9,}{there}"
     )
 
 
+def _both(claim: Claim) -> str:
+    """Score and words, with * at the one that is held against chance."""
+    among_words = bool(claim.baselines) and claim.given is not None
+    figures = ((claim.score, not among_words), (claim.given, among_words))
+    return "".join(f"{_share(value) + ('*' if tested else ' '):>8}" for value, tested in figures)
+
+
+def _guess(claim: Claim) -> float | None:
+    """The best of the fixed guesses that an accuracy must beat."""
+    return max(claim.baselines.values(), default=None)
+
+
+def _rule(claim: Claim) -> float | None:
+    """What the nearest word of one part of speech on one side gets, where that is known."""
+    return next((value for name, value in claim.beyond.items() if name.endswith(".rule")), None)
+
+
 def ranking(found: Roles, role: str, top: int) -> list[Text]:
-    """The heads at one role, the best of the choosing half first."""
+    """The heads at one role, the best of the choosing half first; beneath a claim that does not hold, why."""
+    from manyheads.figures.roleswhynot import failing
+
     role = found.role_named(role)
     if role in found.probes:
         return ranking_of_probe(found, role, top)
-    claims = found.ranked(role, top)
-    head = f"{'head':<8}{'score':>7}{'words':>7}{'norm':>7}{'chance':>7}{'guess':>7}{'95 %':>10}{'cases':>9}{'q':>10}"
-    lines = [Text(clean(found.questions[role]), style="bold"), Text(f"  {head}", style="dim")]
-    for each in claims:
-        guess = max(each.baselines.values(), default=None)
+    asked = Text(clean(found.questions[role]), style="bold")
+    if why := found.unanswerable.get(role):
+        return [asked, Text(f"  {_no_answer(why)}"), Text(), Text(f"  {found.notes['labels']}")]
+    titles = (
+        f"{'score ':>8}{'words ':>8}{'norm':>6}{'chance':>7}{'guess':>7}{'rule':>6}{'above':>11}{'95 %':>9}{'cases':>9}"
+    )
+    lines = [asked, Text(f"  {'head':<8}{titles}{'q':>8}", style="dim")]
+    can_answer = [each for each in found.ranked(role) if each.num_queries]  # beside causal heads there may be others
+    for each in can_answer[:top]:
         span = f"{100 * each.low:.0f}–{100 * each.high:.0f}"
-        said = "".join(f"{_share(value):>7}" for value in (each.score, each.given, each.norm, each.chance, guess))
-        mark = "" if each.holds else "  does not hold"
-        lines.append(Text(f"  {each.head!s:<8}{said}{span:>10}{each.num_queries:>9,}{each.q_value:>10.1e}{mark}"))
-    return [*lines, Text(), Text(f"  {found.notes['labels']}")]
+        shares = f"{_share(each.norm):>6}{_share(each.chance):>7}{_share(_guess(each)):>7}{_share(_rule(each)):>6}"
+        said = f"{_both(each)}{shares}{_above(each):>11}{span:>9}{each.num_queries:>9,}{q_words(each.q_value):>8}"
+        lines.append(Text(f"  {each.head!s:<8}{said}"))
+        if not each.holds:
+            lines.append(Text(f"          does not hold: {clean('; '.join(failing(each)))}", style="dim"))
+    return [*lines, Text(), *_legend(ranked=True), Text(f"  {found.notes['labels']}")]
+
+
+def _no_answer(why: str) -> str:
+    from manyheads.roles.asking import AHEAD
+
+    return f"not asked: {why}" if why != AHEAD else f"not asked: the heads of this model see no later token, they {why}"
+
+
+def _above(claim: Claim) -> str:
+    """How far above chance on the same texts, in points: the 95 % interval."""
+    if claim.over_low != claim.over_low or claim.over_high != claim.over_high:
+        return ABSENT
+    low, high = (round(100 * each) for each in (claim.over_low, claim.over_high))
+    return f"{low:+d}…{high:+d}"
 
 
 def _share(value: float | None) -> str:
-    return ABSENT if value is None or value != value else f"{100 * value:.0f}%"
+    """A share in per cent; what rounding put above 1 is 100 %."""
+    return ABSENT if value is None or value != value else f"{100 * min(value, 1.0):.0f}%"
 
 
-def _basis(found: Roles) -> list[Text]:
+def _basis(found: Roles, answered: bool) -> list[Text]:
     """What the figures rest on, and what they do not say."""
-    wanted = ("sinks", "rarity", "tokenizer", "texts", "failed", "skipped", "labels")
+    wanted = ("sinks", "rarity", "tokenizer", "windows", "labels")
     lines = [Text("What this rests on", style="bold")]
     lines += [Text(f"  {name}: {clean(found.notes[name])}") for name in wanted if found.notes.get(name)]
-    claims = sum(claim.num_queries > 0 for mine in found.claims for claim in mine)
-    lines.append(Text(f"  {claims:,} claims were tried; of those that hold, 5 % at most are false, on average"))
-    lines.append(
-        Text("  words: special tokens (or the sinks) left out; chance: the highest level; guess: the best fixed one")
-    )
+    if count := num_failed(found):
+        named = failed_texts(found)
+        first, where = named[:FAILED], "all" if len(named) == count else f"the first {len(named)}"
+        lines.append(Text(f"  failed: {count:,} text{'s' * (count > 1)} could not be measured"))
+        lines += [Text(f"    {clean(each.name)}: {clean(each.reason)}") for each in first]
+        lines += [Text(f"    … and {count - len(first):,} more ({where} in --json)")] if count > len(first) else []
+    if answered:
+        tried = f"{found.num_tried:,} claims were tried"
+        lines += [Text(f"  {tried}; of those that hold, 5 % at most are false, on average"), *_legend()]
     return lines
+
+
+def _legend(ranked: bool = False) -> list[Text]:
+    """What the columns are."""
+    said = [
+        "words: special tokens (or the sinks) left out; chance: the highest level",
+        "guess: the best of the fixed guesses that must be beaten (offset, nearest mention, same word)",
+        "rule: the nearest word of one part of speech on one side, for comparison",
+        "95 %, chance and guess are of the figure with *; q tests the difference from chance on the same texts, so the "
+        "interval itself may reach chance",
+    ]
+    said += ["above: how far above chance on the same texts, in points (95 %)"] if ranked else []
+    said += [
+        "cases: of attention, rows of all tokens, [CLS] and [SEP] among them; of syntax and reference, words asked"
+    ]
+    return [Text(f"  {each}") for each in said]
+
+
+def num_failed(found: Roles) -> int:
+    """Texts that could not be measured, over all readings."""
+    return sum(table.failures.count for table in found.tables)
+
+
+def failed_texts(found: Roles) -> list[Failure]:
+    """Those of them that are kept by name."""
+    return [each for table in found.tables for each in table.failures]

@@ -66,3 +66,8 @@ def span(low: float, high: float, unit: str) -> str:
     if math.isnan(low) or math.isnan(high):
         return ABSENT
     return f"{figure(low, unit).removesuffix('%')}–{figure(high, unit)}"
+
+
+def q_words(value: float) -> str:
+    """A q-value as reports write it."""
+    return "<0.001" if value < 0.001 else f"{value:.3f}"

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from manyheads.corpora.documents import Corpus, Document
 from manyheads.errors import ModelError, RecordingError, TextError
 from manyheads.models.offloaded import device_of
 from manyheads.models.recorder import record_call
@@ -61,6 +62,20 @@ def require_reader(lm: Any, texts: object) -> None:
         raise ModelError(f"{lm.name} has no tokenizer, so it cannot read text: load it with tokenizer=.")
     if texts is None or (isinstance(texts, Sequence) and not len(texts)):
         raise TextError("no text was given: give a text, or a list of texts.")
+
+
+def gold_documents(documents: Any, what: str) -> Iterator[Document]:
+    """Documents one by one; a Corpus too. Errors: TextError for plain texts, of which nobody has said anything."""
+    given = (
+        documents.open() if isinstance(documents, Corpus) else [documents] if isinstance(documents, str) else documents
+    )
+    for number, each in enumerate(given):
+        if not isinstance(each, Document):
+            raise TextError(
+                f"document {number} is of type {type(each).__name__}: give Documents with gold {what}, as "
+                f"open_corpus('treebank.conllu').open() gives them (manyheads.corpora.files)."
+            )
+        yield each
 
 
 def refuse_texts(texts: object) -> None:

@@ -1,8 +1,8 @@
 """All heads of a model on one map: near each other where they look at the same things, in the colour of their family.
 
 Read it as one reads a map of towns: only distances count, no direction has a meaning. Beside it, how different the
-heads of each layer are. Coloured by role instead where roles are given. Names stand where there is room for them;
-those of the families' most typical heads come first and in bold.
+heads of each layer are. Where roles are given, a dot is coloured by its label, and a ring says its family. Names stand
+where there is room for them; those of the families' most typical heads come first and in bold.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from numpy import ndarray
 
 from manyheads.errors import HeadError
 from manyheads.figures.lettering import Pixels, text_width
+from manyheads.figures.roles import OWN_STYLE, REFERENCE_STYLE, SYNTAX_STYLE, style_of
 from manyheads.figures.sheet import POINT, Sheet, kind_of
-from manyheads.figures.style import FADED, INK, PAPER, ROLES, UNLABELLED, role_style
+from manyheads.figures.style import FADED, INK, PAPER, ROLES, UNLABELLED
 from manyheads.heads import Head
 from manyheads.roles.families import HeadFamilies
 from manyheads.roles.labels import HeadRole
@@ -30,6 +31,7 @@ TOP, LINE, BAR_STEP = 104, 20, 20
 TITLE, BODY, SMALL, TINY = 21, 12.5, 11, 9
 DOT, SMALL_DOT = 5.0, 3.2  # radius; the small one from so many heads on that the others would cover each other
 MANY = 200
+RING = 3.2  # how far a family's ring reaches beyond its dots
 EDGE = 34  # around the map, for the names of what lies farthest out
 HUES = ("#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9", "#332288", "#661100", "#00524A", "#8C510A")
 ALONE = "#9A978E"  # heads that are a family by themselves, and families beyond the hues
@@ -50,12 +52,14 @@ def save_families(
 ) -> None:
     """Draw the map of all heads, and each layer's diversity; .png, .svg or .pdf.
 
-    `roles`: colour heads by these, as `find_roles` gives them, in place of their families.
+    `roles`: colour heads by these, as `find_roles` gives them; their families are rings around them then.
     Cost: half a second. Errors: FileAccessError; HeadError for a head without a role, where roles are given.
     """
     kind_of(path)
-    colours, legend = _by_family(found) if roles is None else _by_role(found, roles)
-    beside = LINE * (len(legend) + 4) + BAR_STEP * len(found.diversity)
+    hues, families = _by_family(found)
+    colours, legend = (hues, families) if roles is None else _by_role(found, roles)
+    lines = len(legend) + (0 if roles is None else len(families) + 2)
+    beside = LINE * (lines + 5) + BAR_STEP * len(found.diversity)
     notes = [CAVEAT, *found.because.split("; ")]
     bottom = TOP + max(SIDE, beside) + 24
     sheet = Sheet(WIDTH, bottom + LINE * len(notes) + MARGIN)
@@ -65,17 +69,28 @@ def save_families(
     count = f"{len(found.heads)} heads in {len(found.families)} families"
     said = f"{count}; the map shows {found.explained:.0%} of all squared distances between them"
     sheet.text(MARGIN, MARGIN + 40, said, BODY, width=room, colour=FADED)
-    if unnamed := _draw_map(sheet, found, colours):
+    if unnamed := _draw_map(sheet, found, colours, None if roles is None else hues):
         notes[0] += f" {unnamed} name{' is' if unnamed == 1 else 's are'} left out for want of room."
     left, y = MARGIN + SIDE + GAP, TOP + 4
-    for at, (colour, words, heads) in enumerate(legend):
-        sheet.axes.add_artist(Circle((left + 6, y + at * LINE - 4), DOT, facecolor=colour, edgecolor="none"))
-        after = sheet.text(left + 18, y + at * LINE, words, SMALL, width=PANEL - 80)
-        sheet.text(left + 26 + after, y + at * LINE, f"{heads}", SMALL, colour=FADED)
-    _draw_diversity(sheet, found, left, y + LINE * (len(legend) + 1))
+    y = _draw_key(sheet, left, y, "Dot: its label" if roles is not None else "Dot: its family", legend)
+    if roles is not None:
+        y = _draw_key(sheet, left, y, "Ring: its family", families)
+    sheet.text(left, y, "Bold: the head most like all others of its family", SMALL, colour=FADED, width=PANEL)
+    _draw_diversity(sheet, found, left, y + LINE)
     for at, note in enumerate(notes):
         sheet.text(MARGIN, bottom + LINE * (at + 1), note, SMALL, colour=FADED, width=room)
     sheet.save(path)
+
+
+def _draw_key(sheet: Sheet, left: Pixels, y: Pixels, title: str, legend: Sequence[Key]) -> Pixels:
+    """One legend under its title; where the next may begin."""
+    sheet.text(left, y, title, SMALL, weight="bold", width=PANEL)
+    for at, (colour, words, heads) in enumerate(legend, 1):
+        dot = Circle((left + 6, y + at * LINE - 4), DOT, facecolor=colour, edgecolor="none")
+        sheet.axes.add_artist(dot)
+        after = sheet.text(left + 18, y + at * LINE, words, SMALL, width=PANEL - 80)
+        sheet.text(left + 26 + after, y + at * LINE, f"{heads}", SMALL, colour=FADED)
+    return y + LINE * (len(legend) + 1) + 6
 
 
 def _by_family(found: HeadFamilies) -> tuple[list[str], list[Key]]:
@@ -91,21 +106,24 @@ def _by_family(found: HeadFamilies) -> tuple[list[str], list[Key]]:
 
 def _by_role(found: HeadFamilies, roles: Sequence[HeadRole]) -> tuple[list[str], list[Key]]:
     """The same by role, in the palette's order."""
-    named = {role.head: role.name for role in roles}
+    named = {role.head: role for role in roles}
     if missing := [str(head) for head in found.heads if head not in named]:
         raise HeadError(f"no role is given for {', '.join(missing[:5])}: give roles of all heads, or none.")
-    styles = [role_style(named[head]) for head in found.heads]
-    counts = Counter(styles)
+    styles = [style_of(named[head].name, named[head].evidence.statistic) for head in found.heads]
+    counts, order = Counter(styles), (*ROLES, SYNTAX_STYLE, REFERENCE_STYLE, OWN_STYLE, UNLABELLED)
     return [style.colour for style in styles], [
-        (style.colour, style.name, counts[style]) for style in (*ROLES, UNLABELLED) if counts[style]
+        (style.colour, style.name, counts[style]) for style in order if counts[style]
     ]
 
 
-def _draw_map(sheet: Sheet, found: HeadFamilies, colours: list[str]) -> int:
-    """The dots and as many names as fit; how many did not."""
+def _draw_map(sheet: Sheet, found: HeadFamilies, colours: list[str], rings: list[str] | None) -> int:
+    """The dots, their rings, and as many names as fit; how many did not."""
     places, dot = _placed(found.map), _radius(len(found.heads))
     for (x, y), colour in zip(places.tolist(), colours, strict=True):
         sheet.axes.add_artist(Circle((x, y), dot, facecolor=colour, edgecolor=PAPER, linewidth=0.8 * POINT, zorder=3))
+    for (x, y), colour in zip(places.tolist(), rings or [], strict=bool(rings)):
+        if colour != ALONE:
+            sheet.axes.add_artist(Circle((x, y), dot + RING, facecolor=colour, edgecolor="none", zorder=2))
     typical = {family.medoid for family in found.families}
     names = _names(places, found.heads, typical)
     for head, box in names.items():
@@ -152,7 +170,7 @@ def _placed(places: Float64[ndarray, "n 2"]) -> Float64[ndarray, "n 2"]:
 
 def _around(x: Pixels, y: Pixels, width: Pixels) -> list[Box]:
     """Where a name may stand beside its dot: right, left, above, below, then the corners."""
-    near, high = DOT + 2, TINY + 1
+    near, high = DOT + RING + 1, TINY + 1
     across, down = (x + near, x - near - width, x - width / 2), (y - high / 2, y - near - high, y + near)
     sides = [(across[0], down[0]), (across[1], down[0]), (across[2], down[1]), (across[2], down[2])]
     corners = [(left, top) for top in down[1:] for left in (x + DOT - 1, x - DOT + 1 - width)]
@@ -164,7 +182,7 @@ def _meets(box: Box, taken: list[Box]) -> bool:
     return any(left < r and right > x and top < b and bottom > y for x, y, r, b in taken)
 
 
-def _draw_diversity(sheet: Sheet, found: HeadFamilies, x: int, y: int) -> None:
+def _draw_diversity(sheet: Sheet, found: HeadFamilies, x: int, y: Pixels) -> None:
     """A bar a layer on a scale from 0 to the next tenth, with its interval."""
     sheet.text(x, y + 4, "How different the heads of a layer look", BODY, weight="bold")
     tops = [each for layer in found.diversity for each in (layer.value, layer.high) if each is not None]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -31,10 +32,12 @@ from manyheads.figures.rolesmarks import (
 )
 from manyheads.figures.sheet import Sheet, kind_of
 from manyheads.figures.style import FADED, HAIRLINE, INK, PAPER, UNLABELLED, RoleStyle, role_style
+from manyheads.roles.asking import AHEAD, UNASKED
 from manyheads.roles.claims import MAX_FALSE, Claim
 from manyheads.roles.found import Roles
 from manyheads.roles.goldrules import PEOPLE_SAY, coreference_rules
 from manyheads.roles.rules import (
+    ASKED,
     CONTENT,
     LOCAL_RULE,
     POSITIONAL,
@@ -59,17 +62,18 @@ TOKENS = Family("tokens", "Tokens: looks at what tokens are", "of all attention"
 UP = Family("up", "Syntax: from a word to the word it depends on", "right among words", True)
 DOWN = Family("down", "Syntax: from a word to what depends on it", "right among words", True)
 REFERENCE = Family("reference", "Reference: from a mention to what it means", "right among earlier mentions", True)
+OTHERS = Family("others", "By others' formulas", "of all attention")
 OWN = Family("own", "Your own patterns", "of all attention")
-FAMILIES = (POSITIONS, TOKENS, UP, DOWN, REFERENCE, OWN)
+FAMILIES = (POSITIONS, TOKENS, UP, DOWN, REFERENCE, OTHERS, OWN)
 
 SYNTAX_STYLE = RoleStyle("syntax", "#AA55EE", "#af5fff", "syntax", "synt")
 REFERENCE_STYLE = RoleStyle("reference", "#CC00AA", "#d700af", "reference", "ref")
 OWN_STYLE = RoleStyle("your own", INK, "#767676", "your own", "own")
 REFERENCES = frozenset(rule.statistic for rule in coreference_rules())
-FLOORS = {rule.statistic: rule.floor for rule in (*POSITIONAL, *CONTENT, LOCAL_RULE, SINK_RULE)}
+FLOORS = {rule.statistic: rule.floor for rule in (*POSITIONAL, *CONTENT, LOCAL_RULE, SINK_RULE, *ASKED)}
+BY_OTHERS = frozenset(rule.statistic for rule in ASKED)
 PLACES = frozenset(rule.statistic for rule in (*POSITIONAL, LOCAL_RULE))
 BROAD = "entropy"  # what the label "broad" rests on
-UNASKED = "these texts do not ask it"
 GUESSES = {"mode": "off_mode", "rule": "off_rule", "nearest": "off_nearest", "same_word": "off_same_word"}
 """What knows nothing of the sentence, and by which name the score where that fails goes."""
 
@@ -80,8 +84,8 @@ def family_of(statistic: str) -> Family:
         return REFERENCE
     if statistic.endswith((".to_head", ".to_dependent")):
         return UP if statistic.endswith(".to_head") else DOWN
-    if statistic in PLACES:
-        return POSITIONS
+    if statistic in PLACES or statistic in BY_OTHERS:
+        return POSITIONS if statistic in PLACES else OTHERS
     return TOKENS if statistic in FLOORS or statistic == BROAD else OWN
 
 
@@ -118,12 +122,15 @@ Ranked = dict[str, list[Claim]]
 
 
 def by_family(ranked: Ranked) -> list[tuple[Family, list[str]]]:
-    """Roles in families. Syntax: what holds first, then by the best head's score; else in the order they come in."""
+    """Roles in families. Syntax: what holds first, then by the best head's score; else in the order they come in, but
+    offsets that no head keeps to last."""
     out = []
     for family in FAMILIES:
         mine = [role for role, claims in ranked.items() if family_of(claims[0].statistic) is family]
         if family in (UP, DOWN):
             mine.sort(key=lambda role: (not ranked[role][0].holds, -known(ranked[role][0].tested), role))
+        elif family is POSITIONS:
+            mine.sort(key=lambda role: role.startswith("offset ") and not any(each.holds for each in ranked[role]))
         out += [(family, mine)] if mine else []
     return out
 
@@ -135,7 +142,7 @@ def known(value: float | None) -> float:
 
 def percent(value: float | None) -> str:
     """A share as commands write it; a dash where nothing was counted."""
-    return "–" if value is None or math.isnan(value) else f"{100 * value:.1f}%"
+    return "–" if value is None or math.isnan(value) else f"{100 * min(value, 1.0):.1f}%"  # rounding goes above 1
 
 
 def counted(roles: Roles) -> str:
@@ -143,6 +150,13 @@ def counted(roles: Roles) -> str:
     first, *others = (table.sums for table in roles.tables)
     words = f"{first.num_texts:,} texts, {first.num_tokens:,} tokens"
     return words + "".join(f"; {each.num_texts:,} passages, {each.num_tokens:,} tokens" for each in others)
+
+
+def left_out(roles: Roles) -> str:
+    """How many questions could not be asked, by reason; "" where all were."""
+    counts = Counter(roles.unanswerable.values())
+    said = {AHEAD: "that a head which cannot look ahead is not asked", UNASKED: "that these texts do not ask"}
+    return "Left out: " + ", ".join(f"{counts[why]:,} {said[why]}" for why in said if counts[why]) if counts else ""
 
 
 def guesses(claim: Claim) -> dict[str, float]:
@@ -176,7 +190,7 @@ def save_roles(roles: Roles, path: str | os.PathLike[str]) -> None:
     Errors: FileAccessError.
     """
     kind_of(path)
-    ranked = {role: roles.ranked(role, 1) for role in roles.questions}
+    ranked = {role: roles.ranked(role, 1) for role in roles.answerable}
     families, best = by_family(ranked), {role: claims[0] for role, claims in ranked.items()}
     told, key, room = _told(roles), _key(list(best.values())), WIDTH - 2 * MARGIN
     places = flow([2 * SAMPLE + 8 + text_width(words, SMALL) for words, _, _ in key], room, 26)
@@ -209,10 +223,12 @@ def save_roles(roles: Roles, path: str | os.PathLike[str]) -> None:
 
 def _told(roles: Roles) -> tuple[str, ...]:
     claims = [claim for mine in roles.claims for claim in mine]
+    without = left_out(roles)
     return (
-        f"{len(roles.questions):,} questions to {len(roles):,} heads. {counted(roles)}.",
-        f"Each head was chosen on one half of the texts; all figures are of the other half. Of {len(claims):,} claims "
-        f"{sum(claim.holds for claim in claims):,} hold, at a false discovery rate of {MAX_FALSE:.0%}.",
+        f"{len(roles.answerable):,} questions to {len(roles):,} heads. {counted(roles)}.",
+        f"Each head was chosen on one half of the texts; all figures are of the other half. Of {roles.num_tried:,} "
+        f"claims {sum(claim.holds for claim in claims):,} hold, at a false discovery rate of {MAX_FALSE:.0%}.",
+        *((f"{without}.",) if without else ()),
     )
 
 

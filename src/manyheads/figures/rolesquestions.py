@@ -36,7 +36,8 @@ __all__ = ["TOP", "against", "data", "interval", "isolated", "q_words", "questio
 TOP, NAMED = 3, 6  # heads a question that are shown; of those for which it holds, so many are named
 LONGEST = 2_000  # characters of a text that are shown
 SCORES = {
-    "attention": "A score is the mean share of all attention that goes there.",
+    "attention": "A score is the mean share of all attention that goes there. Cases are rows of all tokens, special "
+    "ones ([CLS], [SEP]) among them.",
     "syntax": "A score is how often the strongest key is the right word, among words: special tokens left out.",
     "reference": "A score is how often the strongest key is right among the head words of all earlier mentions.",
 }
@@ -59,6 +60,7 @@ NULLS = {
 }  # fmt: skip
 """Chance levels: a name that fits a table, and a sentence."""
 
+HINT = '<p class="second narrow">Tables are wider than this window: they scroll sideways.</p>'
 OTHERWISE = {"any": "any of them", "received": "who looks at it most", "given": "among all words"}
 
 
@@ -82,11 +84,28 @@ def questions_of(roles: Roles, ranked: Ranked) -> str:
     for family, asked in by_family(ranked):
         shown = [claim for role in asked for claim in ranked[role][:TOP]]
         columns = [column for column in _columns(family, details, labels) if any(map(column.there, shown))]
-        bodies = "".join(_asked(roles.questions[role], role, ranked[role], columns) for role in asked)
-        kind = kind_of(family)
-        table = table_of(f"claims {kind}", [column.title for column in columns], bodies)
-        out.append(f'<h3 id="{family.key}">{escape(family.title)}</h3><p class="second">{SCORES[kind]}</p>{table}')
-    return _key() + "".join(out)
+        kind, titles = kind_of(family), [column.title for column in columns]
+        sides: dict[bool, list[str]] = {True: [], False: []}
+        for role in asked:
+            held = any(claim.holds for claim in ranked[role])
+            sides[held].append(_asked(roles.questions[role], role, ranked[role], columns))
+        out.append(f'<h3 id="{family.key}">{escape(family.title)}</h3><p class="second">{SCORES[kind]}</p>')
+        if sides[True]:
+            out.append(table_of(f"claims {kind}", titles, "".join(sides[True])))
+        if count := len(sides[False]):
+            words = "1 question that no head answers" if count == 1 else f"{count:,} questions that no head answers"
+            table = table_of(f"claims {kind}", titles, "".join(sides[False]))
+            out.append(f"<details><summary>{words}</summary>{table}</details>")
+    return _key() + HINT + "".join(out) + _left_out(roles)
+
+
+def _left_out(roles: Roles) -> str:
+    """Questions that no head could be asked, by name."""
+    by_reason: dict[str, list[str]] = {}
+    for role, why in roles.unanswerable.items():
+        by_reason.setdefault(why, []).append(role)
+    told = terms_of((why, ", ".join(asked)) for why, asked in by_reason.items())
+    return f'<h3 id="unasked">Not asked</h3>{told}' if by_reason else ""
 
 
 def _asked(question: str, role: str, claims: Sequence[Claim], columns: Sequence[Column]) -> str:

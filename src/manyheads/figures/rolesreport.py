@@ -40,7 +40,7 @@ from manyheads.figures.rolesquestions import against, data, isolated, questions_
 from manyheads.figures.style import ROLES, UNLABELLED, RoleStyle
 from manyheads.heads import Head
 from manyheads.roles.claims import MAX_FALSE, OVER_BASELINE_BY, Claim
-from manyheads.roles.found import Example, Roles
+from manyheads.roles.found import EFFECT, Example, Roles
 from manyheads.roles.goldrules import MIN_ACCURACY
 from manyheads.roles.labels import HeadRole
 from manyheads.roles.rules import (
@@ -61,6 +61,7 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri
 KINDS = (".html", ".htm")
 MANY = 16  # heads across from which on cells are small
 ANY = "…"  # stands for any relation's name
+NO_EFFECT = f"effect: {EFFECT} (attention is not effect)"
 UNSEEN_LINK = " 0.00"  # how a link ends that says nothing
 STYLES = (*ROLES, SYNTAX_STYLE, REFERENCE_STYLE, OWN_STYLE, UNLABELLED)
 
@@ -80,7 +81,7 @@ def page_of(roles: Roles) -> str:
 
     model = roles.table.notes.get("model", "a model")
     named = sum(role.name != UNLABELLED.name for role in roles)
-    ranked = {role: roles.ranked(role) for role in roles.questions}
+    ranked = {role: roles.ranked(role) for role in roles.answerable}
     parts = {
         "policy": escape(POLICY),
         "version": escape(__version__),
@@ -173,7 +174,7 @@ def _labels(roles: Roles) -> str:
     for name, mine in groupby(named, key=lambda role: role.name):
         first, *rest = mine
         chip = f'<span class="chip {_colour(first)}"></span>'
-        out.append(f"<h3>{chip}{isolated(name)}</h3>")
+        out.append(f'<h3>{chip}{isolated(name)} <span class="effect">{NO_EFFECT}</span></h3>')
         out += [_label(roles, role, anchors[role.head]) for role in (first, *rest)]
     bare = "".join(
         f'<tr id="{anchors[role.head]}"><th scope="row" class="mono">{data(role.head)}</th>'
@@ -253,7 +254,7 @@ def _halves(claims: Sequence[Claim]) -> str:
         "their difference over the bootstrap's replicates. The q-value corrects it for all "
         f"{tests:,} tests, every head by every question: of claims with a q up to {MAX_FALSE:g}, {MAX_FALSE:.0%} at "
         "most are false on average, however the tests hang together (Benjamini and Yekutieli 2001). "
-        f"{sound:,} of {len(claims):,} claims hold.",
+        f"{sound:,} of {tests:,} claims hold.",
         "That something is no chance does not make it large. A claim holds where both halves satisfy its rule, too. "
         f"Attention: enough of all, or {MIN_GIVEN:.0%} of what no sink takes; {MIN_LIFT:g} times chance and "
         f"{100 * MIN_EXCESS:.0f} points more; the interval above {MIN_LIFT_LOW:g} times chance. Syntax and reference: "

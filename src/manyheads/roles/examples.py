@@ -1,14 +1,15 @@
 """Texts in which a head does what it is asked for: from the head of the corpus, of the reporting half alone.
 
 For each label, and for each question's best head where it holds, the texts in which the head's score is highest, and
-its strongest links there in words: of syntax from a word to its head or dependent, of reference from a mention to its
-antecedents, else any. A number says how often a head does something; a sentence shows what that looks like.
+its strongest links there: of syntax from a word to its head or dependent, of reference from a mention to its
+antecedents, else between the tokens that the role means (`meant`), and no other. A number says how often a head does
+something; a sentence shows what that looks like.
 Cost: one more reading of at most `MOST_TEXTS`, and of as many passages where coreference is asked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -27,17 +28,19 @@ from manyheads.recording.words import WordMap, Words
 from manyheads.roles.claims import REPORT
 from manyheads.roles.found import Example, Roles
 from manyheads.roles.goldrules import coreference_rules
+from manyheads.roles.meant import pairs_of
 from manyheads.statistics.coreference import searches
 from manyheads.statistics.failures import is_about_texts
 from manyheads.statistics.onebatch import Measured
+from manyheads.statistics.patterns import Pattern, surfaces_of
 from manyheads.statistics.statistic import Statistic
 
 MOST_TEXTS = 200
-MIN_ROWS = 3  # questions in a text, so that one lucky one is no example
+MIN_ROWS = 3  # questions in a text, so that one lucky one is no example; fewer where no such text does it half as much
 SHORTEST, LONGEST = 5, 60  # tokens: what reads as a sentence
 LONGEST_PASSAGE = 256  # passages have up to 128 words
 LINKS = 3
-RESTS = ("sink", "first token", "separator")  # roles whose keys may be special tokens
+LEAST_WEIGHT = 0.005  # of a link that is shown: below it, it would read 0.00
 COREFERENCE = {rule.role: rule.statistic for rule in coreference_rules()}
 
 
@@ -51,9 +54,18 @@ class Want(NamedTuple):
 
 
 def find_examples(
-    lm: Any, documents: Sequence[Document], roles: Roles, statistics: Sequence[Statistic], sinks: Sinks, count: int = 3
+    lm: Any,
+    documents: Sequence[Document],
+    roles: Roles,
+    statistics: Sequence[Statistic],
+    sinks: Sinks,
+    count: int = 3,
+    patterns: Mapping[str, Pattern] | None = None,
 ) -> dict[tuple[Head, str], tuple[Example, ...]]:
-    """The `count` best texts of all that rests on one of `statistics`; fewer where few texts ask it at all."""
+    """The `count` best texts of all that rests on one of `statistics`; fewer where few texts ask it at all.
+
+    `patterns`: the functions behind roles of one's own, by name.
+    """
     number = {each.name: at for at, each in enumerate(statistics)}
     wanted = [want for want in _wanted(roles) if want.statistic in number] if count else []
     longest = LONGEST_PASSAGE if any(want.role in COREFERENCE for want in wanted) else LONGEST
@@ -65,23 +77,32 @@ def find_examples(
     num, den = _by_text(lm, reading, [statistics[column] for column in columns], sinks)
     best: dict[tuple[Head, str], list[tuple[float, int]]] = {}
     for want in wanted:
-        column, least = columns.index(number[want.statistic]), MIN_ROWS
-        if statistics[number[want.statistic]].block:  # of syntax and reference few words of a text are asked
-            least = 1
-        asked = den[:, want.at, column]
-        scores = torch.where(asked >= least, num[:, want.at, column] / asked.clamp_min(1), -1.0).tolist()
-        order = sorted(range(len(scores)), key=lambda at: (-scores[at], -float(asked[at])))[:count]
-        best[want.head, want.role] = [(scores[at], at) for at in order if scores[at] > 0]
+        column = columns.index(number[want.statistic])
+        best[want.head, want.role] = _best(num[:, want.at, column], den[:, want.at, column], count)
     shown = sorted({at for found in best.values() for _, at in found})
-    links = _Links(lm, [reading.pieces[at] for at in shown])
+    links = _Links(lm, [reading.pieces[at] for at in shown], sinks, patterns or {})
+    resting = {(want.head, want.role): want.statistic for want in wanted}
     return {
         (head, role): tuple(
-            Example(pieces[at][1], reading.pieces[at].text, value, links.of(head, shown.index(at), role))
+            Example(pieces[at][1], reading.pieces[at].text, value, linked)
             for value, at in found
+            if (linked := links.of(head, shown.index(at), role, resting[head, role]))
         )
         for (head, role), found in best.items()
         if found
     }
+
+
+def _best(num: Tensor, den: Tensor, count: int) -> list[tuple[float, int]]:
+    """The texts of the highest scores; those that ask often enough come first, if they score half as high as any."""
+    scores = torch.where(den > 0, num / den.clamp_min(1), 0.0)
+    half = float(scores.max()) / 2 if len(scores) else 0.0
+
+    def place(at: int) -> tuple[bool, float, float]:
+        often = bool(den[at] >= MIN_ROWS) and float(scores[at]) >= half
+        return not often, -float(scores[at]), -float(den[at])
+
+    return [(float(scores[at]), at) for at in sorted(range(len(scores)), key=place)[:count] if scores[at] > 0]
 
 
 def _wanted(roles: Roles) -> list[Want]:
@@ -129,15 +150,16 @@ def _by_text(lm: Any, reading: Reading, statistics: Sequence[Statistic], sinks: 
 
 
 class _Links:
-    """The strongest links between the words of some texts, by head; of gold, the links that it has."""
+    """The strongest links of some texts that a role means, by head: between tokens, of gold between its words."""
 
-    def __init__(self, lm: Any, pieces: Sequence[Piece]) -> None:
-        self.pieces = pieces
+    def __init__(self, lm: Any, pieces: Sequence[Piece], sinks: Sinks, patterns: Mapping[str, Pattern]) -> None:
+        self.pieces, self.sinks, self.patterns = pieces, sinks, patterns
         self.spans = [_spans(piece.gold) for piece in pieces]
         self.recording = record(lm, [piece.text for piece in pieces]) if pieces else None
         self.words: dict[str, Words] = {}
 
-    def of(self, head: Head, text: int, role: str) -> tuple[str, ...]:
+    def of(self, head: Head, text: int, role: str, statistic: str) -> tuple[str, ...]:
+        """At most `LINKS`, the strongest first; none where no pair that is meant has any weight to speak of."""
         assert self.recording is not None
         layer = next(each for each in self.recording.stacks[head.stack] if each.site.layer == head.layer)
         gold = self.pieces[text].gold
@@ -147,17 +169,16 @@ class _Links:
                 self.words[head.stack] = Words.of(layer.tokens, by=self.spans)
             words = layer.word_weights(head.index, text, words=self.words[head.stack])
             cells = self._cells(words, gold, text, arcs)
+            named = [(words.queries[i].text, words.keys[j].text, float(words.weights[i, j])) for i, j in cells]
         else:
-            rests = role.startswith(RESTS)
-            words = layer.word_weights(head.index, text, drop="none" if rests else "special")
-            rows, keys = (
-                [at for at, each in enumerate(side) if not each.special] for side in (words.queries, words.keys)
-            )
-            keys = range(len(words.keys)) if rests else keys
-            cells = [(row, key) for row in rows for key in keys if row != key or role == "self"]
-        cells = sorted(cells, key=lambda cell: -float(words.weights[cell]))[:LINKS]
-        named = [(words.queries[row].text, words.keys[key].text, float(words.weights[row, key])) for row, key in cells]
-        return tuple(f"{query} → {key} {weight:.2f}" for query, key, weight in named if weight > 0)
+            tokens = layer.tokens.with_sinks(self.sinks)
+            pairs = pairs_of(statistic, tokens, text, self.patterns)
+            weights = layer.weights_at(torch.tensor(pairs.rows).long(), torch.tensor(pairs.keys).long(), text)
+            written = surfaces_of(tokens, text)
+            found = zip(pairs.rows, pairs.keys, weights[head.index].tolist(), strict=True)
+            named = [(written[row], written[key], weight) for row, key, weight in found]
+        best = sorted(named, key=lambda link: -link[2])[:LINKS]
+        return tuple(f"{query} → {key} {weight:.2f}" for query, key, weight in best if weight >= LEAST_WEIGHT)
 
     def _cells(self, words: WordMap, gold: Gold, text: int, arcs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
         """Where gold words' links stand in a map of units; words that share their characters are one unit."""

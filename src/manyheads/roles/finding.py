@@ -8,12 +8,13 @@ that is said there about streaming, resuming and many processes holds here.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from manyheads.corpora.documents import Corpus, Document
+from manyheads.errors import FileAccessError, TextError
 from manyheads.roles.claims import Claim, claims_of, control
 from manyheads.roles.examples import find_examples
 from manyheads.roles.found import Roles
@@ -26,6 +27,7 @@ from manyheads.statistics.headtable import HeadTable
 from manyheads.statistics.measuring import Progress, measure
 from manyheads.statistics.patterns import Pattern, pattern_statistics
 from manyheads.statistics.ranks import is_split, own_rank
+from manyheads.statistics.runfolders import require_own
 from manyheads.statistics.statistic import Statistic
 from manyheads.statistics.surveys import Survey
 from manyheads.statistics.syntax import syntax_statistics
@@ -34,13 +36,19 @@ from manyheads.statistics.table import STATISTICS
 
 log = logging.getLogger("manyheads")
 
+PARTS = ("texts", "passages", "elsewhere")
+"""The folders of a run's readings, in the folder to resume from."""
+
+READINGS = ("texts", "passages", "second corpus", "examples", "probes")
+"""What is read, one after another, as far as it is asked for."""
+
 COUNTED = 20
 """Arcs of a relation in the survey of a small treebank: enough to report, not to label."""
 
 
 def find_roles(
     lm: Any,
-    texts: str | Iterable[str | Document] | Corpus,
+    texts: str | Iterable[str | Document] | Corpus | None,
     *,
     passages: Iterable[str | Document] | Corpus | None = None,
     patterns: Mapping[str, Pattern] | None = None,
@@ -50,6 +58,8 @@ def find_roles(
     resume: str | Path | None = None,
     progress: Progress | None = None,
     ranks: Any = None,
+    on_questions: Callable[[dict[str, str]], None] | None = None,
+    on_reading: Callable[[str], None] | None = None,
 ) -> Roles:
     """What each head of a loaded model does on some texts: one role a head, in the model's order, and every claim.
 
@@ -61,16 +71,27 @@ def find_roles(
     (`roles.probes`; `probing.ask_probes`). `resume`, `ranks` as in `measure`; of several processes the first alone
     has examples and probes.
 
+    `on_questions` is called with every role and its question as soon as the corpus' head tells them, before the long
+    reading: what it raises ends the run. `on_reading` is called with each reading's name as it begins (`READINGS`).
+
     Give some hundreds of texts: with few, most heads stay "unlabelled". Cost: as `measure`; docs/roles.md.
-    Errors: as `measure`; StatisticError for a pattern that is none.
+    Errors: as `measure`; StatisticError for a pattern that is none; FileAccessError for a folder to resume from that
+    holds other files.
     """
-    asked = _Asked(pattern_statistics(patterns or {}))
+    if texts is None:
+        raise TextError("texts=None: give a text, a list of texts, or a corpus (corpora.files.open_corpus).")
+    check_resume(resume)
+    begins = on_reading or (lambda name: None)
+    own = {name.strip(): each for name, each in (patterns or {}).items()}
+    asked = _Asked(pattern_statistics(patterns or {}), passages is not None, on_questions)
+    begins("texts")
     table = measure(
         lm, texts, asked.of_texts, kinds=True, progress=progress, resume=_folder(resume, "texts"), ranks=ranks
     )
     check_table(table)
-    parts = [(table, asked.rules(table))]
+    parts = [(table, asked.rules(table.names))]
     if passages is not None:
+        begins("passages")
         found = measure(
             lm, passages, asked.of_passages, sinks=table.sinks, progress=progress,
             resume=_folder(resume, "passages"), ranks=ranks,
@@ -78,6 +99,7 @@ def find_roles(
         parts.append((found, coreference_rules()))
     claims = control(_beside([claims_of(part, rules) for part, rules in parts]))
     if elsewhere is not None:
+        begins("second corpus")
         other = measure(
             lm, elsewhere, table.statistics, kinds=True, sinks=table.sinks, progress=progress,
             resume=_folder(resume, "elsewhere"), ranks=ranks,
@@ -91,20 +113,54 @@ def find_roles(
     found = Roles(tuple(labels), tuple(map(tuple, claims)), tuple(part for part, _ in parts), notes)
     if ranks is None and own_rank() and not is_split(lm.model):
         return found  # the first process shows examples, and is probed
+    begins("examples")
     shown = {
         key: some
         for documents, statistics in ((asked.head, asked.all_statistics), (asked.passages, asked.of_coreference))
-        for key, some in find_examples(lm, documents, found, statistics, table.sinks, examples).items()
+        for key, some in find_examples(lm, documents, found, statistics, table.sinks, examples, own).items()
     }
     found = replace(found, examples=shown)
-    return found.probed(ask_probes(lm, progress)) if probes else found
+    if not probes:
+        return found
+    begins("probes")
+    return found.probed(ask_probes(lm, progress))
+
+
+def check_resume(resume: str | Path | None) -> None:
+    """Errors: FileAccessError for what is no folder to resume from, or holds what is no part of such a run."""
+    if resume is None:
+        return
+    if Path(resume).is_file():
+        raise FileAccessError(f"resume={resume} is a file: name a folder in which a run may keep what it has.")
+    require_own(Path(resume), PARTS)
+
+
+def questions_of(rules: Iterable[Rule]) -> dict[str, str]:
+    """Each rule's role, and its question in words."""
+    return {rule.role: rule.asks for rule in rules}
+
+
+def fixed_questions(patterns: Iterable[str], passages: bool) -> dict[str, str]:
+    """What is asked of any texts, before anything is known of them; `passages`: of reference, too."""
+    rules = (*RULES, SINK_RULE, *ASKED, *map(own_rule, patterns), *(coreference_rules() if passages else ()))
+    return questions_of(rules)
+
+
+def own_rule(name: str) -> Rule:
+    """The rule of a pattern of one's own."""
+    return Rule(
+        name, name, MIN_CONTENT, ("uniform", "relabelled"), f"what {name!r} points at",
+        asks=f"Which head looks where {name!r} points?",
+    )  # fmt: skip
 
 
 class _Asked:
     """Which statistics are asked; what hangs on the corpus is learned from its survey."""
 
-    def __init__(self, own: list[Statistic]) -> None:
-        self.own = own
+    def __init__(
+        self, own: list[Statistic], passages: bool, on_questions: Callable[[dict[str, str]], None] | None
+    ) -> None:
+        self.own, self.with_passages, self.on_questions = own, passages, on_questions
         self.head: tuple[Document, ...] = ()
         self.passages: tuple[Document, ...] = ()
         self.all_statistics: tuple[Statistic, ...] = ()
@@ -116,6 +172,9 @@ class _Asked:
         relations = survey_syntax(golds, COUNTED if survey.whole else MIN_ARCS)
         fixed = [STATISTICS[name] for name in dict.fromkeys((*NEEDED, *(n for rule in ASKED for n in rule.needed)))]
         self.all_statistics = (*fixed, *self.own, *syntax_statistics(relations))
+        if self.on_questions is not None:
+            further = coreference_rules() if self.with_passages else ()
+            self.on_questions(questions_of((*self.rules([each.name for each in self.all_statistics]), *further)))
         return self.all_statistics
 
     def of_passages(self, survey: Survey) -> tuple[Statistic, ...]:
@@ -135,17 +194,10 @@ class _Asked:
         log.warning(said)
         return {"tokenizer": said}
 
-    def rules(self, table: HeadTable) -> tuple[Rule, ...]:
-        """The rules that this table can answer."""
-        own = tuple(
-            Rule(
-                each.name, each.name, MIN_CONTENT, ("uniform", "relabelled"), f"what {each.name!r} points at",
-                asks=f"Which head looks where {each.name!r} points?",
-            )
-            for each in self.own
-            if each.kind == "statistic"
-        )  # fmt: skip
-        names = [name.removesuffix(".to_head") for name in table.names if name.endswith(".to_head")]
+    def rules(self, statistics: Sequence[str]) -> tuple[Rule, ...]:
+        """The rules that a table of these statistics can answer."""
+        own = (own_rule(each.name) for each in self.own if each.kind == "statistic")
+        names = [name.removesuffix(".to_head") for name in statistics if name.endswith(".to_head")]
         return (*RULES, SINK_RULE, *ASKED, *own, *syntax_rules(names))
 
 

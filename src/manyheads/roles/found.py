@@ -6,7 +6,6 @@ and shows figures of the other half, so that the first of a ranking is no lucky 
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -16,15 +15,17 @@ from typing import TYPE_CHECKING, NamedTuple, overload
 from manyheads.errors import StatisticError
 from manyheads.heads import Head
 from manyheads.htmltables import html_table
+from manyheads.roles.asking import role_named, unanswerable
 from manyheads.roles.claims import Claim
 from manyheads.roles.labels import HeadRole
-from manyheads.roles.probing import NO_LABEL, PROBES, Probe
+from manyheads.roles.probing import NO_LABEL, Probe
 from manyheads.statistics.headtable import HeadTable, write_frame
 
 if TYPE_CHECKING:
     import pandas as pd
 
 SHOWN = 12  # heads in a notebook's view
+EFFECT = "not measured"  # attention is not effect: every row of a table says so
 
 
 class Example(NamedTuple):
@@ -53,11 +54,19 @@ class Roles(Sequence[HeadRole]):
     probes: Mapping[str, Probe] = field(default_factory=dict)
 
     @overload
-    def __getitem__(self, index: int) -> HeadRole: ...
+    def __getitem__(self, index: int | str | Head) -> HeadRole: ...
     @overload
     def __getitem__(self, index: slice) -> Sequence[HeadRole]: ...
-    def __getitem__(self, index: int | slice) -> HeadRole | Sequence[HeadRole]:
-        return self.labels[index]
+    def __getitem__(self, index: int | slice | str | Head) -> HeadRole | Sequence[HeadRole]:
+        """`roles["L2H9"]` is that head's label, `roles[2]` the third. Errors: HeadError, StatisticError; IndexError."""
+        return self.labels[self._place(index)] if isinstance(index, str | Head) else self.labels[index]
+
+    def _place(self, head: str | Head) -> int:
+        wanted = head if isinstance(head, Head) else Head.parse(head)
+        place = next((at for at, label in enumerate(self.labels) if label.head == wanted), None)
+        if place is None:
+            raise StatisticError(f"there is no head {head} here, only {self.labels[0].head} to {self.labels[-1].head}.")
+        return place
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -74,6 +83,21 @@ class Roles(Sequence[HeadRole]):
     def questions(self) -> dict[str, str]:
         """Every role that was asked for, and its question in words."""
         return {claim.role: claim.asks for claim in self.claims[0]} if self.claims else {}
+
+    @cached_property
+    def unanswerable(self) -> dict[str, str]:
+        """The roles of which no head has a single case, and why: "cannot look ahead", or that no text asks it."""
+        return unanswerable(self.claims, self.tables)
+
+    @cached_property
+    def answerable(self) -> tuple[str, ...]:
+        """The roles that some head could be asked by."""
+        return tuple(role for role in self.questions if role not in self.unanswerable)
+
+    @cached_property
+    def num_tried(self) -> int:
+        """How many claims were tried: those with at least one case."""
+        return sum(claim.num_queries > 0 for mine in self.claims for claim in mine)
 
     def ranked(self, role: str, top: int | None = None) -> list[Claim]:
         """Heads by how far above chance they are at one role on the choosing half; the figures are of the other half.
@@ -92,32 +116,11 @@ class Roles(Sequence[HeadRole]):
 
         Errors: StatisticError names the nearest.
         """
-        probes = {name: probe.asks for name, probe in self.probes.items()}
-        known = {**self.questions, **probes}
-        if asked in known:
-            return asked
-        part = asked.casefold().strip(" ?")
-        matches = [
-            [role for role, said in some.items() if part and part in f"{role} {said}".casefold()]
-            for some in (self.questions, probes)
-        ]
-        found = matches[0] or matches[1]
-        if len(found) == 1:
-            return found[0]
-        if asked in PROBES:
-            raise StatisticError(f"{asked!r} is a probe, which was not asked: give probes=True (--probes).")
-        near = found[:5] or difflib.get_close_matches(asked, known, 3, 0.3) or list(known)[:3]
-        why = f"{asked!r} may mean several roles" if found else f"no head was asked for {asked!r}"
-        raise StatisticError(f"{why}: did you mean {', '.join(map(repr, near))}?")
+        return role_named(asked, self.questions, {name: probe.asks for name, probe in self.probes.items()})
 
     def of_head(self, head: str | Head) -> list[Claim]:
         """A head's claims that hold, the furthest above chance first."""
-        wanted = head if isinstance(head, Head) else Head.parse(head)
-        mine = next(
-            (claims for label, claims in zip(self.labels, self.claims, strict=True) if label.head == wanted), None
-        )
-        if mine is None:
-            raise StatisticError(f"there is no head {head} here, only {self.labels[0].head} to {self.labels[-1].head}.")
+        mine = self.claims[self._place(head)]
         return sorted((claim for claim in mine if claim.holds), key=lambda claim: -claim.excess)
 
     def probed(self, probes: Mapping[str, Probe]) -> Roles:
@@ -133,8 +136,8 @@ class Roles(Sequence[HeadRole]):
 
         claims = self.claims_to_pandas()
         names = {str(label.head): label.name for label in self.labels}
-        rows = [row for probe in self.probes.values() for row in probe.rows()]
-        probes = pd.DataFrame([{"kind": "probe", **row, "label": names[row["head"]], "named": False} for row in rows])
+        told = [{"kind": "probe", **row} for probe in self.probes.values() for row in probe.rows()]
+        probes = pd.DataFrame([row | {"label": names[row["head"]], "named": False, "effect": EFFECT} for row in told])
         if probes.empty:
             return claims
         claims["holds"] = claims["holds"].astype("boolean")  # of a probe: neither yes nor no
@@ -145,14 +148,23 @@ class Roles(Sequence[HeadRole]):
         import pandas as pd
 
         return pd.DataFrame(
-            {"kind": "claim", **claim.to_dict(), "label": label.name, "named": claim.role == label.name}
+            {
+                "kind": "claim",
+                **claim.to_dict(),
+                "label": label.name,
+                "named": claim.role == label.name,
+                "effect": EFFECT,
+            }
             for label, claims in zip(self.labels, self.claims, strict=True)
             for claim in claims
         )
 
     def save(self, path: str | Path) -> None:
-        """Write every claim and probe by the path's ending: .parquet, .csv or .json. Errors: FileAccessError."""
-        write_frame(self.to_pandas(), Path(path))
+        """Write every claim and probe by the path's ending: .parquet (with the notes: `attrs` of the frame that pandas
+        reads), .csv or .json. Errors: FileAccessError."""
+        frame = self.to_pandas()
+        frame.attrs["notes"] = dict(self.notes)
+        write_frame(frame, Path(path))
 
     def __repr__(self) -> str:
         named = sum(label.name != "unlabelled" for label in self.labels)
@@ -163,7 +175,13 @@ class Roles(Sequence[HeadRole]):
         """A notebook's view: the surest labels first."""
         named = [label for label in self.labels if label.name != "unlabelled"]
         named.sort(key=lambda label: label.evidence.chance - label.evidence.score)
-        rows = [[str(each.head), each.name, each.evidence.score, each.evidence.words] for each in named[:SHOWN]]
+        rows = [[str(each.head), each.name, shown_share(each), each.evidence.words] for each in named[:SHOWN]]
         more = max(0, len(named) - SHOWN)
         note = f"{more} more: to_pandas() has them all." if more else ""
         return html_table(["head", "role", "score", "evidence"], rows, caption=repr(self), note=note)
+
+
+def shown_share(label: HeadRole) -> float:
+    """A label's score as it is shown: a share that rounding put above 1 is 1. Data keep what was computed."""
+    score = label.evidence.score
+    return score if label.evidence.statistic == "entropy" else min(score, 1.0)

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from manyheads.corpora.documents import Corpus
-from manyheads.errors import StatisticError, TextError
+from manyheads.errors import LostProcessError, StatisticError, TextError
 from manyheads.models.texts import require_reader, story
 from manyheads.recording.tokens import Sinks
 from manyheads.statistics.accounts import Account, packed, unpacked
@@ -28,7 +28,7 @@ from manyheads.statistics.headtable import HeadTable
 from manyheads.statistics.inputs import inputs_of, require_same
 from manyheads.statistics.measuring import Progress
 from manyheads.statistics.merging import everywhere
-from manyheads.statistics.ranks import ALONE, Ranks, here
+from manyheads.statistics.ranks import ALONE, Ranks, here, is_split
 from manyheads.statistics.runfolders import RunFolder
 from manyheads.statistics.shards import Shard
 from manyheads.statistics.statistic import Statistic
@@ -63,14 +63,20 @@ def measure_corpus(
             f"corpus of files."
         )
     with ExitStack() as stack:
-        together = ranks or (ALONE if _is_split(lm.model) else stack.enter_context(here()))
+        together = ranks or (ALONE if is_split(lm.model) else stack.enter_context(here()))
         folder = None if resume is None else Path(resume)
         return _Run(lm, corpus, long, sinks, kinds, together, folder, progress, stack).table(statistics)
 
 
-def _is_split(model: Any) -> bool:
-    """Whether the processes hold parts of one model: then they read every text together."""
-    return any(hasattr(parameter, "to_local") for parameter in model.parameters())
+def _held_none(corpus: Corpus) -> str:
+    """That a corpus is empty, in words."""
+    return (
+        "the list is empty" if corpus.total == 0 and corpus.origin.startswith("0 ") else f"{corpus.origin} holds none"
+    )
+
+
+def _texts(count: int) -> str:
+    return f"{count:,} text{'s' * (count != 1)}"
 
 
 @dataclass(eq=False)
@@ -95,7 +101,7 @@ class _Run:
             self.lm, chunks(self.corpus.open()), self.long, None if known is None else known[1].num_documents
         )
         if not head.chunks:
-            raise TextError(f"no text was given: {self.corpus.origin} holds none.")
+            raise TextError(f"no text was given: {_held_none(self.corpus)}.")
         statistics = choose(wanted(head.survey) if callable(wanted) else wanted)
         learned = self._learned(known, head, statistics)
         if (finished := self._finished()) is not None:
@@ -110,7 +116,7 @@ class _Run:
         self._work(worker, head, done)
         whole = everywhere(account, self.ranks)
         if not whole.num_texts:
-            raise TextError(f"no text of {self.corpus.origin} could be measured: {whole.failures}.")
+            raise TextError(f"no text of {self.corpus.origin} could be measured: {str(whole.failures).rstrip('.')}.")
         if self.files is not None:
             self.files.finish(whole)
         self._tell(None, 1.0)
@@ -191,7 +197,7 @@ class _Run:
     def _work(self, worker: Worker, head: Head, done: Done) -> None:
         try:
             worker.measure(head.stream(), head.read, done, self._tell)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, LostProcessError):
             if self.folder is not None:
                 log.warning(
                     "stopped after %s texts, all of them kept in %s: the same call goes on from there",
@@ -218,6 +224,7 @@ class _Run:
             "corpus": f"{self.corpus.origin} ({read:,} read)",
             "failed": str(account.failures),
             "surveyed": learned.because,
+            "texts": f"{_texts(read)}, read in {windows:,} windows" if counts["cut"] and windows > read else "",
             "windows": story(windows, counts["cut"], read, self.lm.max_positions, self.long),
             "gold": f"left out of {gold:,} text{'s' * (gold > 1)} too long to be read whole" if gold else "",
             "rarity": learned.rarity_because,

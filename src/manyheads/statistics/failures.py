@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from manyheads.errors import PatternError
+from manyheads.errors import LostProcessError, PatternError
 
 __all__ = ["NONE_FAILED", "Failure", "Failures", "is_about_texts", "reason_of"]
 
@@ -71,9 +71,9 @@ NONE_FAILED = Failures()
 
 
 def is_about_texts(error: BaseException) -> bool:
-    """Whether an error may be some text's fault. The disk's, the memory's and those of the user's own functions are
-    not, whatever they are wrapped in."""
-    ours = OSError | MemoryError | torch.OutOfMemoryError | PatternError
+    """Whether an error may be some text's fault. The disk's, the memory's, another process' and those of the user's
+    own functions are not, whatever they are wrapped in."""
+    ours = OSError | MemoryError | torch.OutOfMemoryError | PatternError | LostProcessError
     seen: BaseException | None = error
     while seen is not None:
         if not isinstance(seen, Exception) or isinstance(seen, ours):

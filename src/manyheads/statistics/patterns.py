@@ -51,13 +51,13 @@ def pattern_statistics(patterns: Mapping[str, Any]) -> list[Statistic]:
 def _with_chances(name: str, pattern: Pattern) -> list[Statistic]:
     def plain(tokens: Tokens) -> list[list[tuple[int, ...]]]:
         written = tokens.texts or ("",) * tokens.num_texts
-        return [targets(name, pattern, _surfaces(tokens, text), written[text]) for text in range(tokens.num_texts)]
+        return [targets(name, pattern, surfaces_of(tokens, text), written[text]) for text in range(tokens.num_texts)]
 
     def shuffled(tokens: Tokens) -> list[list[tuple[int, ...]]]:
         """Only the rows for which the shuffle makes a difference."""
         order, out = relabelling(tokens), []
         for text, before in enumerate(plain(tokens)):
-            surfaces = _surfaces(tokens, text)
+            surfaces = surfaces_of(tokens, text)
             after = targets(name, pattern, [surfaces[at] for at in order[text, : len(surfaces)].tolist()])
             out.append([new if set(new) != set(old) else () for new, old in zip(after, before, strict=True)])
         return out
@@ -118,10 +118,11 @@ def _places(each: Any, at: int, whose: str) -> tuple[int, ...]:
     """One token's answer: None, a place, or several; NumPy's and torch's whole numbers too."""
     if each is None:
         return ()
+    plain = each.tolist() if hasattr(each, "tolist") else each
     try:
-        if hasattr(each, "__index__"):
-            return (index(each),)
-        return tuple(dict.fromkeys(index(place) for place in each))
+        if hasattr(plain, "__index__"):
+            return (index(plain),)
+        return tuple(dict.fromkeys(index(place) for place in plain))
     except (TypeError, ValueError) as error:  # a float, a word, a tensor of many numbers
         raise PatternError(
             f"{whose} gave {each!r} for token {at}: return a place (a whole number), several places or None."
@@ -129,7 +130,7 @@ def _places(each: Any, at: int, whose: str) -> tuple[int, ...]:
 
 
 def _where(pattern: Any, error: BaseException | None = None) -> str:
-    """" (mine.py, line 3)": where a function failed, the last line of its own file; else where it begins."""
+    """ " (mine.py, line 3)": where a function failed, the last line of its own file; else where it begins."""
     code = getattr(pattern, "__code__", None)
     if code is None:
         return ""
@@ -138,7 +139,7 @@ def _where(pattern: Any, error: BaseException | None = None) -> str:
     return f" ({Path(code.co_filename).name}, line {line})"
 
 
-def _surfaces(tokens: Tokens, text: int) -> list[str]:
+def surfaces_of(tokens: Tokens, text: int) -> list[str]:
     """The text's tokens as they are written; special ones as the tokenizer writes them."""
     length = int(tokens.lengths[text])
     ordinary = tokens.ordinary[text].tolist()

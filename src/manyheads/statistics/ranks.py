@@ -121,7 +121,7 @@ def torchrun() -> Iterator[tuple[int, int]]:
 
     Goes by the environment that torchrun sets (RANK, WORLD_SIZE); without it there is one process, (0, 1). Measuring
     needs gloo and nothing else. When one process dies torchrun tells the others to end (SIGTERM): that is then a
-    KeyboardInterrupt, so that a run says how it can go on.
+    LostProcessError here, so that a run says what happened and how it goes on before torch's traceback.
     """
     if dist.is_initialized() or int(os.environ.get("WORLD_SIZE", "1")) == 1:
         initialised = dist.is_initialized()
@@ -140,8 +140,16 @@ def torchrun() -> Iterator[tuple[int, int]]:
             dist.destroy_process_group()
 
 
+GO_ON = (
+    "Start the same command again, with all its processes: with --resume FOLDER (resume=) it goes on with what is on "
+    "the disk, without it begins anew."
+)
+
+
 def _interrupt(*_: Any) -> None:
-    raise KeyboardInterrupt
+    raise LostProcessError(
+        f"another process of this run is gone (killed, or out of memory), or torchrun itself was told to stop. {GO_ON}"
+    )
 
 
 @contextmanager
@@ -151,7 +159,4 @@ def _reached() -> Iterator[None]:
         yield
     except RuntimeError as error:
         said = (str(error).splitlines() or [""])[0][:200]
-        raise LostProcessError(
-            f"another process of this run is gone or cannot be reached ({said}): start all of them again; with "
-            f"resume= they go on with what is on the disk."
-        ) from error
+        raise LostProcessError(f"another process of this run is gone or cannot be reached ({said}). {GO_ON}") from error

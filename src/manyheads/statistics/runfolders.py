@@ -9,17 +9,34 @@ disk); what another process did and this disk does not show is measured again, a
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from io import FileIO
 from pathlib import Path
 
+from manyheads.errors import FileAccessError
 from manyheads.statistics.accounts import Account
 from manyheads.statistics.shards import lock, read_state, remove_shard, shard_names, write_state
 from manyheads.statistics.surveys import Learned
 from manyheads.wholefiles import no_access
 
-__all__ = ["RunFolder"]
+__all__ = ["RunFolder", "require_own"]
+
+OWN = ("run.safetensors", "finished.safetensors", "shard-*", "lock")
+
+
+def require_own(path: Path, names: Sequence[str]) -> None:
+    """Errors: FileAccessError where a folder to resume from holds what is no part of a run."""
+    found = sorted(each.name for each in path.iterdir()) if path.is_dir() else []
+    foreign = [each for each in found if not each.startswith(".") and not any(fnmatch(each, name) for name in names)]
+    if foreign:
+        more = f" and {len(foreign) - 3} more" if len(foreign) > 3 else ""
+        raise FileAccessError(
+            f"the folder {path} to resume from holds {', '.join(foreign[:3])}{more}, which is no part of such a run: "
+            f"give an empty folder, or one in which the same command began."
+        )
 
 
 @dataclass(eq=False)
@@ -31,7 +48,9 @@ class RunFolder:
 
     @staticmethod
     def opened(path: Path) -> RunFolder:
-        """Make it where it is not there. Errors: FileAccessError; StatisticError where another run is at work in it."""
+        """Make it where it is not there. Errors: FileAccessError, also for a folder that holds anything else;
+        StatisticError where another run is at work in it."""
+        require_own(path, OWN)
         try:
             path.mkdir(parents=True, exist_ok=True)
             file = FileIO(os.open(path / "lock", os.O_RDWR | os.O_CREAT, 0o666), "r+b")

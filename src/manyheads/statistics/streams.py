@@ -40,5 +40,5 @@ def _documents(texts: Iterable[Any]) -> Iterator[Document]:
         elif isinstance(each, str):
             yield Document(each, f"text {index}", at=index + 1)
         else:
-            problem = f"it is a {type(each).__name__}, not a text"
+            problem = f"it is of type {type(each).__name__}, not a text"
             yield Document("", f"text {index}", at=index + 1, problem=problem)

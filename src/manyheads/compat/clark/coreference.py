@@ -23,8 +23,8 @@ from torch import Tensor
 from manyheads.compat.clark.quirks import FLOAT16, chosen
 from manyheads.compat.clark.syntax import MAX_TOKENS
 from manyheads.compat.clark.wordmaps import Sentence, laid_out, most_attended, most_tokens, num_tokens, recorded
-from manyheads.compat.inputs import require_reader
-from manyheads.corpora.documents import Document
+from manyheads.compat.inputs import gold_documents, require_reader
+from manyheads.corpora.documents import Corpus, Document
 from manyheads.errors import TextError
 from manyheads.heads import Head
 from manyheads.recording.gold import Mention
@@ -73,7 +73,7 @@ class CoreferenceScores:
 
 def coreference_accuracies(
     lm: Any,
-    documents: Iterable[Document],
+    documents: Iterable[Document] | Corpus,
     *,
     mode: str = "first",
     layout: str = "joined",
@@ -131,9 +131,9 @@ def _nearest(mentions: list[Mention]) -> int | None:
 
 
 def _readable(
-    lm: Any, documents: Iterable[Document], layout: str, limit: int | None, tally: _Tally
+    lm: Any, documents: Iterable[Document] | Corpus, layout: str, limit: int | None, tally: _Tally
 ) -> Iterator[Sentence]:
-    for document in documents:
+    for document in gold_documents(documents, "coreference"):
         gold = document.gold
         if gold is None or not gold.has_coreference or not gold.words:
             tally.left_out["no coreference"] += 1

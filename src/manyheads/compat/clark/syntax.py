@@ -19,8 +19,8 @@ from torch import Tensor
 
 from manyheads.compat.clark.quirks import FLOAT16, POSS, VANISHING, chosen
 from manyheads.compat.clark.wordmaps import Sentence, laid_out, most_attended, most_tokens, num_tokens, recorded
-from manyheads.compat.inputs import require_reader
-from manyheads.corpora.documents import Document
+from manyheads.compat.inputs import gold_documents, require_reader
+from manyheads.corpora.documents import Corpus, Document
 from manyheads.errors import TextError
 from manyheads.heads import Head
 
@@ -102,7 +102,7 @@ class SyntaxScores:
 
 def syntax_accuracies(
     lm: Any,
-    documents: Iterable[Document],
+    documents: Iterable[Document] | Corpus,
     *,
     mode: str = "first",
     layout: str = "joined",
@@ -130,9 +130,9 @@ def syntax_accuracies(
 
 
 def _readable(
-    lm: Any, documents: Iterable[Document], layout: str, limit: int | None, tally: _Tally
+    lm: Any, documents: Iterable[Document] | Corpus, layout: str, limit: int | None, tally: _Tally
 ) -> Iterator[Sentence]:
-    for document in documents:
+    for document in gold_documents(documents, "syntax"):
         gold = document.gold
         if gold is None or not gold.has_syntax or not gold.words:
             tally.left_out["no syntax"] += 1
