@@ -193,6 +193,13 @@ def test_words_that_copy_each_other_across_the_text():
     assert_pair(got, "previous_copy_mass", weights[0, 3, 0], 1)  # nothing stands before the first a
 
 
+def test_a_match_is_of_what_its_own_rows_leave_the_sinks():
+    """Rows 0 and 2 hold the copies; what row 1 gives the sink is another matter."""
+    weights = np.array([[[0.5, 0.25, 0.25], [0, 1, 0], [0.3, 0.6, 0.1]]])
+    text = replace(facts([7, 9, 7]), sink=np.array([False, True, False]))
+    assert_pair(statistics(weights, text), "duplicate_unsunk_mass", 0.25 + 0.3, 0.75 + 0.4)
+
+
 def test_special_tokens_have_no_copies_and_open_no_induction():
     weights = np.arange(16.0).reshape(1, 4, 4)
     got = statistics(weights, facts([1, 2, 1, 2], special=[0, 3]))
@@ -433,7 +440,7 @@ def test_the_names_are_these(rng):
     relabelled = {f"{name}_{mass}" for name in CLASSES for mass in ("mass", "norm_mass")} | rarest | set(COPIES)
     twins = masses | rows | normed | rarest | {"word_top"}
     expected = twins | {"heaviest_key", "missing_mass", "sink_norm_mass"}
-    expected |= {name.replace("_mass", "_norm_mass") for name in COPIES}
+    expected |= {name.replace("_mass", f"_{kind}_mass") for name in COPIES for kind in ("norm", "unsunk")}
     expected |= {f"{name}.uniform" for name in twins} | {f"{name}.relabelled" for name in relabelled}
     text = some_text(rng)
     assert set(statistics(some_map(rng, text), text)) == expected

@@ -91,6 +91,8 @@ def statistics(weights: Real[np.ndarray, "h n n"], text: TextFacts) -> dict[str,
         out[f"{name}_mass.relabelled"] = scattered_mass(getattr(text, name), weights, text)
     for name in MATCHES:
         out[f"{name}.relabelled"] = mass_on(CELLS[name](other_order), weights, other_order)
+    for name in MATCHES:
+        out[name.replace("_mass", "_unsunk_mass")] = unsunk_mass(CELLS[name](text), weights, text)
     for name, of_map in WHOLE.items():
         out[name] = of_map(weights, text)
     if text.rarity is not None:
@@ -162,6 +164,13 @@ def mass_on(cells: Cells, weights: Map, text: TextFacts) -> Pair:
     """The weight on chosen cells, over the rows that see at least one of theirs."""
     seen = cells & text.visible
     return over(_any(seen), (weights * seen).sum(axis=2))
+
+
+def unsunk_mass(cells: Cells, weights: Map, text: TextFacts) -> Pair:
+    """The weight on chosen cells, over all weight that does not go to a sink, both of rows that see such a cell."""
+    seen = cells & text.visible
+    of_rows = weights * _any(seen)[:, None]
+    return (of_rows * seen).sum(axis=(1, 2)), (of_rows * ~text.sink).sum(axis=(1, 2))
 
 
 def at_offset(text: TextFacts, offset: int) -> Cells:

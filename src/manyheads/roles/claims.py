@@ -25,6 +25,7 @@ from numpy import ndarray
 
 from manyheads.heads import Head
 from manyheads.roles.rules import (
+    LEFT,
     MIN_EXCESS,
     MIN_FAVOUR,
     MIN_GIVEN,
@@ -211,7 +212,9 @@ class Half:
     def _given(self, rule: Rule, head: int, score: float) -> float | None:
         if rule.given:
             return _known(float(self.value(rule.given)[head]))
-        if rule.statistic == SINK_RULE.statistic or SINK_RULE.statistic not in self.index:
+        if rule.unsunk in self.index:
+            return _known(float(self.value(rule.unsunk)[head]))
+        if rule.unsunk != LEFT or SINK_RULE.statistic not in self.index:
             return None
         free = 1 - self.get(SINK_RULE.statistic, head)
         return min(1.0, score / free) if free > 0 else None

@@ -59,6 +59,9 @@ some head favours the comma or the full stop to twice chance; over all kinds of 
 heads. minilm's L3H11 has 0.79 and 0.89."""
 
 
+LEFT = "left"
+
+
 @dataclass(frozen=True)
 class Rule:
     """`role` is given by `statistic`; `chances` are the twins that must be beaten; `floor` is the least score.
@@ -69,6 +72,8 @@ class Rule:
     A mass is a share of all attention. An accuracy (`given` is set: the same figure, special tokens left out) is how
     often the strongest key is the right one: it must also beat its `baselines`, and what it scores where they fail
     (`beyond`) must beat even chance. `names_heads=False`: asked and reported, but no head is named after it.
+    `unsunk` says what a mass is of what does not go to the sinks: a statistic, or `LEFT`, the score over what is left,
+    where it counts nearly all rows; "" where the question is about such tokens themselves.
     """
 
     role: str
@@ -84,6 +89,7 @@ class Rule:
     baselines: tuple[str, ...] = ()
     beyond: tuple[str, ...] = ()
     names_heads: bool = True
+    unsunk: str = LEFT
 
     @property
     def tested(self) -> str:
@@ -97,7 +103,8 @@ class Rule:
     @property
     def needed(self) -> tuple[str, ...]:
         """Every statistic that the rule reads."""
-        own = (self.statistic, self.norm, self.given, *self.twins(), *self.baselines, *self.beyond)
+        unsunk = "" if self.unsunk == LEFT else self.unsunk
+        own = (self.statistic, self.norm, self.given, unsunk, *self.twins(), *self.baselines, *self.beyond)
         return tuple(dict.fromkeys(name for name in own if name))
 
 
@@ -116,10 +123,11 @@ def _content(
     *,
     by_kind: bool = False,
     names_heads: bool = True,
+    unsunk: str = LEFT,
 ) -> Rule:
     return Rule(
         role, statistic, MIN_CONTENT, ("uniform", "relabelled"), saying, by_kind=by_kind, norm=norm,
-        asks=f"Which head looks at {asks}?", names_heads=names_heads,
+        asks=f"Which head looks at {asks}?", names_heads=names_heads, unsunk=unsunk,
     )  # fmt: skip
 
 
@@ -136,6 +144,7 @@ CONTENT = (
         "the same token elsewhere",
         "other copies of the same token",
         "duplicate_norm_mass",
+        unsunk="duplicate_unsunk_mass",
     ),
     _content(
         "induction",
@@ -143,6 +152,7 @@ CONTENT = (
         "what followed an earlier copy",
         "what followed an earlier copy of the token",
         "induction_norm_mass",
+        unsunk="induction_unsunk_mass",
     ),
     _content("punctuation", "punctuation_mass", "punctuation", "punctuation", "punctuation_norm_mass", by_kind=True),
     _content("rare tokens", "rare_mass", "the text's rarest tokens", "the text's rarest tokens", "rare_norm_mass"),
@@ -153,21 +163,21 @@ LOCAL_RULE = Rule(
 )
 SINK_RULE = Rule(
     "sink", "sink_mass", MIN_SINK, ("uniform",), "the sink", asks="Which head rests on the model's sinks?",
-    norm="sink_norm_mass",
+    norm="sink_norm_mass", unsunk="",
 )  # fmt: skip
 ASKED = (
     Rule(
         "first token", "first_mass", MIN_SINK, ("uniform",), "the first token",
-        asks="Which head looks at the first token?", norm="first_norm_mass", names_heads=False,
+        asks="Which head looks at the first token?", norm="first_norm_mass", names_heads=False, unsunk="",
     ),
     Rule(
         "separator", "separator_mass", MIN_SINK, ("uniform",), "the separator", asks="Which head looks at separators?",
-        norm="separator_norm_mass", names_heads=False,
+        norm="separator_norm_mass", names_heads=False, unsunk="",
     ),
     _content(
         "induction, offset -1", "previous_copy_mass", "what preceded an earlier copy",
         "what preceded an earlier copy of the token (the letter of Olsson et al.)", "previous_copy_norm_mass",
-        names_heads=False,
+        names_heads=False, unsunk="previous_copy_unsunk_mass",
     ),
     _content(
         "rarest word", "rarest_top", "the text's rarest word, where its strongest key is a word",

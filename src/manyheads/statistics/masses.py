@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from manyheads.recording.requests import Band, Linear, Match, Received, Request
+from manyheads.recording.requests import Band, Linear, Match, Received, Request, RowsReceived
 from manyheads.recording.tokens import Tokens, relabelling
 from manyheads.statistics.statistic import Facts, PerText, Statistic
 
@@ -273,5 +273,19 @@ what followed it. Both are here."""
 
 
 def token_matches() -> list[Statistic]:
-    """Matches between tokens, each with its chance twins."""
-    return [statistic for each in MATCHES for statistic in match_mass(each)]
+    """Matches between tokens, each with its chance twins, and what they are of what the sinks leave."""
+    return [statistic for each in MATCHES for statistic in (*match_mass(each), _unsunk_match(each))]
+
+
+def _unsunk_match(each: Matched) -> Statistic:
+    """A ratio of sums over the rows that see a match: what goes to its keys, of all that does not go to a sink."""
+    given = RowsReceived(each.asked)
+
+    def finish(facts: Facts) -> PerText:
+        rows = facts.reduced.matches(each.asked) > 0
+        part = torch.where(rows[:, None], facts[each.asked], 0.0).sum(-1)
+        return PerText(part, (facts[given] * ~facts.tokens.sink[:, None]).sum(-1))
+
+    meaning = f"share of what does not go to a sink that is on {each.meaning}, in rows that see such a key"
+    name, asks = f"{each.name}_unsunk_mass", frozenset(WORDS_OR_SINKS)
+    return Statistic(name, "share", SHARE, each.source, meaning, lambda _: (each.asked, given), finish, asks=asks)
