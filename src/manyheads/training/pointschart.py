@@ -1,4 +1,4 @@
-"""What a figure of trainings side by side shows, as data: a point a seed, mean and spread. `figures.points` draws it."""
+"""What a figure of trainings side by side shows, as data: a point a seed. `figures.points` draws it."""
 
 from __future__ import annotations
 
@@ -18,12 +18,16 @@ class Points:
 
 @dataclass(frozen=True)
 class PointsPanel:
-    """Ways beside each other over one y axis, whose ends are given where they are known beforehand."""
+    """Ways beside each other over one y axis, whose ends are given where they are known beforehand.
+
+    Drawn are mean and standard deviation; `by_rank`: median and quartiles, as suits times, which err to one side.
+    """
 
     title: str
     groups: tuple[Points, ...]
     bottom: float | None = None
     top: float | None = None
+    by_rank: bool = False
 
 
 @dataclass(frozen=True)

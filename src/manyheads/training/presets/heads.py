@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -53,9 +54,7 @@ WHOLE = Scale(
     Settings(500, 5e-3, warmup=50, floor=0.05, decay=0.01, checkpoint_every=100, measure_every=100),
     seeds=5, width=64, rows=32,
 )  # fmt: skip
-TRIAL = Scale(
-    Settings(6, 5e-3, warmup=2, decay=0.01, checkpoint_every=3, measure_every=3), seeds=2, width=32, rows=4
-)
+TRIAL = Scale(Settings(6, 5e-3, warmup=2, decay=0.01, checkpoint_every=3, measure_every=3), seeds=2, width=32, rows=4)
 
 
 def build(setup: Setup) -> Training:
@@ -73,7 +72,9 @@ def build(setup: Setup) -> Training:
     return Training(runs, report)
 
 
-PRESET = Preset(NAME, "1 to 16 heads with equally many parameters: how many a task of five relations wants", "8 minutes", build)
+PRESET = Preset(
+    NAME, "1 to 16 heads with equally many parameters: how many a task of five relations wants", "3 minutes", build
+)
 
 
 def run_name(count: int, seed: int) -> str:
@@ -86,9 +87,7 @@ def scale_of(setup: Setup) -> Scale:
     return replace(scale, settings=replace(scale.settings, steps=steps))
 
 
-def reader_run(
-    name: str, scale: Scale, seed: int, num_heads: int, kind: str = "free", measure: Any = scores_of
-) -> Run:
+def reader_run(name: str, scale: Scale, seed: int, num_heads: int, kind: str = "free", measure: Any = scores_of) -> Run:
     """One training of the cards' reader. Its texts hang on the seed and the step alone."""
     torch.manual_seed(seed)
     model = Reader(scale.letters, scale.numbers, scale.length, scale.width, num_heads, kind)
@@ -112,10 +111,7 @@ def findings(trained: AllTrained, scale: Scale) -> Findings:
     by_count = {count: [trained[run_name(count, seed)] for seed in range(scale.seeds)] for count in COUNTS}
     found = {str(count): spreads(runs) for count, runs in by_count.items()}
     losses = {count: found[str(count)]["held_out_loss"]["each"] for count in COUNTS}
-    steps = {
-        f"{more} over {fewer}": paired(losses[more], losses[fewer])
-        for fewer, more in zip(COUNTS, COUNTS[1:], strict=False)
-    }
+    steps = {f"{more} over {fewer}": paired(losses[more], losses[fewer]) for fewer, more in pairwise(COUNTS)}
     numbers = {
         "parameters": parameters,
         "relations": list(RELATIONS),
@@ -181,6 +177,6 @@ def chart(numbers: dict[str, Any], scale: Scale) -> PointsChart:
             PointsPanel("another task: BLEU on newstest2013, Vaswani et al. 2017, table 3 (A)", paper, 24.5, 26.0),
         ),
         notes=(
-            "Dots are seeds, strokes their means, bars one standard deviation either way. The paper gives one value each.",
+            "Dots are seeds, strokes their means, bars one standard deviation either way; of the paper one value each.",
         ),
     )
