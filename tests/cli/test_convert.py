@@ -77,5 +77,7 @@ def test_json_is_one_document_with_everything_and_neighbours_are_merged_where_as
     ],
 )
 def test_what_cannot_be_done_is_said_in_one_line_and_nothing_is_written(arguments, parts, run, folder, tmp_path):
-    assert_refused(run("convert", "--model", folder, "--out", "grouped", *arguments), *parts)
+    usual = {"--model": folder, "--out": "grouped"}
+    asked = [each for option, value in usual.items() if option not in arguments for each in (option, value)]
+    assert_refused(run("convert", *asked, *arguments), *parts)
     assert os.listdir(tmp_path) == []

@@ -151,7 +151,7 @@ def ask(rng, case):
     num_texts, num_rows, num_keys = len(case.maps), case.layer.q.shape[2], case.layer.k.shape[2]
     column, other = rng.normal(size=(2, num_texts, num_keys))
     rows, keys = rng.integers(-1, 3, (num_texts, num_rows)), rng.integers(-1, 3, (num_texts, num_keys))
-    rarely = rng.integers(-1, 40, (num_texts, num_keys))  # few enough matches to be gathered one by one
+    rarely = rng.integers(-1, 40, (num_texts, num_keys))  # few matches, none in many tiles
 
     words = rng.integers(-1, 5, (num_texts, num_rows))
     words[np.arange(num_rows) >= np.array(case.rows)[:, None]] = -1
@@ -528,7 +528,7 @@ BREAK = {
     "labels compared the wrong way": (
         tiles.GroupPass,
         "_same",
-        lambda self, request, t: torch.ones(t.weights.shape[0], *t.weights.shape[2:], dtype=torch.bool),
+        lambda self, request, t: torch.ones(t.weights.shape[0], 1, *t.weights.shape[2:]),
     ),
     "a band that is one key off": (
         tiles.GroupPass,

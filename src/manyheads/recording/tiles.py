@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 
 TILE_CELLS = 400_000  # cells of one tile over all heads: three float32 buffers of it fit a 2-core L2 + L3 slice
 TILE_KEYS = 256
-FEW = 1 / 16  # of a tile's cells: so few are gathered, more are multiplied by a mask of the whole tile
 HIDDEN = -1e4  # log2 of a hidden cell's weight: exp2 gives exactly 0, and unlike -inf it survives 0 * x
 LOG2_E = math.log2(math.e)
 
@@ -148,16 +147,16 @@ class GroupPass:
             case Distance():
                 value[at] += self._distance(tile)
             case Match():
-                if (cells := self._cells(request, tile)) is not None:
-                    value[at] += cells.sum_of(tile, -1)
+                same = self._matching(request, tile)
+                if same is not None:
+                    value[at] += torch.mul(tile.weights, same, out=tile.work).sum(-1)
             case MatchReceived():
-                if (cells := self._cells(request.match, tile)) is not None:
-                    value[self.texts, :, tile.keys] += cells.sum_of(tile, -2)
+                same = self._matching(request.match, tile)
+                if same is not None:
+                    value[self.texts, :, tile.keys] += torch.mul(tile.weights, same, out=tile.work).sum(-2)
             case RowsReceived():
-                rows = (self.plan.matches(request.match, self.mask)[self.texts, None, None, tile.rows] > 0).to(
-                    self.dtype
-                )
-                value[self.texts, :, tile.keys] += (rows @ tile.weights)[:, :, 0]
+                rows = self.plan.matches(request.match, self.mask)[self.texts, None, tile.rows, None] > 0
+                value[self.texts, :, tile.keys] += torch.mul(tile.weights, rows, out=tile.work).sum(-2)
             case Band():
                 self._band(request, tile, value[at])
             case Received():
@@ -192,11 +191,12 @@ class GroupPass:
 
         return torch.mul(tile.weights, self._kept("distance", away), out=tile.work).sum(-1)
 
-    def _cells(self, request: Match, tile: _Tile) -> _Cells | None:
-        """Where the row's label equals the key's, for all heads; None for nowhere."""
-        return self._kept(request, lambda: _Cells.of(self._same(request, tile), self.dtype))
+    def _matching(self, request: Match, tile: _Tile) -> Float[Tensor, "b one r c"] | None:
+        """`_same`, kept for other layers."""
+        return self._kept(request, lambda: self._same(request, tile))
 
-    def _same(self, request: Match, tile: _Tile) -> Bool[Tensor, "b r c"] | None:
+    def _same(self, request: Match, tile: _Tile) -> Float[Tensor, "b one r c"] | None:
+        """1 where the row's label equals the key's, else 0: one equality test, shared by all heads. None for none."""
         of_rows, of_keys = self.labels[request]
         if request.earlier and tile.keys.start >= tile.rows.stop:
             return None
@@ -208,7 +208,7 @@ class GroupPass:
                 same &= j <= i - request.apart
             if request.elsewhere:
                 same &= j != i
-        return same
+        return same[:, None].to(self.dtype) if bool(same.any()) else None
 
     def _band(self, request: Band, tile: _Tile, value: Tensor) -> None:
         """Diagonals of the tile: the weight at key `i + offset` lies on diagonal `rows.start + offset - keys.start`."""
@@ -250,36 +250,6 @@ class _Tile:
     hidden: Bool[Tensor, "#b #h r c"] | None
     rows: slice
     keys: slice
-
-
-@dataclass(frozen=True, eq=False)
-class _Cells:
-    """Some cells of a tile, the same for every head: their places where they are few, else a mask of the tile."""
-
-    places: tuple[Tensor, Tensor, Tensor] | None
-    mask: Float[Tensor, "b one r c"] | None
-
-    @staticmethod
-    def of(chosen: Bool[Tensor, "b r c"] | None, dtype: torch.dtype) -> _Cells | None:
-        count = 0 if chosen is None else int(chosen.sum())
-        if chosen is None or not count:
-            return None
-        if count > FEW * chosen.numel():
-            return _Cells(None, chosen[:, None].to(dtype))
-        texts, rows, keys = chosen.nonzero(as_tuple=True)
-        return _Cells((texts, rows, keys), None)
-
-    def sum_of(self, tile: _Tile, axis: int) -> Float[Tensor, "b h n"]:
-        """The weights of these cells, summed over the keys of each row (axis -1) or the rows of each key (-2)."""
-        if self.places is None:
-            assert self.mask is not None
-            return torch.mul(tile.weights, self.mask, out=tile.work).sum(axis)
-        texts, rows, keys = self.places
-        num_texts, num_heads, *sides = tile.weights.shape
-        kept, length = (rows, sides[0]) if axis == -1 else (keys, sides[1])
-        out = tile.weights.new_zeros(num_texts * length, num_heads)
-        out.index_add_(0, texts * length + kept, tile.weights[texts, :, rows, keys])
-        return out.view(num_texts, length, num_heads).transpose(1, 2)
 
 
 def bins(length: int, size: int) -> Tensor:

@@ -169,8 +169,8 @@ def mass_on(cells: Cells, weights: Map, text: TextFacts) -> Pair:
 def unsunk_mass(cells: Cells, weights: Map, text: TextFacts) -> Pair:
     """The weight on chosen cells, over all weight that does not go to a sink, both of rows that see such a cell."""
     seen = cells & text.visible
-    of_rows = weights * _any(seen)[:, None]
-    return (of_rows * seen).sum(axis=(1, 2)), (of_rows * ~text.sink).sum(axis=(1, 2))
+    of_rows = weights * _any(seen)[:, None] * ~text.sink
+    return (of_rows * seen).sum(axis=(1, 2)), of_rows.sum(axis=(1, 2))
 
 
 def at_offset(text: TextFacts, offset: int) -> Cells:

@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from manyheads.recording.requests import Band, Linear, Match, Received, Request, RowsReceived
+from manyheads.recording.requests import Band, Linear, Match, MatchReceived, Received, Request, RowsReceived
 from manyheads.recording.tokens import Tokens, relabelling
 from manyheads.statistics.statistic import Facts, PerText, Statistic
 
@@ -279,13 +279,12 @@ def token_matches() -> list[Statistic]:
 
 def _unsunk_match(each: Matched) -> Statistic:
     """A ratio of sums over the rows that see a match: what goes to its keys, of all that does not go to a sink."""
-    given = RowsReceived(each.asked)
+    found, given = MatchReceived(each.asked), RowsReceived(each.asked)
 
     def finish(facts: Facts) -> PerText:
-        rows = facts.reduced.matches(each.asked) > 0
-        part = torch.where(rows[:, None], facts[each.asked], 0.0).sum(-1)
-        return PerText(part, (facts[given] * ~facts.tokens.sink[:, None]).sum(-1))
+        free = ~facts.tokens.sink[:, None]  # what follows a copy may be a sink itself
+        return PerText((facts[found] * free).sum(-1), (facts[given] * free).sum(-1))
 
     meaning = f"share of what does not go to a sink that is on {each.meaning}, in rows that see such a key"
     name, asks = f"{each.name}_unsunk_mass", frozenset(WORDS_OR_SINKS)
-    return Statistic(name, "share", SHARE, each.source, meaning, lambda _: (each.asked, given), finish, asks=asks)
+    return Statistic(name, "share", SHARE, each.source, meaning, lambda _: (found, given), finish, asks=asks)
