@@ -4,11 +4,13 @@ import io
 import json
 import os
 import pty
+import re
 import select
 import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 from rich.console import Console
 
@@ -86,6 +88,31 @@ def test_a_lesson_as_json_has_its_numbers_and_its_questions(run):
     assert drawn[0] == drawn[1] != drawn[2] and drawn[0]["seed"] == 3
     interview = json.loads(run("learn", "interview", "--json").out)
     assert all(part["points"] and part["answer"] for part in interview["parts"] if part["kind"] == "interview")
+
+
+def test_what_was_drawn_for_a_pipe_can_be_judged(run):
+    seed = re.search(r"Asked from seed (\d+)", run("learn", "recap").out)[1]
+    printed = run("learn", "recap", "--seed", seed).out
+    judged = run("learn", "recap", "--answer", "recap-column", "0", "--seed", seed).out
+    assert " ".join(judged.splitlines()[0].split()) in " ".join(printed.split())
+
+
+def test_an_interview_that_is_printed_has_its_model_answers_after_its_questions(run):
+    out = run("learn", "interview").out
+    last = list(shelf.lessons()["interview"].interviews.values())[-1].question
+    assert out.index("Model answers") > out.index(shelf.say(last, shelf.load)[:30])
+
+
+def test_a_small_table_has_three_figures_in_each_column():
+    lines = table_lines(matrix("cache", "", np.array([[80, 85.9], [1.25, 1.342]]), ("MHA", "MQA"), ("GiB", "GB")), 80)
+    assert "80.00" in lines[-2].plain and "1.25" in lines[-1].plain and "1.34" in lines[-1].plain
+
+
+def test_a_prediction_is_closed_once_its_cell_has_run_with_the_same_numbers():
+    out, progress = walk("one-head", ["", "", "", "b", "b", "token 2", "q"])
+    assert "The cell has run with this already" in out and not progress.points
+    out, _ = walk("one-head", ["", "", "x=1 2", "q"])
+    assert "The cell is as it was before." in out
 
 
 def test_a_cell_is_run_with_other_values(run):
@@ -194,8 +221,6 @@ def test_choices_are_given_by_number_and_interview_points_are_ticked():
 
 
 def test_a_wide_map_is_written_in_percent():
-    import numpy as np
-
     weights = np.tril(np.full((24, 24), 1 / 24))
     weights[np.triu_indices(24, 1)] = -np.inf
     tokens = [f"token{at}" for at in range(24)]

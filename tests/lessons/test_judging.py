@@ -13,6 +13,9 @@ SHARE = Right(1 / 3, "So it is.", "Look again.")
 PERCENT = Right(80.0, "So it is.", "Look again.", unit="%")
 TIME = Right(500.0, "So it is.", "Look again.", unit="ms")
 FREE = Right(10.0, "So it is.", "Look again.", unit="GiB", free=True)
+BLEU = Right(0.9, "", "", unit="BLEU", tolerance=0.04)
+DROPPED = Right(50.3, "", "", unit="%", mistakes={57.8: "Not divided."})
+FIT = Right(78_643.0, "", "Whole.", unit="tokens", mistakes={78_643.2: "Round down.", 78_644.0: "Round down."})
 EXACT = Right(12.0, "So it is.", "Look again.", unit="heads")
 
 
@@ -25,6 +28,13 @@ def number(right, given):
     [
         (SHARE, ("1/3", "0.333", "0,33", " 33.3 % ", ".333", "3.33e-1", "33,3%")),
         (CACHE, ("10", "10 GiB", "10gib", "10.0 GiB", "10240 MiB", "10,240 MiB", "1e1")),
+        (CACHE, ("10 gibibytes", "10 Gio", "10 G", "10 Gi")),
+        (Right(8.0, "", "", unit="GB"), ("8 GB", "8 gigabytes", "8 Go", "8 gb")),
+        (PERCENT, ("80 points", "80 pp", "80 percentage points")),
+        (BLEU, ("0.9", "0.9 BLEU", "0.9 points", "0.9 bleu")),
+        (Right(172_284.0, "", "", unit="parameters", mistakes={172_032.0: "No biases."}), ("1.72e+05", "172k")),
+        (Right(4_198_400.0, "", "", unit="weights"), ("4.2M", "4.20 million", "4.198.400")),
+        (Right(-3.0, "", ""), ("- 3", "\u20133", "-3")),
         (COUNT, ("1,050,624", "1050624", "1.05M", "1.05 m", "1.05 million", "1050.6k", "1_050_624 parameters",
                  "1 050 624", "1.05 M parameters", "0.00105 B")),
         (PERCENT, ("80", "80 %", "80.0%", "80 percent")),
@@ -65,7 +75,19 @@ def test_a_right_number_is_right_however_it_is_written(right, given):
         (TIME, "5 s", "Look again."),
         (EXACT, "12.1", "Close, but not there"),
         (EXACT, "-12", "Look again."),
-        (FREE, "10 GB", "The number is right, the unit is not: 10 GiB are 10.7 GB."),
+        (FREE, "10 GB", "The figure is right in another unit: GB is not the one."),
+        (FREE, "10 MiB", "The figure is right in another unit: MiB is not the one."),
+        (CACHE, "10 MiB", "The number is right, the unit is not: 10 GiB are 10,240 MiB."),
+        (CACHE, "85.9", "Read in GB: That is MHA."),
+        (CACHE, "80 GB", "Read in GiB: That is MHA."),
+        (Right(8.0, "", "Count.", unit="GB"), "8 Gb", "Gb are bits, 8 to a byte. The number is right"),
+        (Right(17.2, "", "", unit="GFLOP"), "17.2 TFLOP", "The number is right, the unit is not: 17.2 GFLOP are"),
+        (COUNT, "1.05 B", "The figure is right, the unit is not: it is in M, not in B."),
+        (COUNT, "1,050,625", "Count again."),
+        (DROPPED, "0.578", "Read as a share: Not divided."),
+        (FIT, "78643.2", "Round down."),
+        (FIT, "78644", "Round down."),
+        (FIT, "78,642", "Whole."),
         (SHARE, "0.34", "Close, but not there"),
         (SHARE, "-0.333", "Look again."),
     ],
@@ -87,7 +109,10 @@ def test_a_wrong_number_is_told_which_mistake_it_is(right, given, said):
         (CACHE, "ten", "is no number: write one, as in 4 GiB"),
         (CACHE, "3 ms", "ms measures time; the question asks for GiB."),
         (CACHE, "4 apples", "'apples' is no unit here; the question asks for GiB."),
-        (FREE, "10", "10 of what? The unit is part of the answer: say it, as in 4 GiB."),
+        (FREE, "10", "10 of what? The unit is part of the answer: write it behind the number."),
+        (FREE, "10 G", "10 G of what?"),
+        (BLEU, "90 %", "% says a share; the question asks for BLEU."),
+        (FIT, "78.643", "78.643 is read as a number with a decimal point. Write 78643 if that is what you mean."),
     ],
 )  # fmt: skip
 def test_what_is_no_answer_is_told_and_costs_nothing(right, given, said):
@@ -120,6 +145,28 @@ def test_choices_and_words():
         assert judged(right, "text", (), 1, each).right
     assert judged(right, "text", (), 1, "UNEVEN").words == "Not yet. The other way round."
     assert judged(right, "text", (), 1, "eve").words == "Not yet. Look again."
+
+
+def test_a_word_is_taken_with_quotes_an_article_and_a_full_stop():
+    cat = Right("cat", "", "Look.", also=("4", "token 4"), mistakes={"[CLS]": "It rests."})
+    for each in ('"cat"', "The cat.", "\u201ccat\u201d", "CAT!", "token 4", "Token4", "4"):
+        assert judged(cat, "text", (), 1, each).right, each
+    assert "Count from 0" in judged(cat, "text", (), 1, "token 5").words
+    assert judged(cat, "text", (), 1, "'[CLS]'").words == "Not yet. It rests."
+    for mark in (".", "a", "the", "'"):
+        assert judged(Right(mark, "", ""), "text", (), 1, mark).right, "a mark or an article may be the word itself"
+    assert not judged(Right(".", "", ""), "text", (), 1, ",").right
+
+
+def test_counted_from_one_and_units_of_the_question_are_understood():
+    assert "Count from 0" in judged(Right(4.0, "", ""), "number", (), 1, "5", "Which row? Count from 0.").words
+    assert judged(Right(4.0, "", ""), "number", (), 1, "4 sheep", "How many sheep?").right
+    assert not judged(Right(4.0, "", ""), "number", (), 1, "4 apples", "How many sheep?").answered
+
+
+def test_a_mistake_that_is_right_with_these_inputs_is_dropped():
+    assert Right(4.0, "", "", mistakes={4: "x", 5.0: "y"}).mistakes == {5.0: "y"}
+    assert Right("Cat", "", "", mistakes={"cat": "x"}).mistakes == {}
 
 
 @settings(max_examples=300, deadline=None)

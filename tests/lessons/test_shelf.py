@@ -143,6 +143,21 @@ def test_what_is_right_can_be_given_and_what_is_wrong_is_explained(slug, name, l
     assert shelf.answer(page, check, given[0], load, inputs=inputs).right, "as a reader's answer is judged"
 
 
+def test_what_is_drawn_makes_a_question_worth_asking():
+    """Widths that heads divide, whole numbers of cases, nothing that is the same whatever one does."""
+    for slug, page in shelf.lessons().items():
+        for check in page.checks.values():
+            sound = shelf.CHECKS[check.run].sound or (lambda _: True)
+            assert sound(shelf.inputs_of(check, {})), f"{slug}, {check.name}: as its page has it"
+            for seed in range(40):
+                inputs = shelf.draw(check, seed)
+                assert sound(inputs), (slug, check.name)
+                if {"d_model", "heads"} <= set(inputs):
+                    assert inputs["d_model"] % inputs["heads"] == 0, (slug, check.name, inputs)
+                question = shelf.ask(check, inputs)[0]
+                assert not re.search(r"(?<![\d.,])1 (?:KV )?(?:heads|texts|tokens|keys|layers)\b", question), question
+
+
 def test_checks_are_many_and_every_function_is_asked_somewhere():
     asked = {check.run for page in shelf.lessons().values() for check in page.checks.values()}
     assert asked == set(shelf.CHECKS), set(shelf.CHECKS) - asked

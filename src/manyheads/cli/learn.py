@@ -148,6 +148,9 @@ def _print(page: Lesson, load: Callable[[str], Any], seed: int | None, as_json: 
         _document(lesson_document(page, load, seed))
     else:
         print_lesson(page, stdout_console(), load, seed)
+        if seed is not None and page.checks:
+            judge = f"manyheads learn {page.slug} --seed {seed} --answer CHECK VALUE"
+            emit(f"\nAsked from seed {seed}. To judge an answer: {judge}")
 
 
 def _run(page: Lesson, name: str, given: dict[str, str], load: Callable[[str], Any], as_json: bool) -> None:

@@ -34,6 +34,7 @@ __all__ = [
 ]
 
 LABEL = 16  # columns of a row's name
+SMALL = (8, 4)  # rows and columns of a table whose columns are each written for themselves
 PERCENT = 3  # columns of a weight, where there is no room for more than percent
 Load = Callable[[str], Any]
 
@@ -61,7 +62,7 @@ def prose(text: str, load: Load) -> Markdown:
 
 
 def print_lesson(page: Lesson, console: Console, load: Load, seed: int | None) -> None:
-    """All of it: cells run as the page has them, questions asked and not answered."""
+    """All of it: cells run as the page has them, questions not answered; an interview's model answers at the end."""
     console.print(Text(page.title, style="bold"))
     console.print(Text(shelf.say(page.summary, load), style="dim"))
     for part in page.parts:
@@ -81,6 +82,13 @@ def print_lesson(page: Lesson, console: Console, load: Load, seed: int | None) -
                     console.print(line)
             case InterviewBlock():
                 console.print(Text(f"? {shelf.say(part.question, load)}", style="bold"))
+    if page.interviews:
+        console.print()
+        console.print(Text("Model answers", style="bold"))
+    for asked in page.interviews.values():
+        console.print()
+        console.print(Text(f"? {shelf.say(asked.question, load)}", style="bold"))
+        console.print(prose(asked.answer, load))
     console.print()
     console.print(Text("Sources", style="bold"))
     for source in page.sources:
@@ -168,13 +176,28 @@ def _right(text: str, size: int) -> str:
 
 
 def _written(values: list[list[float]]) -> list[list[str]]:
-    """Each with as many places as make the largest four figures; what is not visible is a point."""
-    sizes = [abs(each) for row in values for each in row if math.isfinite(each) and each]
-    if all(each == int(each) for each in sizes):
-        places = 0
+    """Each with as many places as make the largest three figures; what is not visible is a point.
+
+    In a small table each column has its own, so that its smallest number has three figures, too: 80.00 and 1.25.
+    """
+    if not values or len(values) > SMALL[0] or len(values[0]) > SMALL[1]:
+        places = [_places([each for row in values for each in row])] * len(values[0] if values else [])
     else:
-        places = max(0, min(6, 2 - math.floor(math.log10(max(sizes)))))
-    return [[f"{each:.{places}f}" if math.isfinite(each) else "." for each in row] for row in values]
+        places = [_places(column, small=True) for column in zip(*values, strict=True)]
+    return [
+        [f"{each:.{at}f}" if math.isfinite(each) else "." for each, at in zip(row, places, strict=True)]
+        for row in values
+    ]
+
+
+def _places(numbers: Sequence[float], small: bool = False) -> int:
+    sizes = [abs(each) for each in numbers if math.isfinite(each) and each]
+    if all(each == int(each) for each in sizes):
+        return 0
+    most, least = (2 - math.floor(math.log10(each)) for each in (max(sizes), min(sizes)))
+    places = max(0, min(6, most))
+    exact = all(abs(each - round(each, places)) < 1e-9 for each in sizes)
+    return places if exact or not small else max(0, min(6, least, most + 2))
 
 
 # ---------------------------------------------------------------------------------------------------------- plain data

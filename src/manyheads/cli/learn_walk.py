@@ -44,6 +44,8 @@ class Walk:
         self.page, self.console, self.load, self.progress, self.seed = page, console, load, progress, seed
         self.read = read
         self.changed: dict[str, dict[str, str]] = {name: {} for name in page.cells}
+        self.good: dict[str, dict[str, str]] = {name: {} for name in page.cells}  # what has run, to go back to
+        self.shown: set[str] = set()  # cells and what was in them when they ran: no prediction any more
         self.ran: set[str] = set()  # cells that a prediction has just run
         self.told = False  # that points cannot be kept
 
@@ -102,10 +104,24 @@ class Walk:
 
     def _run(self, cell: CellBlock) -> Ran | None:
         try:
-            return shelf.run_cell(cell, self.changed[cell.name], self.load)
+            ran = shelf.run_cell(cell, self.changed[cell.name], self.load)
         except ManyHeadsError as error:
             self._say(str(error), "yellow")
+            self._take_back(cell)
             return None
+        self.good[cell.name] = self.changed[cell.name]
+        self.shown.add(self._content(cell))
+        return ran
+
+    def _take_back(self, cell: CellBlock) -> None:
+        """What cannot run is not kept."""
+        if self.changed[cell.name] != self.good[cell.name]:
+            self.changed[cell.name] = self.good[cell.name]
+            self._say("The cell is as it was before.", "dim")
+
+    def _content(self, cell: CellBlock) -> str:
+        values = read_values(shelf.parameters_of(cell), self.changed[cell.name])
+        return f"{cell.name} {sorted((name, str(value)) for name, value in values.items())}"
 
     def _steps(self, cell: CellBlock, ran: Ran) -> int:
         """One table at a time, forwards and back."""
@@ -168,7 +184,12 @@ class Walk:
                 continue
             if line.isdigit() and 1 <= int(line) <= len(choices):
                 line = choices[int(line) - 1]
+            if about is not None and self._content(about) in self.shown:
+                self._say("The cell has run with this already: change it (NAME=VALUE) to predict again.", "yellow")
+                continue
             verdict = self._judge(check, inputs, line)
+            if verdict is None and about is not None:
+                self._take_back(about)
             if verdict is None or not verdict.answered:
                 continue
             if about is not None:

@@ -149,13 +149,17 @@ def archetype_looks(values: Values, ran: Ran) -> Right:
     row = weights.values[at]
     key = int(row.argmax())
     looks, rest = weights.columns[key], weights.columns[0]
+    tied = [int(each) for each in np.flatnonzero(np.isclose(row, row.max()))]
     words = f"{name} is {HEADS[name]}: token {at}, {weights.rows[at]!r}, gives {looks!r} {row[key]:.2f}."
+    if len(tied) > 1:
+        words += f" It gives {len(tied)} tokens as much: any of them will do."
+    also = tuple(each for at in tied for each in (weights.columns[at], str(at), f"token {at}"))
     mistakes: dict[float | str, str] = {}
     if looks != rest:
-        mistakes[rest] = f"It rests on {rest} where it finds nothing. Here it finds {looks}."
+        mistakes[rest] = f"It rests on {rest!r} where it finds nothing. Here it finds {looks!r}."
     else:
         mistakes[weights.rows[at]] = "That is the token itself, and there is no other of its kind to look at."
-    return Right(looks, words, f"{words} Find its row in the map.", mistakes=mistakes, also=(str(key), f"token {key}"))
+    return Right(looks, words, f"{words} Find its row in the map.", mistakes=mistakes, also=also)
 
 
 def beside_even(values: Values, ran: Ran) -> Right:

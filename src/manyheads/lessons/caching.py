@@ -6,6 +6,7 @@ Sizes are `mh.size`'s. The other cell runs a small layer of ours on random token
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -13,7 +14,7 @@ import numpy as np
 from manyheads.grouping import check_groups, divisors
 from manyheads.lessons.cells import Cell, Fact, Loader, Ran, matrix, numbered
 from manyheads.lessons.checks import Check, Predict, Right
-from manyheads.lessons.parameters import Values, choice, text, whole
+from manyheads.lessons.parameters import Values, choice, fitting, text, whole
 from manyheads.sizing.results import DTYPES
 from manyheads.sizing.sizing import size
 
@@ -147,9 +148,9 @@ def cache_bytes(values: Values, load: Loader) -> Right:
     answer, full = _cache_bytes(values, g) / GIB, _cache_bytes(values, h) / GIB
     return Right(
         answer,
-        f"That is {answer * GIB / GB:.4g} GB. With {h} KV heads it would be {full:.4g} GiB.",
-        "Two (keys and values) times layers, KV heads, width, tokens, texts, and two bytes for fp16. GiB are 1,024 "
-        "to the third bytes.",
+        f"That is {answer:.4g} GiB, or {answer * GIB / GB:.4g} GB. With {h} KV heads it would be {full:.4g} GiB.",
+        "Two (keys and values) times layers, KV heads, width, tokens, texts, and two bytes for fp16. That is in bytes; "
+        "in a larger unit, mind whether it counts in powers of 1,000 or of 1,024.",
         unit="GiB",
         free=True,
         mistakes={
@@ -222,6 +223,8 @@ def tokens_that_fit(values: Values, load: Loader) -> Right:
         "What does one token leave in all layers together? Divide the memory by it.",
         unit="tokens",
         mistakes={
+            free / a_token: "Whole tokens: round down.",
+            float(math.ceil(free / a_token)): "Whole tokens: round down, or the last one does not fit.",
             float(int(free // full)): "That is with a KV head for each query head.",
             float(int(free // (a_token / 2))): "Keys and values are both kept: half of that.",
         },
@@ -230,7 +233,7 @@ def tokens_that_fit(values: Values, load: Loader) -> Right:
 
 CHECKS: Mapping[str, Check | Predict] = {
     "cache-of": Predict(cache_of, (choice("kind", "kind", (MHA, GQA, MQA)),)),
-    "cache-bytes": Check(cache_bytes, _SHAPE),
+    "cache-bytes": Check(cache_bytes, _SHAPE, sound=fitting),
     "gib-as-gb": Check(gib_as_gb, (whole("gib", "GiB", 80, 1, 4096, others=(10, 24, 40, 141)),)),
     "legal-kv-heads": Check(legal_kv_heads, (whole("heads", "query heads", 12, 2, 128, others=(8, 16, 24, 40)),)),
     "rows-computed": Check(
@@ -246,6 +249,7 @@ CHECKS: Mapping[str, Check | Predict] = {
             whole("memory", "GiB left", 24, 1, 1024, others=(10, 40)),
             *_SHAPE[:4],
         ),
+        sound=fitting,
     ),
 }
 

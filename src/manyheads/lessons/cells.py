@@ -6,6 +6,7 @@ with its whole shape. Nothing here is remembered between two runs. Which cells t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,7 +17,7 @@ from numpy import ndarray
 
 from manyheads.lessons.parameters import Parameter, Values
 
-__all__ = ["Cell", "Fact", "HeadLink", "Loader", "Ran", "Table", "cited", "matrix", "numbered"]
+__all__ = ["Cell", "Fact", "HeadLink", "Loader", "Ran", "Table", "cited", "matrix", "numbered", "quoted"]
 
 MAX_COLUMNS = 8  # of a wide table that are shown: enough to see numbers, few enough to fit
 
@@ -110,6 +111,11 @@ def matrix(
     cut = slice(None) if not isinstance(columns, str) else slice(MAX_COLUMNS)
     shown = np.asarray(values[:, cut], np.float64)
     return Table(label, words, shown, values.shape, named[0], named[1][cut], as_map)
+
+
+def quoted(token: str) -> str:
+    """A token of a text in a sentence: 'cat'. What is only numbered stays as it is: token 2."""
+    return token if re.fullmatch(r"[a-z]+ ?\d+", token) else f"'{token}'"
 
 
 def numbered(word: str, count: int) -> tuple[str, ...]:

@@ -140,13 +140,17 @@ def pair_looks(values: Values, ran: Ran) -> Right:
     row = weights.values[at]
     key = int(row.argmax())
     looks, own, rest = weights.columns[key], weights.rows[at], weights.columns[0]
+    tied = [int(each) for each in np.flatnonzero(np.isclose(row, row.max()))]
     said = f"Token {at} is {own!r}. It gives {looks!r} {row[key]:.2f}."
+    if len(tied) > 1:
+        said += f" It gives {len(tied)} tokens as much: any of them will do."
+    also = tuple(each for place in tied for each in (weights.columns[place], str(place), f"token {place}"))
     why = {
-        WITH: f"Where was {own!r} before, and what came after it? If it was nowhere, the head rests on {rest}.",
-        WITHOUT: f"The keys no longer say what came before them. A head that finds nothing rests on {rest}.",
+        WITH: f"Where was {own!r} before, and what came after it? If it was nowhere, the head rests on {rest!r}.",
+        WITHOUT: f"The keys no longer say what came before them. A head that finds nothing rests on {rest!r}.",
     }[state]
     mistakes: dict[float | int | str, str] = {} if looks == own else {own: "That is the token itself, or its copy."}
-    return Right(looks, said, why, mistakes=mistakes, also=(str(key), f"token {key}"))
+    return Right(looks, said, why, mistakes=mistakes, also=also)
 
 
 def beside_copy(values: Values, load: Loader) -> Right:

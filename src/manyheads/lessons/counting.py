@@ -12,7 +12,7 @@ import numpy as np
 
 from manyheads.lessons.cells import Cell, Fact, Loader, Ran, matrix
 from manyheads.lessons.checks import Check, Predict, Right
-from manyheads.lessons.parameters import Values, choice, whole
+from manyheads.lessons.parameters import Values, choice, fitting, whole
 from manyheads.sizing.sizing import Sizing, size
 
 __all__ = ["CELLS", "CHECKS", "FACTS", "flops", "in_words", "scaled", "weights"]
@@ -300,9 +300,9 @@ _M = whole("d_model", "model width", 512, 64, 16_384, 64, others=(256, 1024, 409
 _H = whole("heads", "heads", 8, 1, 128, others=(4, 16))
 _PART = choice("part", "which part", (ATTENTION, PROJECTIONS))
 CHECKS: Mapping[str, Check | Predict] = {
-    "torch-parameters": Check(torch_parameters, (_M, _H, _BIASES)),
-    "head-parameters": Check(head_parameters, (_M, _H)),
-    "wide-heads": Check(wide_heads, (_M, _H, choice("width", "width of a head", (WIDE, NARROW)))),
+    "torch-parameters": Check(torch_parameters, (_M, _H, _BIASES), sound=fitting),
+    "head-parameters": Check(head_parameters, (_M, _H), sound=fitting),
+    "wide-heads": Check(wide_heads, (_M, _H, choice("width", "width of a head", (WIDE, NARROW))), sound=fitting),
     "score-flops": Check(
         score_flops, (_M, _H, whole("tokens", "tokens", 4096, 1, 131_072, others=(2048, 8192)))
     ),

@@ -208,12 +208,13 @@ def interval(values: Values, load: Loader) -> Right:
     spread = 100 * float(np.sqrt(share * (1 - share) / n))
     return Right(
         Z95 * spread,
-        f"One standard deviation is {spread:.1f} points. Four times as many cases would halve it.",
-        f"One standard deviation of a share p of n cases is the root of p (1 - p) / n. The interval has {Z95} of them "
+        f"One standard error is {spread:.1f} points. Four times as many cases would halve it.",
+        f"One standard error of a share p of n cases is the root of p (1 - p) / n. The interval has {Z95} of them "
         f"to either side.",
         unit="%",
         mistakes={
-            spread: "That is one standard deviation, which holds about two thirds. How many for 95 %?",
+            2 * spread: f"Nearly: that is with two standard errors, and the question says {Z95}.",
+            spread: "That is one standard error, which holds about two thirds. How many for 95 %?",
             2 * Z95 * spread: "That is the whole width: plus or minus is half of it.",
         },
     )
@@ -282,9 +283,11 @@ CHECKS: Mapping[str, Check | Predict] = {
     "interval": Check(
         interval,
         (
-            whole("cases", "cases", 46, 5, 10_000, others=(25, 100, 400)),
+            whole("cases", "cases", 50, 5, 10_000, others=(25, 100, 400)),
             number("percent", "percent right", 90, 1, 99, 1, others=(50, 70, 80)),
+            number("z", "standard errors to either side", Z95, Z95, Z95, 1),
         ),
+        sound=lambda values: round(values.whole("cases") * values.number("percent")) % 100 == 0,
     ),
     "false-labels": Check(
         false_labels,

@@ -192,16 +192,21 @@ def cross_shape(values: Values, load: Loader) -> Right:
 def dropped_mask(values: Values, load: Loader) -> Right:
     """What a layer that takes a mask and drops it gives the first token, beside what it should."""
     x = read_matrix("x", values.text("x"))
+    if x.shape[1] != values.whole("d"):
+        raise LessonError(f"x has {x.shape[1]} columns, and d is {values.whole('d')}: they are the same.")
     ahead = _ahead(x)
+    plain, _ = softmax_rows(x @ x.T)
     return Right(
         100 * ahead,
         "Nothing fails: shapes are right, rows sum to 1. Only what is read ahead gives it away, so test that a mask "
         "matters: change a later token, and see that an earlier output stays.",
-        "Without a mask, take softmax over all of the first row. All but its first weight looks ahead.",
+        "Without a mask, take softmax over all of the first row, its scores divided. All but its "
+        "first weight looks ahead.",
         unit="%",
         mistakes={
             0.0: "So it should be. But the mask is dropped here, and the first row is shared out over all tokens.",
             100 * (1 - ahead): "That is what is left for token 0 itself.",
+            100 * float(plain[0, 1:].sum()): "That is without dividing the scores.",
         },
     )
 
@@ -239,6 +244,7 @@ CHECKS: Mapping[str, Check | Predict] = {
             whole("tokens", "tokens", 8, 4, 1024, others=(10, 12, 100)),
             whole("window", "window", 3, 1, 4),
         ),
+        sound=lambda values: values.whole("window") > 1,
     ),
     "masked-weight": Check(masked_weight, (_ROW, whole("hidden", "hidden key", 3, 2, 3), whole("key", "key", 0, 0, 1))),
     "cross-shape": Check(
@@ -249,7 +255,11 @@ CHECKS: Mapping[str, Check | Predict] = {
         ),
     ),
     "dropped-mask": Check(
-        dropped_mask, (text("x", "X", "1 0; 0 1; 1 1", others=("2 0; 0 1; 1 1", "1 1; 1 0; 0 1; 1 1")),)
+        dropped_mask,
+        (
+            text("x", "X", "1 0; 0 1; 1 1", others=("2 0; 0 1; 1 1", "1 1; 1 0; 0 1; 1 1")),
+            whole("d", "its width", 2, 1, 12, others=(2,)),
+        ),
     ),
     "masked-row": Predict(first_row, (whole("query", "token that looks", 1, 0, 11, others=(0, 2)),
                                       whole("key", "token looked at", 0, 0, 11, others=(1,)))),

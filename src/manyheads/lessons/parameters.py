@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -13,7 +14,8 @@ from numpy import ndarray
 from manyheads.lessons.format import LessonError
 
 __all__ = [
-    "Parameter", "Values", "choice", "drawn", "matrix_text", "number", "read_matrix", "read_values", "text", "whole",
+    "Parameter", "Values", "choice", "drawn", "fitting", "matrix_text", "number", "read_matrix", "read_values",
+    "singular", "text", "whole",
 ]  # fmt: skip
 
 MAX_TEXT = 2_000  # characters of a parameter: a table of numbers, or a sentence
@@ -127,6 +129,31 @@ def drawn(parameters: Sequence[Parameter], rng: np.random.Generator) -> Values:
         else:
             values[each.name] = each.value
     return values
+
+
+def fitting(values: Values) -> bool:
+    """Heads that divide the width, KV heads that divide the heads, fewer removed than there are: of those it has."""
+    heads = values.whole("heads")
+    divides = "d_model" not in values or values.whole("d_model") % heads == 0
+    shared = "kv_heads" not in values or heads % values.whole("kv_heads") == 0
+    return divides and shared and ("gone" not in values or values.whole("gone") < heads)
+
+
+_ONE = re.compile(
+    r"(?<![\w.,/-])1 (?P<kind>(?:more |other |query |KV |key/value |random |wide |small )?)"
+    r"(?P<noun>heads|texts|tokens|keys|marks|layers|words|cases|rows|columns|questions|labels|tests|times|cells|GPUs|products|sets)\b"
+)
+
+
+def singular(said: str) -> str:
+    """1 head where a number that was filled in made it 1 heads.
+
+    >>> singular("1 texts of 21 tokens, 1 KV heads")
+    '1 text of 21 tokens, 1 KV head'
+    """
+    return _ONE.sub(
+        lambda found: f"1 {found['kind']}{'time' if found['noun'] == 'times' else found['noun'][:-1]}", said
+    )
 
 
 def _read(parameter: Parameter, value: str | int | float) -> str | int | float:

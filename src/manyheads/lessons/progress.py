@@ -36,7 +36,7 @@ class Progress:
         self.points: dict[str, dict[str, int]] = {}
         try:
             self.points = _read(self.path)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             pass
         except OSError as error:
             self.trouble = str(no_access("read", self.path, error))
@@ -65,6 +65,10 @@ class Progress:
     def _keep(self) -> None:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError:
+            self.trouble = f"cannot write {self.path}: its folder cannot be made. Name one in MANYHEADS_STATE."
+            return
+        try:
             with replacing(self.path) as temporary, open(temporary, "w", encoding="utf-8") as out:
                 json.dump({"version": VERSION, "points": self.points}, out)
             self.trouble = ""

@@ -19,7 +19,7 @@ from manyheads.lessons.cells import Cell, Fact, HeadLink, Loader, Ran, matrix, n
 from manyheads.lessons.checks import Check, Predict, Right
 from manyheads.lessons.counting import sizing_of, weights
 from manyheads.lessons.format import LessonError
-from manyheads.lessons.parameters import Values, choice, matrix_text, read_matrix, text, whole
+from manyheads.lessons.parameters import Values, choice, fitting, matrix_text, read_matrix, text, whole
 from manyheads.sizing.sizing import size
 
 __all__ = ["CELLS", "CHECKS", "FACTS", "head_parts"]
@@ -282,9 +282,11 @@ _H = whole("heads", "heads", 8, 1, 128, others=(4, 16))
 CHECKS: Mapping[str, Check | Predict] = {
     "part-of-head": Predict(part_of_head, (whole("head", "head", 1, 0, 11, others=(0,)),
                                              whole("column", "column", 2, 0, 11, others=(0, 1, 3)))),
-    "reaches": Check(reaches, (_M, _H, choice("how", "how", (WITH, WITHOUT)))),
-    "first-row": Check(first_row, (_M, _H, whole("head", "head", 2, 0, 127, others=(1, 3)))),
-    "projection-share": Check(projection_share, (_M, _H, whole("kv_heads", "KV heads", 2, 1, 128, others=(1, 4)))),
+    "reaches": Check(reaches, (_M, _H, choice("how", "how", (WITH, WITHOUT))), sound=fitting),
+    "first-row": Check(first_row, (_M, _H, whole("head", "head", 2, 0, 127, others=(1, 3))), sound=fitting),
+    "projection-share": Check(
+        projection_share, (_M, _H, whole("kv_heads", "KV heads", 2, 1, 128, others=(1, 4))), sound=fitting
+    ),
     "lost-part": Predict(lost_part, (whole("head", "head", 7, 0, 11), choice("when", "when", (AFTER, BEFORE)))),
 }  # fmt: skip
 

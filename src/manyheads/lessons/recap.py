@@ -14,7 +14,7 @@ from einops import rearrange
 from manyheads.grouping import check_groups
 from manyheads.lessons.cells import Fact, Loader, cited
 from manyheads.lessons.checks import Check, Right
-from manyheads.lessons.parameters import Values, choice, text, whole
+from manyheads.lessons.parameters import Values, choice, fitting, text, whole
 from manyheads.reference import softmax_rows
 from manyheads.reference.statistics import (
     Cells,
@@ -243,8 +243,8 @@ _TEXT = text(
     others=("red box blue box red", "one two three one two", "a b c d b a"),
 )
 CHECKS: Mapping[str, Check] = {
-    "recap-parameters": Check(parameters, (_M, _H, choice("biases", "biases", (WITH, WITHOUT)))),
-    "recap-head-width": Check(head_width, (_M, _H)),
+    "recap-parameters": Check(parameters, (_M, _H, choice("biases", "biases", (WITH, WITHOUT))), sound=fitting),
+    "recap-head-width": Check(head_width, (_M, _H), sound=fitting),
     "recap-column": Check(
         wide_column,
         (
@@ -272,13 +272,21 @@ CHECKS: Mapping[str, Check] = {
             whole("context", "tokens", 4096, 1, 1_000_000, others=(2048, 8192, 32768)),
             whole("batch", "texts", 8, 1, 1024, others=(4, 16)),
         ),
+        sound=fitting,
     ),
-    "recap-group": Check(group, (_H, _G, whole("head", "query head", 3, 0, 127, others=(1, 2)))),
+    "recap-group": Check(
+        group,
+        (_H, _G, whole("head", "query head", 3, 0, 127, others=(1, 2, 5))),
+        sound=lambda values: (
+            fitting(values) and values.whole("kv_heads") > 1 and values.whole("head") < values.whole("heads")
+        ),
+    ),
     "recap-feed-forward": Check(
         feed_forward_share,
         (_M, _H, _G, whole("times", "times as wide", 4, 1, 16, others=(2, 3))),
+        sound=fitting,
     ),
-    "recap-pruned": Check(pruned, (_M, _H, whole("gone", "heads removed", 2, 1, 127, others=(1, 3)))),
+    "recap-pruned": Check(pruned, (_M, _H, whole("gone", "heads removed", 2, 1, 127, others=(1, 3))), sound=fitting),
     "recap-looks": Check(looks_at, (_TEXT, choice("kind", "kind of head", tuple(KINDS)))),
 }
 

@@ -18,7 +18,7 @@ from manyheads.lessons.archetypes import MODEL, require_short
 from manyheads.lessons.cells import Cell, Fact, HeadLink, Loader, Ran, cited, matrix
 from manyheads.lessons.checks import Check, Predict, Right
 from manyheads.lessons.format import LessonError
-from manyheads.lessons.parameters import Values, choice, text, whole
+from manyheads.lessons.parameters import Values, choice, fitting, text, whole
 from manyheads.sizing.blocks import projections
 from manyheads.sizing.shapes import Attention
 from manyheads.sizing.sizing import size
@@ -307,6 +307,7 @@ CHECKS: Mapping[str, Check | Predict] = {
             whole("heads", "heads", 8, 1, 128, others=(4, 16)),
             whole("gone", "heads removed", 3, 1, 127, others=(1, 2)),
         ),
+        sound=fitting,
     ),
     "share-of-model": Check(share_of_model, (whole("gone", "heads removed", 24, 1, 71, others=(6, 12, 36)),)),
 }

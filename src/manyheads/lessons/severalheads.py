@@ -18,7 +18,7 @@ from manyheads.lessons.cells import Cell, Fact, HeadLink, Loader, Ran, cited, ma
 from manyheads.lessons.checks import Check, Predict, Right
 from manyheads.lessons.counting import flops, weights
 from manyheads.lessons.format import LessonError
-from manyheads.lessons.parameters import Values, choice, number, read_matrix, text, whole
+from manyheads.lessons.parameters import Values, choice, fitting, number, read_matrix, text, whole
 from manyheads.reference import softmax_rows
 
 __all__ = ["CELLS", "CHECKS", "FACTS"]
@@ -274,6 +274,7 @@ def better_by(values: Values, load: Loader) -> Right:
         round(answer, 1),
         f"{PAPER[h]} - {PAPER[1]} = {answer:.1f} BLEU, at the same cost.",
         "Take the two figures from the paper's row, above, and subtract.",
+        unit="BLEU",
         tolerance=0.04,
         mistakes=mistakes,
     )
@@ -291,8 +292,12 @@ CHECKS: Mapping[str, Check | Predict] = {
         (text("values", "values", "1 4 2", others=("0 3 5", "2 6 3")),
          number("target", "target", 5, -10, 10, 0.5, others=(1.5, 2.5, 7))),
     ),
-    "cost-ratio": Check(cost_ratio, (_M, _H, choice("width", "width of a head", ("d_model / heads", "d_model")))),
-    "highest-rank": Check(highest_rank, (_M, _H, whole("tokens", "tokens", 1000, 1, 100_000, others=(300, 2000)))),
+    "cost-ratio": Check(
+        cost_ratio, (_M, _H, choice("width", "width of a head", ("d_model / heads", "d_model"))), sound=fitting
+    ),
+    "highest-rank": Check(
+        highest_rank, (_M, _H, whole("tokens", "tokens", 1000, 1, 100_000, others=(300, 2000))), sound=fitting
+    ),
     "better-by": Check(better_by, (choice("heads", "heads", ("8", "4", "16", "32")),)),
 }  # fmt: skip
 

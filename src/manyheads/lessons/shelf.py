@@ -36,7 +36,7 @@ from manyheads.lessons.cells import Cell, Fact, Loader, Ran
 from manyheads.lessons.checks import Check, Predict, Right, Verdict, judged
 from manyheads.lessons.facts import asked_facts, filled
 from manyheads.lessons.format import CellBlock, CheckBlock, Lesson, LessonError, ProseBlock, read_lesson
-from manyheads.lessons.parameters import Parameter, Values, drawn, read_values
+from manyheads.lessons.parameters import Parameter, Values, drawn, read_values, singular
 
 __all__ = [
     "CELLS", "CHECKS", "FACTS", "MISSING", "ORDER", "TOPICS", "answer", "ask", "checked", "draw", "inputs_of",
@@ -60,6 +60,7 @@ TOPICS = (
 )
 """One module a topic, each with the tables CELLS, CHECKS and FACTS, or those of them that it needs."""
 MISSING = "a number that cannot be had here"
+MAX_DRAWS = 200  # of inputs, until they make a question worth asking
 PLACE = re.compile(r"\{([a-z_][a-z0-9_]*)\}")
 
 PLANNED = (
@@ -137,7 +138,8 @@ def parameters_of(block: CellBlock | CheckBlock) -> tuple[Parameter, ...]:
 
 def run_cell(cell: CellBlock, given: Mapping[str, str | int | float], load: Loader) -> Ran:
     """Run a cell with what the reader changed. Raises LessonError for values that do not fit, or as the cell."""
-    return CELLS[cell.run].run(read_values(parameters_of(cell), given, _called(cell)), load)
+    ran = CELLS[cell.run].run(read_values(parameters_of(cell), given, _called(cell)), load)
+    return replace(ran, words=singular(ran.words))
 
 
 def say(text: str, load: Loader) -> str:
@@ -166,15 +168,20 @@ def ask(check: CheckBlock, given: Mapping[str, str | int | float] | None = None)
             raise LessonError(
                 f"check {check.name!r}: {{{lacking[0]}}} is no input. It has {', '.join(values) or 'none'}."
             )
-        return PLACE.sub(lambda found: _written(values[found[1]]), text)
+        return singular(PLACE.sub(lambda found: _written(values[found[1]]), text))
 
     return fill(check.question), tuple(fill(each) for each in check.choices)
 
 
 def draw(check: CheckBlock, seed: int) -> Values:
-    """Other inputs for the same question, the same for the same seed."""
+    """Other inputs for the same question, the same for the same seed; the page's own where no others are sound."""
     name = int.from_bytes(check.name.encode()[:8], "little")
-    return drawn(parameters_of(check), np.random.Generator(np.random.PCG64([seed, name])))
+    rng, sound = np.random.Generator(np.random.PCG64([seed, name])), CHECKS[check.run].sound
+    for _ in range(MAX_DRAWS):
+        values = drawn(parameters_of(check), rng)
+        if sound is None or sound(values):
+            return values
+    return inputs_of(check, {})
 
 
 def right_of(
@@ -198,7 +205,8 @@ def right_of(
         raise LessonError(
             f"lesson {lesson.slug!r}, check {check.name!r}: {right.answer!r} is right, and cannot be given."
         )
-    return right
+    mistakes = {each: singular(said) for each, said in right.mistakes.items()}
+    return replace(right, words=singular(right.words), hint=singular(right.hint), mistakes=mistakes)
 
 
 def answer(
@@ -212,7 +220,8 @@ def answer(
 ) -> Verdict:
     """Judge an answer to a check with these inputs. Raises as `right_of`."""
     right = right_of(lesson, check, inputs or {}, cell or {}, load)
-    return judged(right, check.answer, ask(check, inputs)[1], check.points, given)
+    question, choices = ask(check, inputs)
+    return judged(right, check.answer, choices, check.points, given, question)
 
 
 def inputs_of(check: CheckBlock, given: Mapping[str, str | int | float]) -> Values:

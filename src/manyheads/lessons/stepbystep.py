@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float64
 from numpy import ndarray
 
 from manyheads.errors import ShapeError, TextError
-from manyheads.lessons.cells import Cell, Fact, HeadLink, Loader, Ran, Table, matrix, numbered
+from manyheads.lessons.cells import Cell, Fact, HeadLink, Loader, Ran, Table, matrix, numbered, quoted
 from manyheads.lessons.checks import Check, Predict, Right
 from manyheads.lessons.format import LessonError
 from manyheads.lessons.parameters import Values, choice, matrix_text, number, read_matrix, text, whole
@@ -138,12 +138,13 @@ def _reading(weights: Float64[ndarray, "q k"], out: Float64[ndarray, "q f"], tok
     best = int(row.argmax())
     ties = [token for token, same in zip(tokens, np.isclose(row, row[best]), strict=True) if same]
     if len(ties) > 1:
-        return f"{tokens[at]} looks at {len(ties)} tokens alike, {row[best]:.3f} each ({', '.join(ties[:4])})."
+        named = ", ".join(quoted(each) for each in ties[:4])
+        more = ", ..." if len(ties) > 4 else ""
+        return f"{quoted(tokens[at])} looks at {len(ties)} tokens alike, {row[best]:.3f} each ({named}{more})."
     says = ", ".join(f"{value:.3f}" for value in out[at, :4])
     more = ", ..." if out.shape[1] > 4 else ""
-    return (
-        f"{tokens[at]} looks most at {tokens[best]}, with weight {row[best]:.3f}; the head says ({says}{more}) there."
-    )
+    looks = f"{quoted(tokens[at])} looks most at {quoted(tokens[best])}"
+    return f"{looks}, with weight {row[best]:.3f}; the head says ({says}{more}) there."
 
 
 def _one_head_parameters():
@@ -242,11 +243,12 @@ def looks_most(values: Values, ran: Ran) -> Right:
     row = weights.values[at]
     best = [key for key, same in zip(weights.columns, np.isclose(row, row.max()), strict=True) if same]
     said = ", ".join(f"{value:.3f}" for value in row)
+    tie = f" {len(best)} tokens tie: any of them will do." if len(best) > 1 else ""
     least = weights.columns[int(row.argmin())]
     also = tuple(name.removeprefix("token ") for name in best)
     return Right(
         best[0],
-        f"The row of token {at} is ({said}).",
+        f"The row of token {at} is ({said}).{tie}",
         f"The row of token {at} is ({said}): multiply its query with every key, and the largest product has it.",
         mistakes={least: f"It looks least at {least}.", least.removeprefix("token "): f"It looks least at {least}."}
         if len(best) < len(row)
@@ -270,6 +272,7 @@ CHECKS: Mapping[str, Check | Predict] = {
     "changed-row": Check(
         changed_row,
         (_SCORES, choice("operation", "done to each", (ADD, TIMES)), number("amount", "amount", 2, 0.5, 10, 0.5)),
+        sound=lambda values: values["operation"] == ADD or values.number("amount") > 1,
     ),
     "looks-most": Predict(looks_most, (whole("token", "token that looks", 2, 0, 11, others=(0, 1)),)),
 }

@@ -2,7 +2,7 @@
 import { describe, expect, it } from "vitest";
 import { answered, keepPoints, pointsOf, readPoints, withPoints, type Store } from "../../src/rooms/learn/progress";
 import { withChange, type Filling } from "../../src/rooms/learn/filling";
-import { digitsOf, hasNegative, looksAt, partInWords, position, shapeInWords, written } from "../../src/rooms/learn/shown";
+import { digitsByColumn, digitsOf, hasNegative, inQuotes, looksAt, partInWords, position, shapeInWords, stepAbout, tiedAtTop, written } from "../../src/rooms/learn/shown";
 
 const memory = (): Store => {
   const kept = new Map<string, string>();
@@ -66,5 +66,20 @@ describe("choices that fill boxes", () => {
     expect(withChange(parameters, start, w, "9 9")).toEqual({ weights: "my own", w: "9 9", x: "5" });
     expect(withChange(parameters, start, x, "6")).toEqual({ ...start, x: "6" });
     expect(withChange(parameters, { ...start, w: "9 9" }, weights, "my own")).toEqual({ weights: "my own", w: "9 9", x: "5" });
+  });
+});
+
+describe("what is said of a value", () => {
+  it("columns of a small table have three figures each, maps and wide ones the same everywhere", () => {
+    expect(digitsByColumn([[80, 85.9], [1.25, 1.342]])).toEqual([2, 2]);
+    expect(digitsByColumn([[1, 0.5], [2, 0.25]])).toEqual([0, 3]);
+    expect(digitsByColumn([[80, 85.9], [1.25, 1.342]], true)).toEqual([1, 1]);
+  });
+  it("tokens are quoted, ties counted, and a question's step found", () => {
+    expect([inQuotes("cat"), inQuotes("token 2"), inQuotes(".")]).toEqual(["‘cat’", "token 2", "‘.’"]);
+    expect([tiedAtTop([0.5, null, 0.5]), tiedAtTop([0.2, 0.8])]).toEqual([2, 1]);
+    expect(stepAbout(["L0H2", "L2H8"], [4, "L2H8"])).toBe(1);
+    expect(stepAbout(["L0H0", "L1H0, with L0H0"], ["with L0H0"])).toBe(1);
+    expect(stepAbout(["weights"], ["MQA", 2])).toBeNull();
   });
 });

@@ -51,3 +51,41 @@ export function looksAt(row: readonly (number | null)[], keys: readonly string[]
   const seen = row.flatMap((value, at): [string, number][] => (value === null ? [] : [[keys[at] ?? String(at), value]]));
   return seen.sort((a, b) => b[1] - a[1]).slice(0, count);
 }
+
+const SMALL = { rows: 8, columns: 4 };
+
+/** Digits for each column: in a small table its own, so that its smallest number has three figures, too (80.00 and 1.25). */
+export function digitsByColumn(values: readonly (readonly (number | null)[])[], map = false): number[] {
+  const columns = Math.max(0, ...values.map((row) => row.length));
+  const all = digitsOf(values);
+  if (map || values.length > SMALL.rows || columns > SMALL.columns) return Array.from({ length: columns }, () => all);
+  return Array.from({ length: columns }, (_, at) => {
+    const column = values.map((row) => row[at] ?? null);
+    const digits = digitsOf([column]);
+    const sizes = column.filter((value): value is number => value !== null && Number.isFinite(value) && value !== 0).map(Math.abs);
+    if (sizes.every((value) => Math.abs(value - Number(value.toFixed(digits))) < 1e-9)) return digits;
+    return Math.max(0, Math.min(6, digits + 2, 2 - Math.floor(Math.log10(Math.min(...sizes)))));
+  });
+}
+
+/** A token of a text in quotes; what is only numbered as it is. */
+export function inQuotes(token: string): string {
+  return /^[a-z]+ ?\d+$/.test(token) ? token : `‘${token}’`;
+}
+
+/** How many keys share the largest weight of a row. */
+export function tiedAtTop(row: readonly (number | null)[]): number {
+  const seen = row.filter((value): value is number => value !== null);
+  const most = Math.max(...seen);
+  return seen.filter((value) => Math.abs(value - most) <= 1e-6 * Math.max(1e-3, Math.abs(most))).length;
+}
+
+/** The step that a question is about: the one called as an input says, or ending in it. */
+export function stepAbout(labels: readonly string[], inputs: readonly (string | number)[]): number | null {
+  const names = inputs.filter((each): each is string => typeof each === "string");
+  const at = [
+    ...names.map((name) => labels.indexOf(name)),
+    ...names.map((name) => labels.findIndex((label) => label.endsWith(`, ${name}`))),
+  ].find((each) => each >= 0);
+  return at ?? null;
+}
