@@ -12,11 +12,11 @@ import pytest
 
 import manyheads.models.loading
 from manyheads.cli.app import main
-from manyheads.corpora.page import page_texts
 
 from ..models.tiny import save_tiny, tiny_bert, tiny_gpt2, tiny_tokenizer
+from ..shortpages import short_readings
 
-PAGE_TEXTS = 60  # enough for labels; the whole page is read in tests/roles
+PAGE_TEXTS = 100  # enough for labels; the whole page is read in tests/roles
 
 
 class Ran(NamedTuple):
@@ -41,9 +41,7 @@ def cache(tmp_path_factory) -> Path:
 @pytest.fixture(autouse=True)
 def surroundings(cache, monkeypatch, tmp_path):
     """A folder of its own to write into; a shorter page; no colour asked for, no terminal's width."""
-    texts = page_texts()[:PAGE_TEXTS]
-    monkeypatch.setattr("manyheads.roles.page.page_texts", lambda: texts)
-    monkeypatch.setattr("manyheads.roles.page.page_digest", lambda: "the tests' page")
+    monkeypatch.setattr("manyheads.roles.page.reading_of", short_readings(PAGE_TEXTS))
     monkeypatch.setenv("MANYHEADS_CACHE", str(cache))
     for name in ("FORCE_COLOR", "NO_COLOR", "COLUMNS", "COLORTERM"):
         monkeypatch.delenv(name, raising=False)

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 import manyheads as mh
-from manyheads.cli.inputs import OWN_TEXT
+from manyheads.corpora.sentence import OWN_TEXT
 from manyheads.errors import TextError
 from manyheads.roles.page import label_page
 from manyheads.statistics.table import DEFAULT, STATISTICS
@@ -55,7 +55,7 @@ def test_the_summary_says_what_it_rests_on(run, labels):
     for part in (
         "minilm · 6 layers x 12 heads · 22.7 million parameters",
         f'"{TEXT}" · 14 tokens',
-        f"rest on 60 texts of our own, {labels.num_tokens:,} tokens; remembered from an earlier run",
+        f"rest on 100 texts of our own, {labels.num_tokens:,} tokens; remembered from an earlier run",
         "weights exact: the model's own fused kernel returned the lse",
         "What the 72 heads do",
         "[CLS] draws",
@@ -132,7 +132,7 @@ def test_a_model_that_cannot_read_the_page_gets_numbers_without_labels(run, monk
 @pytest.mark.slow
 def test_labels_are_measured_anew_with_no_cache(run, labels):
     assert "remembered from an earlier run" in run("look", TEXT).out
-    assert "roles    rest on 60 texts" in (ran := run("look", TEXT, "--no-cache")).out
+    assert "roles    rest on 100 texts" in (ran := run("look", TEXT, "--no-cache")).out
     assert "; measured now\n" in ran.out
 
 
@@ -342,3 +342,12 @@ def test_open_leaves_a_long_text_out_of_the_address(run, monkeypatch, tmp_path):
     ((desk, view),) = opened
     assert view == "" and desk.recordings.get(desk.first).num_texts > 1
     desk.close()
+
+
+def test_a_model_of_python_is_shown_python(run):
+    ran = run("look", "--model", "tiny-code")
+    assert ran.code == 0, ran.err
+    assert '"def largest(values):' in ran.lines[1] and "a function of our own" in ran.lines[1]
+    assert "texts of manyheads' own source, as this model reads Python" in " ".join(ran.out.split())
+    said = run("ablate", "L3H5", "--model", "tiny-code", "--controls", "0")
+    assert "texts     64 texts of manyheads' own source, as this model reads Python" in said.out

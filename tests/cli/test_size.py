@@ -187,3 +187,9 @@ def test_damaged_and_unknown_configs_end_with_exit_2(sized, tmp_path):
     ):
         (tmp_path / "config.json").write_text(text)
         assert_refused(sized("config.json"), said)
+
+
+def test_a_bundled_model_is_sized_by_its_name(sized):
+    ran = sized("tiny-code", "--json")
+    said = json.loads(ran.out)
+    assert ran.code == 0 and said["name"] == "tiny-code" and "2754816" in ran.out

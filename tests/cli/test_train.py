@@ -16,8 +16,8 @@ def test_without_a_preset_they_are_listed(run):
     assert ran.code == 0 and "  induction  two attention-only layers learn to repeat" in ran.out
     assert "Train one: manyheads train induction" in ran.out
     said = json.loads(run("train", "--json").out)
-    assert [each["name"] for each in said["presets"]][:2] == ["induction", "code"]
-    assert_refused(run("train", "--quick"), "--quick was given, but no preset: say which of induction, code")
+    assert [each["name"] for each in said["presets"]][:2] == ["induction", "heads"]
+    assert_refused(run("train", "--quick"), "--quick was given, but no preset: say which of induction, heads")
 
 
 def test_a_quick_induction_writes_everything_and_a_second_start_trains_nothing(run, tmp_path):
@@ -91,7 +91,7 @@ def test_folders_of_something_else_are_refused(run, tmp_path):
 @pytest.mark.parametrize(
     ("typed", "told"),
     [
-        (["inductoin"], ("there is no preset 'inductoin': train one of induction, code", "Did you mean induction?")),
+        (["inductoin"], ("there is no preset 'inductoin': train one of induction, heads", "Did you mean induction?")),
         (["induction", "--steps", "0"], ("steps=0: train at least 1 step",)),
     ],
 )

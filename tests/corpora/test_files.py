@@ -63,6 +63,13 @@ def test_paragraphs_or_lines_of_a_file(folder):
     assert told(open_corpus([folder / "LICENSE"])) == [("LICENSE:1", "no ending")]
 
 
+def test_source_and_restructured_text_are_plain_text(tmp_path):
+    (tmp_path / "code.py").write_text("def f(x):\n    return x\n\n\nprint(f(1))\n")
+    (tmp_path / "page.rst").write_text("Title\n=====\n")
+    texts = [(each.name, each.text) for each in open_corpus(tmp_path).open()]
+    assert texts == [("code.py:1", "def f(x): return x"), ("code.py:5", "print(f(1))"), ("page.rst:1", "Title =====")]
+
+
 def test_a_packed_file_reads_as_the_plain_one(folder):
     assert [text for _, text in told(open_corpus(folder / "f.txt.gz"))] == [text for _, text in PAGE_TOLD]
     assert told(open_corpus(folder / "deep/g.conllu.gz")) == [("s-1", "a cat"), ("s-2", "it")]
@@ -265,7 +272,9 @@ def test_what_is_not_there_or_cannot_be_read_is_said(tmp_path, folder):
     with pytest.raises(FileAccessError, match="there is no file a\x00b"):
         open_corpus("a\x00b")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(FileAccessError, match=r"empty holds no file to read. Files may end in .txt, .md, .jsonl"):
+    with pytest.raises(
+        FileAccessError, match=r"empty holds no file to read. Files may end in .txt, .md, .rst, .py, .jsonl"
+    ):
         open_corpus(tmp_path / "empty")
     with pytest.raises(FileAccessError, match="holds no file of kind='conllu' to read. Files may end in .conllu "):
         open_corpus(folder / ".hidden", kind="conllu")

@@ -8,9 +8,9 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-from manyheads.corpora.page import page_texts
 from manyheads.lessons import shelf
 from manyheads.studio.workspace import Workspace
+from tests.shortpages import short_readings
 from tests.studio.serving import studio_of
 
 LESSON = "masks"
@@ -20,12 +20,10 @@ PAGE_TEXTS = 4
 @pytest.fixture(scope="module")
 def studio(minilm, tmp_path_factory):
     """With a short page to label heads by: what they are called matters nowhere here."""
-    texts = page_texts()[:PAGE_TEXTS]
     workspace = Workspace.of([])
     workspace._loaded["minilm"] = minilm
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("manyheads.roles.page.page_texts", lambda: texts)
-        patched.setattr("manyheads.roles.page.page_digest", lambda: "a short page")
+        patched.setattr("manyheads.roles.page.reading_of", short_readings(PAGE_TEXTS))
         patched.setenv("MANYHEADS_CACHE", str(tmp_path_factory.mktemp("cache")))
         with studio_of(workspace) as studio:
             yield studio
@@ -141,7 +139,37 @@ def test_a_map_is_read_by_clicking_a_token_and_its_head_opens_whole(learn):
     box.get_by_role("button", name="weights", exact=True).click()
     cell = shelf.lessons()["one-head"].cells["sentence-head"]
     box.locator("th button", has_text="cat").first.click()
-    expect(box.get_by_test_id("lesson-map-looks")).to_contain_text(re.compile(r"cat looks at .+ 0\.\d{3}"))
+    expect(box.get_by_test_id("lesson-map-looks")).to_contain_text(re.compile(r"‘cat’ looks at .+ 0\.\d{3}"))
+    row = box.locator("tbody tr").nth(1)
+    row.locator("td").nth(2).click()
+    expect(row.locator("th button")).to_have_attribute("aria-pressed", "true")
     page.get_by_test_id(f"lesson-open-{cell.values['head']}").click()
     expect(page.get_by_test_id("head-name")).to_have_text(cell.values["head"])
     assert "tired" in page.get_by_test_id("text-box").input_value()
+
+
+def test_a_prediction_shows_its_head_and_is_closed_once_its_cell_has_run(learn):
+    page, lesson = learn("archetypes"), shelf.lessons()["archetypes"]
+    page.set_viewport_size({"width": 1280, "height": 720})
+    name = "archetype-looks"
+    head = lesson.checks[name].values["head"]
+    submit(page, name, "nothing of the kind")
+    box = page.locator("section.cell").first
+    expect(box.get_by_test_id("lesson-cell-result")).to_be_visible()
+    expect(box.locator("ol button.on")).to_have_text(head)
+    scroll = box.locator(".scroll").evaluate("each => [each.scrollHeight, each.clientHeight]")
+    assert scroll[0] <= scroll[1] + 1, "the whole map is seen"
+    asked, last = page.get_by_test_id("lesson-check-beside-even"), page.locator("section.cell").last
+    last.get_by_test_id("lesson-cell-run").click()
+    expect(asked).to_contain_text("The cell has run with this already")
+    expect(asked.get_by_test_id("lesson-check-submit")).to_be_disabled()
+    last.locator("input[type=text]").last.fill("L2H9")
+    expect(asked).not_to_contain_text("has run with this already")
+
+
+def test_an_address_that_names_no_lesson_shows_what_there_is(new_page, studio):
+    page = new_page(forgive=("404",))
+    page.goto(f"{studio.address}#/learn?lesson=no-such")
+    expect(page.get_by_test_id("trouble")).to_contain_text("no lesson 'no-such'")
+    assert page.get_by_test_id("lesson").count() == 0
+    expect(page.get_by_test_id("lesson-list")).to_be_visible()

@@ -21,6 +21,7 @@ from manyheads.studio.report import MOST_CHARS, write_report
 from tests.models.eager import eager_maps
 from tests.models.odd import tiny_gpt_oss, tiny_t5
 from tests.models.tiny import TEXT, tiny_llama, tiny_tokenizer
+from tests.shortpages import short_readings
 
 HOSTILE = "</script><script>window.bad=1</script><img src=x onerror=window.bad=2> ]]> <!-- \u202eshalom"
 LONG = " ".join(page_texts())[:20_000]
@@ -32,8 +33,7 @@ LINK_STEP, MAP_STEP = 1 / 65_535, 0.004  # what the page says that its numbers a
 def labels(minilm, tmp_path_factory):
     """Roles by the first texts of the page: enough for a file, and quick."""
     with pytest.MonkeyPatch.context() as patch:
-        texts = page_texts()[:20]
-        patch.setattr("manyheads.roles.page.page_texts", lambda: texts)
+        patch.setattr("manyheads.roles.page.reading_of", short_readings(100))
         return label_page(minilm, remember=False)
 
 

@@ -22,6 +22,7 @@ from manyheads.errors import ModelError, RecordingError, TextError
 from manyheads.roles.page import label_page
 from manyheads.studio.widget import StudioWidget
 from tests.models.eager import eager_maps
+from tests.shortpages import short_readings
 
 NOTEBOOK = Path(__file__).parents[2] / "examples" / "notebook.ipynb"
 STATE = "application/vnd.jupyter.widget-state+json"
@@ -74,7 +75,7 @@ def ran():
 def labels(minilm):
     """Roles by a few texts, remembered nowhere: quick, and the same on every machine."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("manyheads.roles.page.page_texts", lambda: page_texts()[:20])
+        patch.setattr("manyheads.roles.page.reading_of", short_readings(100))
         return label_page(minilm, remember=False)
 
 

@@ -58,7 +58,7 @@ def ablate(
     check_output(save_plan, "--save-plan", (".json",))
     asked = _plan(heads, kind, factor, source, plan)
     _require_text(heads, text or [])
-    texts = given_texts(talk, text or [], file, lines)
+    texts = given_texts(talk, text or [], file, lines, model)
     other = None if corpus is None else given_texts(talk, [], corpus, lines).texts
     lm = load_model(talk, model)
     with talk.step("reading the texts, with these heads and without") as progress:

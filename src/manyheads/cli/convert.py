@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from manyheads.cli.console import clean, emit, stdout_console
+from manyheads.cli.corpus import LINES_HELP, TEXTS_HELP, texts_in
 from manyheads.cli.inputs import read_source
 from manyheads.cli.options import AsJson
 from manyheads.cli.progress import Talk
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 COUNT_HELP = "How many key/value heads each layer is to have: a divisor of those that it has. 1 is MQA."
 MODEL_HELP = "A folder, or a name on the Hugging Face hub."
-FILE_HELP = "Texts, one a line (UTF-8; - is stdin): what is lost on them is measured, and how fast it decodes."
+FILE_HELP = f"{TEXTS_HELP} What is lost on them is measured, and how fast it decodes."
 NO_REGROUP_HELP = "Merge neighbours, instead of heads that are alike."
 ERRORS_A_LINE = 8
 
@@ -31,6 +32,7 @@ def convert(
     out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where to save it.", show_default=False)],
     no_regroup: Annotated[bool, typer.Option("--no-regroup", help=NO_REGROUP_HELP)] = False,
     file: Annotated[str | None, typer.Option("--file", metavar="TEXTS", help=FILE_HELP, show_default=False)] = None,
+    lines: Annotated[bool, typer.Option("--lines", help=LINES_HELP)] = False,
     as_json: AsJson = False,
 ) -> None:
     """Merge key/value heads into fewer (MHA to GQA or MQA), and save the model.
@@ -41,7 +43,7 @@ def convert(
     For example: manyheads convert --kv-heads 8 --model my-model --out grouped --file texts.txt
     """
     talk = Talk()
-    texts = None if file is None else [line for line in read_source([], file).text.splitlines() if line.strip()]
+    texts = None if file is None else texts_in(read_source([], file), lines)
     lm = load_model(talk, model, reads=texts is not None)
     with talk.step(f"merging key/value heads into {kv_heads} and checking the copy"):
         from manyheads.interventions.conversion import convert_to_gqa

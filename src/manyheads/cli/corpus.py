@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from manyheads.cli.inputs import Source, read_source, source_note
+from manyheads.cli.options import DEFAULT_MODEL
 from manyheads.cli.progress import Talk
+from manyheads.corpora.readings import reading_of
 
 OWN_TEXTS = 64  # of the page: every few of them, so that all kinds are there
 TEXT_OR_OWN_HELP = "What to read, in quotes; - reads it from stdin. None: 64 texts of our own."
@@ -23,15 +25,17 @@ class Texts:
     origin: str
 
 
-def given_texts(talk: Talk, words: Sequence[str], file: str | None, lines: bool) -> Texts:
-    """What was typed or is in the file; our own page where nothing was given. Errors: TextError, FileAccessError."""
-    if not words and file is None:
-        from manyheads.corpora.page import page_texts
+def given_texts(talk: Talk, words: Sequence[str], file: str | None, lines: bool, model: str = DEFAULT_MODEL) -> Texts:
+    """What was typed or is in the file; where nothing was given, of the page that the model is shown.
 
-        if note := source_note(words, file):
-            talk.note(note.replace("a sentence of our own is", "our own texts are"))
-        page = page_texts()
-        return Texts(page[:: max(1, len(page) // OWN_TEXTS)][:OWN_TEXTS], f"{OWN_TEXTS} texts of our own")
+    Errors: TextError, FileAccessError.
+    """
+    if not words and file is None:
+        reading = reading_of(model)
+        if note := source_note(words, file, model):
+            talk.note(note.replace(f"{reading.sentence_is} is", "our own texts are"))
+        texts = reading.spread(OWN_TEXTS)
+        return Texts(texts, f"{len(texts)} {reading.texts_are}")
     source = read_source(words, file)
     if note := source_note(words, file):
         talk.note(note)

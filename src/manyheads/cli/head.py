@@ -81,8 +81,8 @@ def head(
     if patch is not None:
         raise TextError(f"--patch {patch} is a place in a picture: give the picture too, --image.")
     check_output(plot, "--plot", PICTURE_ENDINGS)
-    source, talk = read_source(words, file), Talk()
-    if note := source_note(words, file):
+    source, talk = read_source(words, file, model), Talk()
+    if note := source_note(words, file, model):
         talk.note(note)
     found = gather(talk, source, name, model, window, plot=plot, remember=not no_cache)
     if as_json:

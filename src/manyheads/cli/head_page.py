@@ -62,7 +62,7 @@ def _known(found: HeadLooked) -> list[tuple[str, str]]:
         return [("role", f"none: {labels.because}")]
     about, unit = role.evidence, unit_of(role.evidence.statistic)
     interval = f"95% interval {span(about.low, about.high, unit)}, over {about.num_queries:,} tokens"
-    rest = f"{labels.num_texts:,} texts of our own, {labels.num_tokens:,} tokens; {home(labels.because)}"
+    rest = f"{labels.num_texts:,} {labels.texts_are}, {labels.num_tokens:,} tokens; {home(labels.because)}"
     facts = [("because", f"{about.words}; {interval}"), ("rests on", rest)]
     if site.num_kv_heads != site.num_heads:
         group = f"{site.kv_head_of(found.head.index)} of {site.num_kv_heads}, counted from 0"
@@ -72,7 +72,7 @@ def _known(found: HeadLooked) -> list[tuple[str, str]]:
 
 def _given(found: HeadLooked, console: Console) -> list[tuple[str, str]]:
     """What was read."""
-    own = ", a sentence of our own" if found.source.own else ""
+    own = f", {found.source.origin}" if found.source.own else ""
     count = f" · {int(found.layer.lengths[0]):,} tokens{own}"
     facts = [("text", f'"{shortened(found.layer.tokens.texts[0], console.width - 12 - len(count))}"{count}')]
     if found.num_windows > 1:

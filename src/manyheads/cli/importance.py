@@ -56,7 +56,7 @@ def importance(
     check_output(curve, "--curve", PICTURE_ENDINGS)
     if estimator not in ("ablation", "gradient", "both"):
         raise StatisticError(f"--estimator {estimator} is unknown: use ablation, gradient or both.")
-    texts = given_texts(talk, text or [], file, lines)
+    texts = given_texts(talk, text or [], file, lines, model)
     lm = load_model(talk, model)
     found, other = _estimates(talk, lm, texts, estimator, kind, metric)
     if save is not None:

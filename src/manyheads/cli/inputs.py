@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from manyheads.cli.console import shortened
-from manyheads.corpora.sentence import OWN_TEXT
+from manyheads.cli.options import DEFAULT_MODEL
+from manyheads.corpora.readings import reading_of
 from manyheads.errors import FileAccessError, TextError
 
 STDIN, TYPED = "-", "what you typed"
@@ -27,15 +28,15 @@ class Source:
     text: str
     origin: str
     arguments: str
-
-    @property
-    def own(self) -> bool:
-        """Whether it is ours, for want of another."""
-        return self.text is OWN_TEXT
+    own: bool = False
+    """Whether it is ours, for want of another."""
 
 
-def read_source(words: Sequence[str], file: str | None) -> Source:
-    """The one text that was given. Errors: TextError for none, several or an empty one; FileAccessError."""
+def read_source(words: Sequence[str], file: str | None, model: str = DEFAULT_MODEL) -> Source:
+    """The one text that was given, else the one of our own that the model of that name is shown.
+
+    Errors: TextError for several or an empty one; FileAccessError.
+    """
     given = " ".join(words)
     if words and file is not None:
         raise TextError(f"two texts were given, {_brief(given)} and --file {file}: give one of them.")
@@ -48,7 +49,8 @@ def read_source(words: Sequence[str], file: str | None) -> Source:
     elif words:
         source = Source(given, TYPED, _quoted(given) if len(given) <= QUOTED_WIDTH else "")
     else:
-        return Source(OWN_TEXT, "a sentence of our own", "")
+        reading = reading_of(model)
+        return Source(reading.sentence, reading.sentence_is, "", own=True)
     if any("\ud800" <= char <= "\udfff" for char in source.text):
         raise TextError("the text is not valid UTF-8: some of its bytes are no characters.")
     if not source.text.strip():
@@ -57,12 +59,13 @@ def read_source(words: Sequence[str], file: str | None) -> Source:
     return source
 
 
-def source_note(words: Sequence[str], file: str | None) -> str:
+def source_note(words: Sequence[str], file: str | None, model: str = DEFAULT_MODEL) -> str:
     """What somebody may have meant instead of what is done; "" where nothing suggests so."""
     if len(words) == 1 and len(words[0]) < 256 and words[0] != STDIN and Path(words[0]).is_file():
         return f"{words[0]} is also a file, but its name was read as the text. To read the file: --file {words[0]}"
     if not words and file is None and _stdin_waits():
-        return "nothing was read from stdin: add - to read it. Without a text, a sentence of our own is read."
+        own = reading_of(model).sentence_is
+        return f"nothing was read from stdin: add - to read it. Without a text, {own} is read."
     return ""
 
 

@@ -79,8 +79,8 @@ def look(
     check_output(plot, "--plot", PICTURE_ENDINGS)
     check_output(html, "--html", PAGE_ENDINGS)
     _check_studio(html is not None, open_page, as_json)
-    source, talk = read_source(words, file), Talk()
-    if note := source_note(words, file):
+    source, talk = read_source(words, file, model), Talk()
+    if note := source_note(words, file, model):
         talk.note(note)
     found = gather(talk, source, model, statistics, long, save=save, plot=plot, html=html, remember=not no_cache)
     if as_json:
@@ -161,7 +161,7 @@ def _plot(talk: Talk, lm: Any, source: Source, labels: Any, path: Path, long: st
     with talk.step("reading your text for the maps") as progress:
         maps = pooled_maps(lm, source.text, long=long, progress=progress)
     with talk.step(f"drawing {path.name}"):
-        note = f"Roles rest on {labels.num_texts:,} texts of our own." if labels.roles else ""
+        note = f"Roles rest on {labels.num_texts:,} {labels.texts_are}." if labels.roles else ""
         save_grid(maps, labels.roles or None, path, title=f"{lm.name}: {len(maps.heads)} heads", note=note)
     return f"{path}, the map of every head: {maps.because}"
 

@@ -38,6 +38,7 @@ def document(found: Looked) -> dict[str, Any]:
         },
         "page": {
             "texts": labels.num_texts,
+            "texts_are": labels.texts_are,
             "tokens": labels.num_tokens,
             "because": labels.because,
             "sinks": list(labels.sinks.names),

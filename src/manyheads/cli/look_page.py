@@ -53,9 +53,9 @@ def _headline(found: Looked, console: Console) -> list[Text]:
     millions = spec.num_parameters / 1e6
     size = f"{millions:,.1f} million parameters" if millions >= 0.1 else f"{spec.num_parameters:,} parameters"
     lines = [Text.assemble((clean(found.lm.name), "bold"), f" · {shape_in_words(spec)} · {size}")]
-    count = f" · {table.sums.num_tokens:,} tokens{', a sentence of our own' if source.own else ''}"
+    count = f" · {table.sums.num_tokens:,} tokens{f', {source.origin}' if source.own else ''}"
     text = shortened(source.text, console.width - LABEL_WIDTH - len(count) - 2)
-    rest = f"rest on {labels.num_texts:,} texts of our own, {labels.num_tokens:,} tokens; {labels.because}"
+    rest = f"rest on {labels.num_texts:,} {labels.texts_are}, {labels.num_tokens:,} tokens; {labels.because}"
     error = table.notes.get("guard_error", "?")
     facts = [
         ("text", f'"{text}"{count}'),

@@ -54,7 +54,7 @@ def prune(
         raise PlanError("no place to save to: give --out FOLDER.")
     if heads is not None and (file is not None or lines):
         raise PlanError("--file and --lines are the texts that --lowest ranks heads by: leave them out.")
-    texts = None if heads is not None else given_texts(talk, [], file, lines)
+    texts = None if heads is not None else given_texts(talk, [], file, lines, model)
     lm = load_model(talk, model, reads=texts is not None)
     if lowest is not None and lowest >= len(lm.spec.heads) and not empty_layers:
         raise PlanError(f"--lowest {lowest} is all of the {len(lm.spec.heads)} heads of {lm.name}: give fewer.")

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 REPORT_ENDINGS = (".html",)
 FAMILY_TEXTS = 300  # of the corpus' beginning: some thousand rows, which tell heads apart to a thousandth
 LOOKED_AT = 200  # passages, to see whether a treebank knows who is meant
-CORPUS_HELP = "Files, folders, - (stdin) or hf:NAME: .txt, .md, .jsonl, .conllu, also .gz. None: texts of our own."
+CORPUS_HELP = "Files, folders, - or hf:NAME: .txt, .md, .rst, .py, .jsonl, .conllu, also .gz. None: texts of our own."
 PROBES_HELP = "Also random tokens that repeat, copying by weights, and a needle in long texts (docs/probes.md)."
 PATTERN_HELP = "A role of your own: FILE.py, whose functions say where each token should look (docs/roles.md)."
 
@@ -89,7 +89,7 @@ def roles(
     options = {"kind": kind, "lines": lines, "field": field}
     sources = [*(corpus or []), *(files or [])]
     _check_options(kind, sources, resume)
-    texts, passages = _corpora(sources, options)
+    texts, passages = _corpora(sources, options, model)
     other = _opened(elsewhere, **options) if elsewhere else None
     judge = _judge(ask or [], probes)
     if not _may_have_syntax(texts, options):
@@ -121,13 +121,12 @@ def roles(
             console.print(f"wrote {clean(str(path))}", soft_wrap=True)
 
 
-def _corpora(sources: list[str], options: dict[str, Any]) -> tuple[Corpus, Corpus | None]:
-    """The texts, and the passages of those that are a treebank with coreference."""
+def _corpora(sources: list[str], options: dict[str, Any], model: str) -> tuple[Corpus, Corpus | None]:
+    """The texts, and the passages of those that are a treebank with coreference. Ours are what the model reads."""
     if not sources:
-        from manyheads.corpora.gold import gold_corpus
-        from manyheads.corpora.own import own_corpus
+        from manyheads.corpora.own import own_corpora
 
-        return own_corpus(), gold_corpus("passage")
+        return own_corpora(model)
     texts = _opened(sources, **options)
     if texts.total is None or options["kind"] in ("text", "jsonl"):
         return texts, None  # what cannot be read twice has no passages

@@ -27,7 +27,10 @@ PICTURE_ENDINGS = (".png", ".svg", ".pdf")
 DEFAULT = "llama-2-70b"
 BAR_WIDTH, VARIANT_BAR_WIDTH = 22, 18
 EIGHTHS = " ▏▎▍▌▋▊▉█"
-WHAT_HELP = "A preset (see --list), a config.json, or a folder with one. None: llama-2-70b, or what the sizes describe."
+WHAT_HELP = (
+    "A preset (see --list), tiny-code, minilm, a config.json, or a folder with one. None: llama-2-70b, or what the "
+    "sizes describe."
+)
 KV_HELP = "Key/value heads: of what you describe, or in place of those that it has."
 
 

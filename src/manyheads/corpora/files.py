@@ -1,7 +1,7 @@
 """One way in for all that texts come from: files of texts, of JSON lines, treebanks, folders, stdin, datasets.
 
 Nothing is read but as it is asked for, so a corpus may be as large as it likes. What a file is goes by its ending:
-`.txt`, `.md` and none (texts in UTF-8), `.jsonl` and `.ndjson`, `.conllu`; each also with `.gz`.
+`.txt`, `.md`, `.rst`, `.py` and none (texts in UTF-8), `.jsonl` and `.ndjson`, `.conllu`; each also with `.gz`.
 """
 
 from __future__ import annotations

@@ -8,6 +8,13 @@ from dataclasses import replace
 from manyheads.corpora.documents import Corpus, Document, corpus_of
 from manyheads.corpora.gold import gold_corpus
 from manyheads.corpora.page import page_texts
+from manyheads.corpora.readings import reading_of
+
+
+def own_corpora(model: str) -> tuple[Corpus, Corpus | None]:
+    """What the model of that name is shown, and the passages of it whose coreference is known."""
+    reading = reading_of(model)
+    return (own_corpus(), gold_corpus("passage")) if reading.annotated else (reading.corpus(), None)
 
 
 def own_corpus() -> Corpus:

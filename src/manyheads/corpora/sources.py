@@ -21,7 +21,15 @@ from typing import NamedTuple
 from manyheads.errors import FileAccessError, TextError
 
 STDIN = "-"
-ENDINGS = {".txt": "text", ".md": "text", ".jsonl": "jsonl", ".ndjson": "jsonl", ".conllu": "conllu"}
+ENDINGS = {
+    ".txt": "text",
+    ".md": "text",
+    ".rst": "text",
+    ".py": "text",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".conllu": "conllu",
+}
 KINDS = ("text", "jsonl", "conllu")
 WHOLE_BYTES = 64 << 20  # files up to this size are hashed whole: 0.05 s on the machine of docs/lab.md
 END_BYTES = 1 << 20  # of a larger one, this much of each end

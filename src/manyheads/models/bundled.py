@@ -36,6 +36,7 @@ class Bundled:
     sha256: str | None
     source: str
     licence: str  # of the model; the wrapper package has its own
+    reads: str = "prose"  # what it is shown where nothing is given: a row of corpora.readings
 
 
 BUNDLED: Mapping[str, Bundled] = MappingProxyType(
@@ -55,6 +56,7 @@ BUNDLED: Mapping[str, Bundled] = MappingProxyType(
             sha256=None,
             source="manyheads' own tiny-code",
             licence="Apache-2.0; trained on source under PSF-2.0",
+            reads="python",
         ),
     }
 )

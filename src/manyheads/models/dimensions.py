@@ -9,17 +9,21 @@ Cost: the import of transformers, then about a second.
 
 from __future__ import annotations
 
+import os
 import re
 from collections import defaultdict
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from manyheads.errors import ManyHeadsError, ModelError
+from manyheads.models.bundled import BUNDLED, find_bundled
 from manyheads.sizing import counting
 from manyheads.sizing.configs import UnknownFamily, describe_config, load_config, name_of
 from manyheads.sizing.measured import attention_of, fault_of, settled, state_of, weights_of
+from manyheads.sizing.presets import PRESETS, key_of
 from manyheads.sizing.results import Sizing
 from manyheads.sizing.shapes import LAST, Architecture, LayerShape, Weights
 from manyheads.sizing.sizing import architecture_of, sized
@@ -52,11 +56,12 @@ def size(
 ) -> Sizing:
     """What an architecture costs for `batch` texts of `context` tokens, its weights (and cache) in `dtype`.
 
-    `what`: a preset's name ("llama-2-70b"), a config.json or a folder with one, a config as a mapping, a mapping in
-    plain words (num_layers, embed_dim, num_heads, ...: `manyheads.sizing.blocks.transformer`), a `ModelSpec`, an
-    `Architecture`; a loaded model, a module of transformers, or its config. `context`: 4,096 unless said, fewer where a
-    model has fewer positions. `num_kv_heads`: the same with other key/value heads. `source`: tokens of what an encoder
-    reads, as many as `context` unless said. `cache_dtype`: as `dtype` unless said.
+    `what`: a preset's name ("llama-2-70b"), a bundled model's ("tiny-code"), a config.json or a folder with one, a
+    config as a mapping, a mapping in plain words (num_layers, embed_dim, num_heads, ...:
+    `manyheads.sizing.blocks.transformer`), a `ModelSpec`, an `Architecture`; a loaded model, a module of transformers,
+    or its config. `context`: 4,096 unless said, fewer where a model has fewer positions. `num_kv_heads`: the same with
+    other key/value heads. `source`: tokens of what an encoder reads, as many as `context` unless said. `cache_dtype`:
+    as `dtype` unless said.
 
     Parameters and cache are exact; what is counted of FLOPs is in `manyheads.sizing.counting`. Families that have no
     row there are built with transformers, without weights. Raises ModelError, ShapeError or FileAccessError.
@@ -131,6 +136,8 @@ def _architecture(what: Any) -> Architecture:
         return _in_hand(what)
     if hasattr(getattr(what, "model", None), "named_parameters"):  # a LoadedModel
         return replace(_in_hand(what.model), name=what.name)
+    if (folder := _bundled(what)) is not None:
+        return replace(_architecture(folder), name=what)
     if hasattr(what, "model_type") and hasattr(what, "to_dict"):
         what = {**what.to_dict(), "model_type": what.model_type}
     try:
@@ -140,6 +147,13 @@ def _architecture(what: Any) -> Architecture:
             return _with_transformers(what, error)
         data, path = load_config(what)
         return replace(_with_transformers(data, error), name=name_of(path))
+
+
+def _bundled(what: Any) -> Path | None:
+    """The folder of a bundled model by its name; a preset or a folder of that name goes before it."""
+    if not isinstance(what, str) or what not in BUNDLED or key_of(what) in PRESETS or os.path.exists(what):
+        return None
+    return find_bundled(what)
 
 
 def _with_transformers(data: Mapping[str, Any], error: UnknownFamily) -> Architecture:

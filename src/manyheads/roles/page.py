@@ -1,8 +1,9 @@
 """Labels for a model from the bundled page, measured once and remembered by the weights' hash.
 
-Labels need more than the sentence somebody types: they rest on a page of prose, a few seconds' work. The answer is
-kept as JSON in the user's cache folder, under everything it hangs on: the weights, the page, the rules' and
-statistics' own source. A cache that cannot be written, or is damaged, is said and costs those seconds again.
+Labels need more than the sentence somebody types: they rest on a page of what the model reads (prose, but for a bundled
+model that has read something else), a few seconds' work. The answer is kept as JSON in the user's cache folder, under
+everything it hangs on: the weights, the page, the rules' and statistics' own source. A cache that cannot be written, or
+is damaged, is said and costs those seconds again.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from manyheads.corpora.page import page_digest, page_texts
+from manyheads.corpora.readings import reading_of
 from manyheads.errors import FileAccessError
 from manyheads.heads import Head
 from manyheads.recording.tokens import Sinks
@@ -31,7 +32,8 @@ ELSEWHERE = ("_name_or_path", "transformers_version")  # of a config: where it l
 
 @dataclass(frozen=True)
 class PageLabels:
-    """A model's labels and default statistics on the bundled page. `because` says whether they were remembered."""
+    """A model's labels and default statistics on the bundled page. `because` says whether they were remembered;
+    `texts_are` whose texts these are, in words."""
 
     roles: tuple[HeadRole, ...]
     values: dict[str, dict[str, float | None]]
@@ -40,6 +42,7 @@ class PageLabels:
     num_texts: int
     num_tokens: int
     because: str
+    texts_are: str = "texts of our own"
 
 
 def label_page(lm: Any, *, progress: Progress | None = None, remember: bool = True) -> PageLabels:
@@ -50,7 +53,8 @@ def label_page(lm: Any, *, progress: Progress | None = None, remember: bool = Tr
             return _read(json.loads(path.read_text(encoding="utf-8")), f"remembered from an earlier run ({path})")
         except (OSError, ValueError, KeyError, TypeError):
             pass  # damaged or foreign: measured again below, and written over
-    table = measure(lm, page_texts(), tuple(dict.fromkeys((*NEEDED, *DEFAULT))), kinds=True, progress=progress)
+    reading = reading_of(lm.name)
+    table = measure(lm, reading.texts(), tuple(dict.fromkeys((*NEEDED, *DEFAULT))), kinds=True, progress=progress)
     columns = {name: table.column(name) for name in DEFAULT}
     values = {
         str(head): {name: None if column[i] != column[i] else float(column[i]) for name, column in columns.items()}
@@ -64,6 +68,7 @@ def label_page(lm: Any, *, progress: Progress | None = None, remember: bool = Tr
         table.sums.num_texts,
         table.sums.num_tokens,
         "measured now",
+        reading.texts_are,
     )
     return _with_because(found, _remember(found, path)) if remember else found
 
@@ -85,7 +90,13 @@ def _key(lm: Any) -> str:
         len(lm.tokenizer),
         sorted(lm.tokenizer.get_vocab().items())[:: len(lm.tokenizer) // 997 + 1],
     )
-    parts = [lm.weights_hash, json.dumps(shape, sort_keys=True, default=str), page_digest(), str(lm.dtype), repr(words)]
+    parts = [
+        lm.weights_hash,
+        json.dumps(shape, sort_keys=True, default=str),
+        reading_of(lm.name).digest(),
+        str(lm.dtype),
+        repr(words),
+    ]
     for package in SOURCES:
         for file in sorted(files("manyheads").joinpath(package).iterdir(), key=lambda f: f.name):
             if file.name.endswith(".py"):
@@ -119,4 +130,6 @@ def _read(data: dict[str, Any], because: str) -> PageLabels:
     sinks = Sinks(
         data["sinks"]["first"], tuple(data["sinks"]["ids"]), tuple(data["sinks"]["names"]), data["sinks"]["because"]
     )
-    return PageLabels(roles, data["values"], sinks, data["notes"], data["num_texts"], data["num_tokens"], because)
+    return PageLabels(
+        roles, data["values"], sinks, data["notes"], data["num_texts"], data["num_tokens"], because, data["texts_are"]
+    )

@@ -67,7 +67,7 @@ class Labels:
 def basis_of(labels: PageLabels) -> str:
     """What roles rest on; where on the disk they are remembered is for the command to say, not for a page."""
     because = labels.because.partition(" (")[0]
-    return f"{labels.num_texts} texts of our own, {labels.num_tokens:,} tokens; {because}"
+    return f"{labels.num_texts} {labels.texts_are}, {labels.num_tokens:,} tokens; {because}"
 
 
 def role_info(role: HeadRole) -> RoleInfo:

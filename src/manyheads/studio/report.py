@@ -92,9 +92,9 @@ def write_report(
         if labels is not None:
             desk.labels.known[opened.model] = labels
     else:
-        from manyheads.corpora.sentence import OWN_TEXT
+        from manyheads.corpora.readings import reading_of
 
-        desk, given = desk_with(what, labels), OWN_TEXT if text is None else text
+        desk, given = desk_with(what, labels), reading_of(what.name).sentence if text is None else text
         opened = open_text(desk, what, given[:MOST_CHARS], long)
         cut = f"of a text of {len(given):,} characters, {MOST_CHARS:,} were read" if len(given) > MOST_CHARS else ""
     try:

@@ -14,7 +14,7 @@ from fastapi.responses import Response
 from starlette.concurrency import run_in_threadpool
 
 from manyheads import __version__
-from manyheads.corpora.sentence import OWN_TEXT
+from manyheads.corpora.readings import reading_of
 from manyheads.studio import learning, sizes
 from manyheads.studio.atlas import atlas_of, card_of
 from manyheads.studio.desk import Desk
@@ -80,7 +80,7 @@ def _recordings(app: FastAPI, desk: Desk) -> None:
             models=at.model_entries(),
             files=at.file_entries(),
             default_model=at.default_model,
-            default_text=OWN_TEXT,
+            default_text=reading_of(at.default_model or "").sentence,
             opened=desk.first,
             folder=str(at.folder or ""),
             can_write=at.folder is not None,

@@ -102,7 +102,7 @@ def of_recording(recording: Recording, height: int) -> StudioWidget:
 
 def of_model(lm: Any, text: str | None, height: int) -> StudioWidget:
     """A text through a model in hand, with its roles."""
-    from manyheads.corpora.sentence import OWN_TEXT
+    from manyheads.corpora.readings import reading_of
     from manyheads.roles.page import label_page
 
     try:
@@ -110,5 +110,5 @@ def of_model(lm: Any, text: str | None, height: int) -> StudioWidget:
     except TextError:  # it cannot read the page that roles rest on: the page says so where they would stand
         labels = None
     desk = desk_with(lm, labels)
-    opened = open_text(desk, lm, OWN_TEXT if text is None else text)
+    opened = open_text(desk, lm, reading_of(lm.name).sentence if text is None else text)
     return StudioWidget(desk, opened, snapshot_of(desk, opened).data, height)

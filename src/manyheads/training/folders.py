@@ -8,15 +8,53 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from manyheads.errors import FileAccessError, PlanError
 from manyheads.wholefiles import no_access, replacing
 
+try:
+    import fcntl
+except ImportError:  # not on Windows
+    fcntl = None
+
 BEGUN, REPORT = "run.json", "report.json"
 UNFINISHED = ".manyheads-*"  # what a killed start was just writing (`wholefiles` names it so)
+
+
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Make the folder, and keep other trainings out of it until the block is left, however that happens.
+
+    Errors: PlanError where another is at work there, FileAccessError.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        held = os.open(folder, os.O_RDONLY) if fcntl is not None else None
+    except OSError as error:
+        raise no_access("write", folder, error) from error
+    if held is None:  # a system without such locks: whoever starts a training twice is not told
+        yield
+        return
+    try:
+        with suppress(OSError):  # a file system without them
+            _lock(held, folder)
+        yield
+    finally:
+        os.close(held)
+
+
+def _lock(held: int, folder: Path) -> None:
+    assert fcntl is not None
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise PlanError(
+            f"another training is at work in {folder}: wait for it, or give another folder with --out."
+        ) from error
 
 
 def open_folder(folder: Path, options: Mapping[str, Any]) -> None:

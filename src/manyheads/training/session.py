@@ -18,7 +18,7 @@ import torch
 
 from manyheads.errors import PlanError
 from manyheads.training.engine import Trained, train
-from manyheads.training.folders import BEGUN, REPORT, open_folder, read_json, require_same, write_json
+from manyheads.training.folders import BEGUN, REPORT, alone_in, open_folder, read_json, require_same, write_json
 from manyheads.training.history import heads_table, metrics_table
 from manyheads.training.presets.preset import Findings, Preset, Setup, Training
 from manyheads.training.presets.table import preset_of
@@ -60,10 +60,18 @@ def carry_out(
     if data is not None and not preset.takes_data:
         raise PlanError(f"{data} was given as data, and {preset.name} makes its own: leave it out.")
     place, because = choose_device(device)
-    options = {"preset": preset.name, "seed": seed, "quick": quick, "steps": steps}
+    setup = Setup(seed, quick, steps, folder, place, data)
+    with alone_in(folder):
+        return _carried_out(preset, setup, because, progress)
+
+
+def _carried_out(preset: Preset, setup: Setup, because: str, progress: Callable[[str], Progress] | None) -> Outcome:
+    """The same, in a folder that nobody else trains in."""
+    folder, place = setup.folder, setup.device
+    options = {"preset": preset.name, "seed": setup.seed, "quick": setup.quick, "steps": setup.steps}
     open_folder(folder, options)
     begun = time.perf_counter()
-    training = preset.build(Setup(seed, quick, steps, folder, place, data))
+    training = preset.build(setup)
     _same_facts(folder, training)
     trained: dict[str, Trained] = {}
     for name, make in training.runs.items():

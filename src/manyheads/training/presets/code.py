@@ -99,7 +99,7 @@ def build(setup: Setup) -> Training:
     return Training({NAME: lambda _: make_run(setup, scale, data)}, report, facts)
 
 
-PRESET = Preset(NAME, "a model of 2.75 M parameters learns Python from the standard library's source", "1 hour", build)
+PRESET = Preset(NAME, build)
 
 
 def findings(setup: Setup, scale: Scale, data: CodeData, trained: Trained) -> Findings:

@@ -55,7 +55,7 @@ def build(setup: Setup) -> Training:
     return Training(runs, report)
 
 
-PRESET = Preset(NAME, "all heads forced to the same weights, and heads without W^O: what is lost", "2 minutes", build)
+PRESET = Preset(NAME, build)
 
 
 def measured(model: nn.Module, held_out: Batch) -> dict[str, float]:

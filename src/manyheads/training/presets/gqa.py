@@ -115,12 +115,7 @@ def build(setup: Setup) -> Training:
     return Training(runs, report, {"data": data.digest, "modules": data.modules})
 
 
-PRESET = Preset(
-    NAME,
-    "8, 2 and 1 key/value heads at equal size: loss, cache, speed; and converting from 8 to fewer",
-    "5 minutes",
-    build,
-)
+PRESET = Preset(NAME, build)
 
 
 def converted_kinds() -> tuple[str, ...]:

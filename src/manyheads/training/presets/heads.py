@@ -72,9 +72,7 @@ def build(setup: Setup) -> Training:
     return Training(runs, report)
 
 
-PRESET = Preset(
-    NAME, "1 to 16 heads with equally many parameters: how many a task of five relations wants", "3 minutes", build
-)
+PRESET = Preset(NAME, build)
 
 
 def run_name(count: int, seed: int) -> str:

@@ -10,6 +10,7 @@ Source: Olsson et al. 2022, "In-context learning and induction heads"; Elhage et
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -46,7 +47,8 @@ class Scale:
     samples: int
 
 
-# Two heads a layer: of three or four, another head of layer 0 often does a part of the previous-token head's work.
+# Two heads a layer: of three or four, another head of layer 0 often does a part of the previous-token head's work; with
+# one in layer 0 no circuit forms in as many steps (0 of three seeds).
 CONFIG = DecoderConfig(64, 128, 2, 2, 2, 64, None, max_position_embeddings=256)
 WHOLE = Scale(CONFIG, Settings(900, 3e-3, 50, checkpoint_every=100, measure_every=20), 32, 8)
 TRIAL = Scale(CONFIG, Settings(20, 3e-3, 5, checkpoint_every=5, measure_every=10), 8, 2)
@@ -75,7 +77,7 @@ def build(setup: Setup) -> Training:
     return Training({NAME: make}, report)
 
 
-PRESET = Preset(NAME, "two attention-only layers learn to repeat: the two-head circuit forms", "2 minutes", build)
+PRESET = Preset(NAME, build)
 
 
 def fresh_texts(data: RepeatedTokens) -> tuple[Int[Tensor, "b n"], Tensor]:
@@ -107,37 +109,37 @@ def _previous(model: nn.Module, ids: Int[Tensor, "b n"]) -> dict[str, float]:
 
 
 def findings(history: History, lm: LoadedModel, ids: Int[Tensor, "b n"], fresh: Tensor, samples: int) -> Findings:
-    """The circuit: its two heads, when it formed, and what is left of it without either."""
+    """The circuit: its heads, when it formed, what is left of it without each, and what that does not show."""
     induction, previous = best_head(history, "induction", 1), best_head(history, "previous_mass", 0)
     score = history.last(head_column(induction, "induction"))
     born = _born(history, induction)
-    ablated = {head: without(lm, head, induction, ids, fresh, samples) for head in history.of_heads("induction")}
-    lost = ablated[previous]
+    gone = {
+        kind: {head: without(lm, head, kind, ids, fresh, samples) for head in history.of_heads("induction")}
+        for kind in ("zero", "mean")
+    }
+    looks = looked_at(lm.model, ids)
     new, repeated = history.last("loss_new"), history.last("loss_repeated")
     numbers = {
         "induction_head": induction,
         "induction": score,
         "previous_token_head": previous,
         "previous_mass": history.last(head_column(previous, "previous_mass")),
+        "looks_at": looks,
         "born_at_step": born,
         "loss_new_tokens": new,
         "loss_repeated_tokens": repeated,
         "probe": str(PROBE),
-        "ablated": ablated,
+        "ablated": gone["zero"],
+        "ablated_to_the_mean": gone["mean"],
     }
     lines = (
         f"{induction} gives {score:.2f} of its weight to the token after an earlier copy: an induction head."
         if born is not None
         else f"no induction head yet: the best of layer 1, {induction}, has {score:.2f} of its weight there.",
         f"Repeated tokens cost {repeated:.2f} nats, new ones {new:.2f}; a guess costs {_guess(lm):.2f}.",
-        f"Without {previous}, layer 0's head for the token before, the best induction score of layer 1 is "
-        f"{lost['best_induction']:.2f}, and repeated tokens cost {lost['loss_repeated_tokens']:.2f} nats.",
-        *(
-            f"Without {head} they cost {left['loss_repeated_tokens']:.2f}, and that score is "
-            f"{left['best_induction']:.2f}."
-            for head, left in sorted(ablated.items())
-            if head != previous
-        ),
+        *(_looking(head, previous, looks[head]) for head in sorted(looks) if head.startswith("L0H")),
+        *(_removed(head, gone["zero"][head], gone["mean"][head]) for head in sorted(gone["zero"])),
+        *((_control(previous, gone["zero"]),) if born is not None else ()),
         *((f"The circuit formed by step {born}.",) if born is not None else ()),
     )
     return Findings(numbers, lines, chart(history, induction, previous))
@@ -152,18 +154,60 @@ def best_head(history: History, statistic: str, layer: int) -> str:
 
 
 def without(
-    lm: LoadedModel, head: str, watched: str, ids: Int[Tensor, "b n"], fresh: Tensor, samples: int
+    lm: LoadedModel, head: str, kind: str, ids: Int[Tensor, "b n"], fresh: Tensor, samples: int
 ) -> dict[str, float]:
-    """What is left with one head's output set to zero."""
-    with applied(lm, Plan([Ablate(head, kind="zero")])), torch.no_grad():
+    """What is left with one head's output set to zero, or to its mean over these texts.
+
+    `best_induction` is of the heads that remain: what a removed head looks at is as it was, but nobody hears of it.
+    """
+    ids = ids.to(next(lm.model.parameters()).device)
+    with applied(lm.model, Plan([Ablate(head, kind=kind)]), [ids] if kind == "mean" else None), torch.no_grad():
         scores = probe_columns(lm, PROBE, samples)
         new, repeated = losses(lm.model, ids, fresh)
+    own = head_column(head, "induction")
     return {
-        "induction_of_the_best": scores[head_column(watched, "induction")],
-        "best_induction": max(value for name, value in scores.items() if name.startswith("heads/L1H")),
+        "best_induction": max(each for name, each in scores.items() if name.startswith("heads/L1H") and name != own),
         "loss_new_tokens": new,
         "loss_repeated_tokens": repeated,
     }
+
+
+def looked_at(model: nn.Module, ids: Int[Tensor, "b n"]) -> dict[str, dict[str, float]]:
+    """How much of each head's weight is on the token before, and on the token itself."""
+    names = ["previous_mass", "self_mass"]
+    table = measure_call(model, ids.to(next(model.parameters()).device), statistics=names)
+    columns = {name: table.column(name) for name in names}
+    return {str(head): {name: float(columns[name][at]) for name in names} for at, head in enumerate(table.heads)}
+
+
+def _looking(head: str, previous: str, looks: Mapping[str, float]) -> str:
+    most = ", the most of layer 0," if head == previous else ""
+    return (
+        f"{head} gives {looks['previous_mass']:.2f} of its weight to the token before{most} and "
+        f"{looks['self_mass']:.2f} to the token itself."
+    )
+
+
+def _removed(head: str, zero: Mapping[str, float], mean: Mapping[str, float]) -> str:
+    return (
+        f"Without {head} the best remaining head of layer 1 has an induction score of {zero['best_induction']:.2f}, "
+        f"and repeated tokens cost {zero['loss_repeated_tokens']:.2f} nats (with its mean in its place "
+        f"{mean['best_induction']:.2f} and {mean['loss_repeated_tokens']:.2f})."
+    )
+
+
+def _control(previous: str, gone: Mapping[str, Mapping[str, float]]) -> str:
+    """What removing the other heads of layer 0 says about removing this one."""
+    first = [head for head in gone if head.startswith("L0H")]
+    needed = sorted(head for head in first if gone[head]["best_induction"] < BORN)
+    if previous not in needed:
+        return f"Induction outlives {previous}: it does not rest on the head that looks most at the token before."
+    if needed == [previous]:
+        return f"Of layer 0 induction needs {previous} alone: without any other of its heads it stays."
+    return (
+        f"The control: {' and '.join(needed)} are both needed, so that losing induction without {previous} does not "
+        f"show that it is the head for the token before; what it looks at does."
+    )
 
 
 def chart(history: History, induction: str, previous: str) -> Chart:

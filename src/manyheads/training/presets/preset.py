@@ -1,4 +1,4 @@
-"""What a preset is: a name, one line, and `build`, which turns a setup into runs and a way to report on them.
+"""What a preset is: a name, and `build`, which turns a setup into runs and a way to report on them.
 
 A new preset is a module here with a `Preset`, and its line in `table.py`. `build` is called in every start, also in
 one that takes a stopped run up again, so whatever it makes must follow from the setup alone.
@@ -57,11 +57,10 @@ class Training:
 
 @dataclass(frozen=True)
 class Preset:
-    """`meaning`: one line, what it shows. `takes`: how long the whole of it takes on two cores, in words.
+    """A preset; what it shows, and how long it takes, is in `table.py`, which lists it unloaded.
+
     `takes_data`: what may be given as data, in words; empty where nothing may."""
 
     name: str
-    meaning: str
-    takes: str
     build: Callable[[Setup], Training]
     takes_data: str = ""

@@ -97,13 +97,7 @@ def build(setup: Setup) -> Training:
     return Training(runs, report, data.facts)
 
 
-PRESET = Preset(
-    NAME,
-    "cycles that an engine (SIMULATED, unless given) has left: what eight heads add to a BiLSTM",
-    "15 minutes",
-    build,
-    "a C-MAPSS folder, or the train file of one of its sets",
-)
+PRESET = Preset(NAME, build, "a C-MAPSS folder, or the train file of one of its sets")
 
 
 def read_data(setup: Setup, scale: Scale) -> Data:

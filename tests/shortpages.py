@@ -1,0 +1,17 @@
+"""The pages that labels rest on, cut to their first texts: quick, for tests to which the labels' worth is nothing."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from manyheads.corpora.readings import Reading, reading_of
+
+
+def short_readings(count: int) -> Callable[[str], Reading]:
+    """In place of `manyheads.roles.page.reading_of`."""
+
+    def short(model: str) -> Reading:
+        whole = reading_of(model)
+        texts = whole.texts()[:count]
+        return replace(whole, texts=lambda: texts, digest=lambda: f"{whole.name}: {count} texts, for tests")
+
+    return short
