@@ -74,6 +74,11 @@ class GroupPass:
         self.labels = {match: self.plan.compact(match) for match in asked if isinstance(match, Match)}
         columns = [self.plan.columns[r][self.texts, : self.num_keys].to(self.dtype) for r in self.plan.columns]
         self.columns = torch.stack(columns, -1) if columns else None
+        self.of_rows = [request for request in self.values if isinstance(request, RowsReceived)]
+        seen = [
+            self.plan.matches(request.match, self.mask)[self.texts, : self.num_rows] > 0 for request in self.of_rows
+        ]
+        self.seen = torch.stack(seen, 1).to(self.dtype) if seen else None
         sides = (self.num_rows, self.num_keys)
         self.pools = {r: [bins(n, r.size) for n in sides] for r in self.values if isinstance(r, Pooled)}
 
@@ -118,8 +123,10 @@ class GroupPass:
         tile = _Tile(weights, logs, self.work[:cells].view(shape), hidden, rows, keys)
         if self.columns is not None:
             self._linear(tile)
+        if self.of_rows:
+            self._rows_received(tile)
         for request, value in self.values.items():
-            if not isinstance(request, Linear):
+            if not isinstance(request, Linear | RowsReceived):
                 self._reduce(request, tile, value)
 
     def _linear(self, tile: _Tile) -> None:
@@ -130,6 +137,13 @@ class GroupPass:
         got = got.view(num_texts, num_heads, num_rows, -1)
         for index, request in enumerate(self.plan.columns):
             self.values[request][self.texts, :, tile.rows] += got[..., index]
+
+    def _rows_received(self, tile: _Tile) -> None:
+        """All sets of rows at once, as one matrix product."""
+        assert self.seen is not None
+        got = self.seen[:, None, :, tile.rows] @ tile.weights
+        for index, request in enumerate(self.of_rows):
+            self.values[request][self.texts, :, tile.keys] += got[:, :, index]
 
     def _reduce(self, request: Request, tile: _Tile, value: Tensor) -> None:
         at = (self.texts, slice(None), tile.rows)
@@ -147,16 +161,10 @@ class GroupPass:
             case Distance():
                 value[at] += self._distance(tile)
             case Match():
-                same = self._matching(request, tile)
-                if same is not None:
-                    value[at] += torch.mul(tile.weights, same, out=tile.work).sum(-1)
+                self._match(request, tile, value[at], self.values.get(MatchReceived(request)))
             case MatchReceived():
-                same = self._matching(request.match, tile)
-                if same is not None:
-                    value[self.texts, :, tile.keys] += torch.mul(tile.weights, same, out=tile.work).sum(-2)
-            case RowsReceived():
-                rows = self.plan.matches(request.match, self.mask)[self.texts, None, tile.rows, None] > 0
-                value[self.texts, :, tile.keys] += torch.mul(tile.weights, rows, out=tile.work).sum(-2)
+                if request.match not in self.values:  # else both were summed at once
+                    self._match(request.match, tile, None, value)
             case Band():
                 self._band(request, tile, value[at])
             case Received():
@@ -191,9 +199,16 @@ class GroupPass:
 
         return torch.mul(tile.weights, self._kept("distance", away), out=tile.work).sum(-1)
 
-    def _matching(self, request: Match, tile: _Tile) -> Float[Tensor, "b one r c"] | None:
-        """`_same`, kept for other layers."""
-        return self._kept(request, lambda: self._same(request, tile))
+    def _match(self, request: Match, tile: _Tile, by_row: Tensor | None, by_key: Tensor | None) -> None:
+        """The weights of the matching cells, summed for each row, for each key, or both."""
+        same = self._kept(request, lambda: self._same(request, tile))
+        if same is None:
+            return
+        found = torch.mul(tile.weights, same, out=tile.work)
+        if by_row is not None:
+            by_row += found.sum(-1)
+        if by_key is not None:
+            by_key[self.texts, :, tile.keys] += found.sum(-2)
 
     def _same(self, request: Match, tile: _Tile) -> Float[Tensor, "b one r c"] | None:
         """1 where the row's label equals the key's, else 0: one equality test, shared by all heads. None for none."""

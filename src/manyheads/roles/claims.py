@@ -13,6 +13,7 @@ Sources: Hanley and MacGibbon 2006 (bootstrap); Kish 1965 (texts of unlike lengt
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -38,7 +39,7 @@ from manyheads.roles.rules import (
     Rule,
 )
 from manyheads.statistics.headtable import HeadTable
-from manyheads.statistics.sums import INTERVAL
+from manyheads.statistics.sums import INTERVAL, REPLICATES
 
 CHOOSE, REPORT = 0, 1  # the half of the texts on which a label is chosen, and the one whose figures are shown
 MAX_FALSE = 0.05  # the share of false claims among those that hold, at most, on average
@@ -123,6 +124,8 @@ class Half:
         self.index = {name: i for i, name in enumerate(table.names)}
         self.values = table.sums.value(half)
         self.favour = None if table.kinds is None else table.kinds.favour(half)
+        self._texts: dict[str, ndarray] = {}
+        self._above: dict[tuple[str, str], tuple[ndarray, ...]] = {}
 
     @cached_property
     def interval(self) -> tuple[ndarray, ndarray]:
@@ -146,24 +149,33 @@ class Half:
 
     def num_texts(self, name: str) -> Float64[ndarray, "head"]:
         """Of how many texts of equal length the rows are worth: (sum n)^2 / sum n^2, from the replicates' counts."""
-        den = self.table.sums.den[self.half, :, self.index[name]]
-        with np.errstate(invalid="ignore", divide="ignore"):
-            found = np.nan_to_num(den[:, 0] ** 2 / den[:, 1:].var(-1, ddof=1), posinf=0.0)
-        return np.broadcast_to(found, (len(self.table.heads),))
+        if name not in self._texts:
+            den = self.table.sums.den[self.half, :, self.index[name]]
+            with np.errstate(invalid="ignore", divide="ignore"):
+                found = np.nan_to_num(den[:, 0] ** 2 / den[:, 1:].var(-1, ddof=1), posinf=0.0)
+            self._texts[name] = np.broadcast_to(found, (len(self.table.heads),))
+        return self._texts[name]
 
-    def above(self, name: str, chance: str, head: int) -> Float64[ndarray, "replicate"]:
-        """How far a score is above a chance level on the same texts."""
-        return self.values[head, self.index[name]] - self.values[head, self.index[chance]]
+    def above(self, name: str, chance: str) -> tuple[Float64[ndarray, "head"], ...]:
+        """How far scores are above a chance level on the same texts: the difference, its spread, and its interval."""
+        if (name, chance) not in self._above:
+            difference = self.values[:, self.index[name]] - self.values[:, self.index[chance]]
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", RuntimeWarning)  # of heads that nothing was counted for
+                spread = np.nanstd(difference[:, 1:], axis=1, ddof=1)
+                low, high = np.nanpercentile(difference[:, 1:], INTERVAL, axis=1)
+            self._above[name, chance] = difference[:, 0], spread, low, high
+        return self._above[name, chance]
 
     def p_value(self, name: str, chance: str, head: int) -> float:
         """Of the score being no higher than a chance level: one-sided, by the spread of their difference."""
-        difference, freedom = self.above(name, chance, head), float(self.num_texts(name)[head]) - 1
-        if freedom < 1 or np.isnan(difference[0]) or np.isfinite(difference[1:]).sum() < 3:
+        difference, spread = (float(each[head]) for each in self.above(name, chance)[:2])
+        freedom = min(float(self.num_texts(name)[head]), REPLICATES) - 1  # a spread over 100 draws is a guess, too
+        if freedom < 1 or np.isnan(difference) or np.isnan(spread):
             return 1.0
-        spread = float(np.nanstd(difference[1:], ddof=1))
-        if spread <= SAME * abs(difference[0]):
-            return float(difference[0] <= 0)  # the same in every text: always above, or never
-        return 0.5 * erfc(as_normal(float(difference[0]) / spread, freedom) / sqrt(2))
+        if spread <= SAME * abs(difference):
+            return float(difference <= 0)  # the same in every text: always above, or never
+        return 0.5 * erfc(as_normal(difference / spread, freedom) / sqrt(2))
 
     def claim(self, rule: Rule, head: int) -> Claim:
         """Everything but the q-value, and what hangs on it."""
@@ -204,10 +216,8 @@ class Half:
         )
 
     def _over(self, name: str, chance: str, head: int) -> tuple[float, float]:
-        known = self.above(name, chance, head)[1:]
-        known = known[np.isfinite(known)]
-        low, high = np.percentile(known, INTERVAL) if known.size else (np.nan, np.nan)
-        return float(low), float(high)
+        _, _, low, high = self.above(name, chance)
+        return float(low[head]), float(high[head])
 
     def _given(self, rule: Rule, head: int, score: float) -> float | None:
         if rule.given:
