@@ -170,7 +170,7 @@ class Half:
     def p_value(self, name: str, chance: str, head: int) -> float:
         """Of the score being no higher than a chance level: one-sided, by the spread of their difference."""
         difference, spread = (float(each[head]) for each in self.above(name, chance)[:2])
-        freedom = min(float(self.num_texts(name)[head]), REPLICATES) - 1  # a spread over 100 draws is a guess, too
+        freedom = min(float(self.num_texts(name)[head]), 1.0 * REPLICATES) - 1  # 100 draws make a spread a guess, too
         if freedom < 1 or np.isnan(difference) or np.isnan(spread):
             return 1.0
         if spread <= SAME * abs(difference):
