@@ -71,7 +71,7 @@ def test_a_head_that_beats_every_chance_level_and_guess_holds(rng):
     assert all(claim.holds for (claim,) in claims)
     (claim,) = claims[0]
     assert claim.low < claim.tested < claim.high and abs(claim.tested - 0.8) < 0.08
-    assert claim.q_value < 1e-6 and claim.num_queries > 400
+    assert claim.q_value < 1e-3 and claim.num_queries > 400
     assert claim.chance == max(claim.chances.values()) and set(claim.chances) == {"relabelled", "uniform"}
 
 
@@ -186,26 +186,15 @@ def test_adjusted_p_values_are_benjamini_and_yekutielis(rng):
 
 def test_no_case_is_no_test(rng):
     """A treebank without passives must not make the others' q-values worse."""
-    one = control(
-        claims_of(
-            made(
-                rng,
-                accuracies(
-                    UP,
-                    **{"": 0.5, **GOOD},
-                ),
-            ),
-            [UP],
-        )
-    )
     scores = accuracies(UP, **{"": 0.5, **GOOD}) | accuracies(coreference_rules()[0])
     table = made(rng, scores)
     empty = [table.names.index(name) for name in coreference_rules()[0].needed]
     table.sums.den[:, :, empty] = 0
     table.sums.num[:, :, empty] = 0
     both = control(claims_of(table, [UP, coreference_rules()[0]]))
-    assert all(mine[0].q_value < 1e-6 and mine[1].q_value == 1.0 and not mine[1].holds for mine in both)
-    assert all(claim.holds for (claim,) in one)
+    alone = control(claims_of(table, [UP]))
+    assert [mine[0].q_value for mine in both] == [mine[0].q_value for mine in alone]
+    assert all(mine[0].q_value < 1e-2 and mine[1].q_value == 1.0 and not mine[1].holds for mine in both)
 
 
 def test_a_head_is_named_after_the_claim_furthest_above_chance_and_the_sink_yields_to_all(rng):
