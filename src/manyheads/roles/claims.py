@@ -17,8 +17,8 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from math import erfc, log, log1p, sqrt
-from typing import Any
+from math import erfc, isnan, log, log1p, sqrt
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float64
@@ -39,7 +39,7 @@ from manyheads.roles.rules import (
     Rule,
 )
 from manyheads.statistics.headtable import HeadTable
-from manyheads.statistics.sums import INTERVAL, REPLICATES
+from manyheads.statistics.sums import REPLICATES, interval_of
 
 CHOOSE, REPORT = 0, 1  # the half of the texts on which a label is chosen, and the one whose figures are shown
 MAX_FALSE = 0.05  # the share of false claims among those that hold, at most, on average
@@ -116,6 +116,17 @@ class Claim:
         }
 
 
+class Above(NamedTuple):
+    """Scores over a chance level: p-values of their being no higher, and the interval of the difference."""
+
+    p_value: Float64[ndarray, "head"]
+    low: Float64[ndarray, "head"]
+    high: Float64[ndarray, "head"]
+
+    def interval(self, head: int) -> tuple[float, float]:
+        return float(self.low[head]), float(self.high[head])
+
+
 class Half:
     """The figures of one half of the texts, each computed once."""
 
@@ -125,7 +136,7 @@ class Half:
         self.values = table.sums.value(half)
         self.favour = None if table.kinds is None else table.kinds.favour(half)
         self._texts: dict[str, ndarray] = {}
-        self._above: dict[tuple[str, str], tuple[ndarray, ...]] = {}
+        self._above: dict[tuple[str, str], Above] = {}
 
     @cached_property
     def interval(self) -> tuple[ndarray, ndarray]:
@@ -156,26 +167,18 @@ class Half:
             self._texts[name] = np.broadcast_to(found, (len(self.table.heads),))
         return self._texts[name]
 
-    def above(self, name: str, chance: str) -> tuple[Float64[ndarray, "head"], ...]:
-        """How far scores are above a chance level on the same texts: the difference, its spread, and its interval."""
+    def above(self, name: str, chance: str) -> Above:
+        """How far the scores of all heads are above a chance level on the same texts."""
         if (name, chance) not in self._above:
             difference = self.values[:, self.index[name]] - self.values[:, self.index[chance]]
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", RuntimeWarning)  # of heads that nothing was counted for
                 spread = np.nanstd(difference[:, 1:], axis=1, ddof=1)
-                low, high = np.nanpercentile(difference[:, 1:], INTERVAL, axis=1)
-            self._above[name, chance] = difference[:, 0], spread, low, high
+            freedom = np.minimum(self.num_texts(name), REPLICATES) - 1  # 100 draws make a spread a guess, too
+            tests = map(_p_value, difference[:, 0].tolist(), spread.tolist(), freedom.tolist())
+            low, high = interval_of(difference[:, 1:])
+            self._above[name, chance] = Above(np.array(list(tests)), low, high)
         return self._above[name, chance]
-
-    def p_value(self, name: str, chance: str, head: int) -> float:
-        """Of the score being no higher than a chance level: one-sided, by the spread of their difference."""
-        difference, spread = (float(each[head]) for each in self.above(name, chance)[:2])
-        freedom = min(float(self.num_texts(name)[head]), 1.0 * REPLICATES) - 1  # 100 draws make a spread a guess, too
-        if freedom < 1 or np.isnan(difference) or np.isnan(spread):
-            return 1.0
-        if spread <= SAME * abs(difference):
-            return float(difference <= 0)  # the same in every text: always above, or never
-        return 0.5 * erfc(as_normal(difference / spread, freedom) / sqrt(2))
 
     def claim(self, rule: Rule, head: int) -> Claim:
         """Everything but the q-value, and what hangs on it."""
@@ -188,8 +191,8 @@ class Half:
         }
         low, high = (float(end[head, column]) for end in self.interval)
         highest = max(chances, key=lambda name: chances[name], default=None)
-        tests = [self.p_value(tested, f"{rule.statistic}.{name}", head) for name in chances]
-        over_low, over_high = self._over(tested, f"{rule.statistic}.{highest}", head) if highest else (low, high)
+        above = {name: self.above(tested, f"{rule.statistic}.{name}") for name in chances}
+        over_low, over_high = above[highest].interval(head) if highest else (low, high)
         return Claim(
             head=self.table.heads[head],
             role=rule.role,
@@ -208,16 +211,12 @@ class Half:
             num_texts=float(self.num_texts(tested)[head]),
             baselines={name: float(self.value(name)[head]) for name in rule.baselines},
             beyond={name: float(self.value(name)[head]) for name in rule.beyond},
-            p_value=max(tests, default=1.0),
+            p_value=max((float(each.p_value[head]) for each in above.values()), default=1.0),
             q_value=1.0,
             chosen_excess=-1.0,
             chosen_lift=-1.0,
             holds=False,
         )
-
-    def _over(self, name: str, chance: str, head: int) -> tuple[float, float]:
-        _, _, low, high = self.above(name, chance)
-        return float(low[head]), float(high[head])
 
     def _given(self, rule: Rule, head: int, score: float) -> float | None:
         if rule.given:
@@ -297,6 +296,15 @@ def adjusted(p_values: Sequence[float]) -> list[float]:
         least = min(least, p_values[at] * count * factor / rank)
         out[at] = least
     return out.tolist()
+
+
+def _p_value(difference: float, spread: float, freedom: float) -> float:
+    """Of a difference being none, or below: one-sided, by its spread."""
+    if freedom < 1 or isnan(difference) or isnan(spread):
+        return 1.0
+    if spread <= SAME * abs(difference):
+        return float(difference <= 0)  # the same in every text: always above, or never
+    return 0.5 * erfc(as_normal(difference / spread, freedom) / sqrt(2))
 
 
 def as_normal(t: float, freedom: float) -> float:

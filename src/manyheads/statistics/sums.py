@@ -67,16 +67,23 @@ class Sums:
         self, half: int | None = None
     ) -> tuple[Float64[ndarray, "head statistic"], Float64[ndarray, "head statistic"]]:
         """The 95 % bootstrap interval over texts (percentiles of the replicates)."""
-        ranked = np.sort(self.value(half)[..., 1:], axis=-1)  # NaN last
-        last = (~np.isnan(ranked)).sum(-1) - 1
-        low, high = (_at_rank(ranked, last, share / 100) for share in INTERVAL)
-        return low, high
+        return interval_of(self.value(half)[..., 1:])
+
+
+def interval_of(
+    replicates: Float64[ndarray, "*figures replicate"],
+) -> tuple[Float64[ndarray, "*figures"], Float64[ndarray, "*figures"]]:
+    """Percentiles of what is no NaN, as of `np.nanpercentile`, at a tenth the time."""
+    ranked = np.sort(replicates, axis=-1)  # NaN last
+    last = (~np.isnan(ranked)).sum(-1) - 1
+    low, high = (_at_rank(ranked, last, share / 100) for share in INTERVAL)
+    return low, high
 
 
 def _at_rank(
-    ranked: Float64[ndarray, "head statistic replicate"], last: Int[ndarray, "head statistic"], share: float
-) -> Float64[ndarray, "head statistic"]:
-    """The value at a share of the way from the first to the last number: as `np.nanpercentile`, at a tenth the time."""
+    ranked: Float64[ndarray, "*figures replicate"], last: Int[ndarray, "*figures"], share: float
+) -> Float64[ndarray, "*figures"]:
+    """The value at a share of the way from the first to the last number; NaN where there is none."""
     place = np.maximum(last, 0) * share
     below = np.floor(place).astype(np.int64)
     above = np.minimum(below + 1, np.maximum(last, 0))

@@ -9,7 +9,7 @@ Source: Clark et al. 2019, section 4.2 (fixed offsets); the rule and the distrib
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -71,24 +71,15 @@ def survey_syntax(golds: Iterable[Gold | None], min_arcs: int = MIN_ARCS) -> tup
         if gold is None or not gold.has_syntax:
             continue
         tags = [word.pos if word.pos in POS else "" for word in gold.words]
-        nearest = [_nearest(tags, at) for at in range(len(tags))]
         for at, word in enumerate(gold.words):
             if word.head == ROOT or word.head == at:
                 continue
             offsets.setdefault(word.relation, Counter())[max(-FAR, min(FAR, word.head - at))] += 1
             guessed = hits.setdefault(word.relation, Counter())
             rule = Rule(1 if word.head > at else -1, tags[word.head])
-            guessed[rule] += nearest[at].get(rule) == word.head
+            between = tags[min(at, word.head) + 1 : max(at, word.head)]
+            guessed[rule] += rule.pos not in between  # the head is the nearest of its kind
     return tuple(_relation(name, offsets[name], hits[name]) for name in _frequent(offsets, min_arcs))
-
-
-def _nearest(tags: Sequence[str], at: int) -> dict[Rule, int]:
-    """What each rule guesses for the word at a place."""
-    out: dict[Rule, int] = {}
-    for side in (-1, 1):
-        for other in range(at + side, -1 if side < 0 else len(tags), side):
-            out.setdefault(Rule(side, tags[other]), other)
-    return out
 
 
 def _frequent(offsets: dict[str, Counter[int]], min_arcs: int) -> list[str]:
