@@ -15,7 +15,7 @@ from manyheads.lessons.format import LessonError
 from manyheads.lessons.parameters import Parameter, drawn, matrix_text, number, read_matrix, read_values, text, whole
 from manyheads.studio import learning
 from manyheads.studio.problems import Stopped
-from manyheads.studio.schema import CellAsk, CellResult
+from manyheads.studio.schema.lessons import CellAsk, CellResult
 
 X, W_Q, W_K, W_V = (
     [[1, 0, 1, 0], [0, 1, 0, 1], [1, 1, 0, 0]],

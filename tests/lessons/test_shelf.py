@@ -17,7 +17,7 @@ from manyheads.lessons.format import LessonError, ProseBlock
 from manyheads.lessons.parameters import matrix_text, read_matrix
 from manyheads.studio import learning
 from manyheads.studio.problems import NotHere
-from manyheads.studio.schema import CellAsk, CheckAsk, Lesson
+from manyheads.studio.schema.lessons import CellAsk, CheckAsk, Lesson
 
 from .literals import typed_numbers
 

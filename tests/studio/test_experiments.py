@@ -22,7 +22,8 @@ from manyheads.studio.effectwords import sentence
 from manyheads.studio.plans import corpus_of, plan_of
 from manyheads.studio.problems import Stopped
 from manyheads.studio.recordings import recording_id
-from manyheads.studio.schema import MAX_STEPS, Experiment, ExperimentAsk
+from manyheads.studio.schema.base import MAX_STEPS
+from manyheads.studio.schema.experiments import Experiment, ExperimentAsk
 from tests.interventions.surgeries import loaded, without_heads
 from tests.models.eager import draw
 from tests.models.tiny import tiny_bert, tiny_tokenizer

@@ -12,7 +12,7 @@ from manyheads.errors import FileAccessError, HeadError
 from manyheads.interventions import saving
 from manyheads.studio import prunings
 from manyheads.studio.problems import Stopped
-from manyheads.studio.schema import PruningAsk
+from manyheads.studio.schema.experiments import PruningAsk
 from tests.interventions.surgeries import loaded, without_heads
 from tests.models.eager import draw
 

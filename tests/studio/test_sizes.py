@@ -12,7 +12,7 @@ from manyheads.errors import ManyHeadsError, ModelError, ShapeError
 from manyheads.sizing.presets import PRESETS
 from manyheads.sizing.shapes import by_part
 from manyheads.studio import sizes
-from manyheads.studio.schema import SizeAsk, SizeReport
+from manyheads.studio.schema.sizes import SizeAsk, SizeReport
 
 GIB = 2**30
 EVERY_KIND = (

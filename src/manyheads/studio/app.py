@@ -18,7 +18,7 @@ from manyheads.errors import ManyHeadsError
 from manyheads.studio.desk import Desk
 from manyheads.studio.problems import Busy, Stopped, told
 from manyheads.studio.routes import add_routes
-from manyheads.studio.schema import Problem
+from manyheads.studio.schema.base import Problem
 
 __all__ = ["create_app"]
 

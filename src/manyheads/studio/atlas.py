@@ -20,7 +20,7 @@ from manyheads.statistics.statistic import Statistic
 from manyheads.statistics.table import DEFAULT, STATISTICS
 from manyheads.studio.labels import basis_of, role_info
 from manyheads.studio.recordings import Opened
-from manyheads.studio.schema import Atlas, AtlasHead, CardValue, HeadCard, Link, StatisticInfo
+from manyheads.studio.schema.recordings import Atlas, AtlasHead, CardValue, HeadCard, Link, StatisticInfo
 from manyheads.studio.telling import layer_info
 
 __all__ = ["CAVEAT", "atlas_of", "card_of", "table_of"]

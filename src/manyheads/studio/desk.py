@@ -15,16 +15,8 @@ from manyheads.studio.jobs import Jobs, Say
 from manyheads.studio.labels import Labels
 from manyheads.studio.problems import Busy, NotHere
 from manyheads.studio.recordings import Opened, Recordings
-from manyheads.studio.schema import (
-    Atlas,
-    Experiment,
-    ExperimentAsk,
-    Pruning,
-    PruningAsk,
-    RecordingAsk,
-    RecordingInfo,
-    Worth,
-)
+from manyheads.studio.schema.experiments import Experiment, ExperimentAsk, Pruning, PruningAsk
+from manyheads.studio.schema.recordings import Atlas, RecordingAsk, RecordingInfo, Worth
 from manyheads.studio.telling import recording_info
 from manyheads.studio.tiles import Tiles
 from manyheads.studio.workspace import Workspace

@@ -34,7 +34,8 @@ from manyheads.studio import recordings
 from manyheads.studio.effectwords import sentence
 from manyheads.studio.jobs import Say
 from manyheads.studio.plans import corpus_of, plan_of
-from manyheads.studio.schema import Experiment, ExperimentAsk, Guess, Worth
+from manyheads.studio.schema.experiments import Experiment, ExperimentAsk, Guess
+from manyheads.studio.schema.recordings import Worth
 from manyheads.studio.telling import told_tokens
 
 __all__ = ["run", "worth"]

@@ -9,7 +9,8 @@ from manyheads.recording.records import Recording
 from manyheads.roles.page import PageLabels
 from manyheads.studio.desk import Desk
 from manyheads.studio.recordings import Opened
-from manyheads.studio.schema import MAX_TEXT, RecordingAsk
+from manyheads.studio.schema.base import MAX_TEXT
+from manyheads.studio.schema.recordings import RecordingAsk
 from manyheads.studio.workspace import ModelPlace, Workspace
 
 __all__ = ["address_of", "desk_with", "open_recording", "open_text"]

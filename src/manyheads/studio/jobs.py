@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 from manyheads.errors import ManyHeadsError
 from manyheads.studio.problems import Busy, NotHere, Stopped, told
-from manyheads.studio.schema import Job, JobKind, Progress
+from manyheads.studio.schema.jobs import Job, JobKind, Progress
 
 __all__ = ["MAX_RUNNING", "Jobs", "Say"]
 

@@ -11,7 +11,7 @@ from manyheads.statistics.headtable import number
 from manyheads.studio.jobs import Say
 from manyheads.studio.problems import NotHere
 from manyheads.studio.recordings import Opened
-from manyheads.studio.schema import EvidenceInfo, RoleEntry, RoleInfo, Roles
+from manyheads.studio.schema.recordings import EvidenceInfo, RoleEntry, RoleInfo, Roles
 from manyheads.studio.workspace import Workspace
 
 __all__ = ["Labels", "basis_of", "role_info"]

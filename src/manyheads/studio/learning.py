@@ -16,7 +16,7 @@ from manyheads.lessons.format import Lesson as Page
 from manyheads.lessons.parameters import Parameter as Given
 from manyheads.studio.jobs import Say
 from manyheads.studio.problems import NotHere
-from manyheads.studio.schema import (
+from manyheads.studio.schema.lessons import (
     CellAsk,
     CellResult,
     Check,

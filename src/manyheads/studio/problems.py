@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from manyheads.errors import ManyHeadsError
-from manyheads.studio.schema import Problem
+from manyheads.studio.schema.base import Problem
 
 __all__ = ["Busy", "NotHere", "Stopped", "TooLarge", "told"]
 

@@ -13,7 +13,7 @@ from manyheads.interventions.modelcard import costs_of
 from manyheads.interventions.surgery import prune_heads
 from manyheads.models.compact import STOCK
 from manyheads.studio.jobs import Say
-from manyheads.studio.schema import Pruning, PruningAsk
+from manyheads.studio.schema.experiments import Pruning, PruningAsk
 
 __all__ = ["run"]
 

@@ -18,7 +18,7 @@ from manyheads.recording.records import LayerRecord, Recording
 from manyheads.recording.tokens import Sinks
 from manyheads.studio.jobs import Say
 from manyheads.studio.problems import NotHere
-from manyheads.studio.schema import RecordingAsk
+from manyheads.studio.schema.recordings import RecordingAsk
 from manyheads.studio.workspace import Workspace, digest
 
 __all__ = ["Opened", "Recordings", "recording_id"]

@@ -21,29 +21,13 @@ from manyheads.studio.desk import Desk
 from manyheads.studio.envelopes import MEDIA_TYPE
 from manyheads.studio.exports import TABLE_FORMATS, table_file, window_file
 from manyheads.studio.maps import row_of, thumbnails_of
-from manyheads.studio.schema import (
-    MAX_STEPS,
-    MAX_TEXT,
-    Atlas,
-    CellAsk,
-    CheckAsk,
-    CheckResult,
-    Experiment,
-    ExperimentAsk,
-    HeadCard,
-    How,
-    Job,
-    Lesson,
-    LessonEntry,
-    Limits,
-    PruningAsk,
-    RecordingAsk,
-    RecordingInfo,
-    SizeAsk,
-    SizePreset,
-    SizeReport,
-    Workspace,
-)
+from manyheads.studio.schema.base import MAX_STEPS, MAX_TEXT, How
+from manyheads.studio.schema.experiments import Experiment, ExperimentAsk, PruningAsk
+from manyheads.studio.schema.jobs import Job
+from manyheads.studio.schema.lessons import CellAsk, CheckAsk, CheckResult, Lesson, LessonEntry
+from manyheads.studio.schema.recordings import Atlas, HeadCard, RecordingAsk, RecordingInfo
+from manyheads.studio.schema.sizes import SizeAsk, SizePreset, SizeReport
+from manyheads.studio.schema.workspace import Limits, Workspace
 from manyheads.studio.tiles import Address
 
 __all__ = ["add_routes"]

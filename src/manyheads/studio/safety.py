@@ -21,7 +21,7 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
-MAX_BODY = 3_000_000  # bytes: a text of schema.MAX_TEXT characters and a plan
+MAX_BODY = 3_000_000  # bytes: a text of MAX_TEXT characters and a plan
 COOKIE = "manyheads_token"
 LOCAL_NAMES = ("127.0.0.1", "localhost", "[::1]")
 CONTENT_SECURITY_POLICY = (

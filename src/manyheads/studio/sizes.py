@@ -20,7 +20,7 @@ from manyheads.sizing.document import COUNTED
 from manyheads.sizing.presets import PRESETS, preset
 from manyheads.sizing.results import Sizing, Variant, kind_of
 from manyheads.sizing.shapes import Architecture, LayerShape, Weights, by_part
-from manyheads.studio.schema import CacheLine, CachePoint, SizeAsk, SizeLayer, SizePreset, SizeReport
+from manyheads.studio.schema.sizes import CacheLine, CachePoint, SizeAsk, SizeLayer, SizePreset, SizeReport
 
 __all__ = ["presets", "run"]
 

@@ -26,7 +26,8 @@ from manyheads.studio.atlas import atlas_of, card_of
 from manyheads.studio.desk import Desk
 from manyheads.studio.envelopes import MIN_MISSING, in_steps, pack
 from manyheads.studio.recordings import Opened
-from manyheads.studio.schema import HeadCard, Limits, ModelEntry, RecordingInfo, Workspace
+from manyheads.studio.schema.recordings import HeadCard, RecordingInfo
+from manyheads.studio.schema.workspace import Limits, ModelEntry, Workspace
 
 __all__ = ["FORMAT", "Snapshot", "snapshot_of"]
 

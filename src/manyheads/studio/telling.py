@@ -10,7 +10,7 @@ from manyheads.recording.tokens import Sinks, Tokens
 from manyheads.recording.words import Words
 from manyheads.spec import CROSS
 from manyheads.studio.recordings import TILE_CELLS, Opened
-from manyheads.studio.schema import LayerInfo, RecordingInfo, Token, WordInfo
+from manyheads.studio.schema.recordings import LayerInfo, RecordingInfo, Token, WordInfo
 from manyheads.studio.workspace import Workspace
 
 __all__ = ["layer_info", "recording_info", "told_tokens", "tokens_of"]

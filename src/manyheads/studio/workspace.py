@@ -19,7 +19,7 @@ from typing import Any
 from manyheads.errors import FileAccessError, ManyHeadsError, ModelError
 from manyheads.models.bundled import BUNDLED, find_bundled
 from manyheads.studio.problems import NotHere
-from manyheads.studio.schema import FileEntry, ModelEntry
+from manyheads.studio.schema.workspace import FileEntry, ModelEntry
 
 __all__ = ["RECORDING_ENDING", "ModelPlace", "Workspace", "digest"]
 
