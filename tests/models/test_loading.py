@@ -208,12 +208,13 @@ def test_a_config_that_transformers_cannot_build_is_refused_with_its_own_reason(
         load(bert)
 
 
-def test_a_folder_that_may_not_be_read_is_an_access_error(bert, monkeypatch):
+@pytest.mark.parametrize(("door", "named"), [("iterdir", "bert"), ("read_text", "bert/config.json")])
+def test_what_may_not_be_read_is_an_access_error(bert, monkeypatch, door, named):
     def refuse(self, *args, **kwargs):
         raise PermissionError(13, "Permission denied", str(self))
 
-    monkeypatch.setattr(Path, "read_text", refuse)
-    with pytest.raises(FileAccessError, match=r"cannot read .*bert: .*Permission denied.* Check its permissions"):
+    monkeypatch.setattr(Path, door, refuse)
+    with pytest.raises(FileAccessError, match=rf"cannot read .*{named}: .*Permission denied.* Check its permissions"):
         load(bert)
 
 

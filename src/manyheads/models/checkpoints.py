@@ -20,6 +20,7 @@ from typing import Any
 
 from manyheads.errors import FileAccessError, ModelError
 from manyheads.models.bundled import BUNDLED, find_bundled
+from manyheads.sizing.configs import parsed
 
 __all__ = ["Checkpoint", "few", "find_checkpoint", "first_line"]
 
@@ -91,14 +92,10 @@ def _opened(folder: Path, name: str, because: str) -> Checkpoint:
     """The checkpoint in `folder`. Raises ModelError unless there is a config.json and weights in safetensors."""
     try:
         files = sorted(path.name for path in folder.iterdir() if path.is_file())
-        _require_model_files(str(folder), files)
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except OSError as error:
         raise FileAccessError(f"cannot read {folder}: {error}. Check its permissions.") from error
-    except ValueError as error:  # bad JSON, or bad UTF-8
-        raise ModelError(f"{folder / 'config.json'} is not JSON ({error}): the file is damaged.") from error
-    if not isinstance(config, dict):
-        raise ModelError(f"{folder / 'config.json'} is a {type(config).__name__}, not a mapping: the file is damaged.")
+    _require_model_files(str(folder), files)
+    config = parsed(folder / "config.json")
     _require_safetensors(folder, files, config)
     return Checkpoint(folder, name, because, config)
 

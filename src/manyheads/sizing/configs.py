@@ -63,15 +63,20 @@ def load_config(what: str | os.PathLike[str]) -> tuple[dict[str, Any], Path]:
             f"{path.parent} holds a pruned model in manyheads' compact form, and its config.json describes the whole "
             f"one: give the spec of the model itself, as mh.size(mh.load({str(path.parent)!r}).spec)."
         )
+    return parsed(path), path
+
+
+def parsed(path: Path) -> dict[str, Any]:
+    """What is written in a config.json. Errors: FileAccessError; ModelError where it is damaged."""
     try:
         data = json.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
-        raise FileAccessError(f"cannot read {path}: {error.strerror or error}.") from error
+        raise FileAccessError(f"cannot read {path}: {error.strerror or error}. Check its permissions.") from error
     except ValueError as error:  # bad JSON, or bad UTF-8
         raise ModelError(f"{path} is not JSON ({error}): the file is damaged.") from error
     if not isinstance(data, dict):
         raise ModelError(f"{path} is a {type(data).__name__}, not a mapping: the file is damaged.")
-    return data, path
+    return data
 
 
 def name_of(path: Path) -> str:

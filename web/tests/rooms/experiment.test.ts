@@ -1,6 +1,7 @@
 // Plans, results and kept entries.
 import { describe, expect, it } from "vitest";
-import { keepEntries, keyOf, readEntries, usualName, withEntry, type Entry, type Store } from "../../src/rooms/experiment/entries";
+import { keepEntries, keyOf, readEntries, usualName, withEntry, type Entry } from "../../src/rooms/experiment/entries";
+import type { Store } from "../../src/lib/storage";
 import { cell, controlInWords, drawnIn, figure, resultCsv, settled, summary, uncontrolled, type ResultLike } from "../../src/rooms/experiment/result";
 import { freeName } from "../../src/rooms/experiment/names";
 import { moving } from "../../src/rooms/experiment/moving";

@@ -1,6 +1,7 @@
 // Points kept, and values shown.
 import { describe, expect, it } from "vitest";
-import { answered, keepPoints, pointsOf, readPoints, withPoints, type Store } from "../../src/rooms/learn/progress";
+import { answered, keepPoints, pointsOf, readPoints, withPoints } from "../../src/rooms/learn/progress";
+import type { Store } from "../../src/lib/storage";
 import { withChange, type Filling } from "../../src/rooms/learn/filling";
 import { digitsByColumn, digitsOf, hasNegative, inQuotes, looksAt, partInWords, position, shapeInWords, stepAbout, tiedAtTop, written } from "../../src/rooms/learn/shown";
 

@@ -3,6 +3,7 @@
 // The ask is kept, not the answer's arrays: it is deterministic, so reopening runs it again (the server still has it,
 // or makes it anew). Storage may be missing, full or forbidden (private windows, a file): then the list lives as long
 // as the page, and that is said.
+import type { Store } from "../../lib/storage";
 import { planInWords, type Step } from "./steps";
 
 export interface Ask {
@@ -28,25 +29,8 @@ export interface Entry {
   control: number[];
 }
 
-/** What is needed of `localStorage`. */
-export interface Store {
-  getItem(key: string): string | null;
-  setItem(key: string, value: string): void;
-}
-
 const KEY = "manyheads.experiments";
 export const MOST_ENTRIES = 60;
-
-/** The browser's own storage, or null where there is none to use. */
-export function browserStore(): Store | null {
-  try {
-    const store = globalThis.localStorage;
-    store.getItem(KEY);
-    return store;
-  } catch {
-    return null;
-  }
-}
 
 export function readEntries(store: Store | null): Entry[] {
   try {

@@ -7,7 +7,8 @@ import type { Client } from "../../lib/client";
 import { isAbort } from "../../lib/source";
 import type { Experiment, LayerInfo, Progress } from "../../lib/types";
 import { isStep } from "../compare/sides";
-import { browserStore, keepEntries, keyOf, readEntries, usualName, withEntry, type Ask, type Entry } from "./entries";
+import { browserStore } from "../../lib/storage";
+import { keepEntries, keyOf, readEntries, usualName, withEntry, type Ask, type Entry } from "./entries";
 import { allHeads, headName, headsInWords, headsNamed, layerName, placeOf } from "./heads";
 import { doingOf, headsOf, layersOf, moved, stepsFor, type Doing, type Step } from "./steps";
 

@@ -1,25 +1,10 @@
 // What a reader has got right, kept in this browser: points by lesson and check. Guarded: storage may be missing or full.
-
-/** What is needed of `localStorage`. */
-export interface Store {
-  getItem(key: string): string | null;
-  setItem(key: string, value: string): void;
-}
+import type { Store } from "../../lib/storage";
 
 /** lesson -> check -> points. */
 export type Points = Record<string, Record<string, number>>;
 
 const KEY = "manyheads.lessons";
-
-export function browserStore(): Store | null {
-  try {
-    const store = globalThis.localStorage;
-    store.getItem(KEY);
-    return store;
-  } catch {
-    return null;
-  }
-}
 
 export function readPoints(store: Store | null): Points {
   try {
