@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip -qq
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help run studio test test-all chromium check web bench bench-studio screenshots models wheel lock clean
+.PHONY: help run studio test test-all chromium check web bench bench-check bench-studio screenshots models wheel lock clean
 .DEFAULT_GOAL := help
 
 help:            ## this list
@@ -52,6 +52,9 @@ web: $(READY)    ## src/manyheads/studio/static anew from web/ (needs node 20 or
 
 bench: $(READY)  ## speed and memory, peers side by side in one run
 	@$(BIN)/python -m benchmarks.run
+
+bench-check: $(READY) ## what was measured, held to the bars that were set
+	@$(BIN)/python -m benchmarks.check
 
 bench-studio: $(READY) chromium ## the studio's page: how fast, how heavy; BertViz beside it
 	@$(BIN)/python -m benchmarks.run studio

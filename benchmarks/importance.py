@@ -1,7 +1,7 @@
 """What all heads' effects cost: the ablation of each of minilm's 72 heads on 200 sentences against 72 forward passes.
 
 `python -m benchmarks.importance` times both over the same length-bucketed batches, each at several batch sizes, and
-compares the best of each, in turns. Bar: 0.65x. The floor, with half of the layers shared, is about 0.53x.
+compares the best of each, in turns. The floor, with half of the layers shared, is about 0.53x.
 The sentences are of the bundled page, or of a file: `--file persuasion.txt`.
 """
 
@@ -27,7 +27,6 @@ from manyheads.interventions.sweep import sweep
 THREADS = 2
 ROUNDS = 3
 SENTENCES = 200
-BAR = 0.65
 PLAIN_TOKENS = (256, 512, 1024, 2048)  # of a batch, with padding
 SWEPT_TOKENS = ((256, 1024), (256, 2048), (512, 2048))  # of a batch, and of one that is expanded
 
@@ -77,7 +76,6 @@ def main(argv: list[str] | None = None) -> int:
         "ratio": statistics.median(ratios),
         "low": min(ratios),
         "high": max(ratios),
-        "bar": BAR,
         "seconds": {"forward passes": rows[-1][0], "ours": rows[-1][1]},
     }
     print(json.dumps(row))

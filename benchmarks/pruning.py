@@ -1,8 +1,7 @@
 """What half the heads cost: a 12-head decoder of Llama's shape before and after `prune_heads`, in interleaved rounds.
 
 `python -m benchmarks.pruning` times the attention layers (projections, attention and output, all layers) and the whole
-model over 2,048 tokens, and counts the bytes that the cache holds after them. Bars: the attention layers of the pruned
-model at least 1.5 times as fast, its cache half.
+model over 2,048 tokens, and counts the bytes that the cache holds after them.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ from benchmarks import subjects
 THREADS = 2
 ROUNDS = 9
 TOKENS = 2_048
-BAR = 1.5  # of the attention layers
 
 
 def attention_layers(model: Any, x: torch.Tensor) -> Callable[[], None]:
@@ -78,12 +76,12 @@ def main(argv: list[str] | None = None) -> int:
     ids = torch.as_tensor(subjects.ids(TOKENS))[None]
     x = torch.randn(1, TOKENS, lm.spec.embed_dim)
     layers = timed(attention_layers(lm.model, x), attention_layers(small.model, x), asked.rounds)
-    print(json.dumps({"what": f"attention layers, {TOKENS} tokens, 6 of 12 heads", **layers, "bar": BAR}))
+    print(json.dumps({"what": "attention layers", "tokens": TOKENS, "heads": "6 of 12", **layers}))
     whole = timed(whole_model(lm.model, ids), whole_model(small.model, ids), asked.rounds)
-    print(json.dumps({"what": f"the whole model, {TOKENS} tokens", **whole}))
+    print(json.dumps({"what": "the whole model", "tokens": TOKENS, **whole}))
     kept = [cache_bytes(model, ids) for model in (lm.model, small.model)]
     sizes = [lm.spec.num_parameters, small.spec.num_parameters]
-    print(json.dumps({"what": "cache", "bytes": kept, "ratio": kept[1] / kept[0], "bar": 0.5, "parameters": sizes}))
+    print(json.dumps({"what": "cache", "bytes": kept, "ratio": kept[1] / kept[0], "parameters": sizes}))
     return 0
 
 

@@ -1,6 +1,9 @@
-"""Every benchmark, each in a process of its own: `make bench`. Writes benchmarks/results.json and prints the same.
+"""Every benchmark, each in a process of its own: `make bench`. Writes benchmarks/results.json and docs/benchmarks.md.
 
-`python -m benchmarks.run layer` runs one of them again and leaves the others' results as they are.
+`python -m benchmarks.run layer roles` runs those again, and leaves the others' results as they are. Each result says
+when and on what it was measured. What needs a GPU runs where there is one; elsewhere its last result stays, with its
+machine. One that fails leaves its last result, too, and the command ends with 1. `make bench-check` holds all to their
+bars.
 """
 
 from __future__ import annotations
@@ -10,8 +13,10 @@ import os
 import platform
 import subprocess
 import sys
+from datetime import date
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 RESULTS = Path(__file__).with_name("results.json")
 RUNS = {
@@ -23,29 +28,70 @@ RUNS = {
     "ragged": ["benchmarks.ragged"],
     "importance": ["benchmarks.importance"],
     "pruning": ["benchmarks.pruning"],
+    "roles": ["benchmarks.roles", "--memory"],
     "known_answers": ["benchmarks.known_answers"],
-    "roles": ["benchmarks.roles"],
+    "compat": ["benchmarks.compat"],
+    "training": ["benchmarks.training"],
     "studio": ["benchmarks.studio"],
+    "cuda": ["benchmarks.statistics_pass", "4096", "16384", "--device", "cuda", "--no-memory"],
 }
+ON_GPU = frozenset({"cuda"})
+
+
+def command_of(name: str) -> str:
+    """What to type for one of them."""
+    return " ".join(["python -m", *RUNS[name]])
 
 
 def main(names: list[str]) -> int:
-    out: dict[str, object] = json.loads(RESULTS.read_text(encoding="utf-8")) if names else {}
-    out |= {
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
-        "python": platform.python_version(),
-        **{name: version(name) for name in ("torch", "transformers", "numpy")},
+    unknown = [name for name in names if name not in RUNS]
+    if unknown:
+        print(f"no benchmark {', '.join(unknown)}: there are {', '.join(RUNS)}.", file=sys.stderr)
+        return 2
+    results: dict[str, Any] = json.loads(RESULTS.read_text(encoding="utf-8"))
+    failed = [name for name in names or RUNS if not _run(name, results)]
+    from benchmarks.page import write_page
+
+    write_page(results)
+    if failed:
+        print(f"failed, so that their last results stay: {', '.join(failed)}.", file=sys.stderr)
+    return int(bool(failed))
+
+
+def _run(name: str, results: dict[str, Any]) -> bool:
+    """One benchmark; its lines go into `results`, and into the file as soon as it has ended."""
+    gpu = _gpu()
+    if name in ON_GPU and gpu is None:
+        kept = f"the result of {results[name]['date']} stays" if name in results else "there is no result yet"
+        print(f"{name}: no GPU here, so it is not run; {kept}.", file=sys.stderr)
+        return True
+    print(f"{name} ...", file=sys.stderr, flush=True)
+    done = subprocess.run([sys.executable, "-m", *RUNS[name]], stdout=subprocess.PIPE, text=True)
+    if done.returncode:
+        return False
+    results[name] = {
+        "date": date.today().isoformat(),
+        "machine": gpu if name in ON_GPU else _machine(),
+        **{package: version(package) for package in ("torch", "transformers", "numpy")},
+        "lines": [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")],
     }
-    for name in names or RUNS:
-        print(f"{name} ...", file=sys.stderr, flush=True)
-        done = subprocess.run([sys.executable, "-m", *RUNS[name]], capture_output=True, text=True)
-        if done.returncode:
-            print(done.stderr, file=sys.stderr)
-            return 1
-        out[name] = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    RESULTS.write_text(json.dumps(out, indent=1) + "\n", encoding="utf-8")
-    print(json.dumps(out, indent=1))
-    return 0
+    RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    print(done.stdout, end="", flush=True)
+    return True
+
+
+def _machine() -> str:
+    """Processor and cores, in words."""
+    wide = ""
+    if Path("/proc/cpuinfo").exists():
+        wide = ", AVX-512" if " avx512f " in Path("/proc/cpuinfo").read_text(encoding="utf-8") else ", no AVX-512"
+    return f"{platform.machine()}, {os.cpu_count()} cores{wide}, Python {platform.python_version()}"
+
+
+def _gpu() -> str | None:
+    import torch
+
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else None
 
 
 if __name__ == "__main__":

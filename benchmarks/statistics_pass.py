@@ -1,8 +1,7 @@
 """What statistics cost: the plain sdpa forward against forward + statistics of every head, and against eager maps.
 
 `python -m benchmarks.statistics_pass 4096 8192` runs the subjects in turn in one process, interleaved, and prints the
-median of the pairwise ratios; memory is each subject's own process' peak. Bars: forward + "all" <= 2.0x at 4,096
-tokens and <= 2.5x at 8,192; "default" <= 1.7x and <= 2.2x; at most 0.3 GB on top; 16,384 within 3 GB.
+median of the pairwise ratios; memory is each subject's own process' peak. `--device cuda` times the same on a GPU.
 """
 
 from __future__ import annotations
@@ -18,43 +17,43 @@ from typing import Any
 
 from benchmarks import subjects
 
-BARS = {("all", 4_096): 2.0, ("all", 8_192): 2.5, ("default", 4_096): 1.7, ("default", 8_192): 2.2}
-EXTRA_GB, WHOLE_GB = 0.3, 3.0
 THREADS = 2
 
 
-def subject(name: str, num_tokens: int) -> Callable[[], Any]:
-    """One thing to time, ready to run."""
+def subject(name: str, num_tokens: int, device: str = "cpu") -> Callable[[], Any]:
+    """One thing to time, ready to run; what runs on a GPU is waited for."""
     import torch
 
     import manyheads as mh
 
     torch.set_num_threads(THREADS)
     if name == "plain":
-        model, ids = subjects.llama(), torch.from_numpy(subjects.ids(num_tokens))[None]
+        model, ids = subjects.llama().to(device), torch.from_numpy(subjects.ids(num_tokens))[None].to(device)
 
         def plain() -> Any:
             with torch.no_grad():
-                return model(input_ids=ids, use_cache=False)
+                return model(input_ids=ids, use_cache=False).last_hidden_state[0, -1, 0].item()
 
         return plain
     if name == "eager":
-        return _eager(num_tokens)
-    lm, text = mh.load(subjects.llama(), tokenizer=subjects.tokenizer()), subjects.text(num_tokens)
+        return _eager(num_tokens, device)
+    lm = mh.load(subjects.llama().to(device), tokenizer=subjects.tokenizer())
+    text = subjects.text(num_tokens)
     lm.spec  # noqa: B018  known after the first use, as with any loaded model
     return lambda: mh.measure(lm, text, name)
 
 
-def _eager(num_tokens: int) -> Callable[[], Any]:
+def _eager(num_tokens: int, device: str) -> Callable[[], Any]:
     """What people do today: every map kept, two statistics taken from each."""
     import torch
 
-    model, ids = subjects.llama("eager"), torch.from_numpy(subjects.ids(num_tokens))[None]
+    model, ids = subjects.llama("eager").to(device), torch.from_numpy(subjects.ids(num_tokens))[None].to(device)
 
     def run() -> Any:
         with torch.no_grad():
             maps = model(input_ids=ids, use_cache=False, output_attentions=True).attentions
-            return [(-(m * m.clamp_min(1e-30).log()).sum(-1).mean(-1), m.diagonal(-1, -2, -1).mean(-1)) for m in maps]
+            found = [(-(m * m.clamp_min(1e-30).log()).sum(-1).mean(-1), m.diagonal(-1, -2, -1).mean(-1)) for m in maps]
+            return [[each.cpu() for each in pair] for pair in found]
 
     return run
 
@@ -72,9 +71,9 @@ def own_peak_gb() -> float:
         return next(int(line.split()[1]) * 1024 / 1e9 for line in lines if line.startswith("VmHWM"))
 
 
-def compare(num_tokens: int, names: list[str], rounds: int) -> dict[str, Any]:
+def compare(num_tokens: int, names: list[str], rounds: int, device: str) -> dict[str, Any]:
     """Times of each subject, interleaved, as ratios to the plain forward of the same round."""
-    runs = {name: subject(name, num_tokens) for name in ["plain", *names]}
+    runs = {name: subject(name, num_tokens, device) for name in ["plain", *names]}
     seconds: dict[str, list[float]] = {name: [] for name in runs}
     for turn in range(rounds + 1):
         for name, run in runs.items():
@@ -82,15 +81,11 @@ def compare(num_tokens: int, names: list[str], rounds: int) -> dict[str, Any]:
             run()
             if turn:  # the first round warms up
                 seconds[name].append(time.perf_counter() - begin)
-    out: dict[str, Any] = {"tokens": num_tokens, "rounds": rounds, "plain_seconds": statistics.median(seconds["plain"])}
+    out: dict[str, Any] = {"tokens": num_tokens, "rounds": rounds, "device": device}
+    out["plain_seconds"] = statistics.median(seconds["plain"])
     for name in names:
         ratios = [a / b for a, b in zip(seconds[name], seconds["plain"], strict=True)]
-        out[name] = {
-            "ratio": statistics.median(ratios),
-            "low": min(ratios),
-            "high": max(ratios),
-            "bar": BARS.get((name, num_tokens)),
-        }
+        out[name] = {"ratio": statistics.median(ratios), "low": min(ratios), "high": max(ratios)}
     return out
 
 
@@ -100,6 +95,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--eager", action="store_true", help="also time eager maps (9x, 13 GB at 4,096)")
     parser.add_argument("--no-memory", action="store_true")
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--memory-of", metavar="SUBJECT", help="run one subject once and print its process' peak in GB")
     asked = parser.parse_args(argv)
     if asked.memory_of:
@@ -108,9 +104,10 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     for num_tokens in asked.tokens:
         names = ["default", "all"] + (["eager"] if asked.eager and num_tokens <= 4_096 else [])
-        row = compare(num_tokens, names, asked.rounds)
+        row = compare(num_tokens, names, asked.rounds, asked.device)
         if not asked.no_memory:
-            row["peak_gb"] = {name: round(peak_gb(name, num_tokens), 2) for name in ["plain", *names]}
+            peaks = {name: peak_gb(name, num_tokens) for name in ["plain", *names]}
+            row |= {"peak_gb": peaks, "extra_gb": peaks["all"] - peaks["plain"]}
         print(json.dumps(row), flush=True)
     return 0
 

@@ -2,9 +2,7 @@
 
 `python -m benchmarks.studio` starts the real server with the bundled model loaded, opens the page in headless Chromium
 with an empty profile, and asks for tiles from within the page, nothing cached. Beside it, BertViz's page of the same
-model and text, made by its own package in a process of its own. Bars are those of the design: first useful view under
-1 s and 1 MB, JavaScript under 300 KB compressed, a full tile under 50 ms at the 95th percentile, a pooled tile of 8,192
-tokens under 300 ms and cached after, the single file of 512 tokens under 3 MB.
+model and text, made by its own package in a process of its own.
 """
 
 from __future__ import annotations

@@ -1,0 +1,134 @@
+"""What the benchmarks must reach: one table, and how a figure is found in what a benchmark printed.
+
+Bars were set before anything was measured against them; `make bench-check` holds benchmarks/results.json to them, not
+to the last run. docs/lab.md has how each was reached, or missed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+SPREADS = (("low", "high"), ("least", "most"))
+"""What a benchmark calls the least and the most that it saw, beside a median."""
+
+
+@dataclass(frozen=True)
+class Bar:
+    """The number at the dotted path `figure`, in the line of benchmark `run` that is about `line`: what it calls
+    "what", or its number of tokens (None: its only line). Exactly one of `most` and `least` is the bar."""
+
+    run: str
+    line: str | int | None
+    figure: str
+    what: str
+    most: float | None = None
+    least: float | None = None
+    unit: str = "x"
+
+    @property
+    def limit(self) -> str:
+        side, number = ("at most", self.most) if self.most is not None else ("at least", self.least)
+        return f"{side} {short(number)} {self.unit}".rstrip()
+
+    def holds(self, value: float) -> bool:
+        """Whether the figure reaches the bar; what is not a number does not."""
+        return value <= self.most if self.most is not None else value >= (self.least or 0.0)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A bar and what was measured, with its spread where it tells; None where there is no result."""
+
+    bar: Bar
+    value: float | None
+    spread: tuple[float, float] | None
+
+    @property
+    def met(self) -> bool:
+        return self.value is not None and self.bar.holds(self.value)
+
+    @property
+    def verdict(self) -> str:
+        return "not measured" if self.value is None else "met" if self.met else "missed"
+
+    @property
+    def measured(self) -> str:
+        if self.value is None:
+            return "-"
+        spread = f" ({'-'.join(map(short, self.spread))})" if self.spread else ""
+        return f"{short(self.value)}{spread} {self.bar.unit}".rstrip()
+
+
+def short(number: float | None) -> str:
+    """Three digits, or a whole number with its thousands marked."""
+    return f"{number:,.0f}" if number is not None and abs(number) >= 1_000 else f"{number:.3g}"
+
+
+def _passes() -> Iterator[Bar]:
+    bars = {(4_096, "default"): 1.7, (4_096, "all"): 2.0, (8_192, "default"): 2.2, (8_192, "all"): 2.5}
+    for (tokens, name), most in bars.items():
+        said = f'"{name}" statistics of every head with the pass, against the pass, {tokens:,} tokens'
+        yield Bar("statistics_pass", tokens, f"{name}.ratio", said, most)
+
+
+def _layer() -> Iterator[Bar]:
+    for mode in ("eval, no gradient", "train, forward", "train, forward + backward"):
+        line = f"(8, 512, 512), 8 heads, {mode}"
+        yield Bar("layer", line, "ratio.linear + sdpa", f"the layer, {line}, against linear maps and sdpa", 1.05)
+    line = "one token, 32 query heads on 8 of 128, 32,768 cached, float32"
+    for peer, most in {"sdpa, enable_gqa": 0.6, "sdpa, k and v repeated": 0.1, "copy of k": 2.0}.items():
+        yield Bar("layer", line, f"ratio.{peer}", f"{line}, against {peer}", most)
+    line = "weights of one head of 12, (8, 512, 768)"
+    yield Bar("layer", line, "ratio.no weights", f"{line}, against none", 1.2)
+
+
+def _studio() -> Iterator[Bar]:
+    yield Bar("studio", None, "first_view_seconds.median", "first view of all 72 maps, 510 tokens", 1.0, unit="s")
+    yield Bar("studio", None, "first_view_bytes", "the first view", 1e6, unit="bytes")
+    yield Bar("studio", None, "javascript_gzip_bytes", "JavaScript, compressed", 300e3, unit="bytes")
+    yield Bar("studio", None, "full_tile_seconds.p95", "a full tile, 95th percentile", 0.05, unit="s")
+    yield Bar("studio", None, "pooled_tile_seconds_8192.median", "a pooled tile of 8,192 tokens", 0.3, unit="s")
+    yield Bar("studio", None, "file_bytes", "one file of 512 tokens", 3e6, unit="bytes")
+
+
+BARS: Sequence[Bar] = (
+    *_passes(),
+    Bar("statistics_pass", 8_192, "extra_gb", 'memory that "all" statistics add, 8,192 tokens', 0.3, unit="GB"),
+    Bar("long", 16_384, "peak_gb.all", 'memory of a process with "all" statistics, 16,384 tokens', 3.0, unit="GB"),
+    Bar("startup", None, "look.median", "`manyheads look`, loading included", 10.0, unit="s"),
+    Bar("startup", None, "import_seconds", "`import manyheads`, beyond Python's own start", 0.1, unit="s"),
+    *_layer(),
+    Bar("ragged", "record", "ratio", "`record`, texts of 8 to 128 tokens against equal ones", 1.25),
+    Bar("ragged", "measure", "ratio", "`measure`, texts of 8 to 128 tokens against equal ones", 1.25),
+    Bar("importance", None, "ratio", "effects of 72 heads on 200 sentences, against 72 forward passes", 0.65),
+    Bar("pruning", "attention layers", "times_as_fast", "attention layers with half of their heads", least=1.5),
+    Bar("pruning", "cache", "ratio", "the cache with half of the heads", 0.5),
+    Bar("roles", "roles", "ratio", "sentences a second of all roles, against the pass", least=0.4),
+    Bar("roles", "two processes", "ratio", "all roles by two processes, against one that is held to a core", least=1.6),
+    Bar("roles", "growth", "ratio", "memory of all roles on 100,000 sentences, against 1,000", 1.15),
+    Bar("known_answers", "without noise", "recall", "recall of planted roles, the worst", least=0.98, unit=""),
+    Bar("known_answers", "without noise", "precision", "precision of planted roles, the worst", least=0.98, unit=""),
+    Bar("known_answers", "random weights", "share", "random heads with a content label", 0.001, unit=""),
+    Bar("compat", None, "largest", "largest difference from TransformerLens' head detector", 1e-5, unit=""),
+    Bar("training", "induction", "seconds", "`manyheads train induction`", 300, unit="s"),
+    Bar("training", "induction", "induction", "its induction mass, best head of layer 1", least=0.9, unit=""),
+    Bar("training", "tiny-code", "times_null", "tiny-code's induction over its null, held-out first repeats", least=5),
+    Bar("training", "quick", "slowest", "`--quick` of the slowest preset", 60, unit="s"),
+    *_studio(),
+)
+
+
+def judged(results: Mapping[str, Any]) -> list[Judged]:
+    """Every bar with its figure, in the table's order."""
+    return [_judged(bar, results.get(bar.run, {}).get("lines", ())) for bar in BARS]
+
+
+def _judged(bar: Bar, lines: Sequence[Mapping[str, Any]]) -> Judged:
+    line = next((each for each in lines if bar.line is None or bar.line in (each.get("what"), each.get("tokens"))), {})
+    *above, last = bar.figure.split(".")
+    for key in above:
+        line = line.get(key, {})
+    seen = [tuple(float(line[end]) for end in ends) for ends in SPREADS if all(end in line for end in ends)]
+    return Judged(bar, float(line[last]) if last in line else None, seen[0] if seen else None)  # type: ignore[arg-type]
