@@ -5,6 +5,7 @@ import json
 import pandas as pd
 import pytest
 
+from ..training.stopping import stopping_before
 from .conftest import assert_refused
 
 WRITTEN = ["checkpoint-induction.safetensors", "figure.svg", "heads.parquet", "metrics.parquet", "report.json",
@@ -13,7 +14,8 @@ WRITTEN = ["checkpoint-induction.safetensors", "figure.svg", "heads.parquet", "m
 
 def test_without_a_preset_they_are_listed(run):
     ran = run("train")
-    assert ran.code == 0 and "  induction  two attention-only layers learn to repeat" in ran.out
+    assert ran.code == 0 and ran.lines[0].split(maxsplit=1)[0] == "induction"
+    assert "  two attention-only layers learn to repeat" in ran.lines[0]
     assert "Train one: manyheads train induction" in ran.out
     said = json.loads(run("train", "--json").out)
     assert [each["name"] for each in said["presets"]][:2] == ["induction", "heads"]
@@ -37,22 +39,11 @@ def test_a_quick_induction_writes_everything_and_a_second_start_trains_nothing(r
     assert pd.read_parquet(tmp_path / "here/metrics.parquet").equals(metrics)
 
 
-def test_a_stopped_training_goes_on_with_the_same_losses(run, tmp_path, monkeypatch):
-    from manyheads.training import engine
-
+def test_a_stopped_training_goes_on_with_the_same_losses(run, tmp_path):
     whole = run("train", "induction", "--quick", "--out", "whole", "--seed", "3", "--json")
-    steps, one = [], engine._one_step
-
-    def dies(*arguments):
-        steps.append(0)
-        if len(steps) == 13:
-            raise KeyboardInterrupt
-        return one(*arguments)
-
-    monkeypatch.setattr(engine, "_one_step", dies)
-    stopped = run("train", "induction", "--quick", "--out", "other", "--seed", "3", "--json")
+    with stopping_before(13):
+        stopped = run("train", "induction", "--quick", "--out", "other", "--seed", "3", "--json")
     assert (stopped.code, stopped.out) == (130, "")
-    monkeypatch.setattr(engine, "_one_step", one)
     resumed = run("train", "induction", "--quick", "--out", "other", "--seed", "3", "--json")
     one, other = json.loads(whole.out), json.loads(resumed.out)
     assert other["runs"]["induction"]["resumed_at"] == 10
@@ -71,6 +62,13 @@ def test_a_quick_code_model_is_a_checkpoint_that_every_command_takes(run, tmp_pa
     report = json.loads((tmp_path / "here/report.json").read_text())
     assert report["facts"]["modules"] > 10 and "json/__init__.py" in report["found"]["held_out_modules"]
     assert set(report["found"]["heads"]) == {f"L{layer}H{head}" for layer in range(4) for head in range(8)}
+
+
+@pytest.mark.parametrize("seed", ["-1", "4294967296", "99999999999999999999"])
+def test_a_seed_out_of_range_is_refused_and_nothing_is_written(run, tmp_path, seed):
+    refused = run("train", "induction", "--quick", "--out", "here", "--seed", seed)
+    assert_refused(refused, f"seed={seed} is out of range: give a whole number from 0 to 4,294,967,295")
+    assert not (tmp_path / "here").exists()
 
 
 def test_folders_of_something_else_are_refused(run, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import signal
@@ -208,6 +209,9 @@ def test_another_runs_checkpoint_is_refused(tmp_path):
 def test_files_that_are_no_checkpoint_are_told_apart(tmp_path):
     from safetensors.torch import save_file
 
+    save_file({"x": torch.ones(2)}, tmp_path / "headless.safetensors", {checkpoints.FORMAT: json.dumps({"run": "toy"})})
+    with pytest.raises(ModelError, match="is damaged .its header says no version.: delete it"):
+        read_state(tmp_path / "headless.safetensors")
     (tmp_path / "damaged.safetensors").write_bytes(b"not a checkpoint at all")
     with pytest.raises(ModelError, match="is damaged .*: delete it, and the training begins anew"):
         read_state(tmp_path / "damaged.safetensors")

@@ -10,14 +10,15 @@ import torch
 import manyheads as mh
 from manyheads.errors import ShapeError
 from manyheads.figures.training import save_chart
-from manyheads.training import engine
 from manyheads.training.decoder import Decoder, DecoderConfig
 from manyheads.training.decoding import decode_all, next_logits
 from manyheads.training.engine import train
 from manyheads.training.export import to_llama
 from manyheads.training.presets import gqa
+from manyheads.training.presets.gqareport import EQUAL
 from manyheads.training.regrouped import divergence, with_fewer_kv_heads
-from manyheads.training.session import carry_out
+
+from .stopping import whole_and_resumed
 
 VOCAB, WIDTH, LAYERS, HEADS, HEAD_DIM, WIDE, PLACES = 97, 24, 2, 6, 4, 40, 64
 CONFIG = DecoderConfig(VOCAB, WIDTH, LAYERS, HEADS, HEADS, HEAD_DIM, WIDE, PLACES)
@@ -103,9 +104,9 @@ def test_decoding_with_caches_gives_the_models_own_logits_and_leaves_the_caches_
 @pytest.mark.parametrize("scale", [gqa.WHOLE, gqa.TRIAL])
 def test_sizes_are_equal_within_a_hundredth(scale):
     sizes = [sum(each.numel() for each in Decoder(gqa.config_of(scale, kind)).parameters()) for kind in gqa.KV_HEADS]
-    assert max(sizes) <= (1 + gqa.EQUAL) * min(sizes)
-    bare = DecoderConfig(gqa.BYTES, scale.width, scale.layers, 8, 1, scale.head_dim, scale.wide, scale.context)
-    assert sum(each.numel() for each in Decoder(bare).parameters()) < (1 - gqa.EQUAL) * sizes[0], "it must matter"
+    assert max(sizes) <= (1 + EQUAL) * min(sizes)
+    bare = DecoderConfig(gqa.BYTES, scale.width, scale.layers, 8, 1, scale.head_dim, scale.wide, scale.timing.context)
+    assert sum(each.numel() for each in Decoder(bare).parameters()) < (1 - EQUAL) * sizes[0], "it must matter"
 
 
 def test_held_out_windows_are_of_modules_that_nobody_learns_from():
@@ -117,21 +118,8 @@ def test_held_out_windows_are_of_modules_that_nobody_learns_from():
     assert not data.windows(1, 2, 3, 50).equal(data.windows(1, 3, 3, 50))
 
 
-def test_a_trial_runs_from_start_to_end_stops_and_goes_on_the_same(tmp_path, monkeypatch):
-    whole = carry_out("gqa", tmp_path / "whole", quick=True)
-    steps, one = [], engine._one_step
-
-    def dies(*arguments):
-        steps.append(0)
-        if len(steps) == 3 * 4 + 1:  # the student's only step
-            raise KeyboardInterrupt
-        return one(*arguments)
-
-    monkeypatch.setattr(engine, "_one_step", dies)
-    with pytest.raises(KeyboardInterrupt):
-        carry_out("gqa", tmp_path / "other", quick=True)
-    monkeypatch.setattr(engine, "_one_step", one)
-    resumed = carry_out("gqa", tmp_path / "other", quick=True)
+def test_a_trial_runs_from_start_to_end_stops_and_goes_on_the_same(tmp_path):
+    whole, resumed = whole_and_resumed("gqa", tmp_path, 3 * 4 + 1)  # the student's only step
     assert (resumed.trained["mqa-0"].resumed_at, resumed.trained["mha-to-gqa-0"].resumed_at) == (4, 0)
     ours, theirs = resumed.report["found"], whole.report["found"]
     assert ours["kinds"] == theirs["kinds"] and ours["converted"] == theirs["converted"]

@@ -5,30 +5,17 @@ from __future__ import annotations
 import json
 
 import pandas as pd
-import pytest
 
 from manyheads.figures.training import save_chart
-from manyheads.training import engine
 from manyheads.training.presets import heads
 from manyheads.training.relations import RELATIONS
 from manyheads.training.session import carry_out
 
+from .stopping import whole_and_resumed
 
-def test_a_trial_runs_from_start_to_end_stops_and_goes_on_the_same(tmp_path, monkeypatch):
-    whole = carry_out("heads", tmp_path / "whole", quick=True)
-    steps, one = [], engine._one_step
 
-    def dies(*arguments):
-        steps.append(0)
-        if len(steps) == 11:  # in the second run, after its checkpoint
-            raise KeyboardInterrupt
-        return one(*arguments)
-
-    monkeypatch.setattr(engine, "_one_step", dies)
-    with pytest.raises(KeyboardInterrupt):
-        carry_out("heads", tmp_path / "other", quick=True)
-    monkeypatch.setattr(engine, "_one_step", one)
-    resumed = carry_out("heads", tmp_path / "other", quick=True)
+def test_a_trial_runs_from_start_to_end_stops_and_goes_on_the_same(tmp_path):
+    whole, resumed = whole_and_resumed("heads", tmp_path, 11)  # in the second run, after its checkpoint
     assert resumed.trained["h2-0"].resumed_at == 3 and resumed.report["found"] == whole.report["found"]
 
     report = json.loads((tmp_path / "whole/report.json").read_text())

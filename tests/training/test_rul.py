@@ -13,15 +13,16 @@ import torch
 import manyheads as mh
 from manyheads.errors import PlanError
 from manyheads.figures.training import save_chart
-from manyheads.training import engine
 from manyheads.training.presets import induction, rul
 from manyheads.training.presets.preset import Setup
 from manyheads.training.rulnet import RulNet, cycles_read, features, fit_ridge, predicted
 from manyheads.training.rulreport import attention_parameters
-from manyheads.training.rulscores import cmapss_score, paired, rmse, scores, spread_of
+from manyheads.training.rulscores import cmapss_score, rmse, scores
 from manyheads.training.rulwindows import LENGTH
 from manyheads.training.session import carry_out
 from manyheads.training.simulator import write_simulated
+
+from .stopping import whole_and_resumed
 
 
 def test_the_attention_reads_2_30_512_and_has_1050624_parameters():
@@ -71,15 +72,6 @@ def test_scores_are_the_formulas_by_hand():
     assert (both["rmse"], both["rmse_uncapped"]) == (5.0, 20.0)
     assert both["score"] == pytest.approx(math.expm1(5 / 13))
     assert both["score_uncapped"] == pytest.approx(math.expm1(20 / 13))
-
-
-def test_spreads_and_pairs_are_those_of_a_table():
-    assert spread_of([1.0, 2.0, 6.0]) == {"each": [1.0, 2.0, 6.0], "mean": 3.0, "sd": pytest.approx(math.sqrt(7))}
-    assert spread_of([4.0])["sd"] == 0.0
-    # differences 1, 2, 3, 4, 5: mean 3, standard error sqrt(2.5 / 5), t of 4 degrees of freedom 2.776
-    found = paired([2.0, 4.0, 6.0, 8.0, 10.0], [1.0, 2.0, 3.0, 4.0, 5.0])
-    assert found == {"mean": 3.0, "low": pytest.approx(3 - 1.96293, rel=1e-4), "high": pytest.approx(4.96293, rel=1e-4)}
-    assert paired([2.0], [1.5]) == {"mean": 0.5, "low": None, "high": None}
 
 
 def test_ridge_finds_a_line_and_takes_the_penalty_that_validating_engines_like():
@@ -132,21 +124,8 @@ def test_both_nets_of_a_pair_read_the_same_windows_and_other_seeds_others(tmp_pa
     ]
 
 
-def test_a_trial_runs_from_start_to_end_stops_and_goes_on_the_same(tmp_path, monkeypatch):
-    whole = carry_out(rul.PRESET, tmp_path / "whole", quick=True)
-    steps, one = [], engine._one_step
-
-    def dies(*arguments):
-        steps.append(0)
-        if len(steps) == 11:  # in the second run of four, after its checkpoint
-            raise KeyboardInterrupt
-        return one(*arguments)
-
-    monkeypatch.setattr(engine, "_one_step", dies)
-    with pytest.raises(KeyboardInterrupt):
-        carry_out(rul.PRESET, tmp_path / "other", quick=True)
-    monkeypatch.setattr(engine, "_one_step", one)
-    resumed = carry_out(rul.PRESET, tmp_path / "other", quick=True)
+def test_a_trial_runs_from_start_to_end_stops_and_goes_on_the_same(tmp_path):
+    whole, resumed = whole_and_resumed("rul", tmp_path, 11)  # in the second run of four, after its checkpoint
     assert resumed.trained["no-attention-0"].resumed_at == 3
     assert resumed.report["found"] == whole.report["found"]
     report = json.loads((tmp_path / "whole/report.json").read_text())

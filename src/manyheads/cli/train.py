@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from manyheads.cli.app import ASKED_WRONG
 from manyheads.cli.console import clean, emit, stdout_console
 from manyheads.cli.options import AsJson
 from manyheads.cli.progress import Progress, Talk
-from manyheads.errors import PlanError
+from manyheads.errors import FileAccessError, LostProcessError, ManyHeadsError, PlanError
 
 if TYPE_CHECKING:
     from manyheads.training.session import Outcome
 
 FIGURE = "figure.svg"
+TO_SPEAK_SECONDS = 30  # for the first process: torchrun ends all of them as soon as one has ended
 PRESET_HELP = "What to train. None: they are listed."
 QUICK_HELP = "A trial of seconds: everything runs, nothing is learned."
 OUT_HELP = "Where everything goes; a stopped training is taken up there. [default: the preset's name, here]"
@@ -36,32 +43,53 @@ def train(
     """Train a small model that shows one thing about heads, and write what came out into a folder.
 
     Stopped in any way, the same line goes on where it was, and has the same losses as if it had never stopped.
+    Several processes share every batch: torchrun --nproc-per-node 2 -m manyheads train induction
 
     For example: manyheads train induction --out circuit
     """
-    if preset is None:
-        _list(as_json, {"--quick": quick, "--out": out is not None, "--steps": steps is not None,
-                        "--data": data is not None})  # fmt: skip
-        return
-    talk = Talk()
-    with talk.step("getting ready to train"):
-        from manyheads.training.presets.table import preset_of
-        from manyheads.training.session import carry_out
+    with _first_speaks() as talk:
+        if preset is None:
+            _list(as_json, {"--quick": quick, "--out": out is not None, "--steps": steps is not None,
+                            "--data": data is not None})  # fmt: skip
+            return
+        with talk.step("getting ready to train"):
+            from manyheads.training.presets.table import preset_of
+            from manyheads.training.session import carry_out
 
-        chosen = preset_of(preset)
-    folder = Path(chosen.name + ("-quick" if quick else "")) if out is None else out
-    with _Steps(talk) as said:
-        outcome = carry_out(chosen, folder, seed=seed, quick=quick, steps=steps, data=data, progress=said.of)
-    with talk.step("drawing the figure"):
-        from manyheads.figures.training import save_chart
+            chosen = preset_of(preset)
+        folder = Path(chosen.name + ("-quick" if quick else "")) if out is None else out
+        with _Steps(talk) as said:
+            outcome = carry_out(chosen, folder, seed=seed, quick=quick, steps=steps, data=data, progress=said.of)
+        if outcome.rank:
+            return
+        with talk.step("drawing the figure"):
+            from manyheads.figures.training import save_chart
 
-        save_chart(outcome.findings.chart, folder / FIGURE)
+            save_chart(outcome.findings.chart, folder / FIGURE)
     if as_json:
         emit(json.dumps(document(outcome), indent=1, allow_nan=False))
     else:
         console = stdout_console()
         for line in page(outcome):
             console.print(line, soft_wrap=True)
+
+
+@contextmanager
+def _first_speaks() -> Iterator[Talk]:
+    """Under torchrun the first process speaks for all: what is wrong with options or data, every one of them finds."""
+    talk, rank, world = Talk(), int(os.environ.get("RANK", "0")), os.environ.get("WORLD_SIZE", "1")
+    if rank:
+        talk.silence()
+    elif world != "1":
+        talk.note(f"{world} processes share every batch")
+    try:
+        yield talk
+    except ManyHeadsError as error:
+        if rank and not isinstance(error, LostProcessError | FileAccessError):
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)  # what torchrun sends, once the first has spoken and ended
+            time.sleep(TO_SPEAK_SECONDS)
+            raise typer.Exit(ASKED_WRONG) from error
+        raise
 
 
 class _Steps:

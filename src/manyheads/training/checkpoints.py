@@ -81,10 +81,20 @@ def read_state(path: str | os.PathLike[str]) -> Saved:
         raise ModelError(f"{path} is damaged ({error}): delete it, and the training begins anew.") from error
     if header is None:
         raise ModelError(f"{path} is no training checkpoint: its header lacks {FORMAT!r}. Give one that train wrote.")
-    facts = json.loads(header)
+    facts: Any = _json(header)
+    if not isinstance(facts, dict) or "version" not in facts:
+        raise ModelError(f"{path} is damaged (its header says no version): delete it, and the training begins anew.")
     if facts["version"] != VERSION:
         raise ModelError(f"{path} is of version {facts['version']}, and this manyheads reads {VERSION}: update it.")
     return Saved(facts, tensors)
+
+
+def _json(text: str) -> Any:
+    """What is written, None where it is no JSON."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
 
 
 def restore(saved: Saved, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:

@@ -2,7 +2,7 @@
 
 A run that was killed and taken up again has the same losses, bit for bit, as one that never stopped: batches follow
 from the step, and weights, optimizer, random numbers and history come back from the checkpoint. (On the same machine,
-with the same number of threads: sums are added in another order elsewhere.)
+with the same number of threads and processes: sums are added in another order elsewhere.)
 
 Source: Loshchilov and Hutter 2019 (AdamW). Cost: 16 bytes a parameter besides activations; docs/training.md has times.
 """
@@ -23,6 +23,7 @@ from manyheads.training.checkpoints import read_state, restore, save_state
 from manyheads.training.history import History
 from manyheads.training.precision import autocast
 from manyheads.training.runs import Batch, Progress, Run, Settings
+from manyheads.training.together import SINGLE, Team
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,11 +38,18 @@ class Trained:
 
 
 def train(
-    run: Run, checkpoint: Path, *, device: torch.device | str = "cpu", progress: Progress | None = None
+    run: Run,
+    checkpoint: Path,
+    *,
+    device: torch.device | str = "cpu",
+    progress: Progress | None = None,
+    team: Team = SINGLE,
 ) -> Trained:
     """Carry a run out, from `checkpoint` on if there is one. A finished one is read back, not trained again.
 
-    Errors: ModelError for a checkpoint of another run, or a loss that is not finite; FileAccessError.
+    A `team` of processes trains together: all of them call this, measure alike, and the first writes.
+    Errors: ModelError for a checkpoint of another run, or a loss that is not finite; FileAccessError; PlanError for a
+    batch that is too small for the team; LostProcessError.
     """
     model, place = run.model.to(device), torch.device(device)
     optimizer = optimizer_of(model, run.settings)
@@ -51,20 +59,22 @@ def train(
         _require_same(saved.facts, run, checkpoint)
         restore(saved, model, optimizer)
         history, start = saved.history, saved.step
-    else:
+    team.require_same(start, checkpoint)
+    if not len(history):
         history.add({"step": 0, **_measured(run, model, 0)})
     for step in range(start, run.settings.steps):
-        row = _one_step(run, model, optimizer, step, place)
+        row = _one_step(run, model, optimizer, step, place, team)
         done = step + 1
         if done % run.settings.measure_every == 0 or done == run.settings.steps:
             row |= _measured(run, model, done)
         history.add(row)
-        if done % run.settings.checkpoint_every == 0 or done == run.settings.steps:
+        if team.is_first and (done % run.settings.checkpoint_every == 0 or done == run.settings.steps):
             save_state(checkpoint, model, optimizer, history, _facts(run, done))
         if progress is not None:
             progress(done, run.settings.steps, f"loss {row['loss']:.3f}")
     why = f" ({run.because})" if run.because else ""
-    because = f"{run.settings.precision}{why} on {place}, threads: {torch.get_num_threads()}"
+    shared = f", processes: {team.world}" if team.world > 1 else ""
+    because = f"{run.settings.precision}{why} on {place}, threads: {torch.get_num_threads()}{shared}"
     return Trained(run.name, model.eval(), history, start, because)
 
 
@@ -77,7 +87,7 @@ def optimizer_of(model: nn.Module, settings: Settings) -> torch.optim.AdamW:
 
 
 def _one_step(
-    run: Run, model: nn.Module, optimizer: torch.optim.Optimizer, step: int, device: torch.device
+    run: Run, model: nn.Module, optimizer: torch.optim.Optimizer, step: int, device: torch.device, team: Team
 ) -> dict[str, float]:
     """One batch, forwards, back and a step down; what there is to write of it."""
     begun = time.perf_counter()
@@ -85,11 +95,12 @@ def _one_step(
     rate = run.settings.rate_at(step)
     for group in optimizer.param_groups:
         group["lr"] = rate
-    batch: Batch = {name: tensor.to(device) for name, tensor in run.batch(step).items()}
-    with autocast(run.settings.precision, device):
+    batch: Batch = {name: tensor.to(device) for name, tensor in team.share(run, step).items()}
+    with team.noise(step, device), autocast(run.settings.precision, device):
         loss = run.loss(model, batch)
     loss.backward()
-    value, norm = float(loss.detach()), float(nn.utils.clip_grad_norm_(model.parameters(), run.settings.clip))
+    value = team.whole(model, loss, run.terms(batch))
+    norm = float(nn.utils.clip_grad_norm_(model.parameters(), run.settings.clip))
     for what, number in (("loss", value), ("gradient", norm)):
         if not math.isfinite(number):
             raise ModelError(

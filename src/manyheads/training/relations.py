@@ -121,6 +121,11 @@ def loss_of(model: nn.Module, batch: Batch) -> Float[Tensor, ""]:
     return F.cross_entropy(model(batch["cards"]).flatten(0, 2).float(), batch["answers"].flatten())
 
 
+def terms_of(batch: Batch) -> int:
+    """How many answers there are in a batch: what `loss_of` is a mean over."""
+    return int((batch["answers"] != NOTHING).sum())
+
+
 def scores_of(model: nn.Module, held_out: Batch) -> dict[str, float]:
     """`loss`; `all_right`, the share of places where every answer is right, of those where all of them exist; and each
     relation's own share of right answers."""

@@ -14,8 +14,9 @@ from torch import nn
 from manyheads.training.presets.preset import Findings
 from manyheads.training.rulchart import Reading, RulChart, Scatter
 from manyheads.training.rulnet import RulNet, cycles_read, fit_ridge, predicted
-from manyheads.training.rulscores import paired, scores, spread_of
+from manyheads.training.rulscores import scores
 from manyheads.training.rulwindows import CAP, LENGTH, Windows
+from manyheads.training.seeds import paired, spread_of
 
 WITH, WITHOUT = "attention", "no-attention"
 WORN = 50  # cycles left, at most, of an engine that is called worn

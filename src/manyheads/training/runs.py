@@ -17,6 +17,12 @@ from torch import Tensor, nn
 from manyheads.errors import PlanError
 
 Batch = Mapping[str, Tensor]
+"""Tensors by name, each with a row a text."""
+
+
+def rows_of(batch: Batch) -> int:
+    """How many rows a batch has."""
+    return len(next(iter(batch.values())))
 
 
 @runtime_checkable
@@ -66,7 +72,8 @@ class Settings:
 class Run:
     """One training. `batch(step)` is a function of the step (and of what the preset closed over) and nothing else.
 
-    `loss(model, batch)` is a scalar with gradients. `measure(model, step)` gives what is recorded every
+    `loss(model, batch)` is a scalar with gradients: a mean over as many terms as `terms(batch)` says, so that processes
+    can share a batch's rows. `measure(model, step)` gives what is recorded every
     `settings.measure_every` steps, and before the first and after the last: the model is in eval mode and without
     gradients then, and random numbers drawn there do not move the training's. `because`: why this precision.
     """
@@ -78,3 +85,4 @@ class Run:
     loss: Callable[[nn.Module, Batch], Tensor]
     measure: Callable[[nn.Module, int], Mapping[str, float]] | None = None
     because: str = ""
+    terms: Callable[[Batch], int] = rows_of

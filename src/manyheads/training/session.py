@@ -9,31 +9,44 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from manyheads.errors import PlanError
+from manyheads.errors import LostProcessError, PlanError
+from manyheads.plan import SEEDS
+from manyheads.statistics.ranks import torchrun
+from manyheads.training.charts import Chart
 from manyheads.training.engine import Trained, train
 from manyheads.training.folders import BEGUN, REPORT, alone_in, open_folder, read_json, require_same, write_json
 from manyheads.training.history import heads_table, metrics_table
 from manyheads.training.presets.preset import Findings, Preset, Setup, Training
 from manyheads.training.presets.table import preset_of
 from manyheads.training.runs import Progress
+from manyheads.training.together import Team, own_gpu, together
 from manyheads.wholefiles import replacing
 
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """`report` is what report.json holds. `trained`: every run, its model in eval mode, by name."""
+    """`report` is what report.json holds. `trained`: every run, its model in eval mode, by name.
+
+    `rank`: this process's number among those of torchrun. All have what was trained; the first alone has found and
+    written something, and the others' `findings` and `report` are empty.
+    """
 
     folder: Path
     findings: Findings
     trained: dict[str, Trained]
     report: dict[str, Any]
+    rank: int = 0
+
+
+NOTHING_FOUND = Findings({}, (), Chart("", "", ()))
 
 
 def carry_out(
@@ -49,50 +62,77 @@ def carry_out(
 ) -> Outcome:
     """Train a preset's runs, one after another, and write what came out into `folder`. The figure is the command's.
 
+    Under torchrun, every process calls this with the same arguments, and they share the rows of every batch.
+
     `steps` replaces each run's own number. `data`: what to learn from, where the preset takes it. `device` None: the
     accelerator where there is one, else the CPU.
     `progress(what)` is called with what comes next, in words, and gives what is then called with its steps.
-    Errors: PlanError for options that cannot be, or a folder of another training; ModelError; FileAccessError.
+    Errors: PlanError for options that cannot be, or a folder of another training; ModelError; FileAccessError;
+    LostProcessError where one of several processes is gone.
     """
     if steps is not None and steps < 1:
         raise PlanError(f"{steps=}: train at least 1 step.")
+    if not 0 <= seed < SEEDS:
+        raise PlanError(f"{seed=} is out of range: give a whole number from 0 to {SEEDS - 1:,}.")
     preset, folder = preset_of(preset) if isinstance(preset, str) else preset, Path(folder)
     if data is not None and not preset.takes_data:
         raise PlanError(f"{data} was given as data, and {preset.name} makes its own: leave it out.")
     place, because = choose_device(device)
     setup = Setup(seed, quick, steps, folder, place, data)
-    with alone_in(folder):
-        return _carried_out(preset, setup, because, progress)
-
-
-def _carried_out(preset: Preset, setup: Setup, because: str, progress: Callable[[str], Progress] | None) -> Outcome:
-    """The same, in a folder that nobody else trains in."""
-    folder, place = setup.folder, setup.device
-    options = {"preset": preset.name, "seed": setup.seed, "quick": setup.quick, "steps": setup.steps}
-    open_folder(folder, options)
+    options = {"preset": preset.name, "seed": seed, "quick": quick, "steps": steps}
     begun = time.perf_counter()
-    training = preset.build(setup)
-    _same_facts(folder, training)
+    with ExitStack() as held:
+        with _going_on(folder), torchrun(), together(place) as team:
+            team.first(lambda: _take(folder, options, held))
+            training = preset.build(setup)
+            team.first(lambda: _same_facts(folder, training))
+            trained = _trained(training, setup, progress, team)
+        if not team.is_first:
+            return Outcome(folder, NOTHING_FOUND, trained, {}, team.ranks.rank)
+        if progress is not None:
+            progress("measuring what came out")
+        findings = training.report(trained)
+        report = {
+            **options,
+            "device": f"{place}, {because}",
+            "facts": dict(training.facts),
+            **_told(trained, findings),
+            "seconds_this_start": round(time.perf_counter() - begun, 1),
+            "versions": versions(),
+        }
+        _write_tables(folder, trained)
+        write_json(folder / REPORT, report)
+        return Outcome(folder, findings, trained, report)
+
+
+def _take(folder: Path, options: Mapping[str, Any], held: ExitStack) -> None:
+    """Make the folder ours until `held` is left."""
+    held.enter_context(alone_in(folder))
+    open_folder(folder, options)
+
+
+@contextmanager
+def _going_on(folder: Path) -> Iterator[None]:
+    """Say of a lost process how this training goes on."""
+    try:
+        yield
+    except LostProcessError as error:
+        raise LostProcessError(
+            f"another process of this training is gone (killed, or out of memory), or torchrun was told to stop. Start "
+            f"the same line again: it goes on from the last checkpoint in {folder}, with as many processes as you like."
+        ) from error
+
+
+def _trained(
+    training: Training, setup: Setup, progress: Callable[[str], Progress] | None, team: Team
+) -> dict[str, Trained]:
+    """Every run, one after another."""
     trained: dict[str, Trained] = {}
     for name, make in training.runs.items():
         say = None if progress is None else progress(f"training {name}")
-        trained[name] = train(make(trained), checkpoint_of(folder, name), device=place, progress=say)
-    if progress is not None:
-        progress("measuring what came out")
-    findings = training.report(trained)
-    report = {
-        **options,
-        "device": f"{place}, {because}",
-        "facts": dict(training.facts),
-        "runs": {name: _run_report(each) for name, each in trained.items()},
-        "found": dict(findings.numbers),
-        "said": list(findings.lines),
-        "seconds_this_start": round(time.perf_counter() - begun, 1),
-        "versions": versions(),
-    }
-    _write_tables(folder, trained)
-    write_json(folder / REPORT, report)
-    return Outcome(folder, findings, trained, report)
+        place = checkpoint_of(setup.folder, name)
+        trained[name] = train(make(trained), place, device=setup.device, progress=say, team=team)
+    return trained
 
 
 def checkpoint_of(folder: Path, run: str) -> Path:
@@ -104,7 +144,7 @@ def choose_device(device: torch.device | str | None) -> tuple[torch.device, str]
     if device is not None:
         return torch.device(device), "as asked"
     if torch.cuda.is_available():
-        return torch.device("cuda"), "since there is one"
+        return own_gpu(), "since there is one"
     return torch.device("cpu"), "since there is no GPU"
 
 
@@ -123,6 +163,11 @@ def _same_facts(folder: Path, training: Training) -> None:
         require_same(folder, facts)
     else:
         write_json(folder / BEGUN, begun | facts)
+
+
+def _told(trained: dict[str, Trained], findings: Findings) -> dict[str, Any]:
+    runs = {name: _run_report(each) for name, each in trained.items()}
+    return {"runs": runs, "found": dict(findings.numbers), "said": list(findings.lines)}
 
 
 def _run_report(run: Trained) -> dict[str, Any]:

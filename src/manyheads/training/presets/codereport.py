@@ -14,6 +14,7 @@ import torch
 from manyheads.models.loading import LoadedModel, load
 from manyheads.roles.probes import probe_repeats
 from manyheads.statistics.measuring import measure
+from manyheads.statistics.ranks import ALONE
 from manyheads.training.charts import Chart, Line, Panel
 from manyheads.training.firstrepeats import NAME as FIRST
 from manyheads.training.firstrepeats import NULL, first_repeats
@@ -27,7 +28,7 @@ PROMPT_TOKENS = 40
 
 def held_out_heads(lm: LoadedModel, texts: Sequence[str]) -> dict[str, dict[str, float]]:
     """Every head's statistics on the beginnings of held-out modules, by head."""
-    table = measure(lm, [text[:READ_CHARACTERS] for text in texts], [*STATISTICS, *first_repeats()])
+    table = measure(lm, [text[:READ_CHARACTERS] for text in texts], [*STATISTICS, *first_repeats()], ranks=ALONE)
     columns = {name: table.column(name) for name in table.names}
     return {str(head): {name: float(each[at]) for name, each in columns.items()} for at, head in enumerate(table.heads)}
 

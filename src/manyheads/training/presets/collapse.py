@@ -21,8 +21,8 @@ from manyheads.training.pointschart import Points, PointsChart, PointsPanel
 from manyheads.training.presets.heads import Scale, equal_parameters, held_out_of, reader_run, scale_of
 from manyheads.training.presets.preset import AllTrained, Findings, MakeRun, Preset, Setup, Training
 from manyheads.training.relations import KINDS, RELATIONS, diversity, scores_of
-from manyheads.training.rulscores import paired, spread_of
 from manyheads.training.runs import Batch
+from manyheads.training.seeds import changes_said, paired, spread_of
 
 NAME = "collapse"
 HEADS = 8
@@ -106,14 +106,8 @@ def lines_of(numbers: dict[str, Any]) -> tuple[str, ...]:
             f"{_said(way)}: {loss['mean']:.3f} ± {loss['sd']:.3f} nats, all {len(RELATIONS)} right at "
             f"{100 * right['mean']:.0f} ± {100 * right['sd']:.0f} %, diversity {apart['mean']:.3f} ± {apart['sd']:.3f}"
         )
-    for way, change in numbers["loss_over_free"].items():
-        if change["low"] is not None:
-            sure = "" if change["low"] * change["high"] > 0 else ": no difference seen"
-            lines.append(
-                f"{_said(way)}, over the free net, seed by seed: {change['mean']:+.3f} nats "
-                f"({change['low']:+.3f} to {change['high']:+.3f}){sure}"
-            )
-    return tuple(lines)
+    changes = {f"{_said(way)}, over the free net": each for way, each in numbers["loss_over_free"].items()}
+    return (*lines, *changes_said(changes))
 
 
 def chart(numbers: dict[str, Any]) -> PointsChart:

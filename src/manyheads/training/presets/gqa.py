@@ -10,7 +10,6 @@ Source: Ainslie et al. 2023 (GQA, uptraining); Shazeer 2019 (MQA); Hinton et al.
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,29 +19,24 @@ from jaxtyping import Int, UInt8
 from torch import Tensor, nn
 
 from manyheads.training.decoder import Decoder, DecoderConfig, next_token_loss
-from manyheads.training.decoding import decode_all
-from manyheads.training.pointschart import Points, PointsChart, PointsPanel
 from manyheads.training.presets.code import QUICK_FOLDERS
+from manyheads.training.presets.gqareport import CONVERTED, KV_HEADS, Timing, findings
 from manyheads.training.presets.preset import AllTrained, Findings, MakeRun, Preset, Setup, Training
 from manyheads.training.regrouped import divergence, with_fewer_kv_heads
 from manyheads.training.repeated import SEED_STRIDE
-from manyheads.training.rulscores import paired, spread_of
 from manyheads.training.runs import Batch, Run, Settings
 from manyheads.training.sourcetexts import Source, data_digest, read_sources
 
 NAME = "gqa"
 BYTES = 256
-KV_HEADS = {"mha": 8, "gqa": 2, "mqa": 1}
-WORDS = {"mha": "MHA", "gqa": "GQA", "mqa": "MQA"}
 UPTRAINED = 0.1  # of the teacher's steps; Ainslie et al. take 0.05 of far more
 UPTRAINING_RATE = 0.5  # of the teacher's highest learning rate
-EQUAL = 0.01  # sizes differ by less
 WHY_FLOAT32 = "in a model 64 wide bf16 costs more than it saves"
 
 
 @dataclass(frozen=True)
 class Scale:
-    """How large everything is. `context` and `texts`: of the decoding that is timed."""
+    """How large everything is."""
 
     settings: Settings
     seeds: int
@@ -53,20 +47,18 @@ class Scale:
     rows: int
     length: int
     held_out_windows: int
-    context: int
-    texts: int
-    rounds: int
+    timing: Timing
 
 
 WHOLE = Scale(
     Settings(400, 4e-3, warmup=40, floor=0.05, checkpoint_every=100, measure_every=100),
-    seeds=3, width=64, layers=2, head_dim=8, wide=160, rows=16, length=128, held_out_windows=64, context=2048, texts=8,
-    rounds=21,
+    seeds=3, width=64, layers=2, head_dim=8, wide=160, rows=16, length=128, held_out_windows=64,
+    timing=Timing(context=2048, texts=8, rounds=21),
 )  # fmt: skip
 TRIAL = Scale(
     Settings(4, 4e-3, warmup=2, checkpoint_every=2, measure_every=2),
-    seeds=1, width=32, layers=2, head_dim=4, wide=64, rows=4, length=32, held_out_windows=4, context=64, texts=2,
-    rounds=3,
+    seeds=1, width=32, layers=2, head_dim=4, wide=64, rows=4, length=32, held_out_windows=4,
+    timing=Timing(context=64, texts=2, rounds=3),
 )  # fmt: skip
 
 
@@ -103,23 +95,19 @@ def build(setup: Setup) -> Training:
         for kind in KV_HEADS:
             name = f"{kind}-{at}"
             runs[name] = lambda _, name=name, seed=seed, kind=kind: scratch_run(name, scale, data, seed, kind)
-        for kind in converted_kinds():
+        for kind in CONVERTED:
             name = f"mha-to-{kind}-{at}"
             runs[name] = lambda trained, name=name, seed=seed, kind=kind, teacher=f"mha-{at}": uptraining_run(
                 name, scale, data, seed, kind, trained[teacher].model
             )
 
     def report(trained: AllTrained) -> Findings:
-        return findings(trained, scale)
+        return findings(trained, scale.seeds, scale.timing)
 
     return Training(runs, report, {"data": data.digest, "modules": data.modules})
 
 
 PRESET = Preset(NAME, build)
-
-
-def converted_kinds() -> tuple[str, ...]:
-    return tuple(kind for kind in KV_HEADS if kind != "mha")
 
 
 def read_data(quick: bool) -> Bytes:
@@ -144,7 +132,7 @@ def config_of(scale: Scale, kind: str) -> DecoderConfig:
     heads, kv_heads = KV_HEADS["mha"], KV_HEADS[kind]
     wide = scale.wide + round(2 * scale.head_dim * (heads - kv_heads) / 3)
     return DecoderConfig(
-        BYTES, scale.width, scale.layers, heads, kv_heads, scale.head_dim, wide, max(scale.context, scale.length)
+        BYTES, scale.width, scale.layers, heads, kv_heads, scale.head_dim, wide, max(scale.timing.context, scale.length)
     )
 
 
@@ -192,147 +180,3 @@ def uptraining_run(name: str, scale: Scale, data: Bytes, seed: int, kind: str, t
 
 def _beside(model: nn.Module, ids: Tensor) -> Tensor:
     return ids.to(next(model.parameters()).device)
-
-
-# ------------------------------------------------------------------------------------------------ what it shows
-
-
-def findings(trained: AllTrained, scale: Scale) -> Findings:
-    """Loss, cache and speed of the three; and the converted, before and after they learned."""
-
-    def of(kind: str, column: str, first: bool = False) -> list[float]:
-        taken = [trained[f"{kind}-{at}"].history.taken(column)[1] for at in range(scale.seeds)]
-        return [values[0] if first else values[-1] for values in taken]
-
-    models = {kind: _decoder(trained[f"{kind}-0"].model) for kind in KV_HEADS}
-    losses = {kind: of(kind, "held_out_loss") for kind in KV_HEADS}
-    numbers = {
-        "seeds": scale.seeds,
-        "kinds": {
-            kind: {
-                "kv_heads": KV_HEADS[kind],
-                "feed_forward": config_of(scale, kind).intermediate_size,
-                "parameters": _size(models[kind]),
-                "held_out_loss": spread_of(losses[kind]),
-                "loss_over_mha": paired(losses[kind], losses["mha"]) if kind != "mha" else None,
-            }
-            for kind in KV_HEADS
-        },
-        "decoding": decoding(models, scale),
-        "converted": {
-            kind: {
-                "parameters": _size(trained[f"mha-to-{kind}-0"].model),
-                "uptraining_steps": len(trained[f"mha-to-{kind}-0"].history) - 1,
-                "loss_before": spread_of(of(f"mha-to-{kind}", "held_out_loss", first=True)),
-                "loss_after": spread_of(of(f"mha-to-{kind}", "held_out_loss")),
-                "kl_before": spread_of(of(f"mha-to-{kind}", "held_out_kl", first=True)),
-                "kl_after": spread_of(of(f"mha-to-{kind}", "held_out_kl")),
-                "after_over_mha": paired(of(f"mha-to-{kind}", "held_out_loss"), losses["mha"]),
-                "after_over_scratch": paired(of(f"mha-to-{kind}", "held_out_loss"), losses[kind]),
-            }
-            for kind in converted_kinds()
-        },
-    }
-    sizes = [each["parameters"] for each in numbers["kinds"].values()]
-    assert max(sizes) - min(sizes) <= EQUAL * min(sizes), f"sizes should be equal within {EQUAL:.0%}, and are {sizes}"
-    return Findings(numbers, lines_of(numbers), chart(numbers))
-
-
-def decoding(models: Mapping[str, Decoder], scale: Scale) -> dict[str, Any]:
-    """Caches and speeds, measured in turns; `times_as_fast` is of each round, against the model with all heads."""
-    found = decode_all(models, scale.context, scale.texts, rounds=scale.rounds)
-    told: dict[str, Any] = {
-        "context": scale.context,
-        "texts": scale.texts,
-        "rounds": scale.rounds,
-        "threads": torch.get_num_threads(),
-    }
-    for kind, each in found.items():
-        ratios = sorted(first / own for first, own in zip(found["mha"].seconds, each.seconds, strict=True))
-        low, _, high = statistics.quantiles(each.seconds, n=4, method="inclusive")
-        told[kind] = {
-            "cache_bytes": each.cache_bytes,
-            "milliseconds": 1e3 * each.median,
-            "quartiles": [1e3 * low, 1e3 * high],
-            "tokens_a_second": scale.texts / each.median,
-            "times_as_fast": {"median": statistics.median(ratios), "least": ratios[0], "most": ratios[-1]},
-            "each_milliseconds": [1e3 * seconds for seconds in each.seconds],
-        }
-    return told
-
-
-def lines_of(numbers: dict[str, Any]) -> tuple[str, ...]:
-    speed, lines = numbers["decoding"], []
-    for kind, each in numbers["kinds"].items():
-        loss, own = each["held_out_loss"], speed[kind]
-        fast = own["times_as_fast"]
-        heads = f"{each['kv_heads']} key/value head{'s' * (each['kv_heads'] > 1)}"
-        lines.append(
-            f"{WORDS[kind]}, {heads}, {each['parameters']:,} parameters: "
-            f"{loss['mean']:.3f} ± {loss['sd']:.3f} nats a byte{_change(each['loss_over_mha'], 'MHA')}; cache "
-            f"{own['cache_bytes']:,} bytes; a token in {own['milliseconds']:.2f} ms "
-            f"({own['quartiles'][0]:.2f} to {own['quartiles'][1]:.2f}), x {fast['median']:.2f} "
-            f"({fast['least']:.2f} to {fast['most']:.2f})"
-        )
-    lines.append(
-        f"Caches and speeds: {speed['texts']} texts of {speed['context']:,} tokens, this machine, median and quartiles "
-        f"of {speed['rounds']} rounds in turns, threads: {speed['threads']}; beside them times as fast as MHA, "
-        "round by round."
-    )
-    for kind, each in numbers["converted"].items():
-        before, after, named = each["loss_before"], each["loss_after"], WORDS[kind]
-        lines.append(
-            f"MHA converted to {named}, {each['parameters']:,} parameters: {before['mean']:.3f} nats a byte; "
-            f"after {each['uptraining_steps']} steps of distillation {after['mean']:.3f} ± {after['sd']:.3f}"
-            f"{_change(each['after_over_mha'], 'MHA')}{_change(each['after_over_scratch'], f'{named} from nothing')}"
-            f"; KL from its teacher {each['kl_before']['mean']:.3f}, then {each['kl_after']['mean']:.3f}"
-        )
-    return tuple(lines)
-
-
-def _change(change: dict[str, Any] | None, over: str) -> str:
-    if change is None:
-        return ""
-    sides = "" if change["low"] is None else f" ({change['low']:+.3f} to {change['high']:+.3f})"
-    return f", {change['mean']:+.3f}{sides} over {over}"
-
-
-def chart(numbers: dict[str, Any]) -> PointsChart:
-    speed, made = numbers["decoding"], numbers["converted"]
-    losses = [
-        Points(f"{WORDS[kind]}\nfrom nothing", _each(each["held_out_loss"])) for kind, each in numbers["kinds"].items()
-    ]
-    for kind, each in made.items():
-        losses.append(Points(f"MHA to {WORDS[kind]}\nconverted", _each(each["loss_before"]), False))
-        losses.append(Points(f"MHA to {WORDS[kind]}\nuptrained", _each(each["loss_after"])))
-    caches = [Points(WORDS[kind], (speed[kind]["cache_bytes"] / 2**20,)) for kind in KV_HEADS]
-    times = [Points(WORDS[kind], tuple(speed[kind]["each_milliseconds"])) for kind in KV_HEADS]
-    where = f"{speed['texts']} texts of {speed['context']:,} tokens"
-    return PointsChart(
-        "Fewer key/value heads, at equal size",
-        f"decoders that read Python by bytes, seeds: {numbers['seeds']}; steps that converted ones learn from their "
-        f"teacher: {made['gqa']['uptraining_steps']}",
-        (),
-        points=(
-            PointsPanel("held-out loss, nats a byte", tuple(losses)),
-            PointsPanel(f"cache of {where}, MiB", tuple(caches), bottom=0.0),
-            PointsPanel(f"milliseconds to decode a token, {where}", tuple(times), bottom=0.0, by_rank=True),
-        ),
-        notes=(
-            "Dots are seeds, strokes their means, bars one standard deviation; of times rounds, medians and quartiles.",
-            "Converted ones are smaller by what they lost: their feed-forward stays the teacher's.",
-        ),
-    )
-
-
-def _each(spread: dict[str, Any]) -> tuple[float, ...]:
-    return tuple(spread["each"])
-
-
-def _decoder(model: nn.Module) -> Decoder:
-    assert isinstance(model, Decoder)
-    return model
-
-
-def _size(model: nn.Module) -> int:
-    return sum(each.numel() for each in model.parameters())

@@ -19,9 +19,9 @@ import torch
 from manyheads.training.engine import Trained
 from manyheads.training.pointschart import Points, PointsChart, PointsPanel
 from manyheads.training.presets.preset import AllTrained, Findings, MakeRun, Preset, Setup, Training
-from manyheads.training.relations import HELD_OUT_STEP, RELATIONS, Cards, Reader, loss_of, scores_of
-from manyheads.training.rulscores import paired, spread_of
+from manyheads.training.relations import HELD_OUT_STEP, RELATIONS, Cards, Reader, loss_of, scores_of, terms_of
 from manyheads.training.runs import Run, Settings
+from manyheads.training.seeds import changes_said, paired, spread_of
 
 NAME = "heads"
 COUNTS = (1, 2, 4, 8, 16)
@@ -90,9 +90,8 @@ def reader_run(name: str, scale: Scale, seed: int, num_heads: int, kind: str = "
     torch.manual_seed(seed)
     model = Reader(scale.letters, scale.numbers, scale.length, scale.width, num_heads, kind)
     held_out = held_out_of(scale, seed)
-    return Run(
-        name, model, scale.settings, scale.cards(seed).batch, loss_of, lambda m, _: measure(m, held_out), WHY_FLOAT32
-    )
+    batch = scale.cards(seed).batch
+    return Run(name, model, scale.settings, batch, loss_of, lambda m, _: measure(m, held_out), WHY_FLOAT32, terms_of)
 
 
 def held_out_of(scale: Scale, seed: int) -> Mapping[str, torch.Tensor]:
@@ -146,13 +145,8 @@ def lines_of(numbers: dict[str, Any], scale: Scale) -> tuple[str, ...]:
             f"{100 * right['mean']:.0f} ± {100 * right['sd']:.0f} % of places; weakest: {worst}, "
             f"{100 * found[f'right_{worst}']['mean']:.0f} % right"
         )
-    for pair, change in numbers["loss_change"].items():
-        if change["low"] is not None:
-            sure = "" if change["low"] * change["high"] > 0 else ": no difference seen"
-            lines.append(
-                f"{pair} head{'s' * (not pair.endswith(' 1'))}, seed by seed: {change['mean']:+.3f} nats "
-                f"({change['low']:+.3f} to {change['high']:+.3f}){sure}"
-            )
+    changes = {f"{pair} head{'s' * (not pair.endswith(' 1'))}": each for pair, each in numbers["loss_change"].items()}
+    lines += changes_said(changes)
     bleu = ", ".join(f"{value} ({count})" for count, value in PAPER_BLEU.items())
     wrong = ", ".join(f"{value} ({count})" for count, value in CIRCULATING_BLEU.items())
     lines.append(f"The paper's own (Vaswani et al. 2017, table 3 (A), BLEU on newstest2013, by heads): {bleu}.")

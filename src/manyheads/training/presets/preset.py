@@ -47,8 +47,9 @@ class Findings:
 @dataclass(frozen=True, eq=False)
 class Training:
     """What `build` gives. `runs`: in order, each made when its turn comes, of those that are trained already (so that
-    one may begin where another ended). `report`: what all of them show. `facts`: what the results hang on besides the
-    options, as a digest of the data: a run goes on only with the same."""
+    one may begin where another ended). `report`: what all of them show; of several processes the first alone calls it,
+    so it measures with `ranks=ALONE`. `facts`: what the results hang on besides the options, as a digest of the data: a
+    run goes on only with the same."""
 
     runs: Mapping[str, MakeRun]
     report: Callable[[AllTrained], Findings]

@@ -49,6 +49,11 @@ PRESETS: Mapping[str, Listed] = MappingProxyType(
                 "8, 2 and 1 key/value heads at equal size: loss, cache, speed; and converting from 8 to fewer",
                 "5 minutes",
             ),
+            Listed(
+                "supervised",
+                "a head pulled to a pattern by an auxiliary loss, beside a free one and a designed one",
+                "6 minutes",
+            ),
             Listed("code", "a model of 2.75 M parameters learns Python from the standard library's source", "1 hour"),
             Listed(
                 "rul",

@@ -1,0 +1,129 @@
+"""Several processes that train one model, as torchrun starts them: each reads rows of its own of every batch.
+
+A batch's loss is a mean over terms, which a run counts (`Run.terms`). Every process has the mean over its own rows, and
+its gradients; added up are both, times the terms, and the terms. Divided by these, the sums are the loss and the
+gradients of the whole batch, however unevenly it was split, and all processes take the same step from the same weights.
+Cost: one sum a step over one tensor of all gradients, by gloo; by NCCL where they are on GPUs, a GPU a process.
+
+Source: Li et al. 2020, "PyTorch Distributed" (data parallel training by averaged gradients).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from manyheads.errors import PlanError, StatisticError
+from manyheads.statistics.ranks import ALONE, PATIENCE, Ranks, here
+from manyheads.training.repeated import SEED_STRIDE
+from manyheads.training.runs import Batch, Run, rows_of
+
+
+@dataclass(frozen=True)
+class Team:
+    """The processes of a training: this one alone, unless told otherwise. `ranks` send words, `adders` gradients."""
+
+    ranks: Ranks = ALONE
+    adders: Ranks = ALONE
+
+    @property
+    def world(self) -> int:
+        return self.ranks.world
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this process writes files and reports."""
+        return self.ranks.rank == 0
+
+    def first(self, act: Callable[[], object]) -> None:
+        """Something that the first process does alone, before the others go on. Its errors are raised everywhere."""
+
+        def done() -> bytes:
+            act()
+            return b""
+
+        try:
+            self.ranks.first(done)
+        except StatisticError as error:  # what the others are told by
+            raise PlanError(str(error)) from error
+
+    def require_same(self, step: int, place: object) -> None:
+        """Errors: PlanError where processes would begin at different steps, since they see different files."""
+        steps = [int(each) for each in self.ranks.gather(str(step).encode())]
+        if len(set(steps)) > 1:
+            raise PlanError(
+                f"processes would go on from steps {steps}: they see different files at {place}. Give a folder that "
+                f"all of them share."
+            )
+
+    def share(self, run: Run, step: int) -> Batch:
+        """This process's rows of a step's batch. Errors: PlanError where there are fewer rows than processes."""
+        batch = run.batch(step)
+        rows = rows_of(batch)
+        if rows < self.world:
+            raise PlanError(
+                f"step {step} of {run.name} has a batch of {rows} row{'s' * (rows != 1)}, too few for {self.world} "
+                f"processes. Start the same line with at most {rows}: it goes on from the last checkpoint."
+            )
+        return {name: each.tensor_split(self.world)[self.ranks.rank] for name, each in batch.items()}
+
+    @contextmanager
+    def noise(self, step: int, device: torch.device) -> Iterator[None]:
+        """Inside, each process draws random numbers of its own (dropout), which follow from seed, step and rank."""
+        if self.world == 1:
+            yield
+            return
+        seed = torch.initial_seed() * SEED_STRIDE + step * self.world + self.ranks.rank
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            torch.manual_seed(seed % 2**63)
+            yield
+
+    def whole(self, model: nn.Module, loss: Tensor, terms: int) -> float:
+        """The whole batch's loss, from that of this process's rows; the model's gradients become the whole batch's."""
+        if self.world == 1:
+            return float(loss.detach())
+        gradients = [each.grad for each in model.parameters() if each.grad is not None]
+        numbers = [*(each.flatten() for each in gradients), loss.detach().reshape(1).float(), loss.new_ones(1)]
+        summed = torch.cat(numbers) * terms
+        self.adders.add(summed)
+        means = summed[:-1] / summed[-1]
+        for own, mean in zip(gradients, means[:-1].split([each.numel() for each in gradients]), strict=True):
+            own.copy_(mean.view_as(own))
+        return float(means[-1])
+
+
+SINGLE = Team()
+
+
+@contextmanager
+def together(device: torch.device) -> Iterator[Team]:
+    """The processes of torch.distributed as a team; this one alone where there is no other."""
+    with here() as ranks:
+        if ranks.world == 1 or device.type != "cuda":
+            yield Team(ranks, ranks)
+            return
+        torch.cuda.set_device(device)
+        group: Any = dist.new_group(backend="nccl", timeout=PATIENCE)
+        try:
+            yield Team(ranks, Ranks(ranks.rank, ranks.world, group))
+        finally:
+            dist.destroy_process_group(group)
+
+
+def own_gpu() -> torch.device:
+    """The GPU of this process among those of its machine. Errors: PlanError where processes are more than GPUs."""
+    processes, gpus = int(os.environ.get("LOCAL_WORLD_SIZE", "1")), torch.cuda.device_count()
+    if processes > gpus:
+        raise PlanError(
+            f"{processes} processes on a machine with {gpus} GPU{'s' * (gpus != 1)}: start one a GPU "
+            f"(--nproc-per-node {gpus}), or hide the GPUs to train on the CPU (CUDA_VISIBLE_DEVICES=)."
+        )
+    own = os.environ.get("LOCAL_RANK")
+    return torch.device("cuda") if own is None else torch.device("cuda", int(own))
