@@ -72,6 +72,10 @@ def test_without_a_terminal_the_whole_lesson_is_printed(run):
     for cell in page.cells.values():
         assert cell.title in ran.out and shelf.run_cell(cell, {}, shelf.load).words in flat
     assert page.sources[0] in flat and max(map(len, ran.lines)) <= 100
+    assert re.findall(r"\d points?, check (\S+)", flat) == list(page.checks)
+    assert all(f"cell {name}" in ran.out for name in page.cells)
+    assert "To judge an answer: manyheads learn masks --answer CHECK VALUE" in ran.lines
+    assert "nothing is read from stdin" in ran.err and "nothing is read" not in run("learn", "masks", "--json").err
     again = run("learn", str(list(shelf.ORDER).index("masks") + 1))
     assert again.out == ran.out == run("learn", "mas").out, "by number, and by the beginning of its name"
 
@@ -103,9 +107,24 @@ def test_an_interview_that_is_printed_has_its_model_answers_after_its_questions(
     assert out.index("Model answers") > out.index(shelf.say(last, shelf.load)[:30])
 
 
-def test_a_small_table_has_three_figures_in_each_column():
+def test_a_small_table_has_three_figures_of_its_smallest_number_and_as_many_places_everywhere():
     lines = table_lines(matrix("cache", "", np.array([[80, 85.9], [1.25, 1.342]]), ("MHA", "MQA"), ("GiB", "GB")), 80)
-    assert "80.00" in lines[-2].plain and "1.25" in lines[-1].plain and "1.34" in lines[-1].plain
+    assert lines[-2].plain.split() == ["MHA", "80.00", "85.90"] and lines[-1].plain.split() == ["MQA", "1.25", "1.34"]
+    noise = matrix("out", "", np.array([[0.7, -1e-17], [-0.5, 3.0]]), ("a", "b"), ("d0", "d1"))
+    assert [line.plain.split() for line in table_lines(noise, 80)[-2:]] == [
+        ["a", "0.70", "0.00"],
+        ["b", "-0.50", "3.00"],
+    ]
+
+
+def test_headings_and_names_keep_their_words_over_several_lines():
+    words = "what it says of itself, at a length that no terminal has in one line, so that it goes on in the next one"
+    names, heads = ("the same token elsewhere", "punctuation"), ("of its weight, %", "of what it moves, %")
+    lines = [each.plain for each in table_lines(matrix("shares", words, np.ones((2, 2)), names, heads), 80)]
+    assert max(map(len, lines)) <= 80 and not [line for line in lines if "…" in line]
+    assert " ".join(lines[:2]) == f"shares (2 x 2) {words}"
+    assert lines[2].split() == ["of", "its", "of", "what", "it"] and lines[3].split() == ["weight,", "%", "moves,", "%"]
+    assert lines[4].startswith(names[0])
 
 
 def test_a_prediction_is_closed_once_its_cell_has_run_with_the_same_numbers():
@@ -133,6 +152,11 @@ def test_an_answer_is_judged_and_its_points_kept(run, state):
     seeded = json.loads(run("learn", "recap", "--answer", "recap-column", "0", "--seed", "5", "--json").out)
     check = shelf.lessons()["recap"].checks["recap-column"]
     assert seeded["question"] == shelf.ask(check, shelf.draw(check, 5))[0]
+
+
+def test_a_choice_may_be_given_as_the_page_numbers_it(run):
+    for given in ("2", "No", "n"):
+        assert "Right." in run("learn", "why-many-heads", "--answer", "within", given).out, given
 
 
 def test_all_is_forgotten_when_it_is_meant(run, state):

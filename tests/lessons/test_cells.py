@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from manyheads.errors import HeadError, ShapeError, TextError
 from manyheads.lessons.format import LessonError
 from manyheads.lessons.parameters import Parameter, drawn, matrix_text, number, read_matrix, read_values, text, whole
+from manyheads.lessons.quantities import read_quantity
 from manyheads.studio import learning
 from manyheads.studio.problems import Stopped
 from manyheads.studio.schema.lessons import CellAsk, CellResult
@@ -59,6 +60,8 @@ def test_tables_of_numbers_are_read_as_people_write_them():
         ("1e9 1", "numbers go from -1,000,000 to 1,000,000"),
         (" ".join("1" * 13), "up to 12 by 12"),
         ("1\n" * 13, "up to 12 by 12"),
+        ("0,5 1 0", "'0,5' is unclear. Part numbers by blanks, and write a half as 0.5"),
+        ("1,0,0; 0,1,0", "'1,0,0;' is unclear"),
     ],
 )
 def test_what_is_no_table_is_told(written, words):
@@ -76,12 +79,19 @@ def test_numbers_stay_within_their_limits():
         read_values(limited, {"name": "x" * 2_001})
 
 
+def test_a_comma_is_read_as_in_an_answer():
+    limited = (number("size", "a size", 3.0, 0.0, 9999.0, 1.0),)
+    for written, value in (("0,5", 0.5), ("4,096", 4096), ("1 024", 1024), ("1,5e1", 15)):
+        quantity = read_quantity(written)
+        assert quantity is not None and read_values(limited, {"size": written})["size"] == quantity.value == value
+
+
 def test_whole_numbers_are_whole():
     heads = (whole("heads", "heads", 8, 1, 128),)
     values = read_values(heads, {"heads": "16"})
     assert values == {"heads": 16} and values.whole("heads") == 16 and isinstance(values["heads"], int)
     assert read_values((whole("n", "n", 1, 1, 10_000),), {"n": "4,096"}) == {"n": 4096}
-    for wrong in ("8.5", "0", "129", "many", math.inf):
+    for wrong in ("8.5", "8,5", "0", "129", "many", "8 GB", math.inf):
         with pytest.raises(LessonError, match="is no whole number from 1 to 128"):
             read_values(heads, {"heads": wrong})
 
@@ -261,6 +271,8 @@ def test_cross_attention_is_torchs_own(fresh):
     want = F.scaled_dot_product_attention(x[None], context[None], context[None])[0]
     assert np.allclose(table(result, "weights V"), want) and table(result, "weights").shape == (4, 6)
     assert "The map is 4 x 6" in result.words
+    tied = ran("cross-attention", lesson="masks")
+    assert np.allclose(*table(tied, "weights")[-1, [2, 3]]) and "alike, 0.279 each (read 2, read 3)" in tied.words
     with pytest.raises(ShapeError, match="x has 2 columns, context 3"):
         ran("cross-attention", lesson="masks", x="1 2", context="1 2 3")
     with pytest.raises(LessonError, match="mask: write 4 rows of 4 numbers"):

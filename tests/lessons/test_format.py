@@ -19,7 +19,7 @@ from manyheads.lessons.format import (
 )
 from manyheads.studio import learning
 
-HEAD = "---\ntitle: A title\nsummary: In short.\nminutes: 5\nsources:\n- One 2017, section 3\n- Two: a book\n---\n"
+HEAD = "---\ntitle: A title\nsummary: In short.\nsources:\n- One 2017, section 3\n- Two: a book\n---\n"
 PAGE = f"""{HEAD}
 Some *prose*, `q k`, and {{{{example-shape of=X}}}}.
 
@@ -65,7 +65,7 @@ It is *so*.
 
 def test_a_page_is_prose_cells_checks_and_interview_questions_in_its_order():
     page = read_lesson("a-page", PAGE)
-    assert (page.title, page.summary, page.minutes, page.fresh) == ("A title", "In short.", 5, False)
+    assert (page.title, page.summary, page.fresh) == ("A title", "In short.", False)
     assert page.sources == ("One 2017, section 3", "Two: a book")
     prose, cell, more, check, predict, interview = page.parts
     assert prose == ProseBlock("Some *prose*, `q k`, and {{example-shape of=X}}.\n")
@@ -78,8 +78,23 @@ def test_a_page_is_prose_cells_checks_and_interview_questions_in_its_order():
     assert interview == InterviewBlock("why", "Why?", ("because", "and so"), "It is *so*.\n\n- truly")
     assert page.questions == {"shifted-row": 3, "looks-most": 1, "why": 1}
     assert read_lesson("a-page", PAGE.replace("\n", "\r\n")) == page
-    assert read_lesson("a-page", PAGE.replace("minutes: 5", "minutes: 5\nfresh: yes")).fresh
+    assert read_lesson("a-page", PAGE.replace("sources:", "fresh: yes\nsources:")).fresh
     assert shelf.checked(page) is page
+
+
+def test_minutes_are_counted_from_what_is_read_run_and_answered():
+    """200 words, a cell: a minute; a question of a point, one of more, an interview answer: 40, 60 and 45 seconds."""
+    seconds = lambda prose, page: 60 * read_lesson("a-page", f"{HEAD}{prose}\n{page}").minutes  # noqa: E731
+    fill = "word " * (200 * 60)  # an hour
+    ask = "```check {}\nquestion: Why?\nanswer: number\npoints: {}\n```\n"
+    assert seconds(fill, "") == 3600 and seconds(fill + "{{a b=1 c=2}}", "") == 3660, (
+        "a fact is a word, and begins a minute"
+    )
+    assert seconds(fill, "".join(f"```cell c{at}\ntitle: A\n```\n" for at in range(60))) == 7200
+    assert seconds("", "".join(ask.format(f"q{at}", 1) for at in range(60))) == 2400 + 60, "60 words"
+    assert seconds("", "".join(ask.format(f"q{at}", 3) for at in range(60))) == 3600 + 60
+    asked = "```interview i{}\nquestion: Why?\npoints:\n- so\nanswer:\nThus.\n```\n"
+    assert seconds("", "".join(map(asked.format, range(80)))) == 3600 + 120, "240 words are 72 seconds"
 
 
 @pytest.mark.parametrize(
@@ -102,9 +117,8 @@ def test_html_in_a_lesson_is_shown_and_never_used(text, here, nowhere):
     ("change", "words"),
     [
         (("---\ntitle", "title"), "has no head"),
-        (("minutes: 5", "minutes: five"), "minutes: 'five' is no whole number"),
-        (("title: A title\n", ""), "lacks title: it needs title, summary, minutes"),
-        (("minutes: 5", "minutes: 5\nauthor: me"), "says author, which means nothing"),
+        (("title: A title\n", ""), "lacks title: it needs title, summary"),
+        (("sources:", "minutes: 5\nsources:"), "says minutes, which means nothing"),
         (("title: A cell\n", ""), "cell 'one-head' lacks title"),
         (("```cell one-head", "```cell One Head"), "a name is small letters, digits and hyphens"),
         (("scale: none", "scale"), "'scale' is no line 'name: value'"),
@@ -189,7 +203,7 @@ def test_a_fact_whose_model_is_missing_says_so_in_its_place(monkeypatch):
 
 
 def test_two_topics_cannot_use_one_name():
-    from manyheads.lessons import stepbystep
+    from manyheads.lessons.topics import stepbystep
 
     with pytest.raises(LessonError, match="'one-head' is another topic's name already"):
         shelf.joined("CELLS", (stepbystep, stepbystep))

@@ -5,9 +5,10 @@ import pytest
 import torch
 
 from manyheads.errors import HeadError, ShapeError, TextError
-from manyheads.lessons import archetypes, caching, circuits, evidence, redundancy, shelf
+from manyheads.lessons import shelf
 from manyheads.lessons.format import LessonError
 from manyheads.lessons.parameters import read_values
+from manyheads.lessons.topics import archetypes, caching, circuits, evidence, redundancy
 
 TOPICS = (archetypes, caching, circuits, evidence, redundancy)
 
@@ -77,7 +78,8 @@ def test_reading_through_a_cache_is_the_same_and_kv_heads_must_divide(load):
     for cell in ("decode", "cache-table"):
         with pytest.raises(ShapeError, match="not a multiple"):
             ran(caching, cell, load, kv_heads=5)
-    assert right(caching, "rows-computed", load, prompt=3, new=3).answer == 3 + 4 + 5
+    rows = right(caching, "rows-computed", load, prompt=3, new=3)
+    assert rows.answer == 3 + 4 + 5 and "one row too many a step" in rows.mistakes[4 + 5 + 6]
 
 
 # ----------------------------------------------------------------------------------------------------------- evidence
@@ -108,13 +110,6 @@ def test_the_best_of_many_is_luck_that_does_not_come_twice(load):
 # --------------------------------------------------------------------------------------------------------- redundancy
 
 
-def test_a_slice_after_the_output_projection_is_no_head(load):
-    lost = ran(redundancy, "slices", load, heads=5, head=3).table("lost").values
-    assert np.allclose(lost[:, 0], [0, 0, 0, 100, 0]) and (lost[:, 1] > 5).all() and lost[3, 1] < 50
-    with pytest.raises(LessonError, match="no head 5 among 5"):
-        ran(redundancy, "slices", load, heads=5, head=5)
-
-
 def test_pruned_parameters_are_those_of_the_real_model(load, minilm):
     result = ran(redundancy, "cut", load)
     before, after = result.table("parameters").values[:, 0]
@@ -130,9 +125,25 @@ def test_heads_for_the_same_token_stand_in_for_each_other_by_distance_of_vectors
         plain = minilm.model(**minilm.tokenizer(redundancy.SENTENCE, return_tensors="pt")).last_hidden_state.mean(1)[0]
     unit = redundancy._vector(minilm, redundancy.SENTENCE, ())
     assert np.allclose(unit, torch.nn.functional.normalize(plain, dim=0), atol=1e-6)
+    words = ran(redundancy, "together", load).words
+    assert (
+        table.values[:, 0].sum() > float(words.split("vector by ")[1].split()[0]) and "lengths do not add up" in words
+    )
     for heads in ("L1H1", "L0"):
         with pytest.raises(LessonError, match="name 2 to 6"):
             ran(redundancy, "together", load, heads=heads)
+
+
+def test_weight_off_the_first_token_is_what_is_said_and_a_mark_counts(load):
+    result = ran(redundancy, "all-heads", load)
+    busy = result.table("weight off [CLS]").values
+    assert busy[3, 11] > 80, "L3H11 looks at marks, which are no words"
+    assert "weight off the first token rank heads alike" in result.words
+
+
+def test_a_layer_that_would_be_left_empty_is_told_in_the_cells_own_words(load):
+    with pytest.raises(LessonError, match="these are all heads of layer 1: keep one in each layer"):
+        ran(redundancy, "cut", load, heads="L0H1, L1")
 
 
 # ---------------------------------------------------------------------------------------------------------- induction
@@ -148,6 +159,7 @@ def test_the_induction_head_finds_nothing_without_the_previous_token_head(load):
     assert (both > 90).all() and (alone < 1).all()
     probe = ran(circuits, "repeats", load)
     assert probe.table("with L0H0").values[2, 0] > 99 > 1 > probe.table("without L0H0").values[2, 0]
+    assert probe.table("without L0H0").values[2, 2] == pytest.approx(100 / 12), "one row in twelve: [CLS] is before it"
     blunt = ran(circuits, "repeats", load, sharpness=2).table("with L0H0").values[2, 0]
     assert right(circuits, "least-mass", load, sharpness=2, keys=25).answer < blunt < 99
     with pytest.raises(TextError, match="24 at the most"):

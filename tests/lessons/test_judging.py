@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from manyheads.lessons.checks import Right, judged
+from manyheads.lessons.checks import Right
+from manyheads.lessons.judging import judged
 from manyheads.lessons.quantities import DIMENSIONS, factor_of, read_quantity
 
 CACHE = Right(10.0, "So it is.", "Count again.", unit="GiB", mistakes={80.0: "That is MHA."})
@@ -80,6 +81,10 @@ def test_a_right_number_is_right_however_it_is_written(right, given):
         (CACHE, "10 MiB", "The number is right, the unit is not: 10 GiB are 10,240 MiB."),
         (CACHE, "85.9", "Read in GB: That is MHA."),
         (CACHE, "80 GB", "Read in GiB: That is MHA."),
+        (CACHE, "10.7 GiB", "That is the number in GB, not in GiB: 10 GiB are 10.7 GB."),
+        (CACHE, "85.9 GiB", "Read in GB: That is MHA."),
+        (FREE, "10.7 GiB", "The figure is right in another unit: GiB is not the one."),
+        (TIME, "0.5 ms", "That is the number in s, not in ms: 500 ms are 0.5 s."),
         (Right(8.0, "", "Count.", unit="GB"), "8 Gb", "Gb are bits, 8 to a byte. The number is right"),
         (Right(17.2, "", "", unit="GFLOP"), "17.2 TFLOP", "The number is right, the unit is not: 17.2 GFLOP are"),
         (COUNT, "1.05 B", "The figure is right, the unit is not: it is in M, not in B."),
@@ -145,6 +150,18 @@ def test_choices_and_words():
         assert judged(right, "text", (), 1, each).right
     assert judged(right, "text", (), 1, "UNEVEN").words == "Not yet. The other way round."
     assert judged(right, "text", (), 1, "eve").words == "Not yet. Look again."
+
+
+def test_a_choice_is_meant_by_its_number_in_any_case_and_by_a_part_that_no_other_has():
+    choices = ("stay as they are", "become more even", "become more uneven")
+    right = Right("become more even", "So it is.", "Look again.")
+    for each in ("Become more even", "more even", "2", "2)", "even", "become more even."):
+        assert judged(right, "choice", choices, 1, each).right, each
+    for each in ("uneven", "3", "STAY"):
+        verdict = judged(right, "choice", choices, 1, each)
+        assert verdict.answered and not verdict.right, each
+    for each in ("become", "more", "4", "0", "are even", "ven"):
+        assert not judged(right, "choice", choices, 1, each).answered, each
 
 
 def test_a_word_is_taken_with_quotes_an_article_and_a_full_stop():

@@ -75,7 +75,7 @@ def learn(
 
         Walk(page, stdout_console(), load, progress, _seed(page, seed)).go()
     else:
-        _print(page, load, seed, as_json)
+        _print(talk, page, load, seed, as_json)
 
 
 def _page(asked: str, known: Any) -> Lesson:
@@ -139,7 +139,7 @@ def _list(progress: Progress, as_json: bool) -> None:
         console.print(line, no_wrap=True, overflow="ellipsis", crop=True)
 
 
-def _print(page: Lesson, load: Callable[[str], Any], seed: int | None, as_json: bool) -> None:
+def _print(talk: Talk, page: Lesson, load: Callable[[str], Any], seed: int | None, as_json: bool) -> None:
     """The whole lesson, its cells run and its questions asked."""
     from manyheads.cli.learn_page import lesson_document, print_lesson
 
@@ -147,10 +147,15 @@ def _print(page: Lesson, load: Callable[[str], Any], seed: int | None, as_json: 
     if as_json:
         _document(lesson_document(page, load, seed))
     else:
+        if sys.stdin is None or not sys.stdin.isatty():
+            talk.note("nobody is at a terminal to be asked, so this is the whole lesson; nothing is read from stdin.")
         print_lesson(page, stdout_console(), load, seed)
-        if seed is not None and page.checks:
-            judge = f"manyheads learn {page.slug} --seed {seed} --answer CHECK VALUE"
-            emit(f"\nAsked from seed {seed}. To judge an answer: {judge}")
+        emit("")
+        if page.cells:
+            emit(f"To run a cell: manyheads learn {page.slug} --run CELL NAME=VALUE")
+        if page.checks:
+            drawn, asked = ("", "") if seed is None else (f" --seed {seed}", f"Asked from seed {seed}. ")
+            emit(f"{asked}To judge an answer: manyheads learn {page.slug}{drawn} --answer CHECK VALUE")
 
 
 def _run(page: Lesson, name: str, given: dict[str, str], load: Callable[[str], Any], as_json: bool) -> None:

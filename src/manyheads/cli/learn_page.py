@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,7 +17,6 @@ from manyheads.errors import ManyHeadsError
 from manyheads.lessons import shelf
 from manyheads.lessons.cells import Ran, Table
 from manyheads.lessons.format import CellBlock, CheckBlock, InterviewBlock, Lesson, ProseBlock
-from manyheads.lessons.parameters import Parameter
 from manyheads.lessons.progress import Progress
 
 __all__ = [
@@ -33,8 +33,10 @@ __all__ = [
     "table_lines",
 ]
 
-LABEL = 16  # columns of a row's name
-SMALL = (8, 4)  # rows and columns of a table whose columns are each written for themselves
+LABEL, MOST_LABEL = 16, 34  # columns of a row's name: as a rule, and at the most
+HEADING = 10  # columns of a line of a column's name
+SMALL = (8, 4)  # rows and columns of a table that is read number by number
+NOTHING = 1e-9  # of the largest number: what is less is what rounding left
 PERCENT = 3  # columns of a weight, where there is no room for more than percent
 Load = Callable[[str], Any]
 
@@ -71,7 +73,7 @@ def print_lesson(page: Lesson, console: Console, load: Load, seed: int | None) -
             case ProseBlock():
                 console.print(prose(part.text, load))
             case CellBlock():
-                for line in cell_lines(part.title, shelf.parameters_of(part), {}):
+                for line in cell_lines(part, {}):
                     console.print(line)
                 try:
                     print_ran(shelf.run_cell(part, {}, load), console)
@@ -95,10 +97,10 @@ def print_lesson(page: Lesson, console: Console, load: Load, seed: int | None) -
         console.print(Text(f"- {source}"))
 
 
-def cell_lines(title: str, parameters: Sequence[Parameter], changed: dict[str, str]) -> list[Text]:
-    """What a cell is and what is in it."""
-    lines = [Text(title, style="bold")]
-    for each in parameters:
+def cell_lines(cell: CellBlock, changed: dict[str, str]) -> list[Text]:
+    """What a cell is, the name that runs it, and what is in it."""
+    lines = [Text.assemble((cell.title, "bold"), (f"   cell {cell.name}", "dim"))]
+    for each in shelf.parameters_of(cell):
         value = changed.get(each.name, each.value)
         written = f"{value:g}" if isinstance(value, float) else str(value)
         choices = f"   ({' | '.join(each.choices)})" if each.choices else ""
@@ -111,7 +113,9 @@ def check_lines(check: CheckBlock, inputs: Any) -> list[Text]:
     question, choices = shelf.ask(check, inputs)
     points = f"{check.points} point{'s' * (check.points > 1)}"
     kind = "Predict: " if check.cell else ""
-    lines = [Text.assemble(("? ", "cyan"), (f"{kind}{clean(question)}", "bold"), (f"   {points}", "dim"))]
+    lines = [
+        Text.assemble(("? ", "cyan"), (f"{kind}{clean(question)}", "bold"), (f"   {points}, check {check.name}", "dim"))
+    ]
     return lines + [Text(f"  {at}) {clean(choice)}") for at, choice in enumerate(choices, 1)]
 
 
@@ -142,33 +146,47 @@ def link_lines(ran: Ran) -> list[Text]:
 
 def table_lines(table: Table, width: int) -> list[Text]:
     """Its name, its shape and its numbers; what does not fit is said. A wide map is written in percent."""
-    shape = " x ".join(map(str, table.shape))
-    labels = [shortened(each, LABEL) for each in table.rows]
-    names = [shortened(each, 10) for each in table.columns]
-    cells = _written(table.values.tolist())
-    size = max(4, *(len(each) for row in cells for each in row), *(Text(each).cell_len for each in names)) + 2
-    room = width - LABEL - 2
+    values, room_for_names = table.values.tolist(), LABEL if table.as_map else MOST_LABEL
+    labels = [shortened(each, room_for_names) for each in table.rows]
+    label = max(LABEL, *(Text(each).cell_len for each in labels)) + 2
+    heads = [_wrapped(each) for each in table.columns]
+    cells = _written(values)
+    size = (
+        max(4, *(len(each) for row in cells for each in row), *(Text(e).cell_len for each in heads for e in each)) + 2
+    )
     note = ""
-    if size * len(names) > room and table.as_map:
-        cells = [
-            ["." if not math.isfinite(each) else f"{100 * each:.0f}" for each in row] for row in table.values.tolist()
-        ]
+    if size * len(heads) > width - label and table.as_map:
+        cells = [["." if not math.isfinite(each) else f"{100 * each:.0f}" for each in row] for row in values]
         labels = [f"{at:>2} {shortened(each, LABEL - 3)}" for at, each in enumerate(table.rows)]
-        names, size, note = [str(at) for at in range(len(names))], PERCENT + 1, "in percent, tokens by number"
-    fit = min(len(names), room // size)
+        heads, size, note = [[str(at)] for at in range(len(heads))], PERCENT + 1, "in percent, tokens by number"
+    fit = min(len(heads), (width - label) // size)
     if math.prod(table.shape) > len(cells) * fit:
         note = f"{note + '; ' if note else ''}{len(cells)} x {fit} of it shown"
-    lines = [
-        Text.assemble((table.label, "bold cyan"), f" ({shape}) {table.words}", (f"  [{note}]" if note else "", "dim"))
-    ]
-    lines.append(Text(" " * (LABEL + 2) + "".join(_right(each, size) for each in names[:fit]), style="dim"))
-    for label, row, values in zip(labels, cells, table.values.tolist(), strict=True):
-        line = Text(f"{label}{' ' * (LABEL + 2 - Text(label).cell_len)}")
-        peak = max((each for each in values if math.isfinite(each)), default=None)
-        for written, value in zip(row[:fit], values, strict=False):
+    lines = _title_lines(table, note, width)
+    depth = max(map(len, heads))
+    for at in range(depth):  # headings stand on the row below them
+        above = ([""] * (depth - len(each)) + each for each in heads[:fit])
+        lines.append(Text(" " * label + "".join(_right(each[at], size) for each in above), style="dim"))
+    for name, row, numbers in zip(labels, cells, values, strict=True):
+        line = Text(f"{name}{' ' * (label - Text(name).cell_len)}")
+        peak = max((each for each in numbers if math.isfinite(each)), default=None)
+        for written, value in zip(row[:fit], numbers, strict=False):
             line.append(_right(written, size), style="bold" if table.as_map and value == peak else "")
         lines.append(line)
     return lines
+
+
+def _title_lines(table: Table, note: str, width: int) -> list[Text]:
+    shape = " x ".join(map(str, table.shape))
+    said = f"{clean(table.label)} ({shape}) {clean(table.words)}{f'  [{note}]' if note else ''}"
+    lines = [Text(each) for each in textwrap.wrap(said, width)]
+    lines[0].stylize("bold cyan", 0, len(table.label))
+    return lines
+
+
+def _wrapped(name: str) -> list[str]:
+    """A column's heading in lines, a word or some of them each."""
+    return [shortened(each, HEADING) for each in textwrap.wrap(name, HEADING, break_long_words=False)] or [""]
 
 
 def _right(text: str, size: int) -> str:
@@ -176,22 +194,26 @@ def _right(text: str, size: int) -> str:
 
 
 def _written(values: list[list[float]]) -> list[list[str]]:
-    """Each with as many places as make the largest three figures; what is not visible is a point.
+    """All with as many places as make the largest three figures; what is not visible is a point.
 
-    In a small table each column has its own, so that its smallest number has three figures, too: 80.00 and 1.25.
+    In a small table as many as make the smallest three figures, too: 80.00 and 1.25.
     """
-    if not values or len(values) > SMALL[0] or len(values[0]) > SMALL[1]:
-        places = [_places([each for row in values for each in row])] * len(values[0] if values else [])
-    else:
-        places = [_places(column, small=True) for column in zip(*values, strict=True)]
-    return [
-        [f"{each:.{at}f}" if math.isfinite(each) else "." for each, at in zip(row, places, strict=True)]
-        for row in values
-    ]
+    small = bool(values) and len(values) <= SMALL[0] and len(values[0]) <= SMALL[1]
+    places = _places([each for row in values for each in row], small)
+    return [[_plain(each, places) for each in row] for row in values]
 
 
-def _places(numbers: Sequence[float], small: bool = False) -> int:
-    sizes = [abs(each) for each in numbers if math.isfinite(each) and each]
+def _plain(value: float, places: int) -> str:
+    """No minus before a 0."""
+    if not math.isfinite(value):
+        return "."
+    written = f"{value:.{places}f}"
+    return written if float(written) else written.lstrip("-")
+
+
+def _places(numbers: Sequence[float], small: bool) -> int:
+    sizes = [abs(each) for each in numbers if math.isfinite(each)]
+    sizes = [each for each in sizes if each > NOTHING * max(sizes)]
     if all(each == int(each) for each in sizes):
         return 0
     most, least = (2 - math.floor(math.log10(each)) for each in (max(sizes), min(sizes)))

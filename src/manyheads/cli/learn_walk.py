@@ -99,7 +99,7 @@ class Walk:
                 return self._steps(cell, ran)
 
     def _show_cell(self, cell: CellBlock) -> None:
-        for line in cell_lines(cell.title, shelf.parameters_of(cell), self.changed[cell.name]):
+        for line in cell_lines(cell, self.changed[cell.name]):
             self.console.print(line)
 
     def _run(self, cell: CellBlock) -> Ran | None:
@@ -171,7 +171,6 @@ class Walk:
             self._show_cell(about)
         for line in check_lines(check, inputs):
             self.console.print(line)
-        choices = shelf.ask(check, inputs)[1]
         while True:
             line = self._ask("Your answer (Enter skips)> ")
             if not line:
@@ -182,8 +181,6 @@ class Walk:
                 if self._change(about, line):
                     self._show_cell(about)
                 continue
-            if line.isdigit() and 1 <= int(line) <= len(choices):
-                line = choices[int(line) - 1]
             if about is not None and self._content(about) in self.shown:
                 self._say("The cell has run with this already: change it (NAME=VALUE) to predict again.", "yellow")
                 continue

@@ -3,7 +3,6 @@
     ---
     title: One head, step by step
     summary: What happens between a sentence and a map of attention.
-    minutes: 8
     sources:
     - Vaswani et al. 2017, section 3.2.1
     ---
@@ -57,8 +56,9 @@ Cost: a page is parsed in some milliseconds, once.
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from manyheads.errors import ManyHeadsError
@@ -75,6 +75,7 @@ __all__ = [
 ]
 
 ANSWERS = ("number", "choice", "text")
+WORDS_A_MINUTE = 200  # read with care
 _HEAD = re.compile(r"\A---\n(?P<head>.*?)\n---\n", re.DOTALL)
 _BLOCK = re.compile(
     r"^```(?P<kind>cell|check|predict|interview)(?P<name>[^\n]*)\n(?P<lines>.*?)^```[ \t]*$", re.DOTALL | re.MULTILINE
@@ -132,10 +133,11 @@ Block = ProseBlock | CellBlock | CheckBlock | InterviewBlock
 
 @dataclass(frozen=True)
 class Lesson:
+    """`minutes` is what it takes, by a rule that docs/lessons.md says."""
+
     slug: str
     title: str
     summary: str
-    minutes: int
     sources: tuple[str, ...]
     parts: tuple[Block, ...]
     fresh: bool = False
@@ -152,6 +154,12 @@ class Lesson:
     @property
     def interviews(self) -> dict[str, InterviewBlock]:
         return {part.name: part for part in self.parts if isinstance(part, InterviewBlock)}
+
+    @property
+    def minutes(self) -> int:
+        seconds = 60 * _num_words(self.parts) / WORDS_A_MINUTE + 60 * len(self.cells) + 45 * len(self.interviews)
+        seconds += sum(40 if each.points == 1 else 60 for each in self.checks.values())
+        return math.ceil(seconds / 60)
 
     @property
     def questions(self) -> dict[str, int]:
@@ -179,9 +187,8 @@ def read_lesson(slug: str, text: str) -> Lesson:
         raise LessonError(
             f"lesson {slug!r} has two blocks called {twice[0]!r}: give one another name (run: says what)."
         )
-    minutes = _whole(f"lesson {slug!r}", "minutes", values["minutes"])
     fresh = values.get("fresh", "no") == "yes"
-    lesson = Lesson(slug, values["title"], values["summary"], minutes, tuple(sources), tuple(parts), fresh)
+    lesson = Lesson(slug, values["title"], values["summary"], tuple(sources), tuple(parts), fresh)
     for check in lesson.checks.values():
         if check.cell is not None and check.cell not in lesson.cells:
             raise LessonError(f"lesson {slug!r}, predict {check.name!r}: no cell on this page is {check.cell!r}.")
@@ -189,7 +196,7 @@ def read_lesson(slug: str, text: str) -> Lesson:
 
 
 def _head(slug: str, text: str) -> tuple[dict[str, str], list[str]]:
-    """title, summary and minutes; and the sources."""
+    """title and summary; and the sources."""
     values, sources, listing = {}, [], False
     for line in filter(str.strip, text.split("\n")):
         if listing and line.lstrip().startswith("- "):
@@ -199,7 +206,7 @@ def _head(slug: str, text: str) -> tuple[dict[str, str], list[str]]:
         listing = name == "sources"
         if not listing:
             values[name] = value
-    _require(f"lesson {slug!r}", values, ("title", "summary", "minutes"), ("fresh",))
+    _require(f"lesson {slug!r}", values, ("title", "summary"), ("fresh",))
     return values, sources
 
 
@@ -267,6 +274,20 @@ def _whole(where: str, name: str, value: str) -> int:
     if not value.isascii() or not value.isdigit() or int(value) < 1:
         raise LessonError(f"{where}: {name}: {value!r} is no whole number of 1 or more.")
     return int(value)
+
+
+def _num_words(parts: Sequence[Block]) -> int:
+    """All that is read: a fact is one word."""
+    said: list[str] = []
+    for part in parts:
+        match part:
+            case ProseBlock():
+                said.append(part.text)
+            case CheckBlock():
+                said += (part.question, *part.choices)
+            case InterviewBlock():
+                said += (part.question, *part.points, part.answer)
+    return len(re.sub(r"\{\{.*?\}\}", "fact", " ".join(said), flags=re.DOTALL).split())
 
 
 def _prose(text: str) -> list[ProseBlock]:

@@ -11,11 +11,14 @@ import numpy as np
 from jaxtyping import Float64, Real
 from numpy import ndarray
 
+from manyheads.errors import ShapeError
+from manyheads.grouping import divisors
 from manyheads.lessons.format import LessonError
+from manyheads.lessons.quantities import read_quantity
 
 __all__ = [
     "Parameter", "Values", "choice", "drawn", "fitting", "matrix_text", "number", "read_matrix", "read_values",
-    "singular", "text", "whole",
+    "require_fitting", "singular", "text", "whole",
 ]  # fmt: skip
 
 MAX_TEXT = 2_000  # characters of a parameter: a table of numbers, or a sentence
@@ -133,10 +136,21 @@ def drawn(parameters: Sequence[Parameter], rng: np.random.Generator) -> Values:
 
 def fitting(values: Values) -> bool:
     """Heads that divide the width, KV heads that divide the heads, fewer removed than there are: of those it has."""
-    heads = values.whole("heads")
-    divides = "d_model" not in values or values.whole("d_model") % heads == 0
-    shared = "kv_heads" not in values or heads % values.whole("kv_heads") == 0
-    return divides and shared and ("gone" not in values or values.whole("gone") < heads)
+    return not _misfits(values) and ("gone" not in values or values.whole("gone") < values.whole("heads"))
+
+
+def require_fitting(values: Values) -> None:
+    """Raises ShapeError for heads that do not divide the width, or KV heads that do not divide the heads."""
+    for name, by in _misfits(values):
+        raise ShapeError(
+            f"{name}={values[name]} is not a multiple of {by}={values[by]}: use one of "
+            f"{divisors(values.whole(name))} for {by}."
+        )
+
+
+def _misfits(values: Values) -> list[tuple[str, str]]:
+    pairs = [each for each in (("d_model", "heads"), ("heads", "kv_heads")) if set(each) <= values.keys()]
+    return [(name, by) for name, by in pairs if values.whole(name) % values.whole(by)]
 
 
 _ONE = re.compile(
@@ -168,10 +182,7 @@ def _read(parameter: Parameter, value: str | int | float) -> str | int | float:
 
 
 def _number(parameter: Parameter, value: str | int | float) -> int | float:
-    try:
-        read = float(value.replace(",", "") if isinstance(value, str) else value)
-    except (ValueError, OverflowError):
-        read = math.nan
+    read = _plain_number(value) if isinstance(value, str) else float(value)
     low = -MAX_NUMBER if parameter.low is None else parameter.low
     high = MAX_NUMBER if parameter.high is None else parameter.high
     if not low <= read <= high or (parameter.whole and read != int(read)):  # NaN is not within
@@ -180,8 +191,19 @@ def _number(parameter: Parameter, value: str | int | float) -> int | float:
     return int(read) if parameter.whole else read
 
 
+def _plain_number(written: str) -> float:
+    """As an answer is read: 4,096 and 4 096 are thousands, 0,5 is a half. NaN for what is no number, or has a unit."""
+    quantity = read_quantity(written)
+    return math.nan if quantity is None or quantity.unit else quantity.value
+
+
 def read_matrix(name: str, written: str) -> Float64[ndarray, "rows columns"]:
-    """A table of numbers: rows are lines or parted by ;, numbers by blanks or commas. Raises LessonError."""
+    """A table of numbers: rows are lines or parted by ;, numbers by blanks, or a comma and a blank.
+
+    A comma within a number could mean anything here (0,5; 1,0,0), and is refused. Raises LessonError.
+    """
+    if unclear := re.search(r"\S*\d,[\d.]\S*", written):
+        raise LessonError(f"{name}: {unclear[0][:40]!r} is unclear. Part numbers by blanks, and write a half as 0.5.")
     rows = [row.replace(",", " ").split() for row in written.replace(";", "\n").split("\n") if row.strip()]
     if not rows or len({len(row) for row in rows}) > 1 or len(rows) > MAX_SIDE or len(rows[0]) > MAX_SIDE:
         raise LessonError(

@@ -40,7 +40,7 @@ class Progress:
             pass
         except OSError as error:
             self.trouble = str(no_access("read", self.path, error))
-        except ValueError:
+        except (ValueError, RecursionError):
             self.trouble = f"{self.path} is damaged and was read as empty: it is written anew with the next point."
 
     def of(self, lesson: str, questions: Mapping[str, int]) -> tuple[int, int]:

@@ -16,27 +16,33 @@ from typing import Any
 
 import numpy as np
 
-from manyheads.errors import ModelError
-from manyheads.lessons import (
+from manyheads.errors import ManyHeadsError, ModelError
+from manyheads.lessons.cells import Cell, Fact, Loader, Ran
+from manyheads.lessons.checks import Check, Predict, Right, Verdict
+from manyheads.lessons.facts import asked_facts, filled
+from manyheads.lessons.format import CellBlock, CheckBlock, Lesson, LessonError, ProseBlock, read_lesson
+from manyheads.lessons.judging import judged
+from manyheads.lessons.parameters import Parameter, Values, drawn, read_values, singular
+from manyheads.lessons.topics import (
     archetypes,
     caching,
     circuits,
     counting,
     evidence,
     feedforward,
+    interview,
+    looptime,
     masks,
+    mixing,
+    modelparts,
     projection,
     recap,
     redundancy,
     severalheads,
     splitting,
     stepbystep,
+    torchlayer,
 )
-from manyheads.lessons.cells import Cell, Fact, Loader, Ran
-from manyheads.lessons.checks import Check, Predict, Right, Verdict, judged
-from manyheads.lessons.facts import asked_facts, filled
-from manyheads.lessons.format import CellBlock, CheckBlock, Lesson, LessonError, ProseBlock, read_lesson
-from manyheads.lessons.parameters import Parameter, Values, drawn, read_values, singular
 
 __all__ = [
     "CELLS", "CHECKS", "FACTS", "MISSING", "ORDER", "TOPICS", "answer", "ask", "checked", "draw", "inputs_of",
@@ -44,21 +50,10 @@ __all__ = [
 ]  # fmt: skip
 
 TOPICS = (
-    severalheads,
-    stepbystep,
-    splitting,
-    projection,
-    counting,
-    masks,
-    feedforward,
-    archetypes,
-    caching,
-    circuits,
-    evidence,
-    redundancy,
-    recap,
-)
-"""One module a topic, each with the tables CELLS, CHECKS and FACTS, or those of them that it needs."""
+    severalheads, stepbystep, splitting, looptime, torchlayer, projection, mixing, counting, masks, feedforward,
+    modelparts, archetypes, caching, circuits, evidence, redundancy, recap, interview,
+)  # fmt: skip
+"""A module or two a topic, each with the tables CELLS, CHECKS and FACTS, or those of them that it needs."""
 MISSING = "a number that cannot be had here"
 MAX_DRAWS = 200  # of inputs, until they make a question worth asking
 PLACE = re.compile(r"\{([a-z_][a-z0-9_]*)\}")
@@ -66,6 +61,7 @@ PLACE = re.compile(r"\{([a-z_][a-z0-9_]*)\}")
 PLANNED = (
     "why-many-heads", "one-head", "split-merge", "archetypes", "output-projection", "counting", "masks", "kv-cache",
     "feed-forward", "what-heads-learn", "pruning", "induction", "recap", "interview",
+    "interview-models",
 )  # fmt: skip
 _PAGES = files("manyheads.lessons") / "pages"
 ORDER = tuple(slug for slug in PLANNED if (_PAGES / f"{slug}.md").is_file())
@@ -196,10 +192,16 @@ def right_of(
     Raises LessonError for inputs that do not fit, and for a right answer that could not be given; or as the work does.
     """
     values, found = inputs_of(check, given), CHECKS[check.run]
-    if isinstance(found, Predict):
-        right = found.find(values, run_cell(lesson.cells[str(check.cell)], cell, load))
-    else:
-        right = found.find(values, load)
+    where = f"check {check.name!r} cannot be asked with these inputs: take those of the page, or draw others."
+    if found.sound is not None and not found.sound(values):
+        raise LessonError(where)
+    ran = run_cell(lesson.cells[str(check.cell)], cell, load) if isinstance(found, Predict) else None
+    try:
+        right = found.find(values, load if ran is None else ran)  # type: ignore[arg-type]
+    except (ValueError, LookupError, ArithmeticError) as error:
+        if isinstance(error, ManyHeadsError) or not (given or cell):  # the page's own: our fault
+            raise
+        raise LessonError(where) from error
     choices = ask(check, given)[1]
     if (check.answer == "number") == isinstance(right.answer, str) or (choices and right.answer not in choices):
         raise LessonError(

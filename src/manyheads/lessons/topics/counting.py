@@ -12,78 +12,22 @@ import numpy as np
 
 from manyheads.lessons.cells import Cell, Fact, Loader, Ran, matrix
 from manyheads.lessons.checks import Check, Predict, Right
-from manyheads.lessons.parameters import Values, choice, fitting, whole
-from manyheads.sizing.sizing import Sizing, size
+from manyheads.lessons.parameters import Values, choice, fitting, require_fitting, whole
+from manyheads.lessons.topics.counts import HEADS, STACKED, WIDTH, even_tokens, flops, in_flops, scaled, weights
 
-__all__ = ["CELLS", "CHECKS", "FACTS", "flops", "in_words", "scaled", "weights"]
+__all__ = ["CELLS", "CHECKS", "FACTS"]
 
 WITH, WITHOUT = "with biases", "without biases"
 ALL, CAUSAL = "every token", "itself and earlier ones"
 PROJECTIONS, ATTENTION = "the four projections", "scores and weighted sum"
-NARROW, WIDE = "d_model / heads", "d_model"
 LENGTHS = (128, 512, 2_048, 8_192, 32_768, 131_072)
-UNITS = (("", 1), ("M", 1e6), ("G", 1e9), ("T", 1e12), ("P", 1e15))
-STACKED = ("q", "k", "v", "o")
-
-# ------------------------------------------------------------------------------------------------------ what is counted
-
-
-def sizing_of(
-    m: int, h: int, tokens: int = 1, *, biased: bool = False, causal: bool = False, wide: bool = False
-) -> Sizing:
-    """One attention layer and nothing else. `wide`: each head as wide as the model. Raises ShapeError."""
-    words = {"num_layers": 1, "embed_dim": m, "num_heads": h, "ffn_dim": 0, "norm": "none", "causal": causal,
-             "qkv_bias": biased, "o_bias": biased}  # fmt: skip
-    return size(words | ({"head_dim": m} if wide else {}), tokens, 1)
-
-
-def weights(m: int, h: int, *, biased: bool = False, wide: bool = False) -> Mapping[str, int]:
-    """q, k, v, o -> parameters. Raises ShapeError."""
-    return sizing_of(m, h, biased=biased, wide=wide).parameters
-
-
-def flops(m: int, h: int, tokens: int, causal: bool) -> tuple[Mapping[str, int], int, int]:
-    """Operation -> FLOPs of a text; of the four projections together; of scores and weighted sum. Raises ShapeError."""
-    found = sizing_of(m, h, tokens, causal=causal).prefill
-    assert found is not None
-    spent = found.operations
-    return spent, sum(spent[each] for each in STACKED), spent["scores"] + spent["values"]
-
-
-def even_tokens(m: int, causal: bool) -> int:
-    """The first length at which scores and weighted sum cost as much as the projections; found by halving."""
-
-    def costs(n: int) -> bool:
-        _, projections, attention = flops(m, 1, n, causal)
-        return attention >= projections
-
-    low, high = 1, 1
-    while not costs(high):
-        low, high = high, 2 * high
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if costs(middle) else (middle + 1, high)
-    return high
-
-
-def scaled(most: int | float) -> tuple[str, float]:
-    """The largest prefix in which a count is at least 1, and what it stands for: 5e9 is 5 of G, 1e9."""
-    return next((each for each in reversed(UNITS) if most >= each[1]), UNITS[0])
-
-
-def in_words(count: int | float) -> str:
-    """704.6M, 56.4B; a count below 100,000 as it is."""
-    prefix, factor = scaled(count)
-    if count < 1e5:
-        return f"{count:,.0f}"
-    return f"{count / factor:.4g}{prefix.replace('G', 'B')}"
-
 
 # -------------------------------------------------------------------------------------------------------------- cells
 
 
 def attention_cost(values: Values, load: Loader) -> Ran:
     """What one layer of the reader's sizes holds, and what it costs on a text. Raises ShapeError."""
+    require_fitting(values)
     m, h, n = (values.whole(name) for name in ("d_model", "heads", "tokens"))
     plain, found, wide = weights(m, h), weights(m, h, biased=values["biases"] == WITH), weights(m, h, wide=True)
     rows = [[plain[each], found[each] - plain[each], found[each]] for each in STACKED]
@@ -113,6 +57,7 @@ def attention_cost(values: Values, load: Loader) -> Ran:
 
 def by_length(values: Values, load: Loader) -> Ran:
     """FLOPs of the projections and of attention proper, for longer and longer texts. Raises ShapeError."""
+    require_fitting(values)
     m, h, causal = values.whole("d_model"), values.whole("heads"), values["mask"] == CAUSAL
     lengths = sorted({*LENGTHS, values.whole("tokens")})
     found = np.array([flops(m, h, n, causal)[1:] for n in lengths], np.float64)
@@ -127,12 +72,6 @@ def by_length(values: Values, load: Loader) -> Ran:
             matrix("shares", "in percent", shares, names, ("projected", "attended")),
         ),
     )
-
-
-def in_flops(count: int | float) -> str:
-    """8.59 GFLOP."""
-    prefix, factor = scaled(count)
-    return f"{count / factor:.3g} {prefix}FLOP"
 
 
 _MASK = choice("mask", "a token may look at", (ALL, CAUSAL))
@@ -206,25 +145,6 @@ def head_parameters(values: Values, load: Loader) -> Right:
     )
 
 
-def wide_heads(values: Values, load: Loader) -> Right:
-    """Weights of W_Q, W_K and W_V where heads are as wide as the model, or share its width."""
-    m, h, wide = values.whole("d_model"), values.whole("heads"), values["width"] == WIDE
-    answer, other, one = (sum(weights(m, heads, wide=each)[name] for name in "qkv")
-                          for heads, each in ((h, wide), (h, not wide), (1, True)))  # fmt: skip
-    said = f"{h} times the {one:,} of a single such head" if wide else f"as many as a single head {m:,} wide has"
-    return Right(
-        float(answer),
-        f"{answer:,}: {said}.",
-        f"Each head has three matrices of {m:,} x {m if wide else m // h}, and there are {h} heads.",
-        unit="weights",
-        mistakes={
-            float(other): "That is with heads that share the width." if wide else "That is with heads of full width.",
-            float(answer // 3): "That is W_Q alone. There are W_K and W_V, too.",
-            answer * 4 / 3: "That has W_O in it, which was not asked for.",
-        },
-    )
-
-
 def score_flops(values: Values, load: Loader) -> Right:
     """Of Q K^T in all heads."""
     m, h, n = (values.whole(name) for name in ("d_model", "heads", "tokens"))
@@ -255,9 +175,11 @@ def even_length(values: Values, load: Loader) -> Right:
         f"{words} They are equal at n = {answer:,}.",
         words,
         unit="tokens",
-        tolerance=1.0,
         mistakes={
             float(other): "That is where every token sees every other." if causal else "That is with a causal mask.",
+            4.0 * m: "Nearly: a causal mask leaves n (n + 1) / 2 pairs, a few more than half of n squared."
+            if causal
+            else "That is about the place with a causal mask.",
             float(m): "Nearly: write both costs down, with their factors, and divide.",
         },
     )
@@ -296,17 +218,14 @@ def flop_share(values: Values, ran: Ran) -> Right:
     )
 
 
-_M = whole("d_model", "model width", 512, 64, 16_384, 64, others=(256, 1024, 4096))
-_H = whole("heads", "heads", 8, 1, 128, others=(4, 16))
 _PART = choice("part", "which part", (ATTENTION, PROJECTIONS))
 CHECKS: Mapping[str, Check | Predict] = {
-    "torch-parameters": Check(torch_parameters, (_M, _H, _BIASES), sound=fitting),
-    "head-parameters": Check(head_parameters, (_M, _H), sound=fitting),
-    "wide-heads": Check(wide_heads, (_M, _H, choice("width", "width of a head", (WIDE, NARROW))), sound=fitting),
+    "torch-parameters": Check(torch_parameters, (WIDTH, HEADS, _BIASES), sound=fitting),
+    "head-parameters": Check(head_parameters, (WIDTH, HEADS), sound=fitting),
     "score-flops": Check(
-        score_flops, (_M, _H, whole("tokens", "tokens", 4096, 1, 131_072, others=(2048, 8192)))
+        score_flops, (WIDTH, HEADS, whole("tokens", "tokens", 4096, 1, 131_072, others=(2048, 8192)))
     ),
-    "even-length": Check(even_length, (_M, _MASK)),
+    "even-length": Check(even_length, (WIDTH, _MASK)),
     "longer-text": Check(longer_text, (whole("times", "times as long", 4, 2, 100, others=(2, 3, 8)), _PART)),
     "flop-share": Predict(flop_share, (_PART,)),
 }  # fmt: skip
@@ -340,8 +259,8 @@ def share_at(values: Values, load: Loader) -> str:
 
 _OF = choice("of", "which", ("one head", "all heads", "with W_O", "full-width heads"))
 FACTS: Mapping[str, Fact] = {
-    "torch-layer": Fact(torch_layer, (_M, _H, _BIASES)),
-    "weights-of": Fact(weights_of, (_M, _H, _OF)),
-    "even-at": Fact(even_at, (_M, _MASK)),
-    "attention-share": Fact(share_at, (_M, _H, whole("tokens", "tokens", 1024, 1, 1_000_000), _MASK)),
+    "torch-layer": Fact(torch_layer, (WIDTH, HEADS, _BIASES)),
+    "weights-of": Fact(weights_of, (WIDTH, HEADS, _OF)),
+    "even-at": Fact(even_at, (WIDTH, _MASK)),
+    "attention-share": Fact(share_at, (WIDTH, HEADS, whole("tokens", "tokens", 1024, 1, 1_000_000), _MASK)),
 }

@@ -8,17 +8,15 @@ import numpy as np
 from jaxtyping import Bool, Float64
 from numpy import ndarray
 
-from manyheads.errors import ShapeError, TextError
+from manyheads.errors import ShapeError
 from manyheads.lessons.cells import Cell, Fact, HeadLink, Loader, Ran, Table, matrix, numbered, quoted
 from manyheads.lessons.checks import Check, Predict, Right
-from manyheads.lessons.format import LessonError
 from manyheads.lessons.parameters import Values, choice, matrix_text, number, read_matrix, text, whole
+from manyheads.lessons.topics.bundled import MODEL, looked_at, one_named, require_short
 from manyheads.reference import attend, naive, softmax_rows, visible_keys, worked_example
 
-__all__ = ["CELLS", "CHECKS", "FACTS", "head_steps", "sentence_steps"]
+__all__ = ["CELLS", "CHECKS", "FACTS", "head_steps", "reading", "sentence_steps"]
 
-MAX_TOKENS = 24  # of a sentence: as many rows as fit a page
-MODEL = "minilm"
 SCALED, UNSCALED = "1 / sqrt(d)", "none"
 ALL, CAUSAL = "all tokens", "only itself and earlier ones"
 HEADS, OWN = ("head 0 of the example", "head 1 of the example"), "my own, below"
@@ -42,7 +40,7 @@ def one_head(values: Values, load: Loader) -> Ran:
     q, k, v = x @ w_q, x @ w_k, x @ w_v
     visible = visible_keys((1, 1, len(x), len(x)), causal=values["mask"] == CAUSAL)[0, 0]
     steps, weights, out = head_steps(q, k, v, scale, visible, tokens, tokens)
-    return Ran(_reading(weights, out, tokens, len(tokens) - 1), (first, *inside, *steps))
+    return Ran(reading(tokens[-1], tokens, weights[-1], out[-1]), (first, *inside, *steps))
 
 
 def sentence_head(values: Values, load: Loader) -> Ran:
@@ -53,18 +51,13 @@ def sentence_head(values: Values, load: Loader) -> Ran:
 def sentence_steps(sentence: str, name: str, load: Loader) -> Ran:
     """One head of the bundled model on a sentence. Raises LessonError, TextError, HeadError."""
     from manyheads.models.recorder import record
-    from manyheads.models.texts import read_texts
 
     lm = load(MODEL)
-    asked = lm.spec.select(name)
-    if len(asked) != 1:
-        raise LessonError(f"head={name!r} is {len(asked)} heads: name one, as in 'L2H4'.")
-    (head,) = asked
-    count = len(read_texts(lm, sentence).pieces[0].ids)
-    if count > MAX_TOKENS:
-        raise TextError(f"the sentence has {count} tokens: give one of {MAX_TOKENS} at the most, so that it fits here.")
+    head = one_named(lm, name)
+    require_short(lm, sentence)
     rec = record(lm, sentence, keep=("q", "k", "v", "lse"))
     layer = rec.stacks[head.stack][head.layer]
+    assert layer.v is not None
     group = layer.site.kv_head_of(head.index)
     q, k, v = (np.asarray(x[0, at].double()) for x, at in ((layer.q, head.index), (layer.k, group), (layer.v, group)))
     scale = 1 / np.sqrt(layer.site.qk_dim)
@@ -72,7 +65,8 @@ def sentence_steps(sentence: str, name: str, load: Loader) -> Ran:
     visible = visible_keys((1, 1, len(q), len(k)), causal=layer.site.causal)[0, 0]
     steps, weights, out = head_steps(q, k, v, scale, visible, tokens, tokens)
     gap = float(np.abs(weights - np.asarray(layer.weights(head.index))).max())
-    said = _reading(weights, out, tokens, _telling(weights, np.asarray(rec.tokens.ordinary[0])))
+    at = _telling(weights, np.asarray(rec.tokens.ordinary[0]))
+    said = reading(tokens[at], tokens, weights[at], out[at])
     words = f"{said} The model's own map of {head} is the same, to {gap:.0e}."
     return Ran(words, steps, (HeadLink(str(head), sentence, MODEL),))
 
@@ -132,18 +126,17 @@ def _telling(weights: Float64[ndarray, "q k"], ordinary: Bool[ndarray, "q"]) -> 
     return int(between.max(1).argmax()) if between.any() else len(weights) - 1
 
 
-def _reading(weights: Float64[ndarray, "q k"], out: Float64[ndarray, "q f"], tokens: Sequence[str], at: int) -> str:
+def reading(token: str, keys: Sequence[str], row: Float64[ndarray, "k"], out: Float64[ndarray, "f"]) -> str:
     """One token's row in words."""
-    row = weights[at]
     best = int(row.argmax())
-    ties = [token for token, same in zip(tokens, np.isclose(row, row[best]), strict=True) if same]
+    ties = [key for key, same in zip(keys, np.isclose(row, row[best]), strict=True) if same]
     if len(ties) > 1:
         named = ", ".join(quoted(each) for each in ties[:4])
         more = ", ..." if len(ties) > 4 else ""
-        return f"{quoted(tokens[at])} looks at {len(ties)} tokens alike, {row[best]:.3f} each ({named}{more})."
-    says = ", ".join(f"{value:.3f}" for value in out[at, :4])
-    more = ", ..." if out.shape[1] > 4 else ""
-    looks = f"{quoted(tokens[at])} looks most at {quoted(tokens[best])}"
+        return f"{quoted(token)} looks at {len(ties)} tokens alike, {row[best]:.3f} each ({named}{more})."
+    says = ", ".join(f"{value:.3f}" for value in out[:4])
+    more = ", ..." if len(out) > 4 else ""
+    looks = f"{quoted(token)} looks most at {quoted(keys[best])}"
     return f"{looks}, with weight {row[best]:.3f}; the head says ({says}{more}) there."
 
 
@@ -236,12 +229,9 @@ def changed_row(values: Values, load: Loader) -> Right:
 
 def looks_most(values: Values, ran: Ran) -> Right:
     """Which token a row of the cell's map is largest at; with ties, any of them."""
-    weights = ran.table("weights")
-    at = values.whole("token")
-    if at >= len(weights.rows):
-        raise LessonError(f"there is no token {at} in the cell now: it has {len(weights.rows)}.")
-    row = weights.values[at]
-    best = [key for key, same in zip(weights.columns, np.isclose(row, row.max()), strict=True) if same]
+    weights, at = ran.table("weights"), values.whole("token")
+    row, tied = looked_at(weights, at)
+    best = [weights.columns[key] for key in tied]
     said = ", ".join(f"{value:.3f}" for value in row)
     tie = f" {len(best)} tokens tie: any of them will do." if len(best) > 1 else ""
     least = weights.columns[int(row.argmin())]

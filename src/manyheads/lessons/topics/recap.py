@@ -1,57 +1,26 @@
-"""The recap: one question a topic, each made from inputs that are drawn anew; and the facts of the interview's answers.
+"""The recap: one question a topic, each made from inputs that are drawn anew.
 
 Every answer is counted by the library: `sizing` for parameters and caches, `reference` for what a kind of head looks
-at.
+at. Some questions are other topics' own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import numpy as np
 from einops import rearrange
 
-from manyheads.grouping import check_groups
-from manyheads.lessons.cells import Fact, Loader, cited
+from manyheads.lessons.cells import Fact, Loader
 from manyheads.lessons.checks import Check, Right
 from manyheads.lessons.parameters import Values, choice, fitting, text, whole
-from manyheads.reference import softmax_rows
-from manyheads.reference.statistics import (
-    Cells,
-    TextFacts,
-    at_offset,
-    on_duplicate,
-    on_first,
-    on_induction,
-)
-from manyheads.sizing.blocks import projections
-from manyheads.sizing.shapes import Attention
-from manyheads.sizing.sizing import Sizing, size
+from manyheads.lessons.topics.caching import SHAPE, cache_bytes
+from manyheads.lessons.topics.counts import HEADS, KV_HEADS, WIDTH, pruned_away, weights
+from manyheads.reference.statistics import Cells, TextFacts, at_offset, on_duplicate, on_first, on_induction
+from manyheads.sizing.sizing import size
 
 __all__ = ["CHECKS", "FACTS"]
-
-GIB = 2**30
-WITH, WITHOUT = "with biases", "without biases"
-
-
-def parameters(values: Values, load: Loader) -> Right:
-    """Of one attention layer."""
-    m, h, biased = values.whole("d_model"), values.whole("heads"), values["biases"] == WITH
-    answer, other = (_projections(m, h, each) for each in (biased, not biased))
-    weights = _projections(m, h, False)
-    said = f"{weights:,} in four matrices of {m:,} x {m:,}, and {answer - weights:,} biases"
-    return Right(
-        float(answer),
-        f"{said}. How many heads it is cut into makes no difference: {h} heads of {m // h}, or one of {m}.",
-        "W_Q, W_K, W_V and W_O, all heads together: each as wide as the model, both ways.",
-        unit="parameters",
-        mistakes={
-            float(weights * 3 // 4): "That is W_Q, W_K and W_V. The output projection W_O is as large as each of them.",
-            float(weights * h): "That has heads as wide as the model. They share its width: each has d_model / heads.",
-            float(other): f"That is {WITHOUT if biased else WITH}.",
-            float(weights // h): "That is one head's share of it.",
-        },
-    )
 
 
 def head_width(values: Values, load: Loader) -> Right:
@@ -103,27 +72,13 @@ def output_rows(values: Values, load: Loader) -> Right:
 
 
 def cache(values: Values, load: Loader) -> Right:
-    layers, context, batch = (values.whole(name) for name in ("layers", "context", "batch"))
-    h, g, d = (values.whole(name) for name in ("heads", "kv_heads", "width"))
-    answer, full = (_cache_gib(layers, h, kv, d, context, batch) for kv in (g, h))
-    return Right(
-        answer,
-        f"2 (K and V) x {layers} layers x {g} KV heads x {d} x {context:,} tokens x {batch} texts x 2 bytes. With {h} "
-        f"KV heads it would be {full:g} GiB.",
-        "Keys and values, of every layer, for every KV head, token and text; two bytes each.",
-        unit="GiB",
-        mistakes={
-            answer / 2: "Keys and values are both kept: twice that.",
-            full: "That is with a key/value head for each query head. Here they are shared.",
-            answer / batch: "That is for one text.",
-        },
-    )
+    """As the lesson on it asks, but in GiB."""
+    return replace(cache_bytes(values, load), free=False)
 
 
 def group(values: Values, load: Loader) -> Right:
     """Which key/value head a query head reads."""
     h, g, head = values.whole("heads"), values.whole("kv_heads"), values.whole("head")
-    check_groups(h, g)
     shared = np.repeat(np.arange(g), h // g)
     return Right(
         float(shared[head]),
@@ -136,7 +91,8 @@ def group(values: Values, load: Loader) -> Right:
 def feed_forward_share(values: Values, load: Loader) -> Right:
     """What part of a layer's parameters its feed-forward block holds, norms aside."""
     m, h, g, times = (values.whole(name) for name in ("d_model", "heads", "kv_heads", "times"))
-    parts = _transformer(1, m, h, g, m // h, times * m, 1, 1).layers[0]
+    words = {"num_layers": 1, "embed_dim": m, "num_heads": h, "num_kv_heads": g, "ffn_dim": times * m, "vocab_size": 1}
+    parts = size(words, 1, 1).layers[0]
     attention, ffn = sum(parts[each] for each in ("q", "k", "v", "o")), parts["feed-forward"]
     return Right(
         100 * ffn / (ffn + attention),
@@ -154,8 +110,7 @@ def feed_forward_share(values: Values, load: Loader) -> Right:
 def pruned(values: Values, load: Loader) -> Right:
     """How many weights go with some heads of a layer."""
     m, h, gone = values.whole("d_model"), values.whole("heads"), values.whole("gone")
-    whole_layer = _projections(m, h, False)
-    answer = whole_layer - _projections(m, h - gone, False, m // h)
+    whole_layer, answer = sum(weights(m, h).values()), pruned_away(m, h, gone, biased=False)
     return Right(
         float(answer),
         f"Each has its columns of W_Q, W_K, W_V and its rows of W_O: {answer // gone:,} weights a head, of "
@@ -217,25 +172,6 @@ def _facts(words: list[str]) -> TextFacts:
     return TextFacts(np.tri(n, dtype=bool), ids, none, none, none, none, none, none, np.arange(n))
 
 
-def _projections(m: int, h: int, biased: bool, width: int | None = None) -> int:
-    attention = Attention(h, h, width or m // h, width or m // h)
-    return sum(each.total for each in projections(m, attention, qkv_bias=biased, o_bias=biased))
-
-
-def _transformer(layers: int, m: int, h: int, g: int, d: int, ffn: int, context: int, batch: int) -> Sizing:
-    words = {"num_layers": layers, "embed_dim": m, "num_heads": h, "num_kv_heads": g, "head_dim": d, "ffn_dim": ffn}
-    return size({**words, "vocab_size": 1}, context, batch)
-
-
-def _cache_gib(layers: int, h: int, g: int, d: int, context: int, batch: int) -> float:
-    found = _transformer(layers, h * d, h, g, d, 4 * h * d, context, batch)
-    assert found.cache is not None
-    return found.cache.steady / GIB
-
-
-_M = whole("d_model", "model width", 512, 64, 16384, 64, others=(256, 768, 1024, 4096))
-_H = whole("heads", "heads", 8, 1, 128, others=(4, 16))
-_G = whole("kv_heads", "KV heads", 2, 1, 128, others=(1, 4))
 _TEXT = text(
     "text",
     "the text",
@@ -243,8 +179,8 @@ _TEXT = text(
     others=("red box blue box red", "one two three one two", "a b c d b a"),
 )
 CHECKS: Mapping[str, Check] = {
-    "recap-parameters": Check(parameters, (_M, _H, choice("biases", "biases", (WITH, WITHOUT))), sound=fitting),
-    "recap-head-width": Check(head_width, (_M, _H), sound=fitting),
+    "recap-cache": Check(cache, SHAPE, sound=fitting),
+    "recap-head-width": Check(head_width, (WIDTH, HEADS), sound=fitting),
     "recap-column": Check(
         wide_column,
         (
@@ -262,61 +198,23 @@ CHECKS: Mapping[str, Check] = {
             whole("head", "head", 2, 0, 3),
         ),
     ),
-    "recap-cache": Check(
-        cache,
-        (
-            whole("layers", "layers", 32, 1, 128, others=(16, 80)),
-            whole("heads", "query heads", 32, 8, 128, others=(64,)),
-            whole("kv_heads", "KV heads", 8, 1, 128, others=(1, 4)),
-            whole("width", "width of a head", 128, 16, 256, others=(64,)),
-            whole("context", "tokens", 4096, 1, 1_000_000, others=(2048, 8192, 32768)),
-            whole("batch", "texts", 8, 1, 1024, others=(4, 16)),
-        ),
-        sound=fitting,
-    ),
     "recap-group": Check(
         group,
-        (_H, _G, whole("head", "query head", 3, 0, 127, others=(1, 2, 5))),
+        (HEADS, KV_HEADS, whole("head", "query head", 3, 0, 127, others=(1, 2, 5))),
         sound=lambda values: (
             fitting(values) and values.whole("kv_heads") > 1 and values.whole("head") < values.whole("heads")
         ),
     ),
     "recap-feed-forward": Check(
         feed_forward_share,
-        (_M, _H, _G, whole("times", "times as wide", 4, 1, 16, others=(2, 3))),
+        (WIDTH, HEADS, KV_HEADS, whole("times", "times as wide", 4, 1, 16, others=(2, 3))),
         sound=fitting,
     ),
-    "recap-pruned": Check(pruned, (_M, _H, whole("gone", "heads removed", 2, 1, 127, others=(1, 3))), sound=fitting),
+    "recap-pruned": Check(
+        pruned, (WIDTH, HEADS, whole("gone", "heads removed", 2, 1, 127, others=(1, 3))), sound=fitting
+    ),
     "recap-looks": Check(looks_at, (_TEXT, choice("kind", "kind of head", tuple(KINDS)))),
 }
-
-# ------------------------------------------------------------------------------------------------ the interview's facts
-
-
-def layer_parameters(values: Values, load: Loader) -> str:
-    return f"{_projections(values.whole('d_model'), values.whole('heads'), values['biases'] == WITH):,}"
-
-
-def cache_size(values: Values, load: Loader) -> str:
-    """In GiB, for a shape; keys and values of two bytes."""
-    names = ("layers", "heads", "kv_heads", "width", "context", "batch")
-    return f"{_cache_gib(*(values.whole(name) for name in names)):g} GiB"
-
-
-def spread_of_products(values: Values, load: Loader) -> str:
-    """The standard deviation of a product of two random vectors: the root of their width."""
-    return f"{float(np.sqrt(values.whole('width'))):g}"
-
-
-def largest_share(values: Values, load: Loader) -> str:
-    """Of a row of random scores, n of them, the mean of the largest weight: scores divided by sqrt(d), or not."""
-    width, keys = values.whole("width"), values.whole("keys")
-    rng = np.random.Generator(np.random.PCG64(0))
-    q, k = rng.normal(size=(400, 1, width)), rng.normal(size=(400, keys, width))
-    scores = np.einsum("bqd,bkd->bk", q, k, optimize=True)
-    if values["scaled"] == "yes":
-        scores = scores / np.sqrt(width)
-    return f"{float(softmax_rows(scores)[0].max(axis=1).mean()):.2f}"
 
 
 def feed_forward_percent(values: Values, load: Loader) -> str:
@@ -324,19 +222,5 @@ def feed_forward_percent(values: Values, load: Loader) -> str:
 
 
 FACTS: Mapping[str, Fact] = {
-    "layer-parameters": Fact(layer_parameters, CHECKS["recap-parameters"].parameters),
-    "cache-size": Fact(cache_size, CHECKS["recap-cache"].parameters),
-    "spread-of-products": Fact(spread_of_products, (whole("width", "width", 64, 1, 4096),)),
-    "largest-share": Fact(
-        largest_share,
-        (
-            whole("width", "width", 64, 1, 512),
-            whole("keys", "keys", 16, 2, 64),
-            choice("scaled", "scaled", ("yes", "no")),
-        ),
-    ),
     "feed-forward-percent": Fact(feed_forward_percent, CHECKS["recap-feed-forward"].parameters),
-    "bleu-one-head": cited("24.9", "Vaswani et al. 2017, table 3, row A"),
-    "bleu-eight-heads": cited("25.8", "Vaswani et al. 2017, table 3, row A"),
-    "bleu-most-heads": cited("25.4", "Vaswani et al. 2017, table 3, row A"),
 }

@@ -12,18 +12,18 @@ import numpy as np
 from jaxtyping import Float64
 from numpy import ndarray
 
-from manyheads.errors import ShapeError, TextError
+from manyheads.errors import ShapeError
 from manyheads.grouping import divisors
 from manyheads.lessons.cells import Cell, Fact, HeadLink, Loader, Ran, cited, matrix
 from manyheads.lessons.checks import Check, Predict, Right
-from manyheads.lessons.counting import flops, weights
 from manyheads.lessons.format import LessonError
 from manyheads.lessons.parameters import Values, choice, fitting, number, read_matrix, text, whole
+from manyheads.lessons.topics.bundled import MODEL, require_short
+from manyheads.lessons.topics.counts import HEADS, WIDTH, flops, weights
 from manyheads.reference import softmax_rows
 
-__all__ = ["CELLS", "CHECKS", "FACTS"]
+__all__ = ["CELLS", "CHECKS", "FACTS", "PAPER", "PAPER_SOURCE"]
 
-MODEL, MAX_TOKENS = "minilm", 24
 BOTH, BEFORE, AFTER = (
     "one head, asked for both",
     "head 0, asked for the word before",
@@ -32,7 +32,8 @@ BOTH, BEFORE, AFTER = (
 ONE, TWO = "one head", "two heads"
 CHANGES, STAYS = "changes", "stays the same"
 SAME = 1e-6  # of what is said: below this a swap changed nothing that anybody could read
-PAPER = {1: 24.9, 4: 25.5, 8: 25.8, 16: 25.8, 32: 25.4}  # BLEU on newstest2013: Vaswani et al. 2017, table 3 row A
+PAPER = {1: 24.9, 4: 25.5, 8: 25.8, 16: 25.8, 32: 25.4}  # BLEU on newstest2013
+PAPER_SOURCE = "Vaswani et al. 2017, table 3 row A"
 CIRCULATED = {1: 25.8, 2: 27.1, 4: 27.5, 8: 28.0, 16: 28.0}  # what is passed on as that table, and is not it
 
 # -------------------------------------------------------------------------------------------------------------- cells
@@ -80,12 +81,9 @@ def two_places(values: Values, load: Loader) -> Ran:
 def heads_of_token(values: Values, load: Loader) -> Ran:
     """Where each head of a layer looks from one token. Raises LessonError, TextError."""
     from manyheads.models.recorder import record
-    from manyheads.models.texts import read_texts
 
     lm, sentence, at, depth = load(MODEL), values.text("sentence"), values.whole("token"), values.whole("layer")
-    count = len(read_texts(lm, sentence).pieces[0].ids)
-    if count > MAX_TOKENS:
-        raise TextError(f"the sentence has {count} tokens: give one of {MAX_TOKENS} at the most, so that it fits here.")
+    count = require_short(lm, sentence)
     if at >= count:
         raise LessonError(f"there is no token {at}: the sentence has {count}, counted from 0.")
     rec = record(lm, sentence)
@@ -236,7 +234,7 @@ def cost_ratio(values: Values, load: Loader) -> Right:
     answer = sum(weights(m, h, wide=wide)[each] for each in "qkv") / sum(weights(m, 1)[each] for each in "qkv")
     return Right(
         answer,
-        f"{h} heads of {m if wide else m // h}: {'h' if wide else 'h times 1 / h, that is 1'} times as many weights.",
+        f"{h} heads of {m if wide else m // h}: {'h times the weights' if wide else 'h times 1 / h, as many weights'}.",
         "How many weights has one of the heads, beside one head that is as wide as the model?",
         mistakes={
             float(h if not wide else 1): "That would be so if the heads "
@@ -262,26 +260,6 @@ def highest_rank(values: Values, load: Loader) -> Right:
     )
 
 
-def better_by(values: Values, load: Loader) -> Right:
-    """By how much the paper's model is better with so many heads than with one; and the figures in circulation."""
-    h = int(values.text("heads"))
-    answer = PAPER[h] - PAPER[1]
-    mistakes: dict[int | float | str, str] = {PAPER[h]: "That is its BLEU. Subtract one head's from it."}
-    if h in CIRCULATED:
-        said = "That is from the figures in circulation, which are not the paper's."
-        mistakes[CIRCULATED[h] - CIRCULATED[1]] = said
-    return Right(
-        round(answer, 1),
-        f"{PAPER[h]} - {PAPER[1]} = {answer:.1f} BLEU, at the same cost.",
-        "Take the two figures from the paper's row, above, and subtract.",
-        unit="BLEU",
-        tolerance=0.04,
-        mistakes=mistakes,
-    )
-
-
-_M = whole("d_model", "model width", 512, 64, 16_384, 64, others=(256, 1024, 4096))
-_H = whole("heads", "heads", 8, 1, 128, others=(4, 16))
 CHECKS: Mapping[str, Check | Predict] = {
     "place-weight": Predict(
         place_weight, (choice("who", "who", (BOTH, BEFORE, AFTER)), whole("place", "word", 0, 0, 11, others=(1, 2)))
@@ -293,12 +271,11 @@ CHECKS: Mapping[str, Check | Predict] = {
          number("target", "target", 5, -10, 10, 0.5, others=(1.5, 2.5, 7))),
     ),
     "cost-ratio": Check(
-        cost_ratio, (_M, _H, choice("width", "width of a head", ("d_model / heads", "d_model"))), sound=fitting
+        cost_ratio, (WIDTH, HEADS, choice("width", "width of a head", ("d_model / heads", "d_model"))), sound=fitting
     ),
     "highest-rank": Check(
-        highest_rank, (_M, _H, whole("tokens", "tokens", 1000, 1, 100_000, others=(300, 2000))), sound=fitting
+        highest_rank, (WIDTH, HEADS, whole("tokens", "tokens", 1000, 1, 100_000, others=(300, 2000))), sound=fitting
     ),
-    "better-by": Check(better_by, (choice("heads", "heads", ("8", "4", "16", "32")),)),
 }  # fmt: skip
 
 # -------------------------------------------------------------------------------------------------------------- facts
@@ -313,7 +290,7 @@ def circulated(values: Values, load: Loader) -> str:
 FACTS: Mapping[str, Fact] = {
     "bleu-by-heads": cited(
         ", ".join(f"{bleu} ({h} head{'s' * (h > 1)})" for h, bleu in PAPER.items()),
-        "Vaswani et al. 2017, table 3 row A",
+        PAPER_SOURCE,
     ),
     "bleu-circulated": Fact(circulated),
 }

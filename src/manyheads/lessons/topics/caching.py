@@ -11,14 +11,14 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from manyheads.grouping import check_groups, divisors
+from manyheads.grouping import divisors
 from manyheads.lessons.cells import Cell, Fact, Loader, Ran, matrix, numbered
 from manyheads.lessons.checks import Check, Predict, Right
-from manyheads.lessons.parameters import Values, choice, fitting, text, whole
+from manyheads.lessons.parameters import Values, choice, fitting, require_fitting, text, whole
 from manyheads.sizing.results import DTYPES
 from manyheads.sizing.sizing import size
 
-__all__ = ["CELLS", "CHECKS", "FACTS"]
+__all__ = ["CELLS", "CHECKS", "FACTS", "SHAPE", "cache_bytes"]
 
 GIB, GB = 2**30, 1e9
 LLAMA = "llama-2-70b"
@@ -29,10 +29,9 @@ MHA, GQA, MQA = "MHA", "GQA", "MQA"
 
 
 def cache_table(values: Values, load: Loader) -> Ran:
-    """One shape with as many KV heads as query heads, with the reader's number of them, and with one."""
-    h, g = values.whole("heads"), values.whole("kv_heads")
-    check_groups(h, g)
-    kv_heads = {MHA: h, GQA: g, MQA: 1}
+    """One shape with as many KV heads as query heads, with the reader's number, and with one. Raises ShapeError."""
+    require_fitting(values)
+    kv_heads = {MHA: values.whole("heads"), GQA: values.whole("kv_heads"), MQA: 1}
     found = {name: _cache_bytes(values, each) for name, each in kv_heads.items()}
     context, batch = values.whole("context"), values.whole("batch")
     a_token = [[kv_heads[name], each / (context * batch) / 1024] for name, each in found.items()]
@@ -56,6 +55,7 @@ def decode(values: Values, load: Loader) -> Ran:
     from manyheads.nn.caches import KVCache
     from manyheads.nn.layers import MultiHeadAttention
 
+    require_fitting(values)
     n, h, g, d = (values.whole(name) for name in ("tokens", "heads", "kv_heads", "width"))
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(values.whole("seed"))
@@ -98,7 +98,7 @@ def _cache_bytes(values: Values, kv_heads: int, layers: int | None = None) -> fl
     return found.steady
 
 
-_SHAPE = (
+SHAPE = (
     whole("layers", "layers", 80, 1, 200, others=(32, 40)),
     whole("heads", "query heads", 64, 1, 256, others=(32,)),
     whole("kv_heads", "KV heads", 8, 1, 256, others=(4, 16)),
@@ -107,7 +107,7 @@ _SHAPE = (
     whole("batch", "texts at once", 8, 1, 4096, others=(1, 16)),
 )
 CELLS: Mapping[str, Cell] = {
-    "cache-table": Cell(cache_table, (*_SHAPE, choice("dtype", "a number is", BYTES))),
+    "cache-table": Cell(cache_table, (*SHAPE, choice("dtype", "a number is", BYTES))),
     "decode": Cell(
         decode,
         (
@@ -206,6 +206,7 @@ def rows_computed(values: Values, load: Loader) -> Right:
         mistakes={
             float(cached): "That is with a cache: each row once.",
             float(prompt + new): "That is the length of the text in the end.",
+            float(answer + new): "The first new token is made from the prompt alone: that is one row too many a step.",
             float(prompt * new): "The text grows with every token that is written.",
         },
     )
@@ -233,7 +234,7 @@ def tokens_that_fit(values: Values, load: Loader) -> Right:
 
 CHECKS: Mapping[str, Check | Predict] = {
     "cache-of": Predict(cache_of, (choice("kind", "kind", (MHA, GQA, MQA)),)),
-    "cache-bytes": Check(cache_bytes, _SHAPE, sound=fitting),
+    "cache-bytes": Check(cache_bytes, SHAPE, sound=fitting),
     "gib-as-gb": Check(gib_as_gb, (whole("gib", "GiB", 80, 1, 4096, others=(10, 24, 40, 141)),)),
     "legal-kv-heads": Check(legal_kv_heads, (whole("heads", "query heads", 12, 2, 128, others=(8, 16, 24, 40)),)),
     "rows-computed": Check(
@@ -247,13 +248,17 @@ CHECKS: Mapping[str, Check | Predict] = {
         tokens_that_fit,
         (
             whole("memory", "GiB left", 24, 1, 1024, others=(10, 40)),
-            *_SHAPE[:4],
+            *SHAPE[:4],
         ),
         sound=fitting,
     ),
 }
 
 # -------------------------------------------------------------------------------------------------------------- facts
+
+
+def cache_size(values: Values, load: Loader) -> str:
+    return f"{_cache_bytes(values, values.whole('kv_heads')) / GIB:g} GiB"
 
 
 def cache_in_gb(values: Values, load: Loader) -> str:
@@ -278,8 +283,9 @@ def kv_heads_allowed(values: Values, load: Loader) -> str:
 
 _PRESET = (text("preset", "preset", LLAMA),)
 FACTS: Mapping[str, Fact] = {
-    "cache-in-gb": Fact(cache_in_gb, _SHAPE),
+    "cache-size": Fact(cache_size, SHAPE),
+    "cache-in-gb": Fact(cache_in_gb, SHAPE),
     "weights-gib": Fact(weights_gib, _PRESET),
     "token-kib": Fact(token_bytes, _PRESET),
-    "kv-heads-allowed": Fact(kv_heads_allowed, _SHAPE[1:2]),
+    "kv-heads-allowed": Fact(kv_heads_allowed, SHAPE[1:2]),
 }

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from manyheads.lessons.archetypes import MODEL, one_named, require_short
 from manyheads.lessons.cells import Cell, Fact, HeadLink, Loader, Ran, matrix
 from manyheads.lessons.checks import Check, Predict, Right
 from manyheads.lessons.parameters import Values, choice, number, read_matrix, text, whole
+from manyheads.lessons.topics.bundled import MODEL, one_named, require_short
 
 __all__ = ["CELLS", "CHECKS", "FACTS"]
 
@@ -35,7 +35,6 @@ RESTS = {"the first token": "first", "the last token, [SEP]": "separator", "the 
 FEW, MANY, MOST = "in fewer than a third", "in a third to two thirds", "in more than two thirds"
 IN, OUT = "may win", "are left out"
 DRAWS = 300  # of guessing heads: their winner's mean is good to about half a point
-Z95 = 1.96  # standard deviations to either side that hold 95 % of a normal distribution
 
 # -------------------------------------------------------------------------------------------------------------- cells
 
@@ -77,8 +76,9 @@ def gold_accuracy(values: Values, load: Loader) -> Ran:
     hard = [100 * float(table[str(head), f"{name}.{which}"]) for which in ("off_mode", "off_rule")]
     halves = ("chosen on", "reported", "all")
     words = (
-        f"{head}, {RELATIONS[relation]}: right in {right[0, 2]:.0f} % of {cases[0][2]:.0f} (95 % interval {low:.0f} to "
-        f"{high:.0f}). The rule, {asked.rule}, is right in {right[6, 2]:.0f} %; it is wrong {cases[2][2]:.0f} times."
+        f"{head}, {RELATIONS[relation]}: right in {right[0, 2]:.0f} % of {cases[0][2]:.0f} (95 % interval over "
+        f"texts drawn anew: {low:.0f} to {high:.0f}). The rule, {asked.rule}, is right in {right[6, 2]:.0f} %; it is "
+        f"wrong {cases[2][2]:.0f} times."
     )
     return Ran(
         words,
@@ -202,24 +202,6 @@ def luck_winner(values: Values, ran: Ran) -> Right:
     return Right(answer, f"{said} {why}", f"{said} {why}", mistakes={near if answer == above else above: said})
 
 
-def interval(values: Values, load: Loader) -> Right:
-    """Half the width of a 95 % interval of a share."""
-    n, share = values.whole("cases"), values.number("percent") / 100
-    spread = 100 * float(np.sqrt(share * (1 - share) / n))
-    return Right(
-        Z95 * spread,
-        f"One standard error is {spread:.1f} points. Four times as many cases would halve it.",
-        f"One standard error of a share p of n cases is the root of p (1 - p) / n. The interval has {Z95} of them "
-        f"to either side.",
-        unit="%",
-        mistakes={
-            2 * spread: f"Nearly: that is with two standard errors, and the question says {Z95}.",
-            spread: "That is one standard error, which holds about two thirds. How many for 95 %?",
-            2 * Z95 * spread: "That is the whole width: plus or minus is half of it.",
-        },
-    )
-
-
 def false_labels(values: Values, load: Loader) -> Right:
     """Labels to be expected where nothing is true and each is tested by itself."""
     heads, questions, level = values.whole("heads"), values.whole("questions"), values.number("level")
@@ -251,21 +233,6 @@ def competing(values: Values, load: Loader) -> Right:
     )
 
 
-def beyond_rule(values: Values, load: Loader) -> Right:
-    """In how many cases at the most a head can be right where a rule is wrong."""
-    cases, rule, right = values.whole("cases"), values.whole("rule"), values.whole("right")
-    answer = min(cases - rule, right)
-    return Right(
-        float(answer),
-        "Only these can tell the head from the rule. If they are few, you need a larger corpus.",
-        "In how many cases is the rule wrong?",
-        mistakes={
-            float(right): "In most of these the rule is right, too.",
-            float(abs(right - rule)): "The difference of the two is not it: they may be right in different cases.",
-        },
-    )
-
-
 def resting_heads(values: Values, ran: Ran) -> Right:
     """In how many of the heads the share in the cell is above a level."""
     by, share = values.text("by"), values.whole("share")
@@ -279,15 +246,6 @@ def resting_heads(values: Values, ran: Ran) -> Right:
 CHECKS: Mapping[str, Check | Predict] = {
     "luck-winner": Predict(
         luck_winner, (choice("half", "half", (CHOOSE, REPORT)), whole("margin", "margin", 12, 1, 50, others=(8, 10)))
-    ),
-    "interval": Check(
-        interval,
-        (
-            whole("cases", "cases", 50, 5, 10_000, others=(25, 100, 400)),
-            number("percent", "percent right", 90, 1, 99, 1, others=(50, 70, 80)),
-            number("z", "standard errors to either side", Z95, Z95, Z95, 1),
-        ),
-        sound=lambda values: round(values.whole("cases") * values.number("percent")) % 100 == 0,
     ),
     "false-labels": Check(
         false_labels,
@@ -307,14 +265,6 @@ CHECKS: Mapping[str, Check | Predict] = {
                 others=("0.4 0.5 0.1; 0.7 0.2 0.1; 0.6 0.1 0.3; 0.5 0.3 0.2; 0.1 0.6 0.3",),
             ),
             choice("special", "special tokens", (IN, OUT)),
-        ),
-    ),
-    "beyond-rule": Check(
-        beyond_rule,
-        (
-            whole("cases", "cases", 200, 1, 10_000, others=(150, 300)),
-            whole("rule", "rule right", 140, 0, 10_000, others=(120, 147)),
-            whole("right", "head right", 130, 0, 10_000, others=(110, 145)),
         ),
     ),
     "resting-heads": Predict(

@@ -13,11 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from manyheads.lessons.archetypes import MAX_TOKENS, MODEL, require_short
 from manyheads.lessons.cells import Cell, Fact, Loader, Ran, matrix
 from manyheads.lessons.checks import Check, Predict, Right
-from manyheads.lessons.format import LessonError
 from manyheads.lessons.parameters import Values, choice, text, whole
+from manyheads.lessons.topics.bundled import MAX_TOKENS, MODEL, looked_at, require_short
 
 __all__ = ["CELLS", "CHECKS", "FACTS"]
 
@@ -135,13 +134,9 @@ def pair_looks(values: Values, ran: Ran) -> Right:
     """The token that a row of the induction head's map is largest at."""
     state, at = values.text("state"), values.whole("token")
     weights = ran.table(f"{INDUCTION}, {state}")
-    if at >= len(weights.rows):
-        raise LessonError(f"there is no token {at} in the cell now: it has {len(weights.rows)}.")
-    row = weights.values[at]
-    key = int(row.argmax())
-    looks, own, rest = weights.columns[key], weights.rows[at], weights.columns[0]
-    tied = [int(each) for each in np.flatnonzero(np.isclose(row, row.max()))]
-    said = f"Token {at} is {own!r}. It gives {looks!r} {row[key]:.2f}."
+    row, tied = looked_at(weights, at)
+    looks, own, rest = weights.columns[tied[0]], weights.rows[at], weights.columns[0]
+    said = f"Token {at} is {own!r}. It gives {looks!r} {row.max():.2f}."
     if len(tied) > 1:
         said += f" It gives {len(tied)} tokens as much: any of them will do."
     also = tuple(each for place in tied for each in (weights.columns[place], str(place), f"token {place}"))

@@ -17,7 +17,7 @@ from manyheads.lessons.cells import Cell, Fact, Loader, Ran, matrix, numbered
 from manyheads.lessons.checks import Check, Predict, Right
 from manyheads.lessons.format import LessonError
 from manyheads.lessons.parameters import Values, choice, read_matrix, text, whole
-from manyheads.lessons.stepbystep import head_steps
+from manyheads.lessons.topics.stepbystep import head_steps, reading
 from manyheads.reference import softmax_rows, visible_keys
 
 __all__ = ["CELLS", "CHECKS", "FACTS"]
@@ -68,11 +68,10 @@ def crossing(values: Values, load: Loader) -> Ran:
     queries, keys = numbered("written", len(x)), numbered("read", len(context))
     visible = np.ones((len(x), len(context)), bool)
     scale = 1 / np.sqrt(x.shape[1])
-    steps, weights, _ = head_steps(x, context, context, scale, visible, queries, keys, IDENTITY)
-    best = int(weights[-1].argmax())
+    steps, weights, out = head_steps(x, context, context, scale, visible, queries, keys, IDENTITY)
     return Ran(
         f"The map is {len(x)} x {len(context)}: a row for each written token, a column for each that is read. "
-        f"{queries[-1]} looks most at {keys[best]}, with weight {weights[-1, best]:.3f}.",
+        f"{reading(queries[-1], keys, weights[-1], out[-1])}",
         (
             matrix("X", "what is being written: queries come from here", x, queries, "m"),
             matrix("context", "what is read: keys and values come from here", context, keys, "m"),

@@ -1,7 +1,6 @@
 """Pruning and redundancy: what is lost without a head, without several, and where heads have to be taken away.
 
 Changes are those of the bundled model's sentence embedding, 1 - cosine to what it was (`mh.effect`, `mh.importance`).
-One cell has a small layer of ours, to see what a slice of its output holds: something of every head.
 """
 
 from __future__ import annotations
@@ -14,13 +13,12 @@ import numpy as np
 from jaxtyping import Float64
 from numpy import ndarray
 
-from manyheads.lessons.archetypes import MODEL, require_short
 from manyheads.lessons.cells import Cell, Fact, HeadLink, Loader, Ran, cited, matrix
 from manyheads.lessons.checks import Check, Predict, Right
 from manyheads.lessons.format import LessonError
 from manyheads.lessons.parameters import Values, choice, fitting, text, whole
-from manyheads.sizing.blocks import projections
-from manyheads.sizing.shapes import Attention
+from manyheads.lessons.topics.bundled import MODEL, require_short
+from manyheads.lessons.topics.counts import pruned_away
 from manyheads.sizing.sizing import size
 
 __all__ = ["CELLS", "CHECKS", "FACTS"]
@@ -30,7 +28,6 @@ MAX_HEADS = 6  # taken away one by one, and all but one: two forward passes each
 CONTROLS = 4  # random sets beside them
 CORPUS = 12  # texts of our page that "mean" is the mean of
 ZERO, MEAN = "zero", "mean"
-BEFORE, AFTER = "before W_O", "after W_O"
 MORE, LESS = "worth at least {percent} % more than before", "less than that"
 
 # -------------------------------------------------------------------------------------------------------------- cells
@@ -63,7 +60,7 @@ def taken_away(values: Values, load: Loader) -> Ran:
 
 
 def all_heads(values: Values, load: Loader) -> Ran:
-    """Every head ablated by itself, beside how much of its weight is on words. Raises TextError."""
+    """Every head ablated by itself, beside how much of its weight is off the first token. Raises TextError."""
     from manyheads.interventions.importance import importance, rank_correlation
     from manyheads.statistics.measuring import measure
 
@@ -77,14 +74,14 @@ def all_heads(values: Values, load: Loader) -> Ran:
     order = worth.ranking()
     return Ran(
         f"{order[-1]} matters most ({worth[str(order[-1])]:.2g}), {order[0]} least ({worth[str(order[0])]:.2g}); half "
-        f"of them stay below {np.median(worth.values):.2g}. Weight on words and importance rank heads alike to "
-        f"{rank_correlation(worth.values, busy):.2f} (1 would be the same order, 0 none).",
+        f"of them stay below {np.median(worth.values):.2g}. Importance and weight off the first token rank heads alike "
+        f"to {rank_correlation(worth.values, busy):.2f} (1 would be the same order, 0 none).",
         (
             matrix(
                 "importance", "1 - cosine without this head, x 1,000", 1000 * worth.values.reshape(shape), layers, heads
             ),
             matrix(
-                "weight on words", "percent that is not on the first token", 100 * busy.reshape(shape), layers, heads
+                "weight off [CLS]", "percent that is not on the first token", 100 * busy.reshape(shape), layers, heads
             ),
         ),
         tuple(HeadLink(str(head), sentence, MODEL) for head in (order[-1], order[0])),
@@ -109,10 +106,12 @@ def together(values: Values, load: Loader) -> Ran:
     }
     both = _apart(whole_model, none_left)
     found = np.array([[moved[head], later[head]] for head in asked])
+    alone = sum(moved.values())
+    apart = ": not in one direction, so that the lengths do not add up" if both < alone else ""
     said = "; ".join(f"{head} {100 * (later[head] / moved[head] - 1):+.0f} %" for head in asked)
     return Ran(
         f"Once the others are gone, each is worth more (+) or less (-): {said}. Together they move the vector by "
-        f"{both:.2f} % of its length, one by one by {sum(moved.values()):.2f} % in all.",
+        f"{both:.2f} % of its length, one by one by {alone:.2f} % in all{apart}.",
         (matrix("worth", "how far the vector moves without it, in percent of its length: the others there, or gone",
                 found, asked, ("there", "gone")),),
         tuple(HeadLink(head, sentence, MODEL) for head in asked),
@@ -136,45 +135,16 @@ def _apart(one: Float64[ndarray, "m"], other: Float64[ndarray, "m"]) -> float:
     return 100 * float(np.linalg.norm(one - other))
 
 
-def slices(values: Values, load: Loader) -> Ran:
-    """A head's slice put to zero before the output projection, and after it: how much of each head's say goes."""
-    import torch
-
-    from manyheads.nn.layers import MultiHeadAttention
-
-    h, d, head = values.whole("heads"), values.whole("width"), values.whole("head")
-    if head >= h:
-        raise LessonError(f"there is no head {head} among {h}: they count from 0.")
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
-        torch.manual_seed(values.whole("seed"))
-        layer = MultiHeadAttention(h * d, h, batch_first=True, bias=False).eval()
-        w_o = np.asarray(layer.out_proj.weight.double()).T  # a row a number that a head says, a column of the output
-        said = np.asarray(torch.randn(5, h * d).double())
-    gone = slice(head * d, (head + 1) * d)
-    own = [slice(each * d, (each + 1) * d) for each in range(h)]
-    parts = np.stack([said[:, each] @ w_o[each] for each in own])  # what each head adds to the output
-    left = {BEFORE: parts.copy(), AFTER: parts.copy()}
-    left[BEFORE][head] = 0
-    left[AFTER][..., gone] = 0
-    lost = {place: 100 * (1 - (each**2).sum((1, 2)) / (parts**2).sum((1, 2))) for place, each in left.items()}
-    hit = {place: int((each > 1e-6).sum()) for place, each in lost.items()}
-    return Ran(
-        f"Zeroed {BEFORE}, the slice of head {head} takes {hit[BEFORE]} head away, all of it. Zeroed {AFTER}, it "
-        f"takes something of {hit[AFTER]} heads, and leaves most of head {head} ({100 - lost[AFTER][head]:.0f} %).",
-        (
-            matrix("lost", "of what each head adds to the output, percent", np.stack([lost[BEFORE], lost[AFTER]], 1),
-                   [f"head {each}" for each in range(h)], ("before", "after")),
-        ),
-    )  # fmt: skip
-
-
 def cut(values: Values, load: Loader) -> Ran:
     """`prune_heads`, and what is left. Raises HeadError for what cannot go."""
     from manyheads.interventions.surgery import prune_heads
 
     lm = load(MODEL)
-    asked = tuple(lm.spec.select(values.text("heads")))
+    asked = lm.spec.select(values.text("heads"))
     both = ("before", "after")
+    counts = [site.num_heads for site in lm.spec.sites]
+    if bare := [layer for layer, gone in asked.by_layer().items() if len(gone) == counts[layer[1]]]:
+        raise LessonError(f"these are all heads of layer {bare[0][1]}: keep one in each layer.")
     small = prune_heads(lm, values.text("heads"))
     before, after = (int(sum(each.numel() for each in model.parameters())) for model in (lm.model, small.model))
     counts = np.array(
@@ -203,34 +173,10 @@ CELLS: Mapping[str, Cell] = {
     ),
     "all-heads": Cell(all_heads, (_SENTENCE,)),
     "together": Cell(together, (text("heads", "Heads", "L1H1, L2H9"), _SENTENCE)),
-    "slices": Cell(
-        slices,
-        (
-            whole("heads", "heads", 4, 1, 12),
-            whole("width", "width of a head", 8, 1, 32),
-            whole("head", "head to take away", 1, 0, 11),
-            whole("seed", "seed", 0, 0, 999),
-        ),
-    ),
     "cut": Cell(cut, (text("heads", "Heads", "L1H1, L2H7, L2H9"),)),
 }  # fmt: skip
 
 # ------------------------------------------------------------------------------------------------------------- checks
-
-
-def heads_hit(values: Values, ran: Ran) -> Right:
-    """How many heads lose something when a slice is put to zero before or after the output projection."""
-    where = values.text("where")
-    lost = ran.table("lost").values
-    hit = {BEFORE: int((lost[:, 0] > 1e-6).sum()), AFTER: int((lost[:, 1] > 1e-6).sum())}
-    other = AFTER if where == BEFORE else BEFORE
-    return Right(
-        float(hit[where]),
-        f"{where[0].upper()}{where[1:]} {'the slice is one head' if where == BEFORE else 'the heads are mixed'}.",
-        "W_O adds up what the heads say, everywhere in the width. Where do they still stand side by side?",
-        unit="heads",
-        mistakes={float(hit[other]): f"That is {other}.", 0.0: "Something is put to zero, and somebody said it."},
-    )
 
 
 def worth_more(values: Values, ran: Ran) -> Right:
@@ -251,7 +197,7 @@ def worth_more(values: Values, ran: Ran) -> Right:
 def pruned_parameters(values: Values, load: Loader) -> Right:
     """What goes with some heads of a layer with biases."""
     m, h, gone = values.whole("d_model"), values.whole("heads"), values.whole("gone")
-    answer, d = _gone(m, h, gone), m // h
+    answer, d = pruned_away(m, h, gone, biased=True), m // h
     return Right(
         float(answer),
         f"A head has {4 * m * d:,} weights and {3 * d:,} biases (of q, k and v). W_O's bias stays: it is no head's.",
@@ -282,21 +228,11 @@ def _model() -> tuple[int, int, int]:
     """Of the bundled model: parameters, heads, and one head's parameters. By arithmetic, without its weights."""
     found = size(MODEL)
     (attention,) = found.architecture.layers[0].attention
-    a_head = _gone(found.architecture.embed_dim, attention.num_heads, 1)
+    a_head = pruned_away(found.architecture.embed_dim, attention.num_heads, 1, biased=True)
     return found.num_parameters, len(found.layers) * attention.num_heads, a_head
 
 
-def _gone(m: int, h: int, gone: int) -> int:
-    """Parameters of a layer with biases, less those of one with fewer heads of the same width."""
-    whole_layer, rest = (
-        sum(each.total for each in projections(m, Attention(n, n, m // h, m // h), qkv_bias=True, o_bias=True))
-        for n in (h, h - gone)
-    )
-    return whole_layer - rest
-
-
 CHECKS: Mapping[str, Check | Predict] = {
-    "heads-hit": Predict(heads_hit, (choice("where", "where", (BEFORE, AFTER)),)),
     "worth-more": Predict(
         worth_more, (whole("place", "place", 0, 0, 1), whole("percent", "percent", 10, 1, 500, others=(5, 50)))
     ),

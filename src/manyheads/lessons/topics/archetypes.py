@@ -11,16 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from manyheads.errors import TextError
 from manyheads.lessons.cells import Cell, Fact, HeadLink, Loader, Ran, matrix
 from manyheads.lessons.checks import Check, Predict, Right
 from manyheads.lessons.format import LessonError
 from manyheads.lessons.parameters import Values, choice, text, whole
+from manyheads.lessons.topics.bundled import MAX_TOKENS, MODEL, looked_at, one_named, require_short
 
-__all__ = ["CELLS", "CHECKS", "FACTS", "MODEL", "one_named", "require_short"]
+__all__ = ["CELLS", "CHECKS", "FACTS"]
 
-MODEL = "minilm"
-MAX_TOKENS = 24  # of a sentence: five maps are to fit a page
 SENTENCE = "The dog saw the cat, and the cat saw the dog."
 OTHERS = (
     "The old clock stopped, so the children could not see the time on the clock.",
@@ -105,23 +103,6 @@ def shares(values: Values, load: Loader) -> Ran:
     )
 
 
-def one_named(lm: Any, name: str) -> Any:
-    """The head of that name. Raises LessonError for several or none, HeadError for one that there is not."""
-    asked = tuple(lm.spec.select(name))
-    if len(asked) != 1:
-        raise LessonError(f"{name[:40]!r} is {len(asked)} heads: name one, as in 'L2H9'.")
-    return asked[0]
-
-
-def require_short(lm: Any, sentence: str, most: int = MAX_TOKENS) -> None:
-    """Raises TextError for a sentence with too many tokens to show, or none."""
-    from manyheads.models.texts import read_texts
-
-    count = len(read_texts(lm, sentence).pieces[0].ids)
-    if count > most:
-        raise TextError(f"the sentence has {count} tokens: give one of {most} at the most, so that it fits here.")
-
-
 def _measured(lm: Any, sentence: str) -> Any:
     from manyheads.statistics.measuring import measure
 
@@ -144,13 +125,9 @@ def archetype_looks(values: Values, ran: Ran) -> Right:
     """The token that a row of a known head's map is largest at."""
     name, at = values.text("head"), values.whole("token")
     weights = ran.table(name)
-    if at >= len(weights.rows):
-        raise LessonError(f"there is no token {at} in the cell now: it has {len(weights.rows)}.")
-    row = weights.values[at]
-    key = int(row.argmax())
-    looks, rest = weights.columns[key], weights.columns[0]
-    tied = [int(each) for each in np.flatnonzero(np.isclose(row, row.max()))]
-    words = f"{name} is {HEADS[name]}: token {at}, {weights.rows[at]!r}, gives {looks!r} {row[key]:.2f}."
+    row, tied = looked_at(weights, at)
+    looks, rest = weights.columns[tied[0]], weights.columns[0]
+    words = f"{name} is {HEADS[name]}: token {at}, {weights.rows[at]!r}, gives {looks!r} {row.max():.2f}."
     if len(tied) > 1:
         words += f" It gives {len(tied)} tokens as much: any of them will do."
     also = tuple(each for at in tied for each in (weights.columns[at], str(at), f"token {at}"))

@@ -1,34 +1,26 @@
-"""The output projection: the heads' outputs side by side, times W_O, is a sum of one part a head; and life without it.
-
-Small numbers are the reader's own. The rest is a layer of the bundled model: its W_O cut by heads, what each head adds
-on a sentence, and how much the sentence's embedding turns when W_O is skipped.
-"""
+"""The output projection: the heads' outputs side by side, times W_O: a sum of one part a head."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 from einops import rearrange
 from jaxtyping import Float64
 from numpy import ndarray
 
-from manyheads.errors import ShapeError, TextError
-from manyheads.lessons.cells import Cell, Fact, HeadLink, Loader, Ran, matrix, numbered
+from manyheads.errors import ShapeError
+from manyheads.lessons.cells import Cell, Fact, Loader, Ran, matrix, numbered
 from manyheads.lessons.checks import Check, Predict, Right
-from manyheads.lessons.counting import sizing_of, weights
 from manyheads.lessons.format import LessonError
 from manyheads.lessons.parameters import Values, choice, fitting, matrix_text, read_matrix, text, whole
+from manyheads.lessons.topics.counts import HEADS, KV_HEADS, WIDTH, sizing_of, weights
 from manyheads.sizing.sizing import size
 
 __all__ = ["CELLS", "CHECKS", "FACTS", "head_parts"]
 
-MODEL, MAX_TOKENS = "minilm", 64
-SENTENCE = "The cat sat on the mat because it was tired."
 MIXING = "1 0 0 1\n0 1 1 0\n1 0 -1 0\n0 1 0 -1"
 MIXED, NONE, OWN = "a W_O that mixes", "none: heads side by side", "my own, below"
-BEFORE, AFTER = "before W_O", "after W_O"
 WITH, WITHOUT = "with W_O", "without it"
 
 # -------------------------------------------------------------------------------------------------------------- cells
@@ -69,91 +61,6 @@ def head_parts(heads: Float64[ndarray, "h f"], w_o: Float64[ndarray, "hf m"]) ->
     return np.einsum("hf,hfm->hm", heads, rearrange(w_o, "(h f) m -> h f m", h=len(heads)), optimize=True)
 
 
-def without_projection(values: Values, load: Loader) -> Ran:
-    """How far a sentence's embedding turns when W_O is skipped in one layer, beside what else one could take away.
-
-    Raises TextError, LessonError.
-    """
-    from manyheads.interventions.applying import editors_of
-    from manyheads.interventions.effects import carried_out
-    from manyheads.interventions.metrics import choose_metric
-    from manyheads.interventions.readings import read_corpus
-    from manyheads.plan import Ablate, Plan, SkipOutputProjection
-
-    lm, sentence, head = load(MODEL), values.text("sentence"), values.whole("head")
-    _fitting(lm, sentence)
-    depths = range(len(lm.spec.sites))
-    steps = [(SkipOutputProjection(at), Ablate(f"L{at}"), Ablate(f"L{at}H{head}")) for at in depths]
-    editors = editors_of(lm, [Plan(each) for row in steps for each in row], None)
-    metric, _ = choose_metric(lm, "cosine", None)
-    _, _, changes = carried_out(lm, editors, read_corpus(lm, [sentence], None), metric, None)
-    turned = np.asarray(changes[:, 0], np.float64).reshape(len(steps), -1)
-    worse = int((turned[:, 0] > turned[:, 1]).sum())
-    return Ran(
-        f"Without its W_O a layer turns the embedding by {turned[:, 0].min():.3f} to {turned[:, 0].max():.3f} "
-        f"(1 - cosine: 0 is the same, 1 at right angles). In {worse} of {len(turned)} layers that is worse than "
-        f"removing all of its heads.",
-        (
-            matrix("change", "of the sentence's embedding, 1 - cosine", turned, numbered("layer", len(turned)),
-                   ("no W_O", "no heads", f"no H{head}")),
-        ),
-        (HeadLink(f"L{len(turned) - 1}H{head}", sentence, MODEL),),
-    )  # fmt: skip
-
-
-def slice_zeroed(values: Values, load: Loader) -> Ran:
-    """A head's columns set to 0 before W_O, and as many after it: who loses what. Raises TextError, LessonError."""
-    lm, sentence, depth, head = load(MODEL), values.text("sentence"), values.whole("layer"), values.whole("head")
-    said, w_o = _layer(lm, sentence, depth)
-    parts = np.einsum("hnf,hfm->hnm", said, w_o, optimize=True)
-    h, _, f = said.shape
-    own = slice(head * f, (head + 1) * f)
-    power = (parts**2).sum((1, 2))
-    before = np.where(np.arange(h) == head, 100.0, 0.0)
-    after = 100 * (parts[:, :, own] ** 2).sum((1, 2)) / power
-    stays = 100 * np.array([(w_o[i][:, i * f : (i + 1) * f] ** 2).sum() / (w_o[i] ** 2).sum() for i in range(h)])
-    names = tuple(f"L{depth}H{i}" for i in range(h))
-    return Ran(
-        f"Columns {own.start} to {own.stop - 1} set to 0 before W_O: {names[head]} is gone, nobody else is touched. "
-        f"The same columns after W_O: every head loses {after.min():.1f} to {after.max():.1f} % of what it adds, "
-        f"{names[head]} {after[head]:.1f} %.",
-        (
-            matrix("lost", "of what each head adds on this sentence (squared length), in percent",
-                   np.stack((before, after), 1), names, ("before", "after")),
-            matrix("stays", "of a head's rows of W_O, the share in the head's own columns, in percent; none mixed: 100",
-                   stays[:, None], names, ("%",)),
-        ),
-        (HeadLink(names[head], sentence, MODEL),),
-    )  # fmt: skip
-
-
-def _fitting(lm: Any, sentence: str) -> None:
-    """Raises TextError."""
-    from manyheads.models.texts import read_texts
-
-    count = len(read_texts(lm, sentence).pieces[0].ids)
-    if count > MAX_TOKENS:
-        raise TextError(f"the sentence has {count} tokens: give one of {MAX_TOKENS} at the most.")
-
-
-def _layer(lm: Any, sentence: str, depth: int) -> tuple[Float64[ndarray, "h n f"], Float64[ndarray, "h f m"]]:
-    """What each head of a layer says at each token of a sentence, and its rows of W_O."""
-    from manyheads.models.families import output_projection, weight_by_head
-    from manyheads.models.recorder import record
-
-    _fitting(lm, sentence)
-    layer = record(lm, sentence, keep=("q", "k", "v", "lse")).layers[depth]
-    h, f = layer.site.num_heads, layer.site.v_dim
-    found = output_projection(lm.model, layer.site.module, h * f)
-    values = layer.v
-    assert found is not None and values is not None
-    w_o = np.asarray(weight_by_head(found[1], h).detach().double())
-    maps = np.stack([np.asarray(layer.weights(head).double()) for head in range(h)])
-    v = np.stack([np.asarray(values[0, layer.site.kv_head_of(head)].double()) for head in range(h)])
-    return np.einsum("hqk,hkf->hqf", maps, v, optimize=True), w_o
-
-
-_SENTENCE = text("sentence", "A sentence", SENTENCE)
 _KIND = choice("kind", "W_O", (MIXED, NONE, OWN), {MIXED: {"w_o": MIXING}, NONE: {"w_o": matrix_text(np.eye(4))}})
 CELLS: Mapping[str, Cell] = {
     "sum-of-parts": Cell(
@@ -164,8 +71,6 @@ CELLS: Mapping[str, Cell] = {
             text("w_o", "W_O, a row for each number of theirs", MIXING),
         ),
     ),
-    "without-projection": Cell(without_projection, (_SENTENCE, whole("head", "a head to compare with", 4, 0, 11))),
-    "slice-zeroed": Cell(slice_zeroed, (_SENTENCE, whole("layer", "layer", 2, 0, 5), whole("head", "head", 4, 0, 11))),
 }
 
 # ------------------------------------------------------------------------------------------------------------- checks
@@ -256,58 +161,17 @@ def _shared(m: int, h: int, g: int) -> Mapping[str, int]:
     return size(words, 1, 1).parameters
 
 
-def lost_part(values: Values, ran: Ran) -> Right:
-    """What a head loses when columns are set to 0 before W_O or after it."""
-    table, head, when = ran.table("lost"), values.whole("head"), values.text("when")
-    found = table.values[head]
-    answer, other = (float(found[at]) for at in ((0, 1) if when == BEFORE else (1, 0)))
-    mistakes: dict[int | float | str, str] = {}
-    if abs(other - answer) > 10:
-        mistakes[other] = f"That is {AFTER if when == BEFORE else BEFORE}."
-    elif answer < 90:
-        mistakes[100.0] = f"All of it goes only for the head whose columns they are, and only {BEFORE}."
-    words = f"{table.rows[head]} loses {found[0]:.0f} % of what it adds before W_O, and {found[1]:.1f} % after it."
-    return Right(
-        answer,
-        words,
-        f"{words} Before W_O the columns are one head's. After it, every head has written into all of them.",
-        unit="%",
-        tolerance=5.0,
-        mistakes=mistakes,
-    )
-
-
-_M = whole("d_model", "model width", 512, 64, 16_384, 64, others=(256, 1024))
-_H = whole("heads", "heads", 8, 1, 128, others=(4, 16))
 CHECKS: Mapping[str, Check | Predict] = {
     "part-of-head": Predict(part_of_head, (whole("head", "head", 1, 0, 11, others=(0,)),
                                              whole("column", "column", 2, 0, 11, others=(0, 1, 3)))),
-    "reaches": Check(reaches, (_M, _H, choice("how", "how", (WITH, WITHOUT))), sound=fitting),
-    "first-row": Check(first_row, (_M, _H, whole("head", "head", 2, 0, 127, others=(1, 3))), sound=fitting),
+    "reaches": Check(reaches, (WIDTH, HEADS, choice("how", "how", (WITH, WITHOUT))), sound=fitting),
+    "first-row": Check(first_row, (WIDTH, HEADS, whole("head", "head", 2, 0, 127, others=(1, 3))), sound=fitting),
     "projection-share": Check(
-        projection_share, (_M, _H, whole("kv_heads", "KV heads", 2, 1, 128, others=(1, 4))), sound=fitting
+        projection_share, (WIDTH, HEADS, KV_HEADS), sound=fitting
     ),
-    "lost-part": Predict(lost_part, (whole("head", "head", 7, 0, 11), choice("when", "when", (AFTER, BEFORE)))),
 }  # fmt: skip
 
 # -------------------------------------------------------------------------------------------------------------- facts
-
-
-def stays_home(values: Values, load: Loader) -> str:
-    """Of all heads' rows of W_O in the bundled model, the share in the head's own columns: the mean over all heads."""
-    from manyheads.models.families import output_projection, weight_by_head
-
-    lm = load(MODEL)
-    shares = []
-    for site in lm.spec.sites:
-        found = output_projection(lm.model, site.module, site.num_heads * site.v_dim)
-        assert found is not None
-        w_o = np.asarray(weight_by_head(found[1], site.num_heads).detach().double())
-        for i, rows in enumerate(w_o):
-            own = rows[:, i * site.v_dim : (i + 1) * site.v_dim]
-            shares.append(float((own**2).sum() / (rows**2).sum()))
-    even = 1 / lm.spec.sites[0].num_heads
-    return f"{100 * (float(np.mean(shares)) if values['of'] == 'measured' else even):.1f} %"
 
 
 def share_of_projection(values: Values, load: Loader) -> str:
@@ -315,6 +179,5 @@ def share_of_projection(values: Values, load: Loader) -> str:
 
 
 FACTS: Mapping[str, Fact] = {
-    "stays-home": Fact(stays_home, (choice("of", "of", ("measured", "if spread evenly")),)),
     "projection-percent": Fact(share_of_projection, CHECKS["projection-share"].parameters),
 }

@@ -1,0 +1,238 @@
+"""How a number is judged: right if it is the right one as far as it was written out (three figures), or nearly so.
+
+What else it may be is tried next: a mistake that the check knows, the same in another unit; each is told as what it is.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+
+from manyheads.lessons.checks import Right, Verdict, same
+from manyheads.lessons.quantities import (
+    COUNT,
+    DIMENSIONS,
+    NOUNS,
+    POINTS,
+    SHARES,
+    Quantity,
+    counts_bits,
+    dimension_of,
+    factor_of,
+    read_quantity,
+    system_of,
+)
+
+__all__ = ["judged_number"]
+
+PLACES, SHARE = 0.006, 0.005  # how far a number may be off: two places behind the point, or three figures
+FIGURES = 3  # of a rounded answer, at the least
+NEAR = 0.05  # a wrong number within this share is told to be close
+
+
+def judged_number(right: Right, points: int, written: str, question: str) -> Verdict:
+    """Whether a number is right, in whatever unit it is written. What `question` names may be said as a unit."""
+    quantity = read_quantity(written)
+    if quantity is None:
+        like = "0.25 or 1/4" if not right.unit or right.unit in NOUNS or right.free else f"4 {right.unit}"
+        return Verdict.no_answer(f"{written[:40]!r} is no number: write one, as in {like}.")
+    dimension, asked = dimension_of(right.unit), right.unit or COUNT
+    if right.free and (not quantity.unit or _completed(quantity.unit, "B") is not None):
+        return Verdict.no_answer(f"{written} of what? The unit is part of the answer: write it behind the number.")
+    factor = _factor(right, quantity.unit, dimension, question)
+    if factor is None:
+        return Verdict.no_answer(_other_unit(quantity.unit, dimension if right.free else asked))
+    own = factor_of(right.unit, dimension) or 1.0
+    scale = factor / own
+    value, half = quantity.value * scale, quantity.half * scale
+    found = _nearest(right, value, half, quantity.digits)
+    across = bool(quantity.unit) and not right.free and dimension == "memory"
+    across = across and (_system(quantity.unit, right.unit) != system_of(right.unit) or counts_bits(quantity.unit))
+    if isinstance(found, Right):
+        if across:
+            return Verdict.wrong(f"{written} is right in {quantity.unit}; the question asks for {right.unit}.")
+        converted = quantity.unit and scale != 1 and dimension != COUNT and not right.free
+        return Verdict.correct(right, points, f"{written} is {_plain(value)} {right.unit}. " if converted else "")
+    if found is None and (told := _ambiguous(right, written, quantity)):
+        return Verdict.no_answer(told)
+    bits = counts_bits(quantity.unit) and dimension == "memory"
+    said = found or _unit_mixed(right, dimension, quantity, factor) or _near(right, value, question)
+    return Verdict.wrong(f"{quantity.unit} are bits, 8 to a byte. {said or right.hint}" if bits else said or right.hint)
+
+
+def _factor(right: Right, unit: str, dimension: str, question: str) -> float | None:
+    """How many of the dimension's first unit it is; None where it is no unit for this question."""
+    if not unit:
+        return factor_of(right.unit, dimension)
+    if unit.casefold() in POINTS:
+        return 0.01 if right.unit == "%" else 1.0 if dimension == COUNT else None
+    if unit.casefold() in SHARES and right.unit in NOUNS:
+        return None
+    found = factor_of(unit, dimension)
+    if found is None and (whole := _completed(unit, right.unit)) is not None:
+        found = factor_of(whole, dimension)
+    if found is None and dimension == COUNT and right.unit != "%" and _names(question, unit):
+        found = 1.0
+    return found
+
+
+def _completed(unit: str, asked: str) -> str | None:
+    """A prefix alone, with what was asked for behind it: G is GiB where GiB are asked for."""
+    stem = re.fullmatch(r"[kKMGTPE]?(?P<stem>i?B|FLOPs?|FLOPS)", asked)
+    if stem is None or not re.fullmatch(r"[kKMGTPE]i?", unit):
+        return None
+    return f"{unit[0].upper() if 'i' in unit + stem['stem'] else unit[0].replace('K', 'k')}" + (
+        "iB" if unit.endswith("i") else stem["stem"]
+    )
+
+
+def _system(unit: str, asked: str) -> str:
+    return system_of(_completed(unit, asked) or unit)
+
+
+def _names(question: str, unit: str) -> bool:
+    """Whether the question has this word, so that it may be said behind the number."""
+    if any(factor_of(unit, each) is not None for each in DIMENSIONS if each != COUNT):
+        return False
+    return re.search(rf"(?<!\w){re.escape(unit.casefold())}s?(?!\w)", question.casefold()) is not None
+
+
+def _nearest(right: Right, value: float, half: float, digits: int) -> Right | str | None:
+    """The right answer or the known mistake that this number is; of two, the nearer. None: it is neither.
+
+    A whole number that was rounded to three figures is right even if a mistake is nearer to the rounded one.
+    """
+    answer = float(right.answer)
+    within: list[tuple[float, int, Right | str]] = []
+    if _close(answer, value, half, digits, right.tolerance):
+        within.append((abs(value - answer), 0, right))
+    known = [(float(each), said) for each, said in right.mistakes.items() if isinstance(each, int | float)]
+    for mistake, said in known:
+        exact = _whole(mistake)
+        off = 0.0 if exact else min(0.5, max(SHARE * abs(mistake), min(PLACES, 10 * SHARE * abs(mistake))))
+        if _close(mistake, value, half, digits, off):
+            within.append((abs(value - mistake), 1, said))
+    if within and within[0][1] == 0 and _whole(answer) and not any(same(mistake, value) for mistake, _ in known):
+        return right
+    return min(within, key=lambda each: each[:2])[2] if within else None
+
+
+def _whole(value: float) -> bool:
+    return abs(value - round(value)) < 1e-9
+
+
+def _close(target: float, value: float, half: float, digits: int, tolerance: int | float | None) -> bool:
+    """Within the tolerance, or equal to the target as far as it is written out, in three figures or more.
+
+    4.2 M is 4.20 M: what rounds to it in three figures is equal, too.
+    """
+    size = abs(target)
+    if tolerance is None:
+        tolerance = 0.0 if _whole(target) else max(SHARE * size, min(PLACES, 10 * SHARE * size))
+    allowed = max(tolerance, half if digits >= FIGURES else 0.0)
+    rounded = _whole(target) and size >= 1000 and math.isclose(float(f"{target:.3g}"), value, rel_tol=1e-9)
+    return rounded or abs(value - target) <= allowed * (1 + 1e-9) + 1e-9 * max(size, 1e-3)
+
+
+def _ambiguous(right: Right, written: str, quantity: Quantity) -> str | None:
+    """78.643 where 78,643 is right, or the other way round: told how it was read."""
+    number = re.match(r"[+-]?[1-9]\d{0,2}[.,]\d{3}(?!\d)", written)
+    if number is None:
+        return None
+    point = "." in number[0]
+    if not _close(float(right.answer), quantity.value * (1000 if point else 0.001), 0.0, 0, right.tolerance):
+        return None
+    kind = "with a decimal point" if point else "in the thousands"
+    other = number[0].replace(".", "") if point else number[0].replace(",", ".")
+    return f"{number[0]} is read as a number {kind}. Write {other} if that is what you mean."
+
+
+def _unit_mixed(right: Right, dimension: str, quantity: Quantity, factor: float) -> str | None:
+    """The right figure, or a known mistake's, in another unit than its own: 10 GB for 10 GiB, or 10.7 for GB."""
+    own = factor_of(right.unit, dimension) or 1.0
+    others = [
+        (unit, each / own) for unit, each in DIMENSIONS[dimension].items() if each != own and not counts_bits(unit)
+    ]
+    if quantity.unit and dimension != COUNT:
+        return _in_wrong_unit(right, quantity, own / factor, others)
+    if quantity.unit and factor >= 1e3 and right.unit != "%":
+        for unit, scale in (("k", 1e3), ("M", 1e6), ("B", 1e9), ("T", 1e12)):
+            if scale != factor and _bare(right, quantity, scale):
+                return f"The figure is right, the unit is not: it is in {unit}, not in {quantity.unit}."
+    if quantity.unit or (dimension == COUNT and right.unit != "%"):
+        return None
+    if right.unit == "%":
+        if _bare(right, quantity, 100.0):
+            return "That is the share; the question asks for percent."
+        said = _mistaken(right, quantity, 100.0)
+        return f"Read as a share: {said}" if said else None
+    for unit, scale in others:
+        if _bare(right, quantity, scale):
+            return f"That is the number in {unit}; the question asks for {right.unit}."
+    return _read_in(right, quantity, others)
+
+
+def _in_wrong_unit(right: Right, quantity: Quantity, inverse: float, others: Sequence[tuple[str, float]]) -> str | None:
+    """The figure of one unit, with another behind it: 1.25 GB or 1.34 GiB, where 1.25 GiB are 1.34 GB.
+
+    `inverse`: how many of the unit that was written one of the question's is.
+    """
+    answer, same = float(right.answer), (right.unit, 1.0)
+    for unit, scale in (same, *others):
+        if _bare(right, quantity, scale):
+            if right.free:
+                return f"The figure is right in another unit: {quantity.unit} is not the one."
+            if scale != 1:
+                equal = f"{_plain(answer)} {right.unit} are {_plain(answer / scale)} {unit}"
+                return f"That is the number in {unit}, not in {quantity.unit}: {equal}."
+            equal = f"{_plain(answer)} {right.unit} are {_plain(answer * inverse)} {quantity.unit}"
+            return f"The number is right, the unit is not: {equal}."
+    return None if right.free else _read_in(right, quantity, (same, *others))
+
+
+def _read_in(right: Right, quantity: Quantity, units: Sequence[tuple[str, float]]) -> str | None:
+    """A known mistake's figure, in one of these units."""
+    found = ((unit, _mistaken(right, quantity, scale)) for unit, scale in units)
+    return next((f"Read in {unit}: {said}" for unit, said in found if said), None)
+
+
+def _bare(right: Right, quantity: Quantity, scale: float) -> bool:
+    half, value = quantity.half * scale, quantity.value * scale
+    return _close(float(right.answer), value, half, quantity.digits, right.tolerance)
+
+
+def _mistaken(right: Right, quantity: Quantity, scale: float) -> str | None:
+    found = _nearest(right, quantity.value * scale, quantity.half * scale, quantity.digits)
+    return found if isinstance(found, str) else None
+
+
+def _other_unit(unit: str, asked: str) -> str:
+    """It measures something else, or nothing that we know."""
+    if unit.casefold() in SHARES:
+        return f"{unit} says a share; the question asks for {asked}."
+    for dimension in DIMENSIONS:
+        if dimension != COUNT and factor_of(unit, dimension) is not None:
+            return f"{unit} measures {dimension}; the question asks for {asked}."
+    return f"{unit[:20]!r} is no unit here; the question asks for {asked}."
+
+
+def _near(right: Right, value: float, question: str) -> str | None:
+    answer = float(right.answer)
+    if _whole(answer) and value == answer + 1 and re.search(r"[Cc]ount(ed)? from 0", question):
+        return "Count from 0: that is one too many."
+    if _whole(answer) and abs(value - answer) == 1:
+        return None  # one off is a mistake in counting, not in rounding
+    if not answer or abs(value - answer) > NEAR * abs(answer):
+        return None
+    return f"Close, but not there: work it out to three figures. {right.hint}"
+
+
+def _plain(value: float) -> str:
+    return (
+        f"{value:,.0f}"
+        if abs(value - round(value)) < 1e-9
+        else f"{value:,.3g}"
+        if abs(value) < 1000
+        else f"{value:,.0f}"
+    )

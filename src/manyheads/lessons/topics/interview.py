@@ -1,0 +1,46 @@
+"""The facts of the interviews' model answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from manyheads.lessons.cells import Fact, Loader, cited
+from manyheads.lessons.parameters import Values, choice, whole
+from manyheads.lessons.topics.severalheads import PAPER, PAPER_SOURCE
+from manyheads.reference import softmax_rows
+
+__all__ = ["FACTS"]
+
+
+def spread_of_products(values: Values, load: Loader) -> str:
+    """The standard deviation of a product of two random vectors: the root of their width."""
+    return f"{float(np.sqrt(values.whole('width'))):g}"
+
+
+def largest_share(values: Values, load: Loader) -> str:
+    """Of a row of random scores, n of them, the mean of the largest weight: scores divided by sqrt(d), or not."""
+    width, keys = values.whole("width"), values.whole("keys")
+    rng = np.random.Generator(np.random.PCG64(0))
+    q, k = rng.normal(size=(400, 1, width)), rng.normal(size=(400, keys, width))
+    scores = np.einsum("bqd,bkd->bk", q, k, optimize=True)
+    if values["scaled"] == "yes":
+        scores = scores / np.sqrt(width)
+    return f"{float(softmax_rows(scores)[0].max(axis=1).mean()):.2f}"
+
+
+FACTS: Mapping[str, Fact] = {
+    "spread-of-products": Fact(spread_of_products, (whole("width", "width", 64, 1, 4096),)),
+    "largest-share": Fact(
+        largest_share,
+        (
+            whole("width", "width", 64, 1, 512),
+            whole("keys", "keys", 16, 2, 64),
+            choice("scaled", "scaled", ("yes", "no")),
+        ),
+    ),
+    "bleu-one-head": cited(f"{PAPER[1]}", PAPER_SOURCE),
+    "bleu-eight-heads": cited(f"{PAPER[8]}", PAPER_SOURCE),
+    "bleu-most-heads": cited(f"{PAPER[max(PAPER)]}", PAPER_SOURCE),
+}
