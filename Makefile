@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip -qq
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help run studio test test-all chromium check web bench bench-check bench-studio screenshots models wheel lock clean
+.PHONY: help run studio test test-all test-install chromium check web bench bench-check bench-studio screenshots pictures pages docs docs-serve models wheel lock clean
 .DEFAULT_GOAL := help
 
 help:            ## this list
@@ -28,6 +28,9 @@ test: $(READY) chromium ## the tests, but for the slow ones
 
 test-all: $(READY) chromium ## all the tests
 	@$(BIN)/pytest -q $(PROCESSES) -m ""
+
+test-install: $(READY) ## the wheel, installed by pip alone for every Python here (minutes, gigabytes; PYTHONS=... for others)
+	@$(BIN)/python -m tests.install $(PYTHONS)
 
 # Without a browser the studio's page is not tested, and its tests say so.
 chromium:
@@ -62,6 +65,19 @@ bench-studio: $(READY) chromium ## the studio's page: how fast, how heavy; BertV
 screenshots: $(READY) chromium ## docs/images/studio: every room, from the real page
 	@$(BIN)/python docs/screenshots.py
 
+pictures: $(READY) chromium ## the other pictures of docs, but for what is trained (minutes)
+	@$(BIN)/python docs/pictures.py
+
+pages: $(READY)  ## pages of docs that are made of the code: the command, the house, the gallery (seconds)
+	@$(BIN)/python docs/command.py && $(BIN)/python docs/house.py && $(BIN)/python docs/pictures.py --page
+
+# mkdocs-material tells of its own future on every build; nothing here hangs on that.
+docs: $(READY)   ## site/: the documentation as pages that open from the disk; any warning ends it
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+docs-serve: $(READY) ## the same, anew with every change, on 127.0.0.1:8000
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
+
 wheel: $(READY)  ## dist/: a wheel and a source archive
 	@rm -rf dist && $(BIN)/python -m build --no-isolation --outdir dist
 
@@ -72,13 +88,13 @@ models: $(READY) ## docs/models.md anew: which of transformers' models can be re
 lock:            ## requirements.lock anew
 	@rm -rf build/lock && $(PYTHON) -m venv build/lock
 	@build/lock/bin/python -m pip -qq install torch==2.13.0
-	@build/lock/bin/python -m pip -qq install '.[minilm,studio,bench,dev]'
+	@build/lock/bin/python -m pip -qq install '.[minilm,studio,bench,docs,dev]'
 	@grep '^#' requirements.lock > build/lock.txt
 	@build/lock/bin/python -m pip freeze --exclude manyheads | grep -viE '^(torch|triton|nvidia|cuda)' >> build/lock.txt
 	@mv build/lock.txt requirements.lock && rm -rf build && echo "requirements.lock: written"
 
-clean:           ## remove what make made: .venv, dist, caches
-	@rm -rf $(VENV) build dist .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+clean:           ## remove what make made: .venv, dist, site, caches
+	@rm -rf $(VENV) build dist site .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	@find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # torch goes first and alone: a looser request may pull gigabytes of CUDA packages. Then exactly what the lock says, then

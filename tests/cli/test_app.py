@@ -49,6 +49,20 @@ def test_the_module_and_the_script_are_the_same_command():
 # -------------------------------------------------------------------------------------------------------- exit codes
 
 
+@pytest.mark.parametrize(("package", "command"), [("torch", "look"), ("typer", "look"), ("rich", "size")])
+def test_a_package_that_is_not_installed_is_named_with_who_knows_more(package, command):
+    program = (
+        f"import sys; sys.modules[{package!r}] = None\n"
+        f"from manyheads.cli.app import main\n"
+        f"sys.exit(main([{command!r}]))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (2, "")
+    told = f"manyheads: {package} is not installed, and this needs it: python -m manyheads.doctor says what is"
+    assert done.stderr.startswith(told), done.stderr
+    assert done.stderr.count("\n") == 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -60,6 +60,11 @@ def _take_debug(arguments: list[str]) -> tuple[list[str], bool]:
 
 def _explain(error: Exception, debug: bool) -> int:
     """Say what happened, if there is anything to say, and return the exit code."""
+    if isinstance(error, ModuleNotFoundError) and (missing := _package(error)):
+        _say(
+            f"{missing} is not installed, and this needs it: python -m manyheads.doctor says what is, and what to type."
+        )
+        return ASKED_WRONG
     from manyheads.cli.commands import usage_story
     from manyheads.cli.console import ClosedPipe
     from manyheads.errors import ManyHeadsError
@@ -86,6 +91,12 @@ def _explain(error: Exception, debug: bool) -> int:
     again = "" if debug else f" Run it again with {DEBUG} to see where, and please report that."
     _say(f"this is a fault of manyheads, not yours: {what}.{again}")
     return FAULT
+
+
+def _package(error: ModuleNotFoundError) -> str:
+    """What has to be installed; "" for a module of our own, whose absence is our fault."""
+    name = (error.name or "").partition(".")[0]
+    return "" if name == "manyheads" else name
 
 
 def _say(message: str) -> None:

@@ -10,6 +10,7 @@ import typer
 from manyheads.cli.ablate import ablate
 from manyheads.cli.console import emit
 from manyheads.cli.convert import convert
+from manyheads.cli.doctor import doctor
 from manyheads.cli.head import head
 from manyheads.cli.importance import importance
 from manyheads.cli.learn import learn
@@ -20,7 +21,7 @@ from manyheads.cli.size import size
 from manyheads.cli.studio import studio
 from manyheads.cli.train import train
 
-COMMANDS = (look, head, roles, ablate, importance, prune, convert, size, train, learn, studio)
+COMMANDS = (look, head, roles, ablate, importance, prune, convert, size, train, learn, studio, doctor)
 
 UsageError = typer.BadParameter.__mro__[1]
 """What any unreadable command line raises. Typer gives it no public name of its own."""

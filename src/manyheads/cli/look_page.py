@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import textwrap
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -23,6 +22,7 @@ from manyheads.cli.roleview import (
     unit_of,
 )
 from manyheads.cli.steps import model_arguments
+from manyheads.wholefiles import users_home
 
 if TYPE_CHECKING:
     from manyheads.cli.look import Looked
@@ -89,7 +89,8 @@ def shape_in_words(spec: Any) -> str:
 
 def home(text: str) -> str:
     """Paths in the user's own folder, as people write them."""
-    return clean(text).replace(f"{Path.home()}/", "~/")
+    folder = users_home()
+    return clean(text) if folder is None else clean(text).replace(f"{folder}/", "~/")
 
 
 def hanging(label: Text, words: str, width: int) -> list[Text]:

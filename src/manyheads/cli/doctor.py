@@ -1,0 +1,39 @@
+"""`manyheads doctor`: what is here, what would run, and what is wrong. Exit 0 where nothing is, else 1."""
+
+from __future__ import annotations
+
+import json
+
+import typer
+from rich.text import Text
+
+from manyheads.cli.console import emit, knows_blocks, stdout_console
+from manyheads.cli.options import AsJson
+from manyheads.cli.progress import Talk
+
+STYLES = {"title": "bold", "fine": "", "note": "", "absent": "dim", "wrong": "red"}
+
+
+def doctor(as_json: AsJson = False) -> None:
+    """What is present here, which backends would run and because of what, and what is wrong.
+
+    Packages, extras, machine, attention held to NumPy, bundled models recorded, folders, the studio, variables.
+
+    Exit 1 where something is wrong, with a line for each that says what to do.
+
+    Where the command itself does not start: python -m manyheads.doctor
+    """
+    from manyheads import __version__
+    from manyheads.doctor.examining import examine
+    from manyheads.doctor.words import lines
+
+    with Talk().step("looking at packages, machine and models"):
+        found = examine()
+    if as_json:
+        emit(json.dumps({"manyheads": __version__, **found.to_dict()}, indent=1))
+    else:
+        console = stdout_console()
+        for state, line in lines(found, console.width, plain=not knows_blocks(console)):
+            console.print(Text(line, style=STYLES[state]), soft_wrap=True)
+    if found.wrong:
+        raise typer.Exit(1)

@@ -1,0 +1,24 @@
+"""`python -m manyheads.doctor` is `manyheads doctor` without any other package: for when even those are missing."""
+
+import json
+import sys
+
+from manyheads import __version__
+from manyheads.doctor.examining import examine
+from manyheads.doctor.words import lines
+
+WIDTH = 100
+
+
+def main(arguments: list[str]) -> int:
+    found = examine()
+    if "--json" in arguments:
+        print(json.dumps({"manyheads": __version__, **found.to_dict()}, indent=1))
+    else:
+        for _, line in lines(found, WIDTH, plain=not (sys.stdout.encoding or "").lower().startswith("utf")):
+            print(line)
+    return int(bool(found.wrong))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

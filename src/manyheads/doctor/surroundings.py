@@ -1,0 +1,119 @@
+"""What the process is given from outside: variables that change results, a port for the studio, the tests' browser."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import shutil
+import socket
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+
+from manyheads.doctor.findings import ABSENT, NOTE, WRONG, Finding, one_line
+
+THREADS = "how many threads compute: sums are added in another order, so last digits differ"
+HUB = "where models of the hub are kept"
+OFFLINE = "the hub is not asked: only what lies on this machine is loaded"
+ROUNDED = "float32 products are rounded to fewer digits: the guard may refuse recordings"
+PROCESSES = "this is one of several processes, which share a corpus (torchrun)"
+VARIABLES: Mapping[str, str] = MappingProxyType(
+    {
+        "MANYHEADS_CACHE": "the folder where labels are remembered",
+        "MANYHEADS_STATE": "the folder where progress in lessons is kept",
+        "MANYHEADS_GOLD": "tests: the folder of gold treebanks",
+        "MANYHEADS_SEED": "tests: the random numbers of a failure, again",
+        "MANYHEADS_CHROMIUM": "tests: the browser",
+        "XDG_CACHE_HOME": "the folder of all caches, where MANYHEADS_CACHE says no other",
+        "XDG_STATE_HOME": "the folder of all programs' state, where MANYHEADS_STATE says no other",
+        "HF_HUB_OFFLINE": OFFLINE,
+        "TRANSFORMERS_OFFLINE": OFFLINE,
+        "HF_HOME": HUB,
+        "HF_HUB_CACHE": HUB,
+        "HF_ENDPOINT": "another hub is asked",
+        "HF_TOKEN": "who you are to the hub",
+        "OMP_NUM_THREADS": THREADS,
+        "MKL_NUM_THREADS": THREADS,
+        "ATEN_CPU_CAPABILITY": "which instructions torch may use: slower, and last digits differ",
+        "ONEDNN_DEFAULT_FPMATH_MODE": ROUNDED,
+        "DNNL_DEFAULT_FPMATH_MODE": ROUNDED,
+        "NVIDIA_TF32_OVERRIDE": ROUNDED,
+        "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": ROUNDED,
+        "CUDA_VISIBLE_DEVICES": "which GPUs there are",
+        "RANK": PROCESSES,
+        "WORLD_SIZE": PROCESSES,
+        "PYTHONOPTIMIZE": "manyheads' own invariants are not checked",
+    }
+)
+"""What each does, where it is set."""
+
+FAMILIES = ("MANYHEADS_", "TORCH_", "PYTORCH_", "HF_", "TRANSFORMERS_", "OMP_", "MKL_", "ATEN_", "ONEDNN_", "DNNL_",
+            "CUDA_", "CUBLAS_", "CUDNN_", "NVIDIA_TF32")  # fmt: skip
+OURS = "HF_HUB_DISABLE_PROGRESS_BARS"  # the command itself sets it, for bars alone
+SECRET = re.compile("TOKEN|KEY|SECRET|PASSWORD", re.IGNORECASE)
+COUNT = re.compile(r"[1-9]\d*(,[1-9]\d*)*")
+ALIKE = 0.85  # of two names: one is a slip of the finger for the other
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+
+
+def variables() -> Iterator[Finding]:
+    """Those that are set and change what comes out, or may. What looks like a secret, and what is not known, is not
+    shown."""
+    count = 0
+    for name, value in sorted(os.environ.items()):
+        if value and name != OURS and (name in VARIABLES or name.startswith(FAMILIES)):
+            count += 1
+            yield _variable(name, value)
+    if not count:
+        yield Finding("variables", "none is set that would change a result")
+
+
+def _variable(name: str, value: str) -> Finding:
+    if name in VARIABLES:
+        if name.endswith("_NUM_THREADS") and not COUNT.fullmatch(value.strip()):
+            return Finding(
+                name, f"{value!r} is no number of threads", WRONG, f"Set a number from 1 up, or unset {name}."
+            )
+        shown = "set" if SECRET.search(name) else one_line(value)
+        return Finding(name, f"{shown}: {VARIABLES[name]}", NOTE)
+    if name.startswith("MANYHEADS_"):
+        meant = difflib.get_close_matches(name, VARIABLES, 1, ALIKE)
+        if meant:
+            return Finding(name, "set, but nothing reads it", WRONG, f"Write {meant[0]}, or unset it.")
+        return Finding(name, "set, but nothing reads it", NOTE)
+    return Finding(name, "set; not one that manyheads knows", NOTE)
+
+
+def port() -> Iterator[Finding]:
+    """Whether the studio finds its usual port. It takes the next free one where it does not."""
+    from manyheads.studio.server import DEFAULT_PORT, LOCAL
+
+    with socket.socket() as bound:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            bound.bind((LOCAL, DEFAULT_PORT))
+        except OSError as error:
+            said = (
+                f"{LOCAL}:{DEFAULT_PORT} cannot be had ({error.strerror or error}): the studio takes the next free one"
+            )
+            yield Finding("port", said, NOTE)
+            return
+    yield Finding("port", f"{LOCAL}:{DEFAULT_PORT} is free")
+
+
+def browser() -> Iterator[Finding]:
+    """The Chromium that the tests of the studio's page drive."""
+    chosen = os.environ.get("MANYHEADS_CHROMIUM")
+    found = chosen or next((path for name in BROWSERS if (path := shutil.which(name))), None)
+    if found is None:
+        yield Finding("Chromium", "none, so the studio's page is not tested", ABSENT, "To have it: make chromium")
+    elif not shutil.which(found):
+        yield Finding("Chromium", f"MANYHEADS_CHROMIUM={found} is no program", WRONG, "Name one, or unset it.")
+    else:
+        yield Finding("Chromium", f"{found}, for the tests of the studio's page")
+
+
+def variables_markdown() -> str:
+    """The table of docs/doctor.md."""
+    rows = [f"| `{name}` | {meaning} |" for name, meaning in VARIABLES.items()]
+    return "\n".join(["| variable | what it does, where it is set |", "|---|---|", *rows])

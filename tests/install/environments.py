@@ -1,0 +1,142 @@
+"""Fresh environments with the built wheel in them, and commands run there, from an empty folder.
+
+`linked` is quick and needs no network: pip installs the wheel alone, and what it requires is shared with the
+environment that the tests run in: exactly the packages that its metadata and that of its requirements name, each by a
+link, so that whatever is missing in the metadata is missing there. `installed` leaves all of it to pip.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from email.parser import HeaderParser
+from functools import cached_property
+from importlib.metadata import distribution
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+from .building import in_wheel
+
+TORCH = "torch==2.13.0"  # first and alone: a looser request may pull gigabytes of CUDA packages
+SECONDS = 900
+OURS = ("MANYHEADS_", "HF_", "TRANSFORMERS_", "PYTHON", "XDG_", "VIRTUAL_ENV")
+
+
+@dataclass(frozen=True)
+class Environment:
+    """`folder` is the environment, `place` an empty folder to run from, `cache` where labels are remembered."""
+
+    folder: Path
+    place: Path
+    cache: Path
+    extras: tuple[str, ...] = ()
+
+    @property
+    def python(self) -> Path:
+        return self.folder / "bin" / "python"
+
+    @cached_property
+    def _variables(self) -> dict[str, str]:
+        """Nothing from outside that names this checkout, its settings, or somebody's home."""
+        outside = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
+        home = {"HOME": str(self.place), "MANYHEADS_CACHE": str(self.cache), "PYTHONDONTWRITEBYTECODE": "1"}
+        return {**outside, **home, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": outside.get("OMP_NUM_THREADS", "1")}
+
+    def manyheads(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return self._run(self.folder / "bin" / "manyheads", *arguments)
+
+    def says(self, program: str) -> str:
+        """What a Python program prints there."""
+        done = self._run(self.python, "-c", program)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    def _run(self, *command: object) -> subprocess.CompletedProcess[str]:
+        words = [str(each) for each in command]
+        return subprocess.run(
+            words, cwd=self.place, env=self._variables, capture_output=True, text=True, timeout=SECONDS
+        )
+
+
+def linked(folder: Path, wheel: Path, extras: Sequence[str], cache: Path) -> Environment:
+    """An environment for this Python: the wheel by pip, its requirements by links to those of the tests."""
+    made = _made(folder, cache, extras, sys.executable, "--without-pip")
+    (site,) = made.folder.glob("lib/python*/site-packages")
+    shared = folder / "shared"
+    shared.mkdir()
+    for name in closure(wheel, extras):
+        for entry in top_entries(name):
+            link = shared / entry.name
+            if not link.exists():
+                link.symlink_to(entry)
+    (site / "shared.pth").write_text(f"{shared}\n", encoding="utf-8")
+    _pip(sys.executable, "--python", str(made.python), "install", "--no-deps", "--no-index", str(wheel))
+    _pip(sys.executable, "--python", str(made.python), "check")
+    return made
+
+
+def installed(folder: Path, wheel: Path, cache: Path, python: str) -> Environment:
+    """An environment in which pip itself installs everything that is needed: torch first, then the wheel."""
+    made = _made(folder, cache, (), python)
+    _pip(made.python, "install", "--no-cache-dir", TORCH)
+    _pip(made.python, "install", str(wheel))
+    _pip(made.python, "check")
+    return made
+
+
+def with_extras(here: Environment, wheel: Path, extras: Sequence[str]) -> Environment:
+    """The same environment, with extras added by pip."""
+    _pip(here.python, "install", f"{wheel}[{','.join(extras)}]")
+    _pip(here.python, "check")
+    return replace(here, extras=tuple(extras))
+
+
+def _made(folder: Path, cache: Path, extras: Sequence[str], python: str, *options: str) -> Environment:
+    made = Environment(folder / "environment", folder / "empty", cache, tuple(extras))
+    made.place.mkdir(parents=True)
+    subprocess.run([python, "-m", "venv", *options, str(made.folder)], check=True)
+    return made
+
+
+def _pip(python: object, *arguments: str) -> None:
+    done = subprocess.run([str(python), "-m", "pip", *arguments], capture_output=True, text=True, timeout=3600)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+
+
+def closure(wheel: Path, extras: Sequence[str]) -> set[str]:
+    """The names of all packages that the wheel needs with these extras, directly or not: by metadata alone."""
+    (metadata,) = (data for name, data in in_wheel(wheel).items() if name.endswith(".dist-info/METADATA"))
+    return closure_of(HeaderParser().parsestr(metadata.decode("utf-8")).get_all("Requires-Dist", []), extras)
+
+
+def closure_of(lines: Sequence[str], extras: Sequence[str] = ()) -> set[str]:
+    """The same from the lines of a `Requires-Dist`."""
+    found: set[tuple[str, str]] = set()  # of packages and of extras of theirs
+    waiting = _asked(lines, extras)
+    while waiting:
+        name, extra = waiting.pop()
+        if (name, extra) not in found:
+            found.add((name, extra))
+            waiting += _asked(distribution(name).requires or [], [extra])
+    return {name for name, _ in found}
+
+
+def _asked(lines: Sequence[str], extras: Sequence[str]) -> list[tuple[str, str]]:
+    """What is asked for here, under any of these extras or none."""
+    here = [
+        each
+        for each in map(Requirement, lines)
+        if each.marker is None or any(each.marker.evaluate({"extra": extra}) for extra in ("", *extras))
+    ]
+    return [(each.name, extra) for each in here for extra in ("", *each.extras)]
+
+
+def top_entries(name: str) -> set[Path]:
+    """The files and folders right in site-packages that a package brings."""
+    package = distribution(name)
+    tops = {file.parts[0] for file in package.files or () if file.parts[0] not in ("..", "__pycache__")}
+    return {Path(str(package.locate_file(top))) for top in tops}

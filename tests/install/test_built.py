@@ -1,0 +1,70 @@
+"""Wheel and source archive: the same package whichever it is built from, everything in it, nothing beside it."""
+
+import re
+
+import pytest
+
+from .building import ROOT, build, in_archive, in_wheel, of_the_package, unpacked
+
+pytestmark = pytest.mark.slow
+WHEEL_BYTES, ARCHIVE_BYTES = 10_000_000, 15_000_000
+KINDS = {".py", ".typed", ".md", ".json", ".txt", ".conllu", ".html", ".js", ".css", ".svg", ".parquet", ".safetensors"}
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    return build("wheel", tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory):
+    return build("sdist", tmp_path_factory.mktemp("archive"))
+
+
+def test_a_wheel_built_from_the_archive_is_the_same_wheel(wheel, archive, tmp_path):
+    again = build("wheel", tmp_path / "again", unpacked(archive, tmp_path / "archive"))
+    one, other = in_wheel(wheel), in_wheel(again)
+    assert set(one) == set(other)
+    assert [name for name in one if one[name] != other[name]] == []
+    assert again.name == wheel.name
+
+
+def test_the_wheel_holds_every_file_of_the_package_and_nothing_else(wheel):
+    named = in_wheel(wheel)
+    ours = {name for name in named if not re.match(r"manyheads-[^/]+\.dist-info/", name)}
+    assert ours == of_the_package()
+    for name in ("py.typed", "bundled/tiny-code/model.safetensors", "studio/static/studio.js", "corpora/page.txt",
+                 "lessons/pages/induction.md", "figures/rolesreport.html"):  # fmt: skip
+        assert named[f"manyheads/{name}"] or name == "py.typed", f"{name} is empty"
+    odd = [name for name in ours if not (name.endswith(tuple(KINDS)) or name.endswith("static/BUILT_FROM"))]
+    assert odd == [] and not [name for name in ours if "test" in name.split("/")[-1].split("_")[0]]
+
+
+def test_the_metadata_says_what_the_package_is(wheel):
+    named = in_wheel(wheel)
+    (metadata,) = (text.decode() for name, text in named.items() if name.endswith("/METADATA"))
+    (points,) = (text.decode() for name, text in named.items() if name.endswith("/entry_points.txt"))
+    assert [name for name in named if name.endswith(".dist-info/licenses/LICENSE")]
+    assert "manyheads = manyheads.cli.app:main" in points
+    for line in ("License-Expression: Apache-2.0", "Requires-Python: >=3.11", "Description-Content-Type: text/markdown",
+                 "Provides-Extra: minilm", "Provides-Extra: studio", "Provides-Extra: bench"):  # fmt: skip
+        assert f"\n{line}\n" in metadata
+    assert metadata.partition("\n\n")[2].strip() == (ROOT / "README.md").read_text(encoding="utf-8").strip()
+
+
+def test_the_archive_holds_what_the_package_is_made_from_and_no_caches(archive):
+    names = in_archive(archive)
+    for name in ("pyproject.toml", "Makefile", "requirements.lock", "tests/conftest.py", "web/package.json",
+                 "web/src/main.ts", "docs/lab.md", "LICENSE", "README.md", ".ci/run"):  # fmt: skip
+        assert name in names, f"{name} is missing"
+    page = {path.relative_to(ROOT).as_posix() for path in (ROOT / "web").rglob("*") if path.is_file()}
+    assert {f"src/{name}" for name in of_the_package()} <= names
+    assert {name for name in page if "node_modules" not in name} <= names
+    odd = ("__pycache__", "node_modules", ".venv", ".git/", ".ruff_cache", ".hypothesis", "dist/", "build/", ".pyc")
+    assert [name for name in names if any(name.startswith(each) or f"/{each}" in name for each in odd)] == []
+
+
+def test_both_are_of_bearable_size(wheel, archive):
+    sizes = wheel.stat().st_size, archive.stat().st_size
+    print(f"wheel {sizes[0] / 1e6:.1f} MB, source archive {sizes[1] / 1e6:.1f} MB")
+    assert sizes[0] < WHEEL_BYTES and sizes[1] < ARCHIVE_BYTES

@@ -1,0 +1,38 @@
+"""Every package that the code imports is one that the metadata asks for, or that one of those asks for."""
+
+import ast
+import sys
+from importlib.metadata import distribution, packages_distributions, requires
+
+import pytest
+
+from .building import PACKAGE
+from .environments import closure_of
+
+OPTIONAL = {"soundfile"}  # asked for by name, with the line to type, where a sound file is no .wav
+
+
+def imported(folder, besides=()):
+    """Top-level names of packages of others, and a file that imports each."""
+    found = {}
+    for path in sorted(folder.rglob("*.py")):
+        if any(each in path.parts for each in besides):
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                names = [each.name for each in node.names]
+            else:
+                names = [node.module] if isinstance(node, ast.ImportFrom) and node.module and not node.level else []
+            found |= {name.partition(".")[0]: path.name for name in names}
+    return {name: file for name, file in found.items() if name not in (*sys.stdlib_module_names, "manyheads")}
+
+
+@pytest.mark.parametrize(("folder", "besides", "extras"), [("", ("studio",), ()), ("studio", (), ("studio",))])
+def test_what_is_imported_is_asked_for(folder, besides, extras):
+    by_module, asked = packages_distributions(), closure_of(requires("manyheads") or [], extras)
+    asked_names = {distribution(name).metadata["Name"] for name in asked}
+    found = imported(PACKAGE / folder, besides)
+    assert len(found) > 4
+    unasked = {name: file for name, file in found.items() if name not in OPTIONAL
+               and not asked_names & set(by_module.get(name, ()))}  # fmt: skip
+    assert unasked == {}
