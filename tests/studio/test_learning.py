@@ -4,6 +4,7 @@ What is right is not written here: it is asked of the library, as the page asks 
 """
 
 import re
+from urllib.parse import quote
 
 import pytest
 from playwright.sync_api import expect
@@ -11,6 +12,7 @@ from playwright.sync_api import expect
 from manyheads.lessons import shelf
 from manyheads.studio.workspace import Workspace
 from tests.shortpages import short_readings
+from tests.studio.edges import assert_nothing_past_the_edge
 from tests.studio.serving import studio_of
 
 LESSON = "masks"
@@ -119,17 +121,35 @@ def test_other_numbers_ask_the_same_with_another_answer(learn):
 
 
 def test_an_interview_question_hides_its_answer_and_is_ticked(learn):
-    page = learn("interview")
-    first = next(iter(shelf.lessons()["interview"].interviews.values()))
+    page, lesson = learn("interview"), shelf.lessons()["interview"]
+    first = next(iter(lesson.interviews.values()))
     asked = page.get_by_test_id(f"lesson-interview-{first.name}")
     assert asked.get_by_test_id("interview-answer").count() == 0
     asked.get_by_test_id("interview-show").click()
     expect(asked.get_by_test_id("interview-answer")).to_contain_text(shelf.say("{{bleu-eight-heads}}", shelf.load))
     boxes = asked.locator("input[type=checkbox]")
     for at in range(len(first.points)):
-        expect(page.get_by_test_id("lesson-done")).to_contain_text("0 of 9")
+        expect(page.get_by_test_id("lesson-done")).to_contain_text(f"0 of {len(lesson.questions)}")
         boxes.nth(at).check()
-    expect(page.get_by_test_id("lesson-done")).to_contain_text("1 of 9")
+    expect(page.get_by_test_id("lesson-done")).to_contain_text(f"1 of {len(lesson.questions)}")
+
+
+def test_half_made_ticks_are_kept_over_a_reload_and_forgotten_with_the_points(learn):
+    page = learn("interview")
+    asked = page.get_by_test_id(f"lesson-interview-{next(iter(shelf.lessons()['interview'].interviews))}")
+    asked.get_by_test_id("interview-show").click()
+    asked.locator("input[type=checkbox]").nth(1).check()
+    page.reload()
+    expect(asked).to_contain_text("1 of ")
+    asked.get_by_test_id("interview-show").click()
+    boxes = asked.locator("input[type=checkbox]")
+    assert [box.is_checked() for box in boxes.all()].index(True) == 1
+    expect(asked.locator("input:checked")).to_have_count(1)
+    page.get_by_test_id("lesson-reset").click()
+    page.get_by_test_id("lesson-reset-sure").click()
+    expect(asked.locator("input:checked")).to_have_count(0)
+    page.reload()
+    expect(asked).to_contain_text("Answer it aloud first.")
 
 
 def test_a_map_is_read_by_clicking_a_token_and_its_head_opens_whole(learn):
@@ -167,9 +187,47 @@ def test_a_prediction_shows_its_head_and_is_closed_once_its_cell_has_run(learn):
     expect(asked).not_to_contain_text("has run with this already")
 
 
-def test_an_address_that_names_no_lesson_shows_what_there_is(new_page, studio):
-    page = new_page(forgive=("404",))
-    page.goto(f"{studio.address}#/learn?lesson=no-such")
-    expect(page.get_by_test_id("trouble")).to_contain_text("no lesson 'no-such'")
+@pytest.mark.parametrize("name", ["no-such", "<script>alert(1)</script>", ".", "a/b"])
+def test_an_address_that_names_no_lesson_shows_what_there_is(new_page, studio, name):
+    page = new_page()
+    page.goto(f"{studio.address}#/learn?lesson={quote(name, safe='')}")
+    expect(page.get_by_test_id("trouble")).to_contain_text(f"no lesson '{name}'")
     assert page.get_by_test_id("lesson").count() == 0
     expect(page.get_by_test_id("lesson-list")).to_be_visible()
+
+
+def test_a_narrow_page_has_one_column_and_nothing_past_its_edge(learn):
+    page, lessons = learn("masks"), list(shelf.lessons().values())
+    page.set_viewport_size({"width": 420, "height": 800})
+    assert page.locator(".prose").first.bounding_box()["width"] >= 300
+    page.locator("section.cell").first.get_by_test_id("lesson-cell-run").click()
+    expect(page.get_by_test_id("lesson-cell-result").first).to_be_visible()
+    assert_nothing_past_the_edge(page, "a lesson whose cell has run")
+    fold, first = page.get_by_test_id("lesson-fold"), page.get_by_test_id(f"lesson-{lessons[0].slug}")
+    expect(fold).to_contain_text(shelf.lessons()["masks"].title)
+    fold.click()
+    expect(first).to_be_visible()
+    assert_nothing_past_the_edge(page, "the list")
+    first.click()
+    expect(fold).to_contain_text(f"1 of {len(lessons)}: {lessons[0].title}")
+    expect(first).to_have_count(0)
+    assert_nothing_past_the_edge(page, "another lesson")
+
+
+def test_every_cell_can_be_run_as_it_stands_and_its_sliders_stop_there(learn):
+    page, stepped = learn("counting"), shelf.lessons()["counting"].cells["attention-cost"]
+    width = next(each for each in shelf.parameters_of(stepped) if each.step and each.step > 1)
+    box = page.locator("section.cell").first
+    sliders = box.locator("input[type=range]")
+    assert str(int(width.value)) in [slider.input_value() for slider in sliders.all()]
+    box.get_by_test_id("lesson-cell-run").click()
+    expect(box.get_by_test_id("lesson-cell-result")).to_be_visible()
+
+
+def test_an_answer_that_is_too_long_is_said_in_plain_words(new_page, studio):
+    page, name = new_page(forgive=("400",)), "recap-column"
+    page.goto(f"{studio.address}#/learn?lesson=recap")
+    check = page.get_by_test_id(f"lesson-check-{name}")
+    check.get_by_test_id("lesson-check-answer").fill("7" * 1_001)
+    check.get_by_test_id("lesson-check-submit").click()
+    expect(check.get_by_role("alert")).to_contain_text("'answer' holds 1,001 characters, and takes at most 1,000")

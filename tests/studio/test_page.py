@@ -22,6 +22,7 @@ import manyheads as mh
 from manyheads.models.bundled import find_bundled
 from manyheads.studio.workspace import Workspace
 from tests.models.tiny import save_tiny, tiny_llama, tiny_tokenizer
+from tests.studio.edges import assert_nothing_past_the_edge
 from tests.studio.serving import studio_of
 
 TEXT = "The cat sat on the mat because it was tired, and the dog that saw the cat sat down beside it."
@@ -432,6 +433,30 @@ def test_light_dark_and_small_screens_hold_together(page):
         for _ in range(2):
             page.get_by_test_id("theme-toggle").click()
             assert page.evaluate("document.documentElement.scrollWidth <= innerWidth + 1"), size
+
+
+@pytest.mark.parametrize("width", [420, 768])
+def test_no_room_of_a_narrow_page_has_anything_past_its_edge(page, width):
+    page.set_viewport_size({"width": width, "height": 900})
+    page.get_by_test_id("drawer-handle").click()
+    expect(page.get_by_test_id("atlas-key")).to_be_visible()
+    assert_nothing_past_the_edge(page, "the atlas")
+    for room, sign in (
+        ("head/L2H9?pin=2", "pinned-row"),
+        ("head/L2H9?show=lines", "line-view"),
+        ("head/L2H9?show=layer", "layer-figure"),
+        ("compare/L2H9?other=L1H1", "compare-map-d"),
+        ("experiment", "experiment-run"),
+        ("size", "size-conclusion"),
+    ):
+        page.evaluate("to => (location.hash = `#/${to}`)", room)
+        expect(page.get_by_test_id(sign)).to_be_visible()
+        assert_nothing_past_the_edge(page, room)
+    page.get_by_test_id("rail-experiment").click()
+    page.get_by_test_id("experiment-head-L0H2").click()
+    page.get_by_test_id("experiment-run").click()
+    expect(page.get_by_test_id("experiment-change")).to_be_visible()
+    assert_nothing_past_the_edge(page, "a run")
 
 
 # --------------------------------------------------------------------------------------------------- a server that goes

@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 from manyheads import __version__
 from manyheads.errors import ManyHeadsError
 from manyheads.studio.desk import Desk
-from manyheads.studio.problems import Busy, Stopped, told
+from manyheads.studio.problems import Busy, Stopped, misfit, told
 from manyheads.studio.routes import add_routes
 from manyheads.studio.schema.base import Problem
 
@@ -61,12 +61,8 @@ def _add_problems(app: FastAPI) -> None:
 
     async def unread(_: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
-        said = "; ".join(
-            f"{'.'.join(str(part) for part in each['loc'][1:]) or each['loc'][0]}: {each['msg']}"
-            for each in error.errors()[:5]
-        )
-        problem = Problem(kind="RequestError", words=f"This request cannot be read: {said[:1000]}.")
-        return JSONResponse(problem.model_dump(), 400)
+        status, problem = misfit(error.errors())
+        return JSONResponse(problem.model_dump(), status)
 
     async def plain(_: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)

@@ -1,8 +1,8 @@
 // Points kept, and values shown.
 import { describe, expect, it } from "vitest";
-import { answered, keepPoints, pointsOf, readPoints, withPoints } from "../../src/rooms/learn/progress";
+import { answered, keepPoints, keepTicks, pointsOf, readPoints, readTicks, withPoints, withTicks } from "../../src/rooms/learn/progress";
 import type { Store } from "../../src/lib/storage";
-import { withChange, type Filling } from "../../src/rooms/learn/filling";
+import { firstStop, withChange, type Filling } from "../../src/rooms/learn/filling";
 import { digitsByColumn, digitsOf, hasNegative, inQuotes, looksAt, partInWords, position, shapeInWords, stepAbout, tiedAtTop, written } from "../../src/rooms/learn/shown";
 
 const memory = (): Store => {
@@ -19,6 +19,15 @@ describe("points", () => {
     keepPoints(store, points);
     expect(readPoints(store)).toEqual({ one: { a: 2 }, two: { b: 3 } });
     expect([pointsOf(points), pointsOf(points, "two"), answered(points, "one", { a: 2, gone: 1 })]).toEqual([5, 3, 1]);
+  });
+  it("ticks are kept beside them, each in its point's own words", () => {
+    const store = memory();
+    keepPoints(store, withPoints({}, "one", "a", 2));
+    keepTicks(store, withTicks(withTicks({}, "one", "b", ["this", "that"]), "one", "b", ["that"]));
+    expect([readPoints(store), readTicks(store)]).toEqual([{ one: { a: 2 } }, { one: { b: ["that"] } }]);
+    for (const text of ["{", '{"one": {"b": "that"}}', '{"one": {"b": [3]}}']) {
+      expect(Object.values(readTicks({ getItem: () => text, setItem: () => undefined })).flatMap(Object.keys)).toEqual([]);
+    }
   });
   it("damage is survived", () => {
     for (const text of ["{", "[]", "null", '{"one": 3}', '{"one": {"a": "x"}}']) {
@@ -51,6 +60,15 @@ describe("values", () => {
     const values = [[-2, 1, null]];
     expect(values.map((row) => row.map((value) => position(value, values)))).toEqual([[-1, 0.5, null]]);
     expect([hasNegative(values), hasNegative([[0, 1]])]).toEqual([true, false]);
+  });
+});
+
+describe("a slider", () => {
+  it("stops at the value that its parameter has, and at nothing below the least", () => {
+    const at = (value: number, low: number | null, step: number | null) => firstStop({ value, low, step });
+    expect([at(512, 1, 64), at(2048, 1, 64), at(65, 1, 64), at(6, 0, 0.5), at(0.3, 0, 0.1), at(5, 2, null), at(5, null, 1)]).toEqual([
+      64, 64, 1, 0, expect.closeTo(0), 2, undefined,
+    ]);
   });
 });
 

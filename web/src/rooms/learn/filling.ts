@@ -15,3 +15,9 @@ export function withChange(parameters: readonly Filling[], values: Values, chang
   }
   return next;
 }
+
+/** Where a slider begins, so that the value that a parameter has is one of its stops: 64 for 512 from 1 in steps of 64. */
+export function firstStop({ low, step, value }: Pick<Parameter, "low" | "step" | "value">): number | undefined {
+  if (low === null) return undefined;
+  return step === null ? low : Number(value) - Math.floor((Number(value) - low) / step + 1e-9) * step;
+}

@@ -1,32 +1,43 @@
-// What a reader has got right, kept in this browser: points by lesson and check. Guarded: storage may be missing or full.
+// What a reader has got right, and what of an interview answer was ticked, kept in this browser, by lesson and question.
+// Guarded: storage may be missing or full.
 import type { Store } from "../../lib/storage";
 
+type ByQuestion<T> = Record<string, Record<string, T>>;
 /** lesson -> check -> points. */
-export type Points = Record<string, Record<string, number>>;
+export type Points = ByQuestion<number>;
+/** lesson -> interview question -> those of its points that were ticked, in their words: a changed one is to tick anew. */
+export type Ticks = ByQuestion<string[]>;
 
-const KEY = "manyheads.lessons";
+const POINTS = "manyheads.lessons";
+const TICKS = "manyheads.lessons.ticks";
+const isNumber = (value: unknown): value is number => typeof value === "number";
+const isWords = (value: unknown): value is string[] => Array.isArray(value) && value.every((each) => typeof each === "string");
 
-export function readPoints(store: Store | null): Points {
+export const readPoints = (store: Store | null): Points => read(store, POINTS, isNumber);
+export const readTicks = (store: Store | null): Ticks => read(store, TICKS, isWords);
+export const keepPoints = (store: Store | null, points: Points): void => keep(store, POINTS, points);
+export const keepTicks = (store: Store | null, ticks: Ticks): void => keep(store, TICKS, ticks);
+
+function read<T>(store: Store | null, key: string, fits: (value: unknown) => value is T): ByQuestion<T> {
   try {
-    const found: unknown = JSON.parse(store?.getItem(KEY) ?? "{}");
+    const found: unknown = JSON.parse(store?.getItem(key) ?? "{}");
     if (typeof found !== "object" || found === null || Array.isArray(found)) return {};
-    const points: Points = {};
-    for (const [lesson, checks] of Object.entries(found)) {
-      if (typeof checks !== "object" || checks === null) continue;
-      const kept = Object.entries(checks as Record<string, unknown>).filter(([, value]) => typeof value === "number");
-      points[lesson] = Object.fromEntries(kept) as Record<string, number>;
+    const kept: ByQuestion<T> = {};
+    for (const [lesson, questions] of Object.entries(found)) {
+      if (typeof questions !== "object" || questions === null) continue;
+      kept[lesson] = Object.fromEntries(Object.entries(questions).filter((each): each is [string, T] => fits(each[1])));
     }
-    return points;
+    return kept;
   } catch {
     return {};
   }
 }
 
-export function keepPoints(store: Store | null, points: Points): void {
+function keep(store: Store | null, key: string, what: Points | Ticks): void {
   try {
-    store?.setItem(KEY, JSON.stringify(points));
+    store?.setItem(key, JSON.stringify(what));
   } catch {
-    // A full or forbidden store: points last as long as the page, and the room says so.
+    // A full or forbidden store: it lasts as long as the page, and the room says so.
   }
 }
 
@@ -34,6 +45,11 @@ export function keepPoints(store: Store | null, points: Points): void {
 export function withPoints(points: Points, lesson: string, check: string, reached: number): Points {
   const before = points[lesson]?.[check] ?? 0;
   return { ...points, [lesson]: { ...points[lesson], [check]: Math.max(before, reached) } };
+}
+
+/** With what is ticked of an interview question now. */
+export function withTicks(ticks: Ticks, lesson: string, interview: string, ticked: string[]): Ticks {
+  return { ...ticks, [lesson]: { ...ticks[lesson], [interview]: ticked } };
 }
 
 export function pointsOf(points: Points, lesson?: string): number {
