@@ -1,6 +1,10 @@
-"""The README's pictures, from real runs: `python docs/pictures.py`.
+"""The pictures of the docs, from real runs, and docs/gallery.md, which shows each with what made it.
 
-What the terminal shows in colour becomes an SVG without font or script from elsewhere; the grid is the command's.
+    python docs/pictures.py                    every picture that takes minutes at most, and the page
+    python docs/pictures.py training/gqa.svg   those named: what is trained takes up to an hour
+    python docs/pictures.py --page             the page alone
+
+Pictures of the studio come from docs/screenshots.py, that of the house from docs/house.py.
 """
 
 from __future__ import annotations
@@ -8,50 +12,206 @@ from __future__ import annotations
 import io
 import os
 import re
+import shlex
+import shutil
 import subprocess
 import sys
+import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
-from rich.terminal_theme import TerminalTheme
-from rich.text import Text
-
-IMAGES = Path(__file__).with_name("images")
+ROOT = Path(__file__).parents[1]
+IMAGES = ROOT / "docs" / "images"
+PAGE = ROOT / "docs" / "gallery.md"
 WIDTH = 100
-PAPER = TerminalTheme(
-    (250, 249, 246), (40, 40, 44),
-    [(40, 40, 44), (178, 66, 20), (0, 110, 80), (150, 104, 0), (0, 90, 150), (140, 70, 120), (0, 120, 150), (120,) * 3],
-)  # fmt: skip
+CODE = "def area(width, height): return width * height; area(width, height) + area(width, height)"
+SENTENCE = "The cat sat because the cat was tired, and the dog let the cat sleep."
+FAMILIES = """\
+import manyheads as mh
+from manyheads.corpora.page import page_texts
+from manyheads.figures.families import save_families
+
+save_families(mh.head_families(mh.load("minilm"), page_texts()), "families-minilm.svg")"""
 
 
-def picture(command: list[str], name: str, lines: int | None = None) -> None:
-    """Run a command of ours in colour and keep what it printed as an SVG."""
+@dataclass(frozen=True)
+class Picture:
+    """One picture. `way`: what the command writes ("file"), what it prints ("terminal"), what it writes as a page
+    ("page"), code to run ("code"), what a training writes ("training"); "": another script of ours makes it."""
+
+    file: str
+    title: str
+    words: str
+    command: str
+    way: str = "file"
+
+
+GALLERY: dict[str, tuple[Picture, ...]] = {
+    "What heads do": (
+        Picture("look.svg", "Every head, named", "Each label with its evidence.", "manyheads look", "terminal"),
+        Picture("grid.png", "Every head on one sheet", "A frame's colour is what the head does.",
+                "manyheads look --plot grid.png"),
+        Picture("grid-tiny-code.png", "The same of a decoder", "Eight query heads on two key/value heads a layer: a "
+                "bracket joins those that share.", "manyheads look --model tiny-code --plot grid-tiny-code.png"),
+        Picture("head.svg", "One head, in words", "Where each word looks, and how sure that is.",
+                f'manyheads head L2H9 "{SENTENCE}"', "terminal"),
+        Picture("head-map.svg", "One head, its map", "Cats look at cats: the weights, exactly.",
+                f'manyheads head L2H9 "{SENTENCE}" --plot head-map.svg'),
+        Picture("induction.svg", "An induction head", "Each token looks at what followed its earlier copy: the dark "
+                "steps below the diagonal.", f'manyheads head L3H5 "{CODE}" --model tiny-code --plot induction.svg'),
+        Picture("roles-minilm.svg", "Every question's best head", "Dots are scores, ticks what chance and fixed "
+                "guesses get; open dots did not hold.", "manyheads roles --plot roles-minilm.svg"),
+        Picture("roles-report.png", "The report", "One page: every question, its evidence, examples.",
+                "manyheads roles --report roles.html", "page"),
+        Picture("families-minilm.svg", "Which heads look alike", "Near: they look at the same words. How: "
+                "[families](families.md).", FAMILIES, "code"),
+    ),
+    "What they are worth": (
+        Picture("how-far-minilm.svg", "How far it goes", "What is lost as heads go, by importance and at random.",
+                "manyheads importance --curve how-far-minilm.svg"),
+    ),
+    "What it costs": (
+        Picture("size-llama-2-70b.svg", "Parameters, FLOPs, KV cache", "As it is, with keys and values for every head, "
+                "and with one for all.", "manyheads size llama-2-70b --plot size-llama-2-70b.svg"),
+    ),
+    "Small models, trained here": (
+        Picture("training/induction.svg", "A circuit forms", "The loss falls off a step.",
+                "manyheads train induction --out FOLDER", "training"),
+        Picture("training/heads.svg", "How many heads", "Equally many parameters, more and narrower heads.",
+                "manyheads train heads --out FOLDER", "training"),
+        Picture("training/collapse.svg", "All heads forced to one map", "And heads left unmixed.",
+                "manyheads train collapse --out FOLDER", "training"),
+        Picture("training/gqa.svg", "Fewer key/value heads", "Losses, caches, decode times.",
+                "manyheads train gqa --out FOLDER", "training"),
+        Picture("training/rul.svg", "How long an engine lasts", "On SIMULATED engines.",
+                "manyheads train rul --out FOLDER", "training"),
+        Picture("training/supervised.svg", "A head pulled to a pattern", "Beside a free one and a designed one.",
+                "manyheads train supervised --out FOLDER", "training"),
+        Picture("training/tiny-code.svg", "tiny-code grows", "Losses, and the heads that grew.",
+                "manyheads train code --out FOLDER", "training"),
+    ),
+    "The studio": tuple(
+        Picture(f"studio/{name}.png", title, words, "make screenshots", "")
+        for name, title, words in (
+            ("atlas", "Atlas", "Every head at once."),
+            ("atlas-dark", "Atlas, dark", "The same at night."),
+            ("head", "Head", "One head, down to single weights."),
+            ("lines", "Lines", "A short text as two columns."),
+            ("layer", "Layer", "The layer that a head is in, with its shapes."),
+            ("compare", "Compare", "Two heads, and their difference."),
+            ("experiment", "Experiment", "What is lost without two heads, beside random ones."),
+            ("size", "Size", "Parameters and cache, with sliders."),
+            ("learn", "Learn", "A lesson whose cells run."),
+            ("report", "The single file", "The page from the disk, with the network off."),
+        )
+    ),
+    "The house": (
+        Picture("house.svg", "Who imports whom", "Every import goes down: [the house](house.md).",
+                "python docs/house.py", ""),
+    ),
+}  # fmt: skip
+
+
+def gallery_markdown() -> str:
+    """The page."""
+    parts = [
+        "<!-- made by `python docs/pictures.py --page`, held to it by a test -->\n# Gallery\n",
+        "Every picture of these pages with what made it. All are real runs; none was touched up. "
+        "`python docs/pictures.py` makes\nthem again, but for what takes up to an hour to train.\n",
+    ]
+    for group, pictures in GALLERY.items():
+        parts.append(f"## {group}\n")
+        for each in pictures:
+            fence = (
+                f"<!-- not run: docs/pictures.py runs it -->\n```python\n{each.command}\n```"
+                if "\n" in each.command
+                else f"`{each.command}`"
+            )
+            parts.append(f"### {each.title}\n\n{each.words}\n\n![{each.title}](images/{each.file})\n\n{fence}\n")
+    return "\n".join(parts)
+
+
+def make(picture: Picture) -> None:
+    """Run a picture's command in an empty folder, and keep what came out."""
+    target = IMAGES / picture.file
+    with tempfile.TemporaryDirectory() as place:
+        if picture.way == "terminal":
+            target.write_text(_terminal(picture.command), encoding="utf-8")
+            return
+        if picture.way == "code":
+            _run([sys.executable, "-c", picture.command], place)
+        else:
+            _run([sys.executable, "-m", *shlex.split(picture.command)], place)
+        if picture.way == "page":
+            _shot(next(Path(place).glob("*.html")), target)
+        else:
+            made = {"training": "FOLDER/figure.svg"}.get(picture.way, target.name)
+            shutil.copy(Path(place) / made, target)
+
+
+def _run(command: list[str], place: str) -> None:
+    subprocess.run(command, cwd=place, env={**os.environ, "MPLBACKEND": "Agg"}, check=True, stdout=subprocess.DEVNULL)
+
+
+def _terminal(command: str) -> str:
+    """What a command prints in colour, as an SVG without font or script from elsewhere."""
+    from rich.console import Console
+    from rich.terminal_theme import TerminalTheme
+    from rich.text import Text
+
+    paper = TerminalTheme(
+        (250, 249, 246), (40, 40, 44),
+        [(40, 40, 44), (178, 66, 20), (0, 110, 80), (150, 104, 0), (0, 90, 150), (140, 70, 120), (0, 120, 150),
+         (120, 120, 120)],
+    )  # fmt: skip
     env = {**os.environ, "FORCE_COLOR": "1", "COLORTERM": "truecolor", "COLUMNS": str(WIDTH)}
-    shown = subprocess.run(
-        [sys.executable, "-m", "manyheads", *command], env=env, capture_output=True, text=True, check=True
-    ).stdout
-    kept = shown.rstrip().splitlines()[:lines]
+    line = [sys.executable, "-m", *shlex.split(command)]
+    subprocess.run(line, capture_output=True, check=True)  # once before: the page that labels rest on is remembered
+    shown = subprocess.run(line, env=env, capture_output=True, text=True, check=True).stdout
     console = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True, color_system="truecolor")
-    console.print(Text(f"$ manyheads {' '.join(command)}", style="bold"))
-    console.print(Text.from_ansi("\n".join(kept)), soft_wrap=True)
-    svg = console.export_svg(title="manyheads", theme=PAPER)
+    console.print(Text(f"$ {command}", style="bold"))
+    console.print(Text.from_ansi(shown.rstrip()), soft_wrap=True)
+    svg = console.export_svg(title="manyheads", theme=paper)
     svg = re.sub(r"@font-face \{.*?\}", "", svg, flags=re.DOTALL).replace(
         "Fira Code, monospace", "Menlo, Consolas, 'DejaVu Sans Mono', monospace"
     )
-    (IMAGES / f"{name}.svg").write_text(re.sub(r"terminal-\d+", "terminal", svg), encoding="utf-8")
+    return re.sub(r"terminal-\d+", "terminal", svg)
 
 
-def main() -> None:
-    IMAGES.mkdir(exist_ok=True)
-    subprocess.run([sys.executable, "-m", "manyheads", "look"], capture_output=True, check=True)  # the page, once
-    picture(["look"], "look")
-    picture(["head", "L2H9", "The cat sat because the cat was tired, and the dog let the cat sleep."], "head")
-    subprocess.run(
-        [sys.executable, "-m", "manyheads", "look", "--plot", str(IMAGES / "grid.png")],
-        check=True,
-        stdout=subprocess.DEVNULL,
-    )
+def _shot(page: Path, target: Path) -> None:
+    """The top of a page that was written, in the system's Chromium with the network off."""
+    sys.path.insert(0, str(ROOT))
+    from playwright.sync_api import sync_playwright
+
+    from tests.studio.chromium import ARGUMENTS, MISSING, find_chromium
+
+    chromium = find_chromium()
+    if chromium is None:
+        raise SystemExit(MISSING)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=ARGUMENTS)
+        context = browser.new_context(viewport={"width": 1280, "height": 900}, offline=True)
+        opened = context.new_page()
+        opened.goto(page.as_uri())
+        opened.wait_for_timeout(800)
+        opened.screenshot(path=target)
+        browser.close()
+
+
+def main(asked: list[str]) -> None:
+    """Make what was asked for; without names all that takes minutes at most."""
+    every = [each for pictures in GALLERY.values() for each in pictures]
+    unknown = {each for each in asked if each != "--page"} - {each.file for each in every}
+    if unknown:
+        raise SystemExit(
+            f"no picture {', '.join(sorted(unknown))}: there are {', '.join(each.file for each in every)}."
+        )
+    for each in every:
+        if each.way and (each.file in asked or (not asked and each.way != "training")):
+            print(each.file, flush=True)
+            make(each)
+    PAGE.write_text(gallery_markdown(), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -39,7 +39,8 @@ HeadsLike: TypeAlias = "str | Head | Mapping[int, Iterable[int]] | Iterable[Any]
 """What `parse_heads` reads; an iterable holds strings and `Head`s."""
 
 _STACK = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
-_NUMBER = r"(?:0|[1-9][0-9]*)"
+_DIGITS = 9  # no model has a billion heads; of thousands of digits Python makes no number
+_NUMBER = rf"(?:0|[1-9][0-9]{{0,{_DIGITS - 1}}})"
 _SPAN = rf"\*|{_NUMBER}(?:-{_NUMBER})?"
 _PART = re.compile(rf"(?:(?P<stack>{_STACK.pattern}):)?L(?P<layers>{_SPAN})(?:H(?P<heads>{_SPAN}))?")
 _EXAMPLES = "'L3H7', 'L3', 'L3H0-5', 'L*H7', 'encoder:L0H1', or several separated by commas"
@@ -179,7 +180,7 @@ def in_layer(text: str, stack: str, layer: int, count: int) -> dict[str, tuple[i
             where = f" in {_layer_name(stack, layer)}"
             anywhere = match["layers"] == "*" and match["heads"]
             found[part] = tuple(
-                (index for index in _span(match["heads"], count) if index < count)
+                (index for index in range(count) if index in _span(match["heads"], count))
                 if anywhere
                 else _indices(match["heads"] or "*", count, "head", part, where)
             )
@@ -320,7 +321,7 @@ def _indices(text: str, count: int, noun: str, part: str, where: str = "") -> ra
 def _did_you_mean(what: object, numbers: int = 1) -> str:
     """ " (did you mean 'L3H7'?)", guessed from the numbers in what was written, if there are at least `numbers`."""
     found = re.findall(r"[0-9]+", str(what))[:2]
-    if len(found) < numbers:
+    if len(found) < numbers or any(len(number) > _DIGITS for number in found):
         return ""
     stack = re.match(rf"\s*({_STACK.pattern}\s*:)", str(what))
     guess = "".join(f"{letter}{int(number)}" for letter, number in zip("LH", found, strict=False))

@@ -7,6 +7,8 @@ when the plan is applied (`manyheads.interventions`). Steps act one after anothe
 of them act on a head's output *before* the output projection mixes the heads: after it there is no head any more.
 """
 
+# pyright: reportUnnecessaryIsInstance=false
+# What people give is checked, whatever its type says.
 from __future__ import annotations
 
 import json
@@ -170,11 +172,12 @@ class Plan:
     @classmethod
     def from_dict(cls, data: object) -> Plan:
         """What `to_dict` wrote, or what a person did. Raises PlanError or HeadError, naming what is wrong."""
-        if not isinstance(data, Mapping) or not isinstance(data.get("steps"), list):
-            raise PlanError(f'a plan is {{"steps": [...]}}, not {_short(data)}.')
-        if data.get("format", FORMAT) != FORMAT or isinstance(data.get("format"), bool):
-            raise PlanError(f"this plan has format {data['format']!r}, and {FORMAT} is the newest known: upgrade.")
-        return cls([_step(entry) for entry in cast("list[object]", data["steps"])])
+        said: Mapping[str, object] = cast("Mapping[str, object]", data) if isinstance(data, Mapping) else {}
+        if not isinstance(said.get("steps"), list):
+            raise PlanError(f'a plan is {{"steps": [...]}}, not {_short(cast(object, data))}.')
+        if said.get("format", FORMAT) != FORMAT or isinstance(said.get("format"), bool):
+            raise PlanError(f"this plan has format {said['format']!r}, and {FORMAT} is the newest known: upgrade.")
+        return cls([_step(entry) for entry in cast("list[object]", said["steps"])])
 
     @classmethod
     def from_json(cls, text: str) -> Plan:

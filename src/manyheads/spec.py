@@ -18,6 +18,7 @@ from manyheads.heads import Head, HeadSet, HeadsLike, parse_heads
 
 __all__ = ["CROSS", "ModelSpec", "Site"]
 
+MOST = 1 << 20  # layers, heads and their widths, as a file may claim them: heads are listed one by one
 CROSS = "cross"  # the stack whose keys are other tokens than its queries
 
 
@@ -53,6 +54,14 @@ class Site:
     @property
     def heads(self) -> tuple[Head, ...]:
         return tuple(Head(self.stack, self.layer, index) for index in range(self.num_heads))
+
+    @classmethod
+    def from_dict(cls, data: object, what: str = "a site") -> Site:
+        """What `asdict` made of one. Raises RecordingError naming the field that is missing, unknown or no such value.
+
+        Raises ShapeError as a site does. `what` begins the error.
+        """
+        return cls(**_checked(cls, data, what, MOST))
 
     def kv_head_of(self, head: int) -> int:
         """The key/value head that serves query head `head`: neighbours share one. Raises HeadError past the end."""
@@ -139,7 +148,9 @@ class ModelSpec:
     def from_dict(cls, data: object) -> ModelSpec:
         """What `to_dict` wrote. Raises RecordingError naming the field that is missing, unknown or of another kind."""
         plain = _checked(cls, data, "a model's description")
-        plain["sites"] = tuple(Site(**_checked(Site, site, f"site {at}")) for at, site in enumerate(plain["sites"]))
+        plain["sites"] = tuple(
+            Site(**_checked(Site, site, f"site {at}", MOST)) for at, site in enumerate(plain["sites"])
+        )
         return cls(**plain)
 
     @classmethod
@@ -147,7 +158,7 @@ class ModelSpec:
         """What `to_json` wrote. Raises RecordingError."""
         try:
             data = json.loads(text)
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:  # ValueError: also a number of thousands of digits
             raise RecordingError(f"a model's description is not JSON ({error}): the file is damaged.") from error
         return cls.from_dict(data)
 
@@ -161,8 +172,10 @@ _KINDS: dict[str, tuple[type, ...]] = {
 }
 
 
-def _checked(cls: type[Site] | type[ModelSpec], data: object, what: str) -> dict[str, Any]:
-    """`data` if it holds exactly the fields of `cls`, each of its kind. (Annotations are texts in this module.)"""
+def _checked(cls: type[Site] | type[ModelSpec], data: object, what: str, most: int | None = None) -> dict[str, Any]:
+    """`data` if it holds exactly the fields of `cls`, each of its kind, and whole numbers up to `most`.
+
+    (Annotations are texts in this module.)"""
     if not isinstance(data, Mapping):
         raise RecordingError(f"{what} is a {type(data).__name__}, not a mapping: the file is damaged.")
     found = dict(cast("Mapping[str, Any]", data))
@@ -174,4 +187,6 @@ def _checked(cls: type[Site] | type[ModelSpec], data: object, what: str) -> dict
     for name, kind in kinds.items():
         if type(found[name]) not in _KINDS[kind]:
             raise RecordingError(f"{what}: {name}={found[name]!r} should be {kind}: the file is damaged.")
+        if most is not None and kind == "int" and not 0 <= found[name] <= most:
+            raise RecordingError(f"{what}: {name}={found[name]} is not from 0 to {most}: the file is damaged.")
     return found

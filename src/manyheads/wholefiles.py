@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import secrets
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 from manyheads.errors import FileAccessError, ManyHeadsError
 
-__all__ = ["no_access", "replacing", "synced"]
+__all__ = ["no_access", "refusal_in", "replacing", "synced", "users_folder", "users_home"]
 
 
 @contextmanager
-def replacing(path: str | os.PathLike[str], suffix: str = ".tmp") -> Iterator[str]:
+def replacing(path: str | os.PathLike[str], suffix: str = ".tmp") -> Generator[str]:
     """The name of a new, empty file beside `path`, which takes its place when the block ends well.
 
     A link stays a link; what it points to is replaced. `suffix` ends the name, for writers that go by it. The file is
@@ -39,11 +41,25 @@ def replacing(path: str | os.PathLike[str], suffix: str = ".tmp") -> Iterator[st
     except BaseException as error:
         with suppress(OSError):
             os.unlink(temporary)
-        if isinstance(error, OSError) and not isinstance(error, ManyHeadsError):
-            raise no_access("write", path, error) from error
+        if (refusal := refusal_in(error)) is not None:
+            raise no_access("write", path, refusal) from error
         raise
     with suppress(OSError):  # make the move itself survive a power cut, where the system can
         synced(os.path.dirname(target))
+
+
+def refusal_in(error: BaseException) -> OSError | None:
+    """What the operating system refused, where that is what an error is about; None where it is not.
+
+    Libraries that are not Python's own say it in words: "I/O error: No space left on device (os error 28)".
+    """
+    if isinstance(error, ManyHeadsError) or not isinstance(error, Exception):
+        return None
+    if isinstance(error, OSError) and error.errno is not None:
+        return error
+    if (found := NUMBER.search(str(error))) is not None:
+        return OSError(int(found[1]), os.strerror(int(found[1])))
+    return error if isinstance(error, OSError) else None
 
 
 def _check_target(target: str) -> None:
@@ -57,6 +73,28 @@ def _check_target(target: str) -> None:
             raise PermissionError(errno.EACCES, "it is write-protected", target)
 
 
+def users_home() -> Path | None:
+    """The user's own folder; None where the system knows of none, as in a container with a user of its own."""
+    try:
+        return Path.home()
+    except RuntimeError:
+        return None
+
+
+def users_folder(own: str, xdg: str, usual: str) -> Path:
+    """Where something is kept for the user: $own, else manyheads' folder in $xdg or in `usual` of the home.
+
+    Errors: FileAccessError where there is no home.
+    """
+    if chosen := os.environ.get(own):
+        return Path(chosen)
+    if given := os.environ.get(xdg):
+        return Path(given) / "manyheads"
+    if (home := users_home()) is None:
+        raise FileAccessError(f"there is no home folder to keep anything in: name a folder in {own}.")
+    return home / usual / "manyheads"
+
+
 def synced(path: str | os.PathLike[str]) -> None:
     """What was written there is on the disk, not only on its way."""
     handle = os.open(path, os.O_RDONLY)
@@ -66,6 +104,7 @@ def synced(path: str | os.PathLike[str]) -> None:
         os.close(handle)
 
 
+NUMBER = re.compile(r"\(os error (\d+)\)")
 _NO_PERMISSION = "you have no permission to. Have it changed, or use another folder"
 _ADVICE = {
     errno.ENOTDIR: "a part of its path is a file, not a folder. Check the spelling",

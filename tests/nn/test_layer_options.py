@@ -300,11 +300,3 @@ def test_the_tables_of_the_docs_are_the_codes_own():
     page = (Path(__file__).parents[2] / "docs" / "layer.md").read_text(encoding="utf-8")
     for table in (options_markdown(), pairs_markdown(), refusals_markdown()):
         assert table in page
-
-
-def test_the_code_of_the_docs_runs_from_top_to_bottom():
-    page = (Path(__file__).parents[2] / "docs" / "layer.md").read_text(encoding="utf-8")
-    names: dict[str, Any] = {}
-    for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
-        exec(compile(block, "layer.md", "exec"), names)
-    assert names["weights"] is not None

@@ -15,7 +15,7 @@ def read_patterns(path: Path) -> dict[str, Any]:
         raise FileAccessError(f"--pattern {path}: there is no such file.")
     try:
         names = runpy.run_path(str(path), run_name="manyheads_pattern")
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise TextError(f"--pattern {path} cannot be run: {type(error).__name__}: {error}.") from error
     own = {
         name.replace("_", " "): value

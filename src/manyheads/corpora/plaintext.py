@@ -7,8 +7,9 @@ import re
 from collections.abc import Iterable, Iterator
 
 from manyheads.corpora.documents import Document
-from manyheads.corpora.sources import Line
+from manyheads.corpora.sources import Line, stretches
 
+MOST_JSON = 32 << 20  # characters of a line of JSON: what it becomes may take twenty times as much
 UNEVEN = re.compile(r"[^\S ]|  ")  # white space other than single blanks
 SURROGATE = re.compile("[\ud800-\udfff]")  # JSON can write what no UTF-8 can hold, nor any tokenizer take
 
@@ -18,14 +19,7 @@ def paragraph_documents(lines: Iterable[Line], name: str) -> Iterator[Document]:
 
     A paragraph is called after its first line ("page.txt:12"). One line that cannot be read spoils its paragraph.
     """
-    held: list[Line] = []
-    for line in lines:
-        if line.problem or line.text.strip():
-            held.append(line)
-        elif held:
-            yield _paragraph(held, name)
-            held = []
-    if held:
+    for held in stretches(lines):
         yield _paragraph(held, name)
 
 
@@ -41,7 +35,9 @@ def json_documents(lines: Iterable[Line], name: str, field: str) -> Iterator[Doc
     """`field` of each line's JSON object, as it is. Empty lines and empty texts are none; what is broken says so."""
     for line in lines:
         text, problem = "", line.problem
-        if line.text.strip():
+        if len(line.text) > MOST_JSON:
+            problem = f"this line is longer than {MOST_JSON >> 20} MB of JSON: break it up."
+        elif line.text.strip():
             try:
                 text, problem = text_of(json.loads(line.text), field)
             except (ValueError, RecursionError) as error:

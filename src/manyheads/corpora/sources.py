@@ -1,6 +1,7 @@
 """Files and streams as numbered lines of text, one after another: what every reader of a corpus stands on.
 
-Nothing holds a file: a line is read, handed on and dropped (a file without a line break is one line, and is held).
+Nothing holds a file: a line is read, handed on and dropped. What is held, a line or those between two empty ones, has a
+limit (`MOST_BYTES`): what is longer, and a packed file of few bytes may be, is a problem, and never in memory.
 What a file is goes by its ending; how far reading has come goes by the bytes on the disk, packed or not.
 """
 
@@ -12,7 +13,7 @@ import io
 import os
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +35,9 @@ KINDS = ("text", "jsonl", "conllu")
 WHOLE_BYTES = 64 << 20  # files up to this size are hashed whole: 0.05 s on the machine of docs/lab.md
 END_BYTES = 1 << 20  # of a larger one, this much of each end
 SHOWN = 200  # characters of a name in an error
+MOST_BYTES = 128 << 20  # of a line, or of what stands between two empty ones: more than any model reads as one text
+MOST_LINES = 1_000_000  # between two empty ones
+SKIPPED_BYTES = 1 << 20  # of a line that is too long, read and dropped at once
 MARK = b"\xef\xbb\xbf"  # the byte order mark that some editors put before UTF-8
 STARTS = {b"\x1f\x8b": "gzip data: let its name end in .gz", b"\xff\xfe": "UTF-16 text: convert it to UTF-8 first"}
 STARTS[b"\xfe\xff"] = STARTS[b"\xff\xfe"]
@@ -94,7 +98,7 @@ def find_sources(given: str | Path, kind: str | None = None) -> list[Source]:
 
 
 def numbered_lines(source: Source) -> Iterator[Line]:
-    """The lines of a source, in UTF-8 (a byte order mark is left out). A line that is not comes as a problem.
+    """The lines of a source, in UTF-8, a byte order mark left out. One that is not, or too long, comes as a problem.
 
     Errors: TextError for a file that is all in another encoding, FileAccessError where reading fails midway.
     """
@@ -102,16 +106,47 @@ def numbered_lines(source: Source) -> Iterator[Line]:
     by_tell = source.packed and source.size is not None  # a pipe does not tell
     try:
         with _opened(source) as raw:
-            for number, data in enumerate(_unpacked(raw, source), 1):
+            for number, (data, size) in enumerate(_bounded(_unpacked(raw, source)), 1):
                 if number == 1:
                     _refuse_other_encodings(data[:2], source)
                     begin = len(MARK) if data.startswith(MARK) else 0
                     data = data.removeprefix(MARK)
-                end = begin + len(data)
-                yield _decoded(data, number, begin, raw.tell() if by_tell else end)
+                end = begin + len(data) if size <= MOST_BYTES else begin + size
+                at = raw.tell() if by_tell else end
+                yield _decoded(data, number, begin, at) if size <= MOST_BYTES else _endless(number, at)
                 begin = end
     except (OSError, EOFError, zlib.error) as error:
         raise _unreadable(source, error, f" after line {number:,}" if number else "") from error
+
+
+def stretches(lines: Iterable[Line], most_lines: int = MOST_LINES) -> Iterator[list[Line]]:
+    """Lines between empty ones. Of too many, there is one that says so as its problem, and how far they go."""
+    held: list[Line] = []
+    size = end = 0
+    for line in lines:
+        if not (line.problem or line.text.strip()):
+            if held:
+                yield _whole(held, end, most_lines)
+            held, size, end = [], 0, 0
+        elif size <= MOST_BYTES and len(held) < most_lines:
+            held.append(line)
+            size += len(line.text)
+        else:
+            held, size, end = held[:1], MOST_BYTES + 1, line.at
+    if held:
+        yield _whole(held, end, most_lines)
+
+
+def _whole(held: list[Line], end: int, most_lines: int) -> list[Line]:
+    """The lines as they are; where there were more, up to byte `end`, one that says so."""
+    if not end:
+        return held
+    number = held[0].number
+    problem = (
+        f"from line {number:,} on, there is no empty line for {most_lines:,} lines or {MOST_BYTES >> 20} MB: part "
+        f"texts or sentences by empty ones (lines=True reads each line as a text)."
+    )
+    return [Line(number, "", end, problem)]
 
 
 def digest_of(source: Source) -> str:
@@ -203,6 +238,21 @@ def _decoded(data: bytes, number: int, begin: int, at: int) -> Line:
         wrong = error.start
     where = f"byte {begin + wrong:,} is {data[wrong]:#04x}"
     return Line(number, "", at, f"line {number:,} is not UTF-8 text ({where}): convert it first.")
+
+
+def _bounded(file: io.BufferedIOBase) -> Iterator[tuple[bytes, int]]:
+    """Lines, and how many bytes each has; of one that is too long, its beginning."""
+    while data := file.readline(MOST_BYTES + 1):
+        size = len(data)
+        if size > MOST_BYTES:
+            data, more = data[:2], data[-1:]
+            while not more.endswith(b"\n") and (more := file.readline(SKIPPED_BYTES)):
+                size += len(more)
+        yield data, size
+
+
+def _endless(number: int, at: int) -> Line:
+    return Line(number, "", at, f"line {number:,} is longer than {MOST_BYTES >> 20} MB: break it up.")
 
 
 def _unreadable(source: Source, error: Exception, where: str = "") -> FileAccessError:

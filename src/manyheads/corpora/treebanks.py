@@ -17,13 +17,14 @@ from conllu.exceptions import ParseException
 
 from manyheads.corpora.coreference import Marked, entity_field, read_mentions
 from manyheads.corpora.documents import Document
-from manyheads.corpora.sources import Line
+from manyheads.corpora.sources import Line, stretches
 from manyheads.corpora.treewords import misc_value, read_words
 from manyheads.errors import TextError
 from manyheads.recording.gold import ROOT, Gold, GoldWord, Mention
 
 UNITS = ("sentence", "passage")
 MARKED = re.compile(r"[\t|]Entity=")
+SENTENCE_LINES = 10_000  # the longest sentences of treebanks have some hundred words; one parsed takes kilobytes a word
 PASSAGE_WORDS = 128  # Clark et al. 2019 cut documents to 128 tokens for coreference
 # Columns that are taken as they stand: conllu drops what follows a second "=", and what we do not read may be odd.
 AS_IT_IS = {name: lambda columns, index: columns[index] for name in ("xpos", "feats", "deps", "misc")}
@@ -104,14 +105,7 @@ def _annotated(sentence: Sentence) -> Sentence:
 
 def _blocks(lines: Iterable[Line]) -> Iterator[Block]:
     """Stretches of lines between empty ones."""
-    held: list[Line] = []
-    for line in lines:
-        if line.problem or line.text.strip():
-            held.append(line)
-        elif held:
-            yield _block(held)
-            held = []
-    if held:
+    for held in stretches(lines, SENTENCE_LINES):
         yield _block(held)
 
 
@@ -148,7 +142,7 @@ def _parsed(block: Block) -> Sequence[Token]:
         raise TextError(block.problem)
     try:
         return parse_token_and_metadata("\n".join(block.lines), field_parsers=dict(AS_IT_IS))
-    except ParseException as error:
+    except (ParseException, ValueError) as error:  # ValueError: a number of thousands of digits
         raise TextError(f"{_unread(block)} is not CoNLL-U ({str(error).rstrip('.')}).") from error
 
 
@@ -157,7 +151,7 @@ def _unread(block: Block) -> str:
     for number, line in enumerate(block.lines, block.number):
         try:
             parse_token_and_metadata(line, field_parsers=dict(AS_IT_IS))
-        except ParseException:
+        except (ParseException, ValueError):
             return f"line {number:,}"
     return "a line"
 

@@ -34,6 +34,8 @@ def read_words(tokens: Sequence[Token], text: str | None) -> tuple[str, tuple[Go
         if "deprel" not in word:
             raise TextError(f"token {number} has {len(word)} columns: a relation is in the eighth.")
     surfaces = list(_surfaces(tokens))
+    if not words:
+        raise TextError("it has no word, only what is not in its text.")
     if not text:
         text = "".join(each.form + " " * each.blank for each in surfaces).rstrip()
     heads = read_heads(words)
@@ -86,8 +88,10 @@ def _surfaces(tokens: Sequence[Token]) -> Iterator[Surface]:
             raise TextError(f"a token {token['form']!r} has no number.")
         elif place[1] == "-":
             first, _, last = place
-            words = [each for each in tokens[index:] if isinstance(each["id"], int)][: last - first + 1]
-            if [each["id"] for each in words] != list(range(first, last + 1)):
+            count = last - first + 1  # as a damaged range says it: any number at all
+            words = [each for each in tokens[index:] if isinstance(each["id"], int)][: max(0, count)]
+            numbers = [each["id"] for each in words]
+            if not words or len(words) != count or numbers != [*range(first, first + len(words))]:
                 raise TextError(f"the words of {first}-{last} {token['form']!r} do not follow it.")
             while index < len(tokens) and tokens[index]["id"] != last:
                 index += 1

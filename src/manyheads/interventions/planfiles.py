@@ -93,7 +93,7 @@ def _computed(where: Path, about: Any) -> Computed:
             metadata = found.metadata() or {}
             names = list(found.keys())
             tensors = {name: found.get_tensor(name) for name in names}
-    except (OSError, SafetensorError) as error:
+    except (OSError, ValueError, SafetensorError) as error:  # ValueError: a name that no file can have
         raise FileAccessError(f"what was computed for {where} cannot be read from {beside}: {error}.") from error
     for what in ("corpus", "model"):
         if metadata.get(what) != about[what]:

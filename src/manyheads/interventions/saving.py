@@ -68,7 +68,7 @@ def save(lm: PrunedModel, folder: str | os.PathLike[str], *, evidence: str | Non
     Raises ModelError where no form reproduces the model; FileAccessError for what the operating system refuses, or
     where the folder holds anything else, or is the one that the model came from. In either case nothing is written.
     """
-    target = Path(folder).expanduser()
+    target = Path(os.path.expanduser(folder))
     _require_pretrained(lm)
     if evidence is not None and not isinstance(evidence, str):
         raise ModelError(f"evidence is a {type(evidence).__name__}: give a text, for the model card.")

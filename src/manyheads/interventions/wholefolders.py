@@ -18,9 +18,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from manyheads.errors import FileAccessError, ManyHeadsError
+from manyheads.errors import FileAccessError
 from manyheads.models.compact import MARK
-from manyheads.wholefiles import no_access, synced
+from manyheads.wholefiles import no_access, refusal_in, synced
 
 __all__ = ["replacing_folder"]
 
@@ -29,7 +29,6 @@ OURS = re.compile(
     r"(config|generation_config|tokenizer|tokenizer_config|special_tokens_map|added_tokens|vocab|merges|"
     r"preprocessor_config|processor_config|chat_template)\.(json|txt|jinja|model)|\w*(spm|piece|bpe)[.\w]*"
 )  # the names of all that a save of ours writes
-NO_SPACE = ("No space left", "os error 28")  # what a library that is not Python says of a full disk
 AT_FDCWD, RENAME_EXCHANGE = -100, 2  # of Linux' renameat2
 
 
@@ -54,13 +53,11 @@ def replacing_folder(path: str | os.PathLike[str], inside: str, model: Any) -> I
         yield temporary
         for file in sorted(temporary.rglob("*")):
             synced(file)
-        _put(temporary, target)
+        _put(temporary, target, inside)
     except BaseException as error:
         shutil.rmtree(temporary, ignore_errors=True)
-        if isinstance(error, OSError) and not isinstance(error, ManyHeadsError):
-            raise no_access("write", path, error) from error
-        if any(sign in str(error) for sign in NO_SPACE) and not isinstance(error, ManyHeadsError):
-            raise no_access("write", path, OSError(errno.ENOSPC, str(error))) from error
+        if (refusal := refusal_in(error)) is not None:
+            raise no_access("write", path, refusal) from error
         raise
     with suppress(OSError):
         synced(target.parent)
@@ -92,11 +89,16 @@ def _is_ours(entry: Path, inside: str) -> bool:
     return OURS.fullmatch(entry.name) is not None
 
 
-def _put(new: Path, target: Path) -> None:
+def _put(new: Path, target: Path, inside: str) -> None:
     """`new` under the name of `target`; what was there is removed afterwards."""
     if not target.exists():
-        os.rename(new, target)
-        return
+        try:
+            os.rename(new, target)
+            return
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            _require_replaceable(target, inside)  # another process was first
     if not _exchanged(new, target):
         aside = target.parent / f".manyheads-{secrets.token_hex(6)}.old"
         os.rename(target, aside)

@@ -7,13 +7,12 @@ whoever asks is told once why nothing is kept.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from manyheads.errors import FileAccessError
-from manyheads.wholefiles import no_access, replacing
+from manyheads.wholefiles import no_access, replacing, users_folder
 
 __all__ = ["Progress", "state_folder"]
 
@@ -21,25 +20,26 @@ VERSION = 1
 
 
 def state_folder() -> Path:
-    """Where progress is kept: $MANYHEADS_STATE, else the user's state folder."""
-    if chosen := os.environ.get("MANYHEADS_STATE"):
-        return Path(chosen)
-    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "manyheads"
+    """Where progress is kept: $MANYHEADS_STATE, else the user's state folder. Errors: FileAccessError."""
+    return users_folder("MANYHEADS_STATE", "XDG_STATE_HOME", ".local/state")
 
 
 class Progress:
     """Points, as the file has them. `trouble`: why it could not be read or written; "" while it could."""
 
     def __init__(self, folder: Path | None = None) -> None:
-        self.path = (state_folder() if folder is None else folder) / "lessons.json"
+        self.path: Path | None = None
         self.trouble = ""
         self.points: dict[str, dict[str, int]] = {}
         try:
+            self.path = (state_folder() if folder is None else folder) / "lessons.json"
             self.points = _read(self.path)
         except (FileNotFoundError, NotADirectoryError):
             pass
+        except FileAccessError as error:  # no home
+            self.trouble = str(error)
         except OSError as error:
-            self.trouble = str(no_access("read", self.path, error))
+            self.trouble = str(no_access("read", self.path or "", error))
         except (ValueError, RecursionError):
             self.trouble = f"{self.path} is damaged and was read as empty: it is written anew with the next point."
 
@@ -63,6 +63,8 @@ class Progress:
             raise FileAccessError(self.trouble)
 
     def _keep(self) -> None:
+        if self.path is None:
+            return
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
         except OSError:

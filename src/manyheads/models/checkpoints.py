@@ -35,12 +35,14 @@ _HUB_TIMEOUT_SECONDS = 10
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A folder from which a model can be loaded. `name` is what to call it, `because` where it was found."""
+    """A folder from which a model can be loaded. `name` is what to call it, `because` where it was found, `shards` the
+    files of its weights."""
 
     folder: Path
     name: str
     because: str
     config: dict[str, Any] = field(default_factory=dict, repr=False)  # config.json, as written
+    shards: tuple[str, ...] = ()
 
 
 def find_checkpoint(what: str | os.PathLike[str], *, revision: str | None = None, code: bool = False) -> Checkpoint:
@@ -96,8 +98,8 @@ def _opened(folder: Path, name: str, because: str) -> Checkpoint:
         raise FileAccessError(f"cannot read {folder}: {error}. Check its permissions.") from error
     _require_model_files(str(folder), files)
     config = parsed(folder / "config.json")
-    _require_safetensors(folder, files, config)
-    return Checkpoint(folder, name, because, config)
+    shards = _shards_of(folder, files, config)
+    return Checkpoint(folder, name, because, config, tuple(shards))
 
 
 def _require_model_files(where: str, files: list[str]) -> None:
@@ -111,8 +113,8 @@ def _require_model_files(where: str, files: list[str]) -> None:
         raise ModelError(f"{where} has no config.json, so there is no telling what model it is. {_holds(files)}")
 
 
-def _require_safetensors(folder: Path, files: list[str], config: dict[str, Any]) -> None:
-    """Raises ModelError unless the weights in `folder` are there and nothing but safetensors would be read for them."""
+def _shards_of(folder: Path, files: list[str], config: dict[str, Any]) -> list[str]:
+    """The files of the weights. Raises ModelError unless they are there, in `folder` itself, and all safetensors."""
     named = config.get("transformers_weights")  # a checkpoint may name its own file
     weights = next((file for file in ([named] if named else _WEIGHTS) if file in files), None)
     if weights is None:
@@ -125,14 +127,17 @@ def _require_safetensors(folder: Path, files: list[str], config: dict[str, Any])
         try:
             index = json.loads((folder / weights).read_text(encoding="utf-8"))
             shards = sorted({str(shard) for shard in index["weight_map"].values()})
-        except (OSError, ValueError, LookupError, AttributeError, TypeError) as error:
+        except (OSError, ValueError, LookupError, AttributeError, TypeError, RecursionError) as error:
             raise ModelError(f"{folder / weights} is not an index of weights ({error!r}): it is damaged.") from error
+    if outside := [shard for shard in shards if Path(shard).name != shard]:
+        raise ModelError(f"{folder / weights} names a file outside of its folder, {outside[0]!r}: it is damaged.")
     if missing := [shard for shard in shards if not (folder / shard).is_file()]:
         raise ModelError(
             f"{folder} is incomplete: {len(missing)} of {len(shards)} weight files missing: {few(missing)}."
         )
     if others := [shard for shard in shards if not shard.endswith(".safetensors")]:
         raise _pickle(str(folder), folder, others, config)
+    return shards
 
 
 def _pickle(where: str, folder: Path | None, files: list[str], config: dict[str, Any] | None = None) -> ModelError:

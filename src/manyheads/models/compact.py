@@ -20,9 +20,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from manyheads.errors import ManyHeadsError, ModelError, RecordingError
+from manyheads.errors import ManyHeadsError, ModelError
 from manyheads.models.cutting import KeptHeads, cut_model, kept_in
-from manyheads.spec import ModelSpec, Site
+from manyheads.spec import Site
 
 __all__ = ["COMPACT", "MARK", "STOCK", "WEIGHTS", "build_compact", "is_compact", "write_compact", "write_mark"]
 
@@ -65,7 +65,7 @@ def read_mark(folder: Path) -> dict[str, Any]:
     """What `write_mark` wrote. Raises ModelError where it is damaged, or where a newer version wrote it."""
     try:
         mark = json.loads((folder / MARK).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ModelError(
             f"{folder / MARK} cannot be read ({error}): the file is damaged. Save the model anew."
         ) from error
@@ -163,7 +163,7 @@ def _read_kept(mark: Mapping[str, Any], folder: Path) -> list[KeptHeads]:
     try:
         found = []
         for each in mark["kept"]:
-            site = _site(each["site"])
+            site = Site.from_dict(each["site"])
             heads, kv_heads = _numbers(each["heads"], site.num_heads), _numbers(each["kv_heads"], site.num_kv_heads)
             found.append(KeptHeads(site, heads, kv_heads))
         return found
@@ -171,15 +171,6 @@ def _read_kept(mark: Mapping[str, Any], folder: Path) -> list[KeptHeads]:
         raise ModelError(
             f"{folder / MARK} does not say which heads are left ({error}): the file is damaged."
         ) from error
-
-
-def _site(data: Any) -> Site:
-    """A site, its fields checked as in any file of ours."""
-    fields = {"name": "", "architecture": "", "embed_dim": 0, "vocab_size": None, "max_positions": None}
-    try:
-        return ModelSpec.from_dict({**fields, "num_parameters": 0, "dtype": "", "sites": [data]}).sites[0]
-    except RecordingError as error:
-        raise ValueError(str(error)) from error
 
 
 def _numbers(given: Any, count: int) -> tuple[int, ...]:

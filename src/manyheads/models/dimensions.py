@@ -22,6 +22,7 @@ from manyheads.errors import ManyHeadsError, ModelError
 from manyheads.models.bundled import BUNDLED, find_bundled
 from manyheads.sizing import counting
 from manyheads.sizing.configs import UnknownFamily, describe_config, load_config, name_of
+from manyheads.sizing.fields import FEW_LAYERS, require_few_layers
 from manyheads.sizing.measured import attention_of, fault_of, settled, state_of, weights_of
 from manyheads.sizing.presets import PRESETS, key_of
 from manyheads.sizing.results import Sizing
@@ -189,6 +190,7 @@ def _config(data: Mapping[str, Any]) -> Any:
             f"{family!r} is an architecture that neither manyheads nor transformers knows, so its parameters cannot be "
             f"told. Describe it: num_layers, embed_dim, num_heads, ..."
         )
+    require_few_layers(data, FEW_LAYERS)
     try:
         made: Any = AutoConfig.for_model(**{key: value for key, value in data.items() if key != "auto_map"})
     except Exception as error:  # its validators raise kinds of their own

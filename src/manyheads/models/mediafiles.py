@@ -7,6 +7,7 @@ A picture becomes a PIL image in RGB, turned upright as its camera says. A sound
 from __future__ import annotations
 
 import os
+import warnings
 import wave
 from typing import Any
 
@@ -53,8 +54,10 @@ def picture_of(given: Any) -> Any:
 def _opened(path: str | os.PathLike[str]) -> Any:
     from PIL import Image, UnidentifiedImageError
 
+    bomb = Image.DecompressionBombWarning  # over 89 million pixels
     try:
-        with Image.open(path) as image:
+        with warnings.catch_warnings(), Image.open(path) as image:
+            warnings.simplefilter("error", bomb)
             image.load()
             return image.copy() if not image.getexif() else image
     except UnidentifiedImageError as error:
@@ -63,7 +66,7 @@ def _opened(path: str | os.PathLike[str]) -> Any:
         if error.errno is not None:
             raise no_access("read", path, error) from error
         raise FileAccessError(f"{os.fspath(path)} is a damaged picture ({error}): copy or save it anew.") from error
-    except (ValueError, SyntaxError, Image.DecompressionBombError) as error:
+    except (ValueError, SyntaxError, EOFError, MemoryError, Image.DecompressionBombError, bomb) as error:
         raise FileAccessError(f"cannot read {os.fspath(path)} as a picture: {error}.") from error
 
 
@@ -135,11 +138,14 @@ def _read(path: str | os.PathLike[str]) -> tuple[Samples, int]:
     try:
         with wave.open(os.fspath(path), "rb") as file:
             rate, width, channels = file.getframerate(), file.getsampwidth(), file.getnchannels()
-            data = file.readframes(file.getnframes())
+            if width > 4:
+                raise wave.Error(f"{8 * width} bits a sample")
+            there = os.path.getsize(path) // (width * channels)  # a head that was written before the end says more
+            data = file.readframes(min(file.getnframes(), there))
         samples = _decoded(data, width).reshape(-1, channels).mean(1)
     except OSError as error:
         raise no_access("read", path, error) from error
-    except (wave.Error, EOFError, ValueError) as error:
+    except (wave.Error, EOFError, ValueError, RuntimeError) as error:
         samples, rate = _by_soundfile(path, error)
     if not len(samples):
         raise FileAccessError(f"{os.fspath(path)} holds no sound: it has no samples.")

@@ -11,9 +11,10 @@ from typing import Any
 
 import torch
 
-from manyheads.errors import ModelError
+from manyheads.errors import ManyHeadsError, ModelError
 from manyheads.models.checkpoints import Checkpoint, few, first_line
 from manyheads.models.compact import build_compact, is_compact
+from manyheads.models.plausible import require_plausible
 from manyheads.models.senses import PICTURES, TEXT, sense_of, takes
 
 __all__ = ["build", "class_for", "processor_beside", "reader_beside", "tokenizer_beside"]
@@ -59,10 +60,11 @@ def build(
     """The model with its weights, and what to say about them."""
     from safetensors import SafetensorError
 
-    if is_compact(checkpoint.folder):
-        return build_compact(cls, checkpoint.folder, dtype, attention)
     options: dict[str, Any] = {"attn_implementation": attention} if attention else {}
     try:
+        require_plausible(cls, checkpoint)
+        if is_compact(checkpoint.folder):
+            return build_compact(cls, checkpoint.folder, dtype, attention)
         model, info = cls.from_pretrained(
             checkpoint.folder,
             dtype=dtype or "auto",
@@ -77,6 +79,8 @@ def build(
         raise ModelError(
             f"the weights in {checkpoint.folder} are damaged ({error}). Copy or fetch them anew."
         ) from error
+    except ManyHeadsError:
+        raise
     except Exception as error:  # whatever a foreign loader stumbles over is about this checkpoint
         raise ModelError(
             f"transformers cannot load {checkpoint.name} as {cls.__name__}: {first_line(error)}"

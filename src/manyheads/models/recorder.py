@@ -24,12 +24,12 @@ from manyheads.models.seam import Tap, tap
 from manyheads.models.sites import run
 from manyheads.models.taps import no_way_in
 from manyheads.models.texts import batches, decoder_tokens, model_inputs, rarity_table, read_texts, tokens_of
+from manyheads.recording.memory import MEMORY_SHARE, free_memory_bytes
 from manyheads.recording.records import Recording
 from manyheads.recording.tokens import Tokens
 from manyheads.spec import CROSS
 
 KEEP = ("q", "k", "v", "lse")
-MEMORY_SHARE = 0.7  # of the memory that is free: a recording that would take more is refused before it starts
 log = logging.getLogger("manyheads")
 
 
@@ -208,12 +208,3 @@ def _announce(spec: Any, tokens: Tokens, kept: frozenset[str]) -> None:
             f"this recording would take {size / 1e9:.1f} GB and {free / 1e9:.1f} GB are free: record fewer or "
             f"shorter texts, or use measure(), which keeps nothing."
         )
-
-
-def free_memory_bytes() -> int | None:
-    """What the system could give without swapping; None where it does not say."""
-    try:
-        with open("/proc/meminfo", encoding="ascii") as lines:
-            return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
-    except (OSError, StopIteration):
-        return None

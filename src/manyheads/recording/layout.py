@@ -53,6 +53,8 @@ INTEGERS = {torch.int64, torch.int32}
 Parts: TypeAlias = Mapping[str, Part] | Mapping[str, Entry]  # dtypes and shapes, before making or reading anything
 
 MOST_POSITIONS = 100_000_000  # padding included: no machine could have held q of as many, so no honest file says so
+MOST_PADDED = 10_000_000  # positions of which nearly all may be padding: what is said of so many tokens takes 0.3 GB
+MOST_PADDING = 64  # ... of more positions, so many for each token: it goes for q, k and lse too, in whoever's memory
 POSITIONED = ("q", "k", "v", "lse")  # a layer's tensors that have positions: [b heads positions ...]
 TOKEN_COLUMNS = ("ids", "special", "offsets", "rarity")  # what is said of each token: [b positions ...]
 TOKEN_TEXTS = ("pieces", "texts")
@@ -143,9 +145,15 @@ def check_lengths(lengths: Tensor, what: str) -> None:
         raise Misfit(f"{what} has shape {tuple(lengths.shape)} of {lengths.dtype}, not one whole number a text")
     if len(lengths) and int(lengths.min()) < 0:
         raise Misfit(f"{what} holds {int(lengths.min())}, but a text has no fewer than 0 tokens")
-    if len(lengths) and len(lengths) * int(lengths.max()) > MOST_POSITIONS:
+    positions = len(lengths) * int(lengths.max()) if len(lengths) else 0
+    if positions > MOST_POSITIONS:
         raise Misfit(
             f"{what}: {len(lengths)} texts, padded to {int(lengths.max())} tokens, are over {MOST_POSITIONS} positions"
+        )
+    if positions > MOST_PADDED and positions > MOST_PADDING * int(lengths.sum()):
+        raise Misfit(
+            f"{what}: {len(lengths)} texts of {int(lengths.sum())} tokens, padded to {int(lengths.max())} each, are "
+            f"nearly nothing but padding. Record texts of such unlike lengths apart"
         )
 
 

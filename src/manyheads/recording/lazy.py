@@ -23,7 +23,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from manyheads.errors import ManyHeadsError, ShapeError
+from manyheads.errors import ManyHeadsError, RecordingError, ShapeError
 from manyheads.nn.masks import Mask
 from manyheads.nn.rules import Rule
 from manyheads.recording.layout import (
@@ -45,6 +45,7 @@ from manyheads.recording.layout import (
     unpack_cells,
     unpack_rows,
 )
+from manyheads.recording.memory import MEMORY_SHARE, free_memory_bytes
 from manyheads.recording.records import LayerRecord, Recording
 from manyheads.recording.tensorfile import TensorFile
 from manyheads.recording.tokens import Sinks, Stretch, Tokens
@@ -160,6 +161,7 @@ class _Source:
     def load(self, layers: Sequence[_Described], index: int) -> LayerRecord:
         """Read a layer. Errors: RecordingError, FileAccessError."""
         layer, file = layers[index], self.file
+        self._require_memory(layer)
         with _damage_in(file):
             real = real_positions(layer.lengths)
             q, k, lse = (self._positioned(layer, field, real) for field in ("q", "k", "lse"))
@@ -179,6 +181,22 @@ class _Source:
                 shape = (padded, *entry.shape[1:]) if packed else entry.shape
                 total += math.prod(shape) * entry.dtype.itemsize
         return total
+
+    def _require_memory(self, layer: _Described) -> None:
+        """A packed layer may be a small part of what it becomes. Raises RecordingError where that is not free."""
+        real = real_positions(layer.lengths)
+        positions, longest = real.numel(), real.shape[1]
+        size = self.num_bytes(layer) + _RUNS_BYTES * positions
+        dense = self.file.entries.get(f"mask.{layer.mask}.dense")
+        if dense is not None and len(dense.shape) == 1:
+            cells = max(1, int((layer.lengths.long() ** 2).sum()))
+            size += positions * longest * math.ceil(dense.shape[0] / cells)
+        free = free_memory_bytes()
+        if free is not None and size > MEMORY_SHARE * free:
+            raise RecordingError(
+                f"{layer.name} of {self.file.path} would take {size / 1e9:.1f} GB with its padding, and "
+                f"{free / 1e9:.1f} GB are free: record fewer texts, or texts of like lengths."
+            )
 
     def _positioned(self, layer: _Described, field: str, real: Bool[Tensor, "b n"]) -> Tensor:
         stored = self.file.read(f"{layer.name}.{field}")
@@ -290,6 +308,7 @@ def _damage_in(file: TensorFile) -> Iterator[None]:
         raise file.damaged(str(error).rstrip(".")) from error
 
 
+_RUNS_BYTES = 3 * 16  # a position: start and stop of what it may see, as they are read, unpacked and widened
 _KINDS: dict[Any, type] = {"str": str, "int": int, "bool": bool}  # a Site's fields say their kinds as texts
 _NUM_AXES = {"q": 4, "k": 4, "v": 4, "lse": 3}  # of a whole tensor; a packed one has no axis of texts
 _DTYPES = {"ids": INTEGERS, "offsets": INTEGERS, "special": {torch.bool}, "rarity": FLOATS}

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from dataclasses import asdict, dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -24,9 +23,10 @@ from manyheads.roles.labels import Evidence, HeadRole, label
 from manyheads.roles.rules import NEEDED
 from manyheads.statistics.measuring import Progress, measure
 from manyheads.statistics.table import DEFAULT
-from manyheads.wholefiles import no_access, replacing
+from manyheads.wholefiles import no_access, replacing, users_folder
 
 SOURCES = ("recording", "statistics", "roles")  # whose code the labels hang on: a change of any measures anew
+DIGEST = "digest"  # under which the file says what the rest of it hashes to
 ELSEWHERE = ("_name_or_path", "transformers_version")  # of a config: where it lay, not what the model does
 
 
@@ -47,12 +47,12 @@ class PageLabels:
 
 def label_page(lm: Any, *, progress: Progress | None = None, remember: bool = True) -> PageLabels:
     """The labels of a loaded model's heads on the bundled page. Cost: seconds the first time, then milliseconds."""
-    path = cache_folder() / f"page-{_key(lm)}.json"
-    if remember and path.is_file():
-        try:
-            return _read(json.loads(path.read_text(encoding="utf-8")), f"remembered from an earlier run ({path})")
-        except (OSError, ValueError, KeyError, TypeError):
-            pass  # damaged or foreign: measured again below, and written over
+    try:
+        path = cache_folder() / f"page-{_key(lm)}.json"
+    except FileAccessError as error:  # no home
+        path = error
+    if remember and isinstance(path, Path) and (found := remembered(path)) is not None:
+        return found
     reading = reading_of(lm.name)
     table = measure(lm, reading.texts(), tuple(dict.fromkeys((*NEEDED, *DEFAULT))), kinds=True, progress=progress)
     columns = {name: table.column(name) for name in DEFAULT}
@@ -73,11 +73,21 @@ def label_page(lm: Any, *, progress: Progress | None = None, remember: bool = Tr
     return _with_because(found, _remember(found, path)) if remember else found
 
 
+def remembered(path: Path) -> PageLabels | None:
+    """What an earlier run kept; None where there is nothing, or it is damaged: then it is measured and written anew."""
+    if not path.is_file():
+        return None
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        whole = data.pop(DIGEST) == _digest(data)
+        return _read(data, f"remembered from an earlier run ({path})") if whole else None
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return None
+
+
 def cache_folder() -> Path:
-    """Where labels are remembered: $MANYHEADS_CACHE, else the user's cache folder."""
-    if chosen := os.environ.get("MANYHEADS_CACHE"):
-        return Path(chosen)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "manyheads"
+    """Where labels are remembered: $MANYHEADS_CACHE, else the user's cache folder. Errors: FileAccessError."""
+    return users_folder("MANYHEADS_CACHE", "XDG_CACHE_HOME", ".cache")
 
 
 def _key(lm: Any) -> str:
@@ -104,9 +114,12 @@ def _key(lm: Any) -> str:
     return hashlib.blake2b("\0".join(parts).encode(), digest_size=12).hexdigest()
 
 
-def _remember(found: PageLabels, path: Path) -> str:
-    """Write the labels, whole or not at all; what came of it, in words."""
+def _remember(found: PageLabels, path: Path | FileAccessError) -> str:
+    """Write the labels, whole or not at all; what came of it, in words. `path`: or why there is none."""
+    if isinstance(path, FileAccessError):
+        return f"measured now, and not remembered: {str(path).removesuffix('.')}"
     data = {**asdict(found), "roles": [role.to_dict() for role in found.roles]}
+    data[DIGEST] = _digest(json.loads(json.dumps(data)))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as temporary, open(temporary, "w", encoding="utf-8") as out:
@@ -115,6 +128,11 @@ def _remember(found: PageLabels, path: Path) -> str:
         reason = error if isinstance(error, FileAccessError) else no_access("write", path.parent, error)
         return f"measured now, and not remembered: {str(reason).removesuffix('.')}"
     return "measured now, remembered for the next run"
+
+
+def _digest(data: Any) -> str:
+    """Of what is kept, as JSON: whoever changes a byte of it changes this."""
+    return hashlib.blake2b(json.dumps(data, sort_keys=True).encode(), digest_size=12).hexdigest()
 
 
 def _with_because(found: PageLabels, because: str) -> PageLabels:

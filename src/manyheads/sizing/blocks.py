@@ -7,6 +7,7 @@ is counted once.
 from __future__ import annotations
 
 from manyheads.errors import ShapeError
+from manyheads.sizing.fields import MOST_LISTED
 from manyheads.sizing.shapes import LAST, SOURCE, TEXT, Architecture, Attention, LayerShape, Weights
 
 __all__ = [
@@ -198,6 +199,8 @@ def _check_words(
     for what, count in (sizes | {name: count for name, count in rest.items() if count is not None}).items():
         if count < 1:
             raise ShapeError(f"{what}={count}: at least 1 is needed.")
+    if num_layers > MOST_LISTED:
+        raise ShapeError(f"num_layers is above {MOST_LISTED:,}, the most that is described: give fewer.")
     if norm not in NORMS:
         raise ShapeError(f"{norm=} is no norm known here. Use one of {', '.join(NORMS)}.")
     if head_dim is None and embed_dim % num_heads:

@@ -13,7 +13,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from manyheads.errors import FileAccessError, ModelError, ShapeError
 from manyheads.sizing.decoder_families import DECODERS
@@ -69,14 +69,14 @@ def load_config(what: str | os.PathLike[str]) -> tuple[dict[str, Any], Path]:
 def parsed(path: Path) -> dict[str, Any]:
     """What is written in a config.json. Errors: FileAccessError; ModelError where it is damaged."""
     try:
-        data = json.loads(path.read_text(encoding="utf-8-sig"))
+        data: Any = json.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise FileAccessError(f"cannot read {path}: {error.strerror or error}. Check its permissions.") from error
-    except ValueError as error:  # bad JSON, or bad UTF-8
+    except (ValueError, RecursionError) as error:  # bad JSON, lists in lists without end, or bad UTF-8
         raise ModelError(f"{path} is not JSON ({error}): the file is damaged.") from error
     if not isinstance(data, dict):
         raise ModelError(f"{path} is a {type(data).__name__}, not a mapping: the file is damaged.")
-    return data
+    return cast("dict[str, Any]", data)
 
 
 def name_of(path: Path) -> str:
@@ -124,17 +124,18 @@ def _described(data: Mapping[str, Any], family: str, headless: bool) -> Architec
 
 def _class_of(data: Mapping[str, Any], family: str) -> tuple[bool, str]:
     """Whether the config means the model without a head, and how that is known."""
-    named = data.get("architectures") or []
-    if not isinstance(named, list | tuple) or not all(isinstance(name, str) for name in named):
+    named: Any = data.get("architectures") or []
+    if not isinstance(named, list | tuple) or not all(isinstance(name, str) for name in cast("list[Any]", named)):
         raise ModelError(f"the config of {family!r} says architectures={named!r}, which should be a list of names.")
     if not named:
         bare = family in ENCODERS or family in IMAGES
         return bare, f"{'without' if bare else 'with'} its usual head, for its config names no class"
-    if named[0].endswith(HEADS):
-        return False, f"as {named[0]}"
-    if named[0].endswith(BARE):
-        return True, f"as {named[0]}, without a head"
+    first = cast("list[str]", named)[0]
+    if first.endswith(HEADS):
+        return False, f"as {first}"
+    if first.endswith(BARE):
+        return True, f"as {first}, without a head"
     raise UnknownFamily(
-        f"{named[0]!r} is not among the classes that are sized from a config alone: of {family!r} those are the bare "
+        f"{first!r} is not among the classes that are sized from a config alone: of {family!r} those are the bare "
         f"model and the one with its usual head."
     )

@@ -6,6 +6,7 @@ named in the rows of `manyheads.sizing.decoder_families`.
 
 from __future__ import annotations
 
+from manyheads.errors import ModelError
 from manyheads.sizing import blocks
 from manyheads.sizing.decoders import everywhere, nowhere
 from manyheads.sizing.fields import Fields
@@ -17,12 +18,12 @@ from manyheads.sizing.shapes import Attention, Weights
 def qwen(fields: Fields, count: int) -> list[bool]:
     """The layers after max_window_layers, if windows are on at all."""
     on = fields.flag("use_sliding_window") and fields.maybe("sliding_window") is not None
-    return [on and at >= fields.get("max_window_layers", count) for at in range(count)]
+    return [on and at >= fields.count("max_window_layers", count) for at in range(count)]
 
 
 def qwen_moe(fields: Fields, count: int) -> list[bool]:
     on = fields.flag("use_sliding_window")
-    return [on and (at + 1) % 2 == 1 and at < fields.get("max_window_layers", count) for at in range(count)]
+    return [on and (at + 1) % 2 == 1 and at < fields.count("max_window_layers", count) for at in range(count)]
 
 
 def switched(fields: Fields, count: int) -> list[bool]:
@@ -39,11 +40,20 @@ def smollm(fields: Fields, count: int) -> list[bool]:
 
 def beyond(fields: Fields, count: int) -> list[bool]:
     window = fields.maybe("sliding_window")
-    return [window is not None and at >= fields.get("max_window_layers", count) for at in range(count)]
+    return [window is not None and at >= fields.count("max_window_layers", count) for at in range(count)]
 
 
 def gpt_neo(fields: Fields, count: int) -> list[bool]:
-    kinds = [kind for group, times in fields.listed("attention_types") for _ in range(times) for kind in group]
+    kinds: list[object] = []
+    for each in fields.listed("attention_types"):
+        match each:
+            case [list(group), int(times)] if 0 <= times <= count and len(group) <= count:  # pyright: ignore
+                kinds += group * times  # pyright: ignore
+            case _:
+                raise ModelError(
+                    f"the config of {fields.family!r} says attention_types with {str(each)[:60]!r} in it, which should "
+                    f"be a list of kinds and how many times it comes: the file is damaged."
+                )
     return [kind == "local" for kind in kinds] if kinds else [at % 2 == 1 for at in range(count)]
 
 
@@ -55,18 +65,18 @@ def stepped(fields: Fields, layer: int) -> bool:
 
 
 def after_dense(fields: Fields, layer: int) -> bool:
-    return layer >= (fields.get("first_k_dense_replace") or 0)
+    return layer >= fields.count("first_k_dense_replace")
 
 
 def ernie(fields: Fields, layer: int) -> bool:
-    last = fields.get("moe_layer_end_index", -1)
+    last = fields.count("moe_layer_end_index", -1, least=-1)
     last = fields.whole("num_hidden_layers") - 1 if last == -1 else last
-    step, first = fields.whole("moe_layer_interval", 1), fields.get("moe_layer_start_index", 1)
+    step, first = fields.whole("moe_layer_interval", 1), fields.count("moe_layer_start_index", 1)
     return (layer + 1) % step == 0 and first <= layer <= last
 
 
 def shared_experts(fields: Fields) -> int:
-    return (fields.get("n_shared_experts") or 0) * fields.whole("moe_intermediate_size")
+    return fields.count("n_shared_experts") * fields.whole("moe_intermediate_size")
 
 
 # ------------------------------------------------------------------------------------------------------- other choices
@@ -89,7 +99,7 @@ def shared_width(fields: Fields) -> int:
 
 
 def ernie_shared(fields: Fields) -> int:
-    return (fields.get("moe_num_shared_experts") or 0) * fields.whole("moe_intermediate_size")
+    return fields.count("moe_num_shared_experts") * fields.whole("moe_intermediate_size")
 
 
 def parallel_norms(fields: Fields) -> int:

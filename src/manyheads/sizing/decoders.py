@@ -100,7 +100,7 @@ def decoder(fields: Fields, row: Decoder, *, headless: bool) -> Architecture:
     """The architecture that a config of the family means. Errors: ModelError, ShapeError."""
     embed_dim, num_layers = fields.whole("hidden_size"), fields.whole("num_hidden_layers")
     made: dict[tuple[Any, bool], LayerShape] = {}
-    layers = []
+    layers: list[LayerShape] = []
     for at, window in enumerate(_windows(fields, row, num_layers)):
         sparse = row.experts is not None and row.experts.sparse(fields, at)
         if (window, sparse) not in made:
@@ -155,6 +155,11 @@ def _windows(fields: Fields, row: Decoder, count: int) -> list[tuple[int, bool] 
     kinds = fields.listed("layer_types")
     if not kinds:
         marks = row.windows(fields, count)
+        if len(marks) != count:
+            raise ModelError(
+                f"the config of {fields.family!r} says which of {len(marks)} layers have a window, and "
+                f"num_hidden_layers={count}: the file is damaged."
+            )
         return [(fields.whole("sliding_window"), False) if mark else None for mark in marks]
     if len(kinds) != count:
         raise ModelError(

@@ -68,7 +68,8 @@ def _layer(layer: LayerShape) -> dict[str, Any]:
 
 
 def _attention(attention: Attention) -> dict[str, Any]:
-    return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(attention).items()}
+    """JSON knows no tuples."""
+    return {key: [*value] if isinstance(value, tuple) else value for key, value in asdict(attention).items()}
 
 
 def _flops(flops: Flops | None) -> dict[str, Any] | None:

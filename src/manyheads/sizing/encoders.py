@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 from manyheads.errors import ModelError
 from manyheads.sizing import blocks
@@ -172,7 +172,7 @@ def images(fields: Fields, row: Images, *, headless: bool) -> Architecture:
 
 def num_classes(fields: Fields) -> int:
     """As many as are named, else the number that is said, else 2: what transformers makes of such a config."""
-    labels = fields.get("id2label")
+    labels: Any = fields.get("id2label")
     if isinstance(labels, Mapping) and labels:
-        return len(labels)
+        return len(cast("Mapping[Any, Any]", labels))
     return fields.whole("num_labels", 2)

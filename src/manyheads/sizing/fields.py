@@ -7,14 +7,20 @@ names the field, because a default in its place would size another model.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from manyheads.errors import ModelError
 
-__all__ = ["Fields"]
+__all__ = ["FEW_LAYERS", "MOST_LISTED", "Fields", "require_few_layers"]
 
+LARGEST = 10**12  # of any number of a config: more is damage, and arithmetic on it says nothing
+MOST_LISTED = 10_000  # of layers, and of what a layer has several of: the deepest model that is known has some hundred
+LISTED = ("layers", "num_ln")  # what such numbers' names hold
+FEW_LAYERS = 1_000  # so many are built with transformers, module by module, whatever a config's other numbers say
+BUILT = re.compile(r"layers?|depths?|experts", re.IGNORECASE)  # in the names of what is built one by one
 SYNONYMS = {  # transformers has written these by both names
     "num_experts": ("num_local_experts",),
     "num_local_experts": ("num_experts",),
@@ -31,8 +37,8 @@ class Fields:
 
     data: Mapping[str, Any] = field(repr=False)
     family: str
-    names: Mapping[str, str] = field(default_factory=dict)
-    defaults: Mapping[str, Any] = field(default_factory=dict)
+    names: Mapping[str, str] = field(default_factory=dict[str, str])
+    defaults: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def has(self, name: str) -> bool:
         return self.names.get(name, name) in self.data
@@ -60,6 +66,11 @@ class Fields:
         found = self.get(name)
         return None if found is None or found == 0 else self._checked(name, found)
 
+    def count(self, name: str, default: int = 0, *, least: int = 0) -> int:
+        """A whole number that may be zero; `default` where the field is null or not there."""
+        found = self.get(name)
+        return default if found is None else self._checked(name, found, least)
+
     def flag(self, value: bool | str) -> bool:
         """What `value` says, or what the field of that name does."""
         if isinstance(value, bool):
@@ -71,22 +82,27 @@ class Fields:
 
     def listed(self, name: str) -> list[Any]:
         """A list, or none."""
-        found = self.get(name)
+        found: Any = self.get(name)
         if found is not None and not isinstance(found, list | tuple):
             raise ModelError(f"the config of {self.family!r} says {name}={found!r}, which should be a list.")
-        return list(found or [])
+        return list(cast("list[Any]", found or []))
 
     def _called(self, name: str) -> str:
         own = self.names.get(name, name)
         return own if own == name else f"{own} ({name})"
 
-    def _checked(self, name: str, found: Any) -> int:
+    def _checked(self, name: str, found: Any, least: int = 1) -> int:
         if isinstance(found, float) and found.is_integer():
             found = int(found)
-        if isinstance(found, bool) or not isinstance(found, int) or found < 1:
+        if isinstance(found, bool) or not isinstance(found, int) or found < least:
             raise ModelError(
                 f"the config of {self.family!r} says {self._called(name)}={found!r}, which should be a whole number of "
-                f"at least 1: the file is damaged."
+                f"at least {least}: the file is damaged."
+            )
+        most = MOST_LISTED if any(word in name for word in LISTED) else LARGEST
+        if found > most:
+            raise ModelError(
+                f"the config of {self.family!r} says {self._called(name)} is above {most:,}: the file is damaged."
             )
         return found
 
@@ -95,3 +111,12 @@ def _listed(data: Mapping[str, Any], most: int = 8) -> str:
     names = sorted(map(str, data))
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return (", ".join(names[:most]) + more) or "no fields"
+
+
+def require_few_layers(config: Mapping[str, Any], most: int) -> None:
+    """That nothing that is built one by one is claimed more often than `most`. Raises ModelError."""
+    for name, value in config.items():
+        if isinstance(value, Mapping):
+            require_few_layers(cast("Mapping[str, Any]", value), most)
+        elif BUILT.search(str(name)) and isinstance(value, int) and value > most:
+            raise ModelError(f"a config says {name} is above {most:,}, the most that is built: it is damaged.")

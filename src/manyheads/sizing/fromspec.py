@@ -26,7 +26,7 @@ def from_spec(spec: ModelSpec) -> Architecture:
         )
     if spec.embed_dim < 1:
         raise ShapeError(f"the spec of {spec.name} has embed_dim={spec.embed_dim}, so no projections. {REMEDY}.")
-    layers = []
+    layers: list[LayerShape] = []
     for site in spec.layers:
         attention = Attention(site.num_heads, site.num_kv_heads, site.qk_dim, site.v_dim, causal=site.causal)
         layers.append(LayerShape(blocks.projections(spec.embed_dim, attention), (attention,)))

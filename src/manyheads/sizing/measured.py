@@ -95,7 +95,8 @@ def state_of(kept: Any) -> tuple[int, int]:
     """Numbers of a recurrence or convolution: in the cache's dtype, and in 32 bits whatever that is."""
     sizes = [0, 0]
     for name in ("conv_states", "recurrent_states"):
-        for each in (getattr(kept, name, None) or {}).values():
+        states: dict[int, Any] = getattr(kept, name, None) or {}
+        for each in states.values():
             if each is not None:
                 sizes[each.element_size() == 4] += each.numel()
     return sizes[0], sizes[1]

@@ -27,8 +27,8 @@ class Preset:
 
     title: str
     source: str
-    config: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    words: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    config: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False)
+    words: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False)
     note: str = ""
 
 

@@ -14,7 +14,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from inspect import signature
-from typing import Any
+from typing import Any, cast
 
 from manyheads.errors import FileAccessError, ModelError, ShapeError
 from manyheads.sizing import blocks
@@ -83,16 +83,17 @@ def architecture_of(what: Any) -> Architecture:
     if isinstance(what, ModelSpec):
         return from_spec(what)
     if isinstance(what, Mapping):
-        return describe_config(what) if "model_type" in what else _in_words(what)
+        said = cast("Mapping[str, Any]", what)
+        return describe_config(said) if "model_type" in said else _in_words(said)
     if not isinstance(what, str | os.PathLike):
         raise ModelError(
             f"cannot size a {type(what).__name__}. Give a preset's name, a config.json, a folder, a mapping or a spec."
         )
     if isinstance(what, str) and key_of(what) in PRESETS:
         return preset(what)
-    name = os.fspath(what)
+    name = str(os.fspath(cast("str | os.PathLike[str]", what)))
     if name.strip() and os.path.exists(os.path.expanduser(name)):
-        return read_config(what)
+        return read_config(name)
     if not isinstance(what, str) or name.endswith(".json") or name.startswith((".", "/", "~")):
         raise FileAccessError(f"there is no file or folder {name}.")
     raise ModelError(

@@ -27,7 +27,7 @@ def shape_in_words(architecture: Architecture) -> str:
 
 def layers_in_words(architecture: Architecture) -> str:
     """ "21 of 42 layers see the last 4,096 tokens; 58 of 61 layers have experts"; "" where all layers are alike."""
-    at, said = architecture, []
+    at, said = architecture, list[str]()
     windows = Counter(each.window for layer in at.layers for each in layer.attention if each.window)
     total = len(at.layers)
     for window, count in sorted(windows.items()):

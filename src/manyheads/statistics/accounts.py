@@ -20,6 +20,7 @@ from manyheads.statistics.failures import Failures
 from manyheads.statistics.measuring import Gathered
 from manyheads.statistics.tallies import Contribution, Tally, counted
 
+COUNTED = ("cut", "windows", "cut_gold", "texts")  # of a chunk
 SAID = "said"  # the name under which packed tensors hold what is said about them, as JSON
 
 
@@ -113,8 +114,11 @@ class Account:
     @staticmethod
     def read(tensors: dict[str, Tensor], said: dict[str, Any]) -> Account:
         tally = None if said["tally"] is None else Tally.read(tensors, said["tally"])
-        gathered = Gathered(tally, said["backend"], said["guard_error"], said["edited"])
-        out = Account(gathered, Failures.read(said["failures"]), said["counts"])
+        gathered = Gathered(tally, dict(said["backend"]), float(said["guard_error"]), bool(said["edited"]))
+        counts = {str(name): int(count) for name, count in said["counts"].items()}
+        if counts and counts.keys() != {*COUNTED}:
+            raise ValueError(f"it counts {', '.join(counts)}, not {', '.join(COUNTED)}")
+        out = Account(gathered, Failures.read(said["failures"]), counts)
         out.count_done(tensors["done"])
         return out
 

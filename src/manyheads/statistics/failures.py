@@ -56,7 +56,8 @@ class Failures:
 
     @staticmethod
     def read(told: dict[str, Any]) -> Failures:
-        return Failures(told["count"], tuple(Failure(*each) for each in told["named"]))
+        named = ((int(number), str(name), str(reason)) for number, name, reason in told["named"])
+        return Failures(int(told["count"]), tuple(Failure(*each) for each in named))
 
     def __str__(self) -> str:
         """What a table's notes say: "" where none failed."""

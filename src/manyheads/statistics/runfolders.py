@@ -18,7 +18,7 @@ from pathlib import Path
 
 from manyheads.errors import FileAccessError
 from manyheads.statistics.accounts import Account
-from manyheads.statistics.shards import lock, read_state, remove_shard, shard_names, write_state
+from manyheads.statistics.shards import as_written, lock, read_state, remove_shard, shard_names, write_state
 from manyheads.statistics.surveys import Learned
 from manyheads.wholefiles import no_access
 
@@ -67,10 +67,13 @@ class RunFolder:
 
     def begun(self) -> tuple[dict[str, str], Learned] | None:
         """Of what inputs the run in here is, and what it learned; None where there is none."""
-        if not (self.path / "run.safetensors").exists():
+        path = self.path / "run.safetensors"
+        if not path.exists():
             return None
-        tensors, said = read_state(self.path / "run.safetensors")
-        return said["inputs"], Learned.read(tensors, said["learned"])
+        tensors, said = read_state(path)
+        with as_written(path):
+            inputs = {str(name): str(value) for name, value in said["inputs"].items()}
+            return inputs, Learned.read(tensors, said["learned"])
 
     def begin(self, inputs: dict[str, str], learned: Learned) -> None:
         """Note what this run is of, before its first batch."""
@@ -79,10 +82,13 @@ class RunFolder:
 
     def finished(self) -> Account | None:
         """All of a run that came to its end."""
-        if not (self.path / "finished.safetensors").exists():
+        path = self.path / "finished.safetensors"
+        if not path.exists():
             return None
+        with as_written(path):
+            account = Account.read(*read_state(path))
         self.tidy()
-        return Account.read(*read_state(self.path / "finished.safetensors"))
+        return account
 
     def finish(self, account: Account) -> None:
         """Keep all there is, and delete the shards that it was put together from."""

@@ -17,22 +17,26 @@ import os
 import secrets
 import struct
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from torch import Tensor
 
-from manyheads.errors import RecordingError, StatisticError
+from manyheads.errors import FileAccessError, RecordingError, StatisticError
 from manyheads.recording.container import Part, write_tensors
 from manyheads.recording.tensorfile import TensorFile
 from manyheads.statistics.accounts import Account, Entry
 from manyheads.wholefiles import no_access
 
 FORMAT, VERSION = "manyheads corpus run", 1
+NOT_AS_WRITTEN = (
+    LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError, SafetensorError,
+)  # fmt: skip
 RECORD = struct.Struct("<QI")  # length and CRC-32 of the bytes that follow
 FOLD_BYTES = 128 << 20  # a journal is folded from here on: a second of reading, where a run goes on
 FOLD_SHARE = 1.0  # ... if it is larger than the sums, times this: so folding never costs more than the journal did
@@ -67,10 +71,12 @@ class Shard:
         """One that is there, to be gone on with. Errors: StatisticError where another process still writes it."""
         with closed_on_error(Shard(folder, name)) as out:
             tensors, said = read_state(out.path)
-            out.epoch, out.account = said["epoch"], Account.read(tensors, said)
+            with as_written(out.path):
+                out.epoch, out.account = int(said["epoch"]), Account.read(tensors, said)
             out.journal = _locked(out.journal_path(out.epoch))
-            for entry in out._entries():
-                out.account.add(entry)
+            with as_written(out.journal_path(out.epoch)):
+                for entry in out._entries():
+                    out.account.add(entry)
         return out
 
     def add(self, entry: Entry) -> None:
@@ -148,7 +154,11 @@ def shard_names(folder: Path) -> list[str]:
     Errors: StatisticError for one that is damaged.
     """
     names = sorted(each.name[6:-12] for each in folder.glob("shard-*.safetensors"))
-    taken = {name for each in names for name in read_said(folder / f"shard-{each}.safetensors")["taken"]}
+    taken: set[str] = set()
+    for each in names:
+        path = folder / f"shard-{each}.safetensors"
+        with as_written(path):
+            taken |= {str(name) for name in read_said(path)["taken"]}
     journals = {each.name[6:].rpartition("-")[0] for each in folder.glob("shard-*.journal")}
     for name in (taken | journals) - (set(names) - taken):
         remove_shard(folder, name)
@@ -178,6 +188,20 @@ def read_state(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise StatisticError(
             f"what a run left in {path.parent} cannot be gone on with: {error} To begin anew, give another folder or "
             f"delete this one."
+        ) from error
+
+
+@contextmanager
+def as_written(path: Path) -> Generator[None]:
+    """Errors: StatisticError where a file is whole by its checksums, and yet says what no run writes."""
+    try:
+        yield
+    except (FileAccessError, StatisticError):  # told already
+        raise
+    except NOT_AS_WRITTEN as error:
+        raise StatisticError(
+            f"what a run left in {path.parent} cannot be gone on with: {path} does not hold what a run writes "
+            f"({type(error).__name__}: {error}). To begin anew, give another folder or delete this one."
         ) from error
 
 

@@ -105,9 +105,13 @@ class Learned:
 
     @staticmethod
     def read(tensors: dict[str, Tensor], said: dict[str, Any]) -> Learned:
-        told = said["sinks"]
-        sinks = Sinks(told["first"], tuple(told["ids"]), tuple(told["names"]), told["because"])
-        return Learned(tensors["rarity"], **{**said, "sinks": sinks})
+        """Raises LookupError, TypeError or ValueError for what is not of that kind."""
+        told, rarity = said["sinks"], tensors["rarity"]
+        ids, names = tuple(int(each) for each in told["ids"]), tuple(str(each) for each in told["names"])
+        sinks = Sinks(bool(told["first"]), ids, names, str(told["because"]))
+        if rarity.ndim != 1:
+            raise ValueError(f"rarity has {rarity.ndim} axes")
+        return Learned(rarity, str(said["rarity_because"]), sinks, int(said["num_documents"]), str(said["because"]))
 
 
 def learn(lm: Any, head: Head, sinks: Sinks | None, statistics: Sequence[Statistic]) -> Learned:

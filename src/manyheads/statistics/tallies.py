@@ -189,8 +189,12 @@ class Tally:
         sites = read_sites(said["sites"])
         kinds = {name: tensors[f"kinds.{name}"] for name in KIND_ARRAYS if f"kinds.{name}" in tensors}
         tally = KindTally.of_arrays(tuple(site.num_heads for site in sites), kinds) if kinds else None
-        sizes = (said["num_texts"], said["num_tokens"])
-        return Tally(sites, tensors["num"], tensors["den"], tensors["own"], tuple(said["columns"]), tally, *sizes)
+        columns, sizes = tuple(said["columns"]), (int(said["num_texts"]), int(said["num_tokens"]))
+        out = Tally(sites, tensors["num"], tensors["den"], tensors["own"], columns, tally, *sizes)
+        wanted = Tally.empty(sites, out.num.shape[2], columns, False)
+        if any(getattr(out, name).shape != getattr(wanted, name).shape for name in ("num", "den", "own")):
+            raise ValueError("its sums are not of its layers and statistics")
+        return out
 
 
 def agreed(many: Iterable[tuple[Site, ...]]) -> tuple[Site, ...]:
@@ -215,4 +219,4 @@ def told_sites(sites: Sequence[Site]) -> list[dict[str, Any]]:
 
 
 def read_sites(told: Sequence[dict[str, Any]]) -> tuple[Site, ...]:
-    return tuple(Site(**each) for each in told)
+    return tuple(Site.from_dict(each, f"site {at}") for at, each in enumerate(told))

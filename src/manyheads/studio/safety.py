@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hmac
 import json
+import re
 from collections.abc import Awaitable, Callable, MutableMapping
 from http.cookies import CookieError, SimpleCookie
 from typing import Any
@@ -22,6 +23,7 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 MAX_BODY = 3_000_000  # bytes: a text of MAX_TEXT characters and a plan
+DIGITS = re.compile("[0-9]{1,15}")
 COOKIE = "manyheads_token"
 LOCAL_NAMES = ("127.0.0.1", "localhost", "[::1]")
 CONTENT_SECURITY_POLICY = (
@@ -62,13 +64,13 @@ class Guard:
         if "*" not in self.hosts and name.lower() not in self.hosts:
             return 403, "This server answers to its own address only, not to another name that leads here."
         origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+        if origin is not None and _place_of(origin) != host.lower():
             return 403, "This request comes from another page: the studio answers its own page only."
         if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
             return 403, "This request comes from another site: the studio answers its own page only."
         length = headers.get("content-length", "0")
-        if not length.isdigit() or int(length) > MAX_BODY:
-            return 413, f"The request is {length} bytes, above the limit of {MAX_BODY:,}."
+        if not DIGITS.fullmatch(length) or int(length) > MAX_BODY:
+            return 413, f"The request is {length[:20]} bytes, above the limit of {MAX_BODY:,}."
         if self.token is not None and not self._knows_token(scope, headers):
             return 401, "Open the address that was printed when the studio started: it holds the token."
         return 0, ""
@@ -96,6 +98,14 @@ class Guard:
             await send(message)
 
         return sending
+
+
+def _place_of(origin: str) -> str | None:
+    """Host and port of an origin; None for what is no address."""
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return None
 
 
 def _limited(receive: Receive) -> Receive:

@@ -14,7 +14,6 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,6 +27,7 @@ from manyheads.studio.envelopes import MIN_MISSING, in_steps, pack
 from manyheads.studio.recordings import Opened
 from manyheads.studio.schema.recordings import HeadCard, RecordingInfo
 from manyheads.studio.schema.workspace import Limits, ModelEntry, Workspace
+from manyheads.wholefiles import users_home
 
 __all__ = ["FORMAT", "Snapshot", "snapshot_of"]
 
@@ -148,7 +148,7 @@ def _workspace(opened: Opened) -> dict[str, Any]:
 
 def _shareable(words: str) -> str:
     """Without the name of whoever made it: no file of the cache, and a home folder is "~"."""
-    words, home = REMEMBERED.sub("", words), str(Path.home())
+    words, home = REMEMBERED.sub("", words), str(users_home() or "")
     return words.replace(home, "~") if len(home) > 1 else words
 
 

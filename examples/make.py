@@ -1,0 +1,82 @@
+"""The notebooks of this folder, each made of plain Python in `sources/`, run, and kept with what came out.
+
+    python examples/make.py               all of them: some minutes of one core
+    python examples/make.py long_text     those named
+
+Sources are what one reviews and edits. Cells are parted by "# %%", as editors that know notebooks in Python part them;
+of "# %% [markdown]" each line is prose behind a "#". What a cell says on stderr (bars of progress) is not kept.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+import nbformat
+from nbclient import NotebookClient
+from nbformat import NotebookNode
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+from PIL import Image
+
+EXAMPLES = Path(__file__).parent
+SOURCES = {path.stem: path for path in sorted((EXAMPLES / "sources").glob("*.py"))}
+CELL, PROSE = "# %%", "# %% [markdown]"
+PATIENCE_SECONDS = 300  # of one cell
+COLORS = 96  # of a picture: a third of its bytes, and nobody sees it
+
+
+def notebook_of(source: str) -> NotebookNode:
+    """A source as a notebook that was not run."""
+    cells = []
+    for number, part in enumerate(source.split(f"\n{CELL}")[1:]):
+        kind, _, text = part.partition("\n")
+        if kind.strip() == PROSE.removeprefix(CELL).strip():
+            prose = "\n".join(line.removeprefix("#").removeprefix(" ") for line in text.strip().splitlines())
+            cells.append(new_markdown_cell(prose, id=f"cell-{number}"))
+        else:
+            cells.append(new_code_cell(text.strip(), id=f"cell-{number}"))
+    spec = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    return new_notebook(cells=cells, metadata={"kernelspec": spec, "language_info": {"name": "python"}})
+
+
+def run(notebook: NotebookNode, folder: Path) -> NotebookNode:
+    """Run every cell in `folder`; the first error ends it (nbclient's CellExecutionError)."""
+    os.environ.pop("MPLBACKEND", None)  # the kernel's own draws into the notebook
+    resources = {"metadata": {"path": str(folder)}}
+    client = NotebookClient(
+        notebook, timeout=PATIENCE_SECONDS, kernel_name="python3", resources=resources, record_timing=False
+    )
+    client.execute()
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.outputs = [_smaller(each) for each in cell.outputs if each.get("name") != "stderr"]
+    notebook.metadata.language_info = {"name": "python"}  # else the version, which would change with every machine
+    return notebook
+
+
+def _smaller(output: NotebookNode) -> NotebookNode:
+    """An output whose picture, if it has one, has few colors."""
+    if "image/png" in output.get("data", {}):
+        picture, kept = Image.open(io.BytesIO(base64.b64decode(output.data["image/png"]))), io.BytesIO()
+        picture.convert("RGB").quantize(COLORS, dither=Image.Dither.NONE).save(kept, "png", optimize=True)
+        output.data["image/png"] = base64.b64encode(kept.getvalue()).decode()
+    return output
+
+
+def main(asked: list[str]) -> None:
+    if unknown := sorted(set(asked) - set(SOURCES)):
+        sys.exit(f"no notebook is called {unknown[0]!r}: there are {', '.join(SOURCES)}.")
+    for name in asked or SOURCES:
+        with tempfile.TemporaryDirectory() as folder:
+            made = run(notebook_of(SOURCES[name].read_text(encoding="utf-8")), Path(folder))
+        place = EXAMPLES / f"{name}.ipynb"
+        nbformat.write(made, place)
+        print(f"{place.name}: {len(made.cells)} cells, {place.stat().st_size / 1e3:.0f} kB")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,165 @@
+"""Claims about the documents: what is made of the code is the code's own, and nothing is left out."""
+
+from __future__ import annotations
+
+import re
+from importlib import import_module
+from inspect import getdoc, ismodule
+from types import ModuleType
+
+import pytest
+import yaml
+
+import manyheads
+from docs.command import PAGE as COMMAND_PAGE
+from docs.command import command_markdown
+from docs.docstrings import as_markdown
+from docs.hooks import with_links
+from docs.house import OUTSIDE, PICTURE, floors, imports, picture, table
+from docs.house import PAGE as HOUSE_PAGE
+from docs.pictures import GALLERY, IMAGES, gallery_markdown
+from docs.pictures import PAGE as GALLERY_PAGE
+from manyheads.statistics.table import STATISTICS, table_markdown
+from tests.docs.pages import ROOT, blocks_of, pages
+
+DOCS = ROOT / "docs"
+REFERENCE = sorted((DOCS / "reference").rglob("*.md"))
+
+
+def test_the_table_of_statistics_is_the_codes_own():
+    assert table_markdown() in (DOCS / "statistics.md").read_text(encoding="utf-8")
+
+
+def test_every_statistic_says_what_it_is():
+    for name, each in STATISTICS.items():
+        assert each.unit and each.meaning and each.source and each.name == name
+        assert each.range[0] < each.range[1]
+
+
+def test_the_page_of_the_command_is_its_own_help():
+    assert COMMAND_PAGE.read_text(encoding="utf-8") == command_markdown(), "anew: make pages"
+
+
+def test_the_gallery_shows_every_picture_with_what_made_it():
+    assert GALLERY_PAGE.read_text(encoding="utf-8") == gallery_markdown(), "anew: make pages"
+    shown = [each.file for pictures in GALLERY.values() for each in pictures]
+    there = [path.relative_to(IMAGES).as_posix() for path in IMAGES.rglob("*") if path.is_file()]
+    assert sorted(shown) == sorted(there)
+
+
+def test_the_house_is_drawn_as_the_imports_are_and_they_go_down():
+    assert PICTURE.read_text(encoding="utf-8") == picture(), "anew: make pages"
+    assert table() in HOUSE_PAGE.read_text(encoding="utf-8"), "anew: make pages"
+    height = {name: -number for number, floor in enumerate(floors()) for name in floor}
+    found = {name: below - set(OUTSIDE) for name, below in imports().items()}
+    assert set(found) == set(height)
+    assert all(height[other] < height[name] for name, below in found.items() for other in below)
+    assert found["cli"] and not found["errors"] and "recording" in found["statistics"]
+
+
+def nav_pages(part):
+    if isinstance(part, str):
+        return [part]
+    return [page for each in (part.values() if isinstance(part, dict) else part) for page in nav_pages(each)]
+
+
+def test_the_navigation_names_every_page_once():
+    told = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+    listed = nav_pages(told["nav"])
+    there = {page.relative_to(DOCS).as_posix() for page in pages() if page.is_relative_to(DOCS)}
+    left = {told["not_in_nav"].strip("/")}
+    assert len(listed) == len(set(listed))
+    assert set(listed) == (there - left) | {"contributing.md", "changelog.md"}
+
+
+# ------------------------------------------------------------------------------------------------- the reference
+
+
+def documented() -> dict[str, object]:
+    """What the reference shows: by name, each object and, of a module, what has a docstring in it."""
+    out: dict[str, object] = {}
+    for page in REFERENCE:
+        for name in re.findall(r"^::: ([\w.]+)$", page.read_text(encoding="utf-8"), re.MULTILINE):
+            out[name] = found = resolved(name)
+            if isinstance(found, ModuleType):
+                own = [each for each, value in vars(found).items() if getattr(value, "__module__", "") == name]
+                members = {each: getattr(found, each) for each in getattr(found, "__all__", own) if each[0] != "_"}
+                out |= {f"{name}.{each}": value for each, value in members.items() if getdoc(value)}
+    return out
+
+
+def resolved(name: str) -> object:
+    try:
+        return import_module(name)
+    except ModuleNotFoundError:
+        module, _, last = name.rpartition(".")
+        return getattr(import_module(module), last)
+
+
+def imported_by_the_docs() -> dict[str, object]:
+    """`from manyheads.x import y` in the code of any page: who reads it will look y up."""
+    out: dict[str, object] = {}
+    for page in pages():
+        for block in blocks_of(page):
+            if block.language == "python":
+                for module, names in re.findall(r"^ *from (manyheads\.[\w.]+) import (.+)$", block.code, re.MULTILINE):
+                    wanted = [each.split(" as ")[0].strip(" ()") for each in names.split("#")[0].split(",")]
+                    out |= {f"{module}.{each}": resolved(f"{module}.{each}") for each in wanted if each}
+    return out
+
+
+def is_shown(value: object, shown: dict[str, object]) -> bool:
+    """Whether it is on some page, for itself or, of a module, through something in it."""
+    if ismodule(value):
+        return any(name == value.__name__ or name.startswith(f"{value.__name__}.") for name in shown)
+    return any(each is value for each in shown.values())
+
+
+def test_every_public_name_is_in_the_reference():
+    shown = documented()
+    names = [name for name in manyheads.__all__ if name != "__version__"]
+    assert [name for name in names if not is_shown(getattr(manyheads, name), shown)] == []
+    index = (DOCS / "reference" / "index.md").read_text(encoding="utf-8")
+    assert [name for name in names if f"[`{name}`](api/" not in index] == []
+
+
+def test_what_the_docs_import_is_in_the_reference():
+    shown, plain = documented(), (str, int, float, tuple, frozenset)
+    found = {name: value for name, value in imported_by_the_docs().items() if not isinstance(value, plain)}
+    assert len(found) > 20
+    assert [name for name, value in found.items() if not is_shown(value, shown)] == []
+
+
+def test_what_the_reference_names_has_a_docstring():
+    assert [name for name, value in documented().items() if not getdoc(value)] == []
+
+
+def test_docstrings_become_prose_with_links():
+    text = (
+        "What.\n\n`a`: one.\n`b` (two): three.\nCost: little. Errors: ShapeError; `TextError`.\n\n    code: ShapeError"
+    )
+    said = as_markdown(text, {"ShapeError", "TextError"})
+    assert "one.  \n`b` (two): three." in said
+    assert "**Cost:** little. **Errors:** [ShapeError][manyheads.errors.ShapeError]; `TextError`." in said
+    assert said.endswith("\n\n    code: ShapeError")
+    assert as_markdown("See docs/layer.md, docs/nowhere.md.", set()) == "See [layer](../../layer.md), docs/nowhere.md."
+
+
+# -------------------------------------------------------------------------------------------------- links that leave
+
+
+@pytest.mark.parametrize(
+    ("given", "made"),
+    [
+        ("[one](../plan.md#a) `[two](x.md)`", "[one](../plan.md#a) `[two](x.md)`"),
+        ("[front](../../README.md)", "[front](../index.md)"),
+        ("[rules](../../CONTRIBUTING.md)", "[rules](../contributing.md)"),
+        ("[its code](../../src/manyheads/plan.py)", "its code (`src/manyheads/plan.py`)"),
+        ("[`src/manyheads/plan.py`](../../src/manyheads/plan.py)", "`src/manyheads/plan.py`"),
+        ("```sh\n[its code](../../src/manyheads/plan.py)\n```", "```sh\n[its code](../../src/manyheads/plan.py)\n```"),
+        ("[gone](../../nowhere.md)", "[gone](../../nowhere.md)"),
+        ("[web](https://example.org/a)", "[web](https://example.org/a)"),
+    ],
+)
+def test_links_out_of_docs_become_pages_or_paths(given, made):
+    assert with_links(given, "studio/head.md") == made

@@ -1,0 +1,68 @@
+"""Claims about the site: it builds without a warning, hangs together, and asks nobody for anything."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+
+from tests.docs.pages import ROOT
+from tests.studio.chromium import chromium
+
+pytestmark = pytest.mark.slow
+LOADED = re.compile(
+    r"""<(?:script|img|iframe|source)\b[^>]*?\bsrc="([^"]+)"|<link\b[^>]*?\bhref="([^"]+)"|url\(["']?(http[^)]+)"""
+)
+OPENED = (
+    "index.html",
+    "layer.html",
+    "gallery.html",
+    "house.html",
+    "reference/api/models.html",
+    "reference/command.html",
+)
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
+    env = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
+    assert done.returncode == 0 and "WARNING" not in done.stderr, done.stderr
+    return folder
+
+
+def test_no_page_loads_anything_from_elsewhere(site):
+    for page in [*site.rglob("*.html"), *site.rglob("*.css")]:
+        for found in LOADED.findall(page.read_text(encoding="utf-8")):
+            assert "://" not in "".join(found) and not "".join(found).startswith("//"), (page, found)
+
+
+def test_every_link_leads_somewhere(site):
+    for page in site.rglob("*.html"):
+        text = page.read_text(encoding="utf-8")
+        for link in re.findall(r'<a\b[^>]*?\bhref="([^"#:]+)(?:#[^"]*)?"', text):
+            assert page.name == "404.html" or (page.parent / unquote(link)).exists(), (page, link)
+
+
+def test_a_browser_is_asked_for_nothing_else_and_a_phone_need_not_scroll_sideways(site):
+    with chromium() as browser:
+        page = browser.new_page(viewport={"width": 420, "height": 800})
+        asked: list[str] = []
+        page.on("request", lambda request: asked.append(request.url))
+        for name in OPENED:
+            page.goto((site / name).as_uri())
+            page.wait_for_load_state()
+            assert page.evaluate("document.documentElement.scrollWidth") <= 420, name
+        page.locator("label.md-header__button[for=__search]").click()
+        page.locator(".md-search__input").click()
+        page.keyboard.type("entropy")
+        page.locator(".md-search-result__item").first.wait_for()
+        assert len(asked) > len(OPENED)
+        assert [url for url in asked if not url.startswith((site.as_uri(), "data:", "blob:", "about:"))] == []
