@@ -48,5 +48,5 @@ def _refuse(model: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
     raise PlanError(
         f"{given[0]}= does nothing here: transformers 5 has no head masking, and {type(model).__name__} would "
         f"ignore it. Use mh.applied(lm, mh.Plan([mh.Ablate({{3: [7]}})])) around the call (kind='zero' is what "
-        f"head_mask did), or manyheads.prune_heads(lm, {{3: [7]}}) to remove heads for good."
+        f"head_mask did), or mh.prune_heads(lm, {{3: [7]}}) to remove heads for good."
     )
