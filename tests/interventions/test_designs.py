@@ -3,8 +3,6 @@
 The oracle: softmax in NumPy and float64 from the numbers in the model's state dict, and patterns told from ids alone.
 """
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -14,7 +12,6 @@ from manyheads import Ablate, design
 from manyheads.corpora.page import page_texts
 from manyheads.interventions.designs import HeadDesign
 from tests.models.tiny import VOCAB_SIZE, WORDS, tiny_tokenizer
-from tests.test_docs import DOCS, code_of
 
 SPECIALS, FIRST_WORD, CLS, SEP, PAD = 5, 5, 2, 3, 0  # of the tiny tokenizer
 VOWELS = {index + FIRST_WORD for index, word in enumerate(WORDS) if word[0] in "aeiou"}
@@ -279,10 +276,3 @@ def test_the_bundled_tokenizer_reads_unless_another_is_given_and_labels_find_the
     assert lm.because == "5 of 6 heads made to order, noise=0, seed=0"
     roles = mh.find_roles(lm, page_texts()[:100])
     assert [role.name for role in roles] == [*(head.role for head in heads[:-1]), "sink [CLS]"]
-
-
-def test_the_code_of_the_page_runs(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    names: dict[str, object] = {}
-    for block in code_of(Path(DOCS / "design.md")):
-        exec(compile(block, "design.md", "exec"), names)

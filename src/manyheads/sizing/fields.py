@@ -113,10 +113,10 @@ def _listed(data: Mapping[str, Any], most: int = 8) -> str:
     return (", ".join(names[:most]) + more) or "no fields"
 
 
-def require_few_layers(config: Mapping[str, Any], most: int) -> None:
+def require_few_layers(config: Mapping[Any, Any], most: int) -> None:
     """That nothing that is built one by one is claimed more often than `most`. Raises ModelError."""
     for name, value in config.items():
         if isinstance(value, Mapping):
-            require_few_layers(cast("Mapping[str, Any]", value), most)
+            require_few_layers(cast("Mapping[Any, Any]", value), most)
         elif BUILT.search(str(name)) and isinstance(value, int) and value > most:
             raise ModelError(f"a config says {name} is above {most:,}, the most that is built: it is damaged.")
