@@ -82,17 +82,17 @@ def open_plan(path: str | os.PathLike[str]) -> Prepared:
 
 
 def _computed(where: Path, about: Any) -> Computed:
-    from safetensors import SafetensorError, safe_open
+    from safetensors import SafetensorError
+    from safetensors.torch import load
 
     kinds = {"file": str, "corpus": str, "model": str, "texts": int, "tokens": int}
     if not isinstance(about, dict) or {k: type(v) for k, v in about.items()} != kinds:
         raise PlanError(f"{where}: 'computed' should hold {', '.join(kinds)}: the file is damaged.")
     beside = where.parent / Path(about["file"]).name
     try:
-        with safe_open(beside, "pt") as found:
-            metadata = found.metadata() or {}
-            names = list(found.keys())
-            tensors = {name: found.get_tensor(name) for name in names}
+        data = beside.read_bytes()  # at once: safe_open opens a file twice, and another plan may take its place between
+        tensors = load(data)
+        metadata = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]).get("__metadata__", {})
     except (OSError, ValueError, SafetensorError) as error:  # ValueError: a name that no file can have
         raise FileAccessError(f"what was computed for {where} cannot be read from {beside}: {error}.") from error
     for what in ("corpus", "model"):

@@ -30,6 +30,7 @@ TILE_THREADS = 2
 MOST_WAITING = 512  # tiles; a page has some dozens under way
 CHECK_SECONDS = 0.05  # between two looks whether a request is still there
 MOST_EXPERIMENTS = 200
+MOST_TOKENS = 100_000  # of all experiments together: each is told token by token
 T = TypeVar("T")
 
 
@@ -122,6 +123,8 @@ class Desk:
         say(f"loading {ask.model}", 0, None)
         found = experiments.run(self.workspace.load(ask.model), ask, progress=say)
         self._experiments[found.id] = found
+        while len(self._experiments) > 1 and sum(map(_tokens_of, self._experiments.values())) > MOST_TOKENS:
+            self._experiments.popitem(last=False)
         while len(self._experiments) > MOST_EXPERIMENTS:
             self._experiments.popitem(last=False)
         return found
@@ -147,3 +150,7 @@ class Desk:
     def close(self) -> None:
         self.jobs.close()
         self.queue.close()
+
+
+def _tokens_of(experiment: Experiment) -> int:
+    return len(experiment.tokens)

@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 from manyheads.errors import ManyHeadsError
 from manyheads.studio.problems import Busy, NotHere, Stopped, told
+from manyheads.studio.schema.base import Said
 from manyheads.studio.schema.jobs import Job, JobKind, Progress
 
 __all__ = ["MAX_RUNNING", "Jobs", "Say"]
@@ -27,6 +28,7 @@ __all__ = ["MAX_RUNNING", "Jobs", "Say"]
 MAX_RUNNING = 2  # at once: torch uses every core for one already
 MAX_WAITING = 16
 MAX_KEPT = 256
+KEPT_BYTES = 24_000_000  # of what they found, as JSON: in memory it is some ten times as much
 PATIENCE = 20.0  # seconds
 LOOK_SECONDS = 0.01  # between two looks at a job that is waited for
 Say = Callable[[str, int, int | None], None]
@@ -45,6 +47,7 @@ class _Work:
     progress: Progress = field(default_factory=lambda: Progress(words="waiting its turn", done=0, total=None))
     stopped: bool = False
     result: Any = None
+    num_bytes: int = 0
     error: BaseException | None = None
     over: threading.Event = field(default_factory=threading.Event)
 
@@ -86,8 +89,7 @@ class Jobs:
             if under_way >= self._limit:
                 raise Busy(f"{under_way} pieces of work are waiting already. Try again in a little while.")
             self._works[work.id] = work
-            for old in [key for key, each in self._works.items() if each.over.is_set()][:-MAX_KEPT]:
-                del self._works[old]
+            self._forget()
         self._pool.submit(self._run, work, run)
         return work.id
 
@@ -113,6 +115,15 @@ class Jobs:
             work.stopped = True
         self._pool.shutdown(wait=False, cancel_futures=True)
 
+    def _forget(self) -> None:
+        """Drop what ended longest ago. What ended last stays, whatever its size."""
+        ended = [each for each in self._works.values() if each.over.is_set()]
+        room = KEPT_BYTES
+        for at, work in enumerate(reversed(ended)):
+            room -= work.num_bytes
+            if at and (room < 0 or at >= MAX_KEPT):
+                del self._works[work.id]
+
     def _find(self, job: str) -> _Work:
         with self._lock, suppress(KeyError):
             return self._works[job]
@@ -122,6 +133,7 @@ class Jobs:
         try:
             work.say("starting")
             work.result = run(work.say)
+            work.num_bytes = len(work.result.model_dump_json()) if isinstance(work.result, Said) else 0
         except (ManyHeadsError, Stopped) as error:
             work.error = error
         except Exception as error:  # our fault: said to the page, and in the server's log by whoever asks

@@ -124,13 +124,15 @@ class Recordings:
         name = recording_id(ask.model, ask.text, plan)
         with self._lock:
             lock = self._making.setdefault(name, threading.Lock())
-        with lock:
-            if name in self._open:
-                return self.get(name)
-            made = self._record(name, ask.model, ask.text, plan, say)
-            self._keep(made)
-        self._making.pop(name, None)
-        return made
+        try:
+            with lock:
+                if name in self._open:
+                    return self.get(name)
+                made = self._record(name, ask.model, ask.text, plan, say)
+                self._keep(made)
+                return made
+        finally:
+            self._making.pop(name, None)
 
     def get(self, name: str) -> Opened:
         """An open recording; a file of the workspace is opened where it is not. Raises NotHere."""

@@ -1,0 +1,134 @@
+"""Whatever bytes a reader is given, it reads them or refuses them in words: soon, in little memory, nothing left over.
+
+`make test` tries the same few damages of each reader every time, `make test-all` others on every run. A failure prints
+what it was; `python -m tests.robustness.fuzz` goes on from there for as long as you like.
+"""
+
+import jaxtyping
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from tests.robustness.mutations import mutated
+from tests.robustness.target import Target, judge
+from tests.robustness.targets import TARGETS
+
+FEW, MANY = 40, 1500  # damages of a reader, by `make test` and by `make test-all`
+COSTLY = 5  # times fewer where a reading takes tens of milliseconds
+
+
+@pytest.fixture(autouse=True)
+def unchecked_types():
+    """What users run, where nothing checks types before a reader does."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.fixture(params=TARGETS)
+def target(request) -> Target:
+    return TARGETS[request.param]
+
+
+def damages(target: Target, folder, count: int, **options) -> None:
+    """Judge `count` damaged examples. Hypothesis draws them, so that a failure is shrunk, and repeated by its blob."""
+    healthy = {"deadline": None, "suppress_health_check": list(HealthCheck), "database": None, **options}
+
+    @settings(max_examples=max(1, count // (COSTLY if target.costly else 1)), print_blob=True, **healthy)
+    @given(st.randoms(use_true_random=False))
+    def property(random):
+        data = mutated(random, target.examples)
+        assert isinstance(judge(target, data, folder), str), data
+
+    property()
+
+
+def test_whole_examples_are_read(target, tmp_path):
+    """Else nothing of what follows would say anything. (Requests may ask for what is not there.)"""
+    said = [judge(target, data, tmp_path) for data in target.examples]
+    assert said.count("") >= len(said) / 3, said
+
+
+def test_damage_is_refused_in_words_or_read(target, tmp_path):
+    damages(target, tmp_path, FEW, derandomize=True)
+
+
+@pytest.mark.slow
+def test_any_damage_is_refused_in_words_or_read(target, tmp_path):
+    damages(target, tmp_path, MANY)
+
+
+LARGE = {
+    "short lines",
+    "a list of lists",
+    "a line of 127 MB",
+    "words",
+}  # seconds of reading, as much as is taken at all
+BOMBS = [
+    pytest.param(name, bomb, id=f"{name}: {bomb}", marks=[pytest.mark.slow] * (bomb in LARGE))
+    for name, target in TARGETS.items()
+    for bomb in target.bombs
+]
+
+
+@pytest.mark.parametrize(("name", "bomb"), BOMBS)
+def test_what_claims_to_be_large_takes_neither_memory_nor_time(name, bomb, tmp_path):
+    judge(TARGETS[name], TARGETS[name].bomb(bomb), tmp_path)
+
+
+# ------------------------------------------------------------------------------------ what is judged could be otherwise
+
+
+def of(read, tmp_path, **options) -> str:
+    return judge(Target("a test", lambda: [b""], read, {}, **options), b"data", tmp_path)
+
+
+def test_the_judge_lets_no_other_error_slowness_memory_or_rest_pass(tmp_path, monkeypatch):
+    from manyheads.errors import TextError
+    from tests.robustness import target as module
+
+    def raising(error):
+        def read(data, folder):
+            raise error
+
+        return read
+
+    assert of(raising(TextError("no text here.")), tmp_path) == "no text here." and of(lambda *_: 3, tmp_path) == ""
+    with pytest.raises(KeyError, match="ids"):
+        of(raising(KeyError("ids")), tmp_path)
+    with pytest.raises(AssertionError, match="a TextError without words"):
+        of(raising(TextError(" ")), tmp_path)
+    with pytest.raises(AssertionError, match=r"took \d+ MB for 4 bytes"):
+        of(lambda *_: b"x" * (400 << 20), tmp_path)
+    with pytest.raises(MemoryError):
+        of(lambda *_: bytearray(3 << 30), tmp_path)
+    with pytest.raises(AssertionError, match=r"left \['\.manyheads-1\.tmp'\] behind"):
+        of(lambda data, folder: (folder / ".manyheads-1.tmp").write_bytes(data), tmp_path)
+    (tmp_path / ".manyheads-1.tmp").unlink()
+
+    def endless(data, folder):
+        try:
+            while True:
+                pass
+        except Exception:
+            return
+
+    monkeypatch.setattr(module, "SECONDS", 0.2)
+    with pytest.raises(module.Late, match="still at it after 0.2 s"):
+        of(endless, tmp_path)
+
+
+@settings(max_examples=200, derandomize=True, database=None)
+@given(st.randoms(use_true_random=False))
+@example(__import__("random").Random(0))
+def test_damage_is_bytes_and_mostly_other_bytes(random):
+    whole = [b'{"a": [1, 2, {"b": "c"}]}', b"plain text\n"]
+    assert isinstance(mutated(random, whole), bytes)
+
+
+def test_every_kind_of_damage_occurs():
+    from random import Random
+
+    whole = [b'{"a": [1, 2, {"b": "c"}]}', b"plain text\n"]
+    found = {mutated(Random(seed), whole) for seed in range(2000)}
+    assert len(found) > 1000 and any(each.startswith(b"[" * 2000) for each in found) and b"" in found

@@ -1,0 +1,271 @@
+"""The words of refusals that damaged and hostile inputs meet: each names what was given, and what to do."""
+
+import json
+import re
+import shutil
+import sys
+import wave
+
+import pytest
+import torch
+
+import manyheads as mh
+from manyheads.cli.patternfiles import read_patterns
+from manyheads.errors import (
+    FileAccessError,
+    HeadError,
+    ManyHeadsError,
+    ModelError,
+    RecordingError,
+    ShapeError,
+    StatisticError,
+    TextError,
+)
+from manyheads.heads import in_layer, parse_heads
+from manyheads.interventions.planfiles import open_plan
+from manyheads.lessons import shelf
+from manyheads.lessons.format import LessonError
+from manyheads.models.mediafiles import picture_of, sounds_of
+from manyheads.recording import lazy
+from manyheads.roles.page import remembered
+from manyheads.sizing.configs import read_config
+from manyheads.spec import ModelSpec
+from manyheads.studio.safety import Guard
+from tests.robustness import filetargets, wordtargets
+from tests.robustness.filetargets import PLAN, padded, plan_tensors, signed, split
+from tests.robustness.statetargets import TEXTS, lm_of_states, states
+
+DIGITS = "9" * 5000
+
+
+@pytest.mark.parametrize("asked", [f"L{DIGITS}H1", f"L0H0-{DIGITS}", "L9999999999", "L*H0-9999999999"])
+def test_a_number_that_no_model_reaches_is_no_head(asked):
+    with pytest.raises(HeadError, match="names no heads|does not name one head"):
+        parse_heads(asked, {"": (12,) * 6})
+
+
+def test_a_span_of_heads_far_past_the_last_one_is_not_counted_through():
+    assert in_layer("L*H2-999999999", "", 1, 5) == {"L*H2-999999999": (2, 3, 4)}
+
+
+def test_a_description_cannot_claim_more_than_can_be_listed():
+    spec = json.loads(wordtargets.specs()[0])
+    spec["sites"][0]["num_heads"] = 2**21
+    with pytest.raises(RecordingError, match="site 0: num_heads=2097152 is not from 0 to 1048576: the file is damaged"):
+        ModelSpec.from_dict(spec)
+    for text in ("[" * 100_000, f'{{"name": {DIGITS}}}'):
+        with pytest.raises(RecordingError, match="a model's description is not JSON"):
+            ModelSpec.from_json(text)
+
+
+@pytest.mark.parametrize(
+    ("family", "fields", "words"),
+    [
+        ("llama", {"num_hidden_layers": 10**9}, "says num_hidden_layers is above 10,000: the file is damaged"),
+        ("llama", {"hidden_size": 10**13}, "says hidden_size is above 1,000,000,000,000"),
+        ("deepseek_v3", {"first_k_dense_replace": "1"}, "first_k_dense_replace='1', which should be a whole number of"),
+        ("deepseek_v3", {"n_shared_experts": {}}, "n_shared_experts={}, which should be a whole number of at least 0"),
+        ("smollm3", {"no_rope_layers": [1, 0]}, r"says which of 2 layers have a window, and num_hidden_layers=3"),
+        ("gpt_neo", {"attention_types": [[["global"], 10**9]]}, "says attention_types with .* in it, which should be"),
+    ],
+)  # fmt: skip
+def test_a_config_of_damaged_numbers_is_refused_by_the_field(family, fields, words):
+    base = wordtargets.CONFIGS.get(family, wordtargets.CONFIGS["llama"])
+    with pytest.raises(ModelError, match=words):
+        mh.size({"model_type": family, **base, "use_sliding_window": True, "sliding_window": 7, **fields})
+
+
+def test_a_config_of_lists_in_lists_and_words_of_endless_layers_are_refused(tmp_path):
+    (tmp_path / "config.json").write_text("[" * 100_000)
+    with pytest.raises(ModelError, match=r"is not JSON \(.*\): the file is damaged"):
+        read_config(tmp_path)
+    with pytest.raises(ShapeError, match="num_layers is above 10,000, the most that is described"):
+        mh.size({"num_layers": 10**9, "embed_dim": 12, "num_heads": 3})
+    with pytest.raises(ModelError, match="a config says n_layer is above 1,000, the most that is built"):
+        mh.size({"model_type": "ctrl", "n_layer": 2000, "n_head": 2, "vocab_size": 7, "n_embd": 8})
+
+
+# ------------------------------------------------------------------------------------------- recordings and checkpoints
+
+
+def test_a_recording_that_is_nearly_all_padding_is_refused_before_it_takes_memory(tmp_path, monkeypatch):
+    (tmp_path / "a.heads").write_bytes(padded(20_000, 4_900))
+    words = (
+        r"a\.heads is damaged: tokens\.0\.lengths: 4900 texts of 24899 tokens, padded to 20000 each, are nearly nothing"
+    )
+    with pytest.raises(RecordingError, match=words):
+        mh.open_recording(tmp_path / "a.heads")
+    (tmp_path / "b.heads").write_bytes(padded(2_000, 2_000))
+    opened = mh.open_recording(tmp_path / "b.heads")
+    monkeypatch.setattr(lazy, "free_memory_bytes", lambda: 500_000_000)
+    with pytest.raises(
+        RecordingError, match=r"layer\.0 of .*b\.heads would take 0\.4 GB with its padding, and 0\.5 GB are"
+    ):
+        opened.layers[0]
+    monkeypatch.setattr(lazy, "free_memory_bytes", lambda: None)
+    assert opened.layers[0].q.shape == (2_000, 2, 2_000, 3)
+
+
+def model_folder(tmp_path, **config):
+    folder = shutil.copytree(filetargets.checkpoint(), tmp_path / "model")
+    about = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**about, **config}))
+    return folder
+
+
+def test_a_config_that_means_far_more_than_is_stored_is_refused_before_memory_is_asked_for(tmp_path):
+    with pytest.raises(
+        ModelError, match=r"model is damaged: its config\.json means a BertModel of [\d,]+ numbers, and its w"
+    ):
+        mh.load(model_folder(tmp_path / "a", hidden_size=40_000, num_attention_heads=5), tokenizer=False)
+    with pytest.raises(ModelError, match="num_hidden_layers is above 1,000, the most that is built: it is damaged"):
+        mh.load(model_folder(tmp_path / "b", num_hidden_layers=5_000), tokenizer=False)
+    with pytest.raises(
+        ModelError, match=r"weights of BertModel, which would be random numbers"
+    ):  # a little more is told
+        mh.load(model_folder(tmp_path / "c", num_hidden_layers=3), tokenizer=False)
+
+
+def test_an_index_names_files_of_its_own_folder_alone(tmp_path):
+    folder = model_folder(tmp_path)
+    (folder / "model.safetensors").rename(tmp_path / "elsewhere.safetensors")
+    index = {"metadata": {}, "weight_map": {"a": "../elsewhere.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(
+        ModelError, match=r"names a file outside of its folder, '\.\./elsewhere\.safetensors': it is damaged"
+    ):
+        mh.load(folder, tokenizer=False)
+    (folder / "model.safetensors.index.json").write_text("[" * 100_000)
+    with pytest.raises(ModelError, match="is not an index of weights"):
+        mh.load(folder, tokenizer=False)
+
+
+def test_a_plans_tensors_by_a_name_that_no_file_can_have_are_refused(tmp_path):
+    plan = {**PLAN, "computed": {**PLAN["computed"], "file": "\ud800"}}
+    (tmp_path / "p.json").write_text(json.dumps(plan))
+    with pytest.raises(FileAccessError, match="what was computed for .* cannot be read from"):
+        open_plan(tmp_path / "p.json")
+    (tmp_path / "p.safetensors").write_bytes(plan_tensors()[0])
+    (tmp_path / "p.json").write_text(json.dumps(PLAN))
+    assert open_plan(tmp_path / "p.json").computed.num_texts == 2
+
+
+@pytest.mark.parametrize(
+    ("which", "change"),
+    [
+        ("half/run.safetensors", lambda said: said.pop("learned")),
+        ("half/run.safetensors", lambda said: said["learned"].pop("sinks")),
+        ("whole/finished.safetensors", lambda said: said.pop("counts")),
+        ("whole/finished.safetensors", lambda said: said["counts"].pop("texts")),
+        ("whole/finished.safetensors", lambda said: said["tally"]["sites"][0].update(num_heads=4)),
+        ("whole/finished.safetensors", lambda said: said["failures"].update(named=[["a"]])),
+    ],
+)
+def test_a_state_that_is_signed_and_says_what_no_run_says_is_refused(which, change, tmp_path):
+    folder = shutil.copytree(states() / which.split("/")[0], tmp_path / "run")
+    path = folder / which.split("/")[1]
+    header, tensors = split(path.read_bytes())
+    said = json.loads(header["__metadata__"]["said"])
+    change(said)
+    header["__metadata__"]["said"] = json.dumps(said)
+    path.write_bytes(signed(json.dumps(header).encode(), tensors))
+    with pytest.raises(StatisticError, match=r"run cannot be gone on with: .* does not hold what a run writes \("):
+        mh.measure(lm_of_states(), TEXTS, ["entropy", "previous_mass"], resume=folder)
+
+
+# ------------------------------------------------------------------------------------------------------- and the others
+
+
+def test_labels_of_which_a_byte_was_changed_are_measured_again(tmp_path):
+    (whole,) = wordtargets.labels()
+    (tmp_path / "page.json").write_bytes(whole)
+    found = remembered(tmp_path / "page.json")
+    assert found is not None and found.num_texts == 7 and found.because.startswith("remembered from an earlier run")
+    (tmp_path / "page.json").write_bytes(whole.replace(b"0.4", b"0.3"))
+    assert remembered(tmp_path / "page.json") is None and remembered(tmp_path / "none.json") is None
+
+
+def test_a_check_with_inputs_that_no_page_would_give_is_refused():
+    lesson = shelf.lessons()["output-projection"]
+    with pytest.raises(LessonError, match="cannot be asked with these inputs: take those of the page, or draw others"):
+        shelf.answer(
+            lesson, lesson.checks["first-row"], "3", shelf.load, inputs={"d_model": 512, "heads": 7, "head": 2}
+        )
+    lesson = shelf.lessons()["recap"]
+    with pytest.raises(LessonError, match="cannot be asked with these inputs"):
+        shelf.answer(
+            lesson, lesson.checks["recap-masked"], "3", shelf.load, inputs={"scores": "7", "hidden": 3, "key": 0}
+        )
+
+
+PATTERNS = {
+    "no Python": ("def (", TextError, "cannot be run: SyntaxError"),
+    "bytes": (b"\xff\x00", TextError, "cannot be run: (SyntaxError|ValueError)"),
+    "nothing": ("x = 3\n", TextError, "defines no function"),
+    "an end": ("import sys\nsys.exit(3)\n", TextError, "cannot be run: SystemExit: 3"),
+    "an error": ("1 / 0\n", TextError, "cannot be run: ZeroDivisionError"),
+    "deep": ("x = " + "(" * 100_000, TextError, "cannot be run: (SyntaxError|MemoryError|RecursionError)"),
+}
+
+
+@pytest.mark.parametrize(("text", "kind", "words"), PATTERNS.values(), ids=PATTERNS)
+def test_a_file_of_patterns_that_is_none_is_refused(text, kind, words, tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(kind, match=rf"--pattern {re.escape(str(path))} {words}"):
+        read_patterns(path)
+    with pytest.raises(FileAccessError, match="there is no such file"):
+        read_patterns(tmp_path / "none.py")
+
+
+def test_pictures_and_sounds_that_claim_too_much_are_refused_and_streamed_ones_are_read(tmp_path):
+    (tmp_path / "a.png").write_bytes(filetargets.wide_picture())
+    with pytest.raises(
+        FileAccessError, match=r"cannot read .*a\.png as a picture: Image size \(10000000000 pixels\) exceeds"
+    ):
+        picture_of(tmp_path / "a.png")
+    (tmp_path / "a.wav").write_bytes(filetargets.long_sound())  # a head that was written before the end was known
+    (samples,) = sounds_of(str(tmp_path / "a.wav"), None, 16_000)
+    with wave.open(str(tmp_path / "b.wav"), "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(16_000)
+        file.writeframes((torch.from_numpy(samples) * 32768).to(torch.int16).numpy().tobytes())
+    (again,) = sounds_of(str(tmp_path / "b.wav"), None, 16_000)
+    assert len(samples) == 48 and samples.tolist() == again.tolist()
+    (tmp_path / "wide.wav").write_bytes(
+        (tmp_path / "b.wav").read_bytes().replace(b"\x02\x00\x10\x00", b"\x08\x00\x40\x00")
+    )
+    with pytest.raises(FileAccessError, match="64 bits a sample"):
+        sounds_of(str(tmp_path / "wide.wav"), None, 16_000)
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"host": "127.0.0.1", "origin": "http://["}, 403),
+        ({"host": "127.0.0.1", "content-length": "²"}, 413),
+        ({"host": "127.0.0.1", "content-length": "9" * 5000}, 413),
+        ({"host": "127.0.0.1", "content-length": "-1"}, 413),
+        ({"host": "["}, 403),
+        ({"host": "127.0.0.1", "content-length": "17"}, 0),
+    ],
+)
+def test_headers_that_cannot_be_read_are_refused_and_no_fault_of_ours(headers, status):
+    guard = Guard(None, frozenset({"127.0.0.1"}))
+    assert guard._judge({"query_string": b""}, headers)[0] == status
+
+
+def test_a_refusal_is_one_line_and_of_the_one_class(tmp_path):
+    for name, write in {"a.heads": b"x", "config.json": b"[", "p.json": b"{"}.items():
+        (tmp_path / name).write_bytes(write)
+    for read in (
+        lambda: mh.open_recording(tmp_path / "a.heads"),
+        lambda: mh.size(str(tmp_path / "config.json")),
+        lambda: open_plan(tmp_path / "p.json"),
+        lambda: mh.load(str(tmp_path)),
+    ):
+        with pytest.raises(ManyHeadsError) as caught:
+            read()
+        assert "\n" not in str(caught.value) and str(caught.value).endswith(".")
+    assert sys.getrecursionlimit() >= 1000
