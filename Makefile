@@ -14,7 +14,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 help:            ## this list
 	@grep -E '^[a-z-]+: .*##' Makefile | sed -E 's/^([a-z-]+):[^#]*## */  make \1	/' | expand -t 18
 
-run: $(READY)    ## the main job: every head of the bundled model, named
+run: $(READY)    ## the main job: what every head of the bundled model does
 	@$(BIN)/manyheads look
 
 studio: $(READY) ## the local page: every head on your text, experiments, sizes, lessons

@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import copy
 import itertools
+import json
 import logging
 import os
 import subprocess

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -19,6 +18,7 @@ from pathlib import Path
 import torch
 
 import manyheads as mh
+from benchmarks.rounds import ratio
 from manyheads.corpora.page import page_texts
 from manyheads.interventions.metrics import METRICS
 from manyheads.interventions.readings import Corpus, outputs_of, read_corpus
@@ -67,16 +67,14 @@ def main(argv: list[str] | None = None) -> int:
             for sizes, corpus in swept.items()
         }
         rows.append((min(passes.values()), min(sweeps.values())))
-    ratios = [ours / theirs for theirs, ours in rows]
+    theirs, ours = zip(*rows, strict=True)
     row = {
         "what": "importance",
         "heads": len(plans),
         "sentences": len(texts),
         "tokens": plain[512].num_tokens,
-        "ratio": statistics.median(ratios),
-        "low": min(ratios),
-        "high": max(ratios),
-        "seconds": {"forward passes": rows[-1][0], "ours": rows[-1][1]},
+        **ratio(ours, theirs),
+        "seconds": {"forward passes": theirs[-1], "ours": ours[-1]},
     }
     print(json.dumps(row))
     return 0

@@ -12,50 +12,34 @@ import argparse
 import json
 import statistics
 import sys
-import time
 from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 import manyheads as mh
+from benchmarks.rounds import Calls, in_turns, ratio
 from manyheads.nn.decode import decode_one
 
 THREADS = 2
 ROUNDS = 15
 SHAPE, HEADS = (8, 512, 512), 8
+OURS = "ours"
 DECODE = {"heads": 32, "kv_heads": 8, "head_dim": 128, "keys": 32_768}
 
 
-def interleaved(calls: dict[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
-    """Milliseconds of each call, round by round. One round times each once, so all meet the same machine.
-
-    Each round begins with another: what a call leaves behind (memory given back, caches) falls on all alike.
-    """
-    taken: dict[str, list[float]] = {name: [] for name in calls}
-    for call in calls.values():
-        call()
-    for turn in range(rounds):
-        names = list(calls)
-        for name in names[turn % len(names) :] + names[: turn % len(names)]:
-            call = calls[name]
-            begin = time.perf_counter()
-            call()
-            taken[name].append(1000 * (time.perf_counter() - begin))
-    return taken
-
-
-def report(name: str, ours: str, calls: dict[str, Callable[[], object]], rounds: int) -> dict:
-    """Times, and the ratio of ours to each peer: of their medians, and the median of the ratios of each round.
+def report(name: str, calls: Calls, rounds: int) -> dict:
+    """Milliseconds, and the ratio of ours to each peer: of their medians, and the median of the ratios of each round.
 
     The second is what a busy machine disturbs least, since both of a round's calls met the same moment.
     """
-    taken = interleaved(calls, rounds)
+    taken = {name: [1000 * each for each in seconds] for name, seconds in in_turns(calls, rounds).items()}
     times = {name: {"median": statistics.median(ms), "low": min(ms), "high": max(ms)} for name, ms in taken.items()}
-    peers = [peer for peer in calls if peer != ours]
-    ratios = {peer: times[ours]["median"] / times[peer]["median"] for peer in peers}
-    paired = {peer: statistics.median(a / b for a, b in zip(taken[ours], taken[peer], strict=True)) for peer in peers}
+    peers = [peer for peer in calls if peer != OURS]
+    ratios = {peer: times[OURS]["median"] / times[peer]["median"] for peer in peers}
+    paired = {peer: ratio(taken[OURS], taken[peer])["ratio"] for peer in peers}
     return {"what": name, "ms": times, "ratio": ratios, "ratio_by_round": paired}
 
 
@@ -77,12 +61,10 @@ def bare(layer: mh.MultiHeadAttention, x: Tensor) -> Tensor:
 def training_and_inference(rounds: int) -> list[dict]:
     x = torch.randn(SHAPE)
     tracked = x.clone().requires_grad_()
-    layer, torchs = (
-        mh.MultiHeadAttention(512, HEADS, batch_first=True),
-        nn.MultiheadAttention(512, HEADS, batch_first=True),
-    )
+    layer = mh.MultiHeadAttention(512, HEADS, batch_first=True)
+    torchs = nn.MultiheadAttention(512, HEADS, batch_first=True)
     forward: dict[str, Callable[[Tensor], Tensor]] = {
-        "ours": lambda x: layer(x, need_weights=False)[0],
+        OURS: lambda x: layer(x, need_weights=False)[0],
         "linear + sdpa": lambda x: bare(layer, x),
         "nn.MultiheadAttention": lambda x: torchs(x, x, x, need_weights=False)[0],
     }
@@ -90,27 +72,25 @@ def training_and_inference(rounds: int) -> list[dict]:
     def both(call: Callable[[Tensor], Tensor]) -> Callable[[], object]:
         return lambda: call(tracked).sum().backward()
 
+    line = f"{SHAPE}, {HEADS} heads"
     layer.eval(), torchs.eval()
-    plain = {name: without_grad(lambda call=call: call(x)) for name, call in forward.items()}
-    out = [report(f"{SHAPE}, {HEADS} heads, eval, no gradient", "ours", plain, rounds)]
+    calls = {name: partial(call, x) for name, call in forward.items()}
+    plain = {name: without_grad(call) for name, call in calls.items()}
+    rows = [report(f"{line}, eval, no gradient", plain, rounds)]
     layer.train(), torchs.train()
-    train = {name: (lambda call=call: call(x)) for name, call in forward.items()}
-    out.append(report(f"{SHAPE}, {HEADS} heads, train, forward", "ours", train, rounds))
-    whole = {name: both(call) for name, call in forward.items()}
-    return [
-        *out,
-        report(f"{SHAPE}, {HEADS} heads, train, forward + backward", "ours", whole, rounds),
-    ]
+    rows.append(report(f"{line}, train, forward", calls, rounds))
+    trained = {name: both(call) for name, call in forward.items()}
+    return [*rows, report(f"{line}, train, forward + backward", trained, rounds)]
 
 
 def weights_of_one_head(rounds: int) -> dict:
     layer, x = mh.MultiHeadAttention(768, 12, batch_first=True).eval(), torch.randn(8, 512, 768)
     calls = {
-        "ours": without_grad(lambda: layer(x, weight_heads=[3])),
+        OURS: without_grad(lambda: layer(x, weight_heads=[3])),
         "no weights": without_grad(lambda: layer(x, need_weights=False)),
         "all heads' weights": without_grad(lambda: layer(x, average_attn_weights=False)),
     }
-    return report("weights of one head of 12, (8, 512, 768)", "ours", calls, rounds)
+    return report("weights of one head of 12, (8, 512, 768)", calls, rounds)
 
 
 def one_token(dtype: torch.dtype, rounds: int) -> dict:
@@ -122,13 +102,13 @@ def one_token(dtype: torch.dtype, rounds: int) -> dict:
         return F.scaled_dot_product_attention(q, k.repeat_interleave(h // g, 1), v.repeat_interleave(h // g, 1))
 
     calls = {
-        "ours": without_grad(lambda: decode_one(q, k, v, d**-0.5, None)),
+        OURS: without_grad(lambda: decode_one(q, k, v, d**-0.5, None)),
         "sdpa, enable_gqa": without_grad(lambda: F.scaled_dot_product_attention(q, k, v, enable_gqa=True)),
         "sdpa, k and v repeated": without_grad(repeated),
         "copy of k": without_grad(lambda: room.copy_(k)),
     }
     name = f"one token, {h} query heads on {g} of {d}, {n:,} cached, {str(dtype).removeprefix('torch.')}"
-    return report(name, "ours", calls, rounds)
+    return report(name, calls, rounds)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import sys
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +16,7 @@ import torch
 
 import manyheads as mh
 from benchmarks import subjects
+from benchmarks.rounds import in_turns, medians, ratio
 
 THREADS = 2
 ROUNDS = 9
@@ -54,16 +53,8 @@ def cache_bytes(model: Any, ids: torch.Tensor) -> int:
 
 def timed(before: Callable[[], None], after: Callable[[], None], rounds: int) -> dict[str, Any]:
     """Seconds of both, in turns, and how many times as fast the second is: median, least and most of the rounds."""
-    taken: dict[str, list[float]] = {"before": [], "after": []}
-    for turn in range(rounds + 1):
-        for name, call in (("before", before), ("after", after))[:: 1 if turn % 2 else -1]:
-            begin = time.perf_counter()
-            call()
-            if turn:
-                taken[name].append(time.perf_counter() - begin)
-    ratios = [a / b for a, b in zip(taken["before"], taken["after"], strict=True)]
-    seconds = {name: statistics.median(each) for name, each in taken.items()}
-    return {"times_as_fast": statistics.median(ratios), "low": min(ratios), "high": max(ratios), "seconds": seconds}
+    taken = in_turns({"before": before, "after": after}, rounds)
+    return {**ratio(taken["before"], taken["after"], "times_as_fast"), "seconds": medians(taken)}
 
 
 def main(argv: list[str] | None = None) -> int:

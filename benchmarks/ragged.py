@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import sys
-import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 
 import manyheads as mh
+from benchmarks.rounds import in_turns, medians, ratio
 
 THREADS = 2
 ROUNDS = 9
@@ -43,17 +43,9 @@ def main(argv: list[str] | None = None) -> int:
         "measure": lambda given: mh.measure(lm, given),
     }
     for name, read in ways.items():
-        taken: dict[str, list[float]] = {"ragged": [], "equal": []}
-        for turn in range(asked.rounds + 1):
-            for kind, given in (("ragged", ragged), ("equal", equal)):
-                begin = time.perf_counter()
-                read(given)
-                if turn:
-                    taken[kind].append(time.perf_counter() - begin)
-        ratios = [a / b for a, b in zip(taken["ragged"], taken["equal"], strict=True)]
-        row = {"what": name, "tokens": sum(lengths), "ratio": statistics.median(ratios)}
-        row |= {"low": min(ratios), "high": max(ratios)}
-        print(json.dumps({**row, "seconds": {kind: statistics.median(x) for kind, x in taken.items()}}))
+        taken = in_turns({"ragged": partial(read, ragged), "equal": partial(read, equal)}, asked.rounds)
+        row = {"what": name, "tokens": sum(lengths), **ratio(taken["ragged"], taken["equal"])}
+        print(json.dumps({**row, "seconds": medians(taken)}))
     return 0
 
 

@@ -15,13 +15,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
-import statistics
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
+
+from benchmarks.rounds import medians, memory_bytes, ratio
 
 COUNT = 2_000
 SHORTEST, LONGEST = 12, 30  # words
@@ -81,10 +81,8 @@ def against_plain(rounds: int) -> dict[str, Any]:
             seconds = way(lm, texts)
             if turn:
                 taken[name].append(seconds)
-    ratios = [a / b for a, b in zip(taken["plain"], taken["roles"], strict=True)]
-    rates = {f"{name}_per_second": COUNT / statistics.median(each) for name, each in taken.items()}
-    spread = {"ratio": statistics.median(ratios), "low": min(ratios), "high": max(ratios)}
-    return {"what": "roles", "sentences": COUNT, **rates, **spread}
+    rates = {f"{name}_per_second": COUNT / seconds for name, seconds in medians(taken).items()}
+    return {"what": "roles", "sentences": COUNT, **rates, **ratio(taken["plain"], taken["roles"])}
 
 
 def two_processes(rounds: int) -> dict[str, Any]:
@@ -99,9 +97,7 @@ def two_processes(rounds: int) -> dict[str, Any]:
             if done.returncode:
                 sys.exit(done.stderr)
             taken[name].append(json.loads(done.stdout.splitlines()[-1])["seconds"])
-    ratios = [a / b for a, b in zip(taken["one"], taken["two"], strict=True)]
-    spread = {"ratio": statistics.median(ratios), "low": min(ratios), "high": max(ratios)}
-    return {"what": "two processes", **{name: statistics.median(each) for name, each in taken.items()}, **spread}
+    return {"what": "two processes", **medians(taken), **ratio(taken["one"], taken["two"])}
 
 
 def worker() -> None:
@@ -143,8 +139,8 @@ def memory(count: int) -> None:
 
     begun = time.perf_counter()
     mh.find_roles(lm, Corpus(documents, "sentences", f"{count}", count), examples=0)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
-    print(json.dumps({"what": "memory", "sentences": count, "peak_gb": peak, "seconds": time.perf_counter() - begun}))
+    seconds, peak = time.perf_counter() - begun, memory_bytes("VmHWM") / 1e9
+    print(json.dumps({"what": "memory", "sentences": count, "peak_gb": peak, "seconds": seconds}))
 
 
 def growth() -> None:

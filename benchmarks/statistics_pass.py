@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from typing import Any
 
 from benchmarks import subjects
+from benchmarks.rounds import in_turns, medians, memory_bytes, ratio
 
 THREADS = 2
 
@@ -65,28 +64,11 @@ def peak_gb(name: str, num_tokens: int) -> float:
     return float(done.stdout.split()[-1]) if done.returncode == 0 else float("nan")
 
 
-def own_peak_gb() -> float:
-    """The most memory this process held so far; getrusage would give its parent's, where that was more."""
-    with open("/proc/self/status", encoding="ascii") as lines:
-        return next(int(line.split()[1]) * 1024 / 1e9 for line in lines if line.startswith("VmHWM"))
-
-
 def compare(num_tokens: int, names: list[str], rounds: int, device: str) -> dict[str, Any]:
     """Times of each subject, interleaved, as ratios to the plain forward of the same round."""
-    runs = {name: subject(name, num_tokens, device) for name in ["plain", *names]}
-    seconds: dict[str, list[float]] = {name: [] for name in runs}
-    for turn in range(rounds + 1):
-        for name, run in runs.items():
-            begin = time.perf_counter()
-            run()
-            if turn:  # the first round warms up
-                seconds[name].append(time.perf_counter() - begin)
-    out: dict[str, Any] = {"tokens": num_tokens, "rounds": rounds, "device": device}
-    out["plain_seconds"] = statistics.median(seconds["plain"])
-    for name in names:
-        ratios = [a / b for a, b in zip(seconds[name], seconds["plain"], strict=True)]
-        out[name] = {"ratio": statistics.median(ratios), "low": min(ratios), "high": max(ratios)}
-    return out
+    seconds = in_turns({name: subject(name, num_tokens, device) for name in ["plain", *names]}, rounds)
+    out = {"tokens": num_tokens, "rounds": rounds, "device": device, "plain_seconds": medians(seconds)["plain"]}
+    return out | {name: ratio(seconds[name], seconds["plain"]) for name in names}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -100,7 +82,7 @@ def main(argv: list[str] | None = None) -> int:
     asked = parser.parse_args(argv)
     if asked.memory_of:
         subject(asked.memory_of, asked.tokens[0])()
-        print(own_peak_gb())
+        print(memory_bytes("VmHWM") / 1e9)
         return 0
     for num_tokens in asked.tokens:
         names = ["default", "all"] + (["eager"] if asked.eager and num_tokens <= 4_096 else [])

@@ -16,6 +16,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -24,8 +26,13 @@ from urllib.parse import quote
 import torch
 
 import manyheads as mh
+from benchmarks.serving import port_of, serving
+from manyheads.corpora.page import page_texts
+from tests.studio.chromium import ARGUMENTS, MISSING, find_chromium
+from tests.studio.serving import Studio
 
 TOKENS, LONG = 512, 8_192
+Launch = Callable[[], Any]  # a fresh browser
 BERTVIZ = "bertviz==1.4.1"
 OTHER = """
 import json, sys, time, torch, transformers
@@ -58,7 +65,7 @@ async (paths) => {
 
 def own_text(tokenizer: Any, count: int) -> str:
     """The bundled page's words, as many as make `count` tokens of one window."""
-    words = files("manyheads.corpora").joinpath("page.txt").read_text(encoding="utf-8").split()
+    words = " ".join(page_texts()).split()
     low, high = 1, len(words)
     while low < high:
         middle = (low + high + 1) // 2
@@ -74,17 +81,16 @@ def long_recording(path: Path) -> None:
     mh.record_call(layer, torch.randn(1, LONG, 768), need_weights=False).save(path)
 
 
-def first_view(playwright: Any, chromium: str, arguments: list[str], address: str) -> dict[str, float]:
+def first_view(launch: Launch, address: str) -> dict[str, float]:
     """Seconds from asking for the page to seeing all heads' maps drawn, and the bytes that came; a new profile."""
-    browser = playwright.chromium.launch(executable_path=chromium, args=arguments)
+    browser = launch()
     page = browser.new_page(viewport={"width": 1280, "height": 720})
     taken: list[int] = []
     page.on("requestfinished", lambda request: taken.append(request.sizes()["responseBodySize"]))
     begun = time.perf_counter()
     page.goto(address, wait_until="commit")
     page.wait_for_selector("[data-testid=atlas-grid][data-drawn=true]", timeout=60_000)
-    seconds = time.perf_counter() - begun
-    found = {"seconds": seconds, "bytes": float(sum(taken))}
+    found = {"seconds": time.perf_counter() - begun, "bytes": float(sum(taken))}
     browser.close()
     return found
 
@@ -107,88 +113,83 @@ def bertviz(folder: Path, text: Path) -> dict[str, Any]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+def first_views(launch: Launch, address: str, text: str, rounds: int) -> dict[str, Any]:
+    """The first view of the text, each time with a number at its end, so that nobody has read it before."""
+    views = [first_view(launch, f"{address}#/atlas?text={quote(f'{text} {at}')}") for at in range(rounds)]
+    return {
+        "first_view_seconds": spread([view["seconds"] for view in views]),
+        "first_view_bytes": int(max(view["bytes"] for view in views)),
+    }
+
+
+def tile_seconds(launch: Launch, address: str, tiles: dict[str, list[str]]) -> dict[str, list[float]]:
+    """What each list of tiles takes, one after another, asked for from within the page."""
+    browser = launch()
+    page = browser.new_page()
+    page.goto(address)
+    seconds = {name: page.evaluate(TIME_TILES, paths) for name, paths in tiles.items()}
+    browser.close()
+    return seconds
+
+
+def tiles_of(studio: Studio, text: str) -> tuple[int, dict[str, list[str]]]:
+    """How many tokens the text has; the addresses of full tiles of its maps, and of pooled ones of the long recording,
+    which are asked for twice."""
+    rec = studio.open(text)
+    full = [f"/api/recordings/{rec['id']}/tiles/L{layer}H{head}/0/0/0" for layer in range(6) for head in range(12)]
+    random.Random(0).shuffle(full)
+    long = studio.job("/api/recordings", {"file": "long.heads"})["result"]
+    pooled = [f"/api/recordings/{long['id']}/tiles/L0H{head}/5/0/0" for head in range(12)]
+    return rec["num_tokens"], {"full": full, "pooled": pooled, "again": pooled}
+
+
+def served(folder: Path, text: str, rounds: int) -> dict[str, Any]:
+    """All that is asked of the server and its page."""
+    from playwright.sync_api import sync_playwright
+
+    chromium = find_chromium()
+    if chromium is None:
+        raise SystemExit(MISSING)
+    (folder / "recordings").mkdir()
+    long_recording(folder / "recordings" / "long.heads")
+    with (
+        serving(str(folder / "recordings"), said=folder / "said.txt") as (_, address),
+        sync_playwright() as playwright,
+    ):
+        launch = partial(playwright.chromium.launch, executable_path=chromium, args=ARGUMENTS)
+        studio = Studio(None, port_of(address))  # type: ignore[arg-type]
+        studio.open("a first text, so that the model is loaded")
+        views = first_views(launch, address, text, rounds)
+        tokens, tiles = tiles_of(studio, text)
+        seconds = tile_seconds(launch, address, tiles)
+    p95 = sorted(seconds["full"])[int(0.95 * len(seconds["full"]))]
+    return {
+        "tokens": tokens,
+        **views,
+        "javascript_gzip_bytes": len(gzip.compress((files("manyheads.studio") / "static/studio.js").read_bytes(), 9)),
+        "full_tile_seconds": {**spread(seconds["full"]), "p95": p95, "tiles": len(seconds["full"])},
+        "pooled_tile_seconds_8192": spread(seconds["pooled"]),
+        "pooled_tile_again_seconds": spread(seconds["again"]),
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--without-bertviz", action="store_true")
     asked = parser.parse_args()
-    from playwright.sync_api import sync_playwright
-
     from manyheads.studio.report import write_report
-    from tests.studio.chromium import ARGUMENTS, MISSING, find_chromium
-    from tests.studio.serving import Studio
 
-    chromium = find_chromium()
-    if chromium is None:
-        raise SystemExit(MISSING)
     lm = mh.load("minilm")
-    static = files("manyheads.studio") / "static"
-    script = gzip.compress((static / "studio.js").read_bytes(), 9)
-    text = own_text(lm.tokenizer, TOKENS - 2)  # and a number at its end, so that nobody has read it before
-    with tempfile.TemporaryDirectory() as place, sync_playwright() as playwright:
+    text = own_text(lm.tokenizer, TOKENS - 2)  # and a number at its end
+    with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         (folder / "text.txt").write_text(text, encoding="utf-8")
-        (folder / "recordings").mkdir()
-        long_recording(folder / "recordings" / "long.heads")
-        command = [
-            sys.executable,
-            "-m",
-            "manyheads",
-            "studio",
-            str(folder / "recordings"),
-            "--no-browser",
-            "--port",
-            "0",
-        ]
-        server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        try:
-            assert server.stdout is not None
-            address = server.stdout.readline().split()[-1]
-            studio = Studio(None, int(address.rstrip("/").rsplit(":", 1)[1]))  # type: ignore[arg-type]
-            studio.open("a first text, so that the model is loaded")
-            views = []
-            for round_ in range(asked.rounds):
-                fresh = f"{text} {round_}"
-                views.append(first_view(playwright, chromium, ARGUMENTS, f"{address}#/atlas?text={quote(fresh)}"))
-            rec = studio.open(text)
-            tiles = [
-                f"/api/recordings/{rec['id']}/tiles/L{layer}H{head}/0/{column}/0"
-                for layer in range(6) for head in range(12) for column in range(1)
-            ]  # fmt: skip
-            random.Random(0).shuffle(tiles)
-            long = studio.job("/api/recordings", {"file": "long.heads"})["result"]
-            heads = [f"L0H{head}" for head in range(12)]
-            pooled = [f"/api/recordings/{long['id']}/tiles/{head}/5/0/0" for head in heads]
-            browser = playwright.chromium.launch(executable_path=chromium, args=ARGUMENTS)
-            page = browser.new_page()
-            page.goto(address)
-            full, whole, again = (page.evaluate(TIME_TILES, paths) for paths in (tiles, pooled, pooled))
-            browser.close()
-        finally:
-            server.terminate()
-            server.wait(20)
-        report = folder / "report.html"
-        write_report(report, lm, text)
-        seconds = [view["seconds"] for view in views]
-        print(
-            json.dumps(
-                {
-                    "tokens": rec["num_tokens"],
-                    "first_view_seconds": spread(seconds),
-                    "first_view_bytes": int(max(view["bytes"] for view in views)),
-                    "javascript_gzip_bytes": len(script),
-                    "full_tile_seconds": {
-                        **spread(full),
-                        "p95": sorted(full)[int(0.95 * len(full))],
-                        "tiles": len(full),
-                    },
-                    "pooled_tile_seconds_8192": spread(whole),
-                    "pooled_tile_again_seconds": spread(again),
-                    "file_bytes": report.stat().st_size,
-                    "bertviz": None if asked.without_bertviz else bertviz(folder, folder / "text.txt"),
-                }
-            )
-        )
+        found = served(folder, text, asked.rounds)
+        write_report(folder / "report.html", lm, text)
+        found["file_bytes"] = (folder / "report.html").stat().st_size
+        found["bertviz"] = None if asked.without_bertviz else bertviz(folder, folder / "text.txt")
+    print(json.dumps(found))
 
 
 def spread(values: list[float]) -> dict[str, float]:

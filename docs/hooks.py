@@ -1,7 +1,8 @@
 """What mkdocs asks of us while it builds the site (`hooks:` in mkdocs.yml): links that leave docs/.
 
-In a checkout a link such as ../src/manyheads/plan.py opens the file. The site has no such files: there CONTRIBUTING.md
-and CHANGELOG.md are pages of their own, the README is the first page, and any other file is named by its path, as code.
+In a checkout a link such as ../src/manyheads/plan.py opens the file. The site has no such files: there CONTRIBUTING.md,
+CHANGELOG.md and SECURITY.md are pages of their own, the README is the first page, and any other file is named by its
+path, as code.
 A link to a file that is not there is a warning, which ends the build.
 """
 
@@ -18,7 +19,7 @@ from mkdocs.structure.files import File
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-PAGES = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+PAGES = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md", "SECURITY.md": "security.md"}
 WIDE = {"lab.md", "models.md", "statistics.md"}  # tables that want the room beside them
 OUTSIDE = {**PAGES, "README.md": "index.md"}
 CODE = r"^ *(?P<fence>`{3,})[\s\S]*?^ *(?P=fence)`* *$|`[^`\n]+`"
@@ -29,7 +30,7 @@ log = logging.getLogger("mkdocs.hooks.docs")
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """CONTRIBUTING.md and CHANGELOG.md as pages, and the studio's own icon as the site's."""
+    """What `PAGES` lists, as pages, and the studio's own icon as the site's."""
     for name, uri in PAGES.items():
         text = (ROOT / name).read_text(encoding="utf-8")
         files.append(File.generated(config, uri, content=changed(text, MENTION, _mention)))

@@ -48,7 +48,7 @@ class Picture:
 
 GALLERY: dict[str, tuple[Picture, ...]] = {
     "What heads do": (
-        Picture("look.svg", "Every head, named", "Each label with its evidence.", "manyheads look", "terminal"),
+        Picture("look.svg", "Every head and its label", "Each with its evidence.", "manyheads look", "terminal"),
         Picture("grid.png", "Every head on one sheet", "A frame's colour is what the head does.",
                 "manyheads look --plot grid.png"),
         Picture("grid-tiny-code.png", "The same of a decoder", "Eight query heads on two key/value heads a layer: a "

@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from benchmarks.serving import serving
 from tests.studio.chromium import ARGUMENTS, MISSING, find_chromium
 
 IMAGES = Path(__file__).with_name("images") / "studio"
@@ -92,32 +93,26 @@ def main(folder: Path | None) -> None:
     looks = [(size, scheme) for size in SIZES for scheme in ("light", "dark")] if folder else [(SIZES[0], "light")]
     target = folder or IMAGES
     target.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as place, sync_playwright() as playwright:
-        command = [sys.executable, "-m", "manyheads", "studio", "--folder", place, "--no-browser", "--port", "0"]
-        server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        try:
-            assert server.stdout is not None
-            address = server.stdout.readline().split()[-1]
-            browser = playwright.chromium.launch(executable_path=chromium, args=ARGUMENTS)
-            for (width, height), scheme in looks:
-                page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
-                page.set_default_timeout(30_000)
-                tail = f"-{scheme}-{width}" if folder else ""
-                rooms(
-                    page, address, lambda name, page=page, tail=tail: page.screenshot(path=target / f"{name}{tail}.png")
-                )
-                page.close()
-            if not folder:
-                page = browser.new_page(viewport={"width": 1280, "height": 720}, color_scheme="dark")
-                page.goto(f"{address}#/atlas?text={quote(TEXT)}")
-                page.get_by_test_id("role-previous").wait_for(timeout=PATIENCE)
-                page.wait_for_timeout(1200)
-                page.screenshot(path=target / "atlas-dark.png")
-            report(browser, Path(place), target / "report.png")
-            browser.close()
-        finally:
-            server.terminate()
-            server.wait(20)
+    with (
+        tempfile.TemporaryDirectory() as place,
+        sync_playwright() as playwright,
+        serving("--folder", place, said=Path(place) / "said.txt") as (_, address),
+    ):
+        browser = playwright.chromium.launch(executable_path=chromium, args=ARGUMENTS)
+        for (width, height), scheme in looks:
+            page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
+            page.set_default_timeout(30_000)
+            tail = f"-{scheme}-{width}" if folder else ""
+            rooms(page, address, lambda name, page=page, tail=tail: page.screenshot(path=target / f"{name}{tail}.png"))
+            page.close()
+        if not folder:
+            page = browser.new_page(viewport={"width": 1280, "height": 720}, color_scheme="dark")
+            page.goto(f"{address}#/atlas?text={quote(TEXT)}")
+            page.get_by_test_id("role-previous").wait_for(timeout=PATIENCE)
+            page.wait_for_timeout(1200)
+            page.screenshot(path=target / "atlas-dark.png")
+        report(browser, Path(place), target / "report.png")
+        browser.close()
 
 
 if __name__ == "__main__":

@@ -5,11 +5,11 @@ from dataclasses import FrozenInstanceError
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from manyheads.errors import HeadError
-from manyheads.heads import Head, HeadSet, parse_heads
+from manyheads.heads import Head, HeadSet, parse_heads, written
 
 ONE = {"": (7, 7, 7, 7, 7)}
 SEVERAL = {"encoder": (3, 3), "decoder": (5, 5, 5), "cross": (5, 5, 5)}
@@ -148,17 +148,25 @@ BAD = [
     ((3, 6), ONE, r"3 in \[3, 6\] is no head.*did you mean 'L3H6'\?"),
     ("L9H0", ONE, r"'L9H0': there is no layer 9: layers are 0 to 4\. Nearest: 'L4H0'\."),
     ("L3-9H0", ONE, r"'L3-9H0': there is no layer 9: layers are 0 to 4\. Nearest: 'L3-4H0'\."),
+    ("L9H99", ONE, r"'L9H99': there is no layer 9: layers are 0 to 4\. Nearest: 'L4H6'\."),
+    ("L9H5", UNEVEN, r"'L9H5': there is no layer 9: layers are 0 to 3\. Nearest: 'L3H1'\."),
+    ("L2-9H2-5", UNEVEN, r"'L2-9H2-5': there is no layer 9: layers are 0 to 3\. Nearest: 'L2-3H1'\."),
+    ("L9H99", {"": (4, 6, 0)}, r"'L9H99': there is no layer 9: layers are 0 to 2\. Nearest: 'L1H5'\."),
+    ("L0-9", UNEVEN, r"'L0-9': there is no layer 9: layers are 0 to 3\. Nearest: 'L0-3'\."),
     ("L3H7", ONE, r"'L3H7': there is no head 7 in L3: heads are 0 to 6\. Nearest: 'L3H6'\."),
     ("L3H5-9", ONE, r"there is no head 9 in L3: heads are 0 to 6\. Nearest: 'L3H5-6'\."),
     ("L*H7", ONE, r"'L\*H7': there is no head 7: heads are 0 to 6\. Nearest: 'L\*H6'\."),
     ("L3H5-2", ONE, r"'L3H5-2': heads 5 to 2 run backwards\. Write 'L3H2-5'\."),
     ("L4-1", ONE, r"'L4-1': layers 4 to 1 run backwards\. Write 'L1-4'\."),
+    ("L3H9-5", ONE, r"'L3H9-5': heads 9 to 5 run backwards\. Write 'L3H5-6'\."),
     ("L2H4, L3H4", UNEVEN, r"'L3H4': there is no head 4 in L3: heads are 0 to 1\."),
     ("L1H0", UNEVEN, r"there is no head 0 in L1, nor any other: it has no attention heads\."),
     ("L1", UNEVEN, r"'L1': there are no attention heads there; this model has one stack \(4 layers\)\."),
     ("L0", {}, r"'L0': this model has no attention heads to choose from\."),
     ("L0H1", SEVERAL, r"'L0H1' does not say which stack; .*'encoder' \(2 layers\).*\. Write 'encoder:L0H1'\."),
     (Head("", 0, 1), SEVERAL, r"'L0H1' does not say which stack"),
+    ("L9H9", SEVERAL, r"'L9H9' does not say which stack; .*\. Write 'encoder:L1H2'\."),
+    ("cros:L9H9", SEVERAL, r"no stack 'cros'; .*\. Nearest: 'cross:L2H4'\."),
     ("cros:L0", SEVERAL, r"no stack 'cros'; this model has the stacks 'encoder'.*\. Nearest: 'cross:L0'\."),
     ("cross:L3H0", SEVERAL, r"there is no layer 3: layers are 0 to 2\. Nearest: 'cross:L2H0'\."),
     ("encoder:L0H1", ONE, r"no stack 'encoder'; this model has one stack \(5 layers\)\. Nearest: 'L0H1'\."),
@@ -185,10 +193,16 @@ def test_what_cannot_be_read_says_what_exists_and_the_nearest_form(asked, shape,
 
 
 def test_something_that_is_no_heads_at_all_is_refused():
-    from manyheads.heads import _resolve  # the door's types are checked here, so the depths are asked
+    from manyheads.heads.grammar import parts_of  # the door's types are checked here, so the depths are asked
 
     with pytest.raises(HeadError, match=r"^3 names no heads\. Write 'L3H7'"):
-        list(_resolve(3, ONE))
+        list(parts_of(3))
+
+
+@pytest.mark.parametrize("asked", [Head("", 10**9, 0), {10**9: [0]}], ids=str)
+def test_what_the_grammar_could_not_read_back_is_not_written(asked):
+    with pytest.raises(HeadError, match="'L1000000000H0' names no heads"):
+        written(asked)
 
 
 # ---- the set
@@ -260,6 +274,21 @@ def test_any_sets_text_reads_back_as_the_set(data):
     assert parse_heads(list(heads), shape) == heads
     if heads:
         assert parse_heads(str(heads), shape) == heads
+
+
+numbers = st.integers(0, 15).map(str)
+spans = st.one_of(st.just("*"), numbers, st.builds("{}-{}".format, numbers, numbers))
+parts = st.builds("{}L{}{}".format, st.sampled_from(["", "a:"]), spans, st.one_of(st.just(""), spans.map("H{}".format)))
+
+
+@given(parts, shapes)
+def test_the_form_that_an_error_advises_is_one_that_the_model_has(text, shape):
+    assume(all(any(counts) for counts in shape.values()))
+    try:
+        parse_heads(text, shape)
+    except HeadError as error:
+        if advised := re.search(r"(?:Nearest:|Write) '([^']*)'\.$", str(error)):
+            assert parse_heads(advised[1], shape)
 
 
 @given(st.text(alphabet="LH0123456789*-:, abe", max_size=12), shapes)

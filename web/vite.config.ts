@@ -24,5 +24,5 @@ export default defineConfig({
       },
     },
   },
-  test: { include: ["tests/**/*.test.ts"] },
+  test: { include: ["tests/**/*.test.ts"], css: true }, // else a stylesheet that a test reads is empty
 });

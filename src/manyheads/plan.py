@@ -154,7 +154,9 @@ class Plan:
         if isinstance(listed, str) or not isinstance(listed, Sequence):
             raise PlanError(f"a plan is a list of steps, not a {type(steps).__name__}: Plan([Ablate('L3H7')]).")
         if wrong := [step for step in listed if not isinstance(step, Step)]:
-            raise PlanError(f"{wrong[0]!r} is no step of a plan: use {', '.join(s.__name__ for s in _STEPS)}.")
+            raise PlanError(
+                f"{wrong[0]!r} is no step of a plan: use {', '.join(kind.__name__ for kind in KINDS_OF_STEP.values())}."
+            )
         object.__setattr__(self, "steps", tuple(listed))
 
     @property
@@ -190,9 +192,6 @@ class Plan:
 
     def __str__(self) -> str:
         return "; ".join(map(describe, self.steps)) or "nothing"
-
-
-_STEPS: tuple[type[Step], ...] = tuple(KINDS_OF_STEP.values())
 
 
 def describe(step: Step) -> str:

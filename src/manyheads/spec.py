@@ -148,9 +148,7 @@ class ModelSpec:
     def from_dict(cls, data: object) -> ModelSpec:
         """What `to_dict` wrote. Raises RecordingError naming the field that is missing, unknown or of another kind."""
         plain = _checked(cls, data, "a model's description")
-        plain["sites"] = tuple(
-            Site(**_checked(Site, site, f"site {at}", MOST)) for at, site in enumerate(plain["sites"])
-        )
+        plain["sites"] = tuple(Site.from_dict(site, f"site {at}") for at, site in enumerate(plain["sites"]))
         return cls(**plain)
 
     @classmethod

@@ -35,7 +35,9 @@ def replacing(path: str | os.PathLike[str], suffix: str = ".tmp") -> Generator[s
     temporary = os.path.join(os.path.dirname(target), f".manyheads-{secrets.token_hex(6)}{suffix}")
     try:
         os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
+        mode = os.stat(temporary).st_mode
         yield temporary
+        os.chmod(temporary, mode)  # safetensors' writer puts a file of its own there, which nobody else may read
         synced(temporary)
         os.replace(temporary, target)
     except BaseException as error:

@@ -98,3 +98,22 @@ def test_a_gqa_model_is_told_the_nearest_plan(run, tmp_path):
     ran = run("prune", "L*H0-1", "--model", folder, "--out", "smaller")
     assert "cache       576 -> 384 bytes a token" in ran.out, ran
     assert "smaller, stock:" in ran.out and "transformers.LlamaForCausalLM.from_pretrained('smaller')" in ran.out
+
+
+def test_the_least_important_heads_of_a_gqa_model_go_in_whole_groups(run, tmp_path):
+    from ..models.tiny import WORDS, save_tiny, tiny_llama, tiny_tokenizer
+
+    folder = str(save_tiny(tiny_llama(), tmp_path / "llama", tiny_tokenizer()))
+    texts = [" ".join(WORDS[at : at + 15]) for at in range(0, 60, 15)]
+    (tmp_path / "texts.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
+    asked = ("--file", "texts.txt", "--lines", "--model", folder)
+    ran = run("prune", "--lowest", "4", *asked, "--out", "smaller")
+    assert ran.code == 0, ran.err
+    chosen = mh.importance(mh.load(folder), texts[::2]).lowest_groups(4)
+    assert f"without {chosen}: 4 heads removed" in ran.lines[0]
+    lost = {(head.layer, head.index // 2) for head in chosen}
+    assert len(chosen) == 4 and len(lost) == 2  # of two query heads each
+    card = (tmp_path / "smaller" / "README.md").read_text(encoding="utf-8")
+    assert "in whole groups that share keys and values, each worth the mean of its heads, loss on 2 of 4 texts" in card
+    assert_refused(run("prune", "--lowest", "3", *asked, "--out", "less"), "are no whole groups", "give 2 or 4")
+    assert not (tmp_path / "less").exists()

@@ -376,12 +376,14 @@ class TestFiles:
         assert (tmp_path / f"a{kind}").read_bytes() == (tmp_path / f"b{kind}").read_bytes()
 
 
-def test_pyplot_stays_out_and_the_palette_needs_no_matplotlib():
+def test_pyplot_stays_out_and_neither_palette_nor_report_needs_matplotlib():
     lines = (
         "import sys",
         "import manyheads.figures.style as style",
         "assert style.role_style('sink [CLS]').terminal.startswith('#')",
         "assert not {'matplotlib', 'torch'} & set(sys.modules)",
+        "import manyheads.figures.rolesreport, manyheads.figures.roleswhynot",
+        "assert 'matplotlib' not in sys.modules",
         "import manyheads.figures.grid, manyheads.figures.head",
         "assert 'matplotlib' in sys.modules and 'matplotlib.pyplot' not in sys.modules",
     )

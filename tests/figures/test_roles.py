@@ -11,26 +11,23 @@ from matplotlib.image import imread
 
 from manyheads.errors import FileAccessError
 from manyheads.figures import roles as drawn
-from manyheads.figures.roles import (
+from manyheads.figures.roles import PALE, ROW, Marks, save_roles
+from manyheads.figures.roleswords import (
     DOWN,
     FAMILIES,
     OWN,
     OWN_STYLE,
-    PALE,
     POSITIONS,
     REFERENCE,
     REFERENCE_STYLE,
-    ROW,
     SYNTAX_STYLE,
     TOKENS,
     UP,
-    Marks,
     by_family,
     family_of,
     guesses,
     percent,
     said,
-    save_roles,
     short_word,
     style_of,
 )

@@ -285,8 +285,28 @@ def test_what_is_saved_says_what_was_done_and_loads_with_its_tokenizer(reader, t
     assert said["num_kv_heads"] == [6, 3] and said["from"]["weights_hash"] == reader.weights_hash
     assert said["permutation"] == {str(layer): list(order) for layer, order in small.permutation.items()}
     card = (saved.folder / "README.md").read_text()
-    for part in ("6 key/value heads merged into 3", "**Not trained since.**", str(small.table), "| L2 | "):
+    for part in ("6 key/value heads merged into 3", "**Measured at conversion**", str(small.table), "| L2 | "):
         assert part in card, part
+
+
+def test_a_model_that_was_trained_on_is_saved_as_it_is_and_not_called_untrained(reader, tmp_path, monkeypatch):
+    fine = {"error": 3e-8, "tokens": None, "wanted": None, "auto": True}
+    monkeypatch.setattr(convertedfiles, "try_all", lambda trials: [fine for _ in trials])
+    small = convert_to_gqa(reader, 3, texts=TEXTS)
+    untrained = copy.deepcopy(small.model.state_dict())
+    ids = torch.tensor([reader.tokenizer(TEXTS[0]).input_ids])
+    small.model(ids, labels=ids).loss.backward()
+    torch.optim.SGD(small.model.parameters(), lr=0.5).step()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    saved = small.save("~/out")
+    assert saved.folder == tmp_path / "out"
+    back = mh.load(saved.folder).model.state_dict()
+    for name, weight in small.model.state_dict().items():
+        assert torch.equal(back[name], weight), name
+    assert any(not torch.equal(back[name], weight) for name, weight in untrained.items())
+    card = (saved.folder / "README.md").read_text()
+    assert "**Measured at conversion**, before any training on" in card and "Relative error, at conversion, of" in card
+    assert "Not trained" not in card and "before uptraining" not in small.because
 
 
 def test_a_checkpoint_that_does_not_pass_its_trial_is_not_left_behind(reader, tmp_path, monkeypatch):

@@ -8,6 +8,7 @@ import os
 import sys
 import threading
 from functools import partial
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -248,6 +249,32 @@ def test_the_ranking_goes_from_the_least_important_and_ties_by_the_models_order(
     assert found["L1H3"] == 5.0
     low, high = found.interval
     assert (low <= np.minimum(found.values, found.values)).all() and (high >= found.values).all()
+
+
+@pytest.mark.parametrize("num_kv_heads", [3, 2, 1, 6])
+def test_the_lowest_groups_are_the_best_of_all_choices_of_whole_groups(num_kv_heads, fresh):
+    """Every choice is tried. Heads that all share one key/value head, or none, go one by one."""
+    lm = loaded("llama", draw(fresh), num_kv_heads=num_kv_heads, num_hidden_layers=2)
+    found = made(lm, torch.randn(12, generator=fresh).double().numpy())
+    size = {3: 2, 2: 3, 1: 1, 6: 1}[num_kv_heads]
+    groups = [[f"L{layer}H{at + i}" for i in range(size)] for layer in (0, 1) for at in range(0, 6, size)]
+    for count in (0, 1, 3):
+        want = min(
+            combinations(groups, count), key=lambda choice: sum(found[head] for group in choice for head in group)
+        )
+        got = found.lowest_groups(count * size)
+        assert set(map(str, got)) == {head for group in want for head in group}
+        if size == 1:
+            assert got == found.lowest(count)
+
+
+def test_heads_that_make_no_whole_groups_are_told_with_numbers_that_do(fresh):
+    found = made(loaded("llama", draw(fresh)), np.arange(18.0))
+    for count, near in ((1, "2"), (5, "4 or 6"), (17, "16 or 18")):
+        with pytest.raises(HeadError, match=f"^{count} heads of .* are no whole groups .*: give {near}\\.$"):
+            found.lowest_groups(count)
+    with pytest.raises(StatisticError, match="19 heads of 18 were asked for"):
+        found.lowest_groups(19)
 
 
 def test_a_layer_that_is_worth_nothing_is_not_divided_by_zero(fresh):

@@ -272,6 +272,8 @@ def test_swiglu_keeps_the_count_at_eight_thirds():
     for forgotten in ("5461", "5462"):
         verdict = shelf.answer(page, page.checks["swiglu-width"], forgotten, shelf.load)
         assert verdict.words == "Not yet. Round up to a multiple of 64."
+    verdict = shelf.answer(page, page.checks["classic-weights"], f"{12 * 768**2}", shelf.load, inputs={"d_model": 768})
+    assert "That has three matrices" in verdict.words, "also where SwiGLU has exactly as many as the classic block"
     for m in (768, 4096):
         weights = ran("feed-forward", "block-sizes", d_model=m, multiple=8).table("weights").values[:, 0]
         assert 0 <= weights[2] / weights[0] - 1 < 24 / (8 * m) and math.isclose(weights[1] / weights[0], 1.5)

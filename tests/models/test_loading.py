@@ -27,6 +27,7 @@ from manyheads.models.bundled import BUNDLED, Bundled, find_bundled
 from manyheads.models.headmask import refusing_head_mask
 from manyheads.models.loading import LoadedModel, load, max_positions_of, require_usable
 from manyheads.models.quiet import quietly
+from manyheads.models.recorder import record
 
 from .tiny import TEXT, save_tiny, tiny_bert, tiny_gemma2, tiny_gpt2, tiny_llama, tiny_tokenizer
 
@@ -387,7 +388,7 @@ def packaged(tmp_path, monkeypatch) -> Path:
     (package / "__init__.py").write_text("raise ImportError('the wrapper package was imported')")
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
     digest = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
-    entry = Bundled("wrapped-tiny", "wrapped_tiny", "model", digest, "someone/tiny", "Apache-2.0")
+    entry = Bundled("wrapped-tiny", "wrapped_tiny", "model", digest, "someone/tiny")
     monkeypatch.setattr(bundled, "BUNDLED", {"tiny": entry})
     monkeypatch.setattr("manyheads.models.checkpoints.BUNDLED", bundled.BUNDLED)
     return folder
@@ -591,6 +592,22 @@ def test_a_model_in_hand_is_named_after_where_it_was_loaded_from(bert):
     model = tiny_bert()
     model.config._name_or_path = "someone/tiny"
     assert load(model).name == "someone/tiny"
+
+
+def test_a_model_in_hand_is_called_as_asked():
+    lm = load(tiny_llama(), tokenizer=tiny_tokenizer(), name="tuned")
+    assert (lm.name, lm.spec.name, record(lm, TEXT).provenance["model"]) == ("tuned",) * 3
+
+
+@pytest.mark.parametrize("name", ["", "  "])
+def test_an_empty_name_is_refused(name):
+    with pytest.raises(ModelError, match=f"name={name!r} is no name for a model: give a text, or leave it out"):
+        load(nn.MultiheadAttention(6, 2).eval(), name=name)
+
+
+def test_only_a_model_in_hand_takes_a_name(bert):
+    with pytest.raises(ModelError, match="name='other' is for a model in hand, and .* has a name of its own"):
+        load(bert, name="other")
 
 
 def test_training_mode_is_refused_wherever_it_is():

@@ -158,7 +158,7 @@ def test_an_attention_that_does_something_else_is_refused_by_name(fresh):
     layer(x, need_weights=False)
     with pytest.raises(GuardError, match=r"layer 0 \(\), head 3, row \d"), tap(layer):
         layer(x, need_weights=False)
-    assert hooks._HOOKS == ()
+    assert hooks._hooks == ()
 
 
 def test_training_mode_anywhere_in_a_model_is_refused_by_name(fresh):
@@ -184,8 +184,8 @@ def test_nothing_watches_when_no_tap_is_open(fresh):
     with tap(layer):
         with tap(layer):
             pass
-        assert len(hooks._HOOKS) == 1
-    assert hooks._HOOKS == ()
+        assert len(hooks._hooks) == 1
+    assert hooks._hooks == ()
 
 
 def test_a_compiled_layer_is_refused_by_name():

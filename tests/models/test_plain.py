@@ -160,6 +160,31 @@ def test_other_numbers_of_axes_are_texts_and_heads(fresh):
         assert_weights(layer, torch.from_numpy(reference.attend(*four, mask=mask.numpy()).weights))
 
 
+def test_a_mask_that_calls_read_otherwise_is_read_for_each(fresh):
+    """Under a causal call, and not; as a mask of texts with one head each, and as one of heads."""
+    seen, text = visible_half(fresh), torch.rand(H, Q, Q, generator=fresh) < 0.6
+    text |= torch.eye(Q, dtype=torch.bool)
+
+    class Twice(nn.Module):
+        def forward(self, q, k, v):
+            for causal in (True, False):
+                imported_by_name(q, k, v, seen, is_causal=causal)
+            imported_by_name(q[0], k[0], v[0], text)  # texts
+            imported_by_name(q, k, v, text)  # heads
+
+    q, k, v = (normal(fresh, B, H, Q, 5) * 2 for _ in range(3))
+    layers = mh.record_call(Twice().eval(), q, k, v).layers
+    four = [x.double().numpy() for x in (q, k, v)]
+    heads = [x[0][:, None].double().numpy() for x in (q, k, v)]
+    for layer, given, told in (
+        (layers[0], four, {"mask": seen.numpy(), "causal": True}),
+        (layers[1], four, {"mask": seen.numpy()}),
+        (layers[2], heads, {"mask": text[:, None].numpy()}),
+        (layers[3], four, {"mask": text.numpy()}),
+    ):
+        assert_weights(layer, torch.from_numpy(reference.attend(*given, **told).weights))
+
+
 def test_a_call_between_two_texts_keeps_its_shape_and_name(fresh):
     module = sharpened(Calls(lambda q, k, v: imported_by_name(q, k, v)), fresh)
     x, other = normal(fresh, B, Q, M), normal(fresh, B, K, M)

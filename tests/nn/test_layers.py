@@ -6,6 +6,7 @@ import copy
 import subprocess
 import sys
 import threading
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from torch import nn
 
 import manyheads as mh
 from manyheads.nn.caches import KVCache
-from manyheads.nn.hooks import LayerCall, hooked
+from manyheads.nn.hooks import LayerCall, add_hook, remove_hook
 from manyheads.nn.layers import MultiHeadAttention
 from manyheads.nn.masks import Mask
 from manyheads.nn.rope import Rope
@@ -380,6 +381,15 @@ class Watcher:
         mixed = call.run()
         self.calls.append((call, mixed))
         return self.edit(mixed.out)
+
+
+@contextmanager
+def hooked(hook):
+    add_hook(hook)
+    try:
+        yield hook
+    finally:
+        remove_hook(hook)
 
 
 def test_a_hook_sees_the_call_and_leaves_the_output_as_it_was(fresh):

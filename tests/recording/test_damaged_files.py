@@ -48,11 +48,6 @@ def unchecked_types():
 
 
 @pytest.fixture
-def path(tmp_path):
-    return tmp_path / "cat.heads"
-
-
-@pytest.fixture
 def saved(random, path):
     """A recording with everything a file may hold: packed and whole layers, a dense mask, a bias, sinks, texts."""
     lengths = torch.tensor(LENGTHS)
@@ -418,6 +413,15 @@ TENSORS = {
 def test_tensors_that_contradict_each_other_are_refused(saved, path, name, change, words):
     edit_tensor(path, name, change)
     assert_refused(path, words)
+
+
+def test_texts_that_are_no_bytes_are_refused(saved, path):
+    header, tensors = split(path)
+    size = header["tokens.0.texts"]["shape"][0]
+    assert size % 2 == 0
+    header["tokens.0.texts"] |= {"dtype": "BF16", "shape": [size // 2]}
+    join(path, header, tensors)
+    assert_refused(path, r"tokens\.0\.texts holds torch\.bfloat16, not torch\.uint8")
 
 
 def test_a_small_file_cannot_ask_for_much_memory(saved, path, monkeypatch):

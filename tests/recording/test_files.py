@@ -9,7 +9,6 @@ import gc
 import json
 import os
 import re
-import secrets
 import signal
 import subprocess
 import sys
@@ -44,18 +43,6 @@ FORMAT_PAGE = Path(__file__).parents[2] / "docs" / "format.md"
 
 
 @pytest.fixture
-def random():
-    seed = int(os.environ.get("MANYHEADS_SEED") or secrets.randbits(32))
-    print(f"MANYHEADS_SEED={seed}")
-    return torch.Generator().manual_seed(seed)
-
-
-@pytest.fixture
-def path(tmp_path):
-    return tmp_path / "cat.heads"
-
-
-@pytest.fixture
 def reads(monkeypatch):
     """The names of tensors, as they are read. (Checked types would look into sequences: not here.)"""
     names, read = [], TensorFile.read
@@ -65,29 +52,29 @@ def reads(monkeypatch):
     jaxtyping.config.update("jaxtyping_disable", False)
 
 
-def random_bits(random, shape, dtype):
+def random_bits(fresh, shape, dtype):
     """Every pattern of bits: numbers of all sizes, infinities, NaNs with payloads."""
     integer = {8: torch.int64, 4: torch.int32, 2: torch.int16}[dtype.itemsize]
     info = torch.iinfo(integer)
-    return torch.randint(info.min, info.max, shape, dtype=integer, generator=random).view(dtype)
+    return torch.randint(info.min, info.max, shape, dtype=integer, generator=fresh).view(dtype)
 
 
-def make_tokens(random, lengths=LENGTHS):
+def make_tokens(fresh, lengths=LENGTHS):
     """Tokens of which everything is said, padding filled as a recorder fills it."""
     lengths = torch.tensor(lengths, dtype=torch.long)
     shape = (len(lengths), int(lengths.max()) if len(lengths) else 0)
     real = torch.arange(shape[1])[None] < lengths[:, None]
-    ids = torch.randint(0, 30_000, shape, generator=random)
+    ids = torch.randint(0, 30_000, shape, generator=fresh)
     begin = torch.arange(shape[1]).expand(shape)
     pieces = tuple(tuple(f"##p{at}" for at in range(length)) for length in lengths.tolist())
     return Tokens(
         lengths,
         ids=ids.masked_fill(~real, -1),
         pieces=pieces,
-        special=(torch.rand(shape, generator=random) < 0.3) & real,
+        special=(torch.rand(shape, generator=fresh) < 0.3) & real,
         offsets=torch.stack([begin, begin + 1], -1) * real[..., None],
         texts=tuple("Ein Satz, «zitiert» 猫😀"[: length + 1] for length in lengths.tolist()),
-        rarity=torch.rand(shape, generator=random) * real,
+        rarity=torch.rand(shape, generator=fresh) * real,
         rarity_because="rank in the vocabulary",
         sinks=Sinks(first=True, ids=(101, 7), names=("[CLS]", ","), because="0.8 of layer 3's mass"),
     )
@@ -100,15 +87,15 @@ def text_mask(lengths, causal=False):
     return mask.trimmed(torch.zeros_like(lengths), lengths)
 
 
-def make_layer(random, tokens, index=0, *, dtype=torch.float32, mask=None, keep_v=True, rows=None, keys=None, **rule):
+def make_layer(fresh, tokens, index=0, *, dtype=torch.float32, mask=None, keep_v=True, rows=None, keys=None, **rule):
     """A layer of random bits; what the padding of lse holds is -inf, of the rest 0, as a recorder fills it."""
     lengths = tokens.lengths
     mask = text_mask(lengths) if mask is None else mask
     rows, keys = mask.num_queries if rows is None else rows, mask.num_keys if keys is None else keys
     site = Site(rule.pop("stack", ""), index, f"encoder.layer.{index}.attention.self", H, G, D, F, causal=False)
-    q = random_bits(random, (len(lengths), H, rows, D), dtype)
-    k, v = (random_bits(random, (len(lengths), G, keys, width), dtype) for width in (D, F))
-    lse = random_bits(random, (len(lengths), H, rows), torch.float64 if dtype == torch.float64 else torch.float32)
+    q = random_bits(fresh, (len(lengths), H, rows, D), dtype)
+    k, v = (random_bits(fresh, (len(lengths), G, keys, width), dtype) for width in (D, F))
+    lse = random_bits(fresh, (len(lengths), H, rows), torch.float64 if dtype == torch.float64 else torch.float32)
     if rows == keys == tokens.longest:
         real = tokens.real[:, None]
         q, k, v = (torch.where(real[..., None], x, 0) for x in (q, k, v))
@@ -117,10 +104,10 @@ def make_layer(random, tokens, index=0, *, dtype=torch.float32, mask=None, keep_
     return LayerRecord(site, q, k, v if keep_v else None, lse, mask, made, lengths, tokens, f"tiles: number {index}")
 
 
-def make_recording(random, num_layers=3, lengths=LENGTHS, **options):
-    tokens = make_tokens(random, lengths)
+def make_recording(fresh, num_layers=3, lengths=LENGTHS, **options):
+    tokens = make_tokens(fresh, lengths)
     mask = options.pop("mask", text_mask(tokens.lengths))
-    layers = [make_layer(random, tokens, index, mask=mask, **options) for index in range(num_layers)]
+    layers = [make_layer(fresh, tokens, index, mask=mask, **options) for index in range(num_layers)]
     return Recording({"": layers}, tokens, {"model": "minilm", "guard_error": 3e-7, "dtype": "float32"})
 
 
@@ -174,46 +161,46 @@ def assert_round_trip(recording, path):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("keep_v", [True, False], ids=["with v", "without v"])
-def test_every_dtype_comes_back_bit_for_bit(random, path, dtype, keep_v):
-    assert_round_trip(make_recording(random, dtype=dtype, keep_v=keep_v), path)
+def test_every_dtype_comes_back_bit_for_bit(fresh, path, dtype, keep_v):
+    assert_round_trip(make_recording(fresh, dtype=dtype, keep_v=keep_v), path)
 
 
-def test_scale_softcap_sinks_and_bias_come_back(random, path):
-    bias = random_bits(random, (1, H, 11, 11), torch.bfloat16)
+def test_scale_softcap_sinks_and_bias_come_back(fresh, path):
+    bias = random_bits(fresh, (1, H, 11, 11), torch.bfloat16)
     assert_round_trip(
-        make_recording(random, scale=1 / 3, softcap=30.0, sinks=random_bits(random, (H,), torch.float32), bias=bias),
+        make_recording(fresh, scale=1 / 3, softcap=30.0, sinks=random_bits(fresh, (H,), torch.float32), bias=bias),
         path,
     )
 
 
 @pytest.mark.parametrize("shape", [(3, H), (3, 1), (1, H), (1, 1)], ids=str)
-def test_dense_masks_come_back_with_and_without_axes_of_texts_and_heads(random, path, shape):
-    visible = torch.rand(*shape, 11, 11, generator=random) < 0.5
+def test_dense_masks_come_back_with_and_without_axes_of_texts_and_heads(fresh, path, shape):
+    visible = torch.rand(*shape, 11, 11, generator=fresh) < 0.5
     if shape[0] == 3:
         real = torch.arange(11) < torch.tensor(LENGTHS)[:, None]
         visible &= real[:, None, :, None] & real[:, None, None, :]
     mask = Mask.from_dense(visible)
     assert mask.dense is not None
-    assert_round_trip(make_recording(random, mask=mask), path)
+    assert_round_trip(make_recording(fresh, mask=mask), path)
 
 
-def test_a_causal_mask_that_all_texts_share_stays_shared(random, path):
-    recording = make_recording(random, lengths=(9, 9), mask=Mask.causal(9, 9, window=4))
+def test_a_causal_mask_that_all_texts_share_stays_shared(fresh, path):
+    recording = make_recording(fresh, lengths=(9, 9), mask=Mask.causal(9, 9, window=4))
     assert_round_trip(recording, path)
     assert open_recording(path).layers[0].mask.start.shape == (1, 9)
 
 
-def test_padding_that_a_mask_can_see_is_kept(random, path):
+def test_padding_that_a_mask_can_see_is_kept(fresh, path):
     """A causal mask without padding lets padding rows see: such a layer is stored whole, so that nothing is lost."""
-    tokens = make_tokens(random)
-    layer = make_layer(random, tokens, mask=Mask.causal(11, 11))
-    layer = replace(layer, q=random_bits(random, (3, H, 11, D), torch.float32))
+    tokens = make_tokens(fresh)
+    layer = make_layer(fresh, tokens, mask=Mask.causal(11, 11))
+    layer = replace(layer, q=random_bits(fresh, (3, H, 11, D), torch.float32))
     assert_round_trip(Recording({"": [layer]}, tokens), path)
 
 
-def test_padding_that_no_row_sees_is_left_out(random, path):
+def test_padding_that_no_row_sees_is_left_out(fresh, path):
     """Garbage there does not come back, and takes no room: the file is as long as the tokens."""
-    recording = make_recording(random, 1, lengths=(200, 3, 5), keep_v=False)
+    recording = make_recording(fresh, 1, lengths=(200, 3, 5), keep_v=False)
     garbage = torch.where(recording.tokens.real[:, None, :, None], recording.layers[0].q, torch.nan)
     save_recording(
         Recording({"": [replace(recording.layers[0], q=garbage)]}, recording.tokens, recording.provenance), path
@@ -223,12 +210,12 @@ def test_padding_that_no_row_sees_is_left_out(random, path):
         assert file.get_slice("layer.0.q").get_shape() == [208, H, D]
 
 
-def test_cross_attention_comes_back_whole_beside_packed_stacks(random, path):
-    source, target = make_tokens(random, (7, 11, 2)), make_tokens(random, (4, 3, 8))
+def test_cross_attention_comes_back_whole_beside_packed_stacks(fresh, path):
+    source, target = make_tokens(fresh, (7, 11, 2)), make_tokens(fresh, (4, 3, 8))
     stacks = {
-        "encoder": [make_layer(random, source, at, stack="encoder") for at in range(2)],
-        "decoder": [make_layer(random, target, 0, stack="decoder", mask=text_mask(target.lengths, causal=True))],
-        "cross": [make_layer(random, target, 0, stack="cross", mask=Mask.full(8, 11))],
+        "encoder": [make_layer(fresh, source, at, stack="encoder") for at in range(2)],
+        "decoder": [make_layer(fresh, target, 0, stack="decoder", mask=text_mask(target.lengths, causal=True))],
+        "cross": [make_layer(fresh, target, 0, stack="cross", mask=Mask.full(8, 11))],
     }
     recording = Recording(stacks, target, {"model": "t5"})
     assert_round_trip(recording, path)
@@ -240,42 +227,42 @@ def test_cross_attention_comes_back_whole_beside_packed_stacks(random, path):
         assert file.get_slice("cross.layer.0.k").get_shape() == [3, G, 11, D]
 
 
-def test_keys_are_not_cut_to_the_lengths_of_queries(random, path):
+def test_keys_are_not_cut_to_the_lengths_of_queries(fresh, path):
     """Both are padded to 8 here, but the first text has 4 queries and 8 keys."""
-    target, source = make_tokens(random, (4, 8)), torch.tensor([8, 5])
+    target, source = make_tokens(fresh, (4, 8)), torch.tensor([8, 5])
     stop = torch.where(target.real, source[:, None], 0)
     mask = Mask(torch.zeros_like(stop), stop, 8)
-    layer = make_layer(random, target, mask=mask)
-    layer = replace(layer, k=random_bits(random, (2, G, 8, D), torch.float32))
+    layer = make_layer(fresh, target, mask=mask)
+    layer = replace(layer, k=random_bits(fresh, (2, G, 8, D), torch.float32))
     assert_round_trip(Recording({"": [layer]}, target), path)
 
 
-def test_bare_positions_and_lengths_of_their_own_come_back(random, path):
+def test_bare_positions_and_lengths_of_their_own_come_back(fresh, path):
     tokens = Tokens.unnamed((7, 11, 2))
-    layer = replace(make_layer(random, tokens, mask=Mask.full(11, 11)), lengths=torch.tensor([7, 11, 1]))
+    layer = replace(make_layer(fresh, tokens, mask=Mask.full(11, 11)), lengths=torch.tensor([7, 11, 1]))
     assert_round_trip(Recording({"": [layer]}, tokens), path)
 
 
 @pytest.mark.parametrize("lengths", [(), (0,), (0, 3), (1,), (5,)], ids=str)
-def test_no_texts_empty_texts_and_one_text_come_back(random, path, lengths):
-    assert_round_trip(make_recording(random, lengths=lengths), path)
+def test_no_texts_empty_texts_and_one_text_come_back(fresh, path, lengths):
+    assert_round_trip(make_recording(fresh, lengths=lengths), path)
 
 
-def test_a_recording_without_layers_comes_back(random, path):
-    assert_round_trip(make_recording(random, num_layers=0), path)
-    assert_round_trip(Recording({}, make_tokens(random)), path)
+def test_a_recording_without_layers_comes_back(fresh, path):
+    assert_round_trip(make_recording(fresh, num_layers=0), path)
+    assert_round_trip(Recording({}, make_tokens(fresh)), path)
 
 
-def test_any_text_comes_back_half_a_surrogate_pair_too(random, path):
-    tokens = replace(make_tokens(random, (1, 1)), texts=("\ud83d\ude00\x00\r\n", "\udfff"), pieces=(("\ud800",), ("",)))
+def test_any_text_comes_back_half_a_surrogate_pair_too(fresh, path):
+    tokens = replace(make_tokens(fresh, (1, 1)), texts=("\ud83d\ude00\x00\r\n", "\udfff"), pieces=(("\ud800",), ("",)))
     assert_round_trip(Recording({}, tokens), path)
 
 
 @st.composite
 def recordings(draw):
-    random = torch.Generator().manual_seed(draw(st.integers(0, 2**32)))
+    fresh = torch.Generator().manual_seed(draw(st.integers(0, 2**32)))
     lengths = draw(st.lists(st.integers(0, 9), min_size=1, max_size=4))
-    tokens = draw(st.sampled_from([make_tokens(random, lengths), Tokens.unnamed(lengths)]))
+    tokens = draw(st.sampled_from([make_tokens(fresh, lengths), Tokens.unnamed(lengths)]))
     if draw(st.booleans()):
         tokens = replace(tokens, texts=tuple(draw(st.text(st.characters())) for _ in lengths))
     stacks = {}
@@ -288,14 +275,14 @@ def recordings(draw):
             Mask.full(longest, longest),
             Mask.full(longest + 1, longest),
             Mask.causal(longest, longest + 3),
-            Mask.from_dense(torch.rand(len(lengths), H, longest, longest, generator=random) < 0.5),
+            Mask.from_dense(torch.rand(len(lengths), H, longest, longest, generator=fresh) < 0.5),
         )
         mask = draw(st.sampled_from(masks))
         if draw(st.booleans()):
             shape = (draw(st.sampled_from((1, len(lengths)))), draw(st.sampled_from((1, H))))
-            options["bias"] = random_bits(random, (*shape, mask.num_queries, mask.num_keys), torch.float32)
+            options["bias"] = random_bits(fresh, (*shape, mask.num_queries, mask.num_keys), torch.float32)
         options["scale"] = draw(st.floats(allow_nan=False))
-        stacks[stack] = [make_layer(random, tokens, at, mask=mask, **options) for at in range(draw(st.integers(0, 2)))]
+        stacks[stack] = [make_layer(fresh, tokens, at, mask=mask, **options) for at in range(draw(st.integers(0, 2)))]
     return Recording(stacks, tokens, draw(st.dictionaries(st.text(), st.text() | st.integers() | st.none())))
 
 
@@ -308,8 +295,8 @@ def test_any_recording_comes_back(recording, path):
 # ------------------------------------------------------------------------------------------------------ what is written
 
 
-def test_the_safetensors_library_reads_the_same_tensors_each_at_a_multiple_of_its_item_size(random, path):
-    recording = make_recording(random, dtype=torch.bfloat16)
+def test_the_safetensors_library_reads_the_same_tensors_each_at_a_multiple_of_its_item_size(fresh, path):
+    recording = make_recording(fresh, dtype=torch.bfloat16)
     save_recording(recording, path)
     real = recording.tokens.real
     with safe_open(path, "pt") as file:
@@ -325,8 +312,8 @@ def test_the_safetensors_library_reads_the_same_tensors_each_at_a_multiple_of_it
             assert (8 + length + entry["data_offsets"][0]) % size == 0, name
 
 
-def test_equal_masks_and_biases_are_stored_once_and_are_one_object_again(random, path):
-    recording = make_recording(random, 4, bias=torch.randn(1, H, 11, 11, generator=random))
+def test_equal_masks_and_biases_are_stored_once_and_are_one_object_again(fresh, path):
+    recording = make_recording(fresh, 4, bias=torch.randn(1, H, 11, 11, generator=fresh))
     layers = list(recording.layers)
     layers[1] = replace(layers[1], mask=Mask(layers[0].mask.start.clone(), layers[0].mask.stop.clone(), 11))
     layers[2] = replace(layers[2], mask=text_mask(recording.tokens.lengths, causal=True))
@@ -340,18 +327,18 @@ def test_equal_masks_and_biases_are_stored_once_and_are_one_object_again(random,
     assert first.rule.bias is equal.rule.bias is other.rule.bias is not last.rule.bias
 
 
-def test_masks_that_pack_alike_over_other_lengths_are_not_taken_for_equal(random, path):
-    short, long = make_tokens(random, (2, 4)), make_tokens(random, (3, 3))
-    causal = [make_layer(random, tokens, at, mask=text_mask(tokens.lengths)) for at, tokens in enumerate((short, long))]
+def test_masks_that_pack_alike_over_other_lengths_are_not_taken_for_equal(fresh, path):
+    short, long = make_tokens(fresh, (2, 4)), make_tokens(fresh, (3, 3))
+    causal = [make_layer(fresh, tokens, at, mask=text_mask(tokens.lengths)) for at, tokens in enumerate((short, long))]
     assert_round_trip(Recording({"": causal}, short), path)
 
 
-def test_the_page_on_the_format_names_everything_that_a_file_holds(random, path):
+def test_the_page_on_the_format_names_everything_that_a_file_holds(fresh, path):
     page = FORMAT_PAGE.read_text(encoding="utf-8")
-    tokens = make_tokens(random)
-    dense = Mask.from_dense(torch.rand(3, 1, 11, 11, generator=random) < 0.5)
-    rule = {"sinks": torch.randn(H, generator=random), "bias": torch.randn(1, H, 11, 11, generator=random)}
-    layer = make_layer(random, tokens, mask=dense, stack="cross", **rule)
+    tokens = make_tokens(fresh)
+    dense = Mask.from_dense(torch.rand(3, 1, 11, 11, generator=fresh) < 0.5)
+    rule = {"sinks": torch.randn(H, generator=fresh), "bias": torch.randn(1, H, 11, 11, generator=fresh)}
+    layer = make_layer(fresh, tokens, mask=dense, stack="cross", **rule)
     save_recording(Recording({"cross": [replace(layer, lengths=torch.tensor([7, 11, 1]))]}, tokens), path)
     with safe_open(path, "pt") as file:
         names = {re.sub(r"\d+", "N", name).removeprefix("cross.") for name in file.keys()}  # noqa: SIM118
@@ -363,9 +350,9 @@ def test_the_page_on_the_format_names_everything_that_a_file_holds(random, path)
     assert f'"{metadata["format"]}"' in page and f"version {metadata['format_version']}" in page
 
 
-def test_the_code_on_that_page_gives_the_weights(random, path, monkeypatch):
-    tokens = make_tokens(random)
-    q, k = torch.randn(3, 8, 11, D, generator=random), torch.randn(3, 4, 11, D, generator=random)
+def test_the_code_on_that_page_gives_the_weights(fresh, path, monkeypatch):
+    tokens = make_tokens(fresh)
+    q, k = torch.randn(3, 8, 11, D, generator=fresh), torch.randn(3, 4, 11, D, generator=fresh)
     mask, site = text_mask(tokens.lengths), Site("", 3, "m", 8, 4, D, D, causal=False)
     lse = attend(q, k, k, mask=mask, scale=0.7).lse
     layer = LayerRecord(site, q, k, None, lse, mask, Rule(0.7), tokens.lengths, tokens)
@@ -376,8 +363,8 @@ def test_the_code_on_that_page_gives_the_weights(random, path, monkeypatch):
     torch.testing.assert_close(found["weights"], layer.weights(head=7))
 
 
-def test_what_is_kept_on_the_way_of_a_gradient_is_saved_too(random, path):
-    recording = make_recording(random, 1)
+def test_what_is_kept_on_the_way_of_a_gradient_is_saved_too(fresh, path):
+    recording = make_recording(fresh, 1)
     layer = replace(recording.layers[0], q=recording.layers[0].q.requires_grad_())
     save_recording(replace(recording, stacks={"": [layer]}), path)
     assert_same_recording(open_recording(path), recording)
@@ -386,8 +373,8 @@ def test_what_is_kept_on_the_way_of_a_gradient_is_saved_too(random, path):
 # ------------------------------------------------------------------------------------------------------- read when used
 
 
-def test_opening_reads_the_tokens_and_a_layer_reads_itself(random, path, reads):
-    recording = make_recording(random, 5)
+def test_opening_reads_the_tokens_and_a_layer_reads_itself(fresh, path, reads):
+    recording = make_recording(fresh, 5)
     save_recording(recording, path)
     opened = open_recording(path)
     assert all(name.startswith("tokens.0.") for name in reads)
@@ -399,8 +386,8 @@ def test_opening_reads_the_tokens_and_a_layer_reads_itself(random, path, reads):
     assert sorted(reads) == sorted([*(f"layer.3.{x}" for x in ("q", "k", "v", "lse")), "mask.0.start", "mask.0.stop"])
 
 
-def test_a_layer_is_read_once_while_it_is_held_and_dropped_when_others_follow(random, path, reads):
-    save_recording(make_recording(random, lazy.KEPT_LAYERS + 2), path)
+def test_a_layer_is_read_once_while_it_is_held_and_dropped_when_others_follow(fresh, path, reads):
+    save_recording(make_recording(fresh, lazy.KEPT_LAYERS + 2), path)
     layers = open_recording(path).layers
     held, dropped = layers[0], weakref.ref(layers[1])
     for layer in layers[2:]:
@@ -414,8 +401,8 @@ def test_a_layer_is_read_once_while_it_is_held_and_dropped_when_others_follow(ra
     assert layers[1].site.layer == 1 and len(reads) == 4  # its mask is still that of the others
 
 
-def test_the_layer_used_last_is_kept_though_nobody_holds_it(random, path, reads):
-    save_recording(make_recording(random), path)
+def test_the_layer_used_last_is_kept_though_nobody_holds_it(fresh, path, reads):
+    save_recording(make_recording(fresh), path)
     layers = open_recording(path).layers
     assert layers[2].q.shape == layers[2].q.shape
     reads.clear()
@@ -423,8 +410,8 @@ def test_the_layer_used_last_is_kept_though_nobody_holds_it(random, path, reads)
     assert reads == []
 
 
-def test_layers_are_a_sequence_like_any_other(random, path):
-    save_recording(make_recording(random, 4), path)
+def test_layers_are_a_sequence_like_any_other(fresh, path):
+    save_recording(make_recording(fresh, 4), path)
     layers = open_recording(path).layers
     assert [layer.site.layer for layer in layers] == [0, 1, 2, 3]
     assert [layer.site.layer for layer in layers[-1:0:-2]] == [3, 1]
@@ -433,18 +420,18 @@ def test_layers_are_a_sequence_like_any_other(random, path):
         layers[4]
 
 
-def test_threads_read_the_same_layers(random, path):
-    recording = make_recording(random, 8)
+def test_threads_read_the_same_layers(fresh, path):
+    recording = make_recording(fresh, 8)
     save_recording(recording, path)
     layers = open_recording(path).layers
-    order = torch.randperm(80, generator=random).tolist()
+    order = torch.randperm(80, generator=fresh).tolist()
     with ThreadPoolExecutor(8) as pool:
         for at, layer in zip(order, pool.map(lambda at: layers[at % 8], order), strict=True):
             assert_same_layer(layer, recording.layers[at % 8])
 
 
-def test_the_file_is_closed_when_nobody_can_read_from_it_any_more(random, path):
-    save_recording(make_recording(random), path)
+def test_the_file_is_closed_when_nobody_can_read_from_it_any_more(fresh, path):
+    save_recording(make_recording(fresh), path)
     before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else pytest.skip("needs /proc")
     opened = open_recording(path)
     layers = opened.layers
@@ -458,8 +445,8 @@ def test_the_file_is_closed_when_nobody_can_read_from_it_any_more(random, path):
 # -------------------------------------------------------------------------------------------------- whole or not at all
 
 
-def test_a_recording_can_be_saved_over_the_file_it_is_read_from(random, path):
-    recording = make_recording(random, 4)
+def test_a_recording_can_be_saved_over_the_file_it_is_read_from(fresh, path):
+    recording = make_recording(fresh, 4)
     save_recording(recording, path)
     opened = open_recording(path)
     assert opened.layers[1].q is not None
@@ -470,8 +457,8 @@ def test_a_recording_can_be_saved_over_the_file_it_is_read_from(random, path):
 
 @pytest.mark.parametrize("fault", [KeyboardInterrupt(), RuntimeError("out of memory"), SystemExit(3)], ids=repr)
 @pytest.mark.parametrize("older", [True, False], ids=["over an older file", "anew"])
-def test_an_interrupted_save_leaves_the_folder_as_it_was(random, path, monkeypatch, fault, older):
-    recording = make_recording(random)
+def test_an_interrupted_save_leaves_the_folder_as_it_was(fresh, path, monkeypatch, fault, older):
+    recording = make_recording(fresh)
     if older:
         save_recording(recording, path)
     before = {entry.name: entry.read_bytes() for entry in path.parent.iterdir()}
@@ -485,7 +472,7 @@ def test_an_interrupted_save_leaves_the_folder_as_it_was(random, path, monkeypat
 
     monkeypatch.setattr(container, "bytes_of", fail_late)
     with pytest.raises(type(fault)):
-        save_recording(make_recording(random), path)
+        save_recording(make_recording(fresh), path)
     assert any(seen), "nothing was being written when it was interrupted"
     assert {entry.name: entry.read_bytes() for entry in path.parent.iterdir()} == before
 
@@ -532,18 +519,18 @@ NO_ROOM = {
 
 @pytest.mark.parametrize("call", ["fsync", "replace"])
 @pytest.mark.parametrize("number", NO_ROOM, ids=errno.errorcode.get)
-def test_a_disk_that_refuses_is_said_with_what_to_do(random, path, monkeypatch, number, call):
+def test_a_disk_that_refuses_is_said_with_what_to_do(fresh, path, monkeypatch, number, call):
     def refuse(*_):
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(os, call, refuse)
     with pytest.raises(FileAccessError, match=rf"^cannot write {re.escape(str(path))}: {NO_ROOM[number]}.*\.$"):
-        save_recording(make_recording(random), path)
+        save_recording(make_recording(fresh), path)
     assert list(path.parent.iterdir()) == []
 
 
-def test_paths_that_cannot_be_written_are_refused_each_in_its_words(random, tmp_path, monkeypatch):
-    recording, file = make_recording(random), tmp_path / "file"
+def test_paths_that_cannot_be_written_are_refused_each_in_its_words(fresh, tmp_path, monkeypatch):
+    recording, file = make_recording(fresh), tmp_path / "file"
     file.write_text("mine")
     refused = {
         tmp_path / "no" / "cat.heads": "its folder does not exist. Make it first",
@@ -563,25 +550,25 @@ def test_paths_that_cannot_be_written_are_refused_each_in_its_words(random, tmp_
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="links need rights there")
-def test_a_link_stays_a_link(random, path):
+def test_a_link_stays_a_link(fresh, path):
     link = path.with_name("link.heads")
     link.symlink_to(path)
-    save_recording(make_recording(random), link)
+    save_recording(make_recording(fresh), link)
     assert link.is_symlink() and not path.is_symlink() and len(open_recording(path).layers) == 3
 
 
-def test_a_new_file_has_the_permissions_that_new_files_have(random, path):
+def test_a_new_file_has_the_permissions_that_new_files_have(fresh, path):
     other = path.with_name("other")
     other.touch()
-    save_recording(make_recording(random), path)
+    save_recording(make_recording(fresh), path)
     assert path.stat().st_mode == other.stat().st_mode
 
 
 # ------------------------------------------------------------------------------------------------- what cannot be saved
 
 
-def test_provenance_must_be_plain_data(random, path):
-    recording = replace(make_recording(random), provenance={"dtype": torch.float32})
+def test_provenance_must_be_plain_data(fresh, path):
+    recording = replace(make_recording(fresh), provenance={"dtype": torch.float32})
     with pytest.raises(RecordingError, match=r"cannot be saved: its provenance must be JSON: .*dtype"):
         save_recording(recording, path)
     assert not path.exists()
@@ -613,20 +600,20 @@ MISFITS = {
 
 
 @pytest.mark.parametrize("change, words", MISFITS.values(), ids=MISFITS)
-def test_what_does_not_fit_together_is_refused_before_anything_is_written(random, path, change, words, reads):
-    recording = make_recording(random, 1)
+def test_what_does_not_fit_together_is_refused_before_anything_is_written(fresh, path, change, words, reads):
+    recording = make_recording(fresh, 1)
     with pytest.raises(RecordingError, match=rf"^this recording cannot be saved, .* does not fit together: .*{words}"):
         save_recording(replace(recording, stacks={"": [change(recording.layers[0])]}), path)
     assert not path.exists()
 
 
-def test_a_description_too_long_for_any_header_is_refused(random, path, monkeypatch):
+def test_a_description_too_long_for_any_header_is_refused(fresh, path, monkeypatch):
     monkeypatch.setattr(container, "HEADER_BYTES", 5_000)
-    recording = replace(make_recording(random), provenance={"notes": "x" * 5_000})
+    recording = replace(make_recording(fresh), provenance={"notes": "x" * 5_000})
     with pytest.raises(RecordingError, match="put less into its provenance"):
         save_recording(recording, path)
 
 
-def test_the_front_door_opens_recordings(random, path):
-    make_recording(random).save(str(path))
+def test_the_front_door_opens_recordings(fresh, path):
+    make_recording(fresh).save(str(path))
     assert len(manyheads.open_recording(str(path)).layers) == 3

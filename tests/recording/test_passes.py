@@ -4,8 +4,6 @@ The map comes from `reference.attend`, the answers from `reference.reductions`; 
 Inputs are drawn afresh each run. A failure prints its seed: MANYHEADS_SEED=... repeats it.
 """
 
-import os
-import secrets
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -48,13 +46,6 @@ SCALE = 0.7
 OPTIONS = ("plain", "softcap", "sinks", "bias", "hiding bias", "everything")
 KINDS = ("bidirectional", "causal", "window", "chunks", "holes", "head by head", "dead rows")
 SMALL = pytest.mark.parametrize("cells", [1, 400, None], ids="{}-cell tiles".format)  # 8, 13 and all rows high
-
-
-@pytest.fixture
-def rng():
-    seed = int(os.environ.get("MANYHEADS_SEED") or secrets.randbits(32))
-    print(f"MANYHEADS_SEED={seed}")
-    return np.random.default_rng(seed)
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from manyheads.recording.tokens import Tokens
 from manyheads.recording.words import HOWS, Merging, Unit, Words, merge
 from manyheads.recording.wordspans import is_space, run_spans, word_spans
 from manyheads.spec import Site
-from tests.recording.test_records import LENGTHS, assert_near, make_case, rng  # noqa: F401  (rng is a fixture)
+from tests.recording.test_records import LENGTHS, assert_near, make_case
 
 FAMILY = "👨\u200d👩\u200d👧\u200d👦"
 ENGLAND = "🏴\U000e0067\U000e0062\U000e0065\U000e006e\U000e0067\U000e007f"
@@ -418,7 +418,7 @@ def groups(numbers):
 
 
 @pytest.mark.parametrize("how", HOWS)
-def test_merging_is_the_double_loop(rng, how):  # noqa: F811
+def test_merging_is_the_double_loop(rng, how):
     """Rows of any mass, words of scattered pieces, pieces of none: as a batch of heads and alone, in blocks or not."""
     for _ in range(5):
         weights = rng.random((3, 11, 7)) * (rng.random((3, 11, 7)) < 0.7)
@@ -436,7 +436,7 @@ def test_merging_is_the_double_loop(rng, how):  # noqa: F811
 
 
 @pytest.mark.parametrize("how", HOWS)
-def test_rows_that_sum_to_one_still_do(rng, how):  # noqa: F811
+def test_rows_that_sum_to_one_still_do(rng, how):
     weights = torch.from_numpy(rng.random((3, 9, 9)) ** 4)
     weights /= weights.sum(-1, keepdim=True)
     numbers = torch.tensor([0, 1, 1, 1, 2, 3, 3, 4, 4])
@@ -477,7 +477,7 @@ def assert_word_map(got, full, rows, columns, how, every=None):
 
 @pytest.mark.parametrize("how", HOWS)
 @pytest.mark.parametrize("option", ["plain", "sinks"])
-def test_word_weights_are_the_merged_map_of_each_text(rng, how, option):  # noqa: F811
+def test_word_weights_are_the_merged_map_of_each_text(rng, how, option):
     case, tokens = make_case(rng, "causal", option, LENGTHS), made_up(LENGTHS)
     layer, words = replace(case.layer, tokens=tokens), Words.of(tokens)
     for text, full in case.each():
@@ -491,7 +491,7 @@ def test_word_weights_are_the_merged_map_of_each_text(rng, how, option):  # noqa
 
 @pytest.mark.parametrize("how", HOWS)
 @pytest.mark.parametrize("drop", ["none", "special", "wordless"])
-def test_a_window_of_words_is_the_map_of_words_there(rng, how, drop, monkeypatch):  # noqa: F811
+def test_a_window_of_words_is_the_map_of_words_there(rng, how, drop, monkeypatch):
     case, tokens = make_case(rng, "bidirectional", lengths=(13, 29)), made_up((13, 29))
     layer, words = replace(case.layer, tokens=tokens), Words.of(tokens)
     monkeypatch.setattr(records, "WORD_BLOCK_CELLS", int(rng.choice([1, 400, 1 << 22])))
@@ -503,7 +503,7 @@ def test_a_window_of_words_is_the_map_of_words_there(rng, how, drop, monkeypatch
             assert_word_map(got, full, units[rows], units[keys], how, every)
 
 
-def test_what_is_dropped_leaves_the_other_weights_as_they_are(rng):  # noqa: F811
+def test_what_is_dropped_leaves_the_other_weights_as_they_are(rng):
     case, tokens = make_case(rng, "causal", lengths=(13,)), made_up((13,))
     layer = replace(case.layer, tokens=tokens)
     for how in HOWS:
@@ -516,7 +516,7 @@ def test_what_is_dropped_leaves_the_other_weights_as_they_are(rng):  # noqa: F81
 H_ = 6  # heads of make_case
 
 
-def test_blocks_of_pieces_stay_small_however_many_pieces_there_are(rng, monkeypatch):  # noqa: F811
+def test_blocks_of_pieces_stay_small_however_many_pieces_there_are(rng, monkeypatch):
     case, tokens = make_case(rng, "causal", lengths=(29,)), made_up((29,))
     layer, asked, weights = replace(case.layer, tokens=tokens), [], LayerRecord.weights
     want = {how: layer.word_weights(how=how).weights for how in HOWS}
@@ -536,7 +536,7 @@ def test_blocks_of_pieces_stay_small_however_many_pieces_there_are(rng, monkeypa
 
 
 @pytest.mark.parametrize("how", HOWS)
-def test_cross_attention_takes_the_words_of_the_text_it_looks_at(rng, how):  # noqa: F811
+def test_cross_attention_takes_the_words_of_the_text_it_looks_at(rng, how):
     seen = (19, 6, 11, 4)
     case = make_case(rng, "bidirectional", keys=seen)
     own, others = made_up(LENGTHS), made_up(seen, seed=1)
@@ -546,7 +546,7 @@ def test_cross_attention_takes_the_words_of_the_text_it_looks_at(rng, how):  # n
         assert_word_map(got, full, Words.of(own).units(text), key_words.units(text), how)
 
 
-def test_words_of_another_way_or_given_are_used(rng):  # noqa: F811
+def test_words_of_another_way_or_given_are_used(rng):
     tokens = made_of("it's a-b c.", [(0, 2), (2, 4), (5, 6), (6, 8), (9, 10), (10, 11)])
     layer = replace(make_case(rng, "causal", lengths=(6,)).layer, tokens=tokens)
     assert [unit.text for unit in layer.word_weights().queries] == ["it's", "a-b", "c", "."]
@@ -595,7 +595,7 @@ def test_a_map_of_words_over_the_limit_is_refused_and_a_window_of_it_is_given():
         assert_near(got.weights * 20_000, torch.ones(3, 2), 1e-2)
 
 
-def test_an_empty_window_is_empty(rng):  # noqa: F811
+def test_an_empty_window_is_empty(rng):
     layer = replace(make_case(rng, lengths=(13,)).layer, tokens=made_up((13,)))
     for how in HOWS:
         got = layer.word_weights(how=how, queries=slice(2, 2), keys=slice(1, 3))
@@ -603,7 +603,7 @@ def test_an_empty_window_is_empty(rng):  # noqa: F811
         assert layer.word_weights(how=how, keys=slice(9, 1)).weights.shape[-1] == 0
 
 
-def test_cross_attention_without_words_of_its_keys_is_refused(rng):  # noqa: F811
+def test_cross_attention_without_words_of_its_keys_is_refused(rng):
     layer = replace(make_case(rng, "bidirectional", keys=(19, 6, 11, 4)).layer, tokens=made_up(LENGTHS))
     with pytest.raises(
         RecordingError, match=r"layer\.3 looks at another text, whose words .*give them as key_words=Wo"
@@ -618,7 +618,7 @@ def test_cross_attention_without_words_of_its_keys_is_refused(rng):  # noqa: F81
         alone.word_weights(key_words=Words.of(made_up((13,))))
 
 
-def test_what_word_weights_cannot_use_is_said(rng):  # noqa: F811
+def test_what_word_weights_cannot_use_is_said(rng):
     case, tokens = make_case(rng, lengths=(13, 7)), made_up((13, 7))
     layer = replace(case.layer, tokens=tokens)
     with pytest.raises(TextError, match="this recording knows no pieces, so no words: record a text through a model"):

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
+from manyheads.reference.cells import CELLS, MATCHES
 from manyheads.reference.norms import norm_masses
-from manyheads.reference.statistics import CELLS, MATCHES, MOVABLE, WEIGHTED, statistics
+from manyheads.reference.statistics import MOVABLE, WEIGHTED, statistics
 from tests.reference.test_statistics import TEXTS, H, assert_pair, some_map, some_text
 
 

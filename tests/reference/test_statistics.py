@@ -15,7 +15,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from manyheads.errors import ShapeError
 from manyheads.reference import attend, reductions
-from manyheads.reference.statistics import CELLS, OFFSETS, ROWS, WEIGHTED, TextFacts, statistics
+from manyheads.reference.cells import CELLS, OFFSETS, TextFacts
+from manyheads.reference.statistics import ROWS, WEIGHTED, statistics
 
 H, N = 3, 11
 CLASSES = ("punctuation", "number", "capitalised", "rare")

@@ -72,6 +72,7 @@ def in_one_line(said: str) -> str:
     return " ".join(said.split())
 
 
+@pytest.mark.slow
 def test_where_home_and_folder_are_sealed_a_model_is_looked_at_and_what_is_not_kept_is_said(sealed, model):
     done = ran(["look", "the cat sat", "--model", str(model)], sealed, sealed)
     assert done.returncode == 0, done.stderr

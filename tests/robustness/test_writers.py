@@ -114,6 +114,15 @@ def test_a_second_training_in_the_same_folder_is_refused_until_the_first_is_gone
         pass
 
 
+@pytest.mark.parametrize("name", WRITERS)
+def test_what_is_written_may_be_read_by_whoever_may_read_new_files(name, tmp_path):
+    (tmp_path / "new").touch()
+    for version in (1, 2):
+        WRITERS[name].write(tmp_path / name, version)
+    modes = {path.name: path.stat().st_mode for path in tmp_path.rglob("*") if path.is_file()}
+    assert set(modes.values()) == {modes["new"]}, modes
+
+
 def test_what_another_process_writes_over_is_still_read_whole_where_it_was_open(tmp_path):
     """A recording is moved into place: who has the older one open goes on reading that."""
     writer, path = WRITERS["cat.heads"], tmp_path / "cat.heads"

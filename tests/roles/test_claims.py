@@ -14,9 +14,10 @@ import torch
 
 from manyheads.heads import Head
 from manyheads.recording.tokens import Sinks, text_seed
-from manyheads.roles.claims import MAX_FALSE, adjusted, as_normal, claims_of, control
+from manyheads.roles.chance import adjusted, as_normal
+from manyheads.roles.claims import CHOOSE, MAX_FALSE, Half, claims_of, control
 from manyheads.roles.goldrules import coreference_rules, syntax_rules
-from manyheads.roles.labels import halves_of, label_heads
+from manyheads.roles.labels import label_heads
 from manyheads.roles.rules import NEEDED, RULES, SINK_RULE
 from manyheads.spec import Site
 from manyheads.statistics.headtable import HeadTable
@@ -112,7 +113,7 @@ def test_texts_of_unlike_length_count_for_fewer(rng):
     den = torch.from_numpy(sizes)[:, None, None].expand(-1, HEADS, len(UP.needed))
     seeds = [text_seed(f"{rng.integers(1 << 60)}") & ~1 for _ in sizes]
     table = replace(made(rng, accuracies(UP)), sums=Sums.of(den * 0.5, den, seeds, 200))
-    assert halves_of(table)[0].num_texts(UP.tested)[0] == pytest.approx(200**2 / (100**2 + 100), rel=0.6)
+    assert Half(table, CHOOSE).num_texts(UP.tested)[0] == pytest.approx(200**2 / (100**2 + 100), rel=0.6)
 
 
 @pytest.mark.parametrize("freedom", [2.0, 9.0, 40.0])
@@ -205,15 +206,10 @@ def test_a_head_is_named_after_the_claim_furthest_above_chance_and_the_sink_yiel
     scores["previous_mass"] = np.where(np.arange(HEADS) == 2, 0.9, 0.05)
     scores["det.to_head.given"] = np.where(np.arange(HEADS) == 4, 0.8, 0.05)
     table = made(rng, {name: value for name, value in scores.items() if name != "given"})
-    named = [each.name for each in label_heads(table, rules, control(_with_favour(table, rules)), halves_of(table))]
+    named = [each.name for each in label_heads(table, rules, control(claims_of(table, rules)))]
     want = ["sink "] * HEADS
     want[2], want[4] = "previous token", "det: dependent to head"
     assert [each if not each.startswith("sink") else "sink " for each in named] == want
-
-
-def _with_favour(table, rules):
-    """Claims of a table without kinds of tokens: no class of tokens can be favoured then."""
-    return claims_of(table, rules)
 
 
 def test_heads_are_ranked_by_the_choosing_half(rng):

@@ -9,7 +9,7 @@ import pytest
 from manyheads.errors import FileAccessError, HeadError
 from manyheads.figures import families as figure
 from manyheads.figures.families import save_families
-from manyheads.figures.roles import REFERENCE_STYLE, SYNTAX_STYLE
+from manyheads.figures.roleswords import REFERENCE_STYLE, SYNTAX_STYLE
 from manyheads.figures.style import UNLABELLED
 from manyheads.heads import Head
 from manyheads.roles.clusters import flat_map

@@ -115,7 +115,7 @@ def test_a_pattern_of_ones_own_is_asked_like_any_other(minilm):
     def before(pieces):
         return [None, *range(len(pieces) - 1)]
 
-    texts = [each.text for each in own_corpus().open()][:40]
+    texts = [each.text for each in own_corpus().open()][:80]
     found = mh.find_roles(minilm, texts, patterns={"what stands before": before}, examples=0)
     best, *_ = found.ranked("what stands before")
     assert str(best.head) == "L0H2" and best.holds and list(best.chances) == ["uniform"]
@@ -178,7 +178,7 @@ def test_examples_of_reference_are_passages_with_links_to_antecedents_as_the_mod
     passages = {each.text: each for each in gold_corpus("passage").open()}
     statistics = coreference_statistics(survey_coreference(each.gold for each in passages.values()))
     shown = find_examples(
-        minilm, tuple(passages.values()), replace(found, claims=claims), statistics, found.table.sinks, 9
+        minilm, tuple(passages.values()), replace(found, claims=claims), statistics, found.table.sinks, 9, {}
     )
     assert list(shown) == [(best.head, role)] and len(shown[best.head, role]) > 2
     for example in shown[best.head, role]:

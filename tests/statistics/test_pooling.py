@@ -11,6 +11,7 @@ from manyheads.heads import Head
 from manyheads.recording import tiles as tiling
 from manyheads.statistics.pooling import pooled_maps
 from tests.models.eager import draw, eager_maps
+from tests.models.odd import tiny_t5
 from tests.models.tiny import TEXT, WORDS, tiny_bert, tiny_gemma2, tiny_llama, tiny_tokenizer
 from tests.statistics.facts import written_text
 
@@ -143,6 +144,14 @@ def test_order_and_batches_of_texts_do_not_matter(fresh, monkeypatch):
     other = pooled_maps(lm, texts[::-1])
     assert_allclose(one.maps, other.maps, atol=1e-6)
     assert one.because == other.because
+
+
+def test_cross_attention_is_left_out_though_the_decoder_reads_as_many_tokens(fresh):
+    lm = loaded(tiny_t5(seed=draw(fresh)))
+    assert {site.stack for site in lm.spec.sites} == {"encoder", "decoder", "cross"}
+    got = pooled_maps(lm, TEXT, size=4)
+    assert {site.stack for site in got.sites} == {"encoder", "decoder"}
+    assert len(got.heads) == len(got.maps) == sum(site.num_heads for site in lm.spec.sites if site.stack != "cross")
 
 
 def test_progress_counts_every_token_once(fresh):

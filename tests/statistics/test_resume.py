@@ -319,6 +319,7 @@ def test_where_every_text_fails_nothing_is_kept_as_finished(lm, tmp_path):
 # ---------------------------------------------------------------------------------------------------- real processes
 
 
+@pytest.mark.slow
 def test_a_process_killed_again_and_again_comes_to_the_same_last_bit(tmp_path):
     run = subprocess.run(
         [sys.executable, "-m", "tests.statistics.killed", str(tmp_path / "run"), "5"],

@@ -151,8 +151,8 @@ def test_of_a_text_in_windows_the_first_is_told_token_by_token(fresh):
 
 def test_before_and_after_are_named_as_recordings_are(fresh):
     found = experiments.run(loaded("llama", draw(fresh)), asked := ask(controls=0), progress=quiet)
-    assert found.before_recording == recording_id("m", TEXT, [])
-    assert found.after_recording == recording_id("m", TEXT, [step.model_dump() for step in asked.plan])
+    assert found.before_recording == recording_id("m", TEXT)
+    assert found.after_recording == recording_id("m", TEXT, asked.plan)
 
 
 def test_an_experiments_name_is_made_of_the_question_alone(fresh):

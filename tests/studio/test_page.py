@@ -308,6 +308,7 @@ def test_reloading_restores_the_view_from_the_address(page, new_page):
     expect(page.get_by_test_id("atlas-grid")).to_be_visible()
 
 
+@pytest.mark.slow
 def test_two_browsers_at_once_see_their_own(new_page, studio):
     pages = [new_page(), new_page()]
     texts = ["the first page reads this", "another page reads something else"]
@@ -480,6 +481,7 @@ def process(folder):
         each.communicate()
 
 
+@pytest.mark.slow
 def test_a_server_that_stops_is_said_and_the_page_goes_on_when_it_is_back(process, new_page):
     server, address = process()
     page = new_page(forgive=("Failed to load resource", "failed to load", "net::ERR"))

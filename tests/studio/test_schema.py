@@ -30,8 +30,8 @@ TEXT = "the cat sat on the mat"
 def desk():
     """A studio of one tiny model, with a recording open."""
     made = Desk(Workspace())
-    made.workspace.add_model(mh.load(tiny_bert(), tokenizer=tiny_tokenizer()))
-    made.recordings.add(mh.record(next(iter(made.workspace._loaded.values())), TEXT), "a cat")
+    made.workspace.add_model(lm := mh.load(tiny_bert(), tokenizer=tiny_tokenizer()))
+    made.recordings.add(mh.record(lm, TEXT), "a cat")
     return made
 
 

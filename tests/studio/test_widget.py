@@ -7,6 +7,7 @@ with the notebook, and nothing else.
 import base64
 import json
 import time
+from concurrent.futures import Future
 from pathlib import Path
 
 import nbformat
@@ -143,6 +144,7 @@ def packed(widget):
 # ------------------------------------------------------------------------------------------------------ a real kernel
 
 
+@pytest.mark.slow
 def test_the_example_notebook_runs_and_shows_tables_and_the_page(ran):
     notebook, _ = ran
     first, second, third = [cell.outputs[-1].data for cell in notebook.cells if cell.cell_type == "code"]
@@ -150,6 +152,7 @@ def test_the_example_notebook_runs_and_shows_tables_and_the_page(ran):
     assert "application/vnd.jupyter.widget-view+json" in third
 
 
+@pytest.mark.slow
 def test_a_running_kernel_says_that_a_question_came_and_then_answers_it(ran):
     _, ((taken, _), (answer, (body,))) = ran
     assert taken == {"id": "q1", "taken": True}
@@ -157,6 +160,7 @@ def test_a_running_kernel_says_that_a_question_came_and_then_answers_it(ran):
     assert "minilm" in [model["name"] for model in json.loads(body)["models"]]
 
 
+@pytest.mark.slow
 def test_a_saved_notebook_shows_its_heads_without_a_kernel_and_says_so(ran, notebook_page):
     page = notebook_page(saved_snapshot(ran[0]))
     expect(page.locator("[data-testid=atlas-grid] [data-head]")).to_have_count(72)
@@ -238,6 +242,21 @@ def test_whatever_goes_wrong_is_an_answer(widget, monkeypatch):
     status, words = status_of({"id": "5", "method": "GET", "path": "/api/workspace"})
     assert status == 500 and "a fault of manyheads" in words and "on purpose" in words
     assert told(widget, {"cancel": "nothing"}) == [] and told(widget, {"cancel": "5"}) == []
+
+
+def test_what_has_been_answered_is_forgotten_however_quick_the_answer_was(widget, monkeypatch):
+    class AtOnce:
+        """A pool that has done its work before it says that it took it."""
+
+        def submit(self, work, *given):
+            work(*given)
+            done = Future()
+            done.set_result(None)
+            return done
+
+    monkeypatch.setattr(widget, "_pool", AtOnce())
+    told(widget, {"id": "quick", "method": "GET", "path": "/api/workspace"})
+    assert "quick" not in widget._asked
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ from torch import nn
 
 from manyheads.errors import ManyHeadsError
 from manyheads.training.engine import train
-from manyheads.training.runs import Run, Settings
+from manyheads.training.runs import Run, Settings, rows_of
 from manyheads.training.session import carry_out
 from manyheads.training.together import together
 
@@ -133,7 +133,7 @@ def all_of_it(at: Path) -> dict[str, Any]:
         "one": trained(run_of(), at / "one.safetensors"),
         "two": forked(2, at / "two", lambda: trained(run_of(), at / ("two.safetensors", "second's")[dist.get_rank()])),
         "three": forked(3, at / "three", lambda: trained(run_of(), at / "three.safetensors")),
-        "by rows": forked(2, at / "rows", lambda: trained(run_of(terms=len_of), at / "rows.safetensors")),
+        "by rows": forked(2, at / "rows", lambda: trained(run_of(terms=rows_of), at / "rows.safetensors")),
         "too few": forked(3, at / "few", lambda: trained(run_of(rows=2), at / "few.safetensors")),
         "killed": forked(2, at / "killed", lambda: trained(run_of(), at / "k.safetensors", (1, 8))),
         "again by one": trained(run_of(), copied(at / "k.safetensors", at / "k1.safetensors")),
@@ -150,10 +150,6 @@ def all_of_it(at: Path) -> dict[str, Any]:
         "found again": forked(2, at / "fa", lambda: preset("heads", at / "h3")),
     }  # fmt: skip
     return found | {"files": sorted(each.name for each in at.iterdir())}
-
-
-def len_of(batch: Any) -> int:
-    return len(batch["x"])
 
 
 def copied(source: Path, target: Path) -> Path:

@@ -8,10 +8,10 @@ import torch
 from manyheads.errors import FileAccessError, PlanError
 from manyheads.training.codedata import Stage, Windows, paste, random_twice, stream_of
 from manyheads.training.codetokens import BEGIN, BEGIN_ID, END_ID, train_tokenizer
-from manyheads.training.presets.code import QUICK_FOLDERS, TRIAL, read_data
+from manyheads.training.presets.code import TRIAL, read_data
 from manyheads.training.presets.preset import Setup
 from manyheads.training.repeated import RepeatedTokens
-from manyheads.training.sourcetexts import data_digest, is_held_out, module_paths, read_sources
+from manyheads.training.sourcetexts import QUICK_FOLDERS, data_digest, is_held_out, module_paths, read_sources
 
 STAGES = (Stage(0.5, 16), Stage(1.0, 64))
 

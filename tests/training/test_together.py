@@ -134,6 +134,7 @@ def started(folder: Path, steps: int) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True)
 
 
+@pytest.mark.slow
 def test_torchrun_starts_them_and_the_first_speaks_for_all(tmp_path):
     ran = started(tmp_path / "two", 2)
     assert ran.returncode == 0, ran.stderr

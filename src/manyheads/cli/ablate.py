@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from manyheads.cli.console import clean, emit, stdout_console
-from manyheads.cli.corpus import LINES_HELP, TEXT_OR_OWN_HELP, TEXTS_HELP, Texts, given_texts
+from manyheads.cli.console import clean, emit_document, print_whole
+from manyheads.cli.corpus import Texts, given_texts
 from manyheads.cli.inputs import check_output
-from manyheads.cli.options import DEFAULT_MODEL, AsJson, ModelName
+from manyheads.cli.options import (
+    DEFAULT_MODEL,
+    AsJson,
+    HeadNames,
+    MetricName,
+    ModelName,
+    TextOrOwn,
+    TextsAreLines,
+    TextsFile,
+    to_file,
+)
 from manyheads.cli.progress import Talk
 from manyheads.cli.steps import load_model
 from manyheads.errors import PlanError
@@ -21,31 +30,26 @@ if TYPE_CHECKING:
     from manyheads.plan import Plan
 
 LABEL_WIDTH = 10
-HEADS_HELP = "Which heads: 'L3H7', 'L3', 'L3H0-5', 'L*H7', 'encoder:L0H1', or several separated by commas."
 KIND_HELP = "What stands in their place: zero, mean, resample or first; or scale, average, copy, unmixed."
 CORPUS_HELP = "Texts that mean and resample take their values from; else those that are read."
-METRIC_HELP = "auto, loss, kl or cosine."
+PLAN_HELP = "A plan (.json) in place of HEADS."
 MOST_TOKENS = 8  # whose loss rose most, of a single text
 
 
 def ablate(
-    heads: Annotated[str | None, typer.Argument(metavar="HEADS", help=HEADS_HELP, show_default=False)] = None,
-    text: Annotated[list[str] | None, typer.Argument(metavar="TEXT", help=TEXT_OR_OWN_HELP, show_default=False)] = None,
-    file: Annotated[str | None, typer.Option("--file", metavar="FILE", help=TEXTS_HELP)] = None,
-    lines: Annotated[bool, typer.Option("--lines", help=LINES_HELP)] = False,
+    heads: HeadNames = None,
+    text: TextOrOwn = None,
+    file: TextsFile = None,
+    lines: TextsAreLines = False,
     model: ModelName = DEFAULT_MODEL,
     kind: Annotated[str, typer.Option("--kind", metavar="KIND", help=KIND_HELP)] = "zero",
     factor: Annotated[float | None, typer.Option("--factor", metavar="X", help="For --kind scale.")] = None,
     source: Annotated[str | None, typer.Option("--source", metavar="HEAD", help="For --kind copy.")] = None,
-    plan: Annotated[
-        Path | None, typer.Option("--plan", metavar="FILE", help="A plan (.json) in place of HEADS.")
-    ] = None,
+    plan: Annotated[Path | None, typer.Option("--plan", metavar="FILE", help=PLAN_HELP)] = None,
     corpus: Annotated[str | None, typer.Option("--corpus", metavar="FILE", help=CORPUS_HELP)] = None,
-    metric: Annotated[str, typer.Option("--metric", metavar="NAME", help=METRIC_HELP)] = "auto",
+    metric: MetricName = "auto",
     controls: Annotated[int, typer.Option("--controls", metavar="N", min=0, help="Random sets of as many heads.")] = 10,
-    save_plan: Annotated[
-        Path | None, typer.Option("--save-plan", metavar="FILE", help="Write the plan: .json.")
-    ] = None,
+    save_plan: Annotated[Path | None, to_file("--save-plan", "Write the plan: .json.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """What is lost without some heads, beside as many heads chosen at random.
@@ -68,11 +72,10 @@ def ablate(
     if save_plan is not None:
         _save(lm, asked, other or texts.texts, save_plan)
     if as_json:
-        emit(json.dumps({**_version(), "origin": texts.origin, **found.to_dict()}, indent=1, allow_nan=False))
-        return
-    console = stdout_console()
-    for label, words in page(lm, found, texts, save_plan):
-        console.print(f"{label:<{LABEL_WIDTH}}{clean(words)}" if label else words, soft_wrap=True)
+        emit_document({"origin": texts.origin, **found.to_dict()})
+    else:
+        rows = page(lm, found, texts, save_plan)
+        print_whole(f"{label:<{LABEL_WIDTH}}{clean(words)}" if label else words for label, words in rows)
 
 
 def _plan(heads: str | None, kind: str, factor: float | None, source: str | None, file: Path | None) -> Plan:
@@ -158,9 +161,3 @@ def _worst_tokens(lm: Any, found: Effect, text: str) -> str:
     names = lm.tokenizer.convert_ids_to_tokens(ids)[-len(rises) :]
     order = sorted(range(len(names)), key=lambda at: -rises[at])[:MOST_TOKENS]
     return ", ".join(f"{lm.tokenizer.convert_tokens_to_string([names[at]]).strip()!r} {rises[at]:+.2f}" for at in order)
-
-
-def _version() -> dict[str, str]:
-    from manyheads import __version__
-
-    return {"manyheads": __version__}

@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rich.console import Console
 from rich.text import Text
+
+from manyheads.cli.console import knows_blocks
 
 GAP, BAR = "  ", " │ "
 
@@ -41,6 +44,11 @@ def lay_out(
     for row in rows:
         lines.append(Text(rule * full, style="dim") if row is None else _line(columns, widths, kept, row, bar))
     return [line for line in lines if line.plain.strip()]
+
+
+def rules_of(console: Console) -> dict[str, str]:
+    """What `lay_out` draws rules and bars with, where that must be ASCII."""
+    return {} if knows_blocks(console) else {"rule": "-", "bar": " | "}
 
 
 def left_out(columns: Sequence[Column], rows: Sequence[Row], width: int) -> list[str]:

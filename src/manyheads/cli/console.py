@@ -7,8 +7,10 @@ text, a token, a file's name) is printed through `clean`: it may hold anything, 
 from __future__ import annotations
 
 import io
+import json
 import sys
 import unicodedata
+from collections.abc import Iterable
 from typing import Any, NoReturn
 
 from rich.console import Console
@@ -36,6 +38,34 @@ def emit(text: str) -> None:
         sys.stdout.flush()
     except BrokenPipeError:
         raise ClosedPipe from None
+
+
+def emit_document(content: dict[str, Any]) -> None:
+    """Write one JSON document, the version first: no NaN, and UTF-8 as ASCII escapes, for any reader and terminal."""
+    from manyheads import __version__
+
+    emit(json.dumps({"manyheads": __version__, **content}, indent=1, allow_nan=False))
+
+
+def print_whole(lines: Iterable[str | Text]) -> None:
+    """Write lines to stdout as long as they are: a terminal wraps them, a pipe gets each as one."""
+    console = stdout_console()
+    for line in lines:
+        console.print(line, soft_wrap=True)
+
+
+def print_cut(lines: Iterable[Text], console: Console) -> None:
+    """Write lines, each cut where the console ends."""
+    for line in lines:
+        console.print(line, no_wrap=True, overflow="ellipsis", crop=True)
+
+
+def print_sections(sections: Iterable[list[Text]], console: Console) -> None:
+    """Write sections of cut lines, an empty line between them; one without lines is left out."""
+    for at, lines in enumerate(filter(None, sections)):
+        if at:
+            console.print()
+        print_cut(lines, console)
 
 
 def stdout_console() -> Console:

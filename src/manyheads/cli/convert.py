@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from manyheads.cli.console import clean, emit, stdout_console
-from manyheads.cli.corpus import LINES_HELP, TEXTS_HELP, texts_in
+from manyheads.cli.console import clean, emit_document, print_whole
+from manyheads.cli.corpus import texts_in
 from manyheads.cli.inputs import read_source
-from manyheads.cli.options import AsJson
+from manyheads.cli.options import TEXTS_HELP, AsJson, TextsAreLines
 from manyheads.cli.progress import Talk
 from manyheads.cli.steps import load_model
 
@@ -32,7 +31,7 @@ def convert(
     out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where to save it.", show_default=False)],
     no_regroup: Annotated[bool, typer.Option("--no-regroup", help=NO_REGROUP_HELP)] = False,
     file: Annotated[str | None, typer.Option("--file", metavar="TEXTS", help=FILE_HELP, show_default=False)] = None,
-    lines: Annotated[bool, typer.Option("--lines", help=LINES_HELP)] = False,
+    lines: TextsAreLines = False,
     as_json: AsJson = False,
 ) -> None:
     """Merge key/value heads into fewer (MHA to GQA or MQA), and save the model.
@@ -52,21 +51,18 @@ def convert(
     with talk.step(f"saving to {out}, and loading it in a fresh process"):
         saved = converted.save(out)
     if as_json:
-        emit(json.dumps(document(converted, saved), indent=1, allow_nan=False))
+        emit_document(document(converted, saved))
     else:
-        console = stdout_console()
-        for line in page(converted, saved):
-            console.print(line, soft_wrap=True)
+        print_whole(page(converted, saved))
 
 
 def document(converted: Converted, saved: Saved) -> dict[str, Any]:
     """Everything, as data: what manyheads.json in the folder says, and where and as what it was saved."""
-    from manyheads import __version__
     from manyheads.interventions.convertedfiles import as_dict
 
     said = {key: value for key, value in as_dict(converted).items() if key not in ("format", "version")}
     where = {"folder": str(saved.folder), "loads_as": saved.loads_as, "error": saved.error}
-    return {"manyheads": __version__, "model": said.pop("from"), **said, "saved": where}
+    return {"model": said.pop("from"), **said, "saved": where}
 
 
 def page(converted: Converted, saved: Saved) -> list[str]:

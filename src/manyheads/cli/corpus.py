@@ -12,9 +12,6 @@ from manyheads.cli.progress import Talk
 from manyheads.corpora.readings import reading_of
 
 OWN_TEXTS = 64  # of the page: every few of them, so that all kinds are there
-TEXT_OR_OWN_HELP = "What to read, in quotes; - reads it from stdin. None: 64 texts of our own."
-TEXTS_HELP = "Read texts from this file (UTF-8): paragraphs, parted by empty lines; - is stdin."
-LINES_HELP = "Each line of the file is a text."
 
 
 @dataclass(frozen=True)

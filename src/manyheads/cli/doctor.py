@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import typer
 from rich.text import Text
 
-from manyheads.cli.console import emit, knows_blocks, stdout_console
+from manyheads.cli.console import emit_document, knows_blocks, stdout_console
 from manyheads.cli.options import AsJson
 from manyheads.cli.progress import Talk
 
@@ -23,14 +21,13 @@ def doctor(as_json: AsJson = False) -> None:
 
     Where the command itself does not start: python -m manyheads.doctor
     """
-    from manyheads import __version__
     from manyheads.doctor.examining import examine
     from manyheads.doctor.words import lines
 
     with Talk().step("looking at packages, machine and models"):
         found = examine()
     if as_json:
-        emit(json.dumps({"manyheads": __version__, **found.to_dict()}, indent=1))
+        emit_document(found.to_dict())
     else:
         console = stdout_console()
         for state, line in lines(found, console.width, plain=not knows_blocks(console)):

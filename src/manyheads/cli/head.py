@@ -12,14 +12,18 @@ from typing import Annotated, Any
 
 import typer
 
-from manyheads.cli.inputs import Source, check_output, read_source, source_note
-from manyheads.cli.look import PICTURE_ENDINGS
-from manyheads.cli.options import DEFAULT_MODEL, AsJson, ModelName, NoCache, TextFile, TextWords
+from manyheads.cli.console import emit_document
+from manyheads.cli.inputs import PICTURE_ENDINGS, Source, check_output, read_source, source_note
+from manyheads.cli.options import DEFAULT_MODEL, AsJson, ModelName, NoCache, TextFile, TextWords, to_file
 from manyheads.cli.progress import Talk
 from manyheads.cli.steps import label_heads, load_model
 from manyheads.errors import HeadError, ModelError, TextError
 
 MOST_CELLS, BLOCKS = 512, 256  # a picture shows every weight of up to 512 tokens, the means of blocks of a longer text
+TOP_HELP = "How many keys to show for each word."
+WINDOW_HELP = "Which window of a long text, from 1."
+IMAGE_HELP = "Look at this picture, with a model of pictures."
+PATCH_HELP = "Whose look, row and column from 0; else the class token's."
 
 
 @dataclass(frozen=True)
@@ -46,23 +50,12 @@ def head(
     file: TextFile = None,
     model: ModelName = DEFAULT_MODEL,
     as_json: AsJson = False,
-    plot: Annotated[
-        Path | None, typer.Option("--plot", metavar="FILE", help="Draw the head's map: .png, .svg or .pdf.")
-    ] = None,
-    top: Annotated[
-        int, typer.Option("--top", metavar="N", min=1, max=10, help="How many keys to show for each word.")
-    ] = 3,
-    window: Annotated[
-        int, typer.Option("--window", metavar="N", min=1, help="Which window of a long text, from 1.")
-    ] = 1,
+    plot: Annotated[Path | None, to_file("--plot", "Draw the head's map: .png, .svg or .pdf.")] = None,
+    top: Annotated[int, typer.Option("--top", metavar="N", min=1, max=10, help=TOP_HELP)] = 3,
+    window: Annotated[int, typer.Option("--window", metavar="N", min=1, help=WINDOW_HELP)] = 1,
     no_cache: NoCache = False,
-    image: Annotated[
-        str | None, typer.Option("--image", metavar="FILE", help="Look at this picture, with a model of pictures.")
-    ] = None,
-    patch: Annotated[
-        str | None,
-        typer.Option("--patch", metavar="R,C", help="Whose look, row and column from 0; else the class token's."),
-    ] = None,
+    image: Annotated[str | None, typer.Option("--image", metavar="FILE", help=IMAGE_HELP)] = None,
+    patch: Annotated[str | None, typer.Option("--patch", metavar="R,C", help=PATCH_HELP)] = None,
 ) -> None:
     """One head: its role with the evidence, where each word looks, the strongest links, a small map.
 
@@ -86,9 +79,9 @@ def head(
         talk.note(note)
     found = gather(talk, source, name, model, window, plot=plot, remember=not no_cache)
     if as_json:
-        from manyheads.cli.head_data import print_json
+        from manyheads.cli.head_data import document
 
-        print_json(found, top)
+        emit_document(document(found, top))
     else:
         from manyheads.cli.head_page import print_page
 

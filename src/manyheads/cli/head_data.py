@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-
-from manyheads.cli.console import emit
 
 if TYPE_CHECKING:
     from manyheads.cli.head import HeadLooked
@@ -67,13 +64,8 @@ def word(tokens: Any, position: int) -> str:
     return tokens.surface(0, position) or tokens.pieces[0][position]
 
 
-def print_json(found: HeadLooked, top: int) -> None:
-    emit(json.dumps(document(found, top), indent=1, allow_nan=False))
-
-
 def document(found: HeadLooked, top: int) -> dict[str, Any]:
     """Everything about one head: what the page says, its numbers on the text, where every token looks."""
-    from manyheads import __version__
     from manyheads.cli.look_data import evidence_of
     from manyheads.statistics.headtable import number
 
@@ -81,7 +73,6 @@ def document(found: HeadLooked, top: int) -> dict[str, Any]:
     tokens, table = found.layer.tokens, found.table
     at = table.heads.index(found.head)
     return {
-        "manyheads": __version__,
         "model": {"asked": found.model, "name": found.lm.name, "because": found.lm.because},
         "head": str(found.head),
         "role": None if found.role is None else found.role.name,

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-import re
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.text import Text
 
 from manyheads.cli.columns import Column, Row, lay_out
-from manyheads.cli.console import clean, knows_blocks, shortened, stdout_console
+from manyheads.cli.console import clean, print_sections, shortened, stdout_console
 from manyheads.cli.head_data import NUM_LINKS, Link, Links, find_links, small_map, word
 from manyheads.cli.look_page import hanging, home, hue, offered
 from manyheads.cli.roleview import UNLABELLED, figure, span, unit_of
+from manyheads.cli.shades import cells_of, drawn, legend, shades_of
 from manyheads.cli.steps import model_arguments
 
 if TYPE_CHECKING:
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 MOST_WORDS = 40  # a text of more tokens is shown by its strongest rows, and its map in blocks
 BLOCKS = 32
 STRONG_ROWS = 20
-SHADES, ASCII_SHADES = "·░▒▓█", ".:+x#"
-STEPS = (0.1, 0.35, 0.6, 0.85)  # of the largest weight: where one shade ends and the next begins
 WORD_WIDTH = 12
 LABEL = WORD_WIDTH + 6
 
@@ -39,11 +37,7 @@ def print_page(found: HeadLooked, top: int) -> None:
         _numbers(found, console),
         _next(found, console),
     ]
-    for at, lines in enumerate(section for section in sections if section):
-        if at:
-            console.print()
-        for line in lines:
-            console.print(line, no_wrap=True, overflow="ellipsis", crop=True)
+    print_sections(sections, console)
 
 
 def _headline(found: HeadLooked, console: Console) -> list[Text]:
@@ -85,7 +79,7 @@ def _given(found: HeadLooked, console: Console) -> list[tuple[str, str]]:
 
 
 def _map(found: HeadLooked, console: Console) -> list[Text]:
-    """Rows look at columns. Two columns of the terminal a cell, so that cells are about square."""
+    """Rows look at columns."""
     fits = (console.width - LABEL) // 2
     weights = small_map(found.layer, found.head.index, min(MOST_WORDS, fits), min(BLOCKS, fits)).tolist()
     length, cells = int(found.layer.lengths[0]), len(weights)
@@ -93,20 +87,17 @@ def _map(found: HeadLooked, console: Console) -> list[Text]:
     shades = shades_of(console)
     few = f"{length / cells:.0f}"
     each = "one weight" if cells == length else f"the mean of about {few} x {few} weights"
-    bounds = [f"{100 * step * largest:.2g}%" for step in STEPS]
-    words = [f"under {bounds[0]}", *(f"from {bound}" for bound in bounds)]
-    legend = "   ".join(f"{shade} {said}" for shade, said in zip(shades, words, strict=True))
     starts = [-(-i * length // cells) for i in range(cells)]
     step = 5 if cells == length else 4
     marks = "".join(f"{starts[i]:<{2 * step}}" for i in range(0, cells, step))
     colour = hue(found.role.name) if found.role is not None and found.role.name != UNLABELLED else ""
     return [
         Text.assemble(("Map", "bold"), f"  rows look at columns; a cell is {each}"),
-        Text(legend, style="dim"),
+        legend(largest, shades),
         Text(" " * LABEL + marks.rstrip(), style="dim"),
         *(
-            Text.assemble(_label(found, starts[row]), _drawn(values, largest, shades, colour))
-            for row, values in enumerate(weights)
+            Text.assemble(_label(found, start), drawn(cells_of(values, largest, shades), shades, colour))
+            for start, values in zip(starts, weights, strict=True)
         ),
     ]
 
@@ -115,23 +106,6 @@ def _label(found: HeadLooked, at: int) -> Text:
     """A row's number and word, `LABEL` columns wide."""
     name = Text(shortened(word(found.layer.tokens, at), WORD_WIDTH))
     return Text.assemble((f"{at:>4} ", "dim"), name, " " * (LABEL - 5 - name.cell_len))
-
-
-def _drawn(values: list[float], largest: float, shades: str, colour: str) -> Text:
-    """A row of cells, those next to nothing faint."""
-    line = Text("".join(shade(value, largest, shades) * 2 for value in values).rstrip(), style=colour)
-    line.highlight_regex(f"{re.escape(shades[0])}+", "dim")
-    return line
-
-
-def shades_of(console: Console) -> str:
-    return SHADES if knows_blocks(console) else ASCII_SHADES
-
-
-def shade(value: float, largest: float, shades: str) -> str:
-    if math.isnan(value):
-        return " "
-    return shades[sum(value >= step * largest for step in STEPS) if largest > 0 else 0]
 
 
 # ------------------------------------------------------------------------------------------------ where each word looks

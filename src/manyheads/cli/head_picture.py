@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +13,11 @@ import torch
 from rich.console import Console
 from rich.text import Text
 
-from manyheads.cli.console import clean, emit, stdout_console
-from manyheads.cli.head_page import STEPS, shade, shades_of
-from manyheads.cli.inputs import check_output
-from manyheads.cli.look import PICTURE_ENDINGS
+from manyheads.cli.console import clean, emit_document, print_sections, stdout_console
+from manyheads.cli.inputs import PICTURE_ENDINGS, check_output
 from manyheads.cli.look_page import hanging, offered
 from manyheads.cli.progress import Talk
+from manyheads.cli.shades import cells_of, drawn, legend, shades_of
 from manyheads.cli.steps import load_model, model_arguments
 from manyheads.errors import FileAccessError, HeadError, ShapeError
 
@@ -41,8 +39,8 @@ class PictureLooked:
     framed: tuple[int, int] | None
     row: torch.Tensor
     because: str
-    written: tuple[str, ...]
-    seconds: float
+    written: tuple[str, ...] = ()
+    seconds: float = 0.0
 
     @property
     def weights(self) -> torch.Tensor:
@@ -62,7 +60,7 @@ def look_at_picture(name: str, image: str, patch: str | None, model: str, plot: 
         raise FileAccessError(f"there is no picture {image}.")
     found = gather(Talk(), name, image, place, model, plot)
     if as_json:
-        emit(json.dumps(document(found), indent=1, allow_nan=False))
+        emit_document(document(found))
     else:
         print_page(found)
 
@@ -90,10 +88,9 @@ def gather(
         raise HeadError(f"{wanted} is cross-attention: its rows are no patches of the picture. Take another layer.")
     looker, rows, framed = _looker(grid, place)
     row = layer.weights(head=wanted.index, queries=rows).mean(0)
-    found = PictureLooked(lm, model, wanted, image, grid, looker, framed, row, layer.because, (), 0.0)
+    found = PictureLooked(lm, model, wanted, image, grid, looker, framed, row, layer.because)
     written = () if plot is None else (_plot(talk, found, picture, plot),)
-    seconds = time.perf_counter() - begun
-    return PictureLooked(lm, model, wanted, image, grid, looker, framed, row, layer.because, written, seconds)
+    return replace(found, written=written, seconds=time.perf_counter() - begun)
 
 
 def _place(patch: str | None) -> tuple[int, int] | None:
@@ -162,11 +159,7 @@ def _plot(talk: Talk, found: PictureLooked, picture: Any, path: Path) -> str:
 def print_page(found: PictureLooked) -> None:
     console = stdout_console()
     sections = [_headline(found, console), _map(found, console), _strongest(found), _next(found, console)]
-    for at, lines in enumerate(sections):
-        if at:
-            console.print()
-        for line in lines:
-            console.print(line, no_wrap=True, overflow="ellipsis", crop=True)
+    print_sections(sections, console)
 
 
 def _headline(found: PictureLooked, console: Console) -> list[Text]:
@@ -187,7 +180,7 @@ def _split(found: PictureLooked) -> str:
 
 
 def _map(found: PictureLooked, console: Console) -> list[Text]:
-    """The picture's patches, two columns of the terminal each, so that cells are about square."""
+    """The picture's patches, or means of blocks of them where there is no room for each."""
     weights = found.weights
     fits = (console.width - LABEL) // 2
     block = -(-weights.shape[1] // fits)
@@ -195,23 +188,19 @@ def _map(found: PictureLooked, console: Console) -> list[Text]:
         weights = torch.nn.functional.avg_pool2d(weights[None], block, ceil_mode=True, count_include_pad=False)[0]
     largest = float(weights.max())
     shades = shades_of(console)
-    bounds = [f"{100 * step * largest:.2g}%" for step in STEPS]
-    words = [f"under {bounds[0]}", *(f"from {bound}" for bound in bounds)]
     each = "one patch" if block == 1 else f"the mean of {block} x {block} patches"
     marks = "".join(f"{column * block:<10}" for column in range(0, weights.shape[1], 5))
     looks = "; @ is the patch that looks" if found.framed is not None else ""
     lines = [
         Text.assemble(("Map", "bold"), f"  the picture; a cell is {each}{looks}"),
-        Text("   ".join(f"{mark} {said}" for mark, said in zip(shades, words, strict=True)), style="dim"),
+        legend(largest, shades),
         Text(" " * LABEL + marks.rstrip(), style="dim"),
     ]
     for at, row in enumerate(weights.tolist()):
-        cells = [shade(value, largest, shades) * 2 for value in row]
+        cells = cells_of(row, largest, shades)
         if found.framed is not None and found.framed[0] // block == at:
             cells[found.framed[1] // block] = "@" + cells[found.framed[1] // block][1]
-        line = Text("".join(cells).rstrip())
-        line.highlight_regex(f"{re.escape(shades[0])}+", "dim")
-        lines.append(Text.assemble((f"{at * block:>4}  ", "dim"), line))
+        lines.append(Text.assemble((f"{at * block:>4}  ", "dim"), drawn(cells, shades)))
     return lines
 
 
@@ -239,12 +228,7 @@ def _next(found: PictureLooked, console: Console) -> list[Text]:
 
 def document(found: PictureLooked) -> dict[str, Any]:
     """Everything about it as plain data."""
-    from dataclasses import asdict
-
-    from manyheads import __version__
-
     return {
-        "manyheads": __version__,
         "model": {"asked": found.model, "name": found.lm.name, "because": found.lm.because},
         "head": str(found.head),
         "image": found.image,

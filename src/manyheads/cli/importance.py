@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.text import Text
 
-from manyheads.cli.console import clean, emit, knows_blocks, stdout_console
-from manyheads.cli.corpus import LINES_HELP, TEXT_OR_OWN_HELP, TEXTS_HELP, Texts, given_texts
-from manyheads.cli.inputs import check_output
-from manyheads.cli.look import PICTURE_ENDINGS, TABLE_ENDINGS
-from manyheads.cli.options import DEFAULT_MODEL, AsJson, ModelName
+from manyheads.cli.console import clean, emit_document, knows_blocks, print_whole, stdout_console
+from manyheads.cli.corpus import Texts, given_texts
+from manyheads.cli.inputs import PICTURE_ENDINGS, TABLE_ENDINGS, check_output
+from manyheads.cli.options import (
+    DEFAULT_MODEL,
+    AsJson,
+    MetricName,
+    ModelName,
+    TextOrOwn,
+    TextsAreLines,
+    TextsFile,
+    to_file,
+)
 from manyheads.cli.progress import Talk
 from manyheads.cli.steps import load_model, model_arguments
 from manyheads.errors import StatisticError
+from manyheads.heads import Head
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -30,19 +38,15 @@ ESTIMATOR_HELP = "ablation (exact), gradient (quicker on large models), or both.
 
 
 def importance(
-    text: Annotated[list[str] | None, typer.Argument(metavar="TEXT", help=TEXT_OR_OWN_HELP, show_default=False)] = None,
-    file: Annotated[str | None, typer.Option("--file", metavar="FILE", help=TEXTS_HELP)] = None,
-    lines: Annotated[bool, typer.Option("--lines", help=LINES_HELP)] = False,
+    text: TextOrOwn = None,
+    file: TextsFile = None,
+    lines: TextsAreLines = False,
     model: ModelName = DEFAULT_MODEL,
     estimator: Annotated[str, typer.Option("--estimator", metavar="NAME", help=ESTIMATOR_HELP)] = "ablation",
     kind: Annotated[str, typer.Option("--kind", metavar="KIND", help="zero, mean, resample or first.")] = "zero",
-    metric: Annotated[str, typer.Option("--metric", metavar="NAME", help="auto, loss, kl or cosine.")] = "auto",
-    save: Annotated[
-        Path | None, typer.Option("--save", metavar="FILE", help="Write the table: .parquet, .csv or .json.")
-    ] = None,
-    curve: Annotated[
-        Path | None, typer.Option("--curve", metavar="FILE", help="Draw what is lost as heads go: .png, .svg or .pdf.")
-    ] = None,
+    metric: MetricName = "auto",
+    save: Annotated[Path | None, to_file("--save", "Write the table: .parquet, .csv or .json.")] = None,
+    curve: Annotated[Path | None, to_file("--curve", "Draw what is lost as heads go: .png, .svg or .pdf.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """What every head is worth on some texts, from the ones that can go to the ones that cannot.
@@ -61,18 +65,12 @@ def importance(
     found, other = _estimates(talk, lm, texts, estimator, kind, metric)
     if save is not None:
         found.save(save)
-    drawn = None
-    if curve is not None:
-        drawn = _draw(talk, lm, texts, found, kind, metric, curve)
+    drawn = None if curve is None else _draw(talk, lm, texts, found, kind, metric, curve)
     if as_json:
-        emit(json.dumps(document(found, other, drawn, texts), indent=1, allow_nan=False))
+        emit_document(document(found, other, drawn, texts))
     else:
-        console = stdout_console()
-        for line in page(found, other, texts, model, console):
-            console.print(line, soft_wrap=True)
-        for path in (save, curve):
-            if path is not None:
-                console.print(f"wrote {clean(str(path))}", soft_wrap=True)
+        print_whole(page(found, other, texts, model, stdout_console()))
+        print_whole(f"wrote {clean(str(path))}" for path in (save, curve) if path is not None)
 
 
 def _estimates(
@@ -82,13 +80,12 @@ def _estimates(
     from manyheads.interventions.importance import importance as measured
 
     first = "gradient" if estimator == "gradient" else "ablation"
-    with talk.step(
-        "reading the texts without each head" if first == "ablation" else "reading, forwards and back"
-    ) as on:
-        found = measured(lm, texts.texts, first, kind=kind, metric=metric, progress=on)
+    by_gradient = "reading, forwards and back"
+    with talk.step(by_gradient if first == "gradient" else "reading the texts without each head") as progress:
+        found = measured(lm, texts.texts, first, kind=kind, metric=metric, progress=progress)
     if estimator != "both":
         return found, None
-    with talk.step("reading, forwards and back"):
+    with talk.step(by_gradient):
         return found, measured(lm, texts.texts, "gradient", metric=metric)
 
 
@@ -97,22 +94,19 @@ def _draw(talk: Talk, lm: Any, texts: Texts, found: Importance, kind: str, metri
     from manyheads.interventions.curve import removal_curve
 
     with talk.step("removing more and more heads") as progress:
-        drawn, _ = removal_curve(lm, texts.texts, found.estimator, kind=kind, metric=metric, progress=progress)
+        drawn = removal_curve(lm, texts.texts, found.estimator, kind=kind, metric=metric, progress=progress)
     save_curve(drawn, path)
     return drawn
 
 
 def document(found: Importance, other: Importance | None, drawn: Curve | None, texts: Texts) -> dict[str, Any]:
-    """Everything, as data. Keys: manyheads, origin, estimator, metric, unit, heads, agreement, curve, notes."""
-    from manyheads import __version__
-
+    """Everything, as data."""
     table = found.to_pandas()
     heads = table.astype(object).where(table.notna(), None).to_dict(orient="records")
     if other is not None:
         for row, value in zip(heads, other.values, strict=True):
             row["gradient"] = float(value)
     return {
-        "manyheads": __version__,
         "origin": texts.origin,
         "estimator": found.estimator,
         "metric": found.metric,
@@ -157,8 +151,8 @@ def _grid(found: Importance, console: Console) -> list[Text]:
     lines, value = [], dict(zip(found.heads, found.values, strict=True))
     for (stack, layer), indices in found.spec.heads.by_layer().items():
         name = f"{stack}:L{layer}" if stack else f"L{layer}"
-        cells = (shades[round(4 * (max(0.0, value[head]) / top) ** 0.5)] * 2 for head in found.heads
-                 if (head.stack, head.layer) == (stack, layer))  # fmt: skip
+        worth = (max(0.0, value[Head(stack, layer, index)]) for index in indices)
+        cells = (shades[round(4 * (each / top) ** 0.5)] * 2 for each in worth)
         lines.append(Text(f"{name:>12}  |{'|'.join(cells)}|  {len(indices)} heads"))
     return lines
 

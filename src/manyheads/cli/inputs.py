@@ -18,6 +18,8 @@ from manyheads.corpora.readings import reading_of
 from manyheads.errors import FileAccessError, TextError
 
 STDIN, TYPED = "-", "what you typed"
+TABLE_ENDINGS = (".parquet", ".csv", ".json")
+PICTURE_ENDINGS = (".png", ".svg", ".pdf")
 QUOTED_WIDTH = 60  # a longer text is not repeated in the commands that are suggested
 
 
@@ -121,18 +123,14 @@ def _stdin() -> bytes:
 
 def _stdin_waits() -> bool:
     """Whether a file or a pipe was put on stdin: then its owner expects it to be read."""
+    if sys.stdin is None:
+        return False
     try:
-        mode = sys.stdin.fileno() if sys.stdin is not None else None
-        return mode is not None and _is_input(mode)
+        descriptor = sys.stdin.fileno()
+        mode = os.fstat(descriptor).st_mode
+        return stat.S_ISREG(mode) or (stat.S_ISFIFO(mode) and bool(select.select([descriptor], [], [], 0)[0]))
     except (OSError, ValueError):
         return False
-
-
-def _is_input(descriptor: int) -> bool:
-    mode = os.fstat(descriptor).st_mode
-    if stat.S_ISREG(mode):
-        return True
-    return stat.S_ISFIFO(mode) and bool(select.select([descriptor], [], [], 0)[0])
 
 
 def _quoted(text: str) -> str:

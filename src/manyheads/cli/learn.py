@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import typer
 
-from manyheads.cli.console import emit, stdout_console
+from manyheads.cli.console import emit, emit_document, print_cut, stdout_console
 from manyheads.cli.options import AsJson
 from manyheads.cli.progress import Talk
-
-if TYPE_CHECKING:
-    from manyheads.lessons.format import Lesson
-    from manyheads.lessons.progress import Progress
+from manyheads.lessons.format import Lesson, LessonError
+from manyheads.lessons.progress import Progress
 
 MAX_SEED = 2**31
 LESSON_HELP = "Its name or its number. None: the lessons are listed."
@@ -44,8 +41,6 @@ def learn(
 
     For example: manyheads learn one-head
     """
-    from manyheads.lessons.format import LessonError
-    from manyheads.lessons.progress import Progress
     from manyheads.lessons.shelf import lessons
 
     talk, progress = Talk(), Progress()
@@ -68,9 +63,7 @@ def learn(
         _run(page, cell, given, load, as_json)
     elif answered is not None:
         _answer(talk, page, answered, given, seed, load, progress, as_json)
-    elif (
-        not as_json and sys.stdin is not None and sys.stdin.isatty() and sys.stdout is not None and sys.stdout.isatty()
-    ):
+    elif not as_json and _is_terminal(sys.stdin) and _is_terminal(sys.stdout):
         from manyheads.cli.learn_walk import Walk
 
         Walk(page, stdout_console(), load, progress, _seed(page, seed)).go()
@@ -78,10 +71,13 @@ def learn(
         _print(talk, page, load, seed, as_json)
 
 
+def _is_terminal(stream: TextIO | None) -> bool:
+    """Whether somebody sits there; a shell may have closed it."""
+    return stream is not None and stream.isatty()
+
+
 def _page(asked: str, known: Any) -> Lesson:
     """By name, by number (from 1), or by the beginning of its name. Raises LessonError."""
-    from manyheads.lessons.format import LessonError
-
     if asked in known:
         return known[asked]
     if asked.isascii() and asked.isdigit() and 1 <= int(asked) <= len(known):
@@ -93,8 +89,6 @@ def _page(asked: str, known: Any) -> Lesson:
 
 
 def _given(pairs: Sequence[str]) -> dict[str, str]:
-    from manyheads.lessons.format import LessonError
-
     parted = [each.partition("=") for each in pairs]
     if wrong := [each[0] for each in parted if not each[1]]:
         raise LessonError(f"{wrong[0][:60]!r} is no NAME=VALUE: write it as in scale=none.")
@@ -132,11 +126,10 @@ def _list(progress: Progress, as_json: bool) -> None:
     from manyheads.lessons.shelf import lessons
 
     if as_json:
-        _document({"lessons": [entry_document(page, progress) for page in lessons().values()]})
+        emit_document({"lessons": [entry_document(page, progress) for page in lessons().values()]})
         return
     console = stdout_console()
-    for line in list_lines(list(lessons().values()), progress, console):
-        console.print(line, no_wrap=True, overflow="ellipsis", crop=True)
+    print_cut(list_lines(list(lessons().values()), progress, console), console)
 
 
 def _print(talk: Talk, page: Lesson, load: Callable[[str], Any], seed: int | None, as_json: bool) -> None:
@@ -145,9 +138,9 @@ def _print(talk: Talk, page: Lesson, load: Callable[[str], Any], seed: int | Non
 
     seed = _seed(page, seed)
     if as_json:
-        _document(lesson_document(page, load, seed))
+        emit_document(lesson_document(page, load, seed))
     else:
-        if sys.stdin is None or not sys.stdin.isatty():
+        if not _is_terminal(sys.stdin):
             talk.note("nobody is at a terminal to be asked, so this is the whole lesson; nothing is read from stdin.")
         print_lesson(page, stdout_console(), load, seed)
         emit("")
@@ -164,7 +157,7 @@ def _run(page: Lesson, name: str, given: dict[str, str], load: Callable[[str], A
 
     ran = run_cell(_named(page.cells, name, page, "cell"), given, load)
     if as_json:
-        _document({"lesson": page.slug, "cell": name, **ran_document(ran)})
+        emit_document({"lesson": page.slug, "cell": name, **ran_document(ran)})
     else:
         print_ran(ran, stdout_console())
 
@@ -197,15 +190,13 @@ def _answer(
     if as_json:
         asked = {"lesson": page.slug, "check": name, "question": question, "choices": list(choices), "answer": value}
         said = {"answered": verdict.answered, "right": verdict.right, "points": verdict.points, "words": verdict.words}
-        _document({**asked, **said})
+        emit_document({**asked, **said})
     else:
         emit(question)
         emit(verdict.words)
 
 
 def _named(known: Any, name: str, page: Lesson, kind: str) -> Any:
-    from manyheads.lessons.format import LessonError
-
     if name not in known:
         raise LessonError(f"lesson {page.slug!r} has no {kind} {name[:60]!r}. It has: {', '.join(known) or 'none'}.")
     return known[name]
@@ -213,21 +204,13 @@ def _named(known: Any, name: str, page: Lesson, kind: str) -> Any:
 
 def _reset(talk: Talk, progress: Progress, yes: bool) -> None:
     """Raises LessonError where nobody is there to say yes."""
-    from manyheads.lessons.format import LessonError
-
     points = sum(sum(each.values()) for each in progress.points.values())
     said = f"{points} point{'' if points == 1 else 's'}"
     if not yes:
-        if sys.stdin is None or not sys.stdin.isatty():
+        if not _is_terminal(sys.stdin):
             raise LessonError("--reset forgets all points: add --yes where nobody can be asked.")
         if input(f"Forget {said}? [y/N] ").strip().casefold() not in ("y", "yes"):
             talk.note("nothing was forgotten.")
             return
     progress.reset()
     talk.note(f"{said} forgotten ({progress.path}).")
-
-
-def _document(content: dict[str, Any]) -> None:
-    from manyheads import __version__
-
-    emit(json.dumps({"manyheads": __version__, **content}, indent=1, allow_nan=False))

@@ -12,7 +12,7 @@ from rich.markdown import Markdown
 from rich.text import Text
 
 from manyheads.cli.columns import Column, lay_out
-from manyheads.cli.console import clean, shortened
+from manyheads.cli.console import clean, print_cut, shortened
 from manyheads.errors import ManyHeadsError
 from manyheads.lessons import shelf
 from manyheads.lessons.cells import Ran, Table
@@ -49,9 +49,9 @@ def list_lines(pages: Sequence[Lesson], progress: Progress, console: Console) ->
     for at, page in enumerate(pages, 1):
         done, points = progress.of(page.slug, page.questions)
         asked = len(page.questions)
-        mark = "good" if asked and done == asked else ""
+        first = Text("ok", style="green") if asked and done == asked else Text(str(at))
         rows.append([
-            Text("ok" if mark else str(at), style="green" if mark else ""), Text(page.slug, style="bold"),
+            first, Text(page.slug, style="bold"),
             Text(shortened(page.title, 52)), Text(str(page.minutes)), Text(f"{done} of {asked}"),
             Text(f"{points} of {sum(page.questions.values())}"),
         ])  # fmt: skip
@@ -123,8 +123,7 @@ def print_ran(ran: Ran, console: Console) -> None:
     console.print(Text(clean(ran.words)))
     for table in ran.shown:
         console.print()
-        for line in table_lines(table, console.width):
-            console.print(line, no_wrap=True, overflow="ellipsis", crop=True)
+        print_cut(table_lines(table, console.width), console)
     for line in link_lines(ran):
         console.print(line)
 

@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from manyheads.cli.console import clean
+from manyheads.cli.console import clean, print_cut
 from manyheads.cli.learn_page import cell_lines, check_lines, link_lines, prose, table_lines
 from manyheads.errors import ManyHeadsError
 from manyheads.lessons import shelf
@@ -129,8 +129,7 @@ class Walk:
         at = 0
         while at < len(ran.shown):
             self.console.print()
-            for line in table_lines(ran.shown[at], self.console.width):
-                self.console.print(line, no_wrap=True, overflow="ellipsis", crop=True)
+            print_cut(table_lines(ran.shown[at], self.console.width), self.console)
             line = self._ask(f"{at + 1} of {len(ran.shown)}> ")
             if line == "b":
                 if at == 0:

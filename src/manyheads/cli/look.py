@@ -15,14 +15,21 @@ from typing import Annotated, Any
 
 import typer
 
-from manyheads.cli.inputs import Source, check_output, read_source, source_note, way_to_read
-from manyheads.cli.options import DEFAULT_MODEL, AsJson, ModelName, NoCache, TextFile, TextWords
+from manyheads.cli.console import emit_document
+from manyheads.cli.inputs import (
+    PICTURE_ENDINGS,
+    TABLE_ENDINGS,
+    Source,
+    check_output,
+    read_source,
+    source_note,
+    way_to_read,
+)
+from manyheads.cli.options import DEFAULT_MODEL, AsJson, ModelName, NoCache, TextFile, TextWords, to_file
 from manyheads.cli.progress import Talk
 from manyheads.cli.steps import label_heads, load_model
 from manyheads.errors import ModelError, TextError
 
-TABLE_ENDINGS = (".parquet", ".csv", ".json")
-PICTURE_ENDINGS = (".png", ".svg", ".pdf")
 PAGE_ENDINGS = (".html", ".htm")
 
 
@@ -49,15 +56,9 @@ def look(
     file: TextFile = None,
     model: ModelName = DEFAULT_MODEL,
     as_json: AsJson = False,
-    save: Annotated[
-        Path | None, typer.Option("--save", metavar="FILE", help="Write the table: .parquet, .csv or .json.")
-    ] = None,
-    plot: Annotated[
-        Path | None, typer.Option("--plot", metavar="FILE", help="Draw every head's map: .png, .svg or .pdf.")
-    ] = None,
-    html: Annotated[
-        Path | None, typer.Option("--html", metavar="FILE", help="Write one page with every head, for any browser.")
-    ] = None,
+    save: Annotated[Path | None, to_file("--save", "Write the table: .parquet, .csv or .json.")] = None,
+    plot: Annotated[Path | None, to_file("--plot", "Draw every head's map: .png, .svg or .pdf.")] = None,
+    html: Annotated[Path | None, to_file("--html", "Write one page with every head, for any browser.")] = None,
     open_page: Annotated[bool, typer.Option("--open", help="Then open the studio at this text, until Ctrl-C.")] = False,
     truncate: Annotated[bool, typer.Option("--truncate", help="Cut a text longer than the model's positions.")] = False,
     whole: Annotated[bool, typer.Option("--whole", help="Refuse a text longer than the model's positions.")] = False,
@@ -84,9 +85,9 @@ def look(
         talk.note(note)
     found = gather(talk, source, model, statistics, long, save=save, plot=plot, html=html, remember=not no_cache)
     if as_json:
-        from manyheads.cli.look_data import print_json
+        from manyheads.cli.look_data import document
 
-        print_json(found)
+        emit_document(document(found))
     else:
         from manyheads.cli.look_page import print_page
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
-from manyheads.cli.console import emit
-from manyheads.cli.roleview import role_of
+from manyheads.cli.roleview import plain, role_of
 from manyheads.statistics.headtable import number
 
 if TYPE_CHECKING:
@@ -17,18 +15,10 @@ if TYPE_CHECKING:
 CAVEAT = "Attention is not effect: a role says what a head reads, not what is lost without it."
 
 
-def print_json(found: Looked) -> None:
-    """Valid JSON (null where there is no number), UTF-8 as ASCII escapes: any reader, any terminal."""
-    emit(json.dumps(document(found), indent=1, allow_nan=False))
-
-
 def document(found: Looked) -> dict[str, Any]:
-    """Everything. Keys: manyheads, model, text, page, statistics, heads, notes, written, seconds."""
-    from manyheads import __version__
-
+    """Everything; null where there is no number."""
     lm, labels, table = found.lm, found.labels, found.table
     return {
-        "manyheads": __version__,
         "model": {"asked": found.model, "because": lm.because, **lm.spec.to_dict()},
         "text": {
             "origin": found.source.origin,
@@ -76,8 +66,7 @@ def _heads(found: Looked) -> list[dict[str, Any]]:
 
 
 def evidence_of(role: Any) -> dict[str, Any]:
-    fields = {key: value for key, value in role.to_dict().items() if key not in ("head", "role")}
-    return {key: number(value) if isinstance(value, float) else value for key, value in fields.items()}
+    return {key: value for key, value in plain(role.to_dict()).items() if key not in ("head", "role")}
 
 
 def frame(labels: Any, table: Any, asked: tuple[str, ...]) -> pd.DataFrame:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.text import Text
 
-from manyheads.cli.columns import Column, Row, lay_out, left_out
-from manyheads.cli.console import clean, knows_blocks, shortened, stdout_console
+from manyheads.cli.columns import Column, Row, lay_out, left_out, rules_of
+from manyheads.cli.console import clean, print_sections, shortened, stdout_console
 from manyheads.cli.look_data import CAVEAT
 from manyheads.cli.roleview import (
     UNLABELLED,
@@ -38,11 +38,7 @@ PAGE, YOURS = "on the page", "on your text"
 def print_page(found: Looked) -> None:
     console = stdout_console()
     sections = [_headline(found, console), _summary(found, console), _table(found, console), _next(found, console)]
-    for at, lines in enumerate(section for section in sections if section):
-        if at:
-            console.print()
-        for line in lines:
-            console.print(line, no_wrap=True, overflow="ellipsis", crop=True)
+    print_sections(sections, console)
 
 
 # ----------------------------------------------------------------------------------------------------- what was read
@@ -143,7 +139,6 @@ def hue(name: str) -> str:
 def _table(found: Looked, console: Console) -> list[Text]:
     named = _named(found)
     columns, rows = _columns(found, named), _rows(found, named)
-    drawn = {} if knows_blocks(console) else {"rule": "-", "bar": " | "}
     hidden = left_out(columns, rows, console.width)
     more = []
     if hidden:
@@ -151,7 +146,7 @@ def _table(found: Looked, console: Console) -> list[Text]:
     elif set(named) < set(found.asked):
         more.append(f"Of {len(found.asked)} statistics of your text here are {len(named)}: --json and --save hold all.")
     notes = [Text(line, style="dim") for said in more for line in textwrap.wrap(said, console.width)]
-    return [*_legend(found, named, console), *lay_out(columns, rows, console.width, **drawn), *notes]
+    return [*_legend(found, named, console), *lay_out(columns, rows, console.width, **rules_of(console)), *notes]
 
 
 def _columns(found: Looked, named: list[str]) -> list[Column]:

@@ -58,15 +58,16 @@ class Talk:
 
 
 class Steps:
-    """The step that is on, and how far it is: `begin` ends the one before."""
+    """Steps one after another: `begin` ends the one before. `progress` is of the one that is on."""
 
     def __init__(self, talk: Talk, stack: ExitStack) -> None:
         self._talk, self._stack = talk, stack
         self._now: Progress | None = None
 
-    def begin(self, what: str) -> None:
+    def begin(self, what: str) -> Progress:
         self._stack.close()
         self._now = self._stack.enter_context(self._talk.step(what))
+        return self._now
 
     def progress(self, done: int, total: int | None, note: str = "", /) -> None:
         if self._now is not None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from manyheads.cli.console import clean, emit, stdout_console
-from manyheads.cli.corpus import LINES_HELP, TEXTS_HELP, Texts, given_texts
-from manyheads.cli.options import DEFAULT_MODEL, AsJson, ModelName
+from manyheads.cli.console import clean, emit_document, print_whole
+from manyheads.cli.corpus import Texts, given_texts
+from manyheads.cli.options import DEFAULT_MODEL, AsJson, HeadNames, ModelName, TextsAreLines, TextsFile
 from manyheads.cli.progress import Talk
 from manyheads.cli.steps import load_model
 from manyheads.errors import PlanError
@@ -19,26 +18,21 @@ if TYPE_CHECKING:
     from manyheads.interventions.saving import Saved
     from manyheads.interventions.surgery import PrunedModel
 
-HEADS_HELP = "Which heads: 'L3H7', 'L3', 'L3H0-5', 'L*H7', 'encoder:L0H1', or several separated by commas."
 LABEL_WIDTH = 12
 LOWEST_HELP = "In place of HEADS: the N least important ones, by ablation on texts."
 EVIDENCE_HELP = "Why these heads: goes into the model card."
 
 
 def prune(
-    heads: Annotated[str | None, typer.Argument(metavar="HEADS", help=HEADS_HELP, show_default=False)] = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="FOLDER", help="Where to save it.", show_default=False)
-    ] = None,
+    heads: HeadNames = None,
+    out: Annotated[Path | None, typer.Option("--out", metavar="FOLDER", help="Where to save it.")] = None,
     lowest: Annotated[int | None, typer.Option("--lowest", metavar="N", min=1, help=LOWEST_HELP)] = None,
-    file: Annotated[str | None, typer.Option("--file", metavar="FILE", help=TEXTS_HELP)] = None,
-    lines: Annotated[bool, typer.Option("--lines", help=LINES_HELP)] = False,
+    file: TextsFile = None,
+    lines: TextsAreLines = False,
     model: ModelName = DEFAULT_MODEL,
     as_json: AsJson = False,
     empty_layers: Annotated[bool, typer.Option("--empty-layers", help="A layer may lose all of its heads.")] = False,
-    evidence: Annotated[
-        str | None, typer.Option("--evidence", metavar="TEXT", help=EVIDENCE_HELP, show_default=False)
-    ] = None,
+    evidence: Annotated[str | None, typer.Option("--evidence", metavar="TEXT", help=EVIDENCE_HELP)] = None,
 ) -> None:
     """Remove heads for good, and save the smaller model.
 
@@ -69,11 +63,10 @@ def prune(
     with talk.step(f"saving to {out}, and loading it in a fresh process"):
         saved = pruned.save(out, evidence=evidence)
     if as_json:
-        emit(json.dumps(document(pruned, saved), indent=1, allow_nan=False))
+        emit_document(document(pruned, saved))
     else:
-        console = stdout_console()
-        for label, text in page(pruned, saved):
-            console.print(f"  {label:<{LABEL_WIDTH}}{clean(text)}" if label else clean(text), soft_wrap=True)
+        rows = page(pruned, saved)
+        print_whole(f"  {label:<{LABEL_WIDTH}}{clean(text)}" if label else clean(text) for label, text in rows)
 
 
 def _lowest(talk: Talk, lm: Any, count: int, texts: Texts) -> tuple[str, str]:
@@ -83,46 +76,34 @@ def _lowest(talk: Talk, lm: Any, count: int, texts: Texts) -> tuple[str, str]:
     """
     from manyheads.interventions.effects import effect
     from manyheads.interventions.importance import importance
+    from manyheads.interventions.legal import least_groups
     from manyheads.plan import Ablate
 
+    least_groups(lm.spec, dict.fromkeys(lm.spec.heads, 0.0), count)  # a number that cannot be is known before reading
     with talk.step("reading the texts without each head") as progress:
         worth = importance(lm, texts.texts[::2], progress=progress)
-    chosen = worth.lowest(count)
+    chosen = worth.lowest_groups(count)
     with talk.step("reading the other texts without all of them") as progress:
         other = texts.texts[1::2] or texts.texts
         lost = effect(lm, Ablate(chosen), other, metric=worth.metric, progress=progress)
+    shared = any(1 < site.num_kv_heads < site.num_heads for site in lm.spec.sites)
+    how = ", in whole groups that share keys and values, each worth the mean of its heads" if shared else ""
     span = "" if lost.low is None else f" ({lost.low:.4g} to {lost.high:.4g})"
     control = f"{sum(lost.control) / len(lost.control):.4g}" if lost.control else "not to be had"
     return str(chosen), (
-        f"The {count} least important of {len(worth.heads)} heads by zero ablation, {worth.metric} on "
+        f"The {count} least important of {len(worth.heads)} heads by zero ablation{how}, {worth.metric} on "
         f"{len(worth.per_text)} of {texts.origin}. On {lost.num_texts} others, all of them gone change {lost.metric} "
         f"by {lost.change:+.4g}{span}; as many random heads: {control}"
     )
 
 
 def document(pruned: PrunedModel, saved: Saved) -> dict[str, Any]:
-    """Everything, as data. Keys: manyheads, model, removed, parameters, cache_bytes_per_token, error, saved."""
-    from manyheads import __version__
+    """Everything, as data: what manyheads.json in the folder says, and where and as what it was saved."""
     from manyheads.interventions.modelcard import as_dict
 
-    said = as_dict(pruned, None)
-    return {
-        "manyheads": __version__,
-        "model": said["from"],
-        "removed": said["removed"],
-        "parameters": said["parameters"],
-        "cache_bytes_per_token": said["cache_bytes_per_token"],
-        "error": said["error"],
-        "effect": said["effect"],
-        "saved": {
-            "form": saved.form,
-            "folder": str(saved.folder),
-            "zeroed": None if saved.zeroed is None else str(saved.zeroed),
-            "loads_as": saved.loads_as,
-            "because": saved.because,
-            "error": saved.error,
-        },
-    }
+    said = {key: value for key, value in as_dict(pruned, None).items() if key != "evidence"}
+    where = {key: str(value) if isinstance(value, Path) else value for key, value in vars(saved).items()}
+    return {"model": said.pop("from"), **said, "saved": where}
 
 
 def page(pruned: PrunedModel, saved: Saved) -> list[tuple[str, str]]:

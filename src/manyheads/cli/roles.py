@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
@@ -10,10 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from manyheads.cli.console import clean, emit, stdout_console
-from manyheads.cli.inputs import STDIN, check_output
-from manyheads.cli.look import PICTURE_ENDINGS, TABLE_ENDINGS
-from manyheads.cli.options import DEFAULT_MODEL, AsJson, ModelName
+from manyheads.cli.console import clean, emit_document, print_whole
+from manyheads.cli.inputs import PICTURE_ENDINGS, STDIN, TABLE_ENDINGS, check_output
+from manyheads.cli.options import DEFAULT_MODEL, AsJson, ModelName, to_file
 from manyheads.cli.patternfiles import read_patterns
 from manyheads.cli.progress import Talk
 from manyheads.cli.ranks import joined_ranks
@@ -29,6 +27,10 @@ REPORT_ENDINGS = (".html",)
 FAMILY_TEXTS = 300  # of the corpus' beginning: some thousand rows, which tell heads apart to a thousandth
 LOOKED_AT = 200  # passages, to see whether a treebank knows who is meant
 CORPUS_HELP = "Files, folders, - or hf:NAME: .txt, .md, .rst, .py, .jsonl, .conllu, also .gz. None: texts of our own."
+ASK_HELP = "Rank the heads at this role; may be repeated."
+ELSEWHERE_HELP = "A second corpus: which labels travel?"
+KIND_HELP = "What the files hold: text, jsonl or conllu."
+RESUME_HELP = "Keep what is done there, and go on from it."
 PROBES_HELP = "Also random tokens that repeat, copying by weights, and a needle in long texts (docs/probes.md)."
 PATTERN_HELP = "A role of your own: FILE.py, whose functions say where each token should look (docs/roles.md)."
 
@@ -39,35 +41,19 @@ def roles(
     files: Files = None,
     corpus: Annotated[list[str] | None, typer.Option("--corpus", metavar="FILES...", help=CORPUS_HELP)] = None,
     model: ModelName = DEFAULT_MODEL,
-    ask: Annotated[
-        list[str] | None, typer.Option("--ask", metavar="ROLE", help="Rank the heads at this role; may be repeated.")
-    ] = None,
+    ask: Annotated[list[str] | None, typer.Option("--ask", metavar="ROLE", help=ASK_HELP)] = None,
     top: Annotated[int, typer.Option("--top", metavar="N", min=1, help="Heads in a ranking.")] = 10,
-    elsewhere: Annotated[
-        list[str] | None, typer.Option("--elsewhere", metavar="FILE", help="A second corpus: which labels travel?")
-    ] = None,
+    elsewhere: Annotated[list[str] | None, typer.Option("--elsewhere", metavar="FILE", help=ELSEWHERE_HELP)] = None,
     patterns: Annotated[list[Path] | None, typer.Option("--pattern", metavar="FILE.py", help=PATTERN_HELP)] = None,
     probes: Annotated[bool, typer.Option("--probes", help=PROBES_HELP)] = False,
-    kind: Annotated[
-        str | None, typer.Option("--kind", metavar="KIND", help="What the files hold: text, jsonl or conllu.")
-    ] = None,
+    kind: Annotated[str | None, typer.Option("--kind", metavar="KIND", help=KIND_HELP)] = None,
     lines: Annotated[bool, typer.Option("--lines", help="Each line of a text file is a text.")] = False,
     field: Annotated[str, typer.Option("--field", metavar="NAME", help="The text's field in JSON lines.")] = "text",
-    resume: Annotated[
-        Path | None, typer.Option("--resume", metavar="FOLDER", help="Keep what is done there, and go on from it.")
-    ] = None,
-    save: Annotated[
-        Path | None, typer.Option("--save", metavar="FILE", help="Write every claim: .parquet, .csv or .json.")
-    ] = None,
-    plot: Annotated[
-        Path | None, typer.Option("--plot", metavar="FILE", help="Draw every question's best head: .svg, .png, .pdf.")
-    ] = None,
-    families: Annotated[
-        Path | None, typer.Option("--families", metavar="FILE", help="Draw how far apart heads are: .svg, .png, .pdf.")
-    ] = None,
-    report: Annotated[
-        Path | None, typer.Option("--report", metavar="FILE", help="Write a report on one page: .html.")
-    ] = None,
+    resume: Annotated[Path | None, typer.Option("--resume", metavar="FOLDER", help=RESUME_HELP)] = None,
+    save: Annotated[Path | None, to_file("--save", "Write every claim: .parquet, .csv or .json.")] = None,
+    plot: Annotated[Path | None, to_file("--plot", "Draw every question's best head: .svg, .png, .pdf.")] = None,
+    families: Annotated[Path | None, to_file("--families", "Draw how far apart heads are: .svg, .png, .pdf.")] = None,
+    report: Annotated[Path | None, to_file("--report", "Write a report on one page: .html.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Which head does what over a corpus: how surely, against which chance level, ranked by question.
@@ -78,13 +64,10 @@ def roles(
     For example: manyheads roles --corpus treebank.conllu --report roles.html
     """
     talk = Talk()
-    for path, option, endings in (
-        (save, "--save", TABLE_ENDINGS),
-        (plot, "--plot", PICTURE_ENDINGS),
-        (families, "--families", PICTURE_ENDINGS),
-        (report, "--report", REPORT_ENDINGS),
-    ):
-        check_output(path, option, endings)
+    check_output(save, "--save", TABLE_ENDINGS)
+    check_output(plot, "--plot", PICTURE_ENDINGS)
+    check_output(families, "--families", PICTURE_ENDINGS)
+    check_output(report, "--report", REPORT_ENDINGS)
     own_patterns = {name: each for path in patterns or [] for name, each in read_patterns(path).items()}
     options = {"kind": kind, "lines": lines, "field": field}
     sources = [*(corpus or []), *(files or [])]
@@ -93,32 +76,27 @@ def roles(
     other = _opened(elsewhere, **options) if elsewhere else None
     judge = _judge(ask or [], probes)
     if not _may_have_syntax(texts, options):
-        judge(_known_before(own_patterns, passages))
+        from manyheads.roles.finding import fixed_questions
+
+        judge(fixed_questions(own_patterns, passages is not None))
     with joined_ranks(talk) as rank:
         lm = load_model(talk, model)
-        corpora = (texts, passages, other)
-        found = _find(talk, lm, corpora, patterns=own_patterns, resume=resume, on_questions=judge)
+        found = _find(
+            talk, lm, texts, other, passages=passages, patterns=own_patterns, resume=resume, on_questions=judge
+        )
         if rank:
             return  # the first process speaks for all
-        if probes:
-            found = _probed(talk, lm, found)
+        found = _probed(talk, lm, found) if probes else found
         _write(found, save, plot, report)
         if families is not None:
             _draw_families(talk, lm, texts, found, families)
-    if count := num_failed(found):
-        talk.note(
-            f"{count:,} text{'s' * (count > 1)} could not be measured, and {'were' if count > 1 else 'was'} left out"
-        )
+    _note_failed(talk, found)
     if as_json:
-        emit(json.dumps(document(found, texts.origin), indent=1, allow_nan=False))
+        emit_document(document(found, texts.origin))
         return
-    console = stdout_console()
     asked = [line for role in ask or [] for line in ranking(found, role, top)]
-    for line in asked or page(found, texts.origin, model, sources):
-        console.print(line, soft_wrap=True)
-    for path in (save, plot, families, report):
-        if path is not None:
-            console.print(f"wrote {clean(str(path))}", soft_wrap=True)
+    print_whole(asked or page(found, texts.origin, model, sources))
+    print_whole(f"wrote {clean(str(path))}" for path in (save, plot, families, report) if path is not None)
 
 
 def _corpora(sources: list[str], options: dict[str, Any], model: str) -> tuple[Corpus, Corpus | None]:
@@ -179,30 +157,24 @@ def _judge(ask: list[str], probes: bool) -> Callable[[dict[str, str]], None]:
     return judge
 
 
-def _known_before(patterns: dict[str, Any], passages: Corpus | None) -> dict[str, str]:
-    from manyheads.roles.finding import fixed_questions
-
-    return fixed_questions(patterns, passages is not None)
-
-
-def _find(talk: Talk, lm: Any, corpora: tuple[Corpus, Corpus | None, Corpus | None], **asked: Any) -> Roles:
+def _find(talk: Talk, lm: Any, texts: Corpus, elsewhere: Corpus | None, **asked: Any) -> Roles:
     """All that is read, each reading a step of its own by name."""
     from manyheads.roles.finding import find_roles
 
     if lm.tokenizer is None:
         raise TextError(f"{lm.name} has no tokenizer, so it cannot read a corpus.")
-    texts, passages, other = corpora
     said = {
         "texts": f"reading {texts.origin}",
         "passages": f"reading passages of {texts.origin}",
-        "second corpus": f"reading the second corpus, {other.origin if other else ''}",
+        "second corpus": f"reading the second corpus, {elsewhere.origin if elsewhere else ''}",
         "examples": "reading examples",
     }
     with talk.steps() as steps:
-        return find_roles(
-            lm, texts, passages=passages, elsewhere=other, progress=steps.progress,
-            on_reading=lambda name: steps.begin(said[name]), **asked,
-        )  # fmt: skip
+
+        def begin(name: str) -> None:
+            steps.begin(said[name])
+
+        return find_roles(lm, texts, elsewhere=elsewhere, progress=steps.progress, on_reading=begin, **asked)
 
 
 def _probed(talk: Talk, lm: Any, found: Roles) -> Roles:
@@ -222,6 +194,12 @@ def _draw_families(talk: Talk, lm: Any, texts: Corpus, found: Roles, path: Path)
     first = [each.text for each in islice(texts.open(), FAMILY_TEXTS) if each.text.strip()]
     with talk.step("comparing heads with each other") as progress:
         save_families(head_families(lm, first, progress=progress), path, roles=list(found))
+
+
+def _note_failed(talk: Talk, found: Roles) -> None:
+    if count := num_failed(found):
+        were = "s could not be measured, and were" if count > 1 else " could not be measured, and was"
+        talk.note(f"{count:,} text{were} left out")
 
 
 def _write(found: Roles, save: Path | None, plot: Path | None, report: Path | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections import Counter
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ from rich.text import Text
 from manyheads.cli.console import clean
 from manyheads.cli.inputs import STDIN
 from manyheads.cli.roles_probes import by_probe, ranking_of_probe
-from manyheads.cli.roleview import ABSENT, q_words
+from manyheads.cli.roleview import ABSENT, UNLABELLED, plain, q_words
 from manyheads.cli.steps import model_arguments
 
 if TYPE_CHECKING:
@@ -20,8 +21,9 @@ if TYPE_CHECKING:
     from manyheads.roles.found import Roles
     from manyheads.statistics.failures import Failure
 
-UNLABELLED = "unlabelled"
 EFFECT_SAID = "attention is not effect: what is lost without a head was not measured"
+GENERAL = (UNLABELLED, "broad")
+NAMED = 8  # heads of a role
 EXAMPLES = 1  # texts shown for a question
 NEAREST = 3  # unanswered questions that are named
 FAILED = 10  # texts that failed, by name
@@ -29,17 +31,14 @@ TEXT_WIDTH = 96
 
 
 def document(found: Roles, origin: str) -> dict[str, Any]:
-    """Everything, as data. Keys: manyheads, origin, texts, tokens, heads, claims, examples, failures, probes, notes.
+    """Everything, as data.
 
     `failures` has the first texts that could not be measured by name; `probes` is there where they were asked.
     """
-    from manyheads import __version__
-    from manyheads.statistics.headtable import number
 
     def clear(row: dict[str, Any]) -> dict[str, Any]:
-        """Without what is not known: NaN is none of JSON's numbers."""
-        known = {key: number(value) if isinstance(value, float) else value for key, value in row.items()}
-        return {key: value for key, value in known.items() if value is not None}
+        """Without what is not known."""
+        return {key: value for key, value in plain(row).items() if value is not None}
 
     claims = found.claims_to_pandas().to_dict(orient="records")
     probes = [
@@ -53,11 +52,10 @@ def document(found: Roles, origin: str) -> dict[str, Any]:
         for each in found.probes.values()
     ]
     return {
-        "manyheads": __version__,
         "origin": origin,
         "texts": found.table.sums.num_texts,
         "tokens": found.table.sums.num_tokens,
-        "heads": [{k: number(v) if isinstance(v, float) else v for k, v in each.to_dict().items()} for each in found],
+        "heads": [plain(each.to_dict()) for each in found],
         "claims": [clear({str(key): value for key, value in row.items()}) for row in claims],
         "examples": [
             {"head": str(head), "role": role, **example._asdict()}
@@ -109,18 +107,13 @@ def _why_none(found: Roles) -> str:
 
 def _by_role(found: Roles) -> list[Text]:
     counts = Counter(each.name for each in found)
-    order = sorted(
-        counts, key=lambda name: (name in (UNLABELLED, "broad"), name.startswith("sink"), -counts[name], name)
-    )
     lines = []
-    for name in order:
+    for name in sorted(counts, key=lambda name: (name in GENERAL, name.startswith("sink"), -counts[name], name)):
         heads = sorted((each for each in found if each.name == name), key=lambda each: -each.evidence.score)
-        shown = " ".join(str(each.head) for each in heads[:8]) + (
-            f" and {len(heads) - 8} more" if len(heads) > 8 else ""
-        )
-        lines.append(
-            Text.assemble((f"  {clean(name):<28}", "bold" if name != UNLABELLED else ""), f"{len(heads):>3}  {shown}")
-        )
+        shown = " ".join(str(each.head) for each in heads[:NAMED])
+        more = f" and {len(heads) - NAMED} more" if len(heads) > NAMED else ""
+        style = "" if name == UNLABELLED else "bold"
+        lines.append(Text.assemble((f"  {clean(name):<28}", style), f"{len(heads):>3}  {shown}{more}"))
     return lines
 
 
@@ -160,9 +153,8 @@ def _row(claim: Claim) -> Text:
     span = f"{100 * claim.low:.0f}–{100 * claim.high:.0f}"
     there = "" if claim.elsewhere is None else f"  elsewhere {_share(claim.elsewhere)}"
     said = f"{_both(claim)}{_share(claim.chance):>7}{_share(_guess(claim)):>7}{_share(_rule(claim)):>6}{span:>9}"
-    return Text.assemble(
-        "  ", (f"{clean(claim.role):<28}", "bold"), f"{claim.head!s:<8}{said}{claim.num_queries:>9,}{there}"
-    )
+    figures = f"{claim.head!s:<8}{said}{claim.num_queries:>9,}{there}"
+    return Text.assemble("  ", (f"{clean(claim.role):<28}", "bold"), figures)
 
 
 def _both(claim: Claim) -> str:
@@ -192,10 +184,9 @@ def ranking(found: Roles, role: str, top: int) -> list[Text]:
     asked = Text(clean(found.questions[role]), style="bold")
     if why := found.unanswerable.get(role):
         return [asked, Text(f"  {_no_answer(why)}"), Text(), Text(f"  {found.notes['labels']}")]
-    titles = (
-        f"{'score ':>8}{'words ':>8}{'norm':>6}{'chance':>7}{'guess':>7}{'rule':>6}{'above':>11}{'95 %':>9}{'cases':>9}"
-    )
-    lines = [asked, Text(f"  {'head':<8}{titles}{'q':>8}", style="dim")]
+    shares = f"{'norm':>6}{'chance':>7}{'guess':>7}{'rule':>6}"
+    titles = f"{'score ':>8}{'words ':>8}{shares}{'above':>11}{'95 %':>9}{'cases':>9}{'q':>8}"
+    lines = [asked, Text(f"  {'head':<8}{titles}", style="dim")]
     can_answer = [each for each in found.ranked(role) if each.num_queries]  # beside causal heads there may be others
     for each in can_answer[:top]:
         span = f"{100 * each.low:.0f}–{100 * each.high:.0f}"
@@ -215,7 +206,7 @@ def _no_answer(why: str) -> str:
 
 def _above(claim: Claim) -> str:
     """How far above chance on the same texts, in points: the 95 % interval."""
-    if claim.over_low != claim.over_low or claim.over_high != claim.over_high:
+    if math.isnan(claim.over_low) or math.isnan(claim.over_high):
         return ABSENT
     low, high = (round(100 * each) for each in (claim.over_low, claim.over_high))
     return f"{low:+d}…{high:+d}"
@@ -223,7 +214,7 @@ def _above(claim: Claim) -> str:
 
 def _share(value: float | None) -> str:
     """A share in per cent; what rounding put above 1 is 100 %."""
-    return ABSENT if value is None or value != value else f"{100 * min(value, 1.0):.0f}%"
+    return ABSENT if value is None or math.isnan(value) else f"{100 * min(value, 1.0):.0f}%"
 
 
 def _basis(found: Roles, answered: bool) -> list[Text]:
@@ -253,9 +244,9 @@ def _legend(ranked: bool = False) -> list[Text]:
         "interval itself may reach chance",
     ]
     said += ["above: how far above chance on the same texts, in points (95 %)"] if ranked else []
-    said += [
+    said.append(
         "cases: of attention, rows of all tokens, [CLS] and [SEP] among them; of syntax and reference, words asked"
-    ]
+    )
     return [Text(f"  {each}") for each in said]
 
 

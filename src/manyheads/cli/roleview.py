@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 UNLABELLED = "unlabelled"
@@ -44,6 +45,13 @@ def example_head(labels: Any) -> Any:
     named = [r for r in labels.roles if r.name not in (UNLABELLED, "broad") and not r.name.startswith("sink")]
     pool = named or list(labels.roles)
     return max(pool, key=lambda role: role.evidence.score - role.evidence.chance).head if pool else None
+
+
+def plain(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row for JSON, which has no NaN: None where a figure is none."""
+    from manyheads.statistics.headtable import number
+
+    return {key: number(value) if isinstance(value, float) else value for key, value in row.items()}
 
 
 def unit_of(statistic: str) -> str:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from manyheads.cli.app import ASKED_WRONG
-from manyheads.cli.console import clean, emit, stdout_console
+from manyheads.cli.console import clean, emit, print_whole
 from manyheads.cli.options import AsJson
-from manyheads.cli.progress import Progress, Talk
+from manyheads.cli.progress import Talk
 from manyheads.errors import FileAccessError, LostProcessError, ManyHeadsError, PlanError
 
 if TYPE_CHECKING:
@@ -58,8 +58,8 @@ def train(
 
             chosen = preset_of(preset)
         folder = Path(chosen.name + ("-quick" if quick else "")) if out is None else out
-        with _Steps(talk) as said:
-            outcome = carry_out(chosen, folder, seed=seed, quick=quick, steps=steps, data=data, progress=said.of)
+        with talk.steps() as said:
+            outcome = carry_out(chosen, folder, seed=seed, quick=quick, steps=steps, data=data, progress=said.begin)
         if outcome.rank:
             return
         with talk.step("drawing the figure"):
@@ -69,9 +69,7 @@ def train(
     if as_json:
         emit(json.dumps(document(outcome), indent=1, allow_nan=False))
     else:
-        console = stdout_console()
-        for line in page(outcome):
-            console.print(line, soft_wrap=True)
+        print_whole(page(outcome))
 
 
 @contextmanager
@@ -92,29 +90,6 @@ def _first_speaks() -> Iterator[Talk]:
         raise
 
 
-class _Steps:
-    """Steps of the talk, one after another: the next one closes the one before."""
-
-    def __init__(self, talk: Talk) -> None:
-        self._talk, self._open = talk, None
-
-    def __enter__(self) -> _Steps:
-        return self
-
-    def of(self, what: str) -> Progress:
-        self._close(None, None, None)
-        self._open = self._talk.step(what)
-        return self._open.__enter__()
-
-    def __exit__(self, *error: Any) -> None:
-        self._close(*error)
-
-    def _close(self, *error: Any) -> None:
-        opened, self._open = self._open, None
-        if opened is not None:
-            opened.__exit__(*error)
-
-
 def _list(as_json: bool, given: dict[str, bool]) -> None:
     """The presets. Errors: PlanError where options say that one was meant."""
     from manyheads.training.presets.table import PRESETS
@@ -125,11 +100,9 @@ def _list(as_json: bool, given: dict[str, bool]) -> None:
         listed = [{"name": each.name, "meaning": each.meaning, "takes": each.takes} for each in PRESETS.values()]
         emit(json.dumps({"presets": listed}, indent=1))
         return
-    console, width = stdout_console(), max(len(name) for name in PRESETS)
-    for each in PRESETS.values():
-        console.print(f"  {each.name:<{width}}  {each.meaning} ({each.takes})", soft_wrap=True)
-    console.print()
-    console.print(f"Train one: manyheads train {next(iter(PRESETS))}", soft_wrap=True)
+    width = max(map(len, PRESETS))
+    listed = [f"  {each.name:<{width}}  {each.meaning} ({each.takes})" for each in PRESETS.values()]
+    print_whole([*listed, "", f"Train one: manyheads train {next(iter(PRESETS))}"])
 
 
 def document(outcome: Outcome) -> dict[str, Any]:
@@ -140,7 +113,8 @@ def document(outcome: Outcome) -> dict[str, Any]:
 def page(outcome: Outcome) -> list[str]:
     """The same for people."""
     report = outcome.report
-    lines = [f"{report['preset']}: {'a trial of ' if report['quick'] else ''}{_steps(report)}, seed {report['seed']}"]
+    steps = sum(run["steps"] for run in report["runs"].values())
+    lines = [f"{report['preset']}: {'a trial of ' * report['quick']}{steps:,} steps, seed {report['seed']}"]
     for name, run in report["runs"].items():
         taken_up = f", taken up at step {run['resumed_at']:,}" if run["resumed_at"] else ""
         lines.append(
@@ -155,8 +129,3 @@ def files_of(outcome: Outcome) -> list[str]:
     """What is there for whoever looks: not what the training keeps for itself."""
     ours = ("report.json", FIGURE, "metrics.parquet", "heads.parquet", "model")
     return [name for name in ours if (outcome.folder / name).exists()]
-
-
-def _steps(report: dict[str, Any]) -> str:
-    total = sum(run["steps"] for run in report["runs"].values())
-    return f"{total:,} steps"

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from manyheads.corpora.documents import Corpus, Document
 from manyheads.errors import ModelError, RecordingError, TextError
+from manyheads.heads import Head
 from manyheads.models.offloaded import device_of
 from manyheads.models.recorder import record_call
 from manyheads.recording.records import LayerRecord, Recording
@@ -53,11 +54,8 @@ def read_recording(recording: Recording) -> Iterator[Read]:
 def require_reader(lm: Any, texts: object) -> None:
     """Errors: ModelError for what is no loaded model or has no tokenizer; TextError where no text is given."""
     if not hasattr(lm, "model") or not hasattr(lm, "tokenizer"):
-        raise ModelError(
-            f"a {type(lm).__name__} is neither a loaded model nor a recording: load it first, as mh.load({lm!r})."
-            if isinstance(lm, str)
-            else f"a {type(lm).__name__} is neither a loaded model nor a recording: use mh.load(model, tokenizer=...)."
-        )
+        remedy = f"load it first, as mh.load({lm!r})" if isinstance(lm, str) else "use mh.load(model, tokenizer=...)"
+        raise ModelError(f"a {type(lm).__name__} is neither a loaded model nor a recording: {remedy}.")
     if lm.tokenizer is None:
         raise ModelError(f"{lm.name} has no tokenizer, so it cannot read text: load it with tokenizer=.")
     if texts is None or (isinstance(texts, Sequence) and not len(texts)):
@@ -95,13 +93,18 @@ def as_list(texts: Any, parts: tuple[int, ...] = (1, 2)) -> list[tuple[str, ...]
     return out
 
 
-def row_blocks(layer: LayerRecord, text: int, num_heads: int | None = None) -> Iterator[tuple[slice, Tensor]]:
-    """One text's exact map, a block of rows at a time: `(rows, Float[h r n])`. `num_heads`: that are held at once."""
+def row_blocks(layer: LayerRecord, text: int) -> Iterator[tuple[slice, Float[Tensor, "h r n"]]]:
+    """One text's exact map, a block of rows at a time."""
     length = layer.num_queries(text)
-    step = max(1, BLOCK_CELLS // ((num_heads or layer.site.num_heads) * max(1, length)))
+    step = max(1, BLOCK_CELLS // (layer.site.num_heads * max(1, length)))
     for row in range(0, length, step):
         rows = slice(row, min(row + step, length))
         yield rows, layer.weights(None, rows, None, text)
+
+
+def heads_of(layers: Sequence[LayerRecord]) -> tuple[Head, ...]:
+    """Every head of the only stack, in order."""
+    return tuple(Head("", at, head) for at, layer in enumerate(layers) for head in range(layer.site.num_heads))
 
 
 def by_layer(values: Sequence[Tensor], absent: float) -> Float[Tensor, "layers heads"]:

@@ -8,16 +8,13 @@ from __future__ import annotations
 from typing import Any
 
 FALLBACK_BOS = "<|endoftext|>"
-NO_BOS = frozenset(
-    {
-        *("audioflamingo3", "bloom", "Dream", "ernie4_5", "ernie4_5_moe", "exaone", "exaone4", "glm", "glm4"),
-        *("glm4_moe", "glm4_moe_lite", "glm4v", "glm_moe_dsa", "glmasr", "gpt_neox", "granite", "granitemoe"),
-        *("granitemoehybrid", "llada", "minimax_m2", "mpt", "musicflamingo", "phi", "phimoe", "qwen2", "qwen2_5_vl"),
-        *("qwen2_audio", "qwen2_moe", "qwen3", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text"),
-        *("qwen3_moe", "qwen3_next", "qwen3_vl", "qwen3_vl_moe", "recurrent_gemma", "seed_oss", "smollm3"),
-        "starcoder2",
-    }
-)
+NO_BOS = frozenset({
+    "audioflamingo3", "bloom", "Dream", "ernie4_5", "ernie4_5_moe", "exaone", "exaone4", "glm", "glm4", "glm4_moe",
+    "glm4_moe_lite", "glm4v", "glm_moe_dsa", "glmasr", "gpt_neox", "granite", "granitemoe", "granitemoehybrid", "llada",
+    "minimax_m2", "mpt", "musicflamingo", "phi", "phimoe", "qwen2", "qwen2_5_vl", "qwen2_audio", "qwen2_moe", "qwen3",
+    "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe", "qwen3_next", "qwen3_vl", "qwen3_vl_moe",
+    "recurrent_gemma", "seed_oss", "smollm3", "starcoder2",
+})  # fmt: skip
 """Families (`config.model_type`) to which 4.3 adds none by default. Earlier versions did to some (Pythia)."""
 
 

@@ -1,1 +1,1 @@
-"""Texts to measure heads on: the bundled page of prose."""
+"""Texts to measure heads on: files, folders, treebanks, datasets of the hub, and the bundled pages."""

@@ -82,7 +82,7 @@ def read_sentences(lines: Iterable[Line], name: str) -> Iterator[Sentence]:
     """
     source, declared, annotated = 0, None, False
     waiting: list[Sentence] = []
-    for block in _blocks(lines):
+    for block in map(_block, stretches(lines, SENTENCE_LINES)):
         if block.begins_document:
             yield from waiting
             source, annotated, waiting = source + 1, False, []
@@ -101,12 +101,6 @@ def _annotated(sentence: Sentence) -> Sentence:
     if document.gold is None:
         return sentence
     return sentence._replace(document=replace(document, gold=document.gold._replace(has_coreference=True)))
-
-
-def _blocks(lines: Iterable[Line]) -> Iterator[Block]:
-    """Stretches of lines between empty ones."""
-    for held in stretches(lines, SENTENCE_LINES):
-        yield _block(held)
 
 
 def _block(held: Sequence[Line]) -> Block:

@@ -78,10 +78,8 @@ def python() -> Iterator[Finding]:
     """The interpreter, held to the range of the metadata."""
     from packaging.specifiers import SpecifierSet
 
-    said, asked = (
-        f"{platform.python_version()}, {shown(sys.executable)}",
-        distribution(NAME).metadata["Requires-Python"],
-    )
+    said = f"{platform.python_version()}, {shown(sys.executable)}"
+    asked = distribution(NAME).metadata["Requires-Python"]
     if SpecifierSet(asked).contains(platform.python_version(), prereleases=True):
         yield Finding("python", said)
     else:

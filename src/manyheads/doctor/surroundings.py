@@ -71,9 +71,8 @@ def variables() -> Iterator[Finding]:
 def _variable(name: str, value: str) -> Finding:
     if name in VARIABLES:
         if name.endswith("_NUM_THREADS") and not COUNT.fullmatch(value.strip()):
-            return Finding(
-                name, f"{value!r} is no number of threads", WRONG, f"Set a number from 1 up, or unset {name}."
-            )
+            remedy = f"Set a number from 1 up, or unset {name}."
+            return Finding(name, f"{value!r} is no number of threads", WRONG, remedy)
         shown = "set" if SECRET.search(name) else one_line(value)
         return Finding(name, f"{shown}: {VARIABLES[name]}", NOTE)
     if name.startswith("MANYHEADS_"):
@@ -93,10 +92,8 @@ def port() -> Iterator[Finding]:
         try:
             bound.bind((LOCAL, DEFAULT_PORT))
         except OSError as error:
-            said = (
-                f"{LOCAL}:{DEFAULT_PORT} cannot be had ({error.strerror or error}): the studio takes the next free one"
-            )
-            yield Finding("port", said, NOTE)
+            said = f"{LOCAL}:{DEFAULT_PORT} cannot be had ({error.strerror or error})"
+            yield Finding("port", f"{said}: the studio takes the next free one", NOTE)
             return
     yield Finding("port", f"{LOCAL}:{DEFAULT_PORT} is free")
 

@@ -25,6 +25,11 @@ TITLE, BODY, SMALL = 21, 12.5, 11
 LEFT, RIGHT, TOP, BOTTOM = 100, 130, 120, 86
 BAND = "#DCE4EC"  # the interval: paler than any line
 TICKS = 5
+MEANING = {
+    "cosine": "1 - cosine of each text's embedding with the whole model's",
+    "loss": "rise of the next-token loss",
+    "kl": "KL of the next token's distribution from the whole model's",
+}
 Place = Callable[[float, float], tuple[float, float]]
 
 
@@ -46,7 +51,7 @@ def save_curve(curve: Curve, path: str | os.PathLike[str]) -> None:
     room = WIDTH - 2 * MARGIN
     unit = f" ({curve.unit})" if curve.unit else ""
     sheet.text(MARGIN, MARGIN + 14, f"{curve.model}: how many heads can go", TITLE, width=room, weight="bold")
-    sheet.text(MARGIN, MARGIN + 40, f"{_MEANING.get(curve.metric, curve.metric)}{unit}; {curve.notes['curve']}", BODY)
+    sheet.text(MARGIN, MARGIN + 40, f"{MEANING.get(curve.metric, curve.metric)}{unit}; {curve.notes['curve']}", BODY)
     _axes(sheet, curve, place, np.arange(bottom, top + step / 2, step))
     if sides:
         edge = [place(float(c), float(v)) for c, v in zip(curve.counts, curve.high, strict=True)]
@@ -62,13 +67,6 @@ def save_curve(curve: Curve, path: str | os.PathLike[str]) -> None:
         colour=FADED, width=room,
     )  # fmt: skip
     sheet.save(path)
-
-
-_MEANING = {
-    "cosine": "1 - cosine of each text's embedding with the whole model's",
-    "loss": "rise of the next-token loss",
-    "kl": "KL of the next token's distribution from the whole model's",
-}
 
 
 def even_step(span: float) -> float:

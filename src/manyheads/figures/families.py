@@ -18,7 +18,7 @@ from numpy import ndarray
 
 from manyheads.errors import HeadError
 from manyheads.figures.lettering import Pixels, text_width
-from manyheads.figures.roles import OWN_STYLE, REFERENCE_STYLE, SYNTAX_STYLE, style_of
+from manyheads.figures.roleswords import OWN_STYLE, REFERENCE_STYLE, SYNTAX_STYLE, style_of
 from manyheads.figures.sheet import POINT, Sheet, kind_of
 from manyheads.figures.style import FADED, INK, PAPER, ROLES, UNLABELLED
 from manyheads.heads import Head

@@ -24,7 +24,7 @@ from manyheads.figures.style import FADED, HAIRLINE, PAPER, inked, role_style
 PANEL = 460  # pixels that a picture's longer side is enlarged to, by a whole factor; larger ones stay as they are
 MOST = 1_040  # and no larger than this: then by every second, third ... pixel
 GAP, MARGIN, LINE = 28, 32, 20
-BAR, BAR_ROOM, BAR_HEIGHT, TICK_ROOM = 14, 84, 260, 22
+BAR, BAR_ROOM, BAR_HEIGHT = 14, 84, 260
 TITLE, BODY, SMALL = 19, 12.5, 11
 FADE = (0.74, 0.97)  # the greys that the picture's black and white become under the weights
 MEDIUM = 0.9  # the grey that the scale is drawn on

@@ -12,14 +12,13 @@ import statistics
 from collections.abc import Callable
 
 import numpy as np
-from matplotlib.collections import LineCollection
 from matplotlib.patches import Circle
 
 from manyheads.figures.curve import even_step
 from manyheads.figures.lettering import Pixels
-from manyheads.figures.sheet import POINT, Point, Sheet
+from manyheads.figures.sheet import Sheet
 from manyheads.figures.style import FADED, INK
-from manyheads.training.pointschart import Points, PointsChart, PointsPanel
+from manyheads.training.charts import Points, PointsChart, PointsPanel
 
 WIDTH, MARGIN = 860, 36
 TITLE, BODY, SMALL = 21, 12.5, 11
@@ -91,11 +90,7 @@ def _group(sheet: Sheet, group: Points, x: Pixels, up: Callable[[float], Pixels]
     colour = INK if group.bold else FADED
     middle, low, high = map(up, _middle_and_bar(group.values, by_rank))
     if len(group.values) > 1:
-        _line(sheet, [(x, low), (x, high)], colour, BAR)
+        sheet.curve([(x, low), (x, high)], colour, BAR)
         for y in map(up, group.values):
             sheet.axes.add_artist(Circle((x + ASIDE, y), DOT, facecolor=colour, edgecolor="none", alpha=0.6, zorder=4))
-    _line(sheet, [(x - STROKE, middle), (x + STROKE, middle)], colour, 2 * BAR)
-
-
-def _line(sheet: Sheet, points: list[Point], colour: str, wide: Pixels) -> None:
-    sheet.axes.add_collection(LineCollection([points], colors=colour, linewidths=wide * POINT, zorder=3))
+    sheet.curve([(x - STROKE, middle), (x + STROKE, middle)], colour, 2 * BAR)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from manyheads.figures.roles import percent
-from manyheads.figures.rolesquestions import data, isolated, table_of
+from manyheads.figures.markup import data, isolated, table_of
+from manyheads.figures.roleswords import percent
 from manyheads.roles.found import Roles
 from manyheads.roles.headscores import HeadScore
 from manyheads.roles.probing import SHARE, Probe

@@ -2,39 +2,28 @@
 
 A score says nothing without what a guess gets that never saw the sentence; so every row has them side by side, in
 figures and on one small axis. A claim that does not hold stays in, in grey, with the condition it fails
-(`roleswhynot`). Also here, for the whole page too (`rolesreport`): how any text and any table are written.
+(`roleswhynot`).
 """
 
 from __future__ import annotations
 
 import math
 import re
-import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from typing import NamedTuple
 
-from manyheads.figures.lettering import Pixels
-from manyheads.figures.roles import (
-    GUESSES,
-    REFERENCE,
-    Family,
-    Ranked,
-    by_family,
-    family_of,
-    guesses,
-    percent,
-)
+from manyheads.figures.markup import data, isolated, table_of, terms_of
 from manyheads.figures.roleswhynot import FIXED, failing
+from manyheads.figures.roleswords import GUESSES, REFERENCE, Family, Ranked, by_family, family_of, guesses, percent
 from manyheads.heads import Head
 from manyheads.roles.claims import Claim
 from manyheads.roles.found import Roles
 from manyheads.roles.rules import SINK_RULE
 
-__all__ = ["TOP", "against", "data", "interval", "isolated", "q_words", "questions_of", "table_of", "terms_of"]
+__all__ = ["TOP", "against", "interval", "q_words", "questions_of"]
 
 TOP, NAMED = 3, 6  # heads a question that are shown; of those for which it holds, so many are named
-LONGEST = 2_000  # characters of a text that are shown
 SCORES = {
     "attention": "A score is the mean share of all attention that goes there. Cases are rows of all tokens, special "
     "ones ([CLS], [SEP]) among them.",
@@ -172,15 +161,18 @@ def _guessed(claim: Claim, details: Mapping[str, str]) -> list[tuple[str, float]
 
 
 def _off_guess(claim: Claim) -> list[tuple[str, float]]:
-    beyond = {name.rpartition(".")[2]: value for name, value in claim.beyond.items()}
+    beyond = _beyond(claim)
     return [("", beyond.get(GUESSES[name], math.nan)) for name in guesses(claim)]
 
 
 def _otherwise(claim: Claim) -> list[tuple[str, float]]:
     """What else is known: other ways to count."""
     shown = {*GUESSES, *GUESSES.values()}
-    beyond = {name.rpartition(".")[2]: value for name, value in claim.beyond.items()}
-    return [(OTHERWISE.get(name, name), value) for name, value in beyond.items() if name not in shown]
+    return [(OTHERWISE.get(name, name), value) for name, value in _beyond(claim).items() if name not in shown]
+
+
+def _beyond(claim: Claim) -> dict[str, float]:
+    return {name.rpartition(".")[2]: value for name, value in claim.beyond.items()}
 
 
 def _verdict(claim: Claim, labels: Mapping[Head, str]) -> str:
@@ -261,40 +253,13 @@ def _x(share: float) -> float:
     return round(5 + 140 * min(1.0, max(0.0, share)), 1)
 
 
-def _dot(x: Pixels) -> str:
+def _dot(x: int | float) -> str:
     return f'<circle class="dot" cx="{x}" cy="9" r="3.5"/>'
 
 
-def _flag(x: Pixels, fill: str) -> str:
+def _flag(x: int | float, fill: str) -> str:
     return f'<path d="M{x} 3v12"/><path class="{fill}" d="M{round(x - 2.5, 1)} 1h5l-2.5 4z"/>'
 
 
-def _diamond(x: Pixels) -> str:
+def _diamond(x: int | float) -> str:
     return f'<path class="open" d="M{round(x - 3, 1)} 9l3-3 3 3-3 3z"/>'
-
-
-# ----------------------------------------------------------------------------------------------- any text, any table
-
-
-def data(text: object) -> str:
-    """Any text as a page may hold it: escaped, without control characters and halves of characters."""
-    whole = str(text)
-    kept = "".join(
-        "\N{REPLACEMENT CHARACTER}" if unicodedata.category(char) in ("Cc", "Cs") and char not in "\n\t" else char
-        for char in whole[:LONGEST]
-    )
-    return escape(kept + "…" * (len(whole) > LONGEST))
-
-
-def isolated(text: object) -> str:
-    """The same within a sentence of ours, its direction of writing its own."""
-    return f"<bdi>{data(text)}</bdi>"
-
-
-def table_of(kind: str, titles: Sequence[str], bodies: str) -> str:
-    head = "".join(f'<th scope="col">{title}</th>' for title in titles)
-    return f'<div class="wide"><table class="{kind}"><thead><tr>{head}</tr></thead>{bodies}</table></div>'
-
-
-def terms_of(pairs: Iterable[tuple[str, str]]) -> str:
-    return f"<dl>{''.join(f'<dt>{isolated(name)}</dt><dd>{isolated(told)}</dd>' for name, told in pairs)}</dl>"

@@ -22,7 +22,10 @@ from itertools import groupby
 from pathlib import Path
 
 from manyheads.errors import FileAccessError
-from manyheads.figures.roles import (
+from manyheads.figures.markup import data, isolated, table_of, terms_of
+from manyheads.figures.rolesprobes import probes_of
+from manyheads.figures.rolesquestions import against, questions_of
+from manyheads.figures.roleswords import (
     DOWN,
     OWN_STYLE,
     REFERENCE_STYLE,
@@ -35,8 +38,6 @@ from manyheads.figures.roles import (
     short_word,
     style_of,
 )
-from manyheads.figures.rolesprobes import probes_of
-from manyheads.figures.rolesquestions import against, data, isolated, questions_of, table_of, terms_of
 from manyheads.figures.style import ROLES, UNLABELLED, RoleStyle
 from manyheads.heads import Head
 from manyheads.roles.claims import MAX_FALSE, OVER_BASELINE_BY, Claim
@@ -62,7 +63,6 @@ KINDS = (".html", ".htm")
 MANY = 16  # heads across from which on cells are small
 ANY = "…"  # stands for any relation's name
 NO_EFFECT = f"effect: {EFFECT} (attention is not effect)"
-UNSEEN_LINK = " 0.00"  # how a link ends that says nothing
 STYLES = (*ROLES, SYNTAX_STYLE, REFERENCE_STYLE, OWN_STYLE, UNLABELLED)
 
 
@@ -216,8 +216,7 @@ def _unit(roles: Roles, statistic: str) -> str:
 
 def _example(example: Example, unit: str) -> str:
     score = percent(example.score) if unit.startswith("share") else f"{example.score:.2f} {unit}"
-    seen = [link for link in example.links if not link.endswith(UNSEEN_LINK)]
-    links = "".join(f'<span class="link">{_link(each)}</span>' for each in seen)
+    links = "".join(f'<span class="link">{_link(each)}</span>' for each in example.links)
     return (
         f'<figure class="example"><blockquote dir="auto" lang="">{data(example.text)}</blockquote><figcaption>{links}'
         f'<span class="src">here {escape(score)}; {isolated(example.name)}</span></figcaption></figure>'

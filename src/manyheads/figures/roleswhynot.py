@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 
-from manyheads.figures.roles import FLOORS, UNASKED, family_of, known
+from manyheads.figures.roleswords import FLOORS, family_of, known
+from manyheads.roles.asking import UNASKED
 from manyheads.roles.claims import MAX_FALSE, OVER_BASELINE, OVER_BASELINE_BY, Claim
 from manyheads.roles.goldrules import MIN_ACCURACY
 from manyheads.roles.rules import (

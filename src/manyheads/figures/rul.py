@@ -8,14 +8,13 @@ from __future__ import annotations
 import os
 
 import numpy as np
-from matplotlib.collections import LineCollection
 from matplotlib.lines import Line2D
 
 from manyheads.figures.curve import even_step
 from manyheads.figures.lettering import Pixels
 from manyheads.figures.sheet import POINT, Point, Sheet
 from manyheads.figures.style import FADED, INK
-from manyheads.training.rulchart import Reading, RulChart, Scatter
+from manyheads.training.charts import Reading, RulChart, Scatter
 
 WIDTH, MARGIN = 1000, 36
 TITLE, BODY, SMALL = 21, 12.5, 11
@@ -49,7 +48,7 @@ def save_rul(chart: RulChart, path: str | os.PathLike[str]) -> None:
 def _legend(sheet: Sheet, chart: RulChart) -> None:
     x, y = MARGIN + AXIS, MARGIN + 64
     for text, colour, wide in ((chart.worn, INK, WORN_LINE), (chart.sound, FADED, SOUND_LINE)):
-        _line(sheet, [(x, y - 4), (x + 26, y - 4)], colour, wide)
+        sheet.curve([(x, y - 4), (x + 26, y - 4)], colour, wide)
         x += 34 + sheet.text(x + 34, y, text, BODY) + 28
 
 
@@ -78,9 +77,9 @@ def _head(sheet: Sheet, reading: Reading, at: Point, width: Pixels, scale: tuple
         sheet.lines([(place(0, tick), place(count - 1, tick))])
         if numbered:
             sheet.text(x - 8, place(0, tick)[1] + 4, f"{tick:.3g}", SMALL, align="right", colour=FADED)
-    _line(sheet, [place(0, 1 / count), place(count - 1, 1 / count)], FADED, 0.7)
+    sheet.curve([place(0, 1 / count), place(count - 1, 1 / count)], FADED, 0.7)
     for values, colour, wide in ((reading.sound, FADED, SOUND_LINE), (reading.worn, INK, WORN_LINE)):
-        _line(sheet, [place(cycle, value) for cycle, value in enumerate(values)], colour, wide)
+        sheet.curve([place(cycle, value) for cycle, value in enumerate(values)], colour, wide)
     for cycle in (0, count - 1):
         sheet.text(place(cycle, 0)[0], y + HEAD_HEIGHT + 15, str(cycle + 1), SMALL, align="center", colour=FADED)
 
@@ -95,13 +94,9 @@ def _square(sheet: Sheet, scatter: Scatter, x: Pixels, y: Pixels, side: Pixels, 
         sheet.text(place(tick, 0)[0], y + side + 16, f"{tick:.0f}", SMALL, align="center", colour=FADED)
         if numbered:
             sheet.text(x - 8, place(0, tick)[1] + 4, f"{tick:.0f}", SMALL, align="right", colour=FADED)
-    _line(sheet, [place(0, 0), place(cap, cap)], FADED, 1.2)
+    sheet.curve([place(0, 0), place(cap, cap)], FADED, 1.2)
     xs, ys = zip(*(place(*point) for point in scatter.points), strict=True)
     # one shape that is used again for every point: an SVG of circles would be three times as large
     dots = Line2D(xs, ys, linestyle="none", marker="o", markersize=2 * DOT * POINT, color=INK, markeredgewidth=0)
     dots.set(alpha=0.75, zorder=4)
     sheet.axes.add_line(dots)
-
-
-def _line(sheet: Sheet, points: list[Point], colour: str, wide: Pixels) -> None:
-    sheet.axes.add_collection(LineCollection([points], colors=colour, linewidths=wide * POINT, zorder=3))

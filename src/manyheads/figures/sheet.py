@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -33,14 +34,12 @@ Point = tuple[Pixels, Pixels]
 KINDS = (".png", ".svg", ".pdf")
 DPI = 100
 POINT = 72 / DPI  # points to a pixel: matplotlib's unit for letters and lines
-SETTINGS: dict[
-    Any, Any
-] = {  # in SVG, letters stay letters (found, copied, read aloud); in PDF, fonts are embedded as outlines
-    "svg.fonttype": "none",
+SETTINGS: dict[Any, Any] = {
+    "svg.fonttype": "none",  # letters stay letters: found, copied, read aloud
     "svg.hashsalt": "manyheads",
     "font.sans-serif": [SANS, "Verdana"],  # where an SVG's reader lacks the first: fonts about as wide
     "font.monospace": [MONO, "Menlo", "Consolas"],
-    "pdf.fonttype": 42,
+    "pdf.fonttype": 42,  # fonts are embedded as outlines
     "image.composite_image": False,
     "path.simplify": False,
     "savefig.bbox": "standard",
@@ -138,6 +137,11 @@ class Sheet:
     def lines(self, ends: list[tuple[Point, Point]], colour: str = HAIRLINE) -> None:
         """Hairlines between pairs of points."""
         self.axes.add_artist(LineCollection(ends, colors=colour, linewidths=POINT, zorder=2))
+
+    def curve(self, points: Sequence[Point], colour: str, wide: Pixels, alpha: float | None = None) -> None:
+        """A line through points, `wide` pixels wide, above what boxes and hairlines are there."""
+        line = LineCollection([list(points)], colors=colour, linewidths=wide * POINT, alpha=alpha, zorder=3)
+        self.axes.add_collection(line)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the file that the path's ending asks for, whole or not at all. Errors: FileAccessError."""

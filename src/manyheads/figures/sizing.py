@@ -136,9 +136,8 @@ class _Scale:
 
 def _lengths(sizing: Sizing) -> tuple[int, ...]:
     """Powers of 2 up to what the model has positions for, and far enough to hold the one that was asked for."""
-    limit = sizing.architecture.max_positions or 2**LONGEST
-    last = min(max(limit, sizing.ask.context), 2**LONGEST) if limit < 2**LONGEST else 2**LONGEST
-    last = max(last, sizing.ask.context, 2 ** (SHORTEST + 2))
+    limit = min(sizing.architecture.max_positions or 2**LONGEST, 2**LONGEST)
+    last = max(limit, sizing.ask.context, 2 ** (SHORTEST + 2))
     return tuple(2**power for power in range(SHORTEST, math.ceil(math.log2(last)) + 1))
 
 
@@ -203,14 +202,8 @@ def _draw_axes(sheet: Sheet, scale: _Scale) -> None:
     for power in range(low, high + 1, step):
         y = scale.y(2**power)
         sheet.lines([((left, y), (right, y))], colour=HAIRLINE)
-        sheet.text(
-            left - 10,
-            y + 4,
-            units.gib(2**power).replace(".00", "").replace(".0", ""),
-            SMALL,
-            colour=FADED,
-            align="right",
-        )
+        said = units.gib(2**power).replace(".00", "").replace(".0", "")
+        sheet.text(left - 10, y + 4, said, SMALL, colour=FADED, align="right")
     for length in scale.lengths:
         x = scale.x(length)
         sheet.lines([((x, bottom), (x, bottom + 5))], colour=FADED)

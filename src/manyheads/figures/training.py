@@ -10,17 +10,14 @@ import math
 import os
 
 import numpy as np
-from matplotlib.collections import LineCollection
 
 from manyheads.figures.curve import even_step
 from manyheads.figures.lettering import Pixels
 from manyheads.figures.points import save_points
 from manyheads.figures.rul import save_rul
-from manyheads.figures.sheet import POINT, Sheet, kind_of
+from manyheads.figures.sheet import Sheet, kind_of
 from manyheads.figures.style import FADED, INK
-from manyheads.training.charts import Chart, Line, Panel
-from manyheads.training.pointschart import PointsChart
-from manyheads.training.rulchart import RulChart
+from manyheads.training.charts import AnyChart, Chart, Line, Panel, PointsChart, RulChart
 
 WIDTH, PANEL, MARGIN = 860, 220, 36
 TITLE, BODY, SMALL = 21, 12.5, 11
@@ -28,7 +25,7 @@ LEFT, RIGHT, TOP, BOTTOM, GAP = 84, 150, 92, 62, 58
 NAME_GAP = 15  # between the baselines of two names
 
 
-def save_chart(chart: Chart, path: str | os.PathLike[str]) -> None:
+def save_chart(chart: AnyChart, path: str | os.PathLike[str]) -> None:
     """Draw it; .png, .svg or .pdf. Errors: FileAccessError."""
     kind_of(path)
     if isinstance(chart, RulChart):
@@ -66,8 +63,8 @@ def _panel(sheet: Sheet, panel: Panel, top: Pixels, last: Pixels) -> None:
         sheet.text(LEFT - 10, place(0, tick)[1] + 4, f"{tick:.4g}", SMALL, align="right", colour=FADED)
     for line in sorted(panel.lines, key=lambda each: each.bold):
         points = [place(x, y) for x, y in _thinned(line, last, width)]
-        style = {"colors": INK, "linewidths": 2.2 * POINT} if line.bold else {"colors": FADED, "linewidths": POINT}
-        sheet.axes.add_collection(LineCollection([points], alpha=1.0 if line.bold else 0.6, zorder=3, **style))
+        colour, wide, alpha = (INK, 2.2, 1.0) if line.bold else (FADED, 1, 0.6)
+        sheet.curve(points, colour, wide, alpha)
     _names(sheet, [(line, place(line.x[-1], line.y[-1])) for line in panel.lines if line.name and line.x])
 
 

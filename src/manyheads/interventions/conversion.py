@@ -54,7 +54,7 @@ BY_WEIGHTS = "the key and value weights of each layer (no texts were given)"
 
 @dataclass(frozen=True, eq=False)
 class Converted(LoadedModel):
-    """A model with fewer key/value heads than it was built with, before any uptraining.
+    """A model with fewer key/value heads than it was built with. What was measured is of before any training on.
 
     `before` is what it was made from, `weights_hash_before` the digest of its weights. `permutation`: layer -> the old
     query head at each new place; `groups`: layer -> the old key/value heads that each new one is the mean of.
@@ -211,7 +211,7 @@ def _story(present: int, num_kv_heads: int, regroup: bool) -> str:
     if present == num_kv_heads:
         return f"as many key/value heads as before, {present}: nothing was changed"
     how = "those that are alike" if regroup else "neighbours"
-    return f"{present} key/value heads merged into {num_kv_heads}, {how}; before uptraining"
+    return f"{present} key/value heads merged into {num_kv_heads}, {how}"
 
 
 def _query_heads(site: Site, groups: Groups) -> tuple[int, ...]:

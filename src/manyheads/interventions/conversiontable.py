@@ -74,7 +74,7 @@ def ask(lm: LoadedModel, texts: str | Sequence[Any], metric: str | Callable[...,
 
 def compare(before: LoadedModel, after: LoadedModel, asked: Asked | None) -> tuple[dict[int, float], Comparison]:
     """Each layer's error on the texts (none without texts), and the table."""
-    rows, notes = [_parameters(before, after)], []
+    rows, notes = [Row("parameters", "", before.spec.num_parameters, after.spec.num_parameters)], []
     kept, said = _caches(before, after)
     rows += kept
     errors: dict[int, float] = {}
@@ -91,10 +91,6 @@ def compare(before: LoadedModel, after: LoadedModel, asked: Asked | None) -> tup
 # ------------------------------------------------------------------------------------------------------------ the rows
 
 
-def _parameters(before: LoadedModel, after: LoadedModel) -> Row:
-    return Row("parameters", "", before.spec.num_parameters, after.spec.num_parameters)
-
-
 def _caches(before: LoadedModel, after: LoadedModel) -> tuple[list[Row], str]:
     """What one text needs to go on, by counting; no row, and the reason, for a model that has no cache."""
     dtype = str(before.dtype).removeprefix("torch.")
@@ -107,9 +103,8 @@ def _caches(before: LoadedModel, after: LoadedModel) -> tuple[list[Row], str]:
         why = sizes[0].architecture.why_untold("cache") or "this model writes no text"
         return [], f"KV cache: none, since {why}."
     context = f"KV cache of {sizes[0].ask.context:,} tokens"
-    return [
-        Row(context, "bytes", int(kept[0].steady), int(kept[1].steady))
-    ], f"{context}: counted, one text, in {dtype}."
+    row = Row(context, "bytes", int(kept[0].steady), int(kept[1].steady))
+    return [row], f"{context}: counted, one text, in {dtype}."
 
 
 def _quality(before: LoadedModel, after: LoadedModel, asked: Asked) -> tuple[dict[int, float], Row, str]:

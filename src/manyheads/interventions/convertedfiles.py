@@ -15,7 +15,7 @@ from typing import Any
 
 from manyheads.errors import ModelError
 from manyheads.interventions.conversion import Converted
-from manyheads.interventions.saving import ZEROED, Saved
+from manyheads.interventions.saving import ZEROED, Saved, write_readers
 from manyheads.interventions.trials import Trial, found_wrong, try_all
 from manyheads.interventions.wholefolders import replacing_folder
 from manyheads.models.compact import MARK, STOCK
@@ -33,13 +33,11 @@ def save(lm: Converted, folder: str | os.PathLike[str]) -> Saved:
     Raises ModelError where a fresh process does not load the same model from it; FileAccessError for what the
     operating system refuses, or where the folder holds anything but a checkpoint. In either case nothing is written.
     """
-    target, name = Path(folder), type(lm.model).__name__
+    target, name = Path(os.path.expanduser(folder)), type(lm.model).__name__
     model: Any = lm.model
     with replacing_folder(target, ZEROED, lm.model) as place, quietly():
         model.save_pretrained(place)
-        for reader in (lm.tokenizer, lm.processor):
-            if hasattr(reader, "save_pretrained"):
-                reader.save_pretrained(place)
+        write_readers(lm, place)
         (place / "README.md").write_text(card(lm), encoding="utf-8")
         (place / MARK).write_text(json.dumps(as_dict(lm), indent=1) + "\n", encoding="utf-8")
         (result,) = try_all([Trial(place, model)])
@@ -73,17 +71,19 @@ tags: [grouped-query-attention]
 ---
 # {before.name}, {before.layers[0].num_kv_heads} key/value heads merged into {lm.num_kv_heads}
 
-**Not trained since.** Keys and values of each group of heads were replaced by their mean (Ainslie et al. 2023), which
-costs quality until the model is trained on. There are as many query heads as before, {before.layers[0].num_heads} a
-layer; `manyheads.json` says which old head is where now.
+Keys and values of each group of heads were replaced by their mean (Ainslie et al. 2023), which costs quality until the
+model is trained on. There are as many query heads as before, {before.layers[0].num_heads} a layer;
+`manyheads.json` says which old head is where now.
 
 **From:** {before.name}, a {before.architecture}; blake2b digest of its weights `{lm.weights_hash_before}`.
+
+**Measured at conversion**, before any training on; whether these weights have been trained since, is not known here.
 
 ```
 {lm.table}
 ```
 
-Relative error of {lm.error_because}:
+Relative error, at conversion, of {lm.error_because}:
 
 | layer | error |
 |---|---|

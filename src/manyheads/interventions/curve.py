@@ -15,20 +15,20 @@ import numpy as np
 from jaxtyping import Float64
 from numpy import ndarray
 
-from manyheads.errors import StatisticError, TextError
+from manyheads.errors import TextError
 from manyheads.heads import Head
 from manyheads.interventions.applying import editors_of
 from manyheads.interventions.effects import carried_out, interval_over_texts
-from manyheads.interventions.importance import Importance, importance
+from manyheads.interventions.importance import importance
 from manyheads.interventions.metrics import choose_metric
 from manyheads.interventions.readings import read_corpus
 from manyheads.plan import Ablate, Plan
+from manyheads.statistics.measuring import Progress
 
 __all__ = ["Curve", "removal_curve"]
 
 POINTS = 13  # from no head to all of them
 ORDERS = 3  # random ones
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,27 +72,22 @@ def removal_curve(
     *,
     metric: str | Callable[..., Any] = "auto",
     kind: str = "zero",
-    points: int = POINTS,
-    orders: int = ORDERS,
-    seed: int = 0,
     progress: Progress | None = None,
-) -> tuple[Curve, Importance]:
+) -> Curve:
     """The curve on every second text, by an importance that was measured on the others.
 
-    Cost: `importance` on half of the texts, and `(1 + orders) * points` forward passes over the other half.
+    Cost: `importance` on half of the texts, and `(1 + ORDERS) * POINTS` forward passes over the other half.
     Errors: TextError for fewer than two texts; those of `importance`.
     """
     if isinstance(texts, str) or len(texts) < 2:
         raise TextError("a curve needs at least two texts: one half chooses the heads, the other shows what is lost.")
-    if points < 2 or orders < 0:
-        raise StatisticError(f"{points=}, {orders=}: a curve has at least 2 points, and 0 or more random orders.")
     heads = lm.spec.heads.heads
-    counts = tuple(sorted({round(at) for at in np.linspace(0, len(heads), points)}))
+    counts = tuple(sorted({round(at) for at in np.linspace(0, len(heads), POINTS)}))
     worth = importance(lm, texts[::2], estimator, metric=metric, kind=kind)
     chosen, _ = choose_metric(lm, metric)
     corpus = read_corpus(lm, texts[1::2])
-    generator = np.random.Generator(np.random.PCG64(seed))
-    ways = [worth.ranking(), *(tuple(heads[at] for at in generator.permutation(len(heads))) for _ in range(orders))]
+    generator = np.random.Generator(np.random.PCG64(0))
+    ways = [worth.ranking(), *(tuple(heads[at] for at in generator.permutation(len(heads))) for _ in range(ORDERS))]
     plans = [Plan(Ablate(way[:count], kind=kind)) for way in ways for count in counts[1:]]
     editors = editors_of(lm, plans, texts[::2])
     removed = carried_out(lm, editors, corpus, chosen, progress)[2].numpy()  # [plan, text]
@@ -105,6 +100,4 @@ def removal_curve(
         "order": f"by {estimator} on {len(texts[::2])} texts",
         "curve": f"on {corpus.num_texts} other texts, {corpus.num_tokens:,} tokens; {kind} ablation",
     }
-    return Curve(
-        lm.name, chosen.name, chosen.unit, counts, means[0], low, high, means[1:], worth.ranking(), notes
-    ), worth
+    return Curve(lm.name, chosen.name, chosen.unit, counts, means[0], low, high, means[1:], worth.ranking(), notes)

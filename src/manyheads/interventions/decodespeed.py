@@ -43,9 +43,8 @@ def decode_rates(before: LoadedModel, after: LoadedModel, corpus: Corpus) -> tup
         return None, f"decode speed: not measured, since no text leaves room for {STEPS} tokens more."
     rounds: list[tuple[float, float]] = []
     with torch.no_grad():
-        for at in range(
-            ROUNDS + 1
-        ):  # whoever is first pays for what the other finds warm: they take turns in that, too
+        for at in range(ROUNDS + 1):
+            # whoever is first pays for what the other finds warm: they take turns in that, too
             both = (before, after) if at % 2 else (after, before)
             times = {id(lm): _seconds(lm.model, ids) for lm in both}
             rounds.append((times[id(before)], times[id(after)]))

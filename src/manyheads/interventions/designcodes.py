@@ -28,6 +28,7 @@ from torch import Tensor
 from manyheads.errors import ShapeError
 
 WIDTH = 64  # of a code, in numbers
+MIN_ROOM = 0.05  # below it, scores would be 40 times the sharpness asked for, and float32 would blur them
 
 
 @dataclass(frozen=True)
@@ -109,9 +110,6 @@ def places(span: int) -> Places:
             f"{MIN_ROOM} is needed): build with a smaller max_positions."
         )
     return found
-
-
-MIN_ROOM = 0.05  # below it, scores would be 40 times the sharpness asked for, and float32 would blur them
 
 
 def _angles(period: int, frequencies: tuple[int, ...], steps: Tensor) -> Tensor:

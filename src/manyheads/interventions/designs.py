@@ -77,9 +77,11 @@ def first(sharpness: int | float = SHARP) -> HeadDesign:
 
 def separator(token: str | None = None, sharpness: int | float = SHARP) -> HeadDesign:
     """Attends to separators, all alike: the tokenizer's own separator or end token, or the one given."""
-    if token is not None and not isinstance(token, str):
+    if token is None:
+        return HeadDesign("separator", sharpness, "sink")
+    if not isinstance(token, str):
         raise PlanError(f"{token!r} is no token: give a text such as '[SEP]' or '.', or nothing for the tokenizer's.")
-    return HeadDesign("separator" if token is None else "members", sharpness, "sink", members=_set(token))
+    return HeadDesign("members", sharpness, "sink", members=frozenset([token]))
 
 
 def same_token(sharpness: int | float = SHARP) -> HeadDesign:
@@ -129,10 +131,6 @@ def induction(sharpness: int | float = SHARP) -> HeadDesign:
 def random(sharpness: int | float = RANDOM_SHARPNESS) -> HeadDesign:
     """Random weights, whose scores differ by about `sharpness` nats (standard deviation over pairs of tokens)."""
     return HeadDesign("random", sharpness, "unlabelled")
-
-
-def _set(token: str | None) -> frozenset[str | int] | None:
-    return None if token is None else frozenset([token])
 
 
 def _is_punctuation(text: str) -> bool:

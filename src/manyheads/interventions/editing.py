@@ -72,14 +72,17 @@ class Editor:
             if isinstance(act.step, SkipOutputProjection):
                 self._skip(act, call)
                 continue
-            samples = slice(act.plan, act.plan + 1) if self.each_its_own else slice(None)
-            heads = list(act.heads)
+            samples, heads = self._samples(act), list(act.heads)
             where = None if places is None else places[samples]
             old = out[samples][:, heads]
             new = self._new(act, call, samples, old, where)
             self._note(act, old, new)
             out = _put(out, samples, heads, new)
         return out
+
+    def _samples(self, act: Act) -> slice:
+        """The samples that an act is for."""
+        return slice(act.plan, act.plan + 1) if self.each_its_own else slice(None)
 
     def _factor(self, site: Site, acts: Sequence[Act]) -> Float[Tensor, "p h"] | None:
         """One factor a plan and head, where every act of a layer is one."""
@@ -89,7 +92,7 @@ class Editor:
             if all(_is_factor(act.step) for act in acts):
                 factor = torch.ones(len(self.acts.plans), site.num_heads, dtype=torch.float64)
                 for act in acts:
-                    factor[act.plan, list(act.heads)] *= act.step.factor if isinstance(act.step, Scale) else 0.0
+                    factor[act.plan, list(act.heads)] *= _factor_of(act.step)
                 self.factors[key] = factor
         return self.factors[key]
 
@@ -132,10 +135,8 @@ class Editor:
         loud = (call.out.detach() != 0).any(-1).any(-1).cpu()  # [b, h]
         so_far = torch.ones_like(factor)
         for act in acts:
-            key, heads = (act.plan, act.place), list(act.heads)
-            samples = slice(act.plan, act.plan + 1) if self.each_its_own else slice(None)
-            times = float(act.step.factor if isinstance(act.step, Scale) else 0.0)
-            spoke = bool((loud[samples][:, heads] & (so_far[act.plan, heads] != 0)).any())
+            key, heads, times = (act.plan, act.place), list(act.heads), float(_factor_of(act.step))
+            spoke = bool((loud[self._samples(act)][:, heads] & (so_far[act.plan, heads] != 0)).any())
             so_far[act.plan, heads] *= times
             self.changed[key] = max(self.changed.get(key, 0.0), spoke * abs(1 - times) / max(1.0, abs(times)))
 
@@ -190,6 +191,10 @@ class Editor:
 
 def _is_factor(step: Step) -> bool:
     return isinstance(step, Scale) or (isinstance(step, Ablate) and step.kind == "zero")
+
+
+def _factor_of(step: Step) -> int | float:
+    return step.factor if isinstance(step, Scale) else 0.0
 
 
 def _times(out: Tensor, factor: Tensor) -> Tensor:

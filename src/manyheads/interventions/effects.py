@@ -25,6 +25,7 @@ from manyheads.interventions.readings import Corpus, outputs_of, read_corpus, re
 from manyheads.models.seam import tap
 from manyheads.plan import Average, Copy, Plan, SkipOutputProjection, Step, describe
 from manyheads.spec import ModelSpec
+from manyheads.statistics.measuring import Progress
 
 __all__ = ["Effect", "effect", "interval_over_texts"]
 
@@ -32,7 +33,6 @@ CONTROLS = 10  # random sets of heads: enough to see whether a change is unusual
 DRAWS = 20  # tries for each random set: among few heads the same one comes again
 RESAMPLES = 1_000  # of the texts, for the interval
 INTERVAL = (2.5, 97.5)  # percent
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, eq=False)

@@ -38,11 +38,10 @@ def gradients(
 ) -> tuple[Float64[Tensor, "text head"], str]:
     """Each text's importance of each head, in the order of `lm.spec.heads`, and how it was computed.
 
-    Under "batch", every text of a batch carries the batch's own, so that means over texts are means over tokens alike.
+    `reduce`: one of REDUCE. Under "batch", every text of a batch carries the batch's own, so that means over texts are
+    means over tokens alike.
     Errors: StatisticError for a metric without a derivative.
     """
-    if reduce not in REDUCE:
-        raise StatisticError(f"{reduce=} is no way to sum a gradient: use one of {', '.join(REDUCE)}.")
     found = torch.zeros(corpus.num_texts, len(lm.spec.heads), dtype=torch.float64)
     generator = torch.Generator().manual_seed(seed)
     for batch in corpus.batches:

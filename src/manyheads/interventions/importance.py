@@ -21,6 +21,7 @@ from manyheads.errors import HeadError, StatisticError
 from manyheads.heads import Head, HeadSet, parse_heads
 from manyheads.interventions.effects import interval_over_texts
 from manyheads.interventions.gradients import REDUCE, gradients
+from manyheads.interventions.legal import least_groups
 from manyheads.interventions.metrics import choose_metric
 from manyheads.interventions.readings import read_corpus, require_loaded
 from manyheads.interventions.sweep import sweep
@@ -28,6 +29,7 @@ from manyheads.models.texts import BATCH_TOKENS
 from manyheads.plan import Ablate, Plan
 from manyheads.spec import ModelSpec
 from manyheads.statistics.headtable import write_frame
+from manyheads.statistics.measuring import Progress
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,7 +38,6 @@ __all__ = ["ESTIMATORS", "Importance", "importance", "rank_correlation"]
 
 ESTIMATORS = ("ablation", "gradient")
 GRADIENT_TOKENS = 1_024  # of a batch: gates and activations of all layers are held at once
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,9 +84,21 @@ class Importance:
 
     def lowest(self, count: int, *, normalised: bool = False) -> HeadSet:
         """The `count` least important heads. Errors: StatisticError for more than there are."""
+        self._require_count(count)
+        return parse_heads(list(self.ranking(normalised=normalised)[:count]), self.spec.shape)
+
+    def lowest_groups(self, count: int) -> HeadSet:
+        """The `count` least important heads in whole groups, which can be pruned: those that share a key/value head.
+
+        A group is worth the mean of its heads. Where no heads share one, or all of a layer do (MQA): as `lowest`.
+        Errors: StatisticError for more than there are; HeadError where whole groups do not come to `count`.
+        """
+        self._require_count(count)
+        return least_groups(self.spec, dict(zip(self.heads, self.values.tolist(), strict=True)), count)
+
+    def _require_count(self, count: int) -> None:
         if type(count) is not int or not 0 <= count <= len(self.heads):
             raise StatisticError(f"{count!r} heads of {len(self.heads)} were asked for: give a number up to that.")
-        return parse_heads(list(self.ranking(normalised=normalised)[:count]), self.spec.shape)
 
     def __getitem__(self, head: str | Head) -> float:
         wanted = self.spec.select(head)

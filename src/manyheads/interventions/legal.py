@@ -17,7 +17,7 @@ from manyheads.errors import HeadError
 from manyheads.heads import Head, HeadSet
 from manyheads.spec import ModelSpec, Site
 
-__all__ = ["SAME_HEADS", "SAME_NUMBER", "Kept", "kept_of", "nearest_in_layer", "require_legal"]
+__all__ = ["SAME_HEADS", "SAME_NUMBER", "Kept", "kept_of", "least_groups", "nearest_in_layer", "require_legal"]
 
 SAME_HEADS, SAME_NUMBER = "the same heads", "equally many heads"
 """What the layers of a stack must lose, where they share a bias."""
@@ -68,6 +68,34 @@ def nearest_in_layer(
             goes[dearer.index(max(dearer))] = True
         found.append(set().union(*(whole if go else part for go, (part, whole, _) in zip(goes, options, strict=True))))
     return min(found, key=lambda new: _cost(new, gone), default=gone)
+
+
+def least_groups(spec: ModelSpec, worth: Mapping[Head, float], count: int) -> HeadSet:
+    """The `count` heads that are worth least, in whole groups, which can be cut out.
+
+    Heads that share a key/value head are a group, worth the mean of its heads; where all of a layer share one (MQA),
+    each is by itself. Raises HeadError where whole groups do not come to `count` heads.
+    """
+    sites = {_layer(site): site for site in spec.sites}
+    groups: dict[tuple[str, int, int], list[Head]] = {}
+    for head in spec.heads:
+        site = sites[head.stack, head.layer]
+        group = head.index if site.num_kv_heads == 1 else site.kv_head_of(head.index)
+        groups.setdefault((head.stack, head.layer, group), []).append(head)
+    chosen: list[Head] = []
+    left = []
+    for heads in sorted(groups.values(), key=lambda heads: sum(worth[head] for head in heads) / len(heads)):
+        if len(chosen) + len(heads) <= count:
+            chosen += heads
+        else:
+            left.append(len(heads))
+    if len(chosen) != count:
+        near = [number for number in (len(chosen), len(chosen) + min(left, default=0)) if number]
+        raise HeadError(
+            f"{count} heads of {spec.name} are no whole groups of those that share keys and values, which go together: "
+            f"give {' or '.join(map(str, dict.fromkeys(near)))}."
+        )
+    return spec.select(chosen)
 
 
 def require_legal(

@@ -50,16 +50,12 @@ def token_losses(outputs: Any, batch: Batch) -> Float[Tensor, "b n"]:
     """
     logits, given = _logits(outputs, "loss", 3), batch.inputs
     side = "decoder_" if "decoder_input_ids" in given else ""
-    ids, mask, labels = (
-        given.get(f"{side}input_ids"),
-        given.get(f"{side}attention_mask"),
-        given.get("labels", batch.targets),
-    )
+    ids, mask = given.get(f"{side}input_ids"), given.get(f"{side}attention_mask")
+    labels = given.get("labels", batch.targets)
     if labels is not None:
         beside = bool(side) or ids is None or logits.shape[1] != ids.shape[1]
-        logits, ids, real = (
-            (logits, labels, labels >= 0) if beside else (logits[:, :-1], labels[:, 1:], labels[:, 1:] >= 0)
-        )
+        logits, ids = (logits, labels) if beside else (logits[:, :-1], labels[:, 1:])
+        real = ids >= 0
     elif ids is not None:
         real = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask.bool()
         logits, ids, real = logits[:, :-1], ids[:, 1:], real[:, 1:] & real[:, :-1]
@@ -139,13 +135,11 @@ def _turned(before: Tensor, after: Tensor) -> Float[Tensor, "b"]:
     return 1 - F.cosine_similarity(before.double(), after.double(), dim=-1)
 
 
-_LOSS = Metric(
-    "loss", "nats a token", "next-token loss, after less before", token_losses, _mean_difference, by_token=True
-)
 METRICS = {
     metric.name: metric
     for metric in (
-        _LOSS,
+        Metric("loss", "nats a token", "next-token loss, after less before", token_losses, _mean_difference,
+               by_token=True),
         Metric("kl", "nats a token", "KL(before || after) of the next token", predictions, _divergence, flat=True),
         Metric("cosine", "", "1 - cosine of the mean-pooled embeddings", embedding, _turned, head=False, flat=True),
         Metric("class_loss", "nats", "loss on the labels, after less before", class_losses, _mean_difference),

@@ -23,10 +23,9 @@ class Costs:
 
 
 def costs_of(lm: PrunedModel) -> Costs:
-    before = lm.before or lm.spec
     generates = bool(getattr(lm.model, "can_generate", lambda: False)())
-    kept = [cache_bytes_per_token(spec, lm.dtype) if generates else 0 for spec in (before, lm.spec)]
-    return Costs((before.num_parameters, lm.spec.num_parameters), (kept[0], kept[1]))
+    kept = [cache_bytes_per_token(spec, lm.dtype) if generates else 0 for spec in (lm.before, lm.spec)]
+    return Costs((lm.before.num_parameters, lm.spec.num_parameters), (kept[0], kept[1]))
 
 
 def removed_text(lm: PrunedModel) -> str:
@@ -40,7 +39,7 @@ def removed_text(lm: PrunedModel) -> str:
 
 def model_card(lm: PrunedModel, form: str, because: str, evidence: str | None, loaded_by: str) -> str:
     """The page, in Markdown. `loaded_by`: lines of Python that load what lies in the folder."""
-    costs, before = costs_of(lm), lm.before or lm.spec
+    costs, before = costs_of(lm), lm.before
     rows = [_row("parameters", *costs.parameters)]
     if costs.cache_bytes[0]:
         rows.append(_row("cache, bytes a token", *costs.cache_bytes))
@@ -61,9 +60,9 @@ tags: [pruned, attention-heads]
 |---|---|---|---|
 {chr(10).join(rows)}
 
-**Checked:** outputs equal those of the whole model with these heads' outputs at zero, to {lm.error:.1e} of the largest
-output on random inputs (zeroing them changed the outputs by {lm.effect:.1e}); and this folder, loaded in a fresh
-process, equals the model that was saved.
+**Checked:** when these heads were removed, outputs equalled those of the whole model with these heads' outputs at zero,
+to {lm.error:.1e} of the largest output on random inputs (zeroing them changed the outputs by {lm.effect:.1e}); and this
+folder, loaded in a fresh process, equals the model that was saved.
 
 ## Form: {form}
 
@@ -79,7 +78,7 @@ Made by manyheads.
 
 def as_dict(lm: PrunedModel, evidence: str | None) -> dict[str, Any]:
     """The same as data, for manyheads.json."""
-    costs, before = costs_of(lm), lm.before or lm.spec
+    costs, before = costs_of(lm), lm.before
     return {
         "from": {"name": before.name, "architecture": before.architecture, "weights_hash": lm.weights_hash_before},
         "removed": removed_text(lm),

@@ -28,10 +28,11 @@ from manyheads.interventions.verifying import SAME, difference, in_full, outputs
 from manyheads.interventions.wholefolders import replacing_folder
 from manyheads.models.compact import COMPACT, STOCK, write_compact, write_mark
 from manyheads.models.cutting import uncut
+from manyheads.models.loading import LoadedModel
 from manyheads.models.quiet import quietly
 from manyheads.models.stockforms import Proposal, as_stock, proposals, why_not_uniform
 
-__all__ = ["Saved", "save"]
+__all__ = ["ZEROED", "Saved", "save", "write_readers"]
 
 ZEROED = "zeroed"
 
@@ -134,17 +135,17 @@ def draft_compact(lm: PrunedModel, place: Path, evidence: str | None, why: str) 
             f"output. Please report that."
         )
     whole.save_pretrained(place / ZEROED)
-    _write_readers(lm, place / ZEROED)
+    write_readers(lm, place / ZEROED)
     return Draft(COMPACT, because, name, (Trial(place / ZEROED, whole), Trial(place, lm.model, "manyheads")))
 
 
 def _write_rest(lm: PrunedModel, place: Path, form: str, because: str, evidence: str | None, loaded_by: str) -> None:
     card = model_card(lm, form, because, evidence, loaded_by)
     (place / "README.md").write_text(card, encoding="utf-8")
-    _write_readers(lm, place)
+    write_readers(lm, place)
 
 
-def _write_readers(lm: PrunedModel, place: Path) -> None:
+def write_readers(lm: LoadedModel, place: Path) -> None:
     """The tokenizer and the processor, where there are any."""
     for reader in (lm.tokenizer, lm.processor):
         if hasattr(reader, "save_pretrained"):

@@ -40,10 +40,10 @@ class PrunedModel(LoadedModel):
     original's own, both as a share of the largest output.
     """
 
-    before: ModelSpec | None = field(default=None, repr=False)
-    weights_hash_before: str = ""
-    error: float = 0.0
-    effect: float = 0.0
+    before: ModelSpec = field(kw_only=True, repr=False)
+    weights_hash_before: str = field(kw_only=True)
+    error: float = field(kw_only=True)
+    effect: float = field(kw_only=True)
 
     @property
     def removed(self) -> tuple[Head, ...]:
@@ -85,15 +85,15 @@ def prune_heads(lm: Any, heads: HeadsLike, *, empty_layers: bool = False) -> Pru
     model = copy.deepcopy(lm.model)
     cut_model(model, [KeptHeads(site, *_stays(site, kept.get(layer))) for layer, site in sites.items()])
     error, effect = _verified(lm, model, asked, sites, kept)
-    first = lm if isinstance(lm, PrunedModel) and lm.before is not None else None
+    cut_before = isinstance(lm, PrunedModel)
     return PrunedModel(
         model,
         lm.tokenizer,
         lm.name,
         _because(lm, asked),
         lm.processor,
-        before=first.before if first else lm.spec,
-        weights_hash_before=first.weights_hash_before if first else lm.weights_hash,
+        before=lm.before if cut_before else lm.spec,
+        weights_hash_before=lm.weights_hash_before if cut_before else lm.weights_hash,
         error=error,
         effect=effect,
     )

@@ -11,7 +11,7 @@ the residual stream a layer and text.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -22,28 +22,27 @@ from torch import Tensor, nn
 
 from manyheads.interventions.applying import prepare
 from manyheads.interventions.blocks import Block, blocks_of, keeping, skipping, standing_in
+from manyheads.interventions.computed import Computed
 from manyheads.interventions.editing import Editor
 from manyheads.interventions.metrics import Metric, require_numbers
-from manyheads.interventions.planfiles import Prepared
 from manyheads.interventions.readings import Batch, Corpus, outputs_of
 from manyheads.interventions.resolving import Acts
 from manyheads.models.seam import tap
 from manyheads.models.texts import BATCH_TOKENS
 from manyheads.plan import Plan
 from manyheads.spec import Site
+from manyheads.statistics.measuring import Progress
 
 __all__ = ["Sweep", "sweep"]
 
 SAME = 1e-4  # of the largest number: an expanded batch is the same sums in another order
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, eq=False)
 class Sweep:
-    """`changes[text, plan]` of a metric, each batch's unedited reading, and how they were computed, in words."""
+    """`changes[text, plan]` of a metric, and how they were computed, in words."""
 
     changes: Float64[Tensor, "text plan"]
-    before: tuple[Tensor, ...]
     because: str
 
 
@@ -67,17 +66,14 @@ def sweep(
     blocks, why = blocks_of(lm.model, lm.spec) if share else ([], "as asked")
     acts = Acts(prepared.plans, lm.spec)
     _begin(blocks, acts)
-    runner = _Runner(lm, prepared, acts, metric, blocks, num_tokens, why)
+    runner = _Runner(lm, prepared.computed, acts, metric, blocks, num_tokens, why)
     changes = torch.zeros(corpus.num_texts, len(plans), dtype=torch.float64)
-    before = []
     for done, batch in enumerate(corpus.batches):
-        plain, parts = runner.run(batch)
-        before.append(plain)
-        changes[list(batch.places)] = parts
+        changes[list(batch.places)] = runner.run(batch)
         if progress is not None:
             progress(done + 1, len(corpus.batches))
     require_numbers(changes, metric, "an intervention")
-    return Sweep(changes, tuple(before), runner.story())
+    return Sweep(changes, runner.story())
 
 
 def _begin(blocks: Sequence[Block], acts: Acts) -> None:
@@ -93,7 +89,7 @@ def _begin(blocks: Sequence[Block], acts: Acts) -> None:
 @dataclass(eq=False)
 class _Runner:
     lm: Any
-    prepared: Prepared
+    computed: Computed
     acts: Acts
     metric: Metric
     blocks: list[Block]
@@ -107,23 +103,23 @@ class _Runner:
         known = sum(block.attention[0].known for block in self.blocks if len(block.attention) == 1)
         return f"what layers share is computed once: {len(self.blocks)} blocks, attention of {known} of them too"
 
-    def run(self, batch: Batch) -> tuple[Tensor, Float64[Tensor, "b plan"]]:
-        """The unedited reading of a batch, and every plan's change in each text of it."""
+    def run(self, batch: Batch) -> Float64[Tensor, "b plan"]:
+        """Every plan's change in each text of a batch."""
         with keeping(self.lm.model, self.blocks, guard=not self.checked):
             plain = self._read(batch)
         require_numbers(self.metric.change(plain, plain), self.metric, "the model as it is")
         if self.blocks and not self.checked:
             self._check(batch, plain)
         self.checked = True
-        changes = torch.zeros(len(batch.places), len(self.prepared.plans), dtype=torch.float64)
+        changes = torch.zeros(len(batch.places), len(self.acts.plans), dtype=torch.float64)
         if not self.blocks:
-            for index in range(len(self.prepared.plans)):
+            for index in range(len(self.acts.plans)):
                 with self._tapped(self.lm.model, [index], each=False):
                     changes[:, index] = self.metric.change(plain, self._read(batch))
         for at, block in enumerate(self.blocks):
             for plans in self._groups(block.plans, batch):
                 changes[:, plans] = self._expanded(batch, plain, at, plans)
-        return plain, changes
+        return changes
 
     def _read(self, batch: Batch) -> Tensor:
         return self.metric.read(outputs_of(self.lm, batch, head=self.metric.head), batch)
@@ -132,8 +128,7 @@ class _Runner:
         """Plans of one block, as many at a time as a batch may hold, in groups of like size."""
         ids = batch.inputs.get("input_ids")
         width = self.num_tokens // 8 if ids is None else ids.numel()  # pictures: eight at a time
-        count = -(-len(plans) * max(1, width) // max(self.num_tokens, 1)) if plans else 0
-        count = min(max(count, 1), len(plans)) if plans else 0
+        count = min(-(-len(plans) * max(1, width) // max(1, self.num_tokens)), len(plans))
         for part in range(count):
             yield plans[part * len(plans) // count : (part + 1) * len(plans) // count]
 
@@ -178,7 +173,7 @@ class _Runner:
 
     def _editor(self, plans: list[int], *, each: bool, size: int, places: Any = None) -> Editor:
         acts = self.acts.chosen(plans * (size if each else 1))
-        return Editor(acts, each, self.prepared.computed, places=places or {})
+        return Editor(acts, each, self.computed, places=places or {})
 
     @contextmanager
     def _tapped(

@@ -8,7 +8,6 @@ next ones take what loading takes.
 
 from __future__ import annotations
 
-import inspect
 import json
 import os
 import subprocess
@@ -21,11 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 import manyheads
 from manyheads.errors import ModelError
-from manyheads.interventions.verifying import DRAWS, SAME, outputs_of, random_inputs
+from manyheads.interventions.verifying import DRAWS, SAME, fitting, outputs_of, random_inputs
 from manyheads.models import freshprocess
 from manyheads.models.senses import TEXT, sense_of
 
@@ -53,7 +51,7 @@ class Trial:
         how, tokens = self.generation(), None
         inputs = random_inputs(self.model)
         outputs = outputs_of(self.model, inputs)
-        tensors = {f"inputs.{name}": value.contiguous().cpu() for name, value in self._fitting(inputs).items()}
+        tensors = {f"inputs.{name}": value.contiguous().cpu() for name, value in fitting(self.model, inputs).items()}
         tensors |= {f"outputs.{name}": value.contiguous().cpu().clone() for name, value in outputs.items()}
         save_file(tensors, reference)
         if how:
@@ -75,12 +73,6 @@ class Trial:
             "generate": how,
             "tokens": tokens,
         }
-
-    def _fitting(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The inputs that the model takes, in its dtype."""
-        takes = inspect.signature(self.model.forward).parameters
-        named = {name: value for name, value in inputs.items() if name in takes or "kwargs" in takes}
-        return {name: x.to(self.model.dtype) if x.is_floating_point() else x for name, x in named.items()}
 
     def generation(self) -> dict[str, Any]:
         """How to generate; nothing for a model that does not, or not from text."""

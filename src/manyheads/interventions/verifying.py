@@ -21,7 +21,7 @@ from manyheads.models.loading import LoadedModel
 from manyheads.models.seam import tap
 from manyheads.models.senses import TEXT, blank_inputs, sense_of
 
-__all__ = ["DRAWS", "NUM_TOKENS", "SAME", "difference", "in_full", "outputs_of", "random_inputs", "require_in_memory"]
+__all__ = ["DRAWS", "SAME", "difference", "fitting", "in_full", "outputs_of", "random_inputs", "require_in_memory"]
 
 SAME = 1e-5  # of an output's largest number: the same sums in another order, in float32
 DRAWS = 0  # the seed of what a model itself draws as it runs (ViT-MAE hides patches at random)
@@ -71,15 +71,18 @@ def in_full(model: nn.Module) -> nn.Module:
     return copy.deepcopy(model).float() if half else model
 
 
+def fitting(model: nn.Module, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The inputs that the model takes, in its dtype."""
+    takes = inspect.signature(model.forward).parameters
+    dtype = next(weight.dtype for weight in model.parameters() if weight.is_floating_point())
+    named = {name: value for name, value in inputs.items() if name in takes or "kwargs" in takes}
+    return {name: value.to(dtype) if value.is_floating_point() else value for name, value in named.items()}
+
+
 def outputs_of(model: nn.Module, inputs: dict[str, Tensor], edits: Sequence[Edit] = ()) -> dict[str, Tensor]:
     """All floating-point tensors that the model puts out, by name, under these edits."""
     takes = inspect.signature(model.forward).parameters
-    dtype = next(weight.dtype for weight in model.parameters() if weight.is_floating_point())
-    given: dict[str, Any] = {
-        name: value.to(dtype) if value.is_floating_point() else value
-        for name, value in inputs.items()
-        if name in takes or "kwargs" in takes
-    }
+    given: dict[str, Any] = fitting(model, inputs)
     if "use_cache" in takes or hasattr(getattr(model, "config", None), "use_cache"):
         given["use_cache"] = False
     with torch.no_grad(), torch.random.fork_rng(devices=[]):

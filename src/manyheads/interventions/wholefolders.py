@@ -51,7 +51,10 @@ def replacing_folder(path: str | os.PathLike[str], inside: str, model: Any) -> I
     try:
         temporary.mkdir()
         yield temporary
+        readable = temporary.stat().st_mode & 0o666  # by whom new files are; safetensors' writer lets nobody else
         for file in sorted(temporary.rglob("*")):
+            if file.is_file():
+                file.chmod(readable)
             synced(file)
         _put(temporary, target, inside)
     except BaseException as error:

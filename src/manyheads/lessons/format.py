@@ -64,15 +64,8 @@ from dataclasses import dataclass, field
 from manyheads.errors import ManyHeadsError
 
 __all__ = [
-    "Block",
-    "CellBlock",
-    "CheckBlock",
-    "InterviewBlock",
-    "Lesson",
-    "LessonError",
-    "ProseBlock",
-    "read_lesson",
-]
+    "Block", "CellBlock", "CheckBlock", "InterviewBlock", "Lesson", "LessonError", "ProseBlock", "read_lesson",
+]  # fmt: skip
 
 ANSWERS = ("number", "choice", "text")
 WORDS_A_MINUTE = 200  # read with care
@@ -197,15 +190,7 @@ def read_lesson(slug: str, text: str) -> Lesson:
 
 def _head(slug: str, text: str) -> tuple[dict[str, str], list[str]]:
     """title and summary; and the sources."""
-    values, sources, listing = {}, [], False
-    for line in filter(str.strip, text.split("\n")):
-        if listing and line.lstrip().startswith("- "):
-            sources.append(line.lstrip()[2:].strip())
-            continue
-        name, value = _pair(f"lesson {slug!r}", line)
-        listing = name == "sources"
-        if not listing:
-            values[name] = value
+    values, sources = _with_list(f"lesson {slug!r}", text, "sources")
     _require(f"lesson {slug!r}", values, ("title", "summary"), ("fresh",))
     return values, sources
 
@@ -230,27 +215,35 @@ def _block(slug: str, kind: str, name: str, text: str) -> Block:
         raise LessonError(
             f"{where}: answer: is one of {', '.join(ANSWERS)}, and choices: (two or more) are for choice."
         )
-    points = _whole(where, "points", values.pop("points", "1"))
+    points = values.pop("points", "1")
+    if not points.isascii() or not points.isdigit() or int(points) < 1:
+        raise LessonError(f"{where}: points: {points!r} is no whole number of 1 or more.")
     cell = values.pop("cell") if kind == "predict" else None
-    return CheckBlock(name, question, answer, choices, points, values.pop("run", name), values, cell)
+    return CheckBlock(name, question, answer, choices, int(points), values.pop("run", name), values, cell)
 
 
 def _interview(where: str, name: str, text: str) -> InterviewBlock:
     """`question:`, then `points:` with a list, then `answer:`, whose text goes on to the end."""
     before, mark, answer = text.partition("\nanswer:")
-    points, values, listing = [], {}, False
-    for line in filter(str.strip, before.split("\n")):
-        if listing and line.startswith("- "):
-            points.append(line[2:].strip())
-            continue
-        key, value = _pair(where, line)
-        listing = key == "points"
-        if not listing:
-            values[key] = value
+    values, points = _with_list(where, before, "points")
     _require(where, values, ("question",), ())
     if not points or not mark or not answer.strip():
         raise LessonError(f"{where} lacks points or an answer: it needs question:, points: with a list, and answer:.")
     return InterviewBlock(name, values["question"], tuple(points), answer.strip())
+
+
+def _with_list(where: str, text: str, listed: str) -> tuple[dict[str, str], list[str]]:
+    """Lines 'name: value', and the entries below the line `listed`, each behind a hyphen."""
+    values, entries, listing = {}, [], False
+    for line in filter(str.strip, text.split("\n")):
+        if listing and line.lstrip().startswith("- "):
+            entries.append(line.lstrip()[2:].strip())
+            continue
+        name, value = _pair(where, line)
+        listing = name == listed
+        if not listing:
+            values[name] = value
+    return values, entries
 
 
 def _pair(where: str, line: str) -> tuple[str, str]:
@@ -268,12 +261,6 @@ def _require(where: str, values: Mapping[str, str], needed: tuple[str, ...], oth
         raise LessonError(
             f"{where} says {', '.join(unknown)}, which means nothing: it has {', '.join(needed + other)}."
         )
-
-
-def _whole(where: str, name: str, value: str) -> int:
-    if not value.isascii() or not value.isdigit() or int(value) < 1:
-        raise LessonError(f"{where}: {name}: {value!r} is no whole number of 1 or more.")
-    return int(value)
 
 
 def _num_words(parts: Sequence[Block]) -> int:

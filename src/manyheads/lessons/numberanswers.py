@@ -47,16 +47,15 @@ def judged_number(right: Right, points: int, written: str, question: str) -> Ver
     scale = factor / own
     value, half = quantity.value * scale, quantity.half * scale
     found = _nearest(right, value, half, quantity.digits)
-    across = bool(quantity.unit) and not right.free and dimension == "memory"
-    across = across and (_system(quantity.unit, right.unit) != system_of(right.unit) or counts_bits(quantity.unit))
+    bits = counts_bits(quantity.unit) and dimension == "memory"
     if isinstance(found, Right):
-        if across:
+        other_system = system_of(_completed(quantity.unit, right.unit) or quantity.unit) != system_of(right.unit)
+        if quantity.unit and not right.free and (bits or (dimension == "memory" and other_system)):
             return Verdict.wrong(f"{written} is right in {quantity.unit}; the question asks for {right.unit}.")
         converted = quantity.unit and scale != 1 and dimension != COUNT and not right.free
         return Verdict.correct(right, points, f"{written} is {_plain(value)} {right.unit}. " if converted else "")
     if found is None and (told := _ambiguous(right, written, quantity)):
         return Verdict.no_answer(told)
-    bits = counts_bits(quantity.unit) and dimension == "memory"
     said = found or _unit_mixed(right, dimension, quantity, factor) or _near(right, value, question)
     return Verdict.wrong(f"{quantity.unit} are bits, 8 to a byte. {said or right.hint}" if bits else said or right.hint)
 
@@ -87,10 +86,6 @@ def _completed(unit: str, asked: str) -> str | None:
     )
 
 
-def _system(unit: str, asked: str) -> str:
-    return system_of(_completed(unit, asked) or unit)
-
-
 def _names(question: str, unit: str) -> bool:
     """Whether the question has this word, so that it may be said behind the number."""
     if any(factor_of(unit, each) is not None for each in DIMENSIONS if each != COUNT):
@@ -109,9 +104,7 @@ def _nearest(right: Right, value: float, half: float, digits: int) -> Right | st
         within.append((abs(value - answer), 0, right))
     known = [(float(each), said) for each, said in right.mistakes.items() if isinstance(each, int | float)]
     for mistake, said in known:
-        exact = _whole(mistake)
-        off = 0.0 if exact else min(0.5, max(SHARE * abs(mistake), min(PLACES, 10 * SHARE * abs(mistake))))
-        if _close(mistake, value, half, digits, off):
+        if _close(mistake, value, half, digits, min(0.5, _tolerance(mistake))):
             within.append((abs(value - mistake), 1, said))
     if within and within[0][1] == 0 and _whole(answer) and not any(same(mistake, value) for mistake, _ in known):
         return right
@@ -122,6 +115,12 @@ def _whole(value: float) -> bool:
     return abs(value - round(value)) < 1e-9
 
 
+def _tolerance(target: float) -> float:
+    """How far off a number may be where nothing else is said."""
+    size = abs(target)
+    return 0.0 if _whole(target) else max(SHARE * size, min(PLACES, 10 * SHARE * size))
+
+
 def _close(target: float, value: float, half: float, digits: int, tolerance: int | float | None) -> bool:
     """Within the tolerance, or equal to the target as far as it is written out, in three figures or more.
 
@@ -129,7 +128,7 @@ def _close(target: float, value: float, half: float, digits: int, tolerance: int
     """
     size = abs(target)
     if tolerance is None:
-        tolerance = 0.0 if _whole(target) else max(SHARE * size, min(PLACES, 10 * SHARE * size))
+        tolerance = _tolerance(target)
     allowed = max(tolerance, half if digits >= FIGURES else 0.0)
     rounded = _whole(target) and size >= 1000 and math.isclose(float(f"{target:.3g}"), value, rel_tol=1e-9)
     return rounded or abs(value - target) <= allowed * (1 + 1e-9) + 1e-9 * max(size, 1e-3)
@@ -178,8 +177,8 @@ def _in_wrong_unit(right: Right, quantity: Quantity, inverse: float, others: Seq
 
     `inverse`: how many of the unit that was written one of the question's is.
     """
-    answer, same = float(right.answer), (right.unit, 1.0)
-    for unit, scale in (same, *others):
+    answer, units = float(right.answer), ((right.unit, 1.0), *others)
+    for unit, scale in units:
         if _bare(right, quantity, scale):
             if right.free:
                 return f"The figure is right in another unit: {quantity.unit} is not the one."
@@ -188,7 +187,7 @@ def _in_wrong_unit(right: Right, quantity: Quantity, inverse: float, others: Seq
                 return f"That is the number in {unit}, not in {quantity.unit}: {equal}."
             equal = f"{_plain(answer)} {right.unit} are {_plain(answer * inverse)} {quantity.unit}"
             return f"The number is right, the unit is not: {equal}."
-    return None if right.free else _read_in(right, quantity, (same, *others))
+    return None if right.free else _read_in(right, quantity, units)
 
 
 def _read_in(right: Right, quantity: Quantity, units: Sequence[tuple[str, float]]) -> str | None:
@@ -229,10 +228,4 @@ def _near(right: Right, value: float, question: str) -> str | None:
 
 
 def _plain(value: float) -> str:
-    return (
-        f"{value:,.0f}"
-        if abs(value - round(value)) < 1e-9
-        else f"{value:,.3g}"
-        if abs(value) < 1000
-        else f"{value:,.0f}"
-    )
+    return f"{value:,.0f}" if _whole(value) or abs(value) >= 1000 else f"{value:,.3g}"

@@ -17,7 +17,7 @@ from manyheads.lessons.format import LessonError
 from manyheads.lessons.quantities import read_quantity
 
 __all__ = [
-    "Parameter", "Values", "choice", "drawn", "fitting", "matrix_text", "number", "read_matrix", "read_values",
+    "Parameter", "Value", "Values", "choice", "drawn", "fitting", "matrix_text", "number", "read_matrix", "read_values",
     "require_fitting", "singular", "text", "whole",
 ]  # fmt: skip
 
@@ -26,7 +26,11 @@ MAX_SIDE = 12  # rows or columns of a table: as many as can be read on a page
 MAX_NUMBER = 1e6
 
 
-class Values(dict[str, str | int | float]):
+Value = str | int | float
+"""What a parameter is set to."""
+
+
+class Values(dict[str, Value]):
     """Parameters' values by name, read and within their limits."""
 
     def number(self, name: str) -> float:
@@ -52,14 +56,14 @@ class Parameter:
     name: str
     label: str
     kind: str
-    value: str | int | float
+    value: Value
     low: int | float | None = None
     high: int | float | None = None
     step: int | float | None = None
     choices: tuple[str, ...] = ()
     fills: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     whole: bool = False
-    others: tuple[str | int | float, ...] = ()
+    others: tuple[Value, ...] = ()
 
     @property
     def own(self) -> str | None:
@@ -98,9 +102,7 @@ def choice(
     return Parameter(name, label, "choice", choices[0], choices=tuple(choices), fills=fills or {})
 
 
-def read_values(
-    parameters: Sequence[Parameter], given: Mapping[str, str | int | float], where: str = "this cell"
-) -> Values:
+def read_values(parameters: Sequence[Parameter], given: Mapping[str, Value], where: str = "this cell") -> Values:
     """Every parameter's value: what was given, in its kind and limits, else its own. Raises LessonError.
 
     What a choice fills is as it fills it; giving something else for it, and no choice, chooses the reader's own.
@@ -123,7 +125,7 @@ def drawn(parameters: Sequence[Parameter], rng: np.random.Generator) -> Values:
     """Each parameter drawn from its others and its own value, its choices or its steps; a bare text stays."""
     values = Values()
     for each in parameters:
-        pool: Sequence[str | int | float] = (each.value, *each.others) if each.others else each.choices
+        pool: Sequence[Value] = (each.value, *each.others) if each.others else each.choices
         if pool:
             values[each.name] = pool[int(rng.integers(len(pool)))]
         elif each.low is not None and each.high is not None and each.step:
@@ -170,7 +172,7 @@ def singular(said: str) -> str:
     )
 
 
-def _read(parameter: Parameter, value: str | int | float) -> str | int | float:
+def _read(parameter: Parameter, value: Value) -> Value:
     if parameter.kind == "number":
         return _number(parameter, value)
     value = str(value)
@@ -181,7 +183,7 @@ def _read(parameter: Parameter, value: str | int | float) -> str | int | float:
     return value
 
 
-def _number(parameter: Parameter, value: str | int | float) -> int | float:
+def _number(parameter: Parameter, value: Value) -> int | float:
     read = _plain_number(value) if isinstance(value, str) else float(value)
     low = -MAX_NUMBER if parameter.low is None else parameter.low
     high = MAX_NUMBER if parameter.high is None else parameter.high
@@ -209,11 +211,7 @@ def read_matrix(name: str, written: str) -> Float64[ndarray, "rows columns"]:
         raise LessonError(
             f"{name}: write rows of equally many numbers, up to {MAX_SIDE} by {MAX_SIDE}, a line each or parted by ;."
         )
-    try:
-        table = np.array([[float(each) for each in row] for row in rows])
-    except ValueError:
-        wrong = next(each for row in rows for each in row if not _is_number(each))
-        raise LessonError(f"{name}: {wrong[:40]!r} is no number. Write numbers as in '1 0.5; -2 3'.") from None
+    table = np.array([[_entry(name, each) for each in row] for row in rows])
     if not (np.abs(table) <= MAX_NUMBER).all():
         raise LessonError(f"{name}: numbers go from {-MAX_NUMBER:,.0f} to {MAX_NUMBER:,.0f} here.")
     return table
@@ -224,9 +222,8 @@ def matrix_text(table: Real[ndarray, "rows columns"]) -> str:
     return "\n".join(" ".join(f"{value:g}" for value in row) for row in table)
 
 
-def _is_number(written: str) -> bool:
+def _entry(name: str, written: str) -> float:
     try:
-        float(written)
+        return float(written)
     except ValueError:
-        return False
-    return True
+        raise LessonError(f"{name}: {written[:40]!r} is no number. Write numbers as in '1 0.5; -2 3'.") from None

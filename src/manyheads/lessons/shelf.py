@@ -22,7 +22,7 @@ from manyheads.lessons.checks import Check, Predict, Right, Verdict
 from manyheads.lessons.facts import asked_facts, filled
 from manyheads.lessons.format import CellBlock, CheckBlock, Lesson, LessonError, ProseBlock, read_lesson
 from manyheads.lessons.judging import judged
-from manyheads.lessons.parameters import Parameter, Values, drawn, read_values, singular
+from manyheads.lessons.parameters import Parameter, Value, Values, drawn, read_values, singular
 from manyheads.lessons.topics import (
     archetypes,
     caching,
@@ -58,13 +58,11 @@ MISSING = "a number that cannot be had here"
 MAX_DRAWS = 200  # of inputs, until they make a question worth asking
 PLACE = re.compile(r"\{([a-z_][a-z0-9_]*)\}")
 
-PLANNED = (
-    "why-many-heads", "one-head", "split-merge", "archetypes", "output-projection", "counting", "masks", "kv-cache",
-    "feed-forward", "what-heads-learn", "pruning", "induction", "recap", "interview",
-    "interview-models",
-)  # fmt: skip
 _PAGES = files("manyheads.lessons") / "pages"
-ORDER = tuple(slug for slug in PLANNED if (_PAGES / f"{slug}.md").is_file())
+ORDER = (
+    "why-many-heads", "one-head", "split-merge", "archetypes", "output-projection", "counting", "masks", "kv-cache",
+    "feed-forward", "what-heads-learn", "pruning", "induction", "recap", "interview", "interview-models",
+)  # fmt: skip
 """Which pages, first to last: pages/NAME.md."""
 
 
@@ -132,9 +130,14 @@ def parameters_of(block: CellBlock | CheckBlock) -> tuple[Parameter, ...]:
     return tuple(replace(each, value=values[each.name]) for each in known)
 
 
-def run_cell(cell: CellBlock, given: Mapping[str, str | int | float], load: Loader) -> Ran:
+def inputs_of(block: CellBlock | CheckBlock, given: Mapping[str, Value]) -> Values:
+    """The value of every parameter: what was given, else as the page has it. Raises LessonError."""
+    return read_values(parameters_of(block), given, _called(block))
+
+
+def run_cell(cell: CellBlock, given: Mapping[str, Value], load: Loader) -> Ran:
     """Run a cell with what the reader changed. Raises LessonError for values that do not fit, or as the cell."""
-    ran = CELLS[cell.run].run(read_values(parameters_of(cell), given, _called(cell)), load)
+    ran = CELLS[cell.run].run(inputs_of(cell, given), load)
     return replace(ran, words=singular(ran.words))
 
 
@@ -155,7 +158,7 @@ def _said(name: str, inputs: tuple[tuple[str, str], ...], load: Loader) -> str:
 # ------------------------------------------------------------------------------------------------------------- checks
 
 
-def ask(check: CheckBlock, given: Mapping[str, str | int | float] | None = None) -> tuple[str, tuple[str, ...]]:
+def ask(check: CheckBlock, given: Mapping[str, Value] | None = None) -> tuple[str, tuple[str, ...]]:
     """The question and its choices, made from the inputs. Raises LessonError for a place that no input fills."""
     values = inputs_of(check, given or {})
 
@@ -181,11 +184,7 @@ def draw(check: CheckBlock, seed: int) -> Values:
 
 
 def right_of(
-    lesson: Lesson,
-    check: CheckBlock,
-    given: Mapping[str, str | int | float],
-    cell: Mapping[str, str | int | float],
-    load: Loader,
+    lesson: Lesson, check: CheckBlock, given: Mapping[str, Value], cell: Mapping[str, Value], load: Loader
 ) -> Right:
     """What is right, computed now. `cell`: what the reader has in the cell that a prediction is about.
 
@@ -217,8 +216,8 @@ def answer(
     given: str,
     load: Loader,
     *,
-    inputs: Mapping[str, str | int | float] | None = None,
-    cell: Mapping[str, str | int | float] | None = None,
+    inputs: Mapping[str, Value] | None = None,
+    cell: Mapping[str, Value] | None = None,
 ) -> Verdict:
     """Judge an answer to a check with these inputs. Raises as `right_of`."""
     right = right_of(lesson, check, inputs or {}, cell or {}, load)
@@ -226,16 +225,11 @@ def answer(
     return judged(right, check.answer, choices, check.points, given, question)
 
 
-def inputs_of(check: CheckBlock, given: Mapping[str, str | int | float]) -> Values:
-    """Every input of a check: what was given, else as its page has it. Raises LessonError."""
-    return read_values(parameters_of(check), given, _called(check))
-
-
 def _called(block: CellBlock | CheckBlock) -> str:
     return f"cell {block.name!r}" if isinstance(block, CellBlock) else f"check {block.name!r}"
 
 
-def _written(value: str | int | float) -> str:
+def _written(value: Value) -> str:
     """As a question says it: 4,096; 0.5; a text as it is."""
     if isinstance(value, str):
         return value

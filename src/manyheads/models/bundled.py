@@ -35,7 +35,6 @@ class Bundled:
     folder: str
     sha256: str | None
     source: str
-    licence: str  # of the model; the wrapper package has its own
     reads: str = "prose"  # what it is shown where nothing is given: a row of corpora.readings
 
 
@@ -47,7 +46,6 @@ BUNDLED: Mapping[str, Bundled] = MappingProxyType(
             folder="model",
             sha256="53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
             source="sentence-transformers/all-MiniLM-L6-v2",
-            licence="Apache-2.0",
         ),
         "tiny-code": Bundled(
             package="manyheads",
@@ -55,7 +53,6 @@ BUNDLED: Mapping[str, Bundled] = MappingProxyType(
             folder="bundled/tiny-code",
             sha256=None,
             source="manyheads' own tiny-code",
-            licence="Apache-2.0; trained on source under PSF-2.0",
             reads="python",
         ),
     }

@@ -37,9 +37,13 @@ def _padded(ids: Any, seen: Any) -> Padded | None:
         raise RecordingError(
             "attention_mask has holes: a text must be one run of ones, with padding before or after it."
         )
+    return Padded(Tokens(lengths, _aligned(ids, first, lengths)), first, ids.shape[1])
+
+
+def _aligned(ids: Int[Tensor, "b k"], first: Int[Tensor, "b"], lengths: Int[Tensor, "b"]) -> Int[Tensor, "b longest"]:
+    """Each text's ids from the left edge on, -1 after its end."""
     aligned = rolled(ids[:, None, :, None], first, lengths)[:, 0, :, 0]
-    padding = torch.arange(aligned.shape[1])[None] >= lengths[:, None]
-    return Padded(Tokens(lengths, aligned.masked_fill(padding, -1)), first, ids.shape[1])
+    return aligned.masked_fill(torch.arange(aligned.shape[1])[None] >= lengths[:, None], -1)
 
 
 class Padded(NamedTuple):
@@ -50,8 +54,23 @@ class Padded(NamedTuple):
     width: int
 
 
-def _unpadded(tokens: Tokens) -> Padded:
-    return Padded(tokens, torch.zeros_like(tokens.lengths), tokens.longest)
+def at_the_edge(tokens: Tokens, width: int | None = None) -> Padded:
+    """Texts that begin at the left edge of `width` positions: as many as the longest has, unless said."""
+    return Padded(tokens, torch.zeros_like(tokens.lengths), tokens.longest if width is None else width)
+
+
+def named_texts(lm: Any, ids: Int[Tensor, "b k"], first: Int[Tensor, "b"], lengths: Int[Tensor, "b"]) -> Padded:
+    """Texts that nobody tokenised: ids named by the tokenizer (by number where there is none), words by decoding."""
+    aligned = _aligned(ids, first, lengths)
+    rows = [row[row >= 0].tolist() for row in aligned]
+    if lm.tokenizer is None:
+        tokens = Tokens(lengths, aligned, tuple(tuple(f"token {each}" for each in row) for row in rows))
+    else:
+        special = torch.isin(aligned, torch.tensor(sorted(lm.tokenizer.all_special_ids), dtype=torch.long))
+        pieces = tuple(tuple(map(str, lm.tokenizer.convert_ids_to_tokens(row))) for row in rows)
+        texts = tuple(str(lm.tokenizer.decode(row, skip_special_tokens=True)) for row in rows)
+        tokens = Tokens(lengths, aligned, pieces, special, None, texts)
+    return Padded(tokens, first, ids.shape[1])
 
 
 @dataclass(eq=False)
@@ -69,7 +88,7 @@ class CallTexts:
     def of(lm: Any, tokens: Tokens) -> CallTexts:
         """Texts that are left-aligned as they are, and what a decoder beside an encoder reads of them."""
         written = decoder_tokens(lm, tokens)
-        return CallTexts(_unpadded(tokens), None if written is None else _unpadded(written))
+        return CallTexts(at_the_edge(tokens), None if written is None else at_the_edge(written))
 
     def read_by(self, call: AttentionCall) -> tuple[Tokens, Aligner]:
         num_texts, _, num_rows, _ = call.q.shape
@@ -78,8 +97,6 @@ class CallTexts:
             found = self.decoder if call.site.stack in (DECODER, CROSS) else self.main
             fits = found is not None and (found.tokens.num_texts, found.width) == (num_texts, num_rows)
             if found is None or not fits or (call.crosses and bool(found.first.any())):
-                found = Padded(
-                    Tokens.unnamed([num_rows] * num_texts), torch.zeros(num_texts, dtype=torch.long), num_rows
-                )
+                found = at_the_edge(Tokens.unnamed([num_rows] * num_texts))
             self.known[key] = found.tokens, Aligner(found.first, found.tokens.lengths)
         return self.known[key]

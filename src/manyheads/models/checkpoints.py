@@ -22,7 +22,7 @@ from manyheads.errors import FileAccessError, ModelError
 from manyheads.models.bundled import BUNDLED, find_bundled
 from manyheads.sizing.configs import parsed
 
-__all__ = ["Checkpoint", "few", "find_checkpoint", "first_line"]
+__all__ = ["Checkpoint", "brief", "few", "find_checkpoint", "first_line"]
 
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pruned.safetensors")  # the last: see `compact`
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
@@ -87,6 +87,12 @@ def first_line(error: Exception) -> str:
     return text if text.endswith((".", "!", "?")) else f"{text}."
 
 
+def brief(error: Exception) -> str:
+    """Its kind and its last line, where a family's own checks say what they want."""
+    lines = str(error).strip().splitlines() or [""]
+    return f"{type(error).__name__}: {lines[-1].strip()[:200]}"
+
+
 # ------------------------------------------------------------------------------------------------------- a folder
 
 
@@ -149,9 +155,8 @@ def _pickle(where: str, folder: Path | None, files: list[str], config: dict[str,
     source, target = (str(folder), str(folder)) if folder else (where, "./" + where.split("/")[-1])
     if config is not None and (folder is None or any(file.startswith("pytorch_model") for file in files)):
         named = [str(name) for name in config.get("architectures") or []]
-        cls = next(
-            (name for name in named if name.isidentifier()), "AutoModel"
-        )  # it becomes code: nothing else may pass
+        safe = (name for name in named if name.isidentifier())  # it becomes code: nothing else may pass
+        cls = next(safe, "AutoModel")
         code = f"from transformers import {cls} as M; M.from_pretrained({source!r}).save_pretrained({target!r})"
     else:
         path = str(Path(folder or ".") / files[0])

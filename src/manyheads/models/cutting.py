@@ -152,7 +152,8 @@ def uncut(model: Any) -> Any:
     """
     whole = built_anew(model)
     small, full = model.state_dict(), whole.state_dict(keep_vars=True)
-    cuts = {cut.path: cut for each in kept_in(model) if not each.is_whole for cut in _cuts(whole, each)}
+    gone = [each for each in kept_in(model) if not each.is_whole]
+    cuts = {cut.path: cut for each in gone for cut in projections_of(whole, each.site).cuts(each.heads, each.kv_heads)}
     with torch.no_grad():
         for path, target in full.items():
             if path not in cuts:
@@ -163,7 +164,3 @@ def uncut(model: Any) -> Any:
                 cut = cuts[path]
                 target.index_copy_(cut.axis, cut.index, small[path].to(target))
     return whole
-
-
-def _cuts(whole: nn.Module, kept: KeptHeads) -> list[Any]:
-    return projections_of(whole, kept.site).cuts(kept.heads, kept.kv_heads)

@@ -15,11 +15,11 @@ from collections import defaultdict
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from manyheads.errors import ManyHeadsError, ModelError
 from manyheads.models.bundled import BUNDLED, find_bundled
+from manyheads.models.checkpoints import brief
 from manyheads.sizing import counting
 from manyheads.sizing.configs import UnknownFamily, describe_config, load_config, name_of
 from manyheads.sizing.fields import FEW_LAYERS, require_few_layers
@@ -35,9 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["describe", "describe_model", "size"]
 
 PROBE_TOKENS = 16  # longer than any kernel of a convolution, whose state may else come out short
-SIZES = ("hidden_size", "num_hidden_layers", "vocab_size")
-"""What a config must say itself: a default in its place would be another model."""
-
+SIZES = ("hidden_size", "num_hidden_layers", "vocab_size")  # a default in place of one would be another model
 KEPT = {
     "DynamicLayer", "DynamicSlidingWindowLayer", "DummyLayer", "LinearAttentionLayer",
     "LinearAttentionAndFullAttentionLayer", "LinearAttentionAndSlidingWindowAttentionLayer",
@@ -83,7 +81,7 @@ def describe(config: Mapping[str, Any] | Any) -> Architecture:
             with torch.device("meta"):  # bfloat16: experts' kernels take nothing wider there
                 model = cls._from_config(made, dtype=torch.bfloat16, experts_implementation="batched_mm").eval()
         except Exception as error:  # whatever a foreign constructor stumbles over is about this config
-            raise ModelError(f"transformers cannot build {cls.__name__} from this config: {_brief(error)}") from error
+            raise ModelError(f"transformers cannot build {cls.__name__} from this config: {brief(error)}") from error
         with suppress(Exception):  # whose config must have one
             model.config.pad_token_id = None  # else many look for padding among the tokens, which are no numbers here
         return describe_model(model)
@@ -137,8 +135,8 @@ def _architecture(what: Any) -> Architecture:
         return _in_hand(what)
     if hasattr(getattr(what, "model", None), "named_parameters"):  # a LoadedModel
         return replace(_in_hand(what.model), name=what.name)
-    if (folder := _bundled(what)) is not None:
-        return replace(_architecture(folder), name=what)
+    if _is_bundled(what):
+        return replace(_architecture(find_bundled(what)), name=what)
     if hasattr(what, "model_type") and hasattr(what, "to_dict"):
         what = {**what.to_dict(), "model_type": what.model_type}
     try:
@@ -150,11 +148,9 @@ def _architecture(what: Any) -> Architecture:
         return replace(_with_transformers(data, error), name=name_of(path))
 
 
-def _bundled(what: Any) -> Path | None:
-    """The folder of a bundled model by its name; a preset or a folder of that name goes before it."""
-    if not isinstance(what, str) or what not in BUNDLED or key_of(what) in PRESETS or os.path.exists(what):
-        return None
-    return find_bundled(what)
+def _is_bundled(what: Any) -> bool:
+    """Whether a bundled model is meant by its name; a preset or a folder of that name goes before it."""
+    return isinstance(what, str) and what in BUNDLED and key_of(what) not in PRESETS and not os.path.exists(what)
 
 
 def _with_transformers(data: Mapping[str, Any], error: UnknownFamily) -> Architecture:
@@ -194,7 +190,7 @@ def _config(data: Mapping[str, Any]) -> Any:
     try:
         made: Any = AutoConfig.for_model(**{key: value for key, value in data.items() if key != "auto_map"})
     except Exception as error:  # its validators raise kinds of their own
-        raise ModelError(f"transformers cannot read this config of {family!r}: {_brief(error)}") from error
+        raise ModelError(f"transformers cannot read this config of {family!r}: {brief(error)}") from error
     names = [(key, made.attribute_map.get(key, key)) for key in SIZES]
     known = type(made).__dataclass_fields__  # what is computed from other fields need not be said
     if missing := [own for key, own in names if own in known and key not in data and own not in data]:
@@ -221,11 +217,6 @@ def _class(config: Any) -> Any:
     raise ModelError(f"transformers has no model for the config of {config.model_type!r}.")
 
 
-def _brief(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {(lines[-1] if lines else '')[:200]}"
-
-
 # ------------------------------------------------------------------------------------------------ parameters, in place
 
 
@@ -241,8 +232,7 @@ def _placed(model: Any, text: Any) -> tuple[list[list[Weights]], list[Weights], 
     outside, faults = [], []
     for path, each in model.named_parameters():
         owner = owners[id(each)]
-        kind, shape = type(owner).__name__, tuple(each.shape)
-        found = weights_of(path, kind, shape, is_head=owner is heads, chosen=chosen)
+        found = weights_of(path, type(owner).__name__, tuple(each.shape), is_head=owner is heads, chosen=chosen)
         if found is None:
             faults.append(f"what {path} is multiplied by is not known here")
             found = Weights("other", each.numel())
@@ -272,20 +262,16 @@ def _cache(model: Any, count: int) -> tuple[list[Any], str]:
     if not generates and not headless:  # a classifier
         return [], ""
     if model.config.is_encoder_decoder:
-        if not generates:
-            return [], ""
-        return [], "of encoder-decoders only those of the families with a row are told"
+        return [], "of encoder-decoders only those of the families with a row are told" if generates else ""
     ids = torch.zeros(1, PROBE_TOKENS, dtype=torch.long, device=model.device)
     try:
         with torch.no_grad():
             out = model(input_ids=ids, use_cache=True)
     except Exception as error:  # whatever a foreign model stumbles over without real numbers
-        return [], f"a pass over {PROBE_TOKENS} tokens without weights fails ({_brief(error)})" if generates else ""
+        return [], f"a pass over {PROBE_TOKENS} tokens without weights fails ({brief(error)})" if generates else ""
     kept = list(getattr(out.get("past_key_values", out.get("cache_params")), "layers", []))
-    if len(kept) != count and not generates:  # a decoder without its head keeps one all the same
-        return [], ""
-    if len(kept) != count:
-        return [], f"its cache has {len(kept)} entries for {count} layers"
+    if len(kept) != count:  # a decoder without its head keeps one all the same
+        return [], f"its cache has {len(kept)} entries for {count} layers" if generates else ""
     if strange := {type(each).__name__ for each in kept} - KEPT:
         return [], f"it keeps a {', '.join(sorted(strange))}, which is not known here"
     return kept, ""
@@ -304,7 +290,7 @@ def _miscounted(model: Any, found: Architecture) -> str:
         with torch.no_grad(), FlopCounterMode(display=False) as counter:
             model(input_ids=ids, use_cache=False, **({} if recurrent else {"attention_mask": mask}))
     except Exception as error:
-        return "" if recurrent else f"a pass to count them fails ({_brief(error)})"
+        return "" if recurrent else f"a pass to count them fails ({brief(error)})"
     spent = counting.prefill(found, PROBE_TOKENS, PROBE_TOKENS, dense=True)
     ours = sum(spent.values()) + (PROBE_TOKENS - 1) * spent.get("head", 0)
     theirs = counter.get_total_flops()

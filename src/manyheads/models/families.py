@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from manyheads.models.offloaded import here, weight_of
+from manyheads.spec import CROSS
 
 OUTPUT_NAMES = (
     "o_proj", "out_proj", "c_proj", "dense", "wo", "o", "proj", "out", "to_out", "output.dense", "proj_out", "out_lin",
@@ -57,7 +58,7 @@ def weight_by_head(module: nn.Module, num_heads: int) -> Float[Tensor, "h f m"]:
 def stack_of(path: str, *, encoder_decoder: bool, crosses: bool) -> str:
     """The stack of a layer by its path: "" in a model that has one kind, else encoder, decoder or cross."""
     if crosses or CROSS_NAMES.search(path):
-        return "cross"
+        return CROSS
     if encoder_decoder:
         return "encoder" if re.search(r"(^|\.)encoder(\.|$)", path) else "decoder"
     return ""

@@ -21,11 +21,11 @@ from torch import Tensor
 
 from manyheads.errors import ModelError, RecordingError
 from manyheads.models import guard
-from manyheads.models.calls import AttentionCall, KnownLse, rolled
+from manyheads.models.calls import AttentionCall, KnownLse
+from manyheads.models.calltexts import CallTexts, Padded, named_texts
 from manyheads.models.offloaded import device_of
 from manyheads.models.texts import read_texts
 from manyheads.nn.masks import Mask
-from manyheads.recording.tokens import Tokens
 from manyheads.spec import CROSS
 
 REFUSED = {
@@ -40,42 +40,34 @@ REFUSED = {
 NEUTRAL = {"num_beams": 1, "num_return_sequences": 1, "use_cache": True}  # what changes nothing may be said
 
 
-@dataclass(frozen=True, eq=False)
-class Generated:
-    """What was generated: `ids` of prompt and new tokens (of new ones alone beside an encoder), padded to the left."""
-
-    ids: Tensor
-    first: Tensor
-    lengths: Tensor
-    prompt_lengths: Tensor
-    source: Tensor | None = None
-    source_first: Tensor | None = None
-
-
-def generate(lm: Any, texts: str | Sequence[str], count: int, options: Mapping[str, Any]) -> Generated:
-    """Let the model write `count` tokens after each text. Errors: TextError, ModelError, RecordingError."""
+def read_prompts(lm: Any, texts: str | Sequence[str], count: int, options: Mapping[str, Any]) -> list[tuple[int, ...]]:
+    """The tokens of each text that is to be written on. Errors: TextError, ModelError, RecordingError."""
     require_writer(lm, count, options)
-    reading = read_texts(lm, texts, "whole")
-    longest = max(len(piece.ids) for piece in reading.pieces)
-    limit = None if _writes_apart(lm) else lm.max_positions
+    prompts = [piece.ids for piece in read_texts(lm, texts, "whole").pieces]
+    longest = max(map(len, prompts))
+    limit = None if writes_apart(lm) else lm.max_positions
     if limit is not None and longest + count > limit:
         raise RecordingError(
             f"generate={count} after {longest} tokens is more than the {limit} positions of {lm.name}: ask for at most "
             f"{max(limit - longest, 0)}, or give a shorter prompt."
         )
-    ids, seen = _left_padded([piece.ids for piece in reading.pieces], padding_of(lm))
+    return prompts
+
+
+def generate(lm: Any, prompts: Sequence[Sequence[int]], count: int, options: Mapping[str, Any]) -> CallTexts:
+    """Let the model write `count` tokens after each prompt; the finished texts, as its layers have read them."""
+    ids, seen = _left_padded(prompts, padding_of(lm))
     ends = ends_of(lm.model.generation_config, lm.tokenizer)
     place = device_of(lm.model)
     with nobody_ends(lm.model, count, options, padding_of(lm)) as others, torch.no_grad():
         got = lm.model.generate(ids.to(place), attention_mask=seen.to(place), **others)
-    whole = got.cpu()[:, :-1]
-    pads = (~seen.bool()).sum(-1)
-    if _writes_apart(lm):
-        zeros = torch.zeros(len(whole), dtype=torch.long)
-        lengths = until_end(whole, zeros + 1, ends)
-        return Generated(whole, zeros, lengths, zeros + 1, ids, pads)
-    lengths = until_end(whole, pads + seen.sum(-1), ends) - pads
-    return Generated(whole, pads, lengths, seen.sum(-1))
+    whole, width, lengths = got.cpu()[:, :-1], ids.shape[1], seen.sum(-1)
+    if writes_apart(lm):
+        written = _written(lm, whole, torch.zeros_like(lengths), until_end(whole, 1, ends))
+        return CallTexts(_written(lm, ids, width - lengths, lengths), written)
+    pads = width - lengths
+    written = _written(lm, whole, pads, until_end(whole, width, ends) - pads)
+    return CallTexts(written, written)
 
 
 @contextmanager
@@ -109,7 +101,7 @@ def require_writer(lm: Any, count: int, options: Mapping[str, Any]) -> None:
         )
 
 
-def _writes_apart(lm: Any) -> bool:
+def writes_apart(lm: Any) -> bool:
     """Whether what is written is a text of its own, beside the one that was read."""
     return bool(getattr(lm.model.config, "is_encoder_decoder", False))
 
@@ -133,31 +125,22 @@ def ends_of(config: Any, tokenizer: Any) -> list[int]:
     return [] if found is None else [int(each) for each in (found if isinstance(found, list | tuple) else [found])]
 
 
-def until_end(ids: Tensor, begin: Tensor, ends: Sequence[int]) -> Tensor:
-    """Where each text stops: after the first end token that was written, else at the edge."""
-    place = torch.arange(ids.shape[1])[None]
-    stops = torch.isin(ids, torch.tensor(list(ends), dtype=ids.dtype)) & (place >= begin[:, None])
+def until_end(ids: Tensor, begin: int, ends: Sequence[int]) -> Tensor:
+    """Where each text stops: after the first end token that was written, from place `begin` on, else at the edge."""
+    written = torch.arange(ids.shape[1])[None] >= begin
+    stops = torch.isin(ids, torch.tensor(list(ends), dtype=ids.dtype)) & written
     return torch.where(stops.any(-1), stops.to(torch.uint8).argmax(-1) + 1, ids.shape[1])
 
 
-def tokens_written(lm: Any, ids: Tensor, first: Tensor, lengths: Tensor) -> Tokens:
-    """The finished texts as left-aligned tokens, named by the tokenizer; their words by decoding."""
-    aligned = rolled(ids[:, None, :, None], first, lengths)[:, 0, :, 0]
-    real = torch.arange(aligned.shape[1])[None] < lengths[:, None]
-    aligned = aligned.masked_fill(~real, -1)
-    rows = [row[row >= 0].tolist() for row in aligned]
-    special = torch.isin(aligned, torch.tensor(sorted(lm.tokenizer.all_special_ids), dtype=torch.long)) & real
-    size = max(lm.spec.vocab_size or 0, 1 + int(aligned.max()))
-    return Tokens(
-        lengths,
-        aligned,
-        tuple(tuple(lm.tokenizer.convert_ids_to_tokens(row)) for row in rows),
-        special,
-        None,
-        tuple(lm.tokenizer.decode(row, skip_special_tokens=True) for row in rows),
-        torch.where(real, torch.arange(size)[aligned.clamp_min(0)] / size, 0),
-        "rank in the vocabulary (what was generated is too little to count)",
-    )
+def _written(lm: Any, ids: Tensor, first: Tensor, lengths: Tensor) -> Padded:
+    """Finished texts, each token's rarity told by its id: what was generated is too little to count."""
+    texts = named_texts(lm, ids, first, lengths)
+    own = texts.tokens.ids
+    assert own is not None
+    size = max(getattr(lm.model.config, "vocab_size", None) or 0, 1 + int(own.max()))
+    rarity = torch.where(own >= 0, torch.arange(size)[own.clamp_min(0)] / size, 0)
+    because = "rank in the vocabulary (what was generated is too little to count)"
+    return texts._replace(tokens=replace(texts.tokens, rarity=rarity, rarity_because=because))
 
 
 @dataclass(eq=False)

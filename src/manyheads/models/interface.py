@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
 
 from manyheads.models.plain import unwatched
 from manyheads.models.reading import FLEX_NAME, is_causal_without_mask, read_rule
-from manyheads.models.taps import OPEN, Seen, Tap, WatchFused, in_hand, only
+from manyheads.models.taps import OPEN, Seen, WatchFused, in_hand, only
 
 _SAVED: dict[str, Any] = {}  # what the class held, while our look-ups stand in their place
 
@@ -60,38 +61,25 @@ def _wrapped(function: Callable, name: str) -> Callable:
         taps = OPEN.on(module)
         if not taps:
             return function(module, query, key, value, *args, **kwargs)
-        return _seen(taps, function, name, module, query, key, value, args, kwargs)
+        result, lse = _watched(name, partial(function, module, query, key, value, *args, **kwargs))
+        attention_mask = args[0] if args else kwargs.get("attention_mask")
+        named = dict(zip(("scaling", "dropout"), args[1:], strict=False)) | kwargs
+        causal = is_causal_without_mask(name, module, query.shape[2], named)
+        mask, bias = taps[0].masks.read(attention_mask, query.shape[2], key.shape[2], causal)
+        out = result[0].transpose(1, 2)
+        edited = Seen(module, query, key, value, mask, read_rule(query, named, bias), out, lse).show(taps)
+        if edited is out:
+            return result
+        return (edited.transpose(1, 2).contiguous(), *result[1:])
 
     attention.untapped = function  # type: ignore[attr-defined]
     return attention
 
 
-def _seen(
-    taps: list[Tap],
-    function: Callable,
-    name: str,
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-) -> Any:
-    """Run the model's function, show the call to every tap, and put edited outputs in its place."""
-    lse = None
+def _watched(name: str, run: Callable[[], Any]) -> tuple[Any, Tensor | None]:
+    """What the model's own function returns, and the lse of the fused kernel that it called, where it called one."""
     if name == FLEX_NAME:  # torch compiles it as it is called, which nothing may watch
         with in_hand(), unwatched():
-            result = function(module, query, key, value, *args, **kwargs)
-    else:
-        with in_hand(), WatchFused() as watch:
-            result = function(module, query, key, value, *args, **kwargs)
-        lse = only(watch)
-    attention_mask = args[0] if args else kwargs.get("attention_mask")
-    named = dict(zip(("scaling", "dropout"), args[1:], strict=False)) | kwargs
-    causal = is_causal_without_mask(name, module, query.shape[2], named)
-    mask, bias = taps[0].masks.read(attention_mask, query.shape[2], key.shape[2], causal)
-    out = result[0].transpose(1, 2)
-    edited = Seen(module, query, key, value, mask, read_rule(query, named, bias), out, lse).show(taps)
-    if edited is out:
-        return result
-    return (edited.transpose(1, 2).contiguous(), *result[1:])
+            return run(), None
+    with in_hand(), WatchFused() as watch:
+        return run(), only(watch)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
+from jaxtyping import Float64
 from torch import Tensor, nn
 
 from manyheads.models.calls import AttentionCall
 from manyheads.models.calltexts import CallTexts
 from manyheads.models.taps import EDITED, Tap, left_out, log
 from manyheads.nn.attention import attend
-from manyheads.nn.masks import Mask
 from manyheads.recording.joining import together
 from manyheads.recording.passes import Layer
 from manyheads.recording.records import LayerRecord, Recording
@@ -99,6 +100,11 @@ def recording_of(
     return Recording(stacks, main.tokens if main else next(iter(stacks.values()))[0].tokens, about)
 
 
+def model_facts(lm: Any) -> dict[str, object]:
+    """What every recording of a loaded model says of it."""
+    return {"model": lm.name, "dtype": str(lm.dtype).removeprefix("torch.")}
+
+
 def sharpened(layer: Layer) -> Tensor:
     """The lse, from float64 in heads whose scores are so large that float32 would round their weights by over 1e-6."""
     served = layer.q.shape[1] // layer.k.shape[1]
@@ -111,10 +117,9 @@ def sharpened(layer: Layer) -> Tensor:
     if mask.dense is not None and mask.dense.shape[1] > 1:
         mask = replace(mask, dense=mask.dense[:, heads])
     bias = None if rule.bias is None else rule.bias.expand(-1, layer.q.shape[1], -1, -1)[:, heads]
-    sinks = None if rule.sinks is None else rule.sinks[heads].double()
-    q, k = layer.q[:, heads].double(), layer.k[:, groups].double()
-    got = attend(q, k, k, mask=mask, scale=rule.scale, softcap=rule.softcap, sinks=sinks, bias=bias)
-    lse[:, heads] = got.lse.float()
+    sinks = None if rule.sinks is None else rule.sinks[heads]
+    some = Layer(layer.q[:, heads], layer.k[:, groups], lse[:, heads], mask, replace(rule, sinks=sinks, bias=bias))
+    lse[:, heads] = float64_lse(some).float()
     return lse
 
 
@@ -126,15 +131,15 @@ def float64_error(layer: Layer) -> float:
     rows = torch.linspace(layer.q.shape[2] - 1, 0, min(layer.q.shape[2], ERROR_ROWS)).round().long().unique()
     if not len(rows) or not layer.k.shape[2] or not len(layer.q):
         return 0.0
-    text = slice(0, 1)
-    rule, mask = layer.rule.texts(text), layer.mask.expand(len(layer.q)).texts(text)
-    bias = None if rule.bias is None else rule.bias[:, :, rows].double()
-    sinks = None if rule.sinks is None else rule.sinks.double()
-    dense = None if mask.dense is None else mask.dense[:, :, rows]
-    seen = Mask(mask.start[:, rows], mask.stop[:, rows], mask.num_keys, dense)
-    q, k = layer.q[text][:, :, rows].double(), layer.k[text].double()
-    exact = attend(q, k, k, mask=seen, scale=rule.scale, softcap=rule.softcap, sinks=sinks, bias=bias).lse
-    alive = seen.counts() > 0
+    some = layer.one_text(0, rows, layer.k.shape[2])
+    alive = some.mask.counts() > 0
     # A weight is exp(score - lse): the largest weight of a row is off by as much of itself as the lse is off.
-    off = torch.where(alive[:, None], (layer.lse[text][:, :, rows].double() - exact).abs(), 0)
+    off = torch.where(alive[:, None], (some.lse.double() - float64_lse(some)).abs(), 0)
     return float(off.expm1().max())
+
+
+def float64_lse(layer: Layer) -> Float64[Tensor, "b h q"]:
+    """What the layer's lse is in float64."""
+    rule, q, k = layer.rule, layer.q.double(), layer.k.double()
+    bias, sinks = (None if value is None else value.double() for value in (rule.bias, rule.sinks))
+    return attend(q, k, k, mask=layer.mask, scale=rule.scale, softcap=rule.softcap, sinks=sinks, bias=bias).lse

@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from manyheads.errors import ModelError
-from manyheads.models.checkpoints import few, find_checkpoint, first_line
+from manyheads.models.checkpoints import Checkpoint, few, find_checkpoint, first_line
 from manyheads.models.headmask import refuse_head_mask
 from manyheads.models.offloaded import device_of
 from manyheads.models.pretrained import build, class_for, processor_beside, reader_beside
@@ -101,6 +101,7 @@ def load(
     *,
     tokenizer: Any = None,
     processor: Any = None,
+    name: str | None = None,
     device: str | torch.device | None = None,
     dtype: str | torch.dtype | None = None,
     revision: str | None = None,
@@ -114,7 +115,8 @@ def load(
     `device`: the CPU unless said. `dtype` ("float32", "bf16", torch.float16): the checkpoint's own unless said.
     `revision`: a hub model's branch, tag or commit. `attn_implementation`: what transformers chooses unless said.
     `trust_remote_code`: run the Python files that come with a checkpoint. Never unless you say so.
-    A module in hand must be in eval mode. It is used as it is, so of the options it takes only these two.
+    A module in hand must be in eval mode. It is used as it is, so of the options it takes only a tokenizer, a processor
+    and a `name`: what recordings, tables and messages call it; unless said, where it was loaded from, else its class.
     From then on a transformers model refuses `head_mask=`, which it would ignore, and names what does it.
 
     Weights are read from safetensors only. The hub's local cache comes before the hub. Raises ModelError for what
@@ -124,10 +126,12 @@ def load(
     _require_callable(processor, "processor", "processor of pictures or sounds", "AutoImageProcessor")
     asked = {"device": device, "dtype": dtype, "revision": revision, "attn_implementation": attn_implementation}
     if isinstance(what, nn.Module):
-        given = [name for name, value in asked.items() if value is not None]
-        return _in_hand(what, tokenizer, processor, given + ["trust_remote_code"] * trust_remote_code)
+        given = [option for option, value in asked.items() if value is not None]
+        return _in_hand(what, name, tokenizer, processor, given + ["trust_remote_code"] * trust_remote_code)
     if not isinstance(what, str | os.PathLike):
         raise ModelError(f"load() takes a name, a folder or a torch module, not a {type(what).__name__}.")
+    if name is not None:
+        raise ModelError(f"{name=} is for a model in hand, and {what!r} has a name of its own. Leave it out.")
     place, kind = _device_of(device), _dtype_of(dtype)
     with quietly():
         checkpoint = find_checkpoint(what, revision=revision, code=trust_remote_code)
@@ -135,12 +139,7 @@ def load(
         with warnings.catch_warnings():  # not around imports: the filters that a library adds on import should stay
             warnings.simplefilter("ignore")
             model, remarks = build(cls, checkpoint, kind, attn_implementation, trust_remote_code)
-            if tokenizer is None:
-                tokenizer, said = reader_beside(model, checkpoint, trust_remote_code)
-                remarks += said
-            if processor is None:
-                processor, said = processor_beside(model, checkpoint, trust_remote_code)
-                remarks += said
+            tokenizer, processor, said = _beside(model, checkpoint, tokenizer, processor, trust_remote_code)
     require_usable(model, checkpoint.name)
     stored = "as its config.json says" if {"dtype", "torch_dtype"} & checkpoint.config.keys() else "as it is stored"
     because = [
@@ -149,11 +148,26 @@ def load(
         f"on {place}, {'as asked' if device is not None else 'the default'}",
         f"attention by {_attention(model)}, {'as asked' if attn_implementation else 'the choice of transformers'}",
         *remarks,
+        *said,
         checkpoint.because,
     ]
     moved = _moved(model, place)
     refuse_head_mask(moved)
     return LoadedModel(moved, _or_none(tokenizer), checkpoint.name, "; ".join(because), _or_none(processor))
+
+
+def _beside(
+    model: nn.Module, checkpoint: Checkpoint, tokenizer: Any, processor: Any, trust: bool
+) -> tuple[Any, Any, list[str]]:
+    """The tokenizer and the processor: those given, else those that lie beside the model; and what to say of these."""
+    said: list[str] = []
+    if tokenizer is None:
+        tokenizer, remarks = reader_beside(model, checkpoint, trust)
+        said += remarks
+    if processor is None:
+        processor, remarks = processor_beside(model, checkpoint, trust)
+        said += remarks
+    return tokenizer, processor, said
 
 
 def require_usable(model: nn.Module, name: str) -> None:
@@ -190,16 +204,19 @@ def max_positions_of(model: nn.Module, tokenizer: Any = None) -> int | None:
 # ----------------------------------------------------------------------------------------------- a model in hand
 
 
-def _in_hand(model: nn.Module, tokenizer: Any, processor: Any, given: list[str]) -> LoadedModel:
-    """`model` as it is. Raises ModelError where options were given that would have to change it."""
+def _in_hand(model: nn.Module, name: str | None, tokenizer: Any, processor: Any, given: list[str]) -> LoadedModel:
+    """`model` as it is. Raises ModelError where options were given that would have to change it, or an empty name."""
     cls = type(model).__name__
     if given:
         raise ModelError(
             f"{few(f'{name}=' for name in given)} cannot be given with a model in hand (this {cls}), which is used as "
             f"it is. Change it first: model.to(...), model.set_attn_implementation(...)."
         )
-    origin = str(getattr(getattr(model, "config", None), "_name_or_path", None) or "")  # a hub id or a folder
-    name = (os.path.basename(os.path.abspath(origin)) if os.path.isdir(origin) else origin) or cls
+    if name is None:
+        origin = str(getattr(getattr(model, "config", None), "_name_or_path", None) or "")  # a hub id or a folder
+        name = (os.path.basename(os.path.abspath(origin)) if os.path.isdir(origin) else origin) or cls
+    if not isinstance(name, str) or not name.strip():
+        raise ModelError(f"{name=} is no name for a model: give a text, or leave it out.")
     require_usable(model, name)
     lm = LoadedModel(model, _or_none(tokenizer), name, "", _or_none(processor))
     if hasattr(model, "main_input_name"):  # transformers': any other may know what to do with one

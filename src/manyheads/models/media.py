@@ -14,13 +14,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Int, UInt8
+from jaxtyping import UInt8
 from numpy import ndarray
 from torch import Tensor
 
 from manyheads.errors import ManyHeadsError, ModelError, RecordingError, TextError
-from manyheads.models.calltexts import CallTexts, Padded
+from manyheads.models.calltexts import CallTexts, Padded, at_the_edge
 from manyheads.models.checkpoints import first_line
+from manyheads.models.keeping import model_facts
 from manyheads.models.looking import find_frames, find_grid, look
 from manyheads.models.mediafiles import listed, picture_of, sounds_of
 from manyheads.models.offloaded import device_of
@@ -116,7 +117,7 @@ def pictures_given(lm: Any, image: Any) -> Given:
     others = set(grid.others) if isinstance(grid, Grid) else set()
     main = _named(names, [count] * len(inputs["pixel_values"]), count, others) if names else None
     seeds = tuple(data_seed(picture.tobytes()) for picture in pictures)
-    return Given(inputs, CallTexts(main, decoder_texts(lm, inputs)), {**_about(lm), "grid": as_json(grid)}, seeds)
+    return Given(inputs, CallTexts(main, decoder_texts(lm, inputs)), {**model_facts(lm), "grid": as_json(grid)}, seeds)
 
 
 def sounds_given(lm: Any, audio: Any, sampling_rate: int | None, transcript: str | None) -> Given:
@@ -139,7 +140,7 @@ def sounds_given(lm: Any, audio: Any, sampling_rate: int | None, transcript: str
         assert first.call is not None
         heard = first.call.mask.expand(len(sounds)).stop.amax(1).tolist()
         main = _named(frames.names, heard, frames.count, set())
-    about = {**_about(lm), "frames": as_json(frames)}
+    about = {**model_facts(lm), "frames": as_json(frames)}
     if "decoder_input_ids" in inputs:
         about["decoder"] = "a transcript that was given" if transcript else "its start tokens alone"
     seeds = tuple(data_seed(sound.tobytes()) for sound in sounds)
@@ -150,15 +151,11 @@ def settled(recording: Recording) -> Recording:
     """The recording without its grid, and with the reason, if some layer has other positions than the first one."""
     if "grid" not in recording.provenance or "none" in recording.provenance["grid"]:  # type: ignore[operator]
         return recording
-    wanted = grid_of(recording).num_positions
-    for stack, layers in recording.stacks.items():
-        for layer in layers:
-            if stack in ("", "encoder") and (layer.q.shape[0], layer.q.shape[2]) != (
-                recording.tokens.num_texts,
-                wanted,
-            ):
-                why = f"{layer.site.module} has {layer.q.shape[2]} positions, the first layer {wanted}"
-                return replace(recording, provenance={**recording.provenance, "grid": as_json(why)})
+    num_pictures, wanted = recording.tokens.num_texts, grid_of(recording).num_positions
+    for layer in (layer for stack in ("", "encoder") for layer in recording.stacks.get(stack, ())):
+        if (layer.q.shape[0], layer.q.shape[2]) != (num_pictures, wanted):
+            why = f"{layer.site.module} has {layer.q.shape[2]} positions, the first layer {wanted}"
+            return replace(recording, provenance={**recording.provenance, "grid": as_json(why)})
     return recording
 
 
@@ -247,12 +244,4 @@ def _named(names: Sequence[str], lengths: Sequence[int], width: int, others: set
     pieces = tuple(tuple(names[:length]) for length in lengths)
     longest = max(lengths)
     special = special[:, :longest] & (torch.arange(longest)[None] < torch.tensor(lengths)[:, None])
-    return Padded(Tokens(torch.tensor(lengths), None, pieces, special), _zeros(len(lengths)), width)
-
-
-def _zeros(count: int) -> Int[Tensor, "b"]:
-    return torch.zeros(count, dtype=torch.long)
-
-
-def _about(lm: Any) -> dict[str, object]:
-    return {"model": lm.name, "dtype": str(lm.dtype).removeprefix("torch.")}
+    return at_the_edge(Tokens(torch.tensor(lengths), None, pieces, special), width)

@@ -70,8 +70,12 @@ def _opened(path: str | os.PathLike[str]) -> Any:
         raise FileAccessError(f"cannot read {os.fspath(path)} as a picture: {error}.") from error
 
 
+def _array(given: Any) -> ndarray:
+    return np.asarray(given.detach().cpu() if isinstance(given, torch.Tensor) else given)
+
+
 def _bytes(given: Any) -> ndarray:
-    array = np.asarray(given.detach().cpu() if isinstance(given, torch.Tensor) else given)
+    array = _array(given)
     shape = tuple(array.shape)
     if array.ndim != 3 or shape[2] != 3 or not array.size:
         turned = (
@@ -121,7 +125,7 @@ def _is_one_sound(given: Any) -> bool:
 
 
 def _samples(given: Any) -> Samples:
-    array = np.asarray(given.detach().cpu() if isinstance(given, torch.Tensor) else given)
+    array = _array(given)
     if array.ndim != 1 or not array.size or not (array.dtype == np.int16 or np.issubdtype(array.dtype, np.floating)):
         raise ShapeError(
             f"an array of {array.dtype}, shape {tuple(array.shape)}, is not a sound: give one channel, [samples], as "

@@ -27,6 +27,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from manyheads.errors import ModelError
+from manyheads.models.reading import four_axes
 from manyheads.models.taps import HERE, OPEN, Seen, WatchFused, in_hand, only
 from manyheads.nn.rules import Rule
 
@@ -160,13 +161,13 @@ def _attention(*args: Any, **kwargs: Any) -> Any:
         result = ATTENTION(*args, **kwargs)  # errors are torch's own
     module = HERE.modules[-1]
     taps = OPEN.on(module)
-    q, k, v, attn_mask, _, is_causal, scale, _ = _said(*args, **kwargs)
+    q, k, v, attn_mask, is_causal, scale = _said(*args, **kwargs)
     if min(x.ndim for x in (q, k, v)) < 2 or 0 in q.shape or 0 in k.shape:
         return result
     q, k, v = _texts_and_heads(q, k, v)
     mask, bias = taps[0].masks.plain(attn_mask, result.ndim, q.shape[2], k.shape[2], is_causal)
     rule = Rule(q.shape[-1] ** -0.5 if scale is None else float(scale), bias=bias)
-    out = _four_axes(result)
+    out = four_axes(result)
     crosses = getattr(_CROSSES, "said", False)
     edited = Seen(module, q, k, v, mask, rule, out, only(watch), crosses).show(taps)
     return result if edited is out else edited.reshape(result.shape)
@@ -182,25 +183,15 @@ def _said(
     *,
     scale: float | None = None,
     enable_gqa: bool = False,
-) -> tuple[Tensor, Tensor, Tensor, Tensor | None, float, bool, float | None, bool]:
-    return query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa
-
-
-def _four_axes(x: Tensor) -> Tensor:
-    """(text, head, position, width): what torch's function takes as any number of leading axes.
-
-    Three axes are texts with one head each, as torch's documentation reads them; of more than four, the leading ones
-    are texts, one after another.
-    """
-    if x.ndim < 4:
-        return x.reshape(*x.shape[:-2], *(1,) * (4 - x.ndim), *x.shape[-2:])
-    return x if x.ndim == 4 else x.reshape(-1, *x.shape[-3:])
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None, bool, float | None]:
+    """What a call says, by place or by name, as far as it shapes the weights."""
+    return query, key, value, attn_mask, is_causal, scale
 
 
 def _texts_and_heads(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """q, k and v with four axes, of as many texts, k and v of as many heads: torch broadcasts them."""
     leading = max(x.ndim for x in (q, k, v))
-    q, k, v = (_four_axes(x.reshape((1,) * (leading - x.ndim) + x.shape)) for x in (q, k, v))
+    q, k, v = (four_axes(x.reshape((1,) * (leading - x.ndim) + x.shape)) for x in (q, k, v))
     num_texts, num_kv_heads = max(len(x) for x in (q, k, v)), max(k.shape[1], v.shape[1])
     k, v = (x.expand(num_texts, num_kv_heads, -1, -1) for x in (k, v))
     return q.expand(num_texts, max(q.shape[1], num_kv_heads), -1, -1), k, v

@@ -140,11 +140,11 @@ def tokenizer_beside(checkpoint: Checkpoint, trust: bool) -> Any:
 
 def reader_beside(model: Any, checkpoint: Checkpoint, trust: bool) -> tuple[Any, list[str]]:
     """The tokenizer of a model, and a remark where there is none. Raises ModelError where a model of text has none."""
-    if sense_of(model) == TEXT:
-        return tokenizer_beside(checkpoint, trust), []
     try:
         return tokenizer_beside(checkpoint, trust), []
     except ModelError:
+        if sense_of(model) == TEXT:
+            raise
         return None, [f"no tokenizer lies beside it, and {sense_of(model)} need none"]
 
 

@@ -223,10 +223,11 @@ def _refuse(module: nn.Module, site: Site) -> None:
 
 def _refuse_norms(module: nn.Module, site: Site) -> None:
     """A norm over all heads together divides by what every head has: without one of them the others grow."""
+    if site.num_heads == 1:
+        return
     together = {site.num_heads * site.qk_dim, site.num_kv_heads * site.qk_dim, site.num_heads * site.v_dim}
     for name, weight in module.named_parameters():
-        alone = site.num_heads == 1
-        if NORM.search(name) and weight.ndim == 1 and len(weight) in together - {site.qk_dim} and not alone:
+        if NORM.search(name) and weight.ndim == 1 and len(weight) in together - {site.qk_dim}:
             raise ModelError(
                 f"{_named(module, site)}: its {name.rsplit('.', 1)[0]} norms all heads together, so without one head "
                 f"the others would be scaled up. {ADVICE}"

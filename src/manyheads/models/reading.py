@@ -29,7 +29,7 @@ HIDDEN_BELOW = 0.5  # a float mask hides what lies below this share of the dtype
 class MaskReader:
     """Reads masks, each tensor once: all layers of a forward pass are handed the same one."""
 
-    known: dict[tuple[int, int, int], tuple[weakref.ref[Any], Mask, Tensor | None]] = field(default_factory=dict)
+    known: dict[tuple[object, ...], tuple[weakref.ref[Any], Mask, Tensor | None]] = field(default_factory=dict)
     made: dict[tuple[int, int, bool], Mask] = field(default_factory=dict)
 
     def read(self, attention_mask: Any, num_queries: int, num_keys: int, causal: bool) -> tuple[Mask, Tensor | None]:
@@ -40,10 +40,11 @@ class MaskReader:
                 make = Mask.causal(num_queries, num_keys, offset=0) if causal else Mask.full(num_queries, num_keys)
                 self.made = {key: make}
             return self.made[key], None
-        if (found := self._known(attention_mask, num_queries, num_keys)) is not None:
+        read_as = num_queries, num_keys
+        if (found := self._known(attention_mask, read_as)) is not None:
             return found
         if is_block_mask(attention_mask):
-            return self._keep(attention_mask, read_block_mask(attention_mask, num_queries, num_keys), None)
+            return self._keep(attention_mask, read_as, read_block_mask(attention_mask, num_queries, num_keys), None)
         if not isinstance(attention_mask, Tensor) or attention_mask.ndim != 4:
             shape = tuple(getattr(attention_mask, "shape", ()))
             raise ModelError(
@@ -53,7 +54,8 @@ class MaskReader:
         mask, bias = _split(attention_mask[..., :num_keys])
         dense = None if mask.dense is None else mask.dense.expand(-1, -1, num_queries, -1)
         mask = Mask(mask.start.expand(-1, num_queries), mask.stop.expand(-1, num_queries), mask.num_keys, dense)
-        return self._keep(attention_mask, mask, None if bias is None else bias.expand(-1, -1, num_queries, -1))
+        bias = None if bias is None else bias.expand(-1, -1, num_queries, -1)
+        return self._keep(attention_mask, read_as, mask, bias)
 
     def plain(
         self, attn_mask: Tensor | None, num_axes: int, num_queries: int, num_keys: int, causal: bool
@@ -61,28 +63,38 @@ class MaskReader:
         """The same of torch's own function, whose masks may lack axes; `num_axes` is how many its query has."""
         if attn_mask is None:
             return self.read(None, num_queries, num_keys, causal)
-        if (found := self._known(attn_mask, num_queries, num_keys)) is not None:
+        read_as = num_queries, num_keys, num_axes, causal
+        if (found := self._known(attn_mask, read_as)) is not None:
             return found
         axes = attn_mask.expand(*attn_mask.shape[:-2], num_queries, num_keys)
-        axes = axes.reshape((1,) * (num_axes - axes.ndim) + axes.shape)
-        if num_axes < 4:
-            axes = axes.reshape(*axes.shape[:-2], *(1,) * (4 - num_axes), *axes.shape[-2:])
-        elif num_axes > 4:
-            axes = axes.reshape(-1, *axes.shape[-3:])
+        axes = four_axes(axes.reshape((1,) * (num_axes - axes.ndim) + axes.shape))
         if causal:
             seen = Mask.causal(num_queries, num_keys, offset=0).visible(slice(0, num_queries), slice(0, num_keys))
             axes = axes & seen if axes.dtype == torch.bool else axes.masked_fill(~seen, -torch.inf)
-        return self._keep(attn_mask, *_split(axes))
+        return self._keep(attn_mask, read_as, *_split(axes))
 
-    def _known(self, attention_mask: Any, num_queries: int, num_keys: int) -> tuple[Mask, Tensor | None] | None:
-        """What was read of it, for calls of these sizes: one mask of a row may serve queries of several texts."""
-        found = self.known.get((id(attention_mask), num_queries, num_keys))
+    def _known(self, attention_mask: Any, read_as: tuple[object, ...]) -> tuple[Mask, Tensor | None] | None:
+        """What was read of it, for such calls: one mask of a row may serve queries of several texts."""
+        found = self.known.get((id(attention_mask), *read_as))
         return found[1:] if found is not None and found[0]() is attention_mask else None
 
-    def _keep(self, attention_mask: Any, mask: Mask, bias: Tensor | None) -> tuple[Mask, Tensor | None]:
+    def _keep(
+        self, attention_mask: Any, read_as: tuple[object, ...], mask: Mask, bias: Tensor | None
+    ) -> tuple[Mask, Tensor | None]:
         self.known = {key: entry for key, entry in self.known.items() if entry[0]() is not None}
-        self.known[id(attention_mask), mask.num_queries, mask.num_keys] = (weakref.ref(attention_mask), mask, bias)
+        self.known[id(attention_mask), *read_as] = (weakref.ref(attention_mask), mask, bias)
         return mask, bias
+
+
+def four_axes(x: Tensor) -> Tensor:
+    """(text, head, position, width): what torch's function takes as any number of leading axes.
+
+    Three axes are texts with one head each, as torch's documentation reads them; of more than four, the leading ones
+    are texts, one after another.
+    """
+    if x.ndim < 4:
+        return x.reshape(*x.shape[:-2], *(1,) * (4 - x.ndim), *x.shape[-2:])
+    return x if x.ndim == 4 else x.reshape(-1, *x.shape[-3:])
 
 
 def _split(attention_mask: Tensor) -> tuple[Mask, Tensor | None]:

@@ -6,7 +6,6 @@ computes what is asked of a layer while the layer's tensors are there, and drops
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -16,13 +15,12 @@ from torch import nn
 from manyheads.errors import ModelError, RecordingError
 from manyheads.models import media, transcripts
 from manyheads.models.calls import AttentionCall
-from manyheads.models.calltexts import DECODER, CallTexts, Padded, texts_of_call
-from manyheads.models.generation import Joiner, tokens_written
-from manyheads.models.generation import generate as write
-from manyheads.models.keeping import Keeper, recording_of
+from manyheads.models.calltexts import DECODER, CallTexts, texts_of_call
+from manyheads.models.generation import Joiner, generate, read_prompts, writes_apart
+from manyheads.models.keeping import Keeper, model_facts, recording_of
 from manyheads.models.seam import Tap, tap
 from manyheads.models.sites import run
-from manyheads.models.taps import no_way_in
+from manyheads.models.taps import log, no_way_in
 from manyheads.models.texts import batches, decoder_tokens, model_inputs, rarity_table, read_texts, tokens_of
 from manyheads.recording.memory import MEMORY_SHARE, free_memory_bytes
 from manyheads.recording.records import Recording
@@ -30,7 +28,6 @@ from manyheads.recording.tokens import Tokens
 from manyheads.spec import CROSS
 
 KEEP = ("q", "k", "v", "lse")
-log = logging.getLogger("manyheads")
 
 
 def record(
@@ -83,7 +80,6 @@ def _record_texts(lm: Any, texts: str | Sequence[str], long: str, kept: frozense
     table, because = rarity_table(reading, lm.spec.vocab_size or 0)
     tokens = tokens_of(reading, range(len(reading.pieces)), table, because)
     _announce(lm.spec, tokens, kept)
-    provenance = {"model": lm.name, "dtype": str(lm.dtype).removeprefix("torch."), "windows": reading.because}
     places = batches(reading)
     places = places if len(places) > 1 else [list(range(len(reading.pieces)))]
     keepers, states = [], []
@@ -95,7 +91,7 @@ def _record_texts(lm: Any, texts: str | Sequence[str], long: str, kept: frozense
         keepers.append(keeper)
     written = decoder_tokens(lm, tokens)
     by_stack = {"": tokens} if written is None else {"": tokens, DECODER: written, CROSS: written}
-    return recording_of(keepers, places, by_stack, lm.model, states, provenance)
+    return recording_of(keepers, places, by_stack, lm.model, states, {**model_facts(lm), "windows": reading.because})
 
 
 def record_call(module: nn.Module, *args: Any, keep: Sequence[str] = ("q", "k", "lse"), **kwargs: Any) -> Recording:
@@ -133,30 +129,11 @@ def _record_generation(
     lm: Any, texts: str | Sequence[str], count: int, options: Mapping[str, Any], kept: frozenset[str]
 ) -> Recording:
     """The prompt and every step, joined: `generation`."""
-    joiner, written = Joiner(), None
-
-    def forward() -> None:
-        nonlocal written
-        written = write(lm, texts, count, options)
-
-    state = watch(lm.model, lm.name, forward, joiner.observe)
-    assert written is not None
-    tokens = tokens_written(lm, written.ids, written.first, written.lengths)
-    main = decoder = Padded(tokens, written.first, written.ids.shape[1])
-    if written.source is not None and written.source_first is not None:
-        width = written.source.shape[1]
-        read = tokens_written(lm, written.source, written.source_first, width - written.source_first)
-        main = Padded(read, written.source_first, width)
-    keeper = Keeper(CallTexts(main, decoder), kept)
-    for call in joiner.joined(lm.model):
-        keeper.keep(call)
-    provenance = {
-        "model": lm.name,
-        "dtype": str(lm.dtype).removeprefix("torch."),
-        "prompt_tokens": written.prompt_lengths.tolist(),
-        "generated": {"tokens": count, **{name: repr(value) for name, value in options.items()}},
-    }
-    return recording_of([keeper], [], None, lm.model, [state], provenance)
+    prompts = read_prompts(lm, texts, count, options)
+    keeper, state = _keep_writing(lm, lambda: generate(lm, prompts, count, options), kept)
+    lengths = [1 if writes_apart(lm) else len(prompt) for prompt in prompts]
+    about = {**model_facts(lm), "prompt_tokens": lengths, "generated": _generated(count, options)}
+    return recording_of([keeper], [], None, lm.model, [state], about)
 
 
 def _record_media(
@@ -166,22 +143,33 @@ def _record_media(
     if given.texts.main is not None:
         _announce(lm.spec, given.texts.main.tokens, kept)
     if count is None:
-        keeper = Keeper(given.texts, kept)
+        about, keeper = given.provenance, Keeper(given.texts, kept)
         state = watch(lm.model, lm.name, lambda: run(lm.model, lm.name, given.inputs), keeper.keep)
-        return media.settled(recording_of([keeper], [], None, lm.model, [state], given.provenance))
-    joiner, texts = Joiner(), given.texts
+    else:
+        about = {**given.provenance, "decoder": transcripts.WRITTEN, "generated": _generated(count, options)}
+        keeper, state = _keep_writing(
+            lm, lambda: CallTexts(given.texts.main, transcripts.write(lm, given.inputs, count, options)), kept
+        )
+    return media.settled(recording_of([keeper], [], None, lm.model, [state], about))
+
+
+def _keep_writing(lm: Any, write: Callable[[], CallTexts], kept: frozenset[str]) -> tuple[Keeper, Tap]:
+    """Each layer's calls while the model writes, joined to one. `write` does it, and says which texts came of it."""
+    joiner, texts = Joiner(), CallTexts(None)
 
     def forward() -> None:
         nonlocal texts
-        texts = CallTexts(given.texts.main, transcripts.write(lm, given.inputs, count, options))
+        texts = write()
 
     state = watch(lm.model, lm.name, forward, joiner.observe)
     keeper = Keeper(texts, kept)
     for call in joiner.joined(lm.model):
         keeper.keep(call)
-    generated = {"tokens": count, **{name: repr(value) for name, value in options.items()}}
-    about = {**given.provenance, "decoder": transcripts.WRITTEN, "generated": generated}
-    return media.settled(recording_of([keeper], [], None, lm.model, [state], about))
+    return keeper, state
+
+
+def _generated(count: int, options: Mapping[str, Any]) -> dict[str, object]:
+    return {"tokens": count, **{name: repr(value) for name, value in options.items()}}
 
 
 def _kept(keep: Sequence[str]) -> frozenset[str]:

@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from manyheads.models.checkpoints import brief
+from manyheads.models.cutting import kept_in
 from manyheads.spec import ModelSpec
 
 __all__ = ["Proposal", "as_stock", "proposals", "why_not_uniform"]
@@ -35,8 +38,6 @@ class Proposal:
 
 def why_not_uniform(model: Any, spec: ModelSpec) -> str:
     """Why no config can count the heads of these sites; "" where one number fits all."""
-    from manyheads.models.cutting import kept_in
-
     emptied = [kept.site for kept in kept_in(model) if not kept.heads]
     if emptied:
         return f"{emptied[0]} has no heads at all"
@@ -51,18 +52,15 @@ def why_not_uniform(model: Any, spec: ModelSpec) -> str:
 
 def proposals(model: Any, spec: ModelSpec) -> Iterator[Proposal]:
     """Configs that may say what is left, the model's own family first; those that cannot come with a fault."""
-    found = _proposed(type(model), lambda: _own_config(model, spec), "its own family")
-    yield checked(model, found)
-    family = model.config.model_type
-    for other, changes, because in SIBLINGS.get(family, ()):
-        name = type(model).__name__.replace(*NAMES[family, other])
-        import transformers
+    import transformers
 
-        cls = getattr(transformers, name, None)
+    own = type(model)
+    yield checked(model, _proposed(own, lambda: type(model.config).from_dict(_counted(model, spec)), "its own family"))
+    for names, changes, because in SIBLINGS.get(model.config.model_type, ()):
+        cls = getattr(transformers, own.__name__.replace(*names), None)
         if cls is not None:
-            yield checked(
-                model, _proposed(cls, lambda cls=cls, changes=changes: _as(cls, model, spec, changes), because)
-            )
+            make = partial(_as, cls, model, spec, changes)
+            yield checked(model, _proposed(cls, make, because))
 
 
 def checked(model: Any, proposal: Proposal) -> Proposal:
@@ -73,14 +71,14 @@ def checked(model: Any, proposal: Proposal) -> Proposal:
         with torch.device("meta"):
             empty = proposal.cls._from_config(copy.deepcopy(proposal.config), dtype=model.dtype)
     except Exception as error:  # a family's own checks, of any kind
-        return _faulty(proposal, _brief(error))
+        return replace(proposal, fault=brief(error))
     theirs = {name: value.shape for name, value in empty.state_dict().items()}
     ours = {name: value.shape for name, value in _needed(model, theirs).items()}
     wrong = sorted(name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name))
     if wrong:
         name = wrong[0]
         sizes = [list(shape) if (shape := one.get(name)) is not None else "not there" for one in (ours, theirs)]
-        return _faulty(proposal, f"its {name} would be {sizes[1]}, and is {sizes[0]}")
+        return replace(proposal, fault=f"its {name} would be {sizes[1]}, and is {sizes[0]}")
     return proposal
 
 
@@ -107,29 +105,15 @@ def _needed(model: Any, wanted: Mapping[str, Any]) -> dict[str, Tensor]:
     }
 
 
-def _faulty(proposal: Proposal, fault: str) -> Proposal:
-    return Proposal(proposal.cls, proposal.config, proposal.because, fault)
-
-
 def _proposed(cls: Any, make: Callable[[], Any], because: str) -> Proposal:
     try:
         return Proposal(cls, make(), because)
     except Exception as error:
-        return Proposal(cls, None, because, _brief(error))
-
-
-def _brief(error: Exception) -> str:
-    """Its last line, where a family's own checks say what they want."""
-    return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[-1].strip()[:200]}"
-
-
-def _own_config(model: Any, spec: ModelSpec) -> Any:
-    """The model's config, with as many heads as are left."""
-    return type(model.config).from_dict(_counted(model, spec))
+        return Proposal(cls, None, because, brief(error))
 
 
 def _counted(model: Any, spec: ModelSpec) -> dict[str, Any]:
-    """The config as plain data, its counts changed; the width of a head is said where it no longer follows."""
+    """The config as plain data, with as many heads as are left; their width is said where it no longer follows."""
     config, site = model.config, spec.sites[0]
     data = config.to_dict()
     names = {name: getattr(config, "attribute_map", {}).get(name, name) for name in (*COUNTS, "num_key_value_heads")}
@@ -152,20 +136,20 @@ def _as(cls: Any, model: Any, spec: ModelSpec, changes: dict[str, Any]) -> Any:
     return cls.config_class(**{**shared, "head_dim": spec.sites[0].qk_dim, **changes})
 
 
-SIBLINGS: dict[str, tuple[tuple[str, dict[str, Any], str], ...]] = {
+SIBLINGS: dict[str, tuple[tuple[tuple[str, str], dict[str, Any], str], ...]] = {
     "llama": (
         (
-            "mistral",
+            ("Llama", "Mistral"),
             {"sliding_window": None},
             "Llama's config wants the number of heads to divide the model's width; Mistral's, which computes the same "
             "without a sliding window, does not",
         ),
         (
-            "qwen2",
+            ("Llama", "Qwen2"),
             {"use_sliding_window": False, "sliding_window": None},
             "Llama's config wants the number of heads to divide the model's width; Qwen2's, which computes the same "
             "with biases on q, k and v, does not",
         ),
     ),
 }
-NAMES = {("llama", "mistral"): ("Llama", "Mistral"), ("llama", "qwen2"): ("Llama", "Qwen2")}
+"""Family -> others that compute the same: how their classes are called, what their config must say besides, and why."""

@@ -9,6 +9,7 @@ that little is padded; a long text goes alone.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, Protocol, runtime_checkable
@@ -27,6 +28,7 @@ BATCH_TOKENS = 2_048  # tokens of a batch, padding included: about where two cor
 CORPUS_TOKENS = 50_000  # from this many tokens on, rarity is counted in the corpus itself
 LONG_TEXTS = ("windows", "truncate", "whole")
 EMPTY = "empty: give at least one word."
+ASKED = {"return_special_tokens_mask": True, "verbose": False}  # of every tokenizer
 
 
 @runtime_checkable
@@ -77,11 +79,11 @@ def read_texts(lm: Any, texts: str | Sequence[str | Written], long: str = "windo
     given = [texts] if isinstance(texts, str) else list(texts)
     if not given:
         raise TextError("no text was given: give at least one.")
-    written = [each if isinstance(each, str) else getattr(each, "text", None) for each in given]
     plain: list[str] = []
-    for index, text in enumerate(written):
+    for index, each in enumerate(given):
+        text = each if isinstance(each, str) else getattr(each, "text", None)
         if not isinstance(text, str):
-            raise TextError(f"text {index} is a {type(given[index]).__name__}: give strings.")
+            raise TextError(f"text {index} is a {type(each).__name__}: give strings.")
         if not text.strip():
             raise TextError(f"text {index} is {EMPTY}" if len(given) > 1 else f"the text is {EMPTY}")
         plain.append(text)
@@ -133,23 +135,18 @@ def encoded(tokenizer: Any, texts: Sequence[str]) -> list[Mapping[str, Any]]:
     A fast tokenizer reads many texts at once in a tenth of the time. Where it fails, texts are read one by one, so
     that an error is the first failing text's own.
     """
-    if getattr(tokenizer, "is_fast", False) and len(texts) > 1:
-        try:
-            got = tokenizer(list(texts), return_special_tokens_mask=True, return_offsets_mapping=True, **_AS_IT_IS)
-        except Exception:  # whatever it is, it is raised again below if it is a text's fault
-            pass
-        else:
-            keys = ("input_ids", "special_tokens_mask", "offset_mapping")
-            return [{key: got[key][index] for key in keys} for index in range(len(texts))]
-    return [_encode(tokenizer, text) for text in texts]
+    fast = bool(getattr(tokenizer, "is_fast", False))
+    asked = {**ASKED, "return_offsets_mapping": fast, "truncation": False}
+    if fast and len(texts) > 1:
+        with suppress(Exception):  # whatever it is, it is raised again below if it is a text's fault
+            return _one_by_one(tokenizer(list(texts), **asked))
+    return [tokenizer(text, **asked) for text in texts]
 
 
-_AS_IT_IS = {"truncation": False, "verbose": False}
-
-
-def _encode(tokenizer: Any, text: str) -> Mapping[str, Any]:
-    fast = getattr(tokenizer, "is_fast", False)
-    return tokenizer(text, return_special_tokens_mask=True, return_offsets_mapping=fast, **_AS_IT_IS)
+def _one_by_one(got: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """What a fast tokenizer says of each of several texts, or windows."""
+    keys = ("input_ids", "special_tokens_mask", "offset_mapping")
+    return [dict(zip(keys, each, strict=True)) for each in zip(*(got[key] for key in keys), strict=True)]
 
 
 def is_long(whole: Mapping[str, Any], limit: int | None) -> bool:
@@ -180,20 +177,9 @@ def _windows(tokenizer: Any, text: str, limit: int, source: int, name: str, firs
             f"{name} is longer than the model's {limit} positions, and its slow tokenizer cannot cut windows: "
             f"install the fast one, or give shorter texts."
         )
-    got = tokenizer(
-        text,
-        truncation=True,
-        max_length=limit,
-        stride=_overlap(limit),
-        return_overflowing_tokens=True,
-        return_special_tokens_mask=True,
-        return_offsets_mapping=True,
-        verbose=False,
-    )
-    count = 1 if first_only else len(got["input_ids"])
-    keys = ("input_ids", "special_tokens_mask", "offset_mapping")
-    windows = [{key: got[key][i] for key in keys} for i in range(count)]
-    seed = text_seed(text)
+    cut = {"truncation": True, "max_length": limit, "stride": _overlap(limit), "return_overflowing_tokens": True}
+    windows = _one_by_one(tokenizer(text, return_offsets_mapping=True, **cut, **ASKED))
+    windows, seed = windows[:1] if first_only else windows, text_seed(text)
     return [replace(_piece(tokenizer, text, each, source, _stretch(each, len(text))), seed=seed) for each in windows]
 
 
@@ -293,8 +279,7 @@ def decoder_tokens(lm: Any, tokens: Tokens) -> Tokens | None:
     if not getattr(config, "is_encoder_decoder", False):
         return None
     assert tokens.ids is not None and tokens.special is not None and tokens.offsets is not None
-    start = getattr(config, "decoder_start_token_id", None)
-    start = int(start if start is not None else getattr(config, "bos_token_id", None) or 0)
+    start = decoder_start(config)
     ids, special, offsets = tokens.ids.roll(1, 1), tokens.special.roll(1, 1), tokens.offsets.roll(1, 1)
     ids[:, 0], special[:, 0], offsets[:, 0] = start, True, 0
     ids = ids.masked_fill(~tokens.real, -1)
@@ -302,3 +287,9 @@ def decoder_tokens(lm: Any, tokens: Tokens) -> Tokens | None:
     pieces = tuple((name, *piece[:-1]) for piece in tokens.pieces)
     rarity = None if tokens.rarity is None else tokens.rarity.roll(1, 1)
     return replace(tokens, ids=ids, special=special & tokens.real, offsets=offsets, pieces=pieces, rarity=rarity)
+
+
+def decoder_start(config: Any) -> int:
+    """The token that a decoder beside an encoder begins with, by the model's config."""
+    start = getattr(config, "decoder_start_token_id", None)
+    return int(start if start is not None else getattr(config, "bos_token_id", None) or 0)

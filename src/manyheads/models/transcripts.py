@@ -10,14 +10,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from jaxtyping import Int
 from torch import Tensor
 
 from manyheads.errors import ModelError, RecordingError, TextError
 from manyheads.models import generation
-from manyheads.models.calltexts import Padded
+from manyheads.models.calltexts import Padded, named_texts
 from manyheads.models.offloaded import device_of
-from manyheads.recording.tokens import Tokens
+from manyheads.models.texts import decoder_start
 
 WRITTEN = "its start tokens, and what it wrote itself, by transformers' plain generation"
 
@@ -29,8 +28,7 @@ def start_tokens(lm: Any, transcript: str | None) -> list[int]:
         if transcript is not None:
             raise RecordingError(f"transcript= is for a model with a decoder, and {lm.name} has none: leave it out.")
         return []
-    start = next((getattr(config, name, None) for name in ("decoder_start_token_id", "bos_token_id")), None)
-    first = [int(start if start is not None else getattr(config, "bos_token_id", None) or 0)]
+    first = [decoder_start(config)]
     if transcript is None:
         prefix = [int(each) for each in getattr(lm.tokenizer, "prefix_tokens", None) or first]
         return prefix if prefix[0] == first[0] else first + prefix
@@ -57,7 +55,8 @@ def decoder_texts(lm: Any, inputs: Mapping[str, Tensor]) -> Padded | None:
     ids = inputs.get("decoder_input_ids")
     if ids is None:
         return None
-    return Padded(_written(lm, ids.cpu(), torch.full((len(ids),), ids.shape[1])), _zeros(len(ids)), ids.shape[1])
+    lengths = torch.full((len(ids),), ids.shape[1])
+    return named_texts(lm, ids.cpu(), torch.zeros_like(lengths), lengths)
 
 
 def write(lm: Any, given: Mapping[str, Tensor], count: int, options: Mapping[str, Any]) -> Padded:
@@ -80,22 +79,5 @@ def write(lm: Any, given: Mapping[str, Tensor], count: int, options: Mapping[str
     with generation.nobody_ends(lm.model, count, options, pad) as others, torch.no_grad():
         plain: Any = GenerationMixin.generate  # type: ignore[attr-defined]
         ids = plain(lm.model, **given, **others).cpu()[:, :-1]
-    lengths = generation.until_end(ids, _zeros(len(ids)) + begin, ends)
-    return Padded(_written(lm, ids, lengths), _zeros(len(ids)), ids.shape[1])
-
-
-def _written(lm: Any, ids: Int[Tensor, "b k"], lengths: Int[Tensor, "b"]) -> Tokens:
-    """A decoder's tokens, by their numbers where there is no tokenizer to name them."""
-    real = torch.arange(ids.shape[1])[None] < lengths[:, None]
-    ids = ids.masked_fill(~real, -1)[:, : int(lengths.max())]
-    rows = [row[row >= 0].tolist() for row in ids]
-    if lm.tokenizer is None:
-        return Tokens(lengths, ids, tuple(tuple(f"token {each}" for each in row) for row in rows))
-    known = torch.tensor(sorted(lm.tokenizer.all_special_ids), dtype=torch.long)
-    pieces = tuple(tuple(str(each) for each in lm.tokenizer.convert_ids_to_tokens(row)) for row in rows)
-    texts = tuple(str(lm.tokenizer.decode(row, skip_special_tokens=True)) for row in rows)
-    return Tokens(lengths, ids, pieces, torch.isin(ids, known), None, texts)
-
-
-def _zeros(count: int) -> Int[Tensor, "b"]:
-    return torch.zeros(count, dtype=torch.long)
+    lengths = generation.until_end(ids, begin, ends)
+    return named_texts(lm, ids, torch.zeros_like(lengths), lengths)

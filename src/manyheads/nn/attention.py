@@ -12,6 +12,8 @@ Source: Dao 2023, FlashAttention-2, Algorithm 1 (the lse); Xiao et al. 2024 and 
 Oracle: reference.attend.
 """
 
+# pyright: reportUnnecessaryIsInstance=false
+# What people give is checked, whatever its type says.
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -23,7 +25,7 @@ from torch import Tensor
 from manyheads.errors import ShapeError
 from manyheads.grouping import check_groups
 from manyheads.nn.masks import Mask
-from manyheads.nn.rules import Rule
+from manyheads.nn.rules import Rule, check_softcap
 
 BLOCK_CELLS = 4_000_000  # cells of one block of rows in `tiles`: 16 MB of float32, near the size of a last-level cache
 BACKENDS = ("auto", "fused", "tiles")
@@ -110,16 +112,13 @@ def _check_shapes(q: Tensor, k: Tensor, v: Tensor, backend: str) -> None:
         )
     if q.shape[0] != k.shape[0]:
         raise ShapeError(f"q has {q.shape[0]} texts and k has {k.shape[0]}: must be equal.")
-    num_heads, num_kv_heads = q.shape[1], k.shape[1]
-    if num_heads == num_kv_heads:  # no heads at all on either side is an empty axis, not an error
-        return
-    check_groups(num_heads, num_kv_heads)
+    if q.shape[1] != k.shape[1]:  # no heads at all on either side is an empty axis, not an error
+        check_groups(q.shape[1], k.shape[1])
 
 
 def _check_rule(q: Tensor, k: Tensor, softcap: float | None, sinks: Tensor | None, bias: Tensor | None) -> None:
     """Torch would broadcast what does not fit, or fail in a block of rows far from here."""
-    if softcap is not None and not softcap > 0:
-        raise ShapeError(f"{softcap=} is no cap: it squeezes scores into (-softcap, softcap). Use None for no cap.")
+    check_softcap(softcap)
     if sinks is not None and sinks.shape != q.shape[1:2]:
         raise ShapeError(f"sinks has shape {tuple(sinks.shape)}: give one sink a query head, ({q.shape[1]},).")
     if bias is not None:
@@ -161,15 +160,13 @@ def _fused_plan(q: Tensor, k: Tensor, v: Tensor, mask: Mask, rule: Rule) -> tupl
         return None, "the fused kernel kills the process on an empty axis"
     if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
         return None, "the fused kernel's lse has no gradient"
-    if mask.start.shape[0] == 1:
-        span = _span(mask.start[0], mask.stop[0], slice(None))
-        return (
-            (_Plan("all texts in one call", (span,)), "") if span else (None, "rows see runs that are no plain slice")
-        )
-    spans = [_span(mask.start[text], mask.stop[text], slice(text, text + 1)) for text in range(len(mask.start))]
-    if all(spans):
-        return _Plan("one call a text", tuple(span for span in spans if span)), ""
-    return None, "rows see runs that are no plain slice"
+    shared = len(mask.start) == 1
+    texts = [slice(None)] if shared else [slice(text, text + 1) for text in range(len(mask.start))]
+    found = [_span(mask.start[at], mask.stop[at], which) for at, which in enumerate(texts)]
+    spans = tuple(span for span in found if span is not None)
+    if len(spans) < len(found):
+        return None, "rows see runs that are no plain slice"
+    return _Plan("all texts in one call" if shared else "one call a text", spans), ""
 
 
 def _span(start: Tensor, stop: Tensor, texts: slice) -> _Span | None:
@@ -231,7 +228,8 @@ def _tiles(q: Tensor, k: Tensor, v: Tensor, mask: Mask, rule: Rule) -> tuple[Ten
     """Blocks of rows against the keys that any of them sees; softmax in float32, its maximum subtracted."""
     compute = torch.float64 if q.dtype == torch.float64 else torch.float32
     num_texts, num_heads, num_rows, _ = q.shape
-    blocks, sums = [], []
+    blocks: list[Tensor] = []
+    sums: list[Tensor] = []
     step = max(1, BLOCK_CELLS // max(1, num_texts * num_heads * k.shape[2]))
     for row in range(0, num_rows, step):
         rows = slice(row, min(row + step, num_rows))

@@ -11,6 +11,8 @@ Keys are held as attention reads them, after norm and rotation, one row a key/va
 `bytes = 2 * kv_heads * head_dim * positions * batch * bytes_per_value`, a layer.
 """
 
+# pyright: reportUnnecessaryIsInstance=false
+# What people give is checked, whatever its type says.
 from __future__ import annotations
 
 import weakref
@@ -108,8 +110,7 @@ class KVCache:
         if self.kind == "static" and self.length + new > (self.size or 0):
             raise ShapeError(
                 f"{new} new positions after {self.length} make {self.length + new}, but this static cache holds "
-                f"{self.size}: "
-                f"make it KVCache.static({self.length + new}) or more."
+                f"{self.size}: make it KVCache.static({self.length + new}) or more."
             )
         tracked = torch.is_grad_enabled() and (k.requires_grad or v.requires_grad)
         if tracked and self.kind in ("static", "sliding"):

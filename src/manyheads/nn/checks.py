@@ -1,5 +1,7 @@
 """What can be wrong with a layer's arguments, before anything is computed: what was asked, what came, what would do."""
 
+# pyright: reportUnnecessaryIsInstance=false
+# What people give is checked, whatever its type says.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -14,6 +16,7 @@ from manyheads.nn.caches import KVCache
 from manyheads.nn.maskarguments import MASK_TRUE
 from manyheads.nn.projections import LAYOUTS, Sizes
 from manyheads.nn.rope import Rope
+from manyheads.nn.rules import check_softcap
 
 if TYPE_CHECKING:
     from manyheads.nn.layers import MultiHeadAttention
@@ -29,8 +32,8 @@ def read_sizes(given: Mapping[str, Any]) -> Sizes:
     if head_dim is None:
         if embed_dim % num_heads:
             raise ShapeError(
-                f"{embed_dim=} is not a multiple of {num_heads=}: say head_dim=, or use one of "
-                f"{divisors(embed_dim)} heads."
+                f"{embed_dim=} is not a multiple of {num_heads=}: say head_dim=, or use one of {divisors(embed_dim)} "
+                f"heads."
             )
         head_dim = embed_dim // num_heads
     _numbers(given, num_heads)
@@ -50,8 +53,7 @@ def _counts(given: Mapping[str, Any]) -> None:
     if isinstance(given["num_kv_heads"], float):
         raise ShapeError(
             f"num_kv_heads={given['num_kv_heads']} is no count: where nn.MultiheadAttention has dropout third, here "
-            f"stands "
-            f"num_kv_heads. Write dropout={given['num_kv_heads']}."
+            f"stands num_kv_heads. Write dropout={given['num_kv_heads']}."
         )
     for name in ("embed_dim", "num_heads", "num_kv_heads", "head_dim", "v_head_dim", "kdim", "vdim", "window"):
         value = given[name]
@@ -69,8 +71,7 @@ def _numbers(given: Mapping[str, Any], num_heads: int) -> None:
         raise ShapeError(
             f"{dropout=} with attend=: an injected attend takes no dropout. Use dropout=0.0, or leave attend out."
         )
-    if softcap is not None and not softcap > 0:
-        raise ShapeError(f"{softcap=} is no cap: it squeezes scores into (-softcap, softcap). Use None for no cap.")
+    check_softcap(softcap)
     if scale is not None and not isinstance(scale, float | int) and len(scale) != num_heads:
         raise ShapeError(f"scale has {len(scale)} numbers: give one for all, or one a head, {num_heads}.")
     if given["mask_true"] not in MASK_TRUE:
@@ -164,8 +165,7 @@ def _inputs(layer: MultiHeadAttention, query: Tensor, key: Tensor | None, value:
         if x.ndim not in (2, 3) or x.ndim != query.ndim:
             raise ShapeError(
                 f"{name} has shape {tuple(x.shape)}: give (length, {widths[name]}), or a batch of those, "
-                f"{_batch(layer, widths[name])}, and "
-                f"query, key and value alike."
+                f"{_batch(layer, widths[name])}, and query, key and value alike."
             )
         if own and x.shape[-1] != widths[name]:
             raise ShapeError(
@@ -233,16 +233,13 @@ def _cache(layer: MultiHeadAttention, key: Tensor | None, cache: KVCache, is_cau
         if layer.rotary is not None or layer.alibi or layer.causal or is_causal or layer.window is not None:
             raise ShapeError(
                 "a cross cache with rope, alibi, causal or window: those go by the distance of a query from a key, "
-                "and the two "
-                "texts have no common positions from step to step. Use a layer without them."
+                "and the two texts have no common positions from step to step. Use a layer without them."
             )
     elif cache.kind == "sliding" and (layer.window is None or layer.window > (cache.size or 0)):
         raise ShapeError(
             f"a sliding cache of {cache.size} keys with window={layer.window}: it would drop keys that the layer "
-            f"may look at. "
-            f"Use KVCache.sliding({layer.window})."
+            f"may look at. Use KVCache.sliding({layer.window})."
             if layer.window
             else f"a sliding cache of {cache.size} keys, but the layer has no window: it would drop keys that the "
-            f"layer may look at. "
-            f"Use KVCache(), or a layer with window={cache.size}."
+            f"layer may look at. Use KVCache(), or a layer with window={cache.size}."
         )

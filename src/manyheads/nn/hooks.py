@@ -8,8 +8,7 @@ thread reads it whole, and pays one look at an empty tuple where nobody watches.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -50,32 +49,22 @@ class Hook(Protocol):
 
 
 _LOCK = threading.Lock()
-_HOOKS: tuple[Hook, ...] = ()
+_hooks: tuple[Hook, ...] = ()
 
 
 def watching(module: nn.Module) -> Hook | None:
     """The hook that wants this module's calls: the last one added, who may call `run()` and so reach no other."""
-    return next((hook for hook in reversed(_HOOKS) if hook.wants(module)), None) if _HOOKS else None
+    return next((hook for hook in reversed(_hooks) if hook.wants(module)), None) if _hooks else None
 
 
 def add_hook(hook: Hook) -> None:
     """Once: a hook that is there already stays where it is."""
-    global _HOOKS
+    global _hooks
     with _LOCK:
-        _HOOKS = _HOOKS if hook in _HOOKS else (*_HOOKS, hook)
+        _hooks = _hooks if hook in _hooks else (*_hooks, hook)
 
 
 def remove_hook(hook: Hook) -> None:
-    global _HOOKS
+    global _hooks
     with _LOCK:
-        _HOOKS = tuple(each for each in _HOOKS if each is not hook)
-
-
-@contextmanager
-def hooked(hook: Hook) -> Iterator[Hook]:
-    """Watch while the block runs; the hook goes also after an exception."""
-    add_hook(hook)
-    try:
-        yield hook
-    finally:
-        remove_hook(hook)
+        _hooks = tuple(each for each in _hooks if each is not hook)

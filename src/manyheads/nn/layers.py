@@ -24,6 +24,7 @@ from manyheads.nn.caches import KVCache
 from manyheads.nn.checks import call_faults, read_sizes
 from manyheads.nn.hooks import LayerCall, watching
 from manyheads.nn.maskarguments import read_masks, with_extra
+from manyheads.nn.masks import Mask
 from manyheads.nn.mixing import Mixed, dense_weights, mix, weigh
 from manyheads.nn.projections import FusedProjections, SplitProjections, injected, own_projections
 from manyheads.nn.rope import Rope, RotaryTable
@@ -148,10 +149,9 @@ class MultiHeadAttention(nn.Module):
         """
         call_faults(self, query, key, value, cache, positions, need_weights, weight_heads, is_causal)
         batched = query.ndim == 3
-        inputs = self._batch_first(query, key, value)
         if key_padding_mask is not None and not batched:
             key_padding_mask = key_padding_mask[None]
-        q, k, v = self._project(inputs, cache, positions)
+        q, k, v = self._project(*self._batch_first(query, key, value), cache, positions)
         if cache is not None and key is not None:
             cache.remember(key)
         q, k, v, view, rule = self._situation(q, k, v, attn_mask, key_padding_mask, is_causal)
@@ -168,8 +168,8 @@ class MultiHeadAttention(nn.Module):
             return out[0], None if weights is None else weights[0]
         return out if self.batch_first else out.transpose(0, 1), weights
 
-    def _batch_first(self, query: Tensor, key: Tensor | None, value: Tensor | None) -> list[Tensor | None]:
-        """The inputs as [b, n, m]; the same tensor stays one object, by which the projections know self-attention."""
+    def _batch_first(self, query: Tensor, key: Tensor | None, value: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """All three as [b, n, m]; the same tensor stays one object, by which the projections know self-attention."""
 
         def turned(x: Tensor) -> Tensor:
             return x[None] if x.ndim == 2 else x if self.batch_first else x.transpose(0, 1)
@@ -178,25 +178,19 @@ class MultiHeadAttention(nn.Module):
         q = turned(query)
         k = q if key is query or key is None else turned(key)
         v = q if value is query else k if value is key or value is None else turned(value)
-        return [q, None if key is None else k, None if value is None else v]
+        return q, k, v
 
     def _project(
-        self, inputs: list[Tensor | None], cache: KVCache | None, positions: Tensor | None
+        self, query: Tensor, key: Tensor, value: Tensor, cache: KVCache | None, positions: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """q, k and v by head, normed, rotated, with what the cache holds."""
-        query, key, value = inputs
-        assert query is not None
         if cache is not None and cache.kind == "cross" and cache.filled:
             k, v = cache.held()
             return self._normed(self._heads(self.qkv_proj.query_only(query), "q"), "q"), k, v
-        key = query if key is None else key
-        value = key if value is None else value
         parts = self.qkv_proj(query, key, value)
         q, k, v = (self._heads(part, name) for part, name in zip(parts, "qkv", strict=True))
-        q, k = self._normed(q, "q"), self._normed(k, "k")
-        if self.rotary is not None:
-            past = 0 if cache is None else cache.length
-            q, k = self._rotated(q, k, past, positions)
+        past = 0 if cache is None else cache.length
+        q, k = self._rotated(self._normed(q, "q"), self._normed(k, "k"), past, positions)
         if cache is not None:
             k, v = cache.update(k, v)
         return q, k, v
@@ -209,14 +203,15 @@ class MultiHeadAttention(nn.Module):
                 f"the {name} projection gave {x.shape[-1]} numbers a token, but {count} heads of {width} are "
                 f"{count * width}."
             )
-        return x.unflatten(-1, (count, width)).transpose(1, 2)
+        return x.view(*x.shape[:2], count, width).transpose(1, 2)
 
     def _normed(self, x: Tensor, name: str) -> Tensor:
         norm = self.q_norm if name == "q" else self.k_norm
         return x if norm is None else norm(x)
 
     def _rotated(self, q: Tensor, k: Tensor, past: int, positions: Tensor | None) -> tuple[Tensor, Tensor]:
-        assert self.rotary is not None
+        if self.rotary is None:
+            return q, k
         if positions is not None:
             turn = self.rotary.at(0, q.shape[2], positions if positions.ndim == 2 else positions[None])
             return self.rotary(q, *turn), self.rotary(k, *turn)
@@ -229,13 +224,11 @@ class MultiHeadAttention(nn.Module):
         self, q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None, padding: Tensor | None, is_causal: bool
     ) -> tuple[Tensor, Tensor, Tensor, View, Rule]:
         """What attention is asked: extra keys put in, masks read, positions biased."""
-        num_keys = k.shape[2]
-        visible, bias = read_masks(
-            attn_mask, padding, (len(q), self.num_heads, q.shape[2], num_keys), self.mask_true, q
-        )
+        shape = (len(q), self.num_heads, q.shape[2], k.shape[2])
+        visible, bias = read_masks(attn_mask, padding, shape, self.mask_true, q)
         if self.alibi:
             slopes = alibi_slopes(self.num_heads).to(q.device, torch.promote_types(q.dtype, torch.float32))
-            distance = alibi_bias(slopes, q.shape[2], num_keys)
+            distance = alibi_bias(slopes, *shape[2:])
             bias = distance if bias is None else bias + distance
         if self.scale_by_head is not None:
             q = q * self.scale_by_head.to(q.dtype)[:, None, None]
@@ -269,19 +262,19 @@ class MultiHeadAttention(nn.Module):
         dropout = self.dropout if self.training else 0.0
         weights = dense_weights(q, k, view, rule) if need_weights and heads is None else None
 
+        def mask() -> Mask:
+            return view.mask(len(q), q.device)
+
         def run() -> Mixed:
             if self.attend is None and weights is not None:
                 return Mixed(weigh(weights, v, dropout), "the plain map, since all heads' weights are asked for")
             if self.attend is None:
                 return mix(q, k, v, view, rule, dropout=dropout)
-            mask, asked = view.mask(len(q), q.device), {"scale": rule.scale, "softcap": rule.softcap}
-            got = self.attend(q, k, v, mask=mask, sinks=rule.sinks, bias=rule.bias, **asked)
+            asked = {"scale": rule.scale, "softcap": rule.softcap, "sinks": rule.sinks, "bias": rule.bias}
+            got = self.attend(q, k, v, mask=mask(), **asked)
             return Mixed(got.out, getattr(got, "because", "the layer's own attend"))
 
-        if hook is None:
-            out = run().out
-        else:
-            out = hook.seen(LayerCall(self, q, k, v, rule, lambda: view.mask(len(q), q.device), crosses, run))
+        out = run().out if hook is None else hook.seen(LayerCall(self, q, k, v, rule, mask, crosses, run))
         return out, dense_weights(q, k, view, rule, heads) if need_weights and weights is None else weights
 
     def reset_parameters(self) -> None:

@@ -7,6 +7,8 @@
 | floats | added to the scores; -inf hides |
 """
 
+# pyright: reportUnnecessaryIsInstance=false
+# What people give is checked, whatever its type says.
 from __future__ import annotations
 
 import torch
@@ -25,13 +27,11 @@ def read_masks(
     like: Tensor,
 ) -> tuple[Tensor | None, Tensor | None]:
     """`(visible, bias)`, each "#b #h #q k" or None. `shape` is (b, h, q, k), extra keys left out."""
-    masks = []
-    if attn_mask is not None:
-        masks.append(("attn_mask", attn_mask, _four_axes))
-    if key_padding_mask is not None:
-        masks.append(("key_padding_mask", key_padding_mask, _padding_axes))
     visible = bias = None
+    masks = (("attn_mask", attn_mask, _four_axes), ("key_padding_mask", key_padding_mask, _padding_axes))
     for name, given, axes in masks:
+        if given is None:
+            continue
         if not isinstance(given, Tensor):
             raise ShapeError(f"{name} is a {type(given).__name__}: give a tensor of booleans, 0 and 1, or floats.")
         mask = axes(given, shape)
@@ -60,8 +60,7 @@ def _visible(name: str, mask: Tensor, mask_true: str) -> Tensor:
     if not torch.compiler.is_compiling() and mask.numel() and not 0 <= int(mask.min()) <= int(mask.max()) <= 1:
         raise ShapeError(
             f"{name} is {mask.dtype} and runs from {int(mask.min())} to {int(mask.max())}: integers are 0 (may not "
-            f"look) or 1 (may look). "
-            f"Numbers to add to the scores must be floats."
+            f"look) or 1 (may look). Numbers to add to the scores must be floats."
         )
     return mask == 1
 
@@ -76,9 +75,7 @@ def _four_axes(mask: Tensor, shape: tuple[int, int, int, int]) -> Tensor:
         return mask.reshape(shape)
     if len(got) == 4 and got[0] in (1, texts) and got[1] in (1, heads) and got[2:] == (rows, keys):
         return mask
-    hint = ""
-    if got == (texts, rows, keys):
-        hint = " A mask for each text needs a head axis: attn_mask[:, None]."
+    hint = " A mask for each text needs a head axis: attn_mask[:, None]." if got == (texts, rows, keys) else ""
     raise ShapeError(
         f"attn_mask has shape {got}: give (queries, keys) = {(rows, keys)}, (texts * heads, queries, keys) = "
         f"{(texts * heads, rows, keys)}, or {shape}, where texts and heads may be 1; keys count the cached ones.{hint}"
@@ -90,8 +87,7 @@ def _padding_axes(mask: Tensor, shape: tuple[int, int, int, int]) -> Tensor:
     if tuple(mask.shape) != (texts, keys):
         raise ShapeError(
             f"key_padding_mask has shape {tuple(mask.shape)}: give (texts, keys) = {(texts, keys)}, or ({keys},) "
-            f"without a "
-            f"batch; keys count the cached ones."
+            f"without a batch; keys count the cached ones."
         )
     return mask[:, None, None]
 

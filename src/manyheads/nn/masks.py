@@ -156,7 +156,8 @@ def _rolled(dense: Tensor, first: Tensor, lengths: Tensor, longest: int) -> Bool
     """A dense mask, text by text rolled to the left and cut; what lies outside a text is hidden."""
     out = dense.new_zeros(len(lengths), dense.shape[1], longest, longest)
     dense = dense.expand(len(lengths), -1, -1, -1)
-    for text, (begin, length) in enumerate(zip(first.tolist(), lengths.tolist(), strict=True)):
+    for text in range(len(lengths)):
+        begin, length = int(first[text]), int(lengths[text])
         span = slice(begin, begin + length)
         out[text, :, :length, :length] = dense[text, :, span, span]
     return out

@@ -56,7 +56,8 @@ def mix(
     special = "softcap" if rule.softcap is not None else "sinks" if rule.sinks is not None else ""
     large = view.by_position and view.num_queries * view.num_keys > DENSE_CELLS
     if (special or large) and not (tracked or dropout or torch.compiler.is_compiling()):
-        got = _attend(q, k, v, view, rule)
+        mask = view.mask(len(q), q.device)
+        got = attend(q, k, v, mask=mask, scale=rule.scale, softcap=rule.softcap, sinks=rule.sinks, bias=rule.bias)
         return Mixed(got.out, f"attend, since {special or 'the mask is too large to form'}: {got.because}")
     if special:
         weights = dense_weights(q, k, view, rule)
@@ -64,11 +65,6 @@ def mix(
     view, keys = view.last_keys()
     bias = None if rule.bias is None else rule.bias[..., keys]
     return _fused(q, k[:, :, keys], v[:, :, keys], view, Rule(rule.scale, bias=bias), dropout)
-
-
-def _attend(q: Tensor, k: Tensor, v: Tensor, view: View, rule: Rule):
-    mask = view.mask(len(q), q.device)
-    return attend(q, k, v, mask=mask, scale=rule.scale, softcap=rule.softcap, sinks=rule.sinks, bias=rule.bias)
 
 
 def _fused(q: Tensor, k: Tensor, v: Tensor, view: View, rule: Rule, dropout: float) -> Mixed:

@@ -52,30 +52,29 @@ class FusedProjections(nn.Module):
 
     def reset_parameters(self) -> None:
         with torch.no_grad():
-            for part in self.weight.split(self.widths):
+            for part in self.weight.split_with_sizes(self.widths):
                 nn.init.xavier_uniform_(part)
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         if key is query and value is query:
-            q, k, v = F.linear(query, self.weight, self.bias).split(self.widths, -1)
+            q, k, v = F.linear(query, self.weight, self.bias).split_with_sizes(self.widths, -1)
             return q, k, v
-        borders = self.widths[0]
-        weight_q, weight_kv = self.weight.split([borders, sum(self.widths[1:])])
-        bias_q, bias_kv = (None, None) if self.bias is None else self.bias.split([borders, sum(self.widths[1:])])
+        both = [self.widths[0], sum(self.widths[1:])]
+        weight_q, weight_kv = self.weight.split_with_sizes(both)
+        bias_q, bias_kv = (None, None) if self.bias is None else self.bias.split_with_sizes(both)
         q = F.linear(query, weight_q, bias_q)
         if value is key:
-            k, v = F.linear(key, weight_kv, bias_kv).split(self.widths[1:], -1)
+            k, v = F.linear(key, weight_kv, bias_kv).split_with_sizes(self.widths[1:], -1)
             return q, k, v
-        weight_k, weight_v = weight_kv.split(self.widths[1:])
-        bias_k, bias_v = (None, None) if bias_kv is None else bias_kv.split(self.widths[1:])
+        weight_k, weight_v = weight_kv.split_with_sizes(self.widths[1:])
+        bias_k, bias_v = (None, None) if bias_kv is None else bias_kv.split_with_sizes(self.widths[1:])
         return q, F.linear(key, weight_k, bias_k), F.linear(value, weight_v, bias_v)
 
     def query_only(self, query: Tensor) -> Tensor:
-        return F.linear(
-            query, self.weight[: self.widths[0]], None if self.bias is None else self.bias[: self.widths[0]]
-        )
+        rows = slice(self.widths[0])
+        return F.linear(query, self.weight[rows], None if self.bias is None else self.bias[rows])
 
     def extra_repr(self) -> str:
         return f"{self.weight.shape[1]} -> q, k, v: {self.widths}, bias={self.bias is not None}"
@@ -105,7 +104,7 @@ class Projection(nn.Linear):
 
     def reset_parameters(self) -> None:
         nn.init.xavier_uniform_(self.weight)
-        if self.bias is not None:
+        if self.bias is not None:  # pyright: ignore[reportUnnecessaryComparison] of nn.Linear it may be
             nn.init.zeros_(self.bias)
 
 

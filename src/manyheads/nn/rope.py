@@ -76,7 +76,15 @@ class Rope:
     def frequencies(self, dims: int) -> Float[Tensor, "half"]:
         """The angle, in radians, by which each pair turns from one position to the next. float32, as models have it."""
         plain = 1.0 / _wavelengths(self.base, dims)
-        return plain if self.scaling is None else _SCALED[type(self.scaling)](plain, self, dims)
+        match self.scaling:
+            case None:
+                return plain
+            case Linear(factor):
+                return plain / factor
+            case Llama3():
+                return _llama3(plain, self.scaling)
+            case Yarn():
+                return _yarn(plain, self.scaling, self.base)
 
     @property
     def sharpen(self) -> float:
@@ -86,9 +94,7 @@ class Rope:
         return self.scaling.sharpen if self.scaling.sharpen is not None else yarn_sharpen(self.scaling.factor)
 
     @staticmethod
-    def from_parameters(
-        parameters: Mapping[str, Any], *, max_positions: int, head_dim: int, interleaved: bool = False
-    ) -> Rope:
+    def from_parameters(parameters: Mapping[str, Any], *, max_positions: int, head_dim: int) -> Rope:
         """From transformers' `rope_parameters`. Errors: ShapeError for a kind that is not one of ours, by name."""
         kind = parameters.get("rope_type", parameters.get("type", "default"))
         if kind not in _READERS:
@@ -96,7 +102,7 @@ class Rope:
         dims = int(head_dim * parameters.get("partial_rotary_factor", 1.0))
         base = float(parameters.get("rope_theta", 10_000.0))
         scaling = _READERS[kind](parameters, max_positions)
-        return Rope(base, None if dims == head_dim else dims, max_positions, scaling, interleaved)
+        return Rope(base, None if dims == head_dim else dims, max_positions, scaling)
 
 
 def _wavelengths(base: float, dims: int) -> Float[Tensor, "half"]:
@@ -108,14 +114,7 @@ def yarn_sharpen(factor: float, strength: float = 1.0) -> float:
     return 1.0 if factor <= 1 else 0.1 * strength * math.log(factor) + 1.0
 
 
-def _linear(plain: Tensor, rope: Rope, dims: int) -> Tensor:
-    assert isinstance(rope.scaling, Linear)
-    return plain / rope.scaling.factor
-
-
-def _llama3(plain: Tensor, rope: Rope, dims: int) -> Tensor:
-    scaling = rope.scaling
-    assert isinstance(scaling, Llama3)
+def _llama3(plain: Tensor, scaling: Llama3) -> Tensor:
     wavelength = 2 * math.pi / plain
     longest, shortest = scaling.original / scaling.low, scaling.original / scaling.high
     keep = (scaling.original / wavelength - scaling.low) / (scaling.high - scaling.low)
@@ -124,12 +123,11 @@ def _llama3(plain: Tensor, rope: Rope, dims: int) -> Tensor:
     return torch.where((wavelength >= shortest) & (wavelength <= longest), blended, slow)
 
 
-def _yarn(plain: Tensor, rope: Rope, dims: int) -> Tensor:
-    scaling = rope.scaling
-    assert isinstance(scaling, Yarn)
+def _yarn(plain: Tensor, scaling: Yarn, base: float) -> Tensor:
+    dims = 2 * len(plain)
 
     def dimension(turns: float) -> float:  # the pair that makes so many full turns over the positions trained on
-        return dims * math.log(scaling.original / (turns * 2 * math.pi)) / (2 * math.log(rope.base))
+        return dims * math.log(scaling.original / (turns * 2 * math.pi)) / (2 * math.log(base))
 
     low, high = dimension(scaling.fast), dimension(scaling.slow)
     if scaling.truncate:
@@ -138,10 +136,7 @@ def _yarn(plain: Tensor, rope: Rope, dims: int) -> Tensor:
     width = (high - low) or 0.001  # one step instead of a ramp
     kept = 1 - ((torch.arange(dims // 2, dtype=torch.float32) - low) / width).clamp(0, 1)
     # In transformers' order of operations: thousands of positions on, the last bit of a frequency is seen.
-    return 1.0 / (scaling.factor * _wavelengths(rope.base, dims)) * (1 - kept) + plain * kept
-
-
-_SCALED: dict[type, Callable[[Tensor, Rope, int], Tensor]] = {Linear: _linear, Llama3: _llama3, Yarn: _yarn}
+    return 1.0 / (scaling.factor * _wavelengths(base, dims)) * (1 - kept) + plain * kept
 
 
 def _read_yarn(parameters: Mapping[str, Any], max_positions: int) -> Yarn:
@@ -195,7 +190,7 @@ class RotaryTable(nn.Module):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> RotaryTable:
         """Follow the layer to another device, never to another dtype: `layer.half()` must not blur positions."""
         before = dict(self.named_buffers(recurse=False))
-        super()._apply(fn, recurse)
+        super()._apply(fn, recurse)  # pyright: ignore[reportUnknownMemberType]
         for name, table in before.items():
             moved = getattr(self, name)
             if moved.dtype != table.dtype:
@@ -218,8 +213,7 @@ class RotaryTable(nn.Module):
         if first < 0 or last >= self.rope.max_positions:
             raise ShapeError(
                 f"positions {first} to {last} were asked for, but the rotary table holds 0 to "
-                f"{self.rope.max_positions - 1}: "
-                f"build the layer with Rope(max_positions={last + 1}) or more."
+                f"{self.rope.max_positions - 1}: build the layer with Rope(max_positions={last + 1}) or more."
             )
 
     def forward(self, x: Float[Tensor, "b h q d"], cos: Tensor, sin: Tensor) -> Float[Tensor, "b h q d"]:

@@ -12,6 +12,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from manyheads.errors import ShapeError
+
 
 @dataclass(frozen=True, eq=False)
 class Rule:
@@ -27,13 +29,12 @@ class Rule:
         """Whether a score is `scale * q.k` and nothing more."""
         return self.softcap is None and self.bias is None
 
-    def finish(self, scores: Float[Tensor, "b h r c"], rows: slice, keys: slice, text: int | None = None) -> Tensor:
-        """Softcap and bias, in place, on a tile of scaled dot products. `text` picks one text's bias."""
+    def finish(self, scores: Float[Tensor, "b h r c"], rows: slice, keys: slice) -> Float[Tensor, "b h r c"]:
+        """Softcap and bias, in place, on a tile of scaled dot products."""
         if self.softcap is not None:
             scores.div_(self.softcap).tanh_().mul_(self.softcap)
         if self.bias is not None:
-            bias = self.bias if text is None or self.bias.shape[0] == 1 else self.bias[text : text + 1]
-            scores.add_(bias[:, :, rows, keys])
+            scores.add_(self.bias[:, :, rows, keys])
         return scores
 
     def texts(self, chosen: slice | Tensor) -> Rule:
@@ -41,6 +42,12 @@ class Rule:
         if self.bias is None or self.bias.shape[0] == 1:
             return self
         return Rule(self.scale, self.softcap, self.sinks, self.bias[chosen])
+
+
+def check_softcap(softcap: float | None) -> None:
+    """Errors: ShapeError."""
+    if softcap is not None and not softcap > 0:
+        raise ShapeError(f"{softcap=} is no cap: it squeezes scores into (-softcap, softcap). Use None for no cap.")
 
 
 def grouped_scores(

@@ -37,8 +37,7 @@ def load_state(layer: MultiHeadAttention, state: Mapping[str, Tensor], family: s
     if missing := sorted(ours.keys() - plain.keys()):
         raise ShapeError(
             f"{family} state dict lacks {', '.join(missing)} (under {prefix!r} it has "
-            f"{', '.join(sorted(given)) or 'nothing'}): "
-            f"build the layer without them, or give the right prefix."
+            f"{', '.join(sorted(given)) or 'nothing'}): build the layer without them, or give the right prefix."
         )
     if unread := sorted(plain.keys() - ours.keys()):
         raise ShapeError(
@@ -48,8 +47,7 @@ def load_state(layer: MultiHeadAttention, state: Mapping[str, Tensor], family: s
         if target.shape != plain[name].shape:
             raise ShapeError(
                 f"{name} of the {family} state dict has shape {tuple(plain[name].shape)} and the layer's "
-                f"{tuple(target.shape)}: "
-                f"build the layer with that model's sizes."
+                f"{tuple(target.shape)}: build the layer with that model's sizes."
             )
     with torch.no_grad():
         for name, target in ours.items():
@@ -75,7 +73,10 @@ def plain_state(layer: MultiHeadAttention) -> Tensors:
     of = layer.qkv_proj
     plain: dict[str, Any] = {}
     if isinstance(of, FusedProjections):
-        parts = of.weight.split(of.widths), (None,) * 3 if of.bias is None else of.bias.split(of.widths)
+        parts = (
+            of.weight.split_with_sizes(of.widths),
+            (None,) * 3 if of.bias is None else of.bias.split_with_sizes(of.widths),
+        )
         for name, weight, bias in zip("qkv", *parts, strict=True):
             plain |= {f"{name}.weight": weight, f"{name}.bias": bias}
     else:
@@ -83,8 +84,8 @@ def plain_state(layer: MultiHeadAttention) -> Tensors:
             plain |= {f"{name}.weight": part.weight, f"{name}.bias": part.bias}
     plain |= {"out.weight": layer.out_proj.weight, "out.bias": layer.out_proj.bias}
     plain |= {"bias_k": layer.bias_k, "bias_v": layer.bias_v, "sinks": layer.sinks, "head_scale": layer.head_scale}
-    for name in ("q_norm", "k_norm"):
-        plain[name] = None if getattr(layer, name) is None else getattr(layer, name).weight
+    for name, norm in {"q_norm": layer.q_norm, "k_norm": layer.k_norm}.items():
+        plain[name] = None if norm is None else norm.weight
     return {name: tensor for name, tensor in plain.items() if tensor is not None}
 
 
@@ -112,9 +113,8 @@ def _renamed(names: Mapping[str, str], left_out: frozenset[str] = frozenset()) -
 
 def _named(q: str, k: str, v: str, out: str, **others: str) -> dict[str, str]:
     modules = {"q": q, "k": k, "v": v, "out": out}
-    return {
-        f"{ours}.{part}": f"{theirs}.{part}" for ours, theirs in modules.items() for part in ("weight", "bias")
-    } | others
+    named = {f"{ours}.{part}": f"{theirs}.{part}" for ours, theirs in modules.items() for part in ("weight", "bias")}
+    return named | others
 
 
 def _cut(tensor: Tensor, layer: MultiHeadAttention, name: str) -> tuple[Tensor, ...]:
@@ -122,11 +122,12 @@ def _cut(tensor: Tensor, layer: MultiHeadAttention, name: str) -> tuple[Tensor, 
         raise ShapeError(
             f"{name} has {tensor.shape[0]} rows for q, k and v, but this layer's are {layer.sizes.widths}."
         )
-    return tensor.split(layer.sizes.widths)
+    return tensor.split_with_sizes(layer.sizes.widths)
 
 
 def _read_torch(state: Tensors, layer: MultiHeadAttention) -> Tensors:
-    plain = {}
+    apart = {f"{head}_proj_weight": f"{head}.weight" for head in "qkv"}
+    plain: Tensors = {}
     for name, tensor in state.items():
         if name in ("in_proj_weight", "in_proj_bias"):
             part = name.removeprefix("in_proj_")
@@ -134,9 +135,7 @@ def _read_torch(state: Tensors, layer: MultiHeadAttention) -> Tensors:
         elif name in ("bias_k", "bias_v"):
             plain[name] = tensor.reshape(layer.num_kv_heads, 1, -1)
         else:
-            plain[
-                {f"{head}_proj_weight": f"{head}.weight" for head in "qkv"}.get(name, name.replace("out_proj", "out"))
-            ] = tensor
+            plain[apart.get(name, name.replace("out_proj", "out"))] = tensor
     return plain
 
 
@@ -145,40 +144,35 @@ def _write_torch(plain: Tensors, layer: MultiHeadAttention) -> Tensors:
         raise ShapeError(
             f"nn.MultiheadAttention has q, k and v as wide as the model, {layer.embed_dim}, not {layer.sizes.widths}."
         )
-    one = (layer.kdim, layer.vdim) == (layer.embed_dim, layer.embed_dim)
     weights = [plain.pop(f"{name}.weight") for name in "qkv"]
-    state = {"in_proj_weight": torch.cat(weights)} if one else {}
-    state |= {} if one else {f"{name}_proj_weight": weight for name, weight in zip("qkv", weights, strict=True)}
+    if (layer.kdim, layer.vdim) == (layer.embed_dim, layer.embed_dim):
+        state = {"in_proj_weight": torch.cat(weights)}
+    else:
+        state = {f"{name}_proj_weight": weight for name, weight in zip("qkv", weights, strict=True)}
     biases = [plain.pop(f"{name}.bias", None) for name in "qkv"]
     if any(bias is not None for bias in biases):
-        state["in_proj_bias"] = torch.cat(
-            [torch.zeros_like(w[:, 0]) if b is None else b for b, w in zip(biases, weights, strict=True)]
-        )
+        both = zip(biases, weights, strict=True)
+        state["in_proj_bias"] = torch.cat([torch.zeros_like(w[:, 0]) if b is None else b for b, w in both])
     for name in ("bias_k", "bias_v"):
         if name in plain:
             state[name] = plain.pop(name).reshape(1, 1, -1)
-    return state | {
-        f"out_proj.{part}": plain.pop(f"out.{part}") for part in ("weight", "bias") if f"out.{part}" in plain
-    }
+    mixed = [part for part in ("weight", "bias") if f"out.{part}" in plain]
+    return state | {f"out_proj.{part}": plain.pop(f"out.{part}") for part in mixed}
 
 
 def _read_gpt2(state: Tensors, layer: MultiHeadAttention) -> Tensors:
     plain = {name: tensor for name, tensor in state.items() if name.partition(".")[0] not in ("c_attn", "c_proj")}
     for part in ("weight", "bias"):
         if (columns := state.get(f"c_attn.{part}")) is not None:  # a Conv1D: inputs are rows
-            plain |= {
-                f"{head}.{part}": each
-                for head, each in zip(
-                    "qkv", _cut(columns.T if part == "weight" else columns, layer, "c_attn"), strict=True
-                )
-            }
+            cut = _cut(columns.T if part == "weight" else columns, layer, "c_attn")
+            plain |= {f"{head}.{part}": each for head, each in zip("qkv", cut, strict=True)}
         if (mixed := state.get(f"c_proj.{part}")) is not None:
             plain[f"out.{part}"] = mixed.T if part == "weight" else mixed
     return plain
 
 
 def _write_gpt2(plain: Tensors, layer: MultiHeadAttention) -> Tensors:
-    state = {}
+    state: Tensors = {}
     for part in ("weight", "bias"):
         if all(f"{head}.{part}" in plain for head in "qkv"):
             rows = torch.cat([plain.pop(f"{head}.{part}") for head in "qkv"])
@@ -219,7 +213,7 @@ def layer_from_config(config: Any, layer: int = 0, **options: Any) -> tuple[Mult
         raise ShapeError(f"{kind!r} is no config that a layer can be built from: use one of {', '.join(_FAMILY_OF)}.")
     heads, width = config.num_attention_heads, config.hidden_size
     if _FAMILY_OF[kind] == "llama":
-        said = _llama_options(config, kind, layer)
+        said: dict[str, Any] = _llama_options(config, kind, layer)
     elif kind == "gpt2":
         head_dim = width // heads
         scale = head_dim**-0.5 if config.scale_attn_weights else 1.0
@@ -227,7 +221,8 @@ def layer_from_config(config: Any, layer: int = 0, **options: Any) -> tuple[Mult
         said["dropout"] = config.attn_pdrop
     else:
         said = {"dropout": config.attention_probs_dropout_prob, "causal": bool(config.is_decoder)}
-    return MultiHeadAttention(width, heads, **{"batch_first": True, **said, **options}), _FAMILY_OF[kind]
+    said["batch_first"] = True
+    return MultiHeadAttention(width, heads, **(said | options)), _FAMILY_OF[kind]
 
 
 def _llama_options(config: Any, kind: str, layer: int) -> dict[str, Any]:

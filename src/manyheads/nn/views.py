@@ -49,10 +49,6 @@ class View:
         plain = self.window is None or self.window >= self.num_keys
         return self.causal and plain and self.visible is None and self.extra == 0 and self.offset == 0
 
-    @property
-    def everything(self) -> bool:
-        return self.visible is None and not self.by_position
-
     def dense(self, device: torch.device) -> Bool[Tensor, "#b #h #q k"] | None:
         """All of it as booleans, True = may look; None where everything is visible. Cost: O(q * k)."""
         if not self.by_position:

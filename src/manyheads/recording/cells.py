@@ -1,11 +1,14 @@
-"""Chosen cells of a map, straight from q, k and lse: `exp(score - lse)`, in float64, hidden cells 0."""
+"""Chosen cells of a map, or a window of it, from q, k and lse: `exp(score - lse)`, in float64, hidden cells 0."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from manyheads.nn.rules import Rule, grouped_scores
 from manyheads.recording.passes import Layer
 
 
@@ -27,3 +30,17 @@ def cell_weights(
     if mask.dense is not None:
         seen = mask.dense[min(text, mask.dense.shape[0] - 1)][:, queries, keys]
     return torch.where(seen, (scores - layer.lse[text][:, queries]).exp(), 0.0)
+
+
+def window_weights(layer: Layer, text: int, heads: Sequence[int], rows: slice, keys: slice) -> Float[Tensor, "h r c"]:
+    """A window of one text's map, some heads, in the lse's dtype. Cost: O(window * d) time, some times its memory."""
+    at, chosen, num_heads = slice(text, text + 1), list(heads), layer.q.shape[1]
+    group = [h // (num_heads // layer.k.shape[1]) for h in heads]
+    q, k = layer.q[at][:, chosen, rows].double(), layer.k[at][:, group, keys].double()
+    rule, mask = layer.rule.texts(at), layer.mask.expand(layer.q.shape[0]).texts(at)
+    bias = None if rule.bias is None else rule.bias.expand(-1, num_heads, -1, -1)[:, chosen]
+    scores = Rule(rule.scale, rule.softcap, None, bias).finish(grouped_scores(q, k, rule.scale), rows, keys)
+    seen = mask.visible(rows, keys)
+    seen = seen[:, chosen] if seen.shape[1] > 1 else seen
+    lse = layer.lse[at][:, chosen, rows, None]
+    return torch.where(seen, (scores - torch.where(lse == -torch.inf, 0, lse)).exp(), 0.0)[0].to(lse.dtype)

@@ -114,9 +114,8 @@ def heads_together(parts: Sequence[Recording]) -> Recording:
 
 
 def _same_texts(one: Recording, other: Recording) -> bool:
-    ids = one.tokens.ids, other.tokens.ids
-    known = ids[0] is not None and ids[1] is not None
-    same = torch.equal(*ids) if known else ids[0] is ids[1]  # type: ignore[arg-type]
+    mine, theirs = one.tokens.ids, other.tokens.ids
+    same = mine is theirs if mine is None or theirs is None else torch.equal(mine, theirs)
     return same and torch.equal(one.tokens.lengths, other.tokens.lengths)
 
 

@@ -7,37 +7,30 @@ recording larger than memory can be worked through. Layers that were saved with 
 
 from __future__ import annotations
 
-import json
 import math
 import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from types import NoneType
 from typing import Any, overload
 
-import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from manyheads.errors import ManyHeadsError, RecordingError, ShapeError
+from manyheads.errors import RecordingError, ShapeError
 from manyheads.nn.masks import Mask
 from manyheads.nn.rules import Rule
+from manyheads.recording.described import each_of, number_in, read_site, read_tokens, take
 from manyheads.recording.layout import (
-    FLOATS,
-    INTEGERS,
     POSITIONED,
-    TOKEN_COLUMNS,
-    TOKEN_TEXTS,
     Misfit,
     check_layer,
     check_lengths,
     check_mask,
-    check_tensor,
-    check_tokens,
     fill_of,
     layer_name,
     num_keys_of,
@@ -48,12 +41,11 @@ from manyheads.recording.layout import (
 from manyheads.recording.memory import MEMORY_SHARE, free_memory_bytes
 from manyheads.recording.records import LayerRecord, Recording
 from manyheads.recording.tensorfile import TensorFile
-from manyheads.recording.tokens import Sinks, Stretch, Tokens
+from manyheads.recording.tokens import Tokens
 from manyheads.spec import Site
 
 __all__ = ["LazyLayers", "read_recording"]
 
-MOST_HEADS = 1 << 20  # and layers, and their widths: a Site lists the divisors of what does not divide
 KEPT_LAYERS = 2  # of a stack, though nobody holds them: one, and the one that it is compared with
 
 
@@ -61,15 +53,15 @@ def read_recording(file: TensorFile) -> Recording:
     """The recording in a file whose format is known. Errors: RecordingError for whatever does not fit."""
     with _damage_in(file):
         about = file.json("recording")
-        tokens = [_read_tokens(file, f"tokens.{at}", each) for at, each in enumerate(_take(about, "tokens", list))]
-        masks, stacks = _each(_take(about, "masks", list), int, "masks"), _take(about, "stacks", dict)
+        tokens = [read_tokens(file, f"tokens.{at}", each) for at, each in enumerate(take(about, "tokens", list))]
+        masks, stacks = each_of(take(about, "masks", list), int, "masks"), take(about, "stacks", dict)
         source, provenance = _Source(file, tokens, masks), file.json("provenance")
         if not tokens or not isinstance(provenance, dict):
             raise Misfit("its header does not say what it was made from")
-        described = {stack: [] for stack in stacks}
-        for stack in stacks:
-            for index, layer in enumerate(_take(stacks, stack, list)):
-                described[stack].append(source.describe(layer_name(stack, index), layer))
+        described = {
+            stack: [source.describe(layer_name(stack, at), layer) for at, layer in enumerate(take(stacks, stack, list))]
+            for stack in stacks
+        }
     opened = {stack: LazyLayers(len(layers), partial(source.load, layers)) for stack, layers in described.items()}
     size = sum(source.num_bytes(layer) for layers in described.values() for layer in layers)
     return _StoredRecording(opened, tokens[0], provenance, size)
@@ -144,19 +136,20 @@ class _Source:
 
     def describe(self, name: str, about: object) -> _Described:
         """Read and check all that the header says of a layer. Raises Misfit, ShapeError."""
-        site = _read_site(_take(about, "site", dict))
-        tokens = self.tokens[_number(about, "tokens", len(self.tokens))]
-        lengths = self.file.read(f"{name}.lengths") if f"{name}.lengths" in self.file.entries else tokens.lengths
+        site = read_site(take(about, "site", dict))
+        tokens = self.tokens[number_in(about, "tokens", len(self.tokens))]
+        lengths = self._found(f"{name}.lengths")
+        lengths = tokens.lengths if lengths is None else lengths
         check_lengths(lengths, f"{name}.lengths")
-        mask = _number(about, "mask", len(self.masks))
-        bias = None if _take(about, "bias", int, NoneType) is None else _number(about, "bias", 1 << 30)
+        mask = number_in(about, "mask", len(self.masks))
+        bias = None if take(about, "bias", int, NoneType) is None else number_in(about, "bias", 1 << 30)
         bias_name = None if bias is None else f"bias.{bias}"
         check_layer(self.file.entries, name, site, lengths, f"mask.{mask}", bias_name)
         if self.masks[mask] != (num_keys := num_keys_of(self.file.entries, name, lengths)):
             raise Misfit(f"mask.{mask} is for {self.masks[mask]!r} keys, but {name} has {num_keys}")
-        scale, softcap = _take(about, "scale", float, int), _take(about, "softcap", float, int, NoneType)
+        scale, softcap = take(about, "scale", float, int), take(about, "softcap", float, int, NoneType)
         softcap = None if softcap is None else float(softcap)
-        return _Described(name, site, _take(about, "because", str), tokens, lengths, mask, bias, float(scale), softcap)
+        return _Described(name, site, take(about, "because", str), tokens, lengths, mask, bias, float(scale), softcap)
 
     def load(self, layers: Sequence[_Described], index: int) -> LayerRecord:
         """Read a layer. Errors: RecordingError, FileAccessError."""
@@ -166,7 +159,7 @@ class _Source:
             real = real_positions(layer.lengths)
             q, k, lse = (self._positioned(layer, field, real) for field in ("q", "k", "lse"))
             v = self._positioned(layer, "v", real) if f"{layer.name}.v" in file.entries else None
-            sinks = file.read(f"{layer.name}.sinks") if f"{layer.name}.sinks" in file.entries else None
+            sinks = self._found(f"{layer.name}.sinks")
             mask = self._once(f"mask.{layer.mask}", lambda name: self._mask(name, self.masks[layer.mask], real))
             bias = None if layer.bias is None else self._once(f"bias.{layer.bias}", file.read)
         rule = Rule(layer.scale, layer.softcap, sinks, bias)
@@ -205,12 +198,15 @@ class _Source:
     def _mask(self, name: str, num_keys: int, real: Bool[Tensor, "b n"]) -> Mask:
         start, stop = (self.file.read(f"{name}.{field}") for field in ("start", "stop"))
         start, stop = (unpack_rows(run, real, 1, 0.0) if run.ndim == 1 else run for run in (start, stop))
-        dense = self.file.read(f"{name}.dense") if f"{name}.dense" in self.file.entries else None
+        dense = self._found(f"{name}.dense")
         if dense is not None and dense.ndim == 1:
             dense = unpack_cells(dense, real)
         mask = Mask(start.long(), stop.long(), num_keys, dense)
         check_mask(mask, name)
         return mask
+
+    def _found(self, name: str) -> Tensor | None:
+        return self.file.read(name) if name in self.file.entries else None
 
     def _once(self, name: str, make: Callable[[str], Any]) -> Any:
         with self._lock:
@@ -218,86 +214,6 @@ class _Source:
             if found is None:
                 found = self._shared[name] = make(name)
             return found
-
-
-def _read_site(about: dict[str, Any]) -> Site:
-    for size in (each.name for each in fields(Site) if each.type == "int"):
-        _number(about, size, MOST_HEADS)
-    return Site(**{each.name: _take(about, each.name, _KINDS[each.type]) for each in fields(Site)})
-
-
-def _read_tokens(file: TensorFile, name: str, about: object) -> Tokens:
-    lengths = file.read(f"{name}.lengths")
-    check_lengths(lengths, f"{name}.lengths")
-    real, columns = real_positions(lengths), {}
-    for field in TOKEN_COLUMNS:
-        if f"{name}.{field}" in file.entries:
-            more = (2,) if field == "offsets" else ()
-            shapes = {(int(lengths.sum()), *more), (*real.shape, *more)}
-            check_tensor(file.entries, f"{name}.{field}", shapes, _DTYPES[field])
-            stored = file.read(f"{name}.{field}")
-            packed = stored.ndim == 1 + len(more)
-            columns[field] = unpack_rows(stored, real, 1, fill_of(field)) if packed else stored
-    pieces, texts = (_read_texts(file, f"{name}.{field}") for field in TOKEN_TEXTS)
-    sinks = _take(about, "sinks", dict)
-    found = Sinks(
-        _take(sinks, "first", bool),
-        tuple(_each(_take(sinks, "ids", list), int, "ids")),
-        tuple(_each(_take(sinks, "names", list), str, "names")),
-        _take(sinks, "because", str),
-    )
-    pieces = tuple(tuple(_each(text, str, "pieces")) for text in _each(pieces, list, "pieces"))
-    texts = tuple(_each(texts, str, "texts"))
-    because, stretches = _take(about, "rarity_because", str), _read_stretches(about)
-    tokens = Tokens(
-        lengths, pieces=pieces, texts=texts, rarity_because=because, sinks=found, stretches=stretches, **columns
-    )
-    check_tokens(tokens, name)
-    return tokens
-
-
-def _read_stretches(about: object) -> tuple[Stretch, ...]:
-    """Where windows of long texts begin; missing where there are none, and in files that are older than they."""
-    assert isinstance(about, dict), "what was taken of it before has shown that"
-    pairs = _take(about, "stretches", list) if "stretches" in about else []
-    if not all(type(pair) is list and len(_each(pair, int, "stretches")) in (2, 3) for pair in pairs):
-        raise Misfit("its stretches are not all two or three numbers")
-    return tuple(Stretch(*pair) for pair in pairs)
-
-
-def _read_texts(file: TensorFile, name: str) -> list[Any]:
-    """A list that is stored as JSON in a tensor of bytes; empty where there is none."""
-    if name not in file.entries:
-        return []
-    try:
-        found = json.loads(bytes(file.read(name).numpy().data).decode("utf-8", "surrogatepass"))
-    except (ValueError, RecursionError) as error:
-        if isinstance(error, ManyHeadsError):
-            raise
-        raise Misfit(f"{name} is not JSON") from None
-    if not isinstance(found, list):
-        raise Misfit(f"{name} is not a list")
-    return found
-
-
-def _take(about: object, key: str, *kinds: type) -> Any:
-    """What a mapping from JSON holds under `key`, if it is of one of these kinds. (True is no int here.)"""
-    if not isinstance(about, dict) or key not in about or type(about[key]) not in kinds:
-        raise Misfit(f"its header's {key!r} is missing or no {' or '.join(kind.__name__ for kind in kinds)}")
-    return about[key]
-
-
-def _number(about: object, key: str, count: int) -> int:
-    number = _take(about, key, int)
-    if not 0 <= number < count:
-        raise Misfit(f"its header's {key!r} is {number}, not 0 to {count - 1}")
-    return number
-
-
-def _each(values: list[Any], kind: type, what: str) -> list[Any]:
-    if not all(type(value) is kind for value in values):
-        raise Misfit(f"its {what} are not all {kind.__name__}")
-    return values
 
 
 @contextmanager
@@ -309,6 +225,4 @@ def _damage_in(file: TensorFile) -> Iterator[None]:
 
 
 _RUNS_BYTES = 3 * 16  # a position: start and stop of what it may see, as they are read, unpacked and widened
-_KINDS: dict[Any, type] = {"str": str, "int": int, "bool": bool}  # a Site's fields say their kinds as texts
 _NUM_AXES = {"q": 4, "k": 4, "v": 4, "lse": 3}  # of a whole tensor; a packed one has no axis of texts
-_DTYPES = {"ids": INTEGERS, "offsets": INTEGERS, "special": {torch.bool}, "rarity": FLOATS}

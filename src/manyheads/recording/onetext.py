@@ -6,16 +6,14 @@ the values stood. Cost: as attention itself; of a long text some rows a block ar
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from manyheads.errors import ShapeError
-from manyheads.nn.masks import Mask
-from manyheads.recording.passes import Layer
+from manyheads.recording.passes import Layer, visible_blocks
 from manyheads.recording.records import LayerRecord
 from manyheads.recording.tiles import bins
 
@@ -35,15 +33,9 @@ class SmallMaps(NamedTuple):
 
 def one_text(layer: LayerRecord, text: int, rows: Int[Tensor, "r"] | None = None) -> Layer:
     """One text of a layer as the pass reads it, trimmed; with `rows`, those rows alone, as if queries of their own."""
-    at, num_keys = slice(text, text + 1), layer.num_keys(text)
-    chosen: Any = slice(layer.num_queries(text)) if rows is None else rows
-    mask, rule = layer.mask.expand(len(layer.lengths)).texts(at), layer.rule.texts(at)
-    dense = None if mask.dense is None else mask.dense[:, :, chosen, :num_keys]
-    bias = None if rule.bias is None else rule.bias[:, :, chosen, :num_keys]
-    mask = Mask(mask.start[:, chosen], mask.stop[:, chosen], num_keys, dense)
-    crosses = layer.crosses or rows is not None
-    q, k, lse = layer.q[at][:, :, chosen], layer.k[at, :, :num_keys], layer.lse[at][:, :, chosen]
-    return Layer(q, k, lse, mask, replace(rule, bias=bias), crosses)
+    chosen = slice(layer.num_queries(text)) if rows is None else rows
+    whole = Layer(layer.q, layer.k, layer.lse, layer.mask, layer.rule, layer.crosses or rows is not None)
+    return whole.one_text(text, chosen, layer.num_keys(text))
 
 
 def small_maps(layer: LayerRecord, size: int, text: int = 0, rows_a_block: int | None = None) -> SmallMaps:
@@ -64,20 +56,6 @@ def small_maps(layer: LayerRecord, size: int, text: int = 0, rows_a_block: int |
     columns = torch.nn.functional.one_hot(of_keys, key_blocks).float()
     mass = layer.project(columns, text, rows)
     sums = mass.new_zeros(len(mass), row_blocks, key_blocks).index_add_(1, of_rows, mass)
-    visible = visible_blocks(one_text(layer, text, rows).mask, of_rows, of_keys, (row_blocks, key_blocks))
+    visible = visible_blocks(one_text(layer, text, rows).mask, of_rows, of_keys, (row_blocks, key_blocks)).float()
     maps = (sums / visible).masked_fill(visible == 0, torch.nan)
     return SmallMaps(maps, num_rows if rows is None else len(rows), num_rows)
-
-
-def visible_blocks(
-    mask: Mask, of_rows: Int[Tensor, "r"], of_keys: Int[Tensor, "k"], shape: tuple[int, int]
-) -> Float[Tensor, "h row_blocks key_blocks"]:
-    """How many cells of each block are visible, by runs, or by looking where the mask is dense."""
-    edges = torch.searchsorted(of_keys, torch.arange(shape[1] + 1))
-    if mask.dense is None:
-        low, high = mask.start[0, :, None], mask.stop[0, :, None]
-        cells = (torch.minimum(high, edges[1:]) - torch.maximum(low, edges[:-1])).clamp_min(0)[None]
-    else:
-        sums = torch.nn.functional.pad(mask.dense[0].long().cumsum(-1), (1, 0))
-        cells = sums[..., edges[1:]] - sums[..., edges[:-1]]
-    return torch.zeros(len(cells), *shape).index_add_(1, of_rows, cells.float())

@@ -9,11 +9,11 @@ the same requests in, the same tensors out. Oracle: `reference.reductions`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
 from manyheads.nn.masks import Mask
@@ -49,6 +49,16 @@ class Layer:
     def reads_itself(self) -> bool:
         return not self.crosses and self.q.shape[2] == self.k.shape[2]
 
+    def one_text(self, text: int, rows: slice | Int[Tensor, "r"], num_keys: int) -> Layer:
+        """One text alone: some of its rows, as if there were no others, and its first keys."""
+        at, keys = slice(text, text + 1), slice(num_keys)
+        mask, rule = self.mask.expand(len(self.q)).texts(at), self.rule.texts(at)
+        dense = None if mask.dense is None else mask.dense[:, :, rows, keys]
+        bias = None if rule.bias is None else rule.bias[:, :, rows, keys]
+        mask = Mask(mask.start[:, rows], mask.stop[:, rows], num_keys, dense)
+        q, k, lse = self.q[at][:, :, rows], self.k[at, :, keys], self.lse[at][:, :, rows]
+        return Layer(q, k, lse, mask, replace(rule, bias=bias), self.crosses)
+
 
 @dataclass(frozen=True, eq=False)
 class Reduced:
@@ -82,23 +92,19 @@ class Pass:
     tokens: Tokens
     requests: tuple[Request, ...]
     columns: dict[Request, Tensor] = field(default_factory=dict)
-    labels: dict[Request, tuple[Tensor, Tensor]] = field(default_factory=dict)
-    shares: dict[Request, Tensor] = field(default_factory=dict)
-    narrow: dict[Request, tuple[Tensor, Tensor]] = field(default_factory=dict)
-    masks: dict[int, tuple[Mask, Mask]] = field(default_factory=dict)
-    known: dict[tuple[int, object], Any] = field(default_factory=dict)
+    known: dict[tuple[object, object], Any] = field(default_factory=dict)
+
+    def _kept(self, what: object, of: object, compute: Callable[[], Any]) -> Any:
+        if (what, of) not in self.known:
+            self.known[what, of] = compute()
+        return self.known[what, of]
 
     def once(self, mask: Mask, what: object, compute: Callable[[], Any]) -> Any:
         """Something that hangs on tokens and mask alone, computed for the first layer and kept for the others."""
-        key = (id(mask), what)
-        if key not in self.known:
-            self.known[key] = compute()
-        return self.known[key]
+        return self._kept(what, id(mask), compute)
 
     def labels_of(self, request: Match) -> tuple[Tensor, Tensor]:
-        if request not in self.labels:
-            self.labels[request] = ranked(*request.labels(self.tokens))
-        return self.labels[request]
+        return self._kept("labels", request, lambda: ranked(*request.labels(self.tokens)))
 
     def matches(self, request: Match, mask: Mask) -> Float[Tensor, "b q"]:
         """How many keys that it sees each row's label matches."""
@@ -106,25 +112,16 @@ class Pass:
 
     def shares_of(self, request: WordRows) -> Float[Tensor, "b w q"]:
         """What share of a word's row each token's row is: one over the word's tokens."""
-        if request not in self.shares:
-            of_token = request.words(self.tokens)
-            words = torch.arange(max(1, 1 + max(of_token.flatten().tolist(), default=0)))
-            member = (of_token[:, None] == words[:, None]).double()
-            self.shares[request] = member / member.sum(-1, keepdim=True).clamp_min(1)
-        return self.shares[request]
+        return self._kept("shares", request, lambda: shares_of_words(request.words(self.tokens)))
 
     def compact(self, request: Match) -> tuple[Tensor, Tensor]:
         """Labels as the tiles compare them: half as wide, and such that what matches nothing is never equal."""
-        if request not in self.narrow:
-            rows, keys = self.labels_of(request)
-            self.narrow[request] = (torch.where(rows < 0, -1, rows).int(), torch.where(keys < 0, -2, keys).int())
-        return self.narrow[request]
+        rows, keys = self.labels_of(request)
+        return self._kept("narrow", request, lambda: (rows.int(), torch.where(keys < 0, -2, keys).int()))
 
     def _expanded(self, mask: Mask) -> Mask:
         """The same object for the same mask: the memory of `once` goes by identity, and holds the masks it goes by."""
-        if id(mask) not in self.masks:
-            self.masks[id(mask)] = (mask, mask.expand(self.tokens.num_texts))
-        return self.masks[id(mask)][1]
+        return self._kept("expanded", id(mask), lambda: (mask, mask.expand(self.tokens.num_texts)))[1]
 
     def run(self, layer: Layer) -> Reduced:
         """Every request's answer for this layer, float32 (float64 for float64 layers)."""
@@ -190,18 +187,31 @@ def visible_cells(mask: Mask, lengths: Sequence[int], size: int) -> Float[Tensor
     num_heads = 1 if mask.dense is None else mask.dense.shape[1]
     out = torch.zeros(len(lengths), num_heads, size, size, dtype=torch.float64)
     for text, length in enumerate(lengths):
-        same = mask.num_queries == mask.num_keys
-        num_rows, num_keys = (length, length) if same else (mask.num_queries, mask.num_keys)
-        row_blocks, blocks = tiles.bins(num_rows, size), tiles.bins(num_keys, size)
-        if mask.dense is None:
-            edges = torch.searchsorted(blocks, torch.arange(size + 1)).to(torch.long)
-            start, stop = mask.start[text, :num_rows, None], mask.stop[text, :num_rows, None]
-            counts = (torch.minimum(stop, edges[1:]) - torch.maximum(start, edges[:-1])).clamp_min(0).double()[None]
-        else:
-            seen = mask.texts(slice(text, text + 1)).visible(slice(0, num_rows), slice(0, num_keys))[0]
-            counts = out.new_zeros(num_heads, num_rows, size).index_add_(2, blocks, seen.double())
-        out[text].index_add_(1, row_blocks, counts)
+        sides = (length, length) if mask.num_queries == mask.num_keys else (mask.num_queries, mask.num_keys)
+        of_rows, of_keys = (tiles.bins(side, size) for side in sides)
+        out[text] = visible_blocks(mask.texts(slice(text, text + 1)), of_rows, of_keys, (size, size))
     return torch.where(out > 0, out, torch.nan)
+
+
+def visible_blocks(
+    mask: Mask, of_rows: Int[Tensor, "r"], of_keys: Int[Tensor, "k"], shape: tuple[int, int]
+) -> Float64[Tensor, "h row_blocks key_blocks"]:
+    """How many cells of each block one text's mask leaves visible: by runs, or by looking where it is dense."""
+    if mask.dense is None:
+        edges = torch.searchsorted(of_keys, torch.arange(shape[1] + 1))
+        start, stop = mask.start[0, : len(of_rows), None], mask.stop[0, : len(of_rows), None]
+        counts = (torch.minimum(stop, edges[1:]) - torch.maximum(start, edges[:-1])).clamp_min(0).double()[None]
+    else:
+        seen = mask.dense[0, :, : len(of_rows), : len(of_keys)].double()
+        counts = seen.new_zeros(*seen.shape[:2], shape[1]).index_add_(2, of_keys, seen)
+    return counts.new_zeros(len(counts), *shape).index_add_(1, of_rows, counts)
+
+
+def shares_of_words(of_token: Int[Tensor, "b q"]) -> Float[Tensor, "b w q"]:
+    """One over the tokens of its word at each of them; 0 elsewhere."""
+    words = torch.arange(max(1, 1 + max(of_token.flatten().tolist(), default=0)))
+    member = (of_token[:, None] == words[:, None]).double()
+    return member / member.sum(-1, keepdim=True).clamp_min(1)
 
 
 def ranked(rows: Int[Tensor, "b q"], keys: Int[Tensor, "b k"]) -> tuple[Int[Tensor, "b q"], Int[Tensor, "b k"]]:
@@ -216,14 +226,14 @@ def count_matches(labels: tuple[Tensor, Tensor], request: Match, mask: Mask) -> 
 
     Cost: O(n log n), where the mask is runs; a dense mask is compared cell by cell.
     """
+    if mask.dense is not None:
+        return _count_dense(labels, request, mask.dense)
     of_rows, of_keys = labels
     num_rows, num_keys = of_rows.shape[1], of_keys.shape[1]
     row = torch.arange(num_rows)[None]
     start, stop = mask.start[:, :num_rows], mask.stop[:, :num_rows]
     if request.earlier:
         stop = torch.minimum(stop, row + 1 - request.apart)
-    if mask.dense is not None:
-        return _count_dense(labels, request, mask)
     stride = num_keys + 1
     order = (of_keys * stride + torch.arange(num_keys)[None]).sort(-1).values
     low = torch.searchsorted(order, of_rows * stride + start)
@@ -234,12 +244,13 @@ def count_matches(labels: tuple[Tensor, Tensor], request: Match, mask: Mask) -> 
     return torch.where(of_rows >= 0, count, 0).double()
 
 
-def _count_dense(labels: tuple[Tensor, Tensor], request: Match, mask: Mask) -> Float[Tensor, "b q"]:
+def _count_dense(
+    labels: tuple[Tensor, Tensor], request: Match, dense: Bool[Tensor, "#b h q k"]
+) -> Float[Tensor, "b q"]:
     row, key = (torch.arange(x.shape[1]) for x in labels)
     same = (labels[0][:, :, None] == labels[1][:, None]) & (labels[0] >= 0)[:, :, None]
     if request.earlier:
         same &= key[None] <= row[:, None] - request.apart
     if request.elsewhere:
         same &= key[None] != row[:, None]
-    assert mask.dense is not None
-    return (same & mask.dense.any(1)).sum(-1).double()
+    return (same & dense.any(1)).sum(-1).double()

@@ -73,26 +73,19 @@ def read_region(
     Errors: ShapeError for a region that does not begin at whole blocks of the coarsest level, or lies outside.
     """
     _check(layer, head, rows, keys, levels, text)
-    coarsest = 1 << levels[-1]
-    mask, rule = (
-        layer.mask.expand(len(layer.lengths)).texts(slice(text, text + 1)),
-        layer.rule.texts(slice(text, text + 1)),
-    )
-    chosen = _chosen_rows(mask, rows, keys, coarsest, most_cells)
+    at, num_rows = slice(text, text + 1), rows.stop - rows.start
+    mask, rule = layer.mask.expand(len(layer.lengths)).texts(at), layer.rule.texts(at)
+    chosen = _chosen_rows(mask, rows, keys, 1 << levels[-1], most_cells)
     strip = _Strip(layer, head, text, mask, rule, keys, len(chosen))
-    if len(chosen) == rows.stop - rows.start:
-        finest, block = levels[0], 1 << levels[0]
-    else:
-        finest, block = levels[-1], coarsest
-    per_block = [
-        int(x) for x in ((chosen - rows.start) // block).bincount(minlength=-(-(rows.stop - rows.start) // block))
-    ]
+    finest = levels[0] if len(chosen) == num_rows else levels[-1]
+    block = 1 << finest
+    per_block = ((chosen - rows.start) // block).bincount(minlength=-(-num_rows // block)).tolist()
     sums, tops, counts = strip.pooled(chosen, per_block, block, on_strip)
     out = [_level(finest, sums, tops, counts)]
     for level in range(finest + 1, levels[-1] + 1):
         sums, counts, tops = _halved(sums, torch.sum), _halved(counts, torch.sum), _halved(tops, torch.amax)
         out.append(_level(level, sums, tops, counts))
-    return Region(tuple(out), len(chosen), rows.stop - rows.start)
+    return Region(tuple(out), len(chosen), num_rows)
 
 
 def _check(layer: LayerRecord, head: int, rows: slice, keys: slice, levels: range, text: int) -> None:

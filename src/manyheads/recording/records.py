@@ -11,7 +11,6 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -21,8 +20,8 @@ from manyheads.errors import RecordingError, ShapeError, WindowError
 from manyheads.htmltables import html_table
 from manyheads.nn.attention import attend
 from manyheads.nn.masks import Mask
-from manyheads.nn.rules import Rule, grouped_scores
-from manyheads.recording.cells import cell_weights
+from manyheads.nn.rules import Rule
+from manyheads.recording.cells import cell_weights, window_weights
 from manyheads.recording.media import Frames, Grid, frames_of, grid_of
 from manyheads.recording.passes import Layer, Reduced, prepare
 from manyheads.recording.requests import Received, Request
@@ -71,11 +70,7 @@ class LayerRecord:
         return self.reduce([Received()])[Received()]
 
     def weights(
-        self,
-        head: int | None = None,
-        queries: slice | None = None,
-        keys: slice | None = None,
-        text: int = 0,
+        self, head: int | None = None, queries: slice | None = None, keys: slice | None = None, text: int = 0
     ) -> Tensor:
         """A window of the exact map of one text: `Float[q k]`, or `Float[h q k]` where `head` is None.
 
@@ -92,7 +87,7 @@ class LayerRecord:
                 f"is {size / 1e9:.1f} GB, above the limit of {WINDOW_BYTES / 1e9:.0f} GB: ask for fewer queries=, "
                 f"keys= or one head=, or use reduce() or tiles(), which never hold the map."
             )
-        out = torch.cat([self._tile(text, [h], rows, columns) for h in heads])
+        out = torch.cat([window_weights(self._layer, text, [h], rows, columns) for h in heads])
         return out[0] if head is not None else out
 
     def weights_at(
@@ -157,12 +152,12 @@ class LayerRecord:
 
     def _key_words(self, own: Words, key_words: Words | None, text: int) -> Words:
         """The words of the text that keys are from."""
-        if not self.crosses:
-            if key_words is not None:
-                raise RecordingError(
-                    f"{self.site.module} looks at its own text: give that text's words as words=, without key_words=."
-                )
+        if not self.crosses and key_words is None:
             return own
+        if not self.crosses:
+            raise RecordingError(
+                f"{self.site.module} looks at its own text: give that text's words as words=, without key_words=."
+            )
         if key_words is None:
             raise RecordingError(
                 f"{self.site.module} looks at another text, whose words this layer does not know: give them as "
@@ -179,21 +174,19 @@ class LayerRecord:
         `queries`: only these rows, in that order.
         """
         text = self._text(text)
-        at, num_rows, num_keys = slice(text, text + 1), self.num_queries(text), self.num_keys(text)
+        num_rows, num_keys = self.num_queries(text), self.num_keys(text)
         if features.shape[0] != num_keys:
             raise ShapeError(
                 f"features has {features.shape[0]} rows, but text {text} has {num_keys} keys: give one row a key."
             )
         if queries is not None and len(queries) and not 0 <= int(queries.min()) <= int(queries.max()) < num_rows:
             raise ShapeError(f"queries run to {int(queries.max())}, but text {text} has {num_rows} of them.")
-        rows: Any = slice(num_rows) if queries is None else queries
-        mask, rule = self.mask.expand(len(self.lengths)).texts(at), self.rule.texts(at)
-        dense = None if mask.dense is None else mask.dense[:, :, rows, :num_keys]
-        mask = Mask(mask.start[:, rows], mask.stop[:, rows], num_keys, dense)
         values = features.float()[None, None].expand(1, self.site.num_kv_heads, -1, -1).contiguous()
-        bias = None if rule.bias is None else rule.bias[:, :, rows, :num_keys]
-        q, k = self.q[at][:, :, rows].float(), self.k[at, :, :num_keys].float()
-        found = attend(q, k, values, mask=mask, scale=rule.scale, softcap=rule.softcap, sinks=rule.sinks, bias=bias)
+        one = self._layer.one_text(text, slice(num_rows) if queries is None else queries, num_keys)
+        q, k, mask, rule = one.q.float(), one.k.float(), one.mask, one.rule
+        found = attend(
+            q, k, values, mask=mask, scale=rule.scale, softcap=rule.softcap, sinks=rule.sinks, bias=rule.bias
+        )
         return found.out[0]
 
     def tiles(self, text: int = 0, size: int = 256) -> Iterator[tuple[slice, slice, Float[Tensor, "h r c"]]]:
@@ -206,20 +199,7 @@ class LayerRecord:
             for key in range(0, num_keys, size):
                 keys = slice(key, min(key + size, num_keys))
                 if bool(((start < keys.stop) & (stop > keys.start)).any()):
-                    yield rows, keys, self._tile(text, list(range(self.site.num_heads)), rows, keys)
-
-    def _tile(self, text: int, heads: Sequence[int], rows: slice, keys: slice) -> Float[Tensor, "h r c"]:
-        at = slice(text, text + 1)
-        group = [h // (self.site.num_heads // self.site.num_kv_heads) for h in heads]
-        chosen = list(heads)
-        q, k = self.q[at][:, chosen, rows].double(), self.k[at][:, group, keys].double()
-        rule, mask = self.rule.texts(at), self.mask.expand(len(self.lengths)).texts(at)
-        bias = None if rule.bias is None else rule.bias.expand(-1, self.site.num_heads, -1, -1)[:, chosen]
-        scores = Rule(rule.scale, rule.softcap, None, bias).finish(grouped_scores(q, k, rule.scale), rows, keys)
-        seen = mask.visible(rows, keys)
-        seen = seen[:, chosen] if seen.shape[1] > 1 else seen
-        lse = self.lse[at][:, chosen, rows, None]
-        return torch.where(seen, (scores - torch.where(lse == -torch.inf, 0, lse)).exp(), 0.0)[0].to(lse.dtype)
+                    yield rows, keys, window_weights(self._layer, text, range(self.site.num_heads), rows, keys)
 
     def _text(self, text: int) -> int:
         """The text's index from the front, checked."""
@@ -301,16 +281,16 @@ class Recording:
     def _repr_html_(self) -> str:
         """A notebook's view: a row a layer, and how the first text begins."""
         columns = ["stack", "layer", "heads", "key/value heads", "queries", "keys", "module", "weights from"]
-        columns = columns if len(self.stacks) > 1 else columns[1:]
         rows: list[list[str | int]] = []
         for name, layers in self.stacks.items():
             for layer in layers:
-                site, most = layer.site, int(layer.lengths.max()) if len(layer.lengths) else 0
+                site, most = layer.site, max(layer.lengths.tolist(), default=0)
                 keys = layer.k.shape[2] if layer.crosses else most
-                row: list[str | int] = [site.layer, site.num_heads, site.num_kv_heads, most, keys]
-                row = [*row, site.module, layer.because]
-                rows.append([name, *row] if len(self.stacks) > 1 else row)
-        begins = self.tokens.texts[0][:SHOWN_TEXT] if self.tokens.texts else ""
-        dots = "..." if self.tokens.texts and len(self.tokens.texts[0]) > SHOWN_TEXT else ""
-        note = f"The text begins: {begins}{dots}" if begins else ""
+                sizes = (site.num_heads, site.num_kv_heads, most, keys)
+                rows.append([name, site.layer, *sizes, site.module, layer.because])
+        if len(self.stacks) < 2:
+            columns, rows = columns[1:], [row[1:] for row in rows]
+        text = self.tokens.texts[0] if self.tokens.texts else ""
+        dots = "..." if len(text) > SHOWN_TEXT else ""
+        note = f"The text begins: {text[:SHOWN_TEXT]}{dots}" if text else ""
         return html_table(columns, rows, caption=repr(self), note=note)

@@ -146,11 +146,7 @@ class Tokens:
 
     def surface(self, text: int, position: int) -> str:
         """What stands at a token in the text as it was written (the bare piece where offsets are unknown)."""
-        if self.offsets is not None and self.texts:
-            begin, end = self.offsets[text, position].tolist()
-            if end > begin:
-                return self.texts[text][begin:end].strip()
-        return _bare(self.pieces[text][position])
+        return self._surfaces[text][position]
 
     def _by_surface(self, test: Callable[[str], bool]) -> Bool[Tensor, "b k"]:
         """Ordinary tokens whose surface passes the test, which is made once for each surface: few of them differ."""
@@ -166,7 +162,7 @@ class Tokens:
     def _surfaces(self) -> list[list[str]]:
         """The surface of every token, text by text."""
         if self.offsets is None or not self.texts:
-            return [[self.surface(text, at) for at in range(len(pieces))] for text, pieces in enumerate(self.pieces)]
+            return [[_bare(piece) for piece in pieces] for pieces in self.pieces]
         found = zip(self.texts, self.pieces, self.offsets.tolist(), strict=True)
         return [
             [

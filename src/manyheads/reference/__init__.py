@@ -1,21 +1,17 @@
 """The oracle: attention and multi-head attention in NumPy, float64, written to be read. Start with `naive`."""
 
 from manyheads.reference.attention import Attended, attend
-from manyheads.reference.multihead import (
+from manyheads.reference.layouts import (
     BatchedWeights,
     FusedWeights,
-    MultiHead,
     NaiveWeights,
-    batched,
     count_parameters,
-    fused,
     initialise,
-    naive,
     to_batched,
     to_fused,
     to_naive,
-    worked_example,
 )
+from manyheads.reference.multihead import MultiHead, batched, fused, naive, worked_example
 from manyheads.reference.softmax import softmax_rows, visible_keys
 
 __all__ = [

@@ -72,7 +72,7 @@ def attend(
     return Attended(np.einsum("bhqk,bhkf->bhqf", weights, v, optimize=True), weights, lse)
 
 
-def _heads_served(q, k, v) -> int:
+def _heads_served(q: Shaped[np.ndarray, "..."], k: Shaped[np.ndarray, "..."], v: Shaped[np.ndarray, "..."]) -> int:
     """How many query heads each key/value head serves, once q, k and v are known to fit."""
     fits = q.ndim == k.ndim == v.ndim == 4 and q.shape[0] == k.shape[0] and q.shape[3] == k.shape[3]
     if not fits or k.shape[:3] != v.shape[:3]:

@@ -49,13 +49,12 @@ def norm_matches(
     cells: Mapping[str, Bool[np.ndarray, "n n"]],
 ) -> dict[str, Pair]:
     """Name -> (what is moved from the cells, all that is moved in the rows that see one of them)."""
+    moved = weights * norms[:, None]
     out: dict[str, Pair] = {}
     for name, chosen in cells.items():
-        seen, moved = chosen & visible, weights * norms[:, None]
-        out[name.replace("_mass", "_norm_mass")] = (
-            (moved * seen).sum(axis=(1, 2)),
-            moved[:, seen.any(axis=1)].sum(axis=(1, 2)),
-        )
+        seen = chosen & visible
+        in_rows = moved[:, seen.any(axis=1)]
+        out[name.replace("_mass", "_norm_mass")] = (moved * seen).sum(axis=(1, 2)), in_rows.sum(axis=(1, 2))
     return out
 
 

@@ -123,16 +123,22 @@ def pooled(
     of_rows, of_keys = (_blocks(length, size) for length in weights.shape[1:])
     out = np.full((len(weights), size, size), np.nan)
     for row_block, key_block in np.ndindex(size, size):
-        here = np.ix_(range(len(weights)), of_rows == row_block, of_keys == key_block)
-        for h, (cells, seen) in enumerate(zip(weights[here], visible[here], strict=True)):
+        rows, keys = of_rows == row_block, of_keys == key_block
+        blocks = (each[:, rows][:, :, keys] for each in (weights, visible))
+        for h, (cells, seen) in enumerate(zip(*blocks, strict=True)):
             if seen.any():
                 out[h, row_block, key_block] = HOW[how](cells[seen])
     return out
 
 
-def _positions(weights):
+def places(count: int) -> Int64[np.ndarray, " n"]:
+    """0, 1, 2, ...: where rows or keys stand."""
+    return np.arange(count)
+
+
+def _positions(weights: Float64[np.ndarray, "h q k"]) -> tuple[Int64[np.ndarray, "q 1"], Int64[np.ndarray, "1 k"]]:
     """Each row's position as a column and each key's as a row, so that `key - row` is the whole table of offsets."""
-    return np.arange(weights.shape[1])[:, None], np.arange(weights.shape[2])[None]
+    return places(weights.shape[1])[:, None], places(weights.shape[2])[None]
 
 
 def _blocks(length: int, size: int) -> Int64[np.ndarray, " n"]:

@@ -31,7 +31,7 @@ def softmax_rows(
         top = np.maximum(top, sink)
     # Softmax does not change when a row is shifted, so shift its largest entry to 0: exp can no longer overflow.
     # A row of nothing but -inf stays where it is, because -inf - (-inf) would be nan.
-    top = np.where(np.isneginf(top), 0.0, top)
+    top = np.where(top == -np.inf, 0.0, top)
     raised = np.exp(scores - top)
     total = raised.sum(axis=-1, keepdims=True) + np.exp(sink - top)
     seen = total > 0
@@ -81,7 +81,7 @@ def broadcast(name: str, array: Shaped[np.ndarray, "..."], shape: tuple[int, ...
         ) from None
 
 
-def _as_boolean(mask):
+def _as_boolean(mask: Shaped[np.ndarray, "..."]) -> Bool[np.ndarray, "..."]:
     mask = np.asarray(mask)
     # A float mask of zeros may mean "add nothing" or "see nothing", so it is not for us to guess.
     if mask.dtype.kind not in "biu" or not np.isin(mask, (0, 1)).all():

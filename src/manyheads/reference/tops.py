@@ -8,7 +8,7 @@ Source: Voita et al. 2019 (rare words).
 """
 
 import numpy as np
-from jaxtyping import Bool, Float64, Int, Real
+from jaxtyping import Bool, Float64, Int, Real, Shaped
 
 Map = Float64[np.ndarray, "h n n"]
 Pair = tuple[Float64[np.ndarray, " h"], Float64[np.ndarray, " h"]]  # numerator, denominator
@@ -51,7 +51,7 @@ def rarest(
     return word & (rarity >= by_kind[0]) if len(by_kind) else word
 
 
-def _of(values, rows, num_heads=None) -> Pair:
+def _of(values: Shaped[np.ndarray, "... n"], rows: Shaped[np.ndarray, "... n"], num_heads: int | None = None) -> Pair:
     """Sums over rows, and how many rows; one for each head, also where heads do not differ."""
     num, den = np.sum(values, axis=-1, dtype=np.float64), np.sum(rows, axis=-1, dtype=np.float64)
     shape = (num_heads or len(np.atleast_1d(num)),)

@@ -36,6 +36,7 @@ from manyheads.plan import Ablate, Plan
 from manyheads.recording.tokens import text_seed
 from manyheads.roles.chance import q_values, random_targets, sign_flip_p
 from manyheads.roles.moves import moved_rows
+from manyheads.spec import ModelSpec
 from manyheads.statistics.headtable import number, write_frame
 
 if TYPE_CHECKING:
@@ -175,11 +176,7 @@ def backup_heads(
     require_loaded(lm)
     if isinstance(controls, bool) or not isinstance(controls, int) or controls < 0:
         raise StatisticError(f"{controls=!r}: give 0 or more random targets.")
-    if not (gone := lm.spec.select(targets).heads):
-        raise PlanError(f"{targets=} names no heads: say which to take away, as 'L3H7'.")
-    others = tuple(h for h in (lm.spec.heads if among is None else lm.spec.select(among)) if h not in gone)
-    if not others:
-        raise StatisticError(f"no head is left to look at beside the targets ({', '.join(map(str, gone))}).")
+    gone, others = _asked(lm.spec, targets, among)
     chosen, why = choose_metric(lm, metric, labels)
     reading = read_texts(lm, texts)
     sets = [gone, *random_targets(gone, lm.spec, controls, seed)]
@@ -218,6 +215,16 @@ def backup_heads(
     )  # fmt: skip
 
 
+def _asked(spec: ModelSpec, targets: HeadsLike, among: HeadsLike | None) -> tuple[tuple[Head, ...], tuple[Head, ...]]:
+    """The targets, and the heads to look at. Errors: HeadError, PlanError, StatisticError where none is left."""
+    if not (gone := spec.select(targets).heads):
+        raise PlanError(f"{targets=} names no heads: say which to take away, as 'L3H7'.")
+    others = tuple(head for head in (spec.heads if among is None else spec.select(among)) if head not in gone)
+    if not others:
+        raise StatisticError(f"no head is left to look at beside the targets ({', '.join(map(str, gone))}).")
+    return gone, others
+
+
 def _under(lm: Any, editor: Editor, what: Callable[[], Any]) -> Any:
     """Something done to the model as a plan leaves it. (Its rows have been read before, and guarded.)"""
     try:
@@ -250,8 +257,10 @@ def _changes(
     if len(moved) > 1:
         kept = [seed for seed, each in zip(seeds, seen, strict=True) if each or not seen.any()]
         moved_q = q_values(sign_flip_p(rows[0] - rows[1:].mean(0), kept))
-    sides = [interval_over_texts(each) if len(set(seeds)) > 1 else None for each in (rows[0], interaction[0])]
-    (low, high), (least, most) = ((None, None) if each is None else each for each in sides)
+    nothing = np.full(len(heads), np.nan)  # of one text, however often, there is no interval
+    (low, high), (least, most) = (
+        interval_over_texts(each) if len(set(seeds)) > 1 else (nothing, nothing) for each in (rows[0], interaction[0])
+    )
     means, beside = interaction.mean(1), rows.mean(1)
     found = []
     for at, head in enumerate(heads):
@@ -259,21 +268,21 @@ def _changes(
         bar = max([0.0, *control[~np.isnan(control)].tolist()])
         found.append(
             HeadChange(
-                head,
-                number(beside[0, at]),
-                None if low is None else number(low[at]),
-                None if high is None else number(high[at]),
-                tuple(number(each) for each in beside[1:, at]),
-                number(moved_q[at]),
-                float(alone[:, at].mean()),
-                float(left[0, :, at].mean()),
-                float(means[0, at]),
-                None if least is None else number(least[at]),
-                None if most is None else number(most[at]),
-                tuple(number(each) for each in control),
-                float(p[at]),
-                float(q[at]),
-                bool(q[at] <= MOST_Q and least is not None and least[at] > bar),
+                head=head,
+                moved=number(beside[0, at]),
+                moved_low=number(low[at]),
+                moved_high=number(high[at]),
+                moved_control=tuple(number(each) for each in beside[1:, at]),
+                moved_q=number(moved_q[at]),
+                alone=float(alone[:, at].mean()),
+                without=float(left[0, :, at].mean()),
+                interaction=float(means[0, at]),
+                low=number(least[at]),
+                high=number(most[at]),
+                control=tuple(number(each) for each in control),
+                p=float(p[at]),
+                q=float(q[at]),
+                backup=bool(q[at] <= MOST_Q and least[at] > bar),
             )
         )
     return tuple(found)

@@ -2,12 +2,15 @@
 
 A difference that means nothing is as likely to have the other sign in each text. So signs are flipped, all those of
 equal texts together, and p is the share of flips that give a mean as far from 0. Flips hang on the texts' own words:
-any order gives the same p. Sources: Fisher 1935, section 21; Benjamini and Hochberg 1995.
+any order gives the same p. Where a difference has a bootstrap spread, Student's t of it is read as a normal deviate.
+Sources: Fisher 1935, section 21; Wallace 1959 (Student's t as a normal); Benjamini and Hochberg 1995; Benjamini and
+Yekutieli 2001 (false discovery under any dependence).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import erfc, isnan, log, log1p, sqrt
 
 import numpy as np
 from jaxtyping import Float64
@@ -18,7 +21,8 @@ from manyheads.spec import ModelSpec
 
 DRAWS = 20  # tries for each random target: in a small layer the same one comes again
 FLIPS = 9_999  # p is never below 1 in 10,000: enough for q of 0.05 among some hundreds of heads
-SAME = 1e-9  # of a mean: flips that differ from it by rounding alone are as far
+SAME = 1e-9  # of a mean: what differs from it by less, or spreads by less, does so by rounding alone
+EULER = 0.5772156649  # Euler's constant, by which a long harmonic sum exceeds the logarithm
 
 
 def sign_flip_p(values: Float64[ndarray, "text n"], seeds: Sequence[int]) -> Float64[ndarray, "n"]:
@@ -39,6 +43,28 @@ def q_values(p: Float64[ndarray, "n"]) -> Float64[ndarray, "n"]:
     rising = p[order] * len(order) / np.arange(1, len(order) + 1)
     out[order] = np.minimum.accumulate(rising[::-1])[::-1].clip(max=1)
     return out
+
+
+def adjusted(p_values: Sequence[float]) -> list[float]:
+    """Benjamini and Yekutieli's adjusted p-values: at most q of those with a value up to q are false, on average."""
+    count = len(p_values)
+    factor = sum(1 / rank for rank in range(1, count + 1)) if count < 1_000 else log(count) + EULER + 0.5 / count
+    return q_values(np.asarray(p_values, np.float64) * factor).tolist()
+
+
+def p_of_spread(difference: float, spread: float, freedom: float) -> float:
+    """One-sided p of a difference being none, or below, by its spread; 1 where too little is known of that."""
+    if freedom < 1 or isnan(difference) or isnan(spread):
+        return 1.0
+    if spread <= SAME * abs(difference):
+        return float(difference <= 0)  # the same in every text: always above, or never
+    return 0.5 * erfc(as_normal(difference / spread, freedom) / sqrt(2))
+
+
+def as_normal(t: float, freedom: float) -> float:
+    """The normal deviate that is as rare as this value of Student's t, to 0.02 at worst."""
+    size = sqrt(freedom * log1p(t * t / freedom)) * (8 * freedom + 1) / (8 * freedom + 3)
+    return size if t >= 0 else -size
 
 
 def random_targets(gone: tuple[Head, ...], spec: ModelSpec, count: int, seed: int) -> list[tuple[Head, ...]]:

@@ -7,8 +7,8 @@ these are is read off the replicates as well, so that two windows of a text, or 
 heads and all rules together the false discovery rate is kept at 5 % (`q_value`), however the tests hang together. That
 a claim is not chance does not make it large: the rules' floors and baselines do.
 
-Sources: Hanley and MacGibbon 2006 (bootstrap); Kish 1965 (texts of unlike length as so many of equal length); Wallace
-1959 (Student's t as a normal); Benjamini and Yekutieli 2001 (false discovery under any dependence).
+Sources: Hanley and MacGibbon 2006 (bootstrap); Kish 1965 (texts of unlike length as so many of equal length); of the
+tests themselves, `roles.chance`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from math import erfc, isnan, log, log1p, sqrt
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +24,7 @@ from jaxtyping import Float64
 from numpy import ndarray
 
 from manyheads.heads import Head
+from manyheads.roles.chance import adjusted, p_of_spread
 from manyheads.roles.rules import (
     LEFT,
     MIN_EXCESS,
@@ -43,11 +43,8 @@ from manyheads.statistics.sums import REPLICATES, interval_of
 
 CHOOSE, REPORT = 0, 1  # the half of the texts on which a label is chosen, and the one whose figures are shown
 MAX_FALSE = 0.05  # the share of false claims among those that hold, at most, on average
-SAME = 1e-9  # a spread below this share of a difference is rounding
-OVER_BASELINE, OVER_BASELINE_BY = (
-    1.1,
-    0.03,
-)  # an accuracy is a tenth and three points above fixed guesses, 3 above chance
+OVER_BASELINE = 1.1  # an accuracy is a tenth above fixed guesses ...
+OVER_BASELINE_BY = 0.03  # ... and three points above them, and above chance
 
 
 @dataclass(frozen=True)
@@ -134,13 +131,16 @@ class Half:
         self.table, self.half = table, half
         self.index = {name: i for i, name in enumerate(table.names)}
         self.values = table.sums.value(half)
-        self.favour = None if table.kinds is None else table.kinds.favour(half)
         self._texts: dict[str, ndarray] = {}
         self._above: dict[tuple[str, str], Above] = {}
 
     @cached_property
     def interval(self) -> tuple[ndarray, ndarray]:
         return self.table.sums.interval(self.half)
+
+    @cached_property
+    def favour(self) -> Float64[ndarray, "head"] | None:
+        return None if self.table.kinds is None else self.table.kinds.favour(self.half)
 
     def value(self, name: str) -> Float64[ndarray, "head"]:
         return self.values[:, self.index[name], 0]
@@ -153,10 +153,6 @@ class Half:
     def num_queries(self, name: str) -> Float64[ndarray, "head"]:
         den = self.table.sums.den[self.half, :, self.index[name], 0]
         return np.broadcast_to(den, (len(self.table.heads),))
-
-    def counted(self, name: str, head: int) -> bool:
-        """Whether a statistic has any row (a pattern of places alone has no chance level by shuffling words)."""
-        return bool(self.num_queries(name)[head] > 0)
 
     def num_texts(self, name: str) -> Float64[ndarray, "head"]:
         """Of how many texts of equal length the rows are worth: (sum n)^2 / sum n^2, from the replicates' counts."""
@@ -175,7 +171,7 @@ class Half:
                 warnings.simplefilter("ignore", RuntimeWarning)  # of heads that nothing was counted for
                 spread = np.nanstd(difference[:, 1:], axis=1, ddof=1)
             freedom = np.minimum(self.num_texts(name), REPLICATES) - 1  # 100 draws make a spread a guess, too
-            tests = map(_p_value, difference[:, 0].tolist(), spread.tolist(), freedom.tolist())
+            tests = map(p_of_spread, difference[:, 0].tolist(), spread.tolist(), freedom.tolist())
             low, high = interval_of(difference[:, 1:])
             self._above[name, chance] = Above(np.array(list(tests)), low, high)
         return self._above[name, chance]
@@ -187,7 +183,7 @@ class Half:
         chances = {
             name: self.get(f"{rule.statistic}.{name}", head)
             for name in rule.chances
-            if self.counted(f"{rule.statistic}.{name}", head)
+            if self.num_queries(f"{rule.statistic}.{name}")[head] > 0  # one of places alone: none by shuffled words
         }
         low, high = (float(end[head, column]) for end in self.interval)
         highest = max(chances, key=lambda name: chances[name], default=None)
@@ -284,33 +280,6 @@ def control(claims: Sequence[Sequence[Claim]]) -> list[list[Claim]]:
         for at, claim in enumerate(flat)
     )
     return [[next(found) for _ in mine] for mine in claims]
-
-
-def adjusted(p_values: Sequence[float]) -> list[float]:
-    """Benjamini and Yekutieli's adjusted p-values: at most q of those with a value up to q are false, on average."""
-    count = len(p_values)
-    order = np.argsort(p_values)[::-1]
-    factor = sum(1 / rank for rank in range(1, count + 1)) if count < 1_000 else log(count) + 0.5772156649 + 0.5 / count
-    out, least = np.ones(count), 1.0
-    for rank, at in zip(range(count, 0, -1), order, strict=True):
-        least = min(least, p_values[at] * count * factor / rank)
-        out[at] = least
-    return out.tolist()
-
-
-def _p_value(difference: float, spread: float, freedom: float) -> float:
-    """Of a difference being none, or below: one-sided, by its spread."""
-    if freedom < 1 or isnan(difference) or isnan(spread):
-        return 1.0
-    if spread <= SAME * abs(difference):
-        return float(difference <= 0)  # the same in every text: always above, or never
-    return 0.5 * erfc(as_normal(difference / spread, freedom) / sqrt(2))
-
-
-def as_normal(t: float, freedom: float) -> float:
-    """The normal deviate that is as rare as this value of Student's t, to 0.02 at worst."""
-    size = sqrt(freedom * log1p(t * t / freedom)) * (8 * freedom + 1) / (8 * freedom + 3)
-    return size if t >= 0 else -size
 
 
 def _known(value: float) -> float | None:

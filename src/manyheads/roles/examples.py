@@ -28,6 +28,7 @@ from manyheads.recording.words import WordMap, Words
 from manyheads.roles.claims import REPORT
 from manyheads.roles.found import Example, Roles
 from manyheads.roles.goldrules import coreference_rules
+from manyheads.roles.labels import UNLABELLED
 from manyheads.roles.meant import pairs_of
 from manyheads.statistics.coreference import searches
 from manyheads.statistics.failures import is_about_texts
@@ -59,8 +60,8 @@ def find_examples(
     roles: Roles,
     statistics: Sequence[Statistic],
     sinks: Sinks,
-    count: int = 3,
-    patterns: Mapping[str, Pattern] | None = None,
+    count: int,
+    patterns: Mapping[str, Pattern],
 ) -> dict[tuple[Head, str], tuple[Example, ...]]:
     """The `count` best texts of all that rests on one of `statistics`; fewer where few texts ask it at all.
 
@@ -80,7 +81,7 @@ def find_examples(
         column = columns.index(number[want.statistic])
         best[want.head, want.role] = _best(num[:, want.at, column], den[:, want.at, column], count)
     shown = sorted({at for found in best.values() for _, at in found})
-    links = _Links(lm, [reading.pieces[at] for at in shown], sinks, patterns or {})
+    links = _Links(lm, [reading.pieces[at] for at in shown], sinks, patterns)
     resting = {(want.head, want.role): want.statistic for want in wanted}
     return {
         (head, role): tuple(
@@ -108,7 +109,7 @@ def _best(num: Tensor, den: Tensor, count: int) -> list[tuple[float, int]]:
 def _wanted(roles: Roles) -> list[Want]:
     """Every label, and every question's best head for which it holds; each once."""
     place = {label.head: at for at, label in enumerate(roles)}
-    out = {(label.head, label.name): label.evidence.statistic for label in roles if label.name != "unlabelled"}
+    out = {(label.head, label.name): label.evidence.statistic for label in roles if label.name != UNLABELLED}
     for role in roles.questions:
         best = roles.ranked(role, 1)[0]
         if best.holds:

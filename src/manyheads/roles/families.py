@@ -145,10 +145,7 @@ class _Gathering:
         if len(heads) < 2 or not self.num_rows or self.divergences is None:
             what = "one head" if len(heads) < 2 else "no row that sees two keys"
             raise StatisticError(f"{model} has {what} here: there is nothing to compare.")
-        if clusters is not None and clusters > len(heads):
-            raise StatisticError(
-                f"{clusters=} families of {len(heads)} heads were asked for: give a number up to that."
-            )
+        _check_clusters(clusters, len(heads))  # again: layers may have been left out
         divergences = (self.divergences / self.num_rows).clamp_(0, MOST).numpy()
         families, tried, why = families_of(heads, divergences, clusters)
         places, explained = flat_map(divergences)

@@ -19,7 +19,7 @@ from manyheads.roles.claims import Claim, claims_of, control
 from manyheads.roles.examples import find_examples
 from manyheads.roles.found import Roles
 from manyheads.roles.goldrules import coreference_rules, syntax_rules
-from manyheads.roles.labels import NOT_EFFECT, check_table, halves_of, label_heads
+from manyheads.roles.labels import NOT_EFFECT, check_table, label_heads
 from manyheads.roles.probing import ask_probes
 from manyheads.roles.rules import ASKED, MIN_CONTENT, NEEDED, RULES, SINK_RULE, Rule
 from manyheads.statistics.coreference import coreference_statistics, survey_coreference
@@ -29,18 +29,15 @@ from manyheads.statistics.patterns import Pattern, pattern_statistics
 from manyheads.statistics.ranks import is_split, own_rank
 from manyheads.statistics.runfolders import require_own
 from manyheads.statistics.statistic import Statistic
-from manyheads.statistics.surveys import Survey
+from manyheads.statistics.surveys import Survey, Wanted
 from manyheads.statistics.syntax import syntax_statistics
 from manyheads.statistics.syntaxsurvey import MIN_ARCS, survey_syntax
 from manyheads.statistics.table import STATISTICS
 
 log = logging.getLogger("manyheads")
 
-PARTS = ("texts", "passages", "elsewhere")
-"""The folders of a run's readings, in the folder to resume from."""
-
-READINGS = ("texts", "passages", "second corpus", "examples", "probes")
-"""What is read, one after another, as far as it is asked for."""
+FOLDERS = {"texts": "texts", "passages": "passages", "second corpus": "elsewhere"}
+"""What is read, one after another, as far as it is asked for; and the folder of each reading in that to resume from."""
 
 COUNTED = 20
 """Arcs of a relation in the survey of a small treebank: enough to report, not to label."""
@@ -72,7 +69,8 @@ def find_roles(
     has examples and probes.
 
     `on_questions` is called with every role and its question as soon as the corpus' head tells them, before the long
-    reading: what it raises ends the run. `on_reading` is called with each reading's name as it begins (`READINGS`).
+    reading: what it raises ends the run. `on_reading` is called with each reading's name as it begins: "texts",
+    "passages", "second corpus", "examples", "probes", as far as they are asked for.
 
     Give some hundreds of texts: with few, most heads stay "unlabelled". Cost: as `measure`; docs/roles.md.
     Errors: as `measure`; StatisticError for a pattern that is none; FileAccessError for a folder to resume from that
@@ -82,31 +80,26 @@ def find_roles(
         raise TextError("texts=None: give a text, a list of texts, or a corpus (corpora.files.open_corpus).")
     check_resume(resume)
     begins = on_reading or (lambda name: None)
-    own = {name.strip(): each for name, each in (patterns or {}).items()}
     asked = _Asked(pattern_statistics(patterns or {}), passages is not None, on_questions)
-    begins("texts")
-    table = measure(
-        lm, texts, asked.of_texts, kinds=True, progress=progress, resume=_folder(resume, "texts"), ranks=ranks
-    )
+    own = {name.strip(): each for name, each in (patterns or {}).items()}
+
+    def read(name: str, some: Any, statistics: Wanted, **how: Any) -> HeadTable:
+        begins(name)
+        folder = None if resume is None else Path(resume) / FOLDERS[name]
+        return measure(lm, some, statistics, progress=progress, resume=folder, ranks=ranks, **how)
+
+    table = read("texts", texts, asked.of_texts, kinds=True)
     check_table(table)
     parts = [(table, asked.rules(table.names))]
     if passages is not None:
-        begins("passages")
-        found = measure(
-            lm, passages, asked.of_passages, sinks=table.sinks, progress=progress,
-            resume=_folder(resume, "passages"), ranks=ranks,
-        )  # fmt: skip
-        parts.append((found, coreference_rules()))
+        of_passages = read("passages", passages, asked.of_passages, sinks=table.sinks)
+        parts.append((of_passages, coreference_rules()))
     claims = control(_beside([claims_of(part, rules) for part, rules in parts]))
     if elsewhere is not None:
-        begins("second corpus")
-        other = measure(
-            lm, elsewhere, table.statistics, kinds=True, sinks=table.sinks, progress=progress,
-            resume=_folder(resume, "elsewhere"), ranks=ranks,
-        )  # fmt: skip
+        other = read("second corpus", elsewhere, table.statistics, kinds=True, sinks=table.sinks)
         claims = _tried_again(claims, other, parts[0][1])
     rules = tuple(rule for _, mine in parts for rule in mine)
-    labels = label_heads(table, rules, claims, halves_of(table))
+    labels = label_heads(table, rules, claims)
     notes = {**table.notes, "labels": NOT_EFFECT, **asked.unplaced(lm)}
     if len(parts) > 1:
         notes |= {f"passages: {name}": said for name, said in parts[1][0].notes.items()}
@@ -115,9 +108,8 @@ def find_roles(
         return found  # the first process shows examples, and is probed
     begins("examples")
     shown = {
-        key: some
-        for documents, statistics in ((asked.head, asked.all_statistics), (asked.passages, asked.of_coreference))
-        for key, some in find_examples(lm, documents, found, statistics, table.sinks, examples, own).items()
+        **find_examples(lm, asked.head, found, asked.all_statistics, table.sinks, examples, own),
+        **find_examples(lm, asked.passages, found, asked.of_coreference, table.sinks, examples, own),
     }
     found = replace(found, examples=shown)
     if not probes:
@@ -132,7 +124,7 @@ def check_resume(resume: str | Path | None) -> None:
         return
     if Path(resume).is_file():
         raise FileAccessError(f"resume={resume} is a file: name a folder in which a run may keep what it has.")
-    require_own(Path(resume), PARTS)
+    require_own(Path(resume), tuple(FOLDERS.values()))
 
 
 def questions_of(rules: Iterable[Rule]) -> dict[str, str]:
@@ -199,10 +191,6 @@ class _Asked:
         own = (own_rule(each.name) for each in self.own if each.kind == "statistic")
         names = [name.removesuffix(".to_head") for name in statistics if name.endswith(".to_head")]
         return (*RULES, SINK_RULE, *ASKED, *own, *syntax_rules(names))
-
-
-def _folder(resume: str | Path | None, part: str) -> Path | None:
-    return None if resume is None else Path(resume) / part
 
 
 def _beside(parts: list[list[list[Claim]]]) -> list[list[Claim]]:

@@ -17,7 +17,7 @@ from manyheads.heads import Head
 from manyheads.htmltables import html_table
 from manyheads.roles.asking import role_named, unanswerable
 from manyheads.roles.claims import Claim
-from manyheads.roles.labels import HeadRole
+from manyheads.roles.labels import UNLABELLED, HeadRole
 from manyheads.roles.probing import NO_LABEL, Probe
 from manyheads.statistics.headtable import HeadTable, write_frame
 
@@ -167,13 +167,13 @@ class Roles(Sequence[HeadRole]):
         write_frame(frame, Path(path))
 
     def __repr__(self) -> str:
-        named = sum(label.name != "unlabelled" for label in self.labels)
+        named = sum(label.name != UNLABELLED for label in self.labels)
         texts, tokens = self.table.sums.num_texts, self.table.sums.num_tokens
         return f"Roles({named} of {len(self)} heads named, {texts:,} texts, {tokens:,} tokens)"
 
     def _repr_html_(self) -> str:
         """A notebook's view: the surest labels first."""
-        named = [label for label in self.labels if label.name != "unlabelled"]
+        named = [label for label in self.labels if label.name != UNLABELLED]
         named.sort(key=lambda label: label.evidence.chance - label.evidence.score)
         rows = [[str(each.head), each.name, shown_share(each), each.evidence.words] for each in named[:SHOWN]]
         more = max(0, len(named) - SHOWN)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -39,7 +39,6 @@ class HeadScores:
     high: Float64[ndarray, "head"]
     chances: Mapping[str, Float64[ndarray, "head"]]
     num_queries: Float64[ndarray, "head"]
-    words: str = field(default="", kw_only=True)
 
     @property
     def chance(self) -> Float64[ndarray, "head"]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from manyheads.errors import StatisticError
 from manyheads.heads import Head
-from manyheads.roles.claims import REPORT, Claim, Half, claims_of, control
+from manyheads.roles.claims import CHOOSE, REPORT, Claim, Half, claims_of, control
 from manyheads.roles.rules import (
     LOCAL_RULE,
     MIN_BROAD,
@@ -29,6 +29,7 @@ from manyheads.roles.rules import (
 )
 from manyheads.statistics.headtable import HeadTable
 
+UNLABELLED = "unlabelled"  # the name of a head of which evidence is missing
 NOT_EFFECT = "attention is not effect: a label says what a head reads, not what is lost without it (manyheads ablate)"
 
 
@@ -72,9 +73,8 @@ def label(table: HeadTable) -> list[HeadRole]:
     Errors: StatisticError names what it lacks.
     """
     check_table(table)
-    halves = halves_of(table)
     rules = (*RULES, SINK_RULE)
-    return label_heads(table, rules, control(claims_of(table, rules)), halves)
+    return label_heads(table, rules, control(claims_of(table, rules)))
 
 
 def check_table(table: HeadTable) -> None:
@@ -88,14 +88,9 @@ def check_table(table: HeadTable) -> None:
         raise StatisticError("labelling needs what each kind of token receives: measure with kinds=True.")
 
 
-def halves_of(table: HeadTable) -> tuple[Half, Half]:
-    return Half(table, 0), Half(table, 1)
-
-
-def label_heads(
-    table: HeadTable, rules: Sequence[Rule], claims: Sequence[Sequence[Claim]], halves: tuple[Half, Half]
-) -> list[HeadRole]:
+def label_heads(table: HeadTable, rules: Sequence[Rule], claims: Sequence[Sequence[Claim]]) -> list[HeadRole]:
     """One role a head from its claims, which stand in the rules' order."""
+    halves = (Half(table, CHOOSE), Half(table, REPORT))
     return [_label(head, at, claims[at], rules, halves) for at, head in enumerate(table.heads)]
 
 
@@ -126,7 +121,7 @@ def _without_rule(head: Head, index: int, by_rule: Sequence[tuple[Rule, Claim]],
     rows = int(reported.num_queries("entropy")[index])
     enough = min(float(half.num_texts("entropy")[index]) for half in halves) >= MIN_TEXTS
     if min(evenness) >= MIN_BROAD and rows >= MIN_QUERIES and enough:
-        words = f"entropy {score:.2f} nats, {evenness[1]:.0%} of the evenest possible ({most:.2f})"
+        words = f"entropy {score:.2f} nats, {evenness[REPORT]:.0%} of the evenest possible ({most:.2f})"
         return HeadRole(head, "broad", Evidence("entropy", score, most, low, high, rows, None, words))
     named = [(rule, claim) for rule, claim in by_rule if rule.names_heads and rule is not SINK_RULE]
     rule, claim = max(named, key=lambda pair: pair[1].chosen_excess)
@@ -136,7 +131,7 @@ def _without_rule(head: Head, index: int, by_rule: Sequence[tuple[Rule, Claim]],
         why = "too few queries for a label"
     elif not enough:
         why = f"too few independent texts for a label (at least {MIN_TEXTS} on each half)"
-    return HeadRole(head, "unlabelled", replace(found, words=f"{found.words}: {why}"))
+    return HeadRole(head, UNLABELLED, replace(found, words=f"{found.words}: {why}"))
 
 
 def evidence_of(rule: Rule, claim: Claim, what: str = "") -> Evidence:

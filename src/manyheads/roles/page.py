@@ -2,16 +2,15 @@
 
 Labels need more than the sentence somebody types: they rest on a page of what the model reads (prose, but for a bundled
 model that has read something else), a few seconds' work. The answer is kept as JSON in the user's cache folder, under
-everything it hangs on: the weights, the page, the rules' and statistics' own source. A cache that cannot be written, or
-is damaged, is said and costs those seconds again.
+everything it hangs on: the weights, the page, our own source. A cache that cannot be written, or is damaged, is said
+and costs those seconds again.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
-from importlib.resources import files
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +20,13 @@ from manyheads.heads import Head
 from manyheads.recording.tokens import Sinks
 from manyheads.roles.labels import Evidence, HeadRole, label
 from manyheads.roles.rules import NEEDED
+from manyheads.statistics.headtable import number
+from manyheads.statistics.inputs import code_digest, config_digest
 from manyheads.statistics.measuring import Progress, measure
 from manyheads.statistics.table import DEFAULT
 from manyheads.wholefiles import no_access, replacing, users_folder
 
-SOURCES = ("recording", "statistics", "roles")  # whose code the labels hang on: a change of any measures anew
 DIGEST = "digest"  # under which the file says what the rest of it hashes to
-ELSEWHERE = ("_name_or_path", "transformers_version")  # of a config: where it lay, not what the model does
 
 
 @dataclass(frozen=True)
@@ -57,20 +56,13 @@ def label_page(lm: Any, *, progress: Progress | None = None, remember: bool = Tr
     table = measure(lm, reading.texts(), tuple(dict.fromkeys((*NEEDED, *DEFAULT))), kinds=True, progress=progress)
     columns = {name: table.column(name) for name in DEFAULT}
     values = {
-        str(head): {name: None if column[i] != column[i] else float(column[i]) for name, column in columns.items()}
-        for i, head in enumerate(table.heads)
+        str(head): {name: number(column[at]) for name, column in columns.items()} for at, head in enumerate(table.heads)
     }
     found = PageLabels(
-        tuple(label(table)),
-        values,
-        table.sinks,
-        table.notes,
-        table.sums.num_texts,
-        table.sums.num_tokens,
-        "measured now",
-        reading.texts_are,
-    )
-    return _with_because(found, _remember(found, path)) if remember else found
+        tuple(label(table)), values, table.sinks, table.notes, table.sums.num_texts, table.sums.num_tokens,
+        "measured now", reading.texts_are,
+    )  # fmt: skip
+    return replace(found, because=_remember(found, path)) if remember else found
 
 
 def remembered(path: Path) -> PageLabels | None:
@@ -92,25 +84,10 @@ def cache_folder() -> Path:
 
 def _key(lm: Any) -> str:
     """Everything the labels hang on."""
-    config: Any = getattr(lm.model, "config", None)
-    shape = config.to_dict() if hasattr(config, "to_dict") else {}
-    shape = {name: value for name, value in shape.items() if name not in ELSEWHERE}
-    words = (
-        type(lm.tokenizer).__name__,
-        len(lm.tokenizer),
-        sorted(lm.tokenizer.get_vocab().items())[:: len(lm.tokenizer) // 997 + 1],
-    )
-    parts = [
-        lm.weights_hash,
-        json.dumps(shape, sort_keys=True, default=str),
-        reading_of(lm.name).digest(),
-        str(lm.dtype),
-        repr(words),
-    ]
-    for package in SOURCES:
-        for file in sorted(files("manyheads").joinpath(package).iterdir(), key=lambda f: f.name):
-            if file.name.endswith(".py"):
-                parts.append(file.read_text(encoding="utf-8"))
+    some_words = sorted(lm.tokenizer.get_vocab().items())[:: len(lm.tokenizer) // 997 + 1]
+    words = repr((type(lm.tokenizer).__name__, len(lm.tokenizer), some_words))
+    page = reading_of(lm.name).digest()
+    parts = (lm.weights_hash, config_digest(lm.model), page, str(lm.dtype), words, code_digest())
     return hashlib.blake2b("\0".join(parts).encode(), digest_size=12).hexdigest()
 
 
@@ -135,19 +112,14 @@ def _digest(data: Any) -> str:
     return hashlib.blake2b(json.dumps(data, sort_keys=True).encode(), digest_size=12).hexdigest()
 
 
-def _with_because(found: PageLabels, because: str) -> PageLabels:
-    return PageLabels(**{**{name: getattr(found, name) for name in found.__dataclass_fields__}, "because": because})
-
-
 def _read(data: dict[str, Any], because: str) -> PageLabels:
-    names = tuple(Evidence.__dataclass_fields__)
+    names = [field.name for field in fields(Evidence)]
     roles = tuple(
         HeadRole(Head.parse(each["head"]), each["role"], Evidence(**{name: each[name] for name in names}))
         for each in data["roles"]
     )
-    sinks = Sinks(
-        data["sinks"]["first"], tuple(data["sinks"]["ids"]), tuple(data["sinks"]["names"]), data["sinks"]["because"]
-    )
+    told = data["sinks"]
+    sinks = Sinks(told["first"], tuple(told["ids"]), tuple(told["names"]), told["because"])
     return PageLabels(
         roles, data["values"], sinks, data["notes"], data["num_texts"], data["num_tokens"], because, data["texts_are"]
     )

@@ -11,7 +11,7 @@ come together. Cost: `COST`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -69,18 +69,14 @@ class Probe:
     def asks(self) -> str:
         return PROBES[self.name]
 
-    def in_order(self) -> list[HeadScore]:
-        """Every head's, in the model's order; none where it was not asked."""
-        return [] if self.scores is None else list(self.scores)
-
     def rows(self) -> list[dict[str, Any]]:
         """A flat row a head, with a claim's names for what both have; `also_z` where scores have no interval."""
-        scores = self.scores
+        if self.scores is None:
+            return []
         out = []
-        for at, each in enumerate(self.in_order()):
-            assert scores is not None
+        for at, each in enumerate(self.scores):
             row = {**each._asdict(), "head": str(each.head), "role": self.name, "asks": self.asks}
-            row |= {f"chance_{name}": float(values[at]) for name, values in scores.chances.items()}
+            row |= {f"chance_{name}": float(values[at]) for name, values in self.scores.chances.items()}
             out.append(row if self.spread is None else row | {"also_z": self.z(each)})
         return out
 
@@ -141,13 +137,10 @@ def _asked(lm: Any, kind: Asked) -> list[Probe]:
 
 def _repeats(lm: Any) -> list[Probe]:
     probe = probe_repeats(lm)
-    says = "; ".join((str(probe.variant), probe.notes["tokens"], *_also(probe.notes)))
+    says = f"{probe.variant}; {probe.notes['tokens']}"
+    if "not causal" in probe.notes:
+        says += "; " + probe.notes["not causal"].replace("'after'", f"'{PLACE_NAMES['after']}'")
     return [Probe(PLACE_NAMES[place], says, getattr(probe, place)) for place in PLACES]
-
-
-def _also(notes: Any) -> Iterator[str]:
-    if "not causal" in notes:
-        yield notes["not causal"].replace("'after'", f"'{PLACE_NAMES['after']}'")
 
 
 def _copying(lm: Any) -> list[Probe]:

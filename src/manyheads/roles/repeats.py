@@ -78,7 +78,7 @@ def variant_of(variant: str | Repeats, length: int | None, repeats: int | None) 
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """The texts: `tokens`, repeated ones first, then as many controls; a seed for each pair; where repeats begin."""
+    """The texts: `tokens`, repeated ones first, then as many controls; a seed for each pair; the draw in words."""
 
     tokens: Tokens
     seeds: tuple[int, ...]

@@ -98,9 +98,9 @@ def retrieval_scores(
     line ends that belong between them. `generate`: how many tokens an answer may have (8 more than the needle has).
     Errors: ModelError for a model that is no causal writer; TextError, StatisticError for what does not fit.
     """
-    count = _checked(lm, lengths, depths, generate, variant)
+    _check(lm, lengths, depths, generate, variant)
     parts = _Parts.of(lm, contexts, needle, question)
-    count = len(parts.needle) + SPARE_TOKENS if count is None else count
+    count = len(parts.needle) + SPARE_TOKENS if generate is None else generate
     parts.require(lm, lengths, count)
     trials, seeds, heads = [], [], ()
     for length in lengths:
@@ -113,7 +113,7 @@ def retrieval_scores(
             heads = tuple(head for site in watched.sites.values() for head in site.heads)
     counted = [(trial, seed) for trial, seed in zip(trials, seeds, strict=True) if trial.counted]
     said = _story(len(counted), len(trials), min_recall, variant)
-    return RetrievalScores(_summed(counted, heads, said), tuple(trials), variant, said)
+    return RetrievalScores(_summed(counted, heads), tuple(trials), variant, said)
 
 
 def _story(counted: int, tried: int, min_recall: float, variant: str) -> str:
@@ -123,17 +123,17 @@ def _story(counted: int, tried: int, min_recall: float, variant: str) -> str:
     return f"{said}; scored as Wu et al.'s {variant} has it"
 
 
-def _summed(counted: Sequence[tuple[Trial, int]], heads: tuple[Head, ...], said: str) -> HeadScores:
+def _summed(counted: Sequence[tuple[Trial, int]], heads: tuple[Head, ...]) -> HeadScores:
     """The mean over trials, with a Poisson-bootstrap interval over them."""
     steps = np.full(len(heads), float(sum(trial.num_steps for trial, _ in counted)))
     if not counted:
         nothing = np.full(len(heads), np.nan)
-        return HeadScores(heads, nothing, nothing, nothing, {"uniform": nothing}, steps, words=said)
+        return HeadScores(heads, nothing, nothing, nothing, {"uniform": nothing}, steps)
     trials, seeds = zip(*counted, strict=True)
     num = torch.tensor(np.stack([np.stack([trial.score, trial.chance], -1) for trial in trials]))
     sums = Sums.of(num, torch.ones_like(num), seeds, 0)
     value, (low, high) = sums.value()[..., 0], sums.interval()
-    return HeadScores(heads, value[:, 0], low[:, 0], high[:, 0], {"uniform": value[:, 1]}, steps, words=said)
+    return HeadScores(heads, value[:, 0], low[:, 0], high[:, 0], {"uniform": value[:, 1]}, steps)
 
 
 def _trial(
@@ -260,10 +260,8 @@ class _Parts(NamedTuple):
         return torch.tensor([*before, *self.needle, *self.context[at:length], *self.question]), len(before)
 
 
-def _checked(
-    lm: Any, lengths: Sequence[int], depths: Sequence[float], generate: int | None, variant: str
-) -> int | None:
-    """How many tokens to write, if that was said. Errors: ModelError, StatisticError."""
+def _check(lm: Any, lengths: Sequence[int], depths: Sequence[float], generate: int | None, variant: str) -> None:
+    """Errors: ModelError, StatisticError for what was asked, or of whom, before anything is read."""
     if variant not in VARIANTS:
         raise StatisticError(f"{variant=} is no way to count: use {' or '.join(map(repr, VARIANTS))}.")
     if not lengths or min(lengths) < 1 or not depths or not 0 <= min(depths) <= max(depths) <= 1:
@@ -278,4 +276,3 @@ def _checked(
         )
     if lm.tokenizer is None:
         raise ModelError(f"{lm.name} has no tokenizer, so it cannot be asked anything: load it with tokenizer=.")
-    return generate

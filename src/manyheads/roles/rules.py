@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from manyheads.statistics.masses import LOCAL, OFFSETS, offset_name
+from manyheads.statistics.norms import weighted_name
 
 MIN_QUERIES = 100
 """Rows on the reporting half: below 100, an interval is about +-10 points wide."""
@@ -81,7 +82,6 @@ class Rule:
     floor: float
     chances: tuple[str, ...]
     saying: str
-    positional: bool = False
     by_kind: bool = False
     asks: str = ""
     norm: str = ""
@@ -96,22 +96,20 @@ class Rule:
         """The statistic that is held against chance."""
         return self.given or self.statistic
 
-    def twins(self) -> tuple[str, ...]:
-        """Every chance level's full name."""
-        return tuple(f"{self.statistic}.{name}" for name in self.chances)
-
     @property
     def needed(self) -> tuple[str, ...]:
         """Every statistic that the rule reads."""
-        unsunk = "" if self.unsunk == LEFT else self.unsunk
-        own = (self.statistic, self.norm, self.given, unsunk, *self.twins(), *self.baselines, *self.beyond)
+        unsunk, twins = (
+            "" if self.unsunk == LEFT else self.unsunk,
+            (f"{self.statistic}.{name}" for name in self.chances),
+        )
+        own = (self.statistic, self.norm, self.given, unsunk, *twins, *self.baselines, *self.beyond)
         return tuple(dict.fromkeys(name for name in own if name))
 
 
 def _positional(role: str, offset: int, saying: str) -> Rule:
     asks, name = f"Which head looks at {saying}?", offset_name(offset)
-    norm = f"{name.removesuffix('_mass')}_norm_mass"
-    return Rule(role, name, MIN_POSITIONAL, ("uniform",), saying, positional=True, asks=asks, norm=norm)
+    return Rule(role, name, MIN_POSITIONAL, ("uniform",), saying, asks=asks, norm=weighted_name(name))
 
 
 def _content(
@@ -158,9 +156,7 @@ CONTENT = (
     _content("rare tokens", "rare_mass", "the text's rarest tokens", "the text's rarest tokens", "rare_norm_mass"),
 )
 NEAR = f"tokens within {LOCAL} either way"
-LOCAL_RULE = Rule(
-    "local", "local_mass", MIN_LOCAL, ("uniform",), NEAR, positional=True, asks=f"Which head looks at {NEAR}?"
-)
+LOCAL_RULE = Rule("local", "local_mass", MIN_LOCAL, ("uniform",), NEAR, asks=f"Which head looks at {NEAR}?")
 SINK_RULE = Rule(
     "sink", "sink_mass", MIN_SINK, ("uniform",), "the sink", asks="Which head rests on the model's sinks?",
     norm="sink_norm_mass", unsunk="",
@@ -190,9 +186,7 @@ ASKED = (
 )  # fmt: skip
 """Asked over a corpus beside the others, by other people's formulas; what names heads is above."""
 RULES = (*POSITIONAL, *CONTENT, LOCAL_RULE)
-"""Rules that compete: the one with most attention above chance wins. `local` yields to any finer one."""
-
-CONTENT_ROLES = tuple(rule.role for rule in CONTENT)
+"""Rules that compete: the one that is furthest from chance to always wins. `local` yields to any finer one."""
 
 NORMS = tuple(rule.norm for rule in (*RULES, SINK_RULE) if rule.norm)
 _READ = tuple(name for rule in (*RULES, SINK_RULE) for name in rule.needed)

@@ -34,12 +34,10 @@ def matrix(
     bias: bool = False,
     rows: str = TEXT,
     per_kv_head: bool = False,
-    num_experts: int = 1,
-    chosen: int = 1,
 ) -> Weights:
     """A projection of `inputs` numbers to `outputs`."""
     size = inputs * outputs + (outputs if bias else 0)
-    return Weights(part, size, inputs * outputs, num_experts, chosen, rows, per_kv_head)
+    return Weights(part, size, inputs * outputs, rows=rows, per_kv_head=per_kv_head)
 
 
 def vector(part: str, size: int, *, per_kv_head: bool = False) -> Weights:

@@ -1,7 +1,7 @@
 """From a config.json to a description, without torch: for the families in the tables here, else a refusal by name.
 
-What: `read_config` takes a file, a folder or a mapping, as transformers writes it. The family is its `model_type`;
-which class of the family is meant, bare or with its usual head, is what `architectures` says.
+What: `read_config` takes a file or a folder, `describe_config` a mapping, as transformers writes it. The family is its
+`model_type`; which class of the family is meant, bare or with its usual head, is what `architectures` says.
 Why: whoever plans a model has its config.json and perhaps nothing else installed. A family that is not in the tables is
 never sized by its likeness to another: `manyheads.models.dimensions` builds it with transformers, where that is there.
 """
@@ -39,14 +39,12 @@ class UnknownFamily(ModelError):
     """A config whose family, or class of it, is not in the tables here. Transformers may know it."""
 
 
-def read_config(what: str | os.PathLike[str] | Mapping[str, Any]) -> Architecture:
-    """The architecture that a config.json, a folder with one, or its mapping describes.
+def read_config(what: str | os.PathLike[str]) -> Architecture:
+    """The architecture that a config.json, given by itself or by its folder, describes.
 
     Errors: UnknownFamily, a ModelError, for what is not in the tables; ModelError for a damaged config; ShapeError for
     sizes that do not fit; FileAccessError.
     """
-    if isinstance(what, Mapping):
-        return describe_config(what)
     data, path = load_config(what)
     return replace(describe_config(data), name=name_of(path))
 

@@ -115,9 +115,9 @@ def one_head_or_all(fields: Fields, num_heads: int) -> int:
 
 
 def falcon_heads(fields: Fields, num_heads: int) -> int:
-    if fields.flag("new_decoder_architecture") or not fields.flag("multi_query"):
-        return fields.whole("num_kv_heads", num_heads) if fields.flag("new_decoder_architecture") else num_heads
-    return 1
+    if fields.flag("new_decoder_architecture"):
+        return fields.whole("num_kv_heads", num_heads)
+    return one_head_or_all(fields, num_heads)
 
 
 def falcon_norms(fields: Fields) -> int:

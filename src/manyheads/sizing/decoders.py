@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any
 
 from manyheads.errors import ModelError
@@ -19,7 +18,6 @@ from manyheads.sizing.shapes import Architecture, Attention, LayerShape, Weights
 
 __all__ = ["Decoder", "Experts", "decoder", "every", "everywhere", "nowhere"]
 
-NOTHING: Mapping[str, Any] = MappingProxyType({})
 WINDOWED = ("sliding_attention", "chunked_attention")
 Windows = Callable[[Fields, int], Sequence[bool]]
 """Which of so many layers have a window, where no `layer_types` are listed."""
@@ -92,8 +90,8 @@ class Decoder:
     experts: Experts | None = None
     latent: bool = False
     extras: Callable[[Fields, Attention, int], tuple[Weights, ...]] | None = None
-    names: Mapping[str, str] = field(default_factory=lambda: NOTHING)
-    defaults: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
+    names: Mapping[str, str] = field(default_factory=dict[str, str])
+    defaults: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 def decoder(fields: Fields, row: Decoder, *, headless: bool) -> Architecture:

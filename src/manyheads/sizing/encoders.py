@@ -18,8 +18,6 @@ from manyheads.sizing.shapes import ONCE, TEXT, Architecture, Attention, LayerSh
 
 __all__ = ["ENCODERS", "IMAGES", "Encoder", "Images", "encoder", "images"]
 
-NOTHING: Mapping[str, Any] = MappingProxyType({})
-
 
 @dataclass(frozen=True)
 class Encoder:
@@ -29,16 +27,14 @@ class Encoder:
     types: bool = True
     pooler: bool = True
     relative: int = 0
-    names: Mapping[str, str] = field(default_factory=lambda: NOTHING)
-    defaults: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
+    names: Mapping[str, str] = field(default_factory=dict[str, str])
+    defaults: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 DISTILBERT_NAMES = {
-    "hidden_size": "dim",
-    "num_hidden_layers": "n_layers",
-    "num_attention_heads": "n_heads",
+    "hidden_size": "dim", "num_hidden_layers": "n_layers", "num_attention_heads": "n_heads",
     "intermediate_size": "hidden_dim",
-}
+}  # fmt: skip
 
 ENCODERS: Mapping[str, Encoder] = MappingProxyType(
     {

@@ -36,7 +36,6 @@ PLACES = tuple(
 )
 """Part -> what the path of its parameters has in it; the first that fits."""
 
-
 KEY_NORM = re.compile(r"\bk_(layer)?norm")
 
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from manyheads.errors import ShapeError
 from manyheads.grouping import divisors
 from manyheads.sizing import counting
 from manyheads.sizing.shapes import Architecture, by_part
@@ -237,8 +236,7 @@ def _counts(architecture: Architecture) -> list[int | None]:
 
 def _variant(name: str, count: int | None, architecture: Architecture, own: bool, ask: Ask) -> Variant:
     cache, decoding = _cache(architecture, ask), _decoding(architecture, ask)
-    if cache is None:
-        raise ShapeError(f"{architecture.name} has no cache.")
+    assert cache is not None  # variants are made of what has one
     known = own or not architecture.why_untold("parts")
     intensity = decoding.intensity if decoding and known else None
     return Variant(name, count, own, architecture.num_parameters if known else None, cache, intensity)

@@ -7,6 +7,7 @@ its chunk and its own number, and is in at most one account, so nothing is count
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +22,8 @@ from manyheads.statistics.measuring import Gathered
 from manyheads.statistics.tallies import Contribution, Tally, counted
 
 COUNTED = ("cut", "windows", "cut_gold", "texts")  # of a chunk
+Done = dict[int, tuple[int, set[int]]]
+"""Of each chunk, how many batches it has and which of them are counted, by whichever process."""
 SAID = "said"  # the name under which packed tensors hold what is said about them, as JSON
 
 
@@ -53,12 +56,12 @@ class Entry:
 
 @dataclass(eq=False)
 class Account:
-    """The sum of many batches. `done` holds, of each chunk, how many batches it has and which of them are counted."""
+    """The sum of many batches, and which these are."""
 
     gathered: Gathered = field(default_factory=Gathered)
     failures: Failures = field(default_factory=Failures)
     counts: dict[str, int] = field(default_factory=dict)
-    done: dict[int, tuple[int, set[int]]] = field(default_factory=dict)
+    done: Done = field(default_factory=dict)
 
     @property
     def num_texts(self) -> int:
@@ -71,7 +74,7 @@ class Account:
         return 0 if tally is None else sum(tensor.nbytes for tensor in tally.tensors().values())
 
     def add(self, entry: Entry) -> None:
-        self.done.setdefault(entry.chunk, (entry.of, set()))[1].add(entry.batch)
+        self._note(entry.chunk, entry.of, [entry.batch])
         if entry.adds is not None:
             self.gathered.add(entry.adds)
         self.failures += entry.failures
@@ -83,12 +86,15 @@ class Account:
         self.failures += other.failures
         self.counts = counted((self.counts, other.counts))
         for chunk, (of, batches) in other.done.items():
-            self.done.setdefault(chunk, (of, set()))[1].update(batches)
+            self._note(chunk, of, batches)
+
+    def _note(self, chunk: int, of: int, batches: Iterable[int]) -> None:
+        self.done.setdefault(chunk, (of, set()))[1].update(batches)
 
     def count_done(self, rows: Int64[Tensor, "batch three"]) -> None:
         """Note batches as `done_rows` has them."""
         for chunk, of, batch in rows.tolist():
-            self.done.setdefault(chunk, (of, set()))[1].add(batch)
+            self._note(chunk, of, [batch])
 
     def done_rows(self) -> Int64[Tensor, "batch three"]:
         """Every batch that is counted, as (chunk, of, batch)."""

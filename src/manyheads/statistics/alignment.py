@@ -16,14 +16,14 @@ Source: Spearman 1904 (rank correlation); Pielou 1966 (entropy over its maximum,
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from jaxtyping import Bool, Float64
 from torch import Tensor
 
 from manyheads.errors import ShapeError, StatisticError
-from manyheads.recording.requests import Entropy, Linear, Mass
+from manyheads.recording.records import LayerRecord
+from manyheads.recording.requests import Column, Entropy, Linear, Mass
 from manyheads.recording.tokens import Tokens
 
 __all__ = ["Alignment", "alignment"]
@@ -39,7 +39,7 @@ class Alignment:
     sharp: Float64[Tensor, "b h"]
 
 
-def alignment(layer: Any, rows: Bool[Tensor, "b q"] | None = None) -> Alignment:
+def alignment(layer: LayerRecord, rows: Bool[Tensor, "b q"] | None = None) -> Alignment:
     """How monotonic and how sharp each head of a cross-attention layer is, text by text.
 
     Over every real row that sees a key, or over those of them in `rows`: `~layer.tokens.special` leaves out start
@@ -73,7 +73,7 @@ def alignment(layer: Any, rows: Bool[Tensor, "b q"] | None = None) -> Alignment:
     return Alignment(torch.tensor(monotonic, dtype=torch.float64), sharp.clamp(0, 1))
 
 
-def _places(num_keys: int) -> Any:
+def _places(num_keys: int) -> Column:
     """The place of each key, from -1/2 to 1/2: small and centred, so that float32 sums keep them apart."""
 
     def column(tokens: Tokens) -> Tensor:

@@ -70,6 +70,11 @@ class Chunked:
     cut_gold: int
     error: Exception | None = None
 
+    @property
+    def texts(self) -> int:
+        """How many there are, readable or not."""
+        return len(self.chunk.documents)
+
     @cached_property
     def batches(self) -> list[list[int]]:
         return batches(self.reading, BATCH_TOKENS) or [[]]
@@ -86,14 +91,12 @@ class Chunked:
 
 def read_chunk(lm: Any, chunk: Chunk, long: str) -> Chunked:
     """Tokenise a chunk. A text that cannot be read is a failure, and no error."""
-    failures: list[Failure] = []
+    problems = [_problem(each) for each in chunk.documents]
+    failures = [_failure(chunk, index, problem) for index, problem in enumerate(problems) if problem]
+    readable = [index for index, problem in enumerate(problems) if not problem]
     pieces: list[Piece] = []
     limit, cut, windows, cut_gold = lm.max_positions, 0, 0, 0
     first: Exception | None = None
-    readable = [index for index, each in enumerate(chunk.documents) if not _problem(each)]
-    for index, each in enumerate(chunk.documents):
-        if problem := _problem(each):
-            failures.append(_failure(chunk, index, problem))
     for index, whole in zip(readable, _encoded(lm, chunk, readable), strict=True):
         document = chunk.documents[index]
         try:

@@ -24,9 +24,9 @@ from torch import Tensor
 
 from manyheads.recording.gold import Gold, Mention
 from manyheads.statistics.goldwords import ROWS, GoldWords, looks
-from manyheads.statistics.statistic import Block, Facts, Statistic, of_block
+from manyheads.statistics.statistic import Block, Facts, Statistic, shares_of
 
-GROUPS = ("coreference", "pronoun")
+GROUPS = {"coreference": "mentions with an antecedent", "pronoun": "pronouns with an antecedent"}
 CLARK, OURS = "Clark et al. 2019, section 4.3", "ours: distance and part of speech kept"
 KINDS = (
     ("", "the strongest key of all is the head word of an antecedent", CLARK, "statistic"),
@@ -86,14 +86,12 @@ def coreference_statistics(ranks: Sequence[float]) -> list[Statistic]:
     """Every column of both groups, as statistics of one block. Texts without coreference count for none of them."""
     likely = tuple(ranks)
     block = Block("coreference", lambda facts: _columns(facts, likely))
-    out = []
-    for number, group in enumerate(GROUPS):
-        whose = "mentions with an antecedent" if group == "coreference" else "pronouns with an antecedent"
-        for at, (name, meaning, source, kind) in enumerate(KINDS):
-            what = (f"{group}{name}", "share", (0.0, 1.0), source, f"{whose}: {meaning}", lambda _: (ROWS,), of_block)
-            asks = frozenset({"tokens", "values"})
-            out.append(Statistic(*what, kind, asks, block, number * len(KINDS) + at))
-    return out
+    columns = [
+        (f"{group}{name}", f"{whose}: {meaning}", source, kind)
+        for group, whose in GROUPS.items()
+        for name, meaning, source, kind in KINDS
+    ]
+    return shares_of(block, columns, (ROWS,), ("tokens", "values"))
 
 
 class _Plan(NamedTuple):
@@ -164,13 +162,14 @@ def _columns(facts: Facts, ranks: tuple[float, ...]) -> tuple[Float[Tensor, "b h
     antecedent[:, -1] = False
 
     def hits(by: Tensor) -> Tensor:
-        return antecedent.gather(1, by[plan.text, :, plan.row])  # -1, nowhere, reads the last column: no
+        at = by[plan.text, :, plan.row] % (found.words.num_words + 1)  # -1, nowhere, reads the last column: no
+        return antecedent.gather(1, at)
 
     even = plan.right.sum(1) / (plan.candidate >= 0).sum(1)
     values = {
-        "": (hits(found.free % (found.words.num_words + 1)), None),
-        ".given": (hits(found.given % (found.words.num_words + 1)), None),
-        ".norm": (hits(found.normed % (found.words.num_words + 1)), None),
+        "": (hits(found.free), None),
+        ".given": (hits(found.given), None),
+        ".norm": (hits(found.normed), None),
         ".mentions": (among, None),
         ".off_nearest": (among, ~plan.nearest),
         ".off_same_word": (among, ~plan.same_word),

@@ -22,7 +22,7 @@ from manyheads.corpora.documents import Corpus
 from manyheads.errors import LostProcessError, StatisticError, TextError
 from manyheads.models.texts import require_reader, story
 from manyheads.recording.tokens import Sinks
-from manyheads.statistics.accounts import Account, packed, unpacked
+from manyheads.statistics.accounts import Account, Done, packed, unpacked
 from manyheads.statistics.chunks import Chunk, chunks
 from manyheads.statistics.headtable import HeadTable
 from manyheads.statistics.inputs import inputs_of, require_same
@@ -35,7 +35,7 @@ from manyheads.statistics.statistic import Statistic
 from manyheads.statistics.streams import as_corpus
 from manyheads.statistics.surveys import Head, Learned, Wanted, learn, read_head
 from manyheads.statistics.table import choose
-from manyheads.statistics.workers import Done, Worker
+from manyheads.statistics.workers import Worker
 
 __all__ = ["measure_corpus"]
 
@@ -68,17 +68,6 @@ def measure_corpus(
         return _Run(lm, corpus, long, sinks, kinds, together, folder, progress, stack).table(statistics)
 
 
-def _held_none(corpus: Corpus) -> str:
-    """That a corpus is empty, in words."""
-    return (
-        "the list is empty" if corpus.total == 0 and corpus.origin.startswith("0 ") else f"{corpus.origin} holds none"
-    )
-
-
-def _texts(count: int) -> str:
-    return f"{count:,} text{'s' * (count != 1)}"
-
-
 @dataclass(eq=False)
 class _Run:
     """One run, as one of its processes sees it. `files` is the first process' alone."""
@@ -97,11 +86,12 @@ class _Run:
     def table(self, wanted: Wanted) -> HeadTable:
         """What is there already, the survey, the batches, the sum over all processes."""
         known = self._known()
-        head = read_head(
-            self.lm, chunks(self.corpus.open()), self.long, None if known is None else known[1].num_documents
-        )
+        num_documents = None if known is None else known[1].num_documents
+        head = read_head(self.lm, chunks(self.corpus.open()), self.long, num_documents)
         if not head.chunks:
-            raise TextError(f"no text was given: {_held_none(self.corpus)}.")
+            empty_list = self.corpus.total == 0 and self.corpus.origin.startswith("0 ")
+            why = "the list is empty" if empty_list else f"{self.corpus.origin} holds none"
+            raise TextError(f"no text was given: {why}.")
         statistics = choose(wanted(head.survey) if callable(wanted) else wanted)
         learned = self._learned(known, head, statistics)
         if (finished := self._finished()) is not None:
@@ -218,13 +208,14 @@ class _Run:
     def _table(self, account: Account, statistics: tuple[Statistic, ...], learned: Learned, resumed: str) -> HeadTable:
         counts, read = account.counts, account.counts["texts"]
         windows, gold = read - counts["cut"] + counts["windows"], counts["cut_gold"]
+        in_windows = f"{read:,} text{'s' * (read != 1)}, read in {windows:,} windows"
         notes = {
             "model": self.lm.name,
             "loaded": self.lm.because,
             "corpus": f"{self.corpus.origin} ({read:,} read)",
             "failed": str(account.failures),
             "surveyed": learned.because,
-            "texts": f"{_texts(read)}, read in {windows:,} windows" if counts["cut"] and windows > read else "",
+            "texts": in_windows if counts["cut"] and windows > read else "",
             "windows": story(windows, counts["cut"], read, self.lm.max_positions, self.long),
             "gold": f"left out of {gold:,} text{'s' * (gold > 1)} too long to be read whole" if gold else "",
             "rarity": learned.rarity_because,

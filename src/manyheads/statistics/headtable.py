@@ -47,7 +47,7 @@ class HeadTable:
 
     @cached_property
     def heads(self) -> tuple[Head, ...]:
-        return tuple(Head(site.stack, site.layer, index) for site in self.sites for index in range(site.num_heads))
+        return tuple(head for site in self.sites for head in site.heads)
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -64,21 +64,21 @@ class HeadTable:
         return low[:, index], high[:, index]
 
     def _values(self, half: int | None) -> ndarray:
-        if half not in self._found:
-            self._found[half] = self.sums.value(half)[..., 0]
-        return self._found[half]
+        if half not in self._values_of_half:
+            self._values_of_half[half] = self.sums.value(half)[..., 0]
+        return self._values_of_half[half]
 
     @cached_property
-    def _found(self) -> dict[int | None, ndarray]:
+    def _values_of_half(self) -> dict[int | None, ndarray]:
         return {}
 
     def _intervals(self, half: int | None) -> tuple[ndarray, ndarray]:
-        if half not in self._known:
-            self._known[half] = self.sums.interval(half)
-        return self._known[half]
+        if half not in self._intervals_of_half:
+            self._intervals_of_half[half] = self.sums.interval(half)
+        return self._intervals_of_half[half]
 
     @cached_property
-    def _known(self) -> dict[int | None, tuple[ndarray, ndarray]]:
+    def _intervals_of_half(self) -> dict[int | None, tuple[ndarray, ndarray]]:
         return {}
 
     def __getitem__(self, key: str | tuple[str, str]) -> Float64[ndarray, "head"] | float:

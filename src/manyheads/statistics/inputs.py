@@ -29,13 +29,11 @@ def inputs_of(
     lm: Any, corpus: Corpus, statistics: Sequence[Statistic], long: str, sinks: Sinks | None, kinds: bool
 ) -> dict[str, str]:
     """Each input in words that are equal only where it is. Cost: a digest of the weights (22M parameters: 0.1 s)."""
-    config: Any = getattr(lm.model, "config", None)
-    shape = config.to_dict() if hasattr(config, "to_dict") else {}
     asked = [(each.name, each.source, each.meaning, each.column, each.block and each.block.name) for each in statistics]
     return {
         "texts": corpus.key,
         "model's weights": lm.weights_hash,
-        "model's config": _digest(json.dumps({k: v for k, v in shape.items() if k not in ELSEWHERE}, default=str)),
+        "model's config": config_digest(lm.model),
         "dtype": str(lm.dtype).removeprefix("torch."),
         "tokenizer": tokenizer_digest(lm.tokenizer),
         "statistics": f"{len(statistics)} statistics {_digest(repr(asked))}",
@@ -63,6 +61,13 @@ def require_same(inputs: dict[str, str], known: dict[str, str], folder: Path) ->
 
 def _short(value: str | None) -> str:
     return "none" if value is None else value if len(value) <= SHOWN else f"{value[:SHOWN]}..."
+
+
+def config_digest(model: Any) -> str:
+    """Of what a model's config says of the model."""
+    config: Any = getattr(model, "config", None)
+    shape = config.to_dict() if hasattr(config, "to_dict") else {}
+    return _digest(json.dumps({k: v for k, v in shape.items() if k not in ELSEWHERE}, default=str))
 
 
 def tokenizer_digest(tokenizer: Any) -> str:

@@ -6,7 +6,7 @@ touches the batch's own kinds alone. The even share is the same for all heads of
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -20,6 +20,7 @@ from manyheads.recording.tokens import Tokens
 from manyheads.statistics.kinds import TokenKinds
 from manyheads.statistics.sums import HALVES
 
+ARRAYS = ("ids", "mark", "mass", "even")  # of what is counted, by the name under which each is written down
 LEAST_ROOM = 1024  # kinds that there is room for from the start; it doubles
 
 
@@ -64,33 +65,42 @@ class KindCounts:
     @staticmethod
     def beside(layers: Sequence[KindCounts]) -> KindCounts:
         """Layers of one batch, their heads one after another. Those of several stacks may read different tokens."""
-        ids = layers[0].ids
-        if any(each.ids is not ids for each in layers):
-            ids = torch.cat([each.ids for each in layers]).unique()
-        wide = [each._over(ids) for each in layers]
-        mark = torch.stack([each.mark for each in wide]).any(0)
-        mass, even = (torch.cat([getattr(each, name) for each in wide], 2) for name in ("mass", "even"))
-        return KindCounts(ids, mark, mass, even)
+        return _joined(layers, lambda tensors: torch.cat(tensors, 2))
 
     @staticmethod
     def after(parts: Sequence[KindCounts]) -> KindCounts:
         """Texts of one batch that were read one by one."""
-        ids = torch.cat([each.ids for each in parts]).unique()
-        wide = [each._over(ids) for each in parts]
-        mark = torch.stack([each.mark for each in wide]).any(0)
-        mass, even = (torch.stack([getattr(each, name) for each in wide]).sum(0) for name in ("mass", "even"))
-        return KindCounts(ids, mark, mass, even)
+        return _joined(parts, lambda tensors: torch.stack(tensors).sum(0))
 
-    def _over(self, ids: Int64[Tensor, "kind"]) -> KindCounts:
+    def tensors(self) -> dict[str, Tensor]:
+        """As they are written to the disk, beside others' tensors."""
+        return {f"kinds.{name}": getattr(self, name) for name in ARRAYS}
+
+    @staticmethod
+    def read(tensors: dict[str, Tensor]) -> KindCounts | None:
+        """Out of all that was written; None where no kinds were. Raises KeyError where some of it is missing."""
+        if not any(name.startswith("kinds.") for name in tensors):
+            return None
+        return KindCounts(*(tensors[f"kinds.{name}"] for name in ARRAYS))
+
+    def over(self, ids: Int64[Tensor, "kind"]) -> KindCounts:
         """The same over more kinds, 0 where there were none."""
         if ids is self.ids:
             return self
         at = torch.searchsorted(ids, self.ids)
         mark = torch.zeros(len(ids), dtype=torch.bool).index_put_((at,), self.mark)
-        mass, even = (
-            x.new_zeros(len(ids), *x.shape[1:]).index_copy_(0, at, x) for x in (self.mass, self.even)
-        )  # fmt: skip
+        mass, even = (x.new_zeros(len(ids), *x.shape[1:]).index_copy_(0, at, x) for x in (self.mass, self.even))
         return KindCounts(ids, mark, mass, even)
+
+
+def _joined(parts: Sequence[KindCounts], join: Callable[[list[Tensor]], Tensor]) -> KindCounts:
+    """All of them over the kinds of any of them, joined."""
+    ids = parts[0].ids
+    if any(each.ids is not ids for each in parts):
+        ids = torch.cat([each.ids for each in parts]).unique()
+    wide = [each.over(ids) for each in parts]
+    mark = torch.stack([each.mark for each in wide]).any(0)
+    return KindCounts(ids, mark, join([each.mass for each in wide]), join([each.even for each in wide]))
 
 
 @dataclass(eq=False)
@@ -123,7 +133,7 @@ class KindTally:
             self.row_of = grown
         new = ids[self.row_of[ids] < 0]
         while self.count + len(new) > len(self.ids):
-            for name in ("ids", "mark", "mass", "even"):
+            for name in ARRAYS:
                 old = getattr(self, name)
                 setattr(self, name, np.concatenate([old, np.zeros_like(old)]))
         self.row_of[new] = np.arange(self.count, self.count + len(new))
@@ -131,14 +141,14 @@ class KindTally:
         self.count += len(new)
         return self.row_of[ids]
 
-    def arrays(self) -> dict[str, Tensor]:
-        """All that is known, as tensors that share its memory: what is written to the disk."""
-        return {name: torch.from_numpy(getattr(self, name)[: self.count]) for name in ("ids", "mark", "mass", "even")}
+    def counts(self) -> KindCounts:
+        """All that is known, in its own memory."""
+        return KindCounts(*(torch.from_numpy(getattr(self, name)[: self.count]) for name in ARRAYS))
 
     @staticmethod
-    def of_arrays(layers: tuple[int, ...], arrays: dict[str, Tensor]) -> KindTally:
+    def of(layers: tuple[int, ...], counts: KindCounts) -> KindTally:
         out = KindTally(layers)
-        out.add(KindCounts(arrays["ids"], arrays["mark"], arrays["mass"], arrays["even"]))
+        out.add(counts)
         return out
 
     def kinds(self) -> TokenKinds:

@@ -4,8 +4,8 @@ A class of tokens is mostly one or two of its kinds: four marks in five are a co
 one such kind, as some random head always does, has a high mass on the whole class. Whether the *class* is favoured
 shows only when each kind counts once: `favour` ranks kinds inside the class against kinds outside it.
 
-Sums over texts, apart for the two halves, that add like `Sums`. Memory: two numbers a kind seen and head while texts
-are read (`KindTally`), four in the end. How it comes to be: `kindcounts`.
+Sums over texts, apart for the two halves. Memory: two numbers a kind seen and head while texts are read (`KindTally`),
+four in the end. How it comes to be: `kindcounts`.
 Source of the rank statistic: Mann and Whitney 1947, as the share of pairs (the area under the ROC curve).
 """
 
@@ -32,19 +32,6 @@ class TokenKinds:
     mark: Bool[ndarray, "kind"]
     mass: Float64[ndarray, "half head kind"]
     even: Float64[ndarray, "half head kind"]
-
-    def __add__(self, other: TokenKinds) -> TokenKinds:
-        one, two = (each._over(np.union1d(self.ids, other.ids)) for each in (self, other))
-        return TokenKinds(one.ids, one.mark | two.mark, one.mass + two.mass, one.even + two.even)
-
-    def _over(self, ids: Int64[ndarray, "kind"]) -> TokenKinds:
-        """The same over more kinds, 0 where there were none."""
-        at = np.searchsorted(ids, self.ids)
-        mark = np.zeros(len(ids), bool)
-        mark[at] = self.mark
-        mass, even = (np.zeros((*self.mass.shape[:2], len(ids))) for _ in range(2))
-        mass[:, :, at], even[:, :, at] = self.mass, self.even
-        return TokenKinds(ids, mark, mass, even)
 
     def favour(self, half: int) -> Float64[ndarray, "head"]:
         """The share of pairs (a mark, a word) of which the mark is read more for its even share; 0.5 is no favour.

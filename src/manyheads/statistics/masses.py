@@ -21,14 +21,14 @@ from torch import Tensor
 
 from manyheads.recording.requests import Band, Linear, Match, MatchReceived, Received, Request, RowsReceived
 from manyheads.recording.tokens import Tokens, relabelling
-from manyheads.statistics.statistic import Facts, PerText, Statistic
+from manyheads.statistics.statistic import SHARE, Facts, Finish, PerText, Statistic, row_count
 
 OFFSETS = tuple(range(-8, 9))
 BAND = Band(OFFSETS)
 LOCAL = 3  # a head that stays within three tokens either way is called local
-SHARE = (0.0, 1.0)
 NAMED_OFFSETS = {-1: "previous_mass", 0: "self_mass", 1: "next_mass"}
-NOTHING: tuple[Request, ...] = ()
+EVENLY = "if each row spread its weight evenly"
+SHUFFLED = "if the text's words were shuffled"
 Class = Callable[[Tokens], Bool[Tensor, "b k"]]
 
 
@@ -37,7 +37,7 @@ def class_mass(name: str, members: Class, meaning: str, *, source: str, asks: Se
 
     def finish(facts: Facts) -> PerText:
         column = members(facts.tokens).double()
-        return PerText((facts[Received()] * column[:, None]).sum(-1), _count(seeing(facts, members)))
+        return PerText((facts[Received()] * column[:, None]).sum(-1), row_count(seeing(facts, members)))
 
     return Statistic(name, "share", SHARE, source, meaning, lambda _: (Received(),), finish, asks=frozenset(asks))
 
@@ -48,7 +48,7 @@ def class_uniform(of: Statistic, members: Class) -> Statistic:
     def finish(facts: Facts) -> PerText:
         return facts.over_rows(even_mass(facts, members)[:, None], seeing(facts, members))
 
-    return chance(of, "uniform", "if each row spread its weight evenly", finish)
+    return uniform(of, finish)
 
 
 def class_relabelled(of: Statistic, members: Class) -> Statistic:
@@ -63,12 +63,17 @@ def class_relabelled(of: Statistic, members: Class) -> Statistic:
         share = (column * ordinary).sum(-1) / ordinary.sum(-1).clamp_min(1)
         moved = facts.over_rows(facts[ON_ORDINARY], counted).num * share[:, None]
         fixed = (facts[Received()] * (column * (1 - ordinary))[:, None]).sum(-1)
-        return PerText(moved + fixed, _count(counted))
+        return PerText(moved + fixed, row_count(counted))
 
-    return chance(of, "relabelled", "if the text's words were shuffled", finish, (Received(), ON_ORDINARY))
+    return chance(of, "relabelled", SHUFFLED, finish, (Received(), ON_ORDINARY))
 
 
-def chance(of: Statistic, kind: str, meaning: str, finish: Callable, needs: tuple[Request, ...] = NOTHING) -> Statistic:
+def uniform(of: Statistic, finish: Finish) -> Statistic:
+    """The chance twin by even spread, which hangs on mask and tokens alone."""
+    return chance(of, "uniform", EVENLY, finish, ())
+
+
+def chance(of: Statistic, kind: str, meaning: str, finish: Finish, needs: tuple[Request, ...]) -> Statistic:
     """A chance level is a statistic too: the same unit, range and rows as what it is the chance of."""
     name, said = f"{of.name}.{kind}", f"{of.name} {meaning}"
     return Statistic(name, of.unit, of.range, of.source, said, lambda _: needs, finish, "chance", of.asks)
@@ -89,10 +94,6 @@ def even_mass(facts: Facts, members: Class) -> Float[Tensor, "b q"]:
 def seeing(facts: Facts, members: Class) -> Bool[Tensor, "b q"]:
     """Rows that see at least one key of a class."""
     return (even_mass(facts, members) > 0) & facts.rows
-
-
-def _count(rows: Bool[Tensor, "b q"]) -> Float[Tensor, "b one"]:
-    return rows.sum(-1, dtype=torch.float64)[:, None]
 
 
 def offset_name(offset: int) -> str:
@@ -116,7 +117,7 @@ def offset_mass(offset: int) -> list[Statistic]:
     source = "Clark et al. 2019, section 3.1; the mean over rows with such a key"
     meaning = f"mean weight on {offset_place(offset)}"
     mass = Statistic(offset_name(offset), "share", SHARE, source, meaning, lambda _: (BAND,), finish)
-    return [mass, chance(mass, "uniform", "if each row spread its weight evenly", even)]
+    return [mass, uniform(mass, even)]
 
 
 def has_key(facts: Facts, offset: int) -> Bool[Tensor, "b q"]:
@@ -146,11 +147,10 @@ def local_mass() -> list[Statistic]:
         keys = sum(has_key(facts, offset).double() for offset in OFFSETS[near])
         return facts.over_rows((keys / facts.visible.clamp_min(1))[:, None])
 
+    source = "Voita et al. 2019, positional heads"
     meaning = f"mean weight within {LOCAL} tokens either way, the token itself included"
-    mass = Statistic(
-        "local_mass", "share", SHARE, "Voita et al. 2019, positional heads", meaning, lambda _: (BAND,), finish
-    )
-    return [mass, chance(mass, "uniform", "if each row spread its weight evenly", even)]
+    mass = Statistic("local_mass", "share", SHARE, source, meaning, lambda _: (BAND,), finish)
+    return [mass, uniform(mass, even)]
 
 
 class Matched(NamedTuple):
@@ -178,7 +178,7 @@ def matched(name: str, meaning: str, source: str, labels: Callable, **how: Any) 
 def match_mass(each: Matched) -> list[Statistic]:
     """The weight on keys whose label equals the row's, over the rows that see one, and both chance twins."""
 
-    def finish_with(request: Match) -> Callable[[Facts], PerText]:
+    def finish_with(request: Match) -> Finish:
         return lambda facts: facts.over_rows(facts[request], facts.reduced.matches(request) > 0)
 
     def even(facts: Facts) -> PerText:
@@ -189,11 +189,7 @@ def match_mass(each: Matched) -> list[Statistic]:
     finish, tokens = finish_with(each.asked), frozenset({"tokens"})
     mass = Statistic(name, "share", SHARE, each.source, meaning, lambda _: asked, finish, asks=tokens)
     shuffled = finish_with(each.shuffled)
-    return [
-        mass,
-        chance(mass, "uniform", "if each row spread its weight evenly", even),
-        chance(mass, "relabelled", "if the text's words were shuffled", shuffled, (each.shuffled,)),
-    ]
+    return [mass, uniform(mass, even), chance(mass, "relabelled", SHUFFLED, shuffled, (each.shuffled,))]
 
 
 def words(tokens: Tokens) -> Int[Tensor, "b k"]:

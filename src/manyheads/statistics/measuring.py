@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -21,10 +21,10 @@ from manyheads.models.media import Given, media_given
 from manyheads.models.recorder import watch
 from manyheads.models.sites import run
 from manyheads.models.taps import EDITED, left_out
-from manyheads.models.texts import batches, model_inputs, rarity_table, read_texts, tokens_of
+from manyheads.models.texts import Reading, batches, model_inputs, rarity_table, read_texts, tokens_of
 from manyheads.recording.tokens import Sinks, Tokens
 from manyheads.statistics.headtable import HeadTable
-from manyheads.statistics.onebatch import Measured, finish, requests_of
+from manyheads.statistics.onebatch import Measured
 from manyheads.statistics.ranks import Ranks
 from manyheads.statistics.sinks import find_sinks
 from manyheads.statistics.statistic import Statistic
@@ -32,7 +32,7 @@ from manyheads.statistics.surveys import Wanted
 from manyheads.statistics.table import choose
 from manyheads.statistics.tallies import Contribution, Tally, counted
 
-__all__ = ["CROSSING", "UNSEEN", "WORDY", "Progress", "finish", "measure", "measure_call", "requests_of"]
+__all__ = ["CROSSING", "UNSEEN", "WORDY", "Progress", "measure", "measure_call"]
 
 MEDIA_BATCH = 8  # pictures or sounds read together: each is some hundreds of positions
 CROSSING = "left out, since queries and keys are not the same tokens"
@@ -81,7 +81,8 @@ def measure(
     Errors: TextError, StatisticError, ModelError, GuardError; of pictures and sounds as `record`'s.
     """
     media = image is not None or audio is not None
-    streamed = resume is not None or ranks is not None or callable(statistics) or not _is_held(texts)
+    held = isinstance(texts, str | Sequence)  # in memory already: then a bad one is an error, as in `record`
+    streamed = resume is not None or ranks is not None or callable(statistics) or not held
     if not media and texts is not None and streamed:
         from manyheads.statistics.corpusmeasure import measure_corpus  # it stands on this file
 
@@ -91,13 +92,23 @@ def measure(
     if resume is not None or callable(statistics):
         raise StatisticError("resume= and statistics made from a survey are for texts: leave them out otherwise.")
     chosen = choose(statistics)
-    held: Any = texts
-    given = media_given(lm, held, image, audio, sampling_rate, transcript)
+    given = media_given(lm, cast(Any, texts), image, audio, sampling_rate, transcript)
     if given is not None:
         if kinds or sinks is not None:
             raise StatisticError("kinds= and sinks= are about a text's tokens: leave them out with image= and audio=.")
         return _measure_media(lm, given, chosen, named=statistics not in ("default", "all"), progress=progress)
-    reading = read_texts(lm, held, long)
+    return _measure_reading(lm, read_texts(lm, cast(Any, texts), long), chosen, sinks, kinds, progress)
+
+
+def _measure_reading(
+    lm: Any,
+    reading: Reading,
+    chosen: tuple[Statistic, ...],
+    sinks: Sinks | None,
+    kinds: bool,
+    progress: Progress | None,
+) -> HeadTable:
+    """Every statistic, over texts that are all in memory."""
     if sinks is None:
         sinks = find_sinks(lm, reading) if any("sinks" in each.asks for each in chosen) else Sinks()
     table, because = rarity_table(reading, lm.spec.vocab_size or 0)
@@ -116,11 +127,6 @@ def measure(
         "sinks": sinks.because,
     }
     return gathered.table(chosen, sinks, notes)
-
-
-def _is_held(texts: Any) -> bool:
-    """Whether all texts are in memory already: then they are read as `record` reads them, and a bad one is an error."""
-    return isinstance(texts, str | Sequence)
 
 
 def _measure_media(
@@ -174,10 +180,9 @@ def measure_call(
             module(*args, **kwargs)
 
     state = watch(module, type(module).__name__, call, batch.observe)
-    unasked = ", ".join(each.name for each in wanted if each not in chosen)
     notes = {
         "model": type(module).__name__,
-        "left out, for want of a tokenizer": unasked,
+        "left out, for want of a tokenizer": ", ".join(each.name for each in wanted if each.asks & WORDY),
         CROSSING: ", ".join(batch.left_out),
         UNSEEN: left_out(state.by_hand),
     }

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 
 import torch
-from torch import Tensor
 
 from manyheads.statistics.accounts import Account, packed, unpacked
 from manyheads.statistics.failures import Failures
@@ -62,20 +61,10 @@ def _tally(mine: Tally | None, told: list[dict | None], ranks: Ranks) -> Tally |
 
 def _kinds(mine: KindTally, ranks: Ranks) -> KindTally:
     """Every process counts over the kinds that any of them saw, and these are added."""
-    arrays = mine.arrays()
-    gathered = [unpacked(each)[0] for each in ranks.gather(packed({n: arrays[n] for n in ("ids", "mark")}, {}))]
-    ids = torch.cat([each["ids"] for each in gathered]).unique()
-    at = torch.searchsorted(ids, arrays["ids"])
-    mark = torch.zeros(len(ids), dtype=torch.bool)
-    for each in gathered:
-        mark[torch.searchsorted(ids, each["ids"])] |= each["mark"]
-    mass, even = (_spread(arrays[name], at, len(ids)) for name in ("mass", "even"))
-    ranks.add(mass)
-    ranks.add(even)
-    out = KindTally(mine.layers)
-    out.add(KindCounts(ids, mark, mass, even))
-    return out
-
-
-def _spread(values: Tensor, at: Tensor, count: int) -> Tensor:
-    return values.new_zeros(count, *values.shape[1:]).index_copy_(0, at, values)
+    counts = mine.counts()
+    ids = [unpacked(each)[0]["ids"] for each in ranks.gather(packed({"ids": counts.ids}, {}))]
+    wide = counts.over(torch.cat(ids).unique())
+    marks = wide.mark.int()
+    for tensor in (marks, wide.mass, wide.even):
+        ranks.add(tensor)
+    return KindTally.of(mine.layers, KindCounts(wide.ids, marks > 0, wide.mass, wide.even))

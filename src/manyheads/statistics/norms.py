@@ -26,9 +26,9 @@ from manyheads.recording.requests import MatchReceived, Received, RowsReceived
 from manyheads.statistics.masses import (
     BAND,
     CLASSES,
+    EVENLY,
     MATCHES,
     OFFSETS,
-    SHARE,
     Matched,
     Named,
     has_key,
@@ -36,12 +36,12 @@ from manyheads.statistics.masses import (
     offset_place,
     seeing,
 )
-from manyheads.statistics.statistic import Block, Facts, PerText, Statistic, of_block
+from manyheads.statistics.statistic import SHARE, Block, Facts, PerText, Statistic, shares_of
 
 KOBAYASHI = "Kobayashi et al. 2020, norm-weighted attention; ratio of sums"
 WEIGHTED = tuple(each for each in CLASSES if each.name != "sink")  # sink_norm_mass counts texts without a sink, too
 MEANING = "share of what is moved (weight x value norm) that comes from"
-CHANCES = {"": "", ".uniform": " if each row spread its weight evenly", ".relabelled": " if the words were shuffled"}
+CHANCES = {"": "", ".uniform": f" {EVENLY}", ".relabelled": " if the words were shuffled"}
 
 
 def weighted_name(mass: str) -> str:
@@ -53,35 +53,19 @@ def norm_masses() -> list[Statistic]:
     """Every norm-weighted mass with its chance levels: columns of one block, so that what they share is made once."""
     said = {weighted_name(offset_name(offset)): (offset_place(offset), False) for offset in OFFSETS}
     said |= {weighted_name(f"{each.name}_mass"): (each.meaning, each.movable) for each in WEIGHTED}
-    wanted = [
-        (name, kind, meaning)
+    columns = [
+        (name + chance, f"{MEANING} {meaning}{words}", KOBAYASHI, "chance" if chance else "statistic")
         for name, (meaning, movable) in said.items()
-        for kind in CHANCES
-        if movable or kind != ".relabelled"
+        for chance, words in CHANCES.items()
+        if movable or chance != ".relabelled"
     ]
 
     def compute(facts: Facts) -> tuple[Float[Tensor, "b h c"], Float[Tensor, "b h c"]]:
         found = _masses(facts)
-        pairs = [found[name + kind] for name, kind, _ in wanted]
+        pairs = [found[name] for name, *_ in columns]
         return stack([pair.num for pair in pairs], -1), stack([pair.den for pair in pairs], -1)
 
-    block = Block("norm-weighted masses", compute)
-    return [
-        Statistic(
-            name + kind,
-            "share",
-            SHARE,
-            KOBAYASHI,
-            f"{MEANING} {meaning}{CHANCES[kind]}",
-            lambda _: (Received(), BAND),
-            of_block,
-            kind="chance" if kind else "statistic",
-            asks=frozenset({"tokens", "values"}),
-            block=block,
-            column=column,
-        )
-        for column, (name, kind, meaning) in enumerate(wanted)
-    ]
+    return shares_of(Block("norm-weighted masses", compute), columns, (Received(), BAND), ("tokens", "values"))
 
 
 def norm_matches() -> list[Statistic]:
@@ -110,11 +94,11 @@ def _masses(facts: Facts) -> dict[str, PerText]:
     norms = facts.value_norms.double()
     even = facts.once("even keys", lambda: evenly(facts.reduced.mask, facts.tokens).double())
     moved, spread = facts[Received()] * norms, even[:, None] * norms
+    share = (1 / facts.visible.clamp_min(1))[:, None]
     place, out = arange(norms.shape[-1]), {}
     for offset in OFFSETS:
         name, rows = weighted_name(offset_name(offset)), has_key(facts, offset)
         there = norms[..., (place + offset).clamp(0, len(place) - 1)] * rows[:, None]  # of each row's key at the offset
-        share = (1 / facts.visible.clamp_min(1))[:, None]
         out[name] = _of(facts[BAND][..., OFFSETS.index(offset)] * there, moved, rows)
         out[f"{name}.uniform"] = _of(share * there, spread, rows)
     for each in WEIGHTED:

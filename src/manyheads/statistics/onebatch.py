@@ -93,17 +93,17 @@ class Measured:
             for make in (lambda each: each.num, lambda each: each.den[:, None], lambda each: _own(each, columns))
         )
         return Contribution(
-            tuple(site for site, _ in layers),
-            seeds,
-            num,
-            den,
-            own,
-            tuple(columns),
-            KindCounts.beside(self.kinds) if self.kinds else None,
-            int(tokens.lengths.sum()),
-            dict(state.because),
-            state.guard_error,
-            state.edited,
+            sites=tuple(site for site, _ in layers),
+            seeds=seeds,
+            num=num,
+            den=den,
+            own=own,
+            columns=tuple(columns),
+            kinds=KindCounts.beside(self.kinds) if self.kinds else None,
+            num_tokens=int(tokens.lengths.sum()),
+            backend=dict(state.because),
+            guard_error=state.guard_error,
+            edited=state.edited,
         )
 
 

@@ -26,10 +26,11 @@ from manyheads.errors import PatternError, StatisticError
 from manyheads.recording.cells import cell_weights
 from manyheads.recording.tokens import Tokens, relabelling
 from manyheads.statistics.failures import reason_of
-from manyheads.statistics.statistic import Facts, PerText, Statistic
+from manyheads.statistics.statistic import SHARE, Facts, Finish, PerText, Statistic
 
 Target = int | Iterable[int] | None
 Pattern = Callable[[list[str]], Sequence[Target]]
+Points = list[tuple[int, ...]]  # of one text: for each token the places that it should look at
 MOST_CELLS = 1 << 22  # of one text: a pattern names some places a token, not all of them
 SHOWN = 48  # characters of a text in an error
 SOURCE = "the user's own function"
@@ -49,11 +50,11 @@ def pattern_statistics(patterns: Mapping[str, Any]) -> list[Statistic]:
 
 
 def _with_chances(name: str, pattern: Pattern) -> list[Statistic]:
-    def plain(tokens: Tokens) -> list[list[tuple[int, ...]]]:
+    def plain(tokens: Tokens) -> list[Points]:
         written = tokens.texts or ("",) * tokens.num_texts
         return [targets(name, pattern, surfaces_of(tokens, text), written[text]) for text in range(tokens.num_texts)]
 
-    def shuffled(tokens: Tokens) -> list[list[tuple[int, ...]]]:
+    def shuffled(tokens: Tokens) -> list[Points]:
         """Only the rows for which the shuffle makes a difference."""
         order, out = relabelling(tokens), []
         for text, before in enumerate(plain(tokens)):
@@ -62,15 +63,15 @@ def _with_chances(name: str, pattern: Pattern) -> list[Statistic]:
             out.append([new if set(new) != set(old) else () for new, old in zip(after, before, strict=True)])
         return out
 
-    def finish_with(where: Callable[[Tokens], list[list[tuple[int, ...]]]]) -> Callable[[Facts], PerText]:
+    def finish_with(where: Callable[[Tokens], list[Points]]) -> Finish:
         return lambda facts: _masses(facts, facts.once(where, lambda: where(facts.tokens)))
 
     def even(facts: Facts) -> PerText:
         return _even(facts, facts.once(plain, lambda: plain(facts.tokens)))
 
-    def statistic(suffix: str, meaning: str, finish: Callable[[Facts], PerText], kind: str) -> Statistic:
+    def statistic(suffix: str, meaning: str, finish: Finish, kind: str) -> Statistic:
         asks = frozenset({"tokens"})
-        return Statistic(name + suffix, "share", (0.0, 1.0), SOURCE, meaning, lambda _: (), finish, kind, asks)
+        return Statistic(name + suffix, "share", SHARE, SOURCE, meaning, lambda _: (), finish, kind, asks)
 
     meaning = f"mean weight where {name!r} points"
     return [
@@ -80,7 +81,7 @@ def _with_chances(name: str, pattern: Pattern) -> list[Statistic]:
     ]
 
 
-def targets(name: str, pattern: Pattern, pieces: list[str], text: str = "") -> list[tuple[int, ...]]:
+def targets(name: str, pattern: Pattern, pieces: list[str], text: str = "") -> Points:
     """What a pattern says of one text, checked. Errors: PatternError, whatever the function does."""
     try:
         got: Any = pattern(list(pieces))
@@ -146,13 +147,13 @@ def surfaces_of(tokens: Tokens, text: int) -> list[str]:
     return [tokens.surface(text, at) if ordinary[at] else tokens.pieces[text][at] for at in range(length)]
 
 
-def _cells(points: list[tuple[int, ...]]) -> tuple[Tensor, Tensor]:
+def _cells(points: Points) -> tuple[Tensor, Tensor]:
     pairs = [(row, key) for row, keys in enumerate(points) for key in keys]
     rows, keys = torch.tensor(pairs, dtype=torch.long).view(-1, 2).unbind(1)
     return rows, keys
 
 
-def _masses(facts: Facts, points: list[list[tuple[int, ...]]]) -> PerText:
+def _masses(facts: Facts, points: list[Points]) -> PerText:
     """The weight on the places pointed at, over the rows that see one."""
     layer = facts.layer
     assert layer is not None, "patterns are read from q and k"
@@ -165,7 +166,7 @@ def _masses(facts: Facts, points: list[list[tuple[int, ...]]]) -> PerText:
     return PerText(num, torch.tensor(den, dtype=torch.float64)[:, None])
 
 
-def _even(facts: Facts, points: list[list[tuple[int, ...]]]) -> PerText:
+def _even(facts: Facts, points: list[Points]) -> PerText:
     num, den = [], []
     for text, mine in enumerate(points):
         rows, keys = _cells(mine)
@@ -179,5 +180,4 @@ def _seen(facts: Facts, text: int, rows: Tensor, keys: Tensor) -> Tensor:
     mask = facts.reduced.mask
     if mask.dense is not None:
         return mask.dense[min(text, len(mask.dense) - 1)].any(0)[rows, keys]
-    at = min(text, len(mask.start) - 1)
-    return (keys >= mask.start[at, rows]) & (keys < mask.stop[at, rows])
+    return (keys >= mask.start[text, rows]) & (keys < mask.stop[text, rows])

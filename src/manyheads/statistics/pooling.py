@@ -137,7 +137,7 @@ class _Gathering:
     def observe(self, call: AttentionCall) -> None:
         """Pool one layer's maps and drop its tensors. Cross-attention, whose rows and keys differ, is left out."""
         assert self.plan is not None and self.aligner is not None
-        if call.q.shape[2] != call.k.shape[2]:
+        if call.crosses:
             return
         module = call.site.module
         if module in self.seen:
@@ -145,12 +145,11 @@ class _Gathering:
         self.seen.add(module)
         maps = self.plan.run(self.aligner.layer(call))[self.request].double().cpu().numpy()
         shown = ~np.isnan(maps)
-        count = shown.sum(0).astype(np.float64)
-        total = np.where(shown, maps, 0).sum(0) if self.request.how == "mean" else np.where(shown, maps, 0).max(0)
+        combine = np.add if self.request.how == "mean" else np.maximum
+        total, count = combine.reduce(np.where(shown, maps, 0)), shown.sum(0).astype(np.float64)
         if module in self.totals:
             _, before, times = self.totals[module]
-            total = before + total if self.request.how == "mean" else np.maximum(before, total)
-            count = times + count
+            total, count = combine(before, total), times + count
         self.totals[module] = (call.site, total, count)
 
     def finished(self) -> tuple[tuple[Site, ...], Float32[ndarray, "head p p"]]:

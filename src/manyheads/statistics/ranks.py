@@ -26,6 +26,7 @@ from manyheads.errors import LostProcessError, ManyHeadsError, StatisticError
 __all__ = ["ALONE", "Ranks", "torchrun"]
 
 PATIENCE = timedelta(days=30)  # the fastest process waits for the slowest, with the sums of all its batches in hand
+_FINE, _REFUSED = b"+", b"-"  # the first byte of what process 0 computed: an answer, or why there is none
 
 
 @dataclass(frozen=True)
@@ -84,8 +85,6 @@ class Ranks:
                 dist.all_reduce(tensor, group=self.group)
 
 
-_FINE, _REFUSED = b"+", b"-"
-
 ALONE = Ranks()
 """Measure everything here, whatever torch.distributed says: as where one model is split over the processes."""
 
@@ -123,9 +122,11 @@ def torchrun() -> Iterator[tuple[int, int]]:
     needs gloo and nothing else. When one process dies torchrun tells the others to end (SIGTERM): that is then a
     LostProcessError here, so that a run says what happened and how it goes on before torch's traceback.
     """
-    if dist.is_initialized() or int(os.environ.get("WORLD_SIZE", "1")) == 1:
-        initialised = dist.is_initialized()
-        yield (dist.get_rank(), dist.get_world_size()) if initialised else (0, 1)
+    if dist.is_initialized():
+        yield dist.get_rank(), dist.get_world_size()
+        return
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        yield 0, 1
         return
     with _reached():
         dist.init_process_group("gloo")

@@ -21,7 +21,8 @@ from manyheads.recording.requests import Received
 from manyheads.recording.tokens import Sinks, Tokens
 from manyheads.spec import Site
 from manyheads.statistics.headtable import HeadTable
-from manyheads.statistics.measuring import UNSEEN, WORDY, finish, requests_of
+from manyheads.statistics.measuring import UNSEEN, WORDY
+from manyheads.statistics.onebatch import finish, requests_of
 from manyheads.statistics.sinks import evenly, judge
 from manyheads.statistics.statistic import Facts, Statistic
 from manyheads.statistics.sums import Sums
@@ -53,11 +54,11 @@ def measure_recording(
 
     `sinks`: where the model parks its attention, found on this text unless given. `most_cells`: where the maps of all
     heads have more visible cells, rows are sampled. `on_layer` is called with layers done and layers in all, and may
-    raise to stop. Statistics that ask for words where there are none, or for the
-    model's weights, are left out (in the notes).
+    raise to stop. Statistics that ask for words where there are none, or for the model's weights, are left out (in the
+    notes).
     Cost: one pass over the tiles of each layer. Errors: StatisticError where nothing is left, ShapeError.
     """
-    layers = [layer for stack in recording.stacks.values() for layer in stack if not layer.crosses]
+    layers = _layers(recording)
     if not layers:
         raise StatisticError("no layer of this recording attends from a text to itself: there is nothing to measure.")
     if not 0 <= text < len(layers[0].lengths):
@@ -93,9 +94,9 @@ def sinks_of(recording: Recording, text: int = 0) -> Sinks:
     """Where one text's attention parks, by what every token receives over all heads (as `find_sinks` of a model)."""
     received, even, rows = torch.zeros(1), torch.zeros(1), 0
     tokens: Tokens | None = None
-    own = [layer for stack in recording.stacks.values() for layer in stack if not layer.crosses]
-    for layer in own:
-        if layer.site.stack == own[0].site.stack:  # another stack may read another text
+    layers = _layers(recording)
+    for layer in layers:
+        if layer.site.stack == layers[0].site.stack:  # another stack may read another text
             tokens = layer.tokens.text(text)
             reduced = prepare(tokens, [Received()]).run(one_text(layer, text))
             received = received + reduced[Received()].mean(1)
@@ -106,14 +107,21 @@ def sinks_of(recording: Recording, text: int = 0) -> Sinks:
     return judge(tokens, received / max(rows, 1), even / max(rows, 1))
 
 
+def _layers(recording: Recording) -> list[LayerRecord]:
+    """Those that attend from a text to itself."""
+    return [layer for stack in recording.stacks.values() for layer in stack if not layer.crosses]
+
+
 def _askable(wanted: tuple[Statistic, ...], wordless: bool) -> tuple[tuple[Statistic, ...], tuple[str, ...]]:
     """The statistics that a recording can answer, and the names of the others: what a value moves hangs on weights."""
     barred = VALUES | (WORDY if wordless else frozenset())
     chosen = tuple(each for each in wanted if not each.asks & barred)
+    left = tuple(each.name for each in wanted if each.asks & barred)
     if not chosen:
-        names = ", ".join(each.name for each in wanted)
-        raise StatisticError(f"{names}: asked of words or of the model's weights, which this recording does not hold.")
-    return chosen, tuple(each.name for each in wanted if each not in chosen)
+        raise StatisticError(
+            f"{', '.join(left)}: asked of words or of the model's weights, which this recording does not hold."
+        )
+    return chosen, left
 
 
 def _rows(layers: Sequence[LayerRecord], text: int, most_cells: int | None) -> Int[Tensor, "r"] | None:
@@ -134,11 +142,9 @@ def _of_layer(
 ) -> tuple[Tensor, Tensor]:
     """Numerators and denominators of one layer; of sampled rows, 0 over 0 where a statistic cannot be had of them."""
     tokens = layer.tokens.text(text).with_sinks(sinks)
-    had = (
-        statistics
-        if rows is None
-        else tuple(each for each in statistics if each.name.removesuffix(".uniform") in BY_ROW)
-    )
+    had = statistics
+    if rows is not None:
+        had = tuple(each for each in statistics if each.name.removesuffix(".uniform") in BY_ROW)
     one = one_text(layer, text, rows)
     reduced = prepare(tokens, requests_of(had, tokens)).run(one)
     num, den = finish(Facts(reduced, layer=one), had, layer.site.num_heads)

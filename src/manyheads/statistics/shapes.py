@@ -12,8 +12,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from manyheads.recording.requests import Distance, Entropy, Mass, Maximum, Received, Request, Square
-from manyheads.statistics.masses import SHARE, chance
-from manyheads.statistics.statistic import Facts, PerText, Statistic
+from manyheads.statistics.masses import uniform
+from manyheads.statistics.norms import KOBAYASHI
+from manyheads.statistics.statistic import SHARE, Facts, PerText, Statistic, row_count
 
 ANY = (0.0, math.inf)
 Row = Callable[[Facts], Float[Tensor, "b h q"]]
@@ -33,12 +34,7 @@ def row_mean(
     whole = Statistic(
         name, unit, limits, source, meaning, lambda _: (request,), lambda facts: facts.over_rows(row(facts))
     )
-    if even is None:
-        return [whole]
-    return [
-        whole,
-        chance(whole, "uniform", "if each row spread its weight evenly", lambda facts: facts.over_rows(even(facts))),
-    ]
+    return [whole] if even is None else [whole, uniform(whole, lambda facts: facts.over_rows(even(facts)))]
 
 
 def spread() -> list[Statistic]:
@@ -73,13 +69,13 @@ def places() -> list[Statistic]:
 
     def position(facts: Facts) -> PerText:
         scale = (facts.tokens.lengths.double() - 1).clamp_min(1)[:, None, None]
-        return PerText((facts[Received()] * facts.row_index / scale).sum(-1), _rows(facts))
+        return PerText((facts[Received()] * facts.row_index / scale).sum(-1), row_count(facts.rows))
 
     def signed(facts: Facts) -> PerText:
         """sum_i sum_j w (j - i): the position of a row is taken with the row's own mass."""
         of_keys = (facts[Received()] * facts.row_index).sum(-1)
         of_rows = (facts[Mass()] * facts.row_index).sum(-1)
-        return PerText(of_keys - of_rows, _rows(facts))
+        return PerText(of_keys - of_rows, row_count(facts.rows))
 
     def even_position(facts: Facts) -> PerText:
         scale = (facts.tokens.lengths.double() - 1).clamp_min(1)[:, None]
@@ -98,24 +94,14 @@ def places() -> list[Statistic]:
     )  # fmt: skip
     return [
         where,
-        chance(where, "uniform", "if each row spread its weight evenly", even_position),
+        uniform(where, even_position),
         signed_distance,
-        chance(signed_distance, "uniform", "if each row spread its weight evenly", even_signed),
+        uniform(signed_distance, even_signed),
         *row_mean(
-            "distance",
-            "tokens",
-            ANY,
-            vig,
-            "mean distance of what is read",
-            lambda f: f[Distance()],
-            Distance(),
-            _mean_distance,
+            "distance", "tokens", ANY, vig, "mean distance of what is read",
+            lambda f: f[Distance()], Distance(), _mean_distance,
         ),
-    ]
-
-
-def _rows(facts: Facts) -> Float[Tensor, "b one"]:
-    return facts.rows.sum(-1).double()[:, None]
+    ]  # fmt: skip
 
 
 def _mean_key(facts: Facts) -> Float[Tensor, "b q"]:
@@ -148,7 +134,7 @@ def effects() -> list[Statistic]:
     """The most popular key, and how much of what moves the residual stream comes from the sinks."""
 
     def heaviest(facts: Facts) -> PerText:
-        share = facts[Received()].amax(-1) / _rows(facts).clamp_min(1)
+        share = facts[Received()].amax(-1) / row_count(facts.rows).clamp_min(1)
         return PerText(share, (facts.tokens.lengths > 0).double()[:, None])
 
     def sink_norm(facts: Facts) -> PerText:
@@ -156,14 +142,13 @@ def effects() -> list[Statistic]:
         moved = facts[Received()] * facts.value_norms.double()
         return PerText((moved * facts.tokens.sink[:, None]).sum(-1), moved.sum(-1))
 
-    kobayashi = "Kobayashi et al. 2020, norm-weighted attention; ratio of sums"
     return [
         Statistic(
             "heaviest_key", "share", SHARE, "column sums", "share of all attention that the most popular key receives",
             lambda _: (Received(),), heaviest,
         ),
         Statistic(
-            "sink_norm_mass", "share", SHARE, kobayashi, "share of what is moved (weight x value norm) due to sinks",
+            "sink_norm_mass", "share", SHARE, KOBAYASHI, "share of what is moved (weight x value norm) due to sinks",
             lambda _: (Received(),), sink_norm, asks=frozenset({"tokens", "sinks", "values"}),
         ),
     ]  # fmt: skip

@@ -8,6 +8,8 @@ receives more than `SINK_MASS` of all attention, and more than `SINK_EXCESS` tim
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,7 +18,8 @@ from torch import Tensor
 from manyheads.models.calls import Aligner, AttentionCall
 from manyheads.models.recorder import watch
 from manyheads.models.sites import run
-from manyheads.models.texts import Reading, model_inputs, tokens_of
+from manyheads.models.texts import Piece, Reading, model_inputs, tokens_of
+from manyheads.nn.masks import Mask
 from manyheads.recording.passes import prepare
 from manyheads.recording.requests import Received
 from manyheads.recording.tokens import Sinks, Tokens
@@ -29,14 +32,9 @@ SINK_EXCESS = 3.0  # times the even share
 
 def find_sinks(lm: Any, reading: Reading) -> Sinks:
     """The sinks of a loaded model on some texts. Cost: one forward pass over at most 24 x 192 tokens."""
-    chosen = [cut(piece) for piece in reading.pieces[:: max(1, len(reading.pieces) // PROBE_TEXTS)][:PROBE_TEXTS]]
-    tokens = tokens_of(Reading(tuple(chosen), ""), range(len(chosen)), None, "")
-    totals, even, rows, plan = (
-        torch.zeros(tokens.real.shape),
-        torch.zeros(tokens.real.shape),
-        0,
-        prepare(tokens, [Received()]),
-    )
+    chosen = tuple(_start_of(piece) for piece in probed(reading.pieces))
+    tokens = tokens_of(Reading(chosen, ""), range(len(chosen)), None, "")
+    plan, totals, even, rows = prepare(tokens, [Received()]), torch.zeros(1), torch.zeros(1), 0
     aligner = Aligner(torch.zeros_like(tokens.lengths), tokens.lengths)
 
     def observe(call: AttentionCall) -> None:
@@ -52,20 +50,23 @@ def find_sinks(lm: Any, reading: Reading) -> Sinks:
     return judge(tokens, totals / max(rows, 1), even / max(rows, 1))
 
 
-def cut(piece: Any) -> Any:
-    """The first tokens of a piece."""
-    from dataclasses import replace
+def probed(pieces: Sequence[Piece]) -> Sequence[Piece]:
+    """At most `PROBE_TEXTS` of them, spread over all."""
+    return pieces[:: max(1, len(pieces) // PROBE_TEXTS)][:PROBE_TEXTS]
 
+
+def _start_of(piece: Piece) -> Piece:
+    """The first tokens of a piece."""
     fields = ("ids", "pieces", "special", "offsets")
     return replace(piece, **{name: getattr(piece, name)[:PROBE_TOKENS] for name in fields})
 
 
-def evenly(mask: Any, tokens: Tokens) -> Tensor:
+def evenly(mask: Mask, tokens: Tokens) -> Tensor:
     """What each key would receive if every row spread its weight evenly over what it sees: O(n) by differences."""
-    share = 1.0 / mask.counts().clamp_min(1).double() * (mask.counts() > 0)
     if mask.dense is not None:
         seen = mask.dense.double().mean(1)
         return (seen / seen.sum(-1, keepdim=True).clamp_min(1)).sum(1).float()
+    share = 1.0 / mask.counts().clamp_min(1).double() * (mask.counts() > 0)
     steps = torch.zeros(tokens.num_texts, mask.num_keys + 1, dtype=torch.float64)
     steps.scatter_add_(1, mask.start, share)
     steps.scatter_add_(1, mask.stop, -share)
@@ -80,14 +81,14 @@ def judge(tokens: Tokens, received: Tensor, even: Tensor) -> Sinks:
     first = (float(received[:, 0].sum()), float(even[:, 0].sum()))
     first_ids = Counter(tokens.ids[:, 0].tolist())
     named_first = len(first_ids) == 1 and bool(tokens.ordinary[:, 0].logical_not().all())
-    if not named_first and is_sink(*first):
+    if not named_first and _is_sink(*first):
         found.append((*first, None, "the first token"))
     for token in tokens.ids[tokens.real].unique().tolist():
         at = tokens.ids == token
         if found and found[0][2] is None:  # what the first place draws is no token's doing
             at = at & ~tokens.first
         got = (float(received[at].sum()), float(even[at].sum()))
-        if is_sink(*got):
+        if _is_sink(*got):
             text, place = at.nonzero()[0].tolist()
             found.append((*got, token, tokens.pieces[text][place]))
     found.sort(key=lambda each: -each[0])
@@ -95,15 +96,15 @@ def judge(tokens: Tokens, received: Tensor, even: Tensor) -> Sinks:
         first=any(token is None for _, _, token, _ in found),
         ids=tuple(token for _, _, token, _ in found if token is not None),
         names=tuple(name for *_, name in found),
-        because=story(found, tokens.num_texts),
+        because=_story(found, tokens.num_texts),
     )
 
 
-def is_sink(mass: float, even: float) -> bool:
+def _is_sink(mass: float, even: float) -> bool:
     return mass > SINK_MASS and mass > SINK_EXCESS * even
 
 
-def story(found: list[tuple[float, float, int | None, str]], num_texts: int) -> str:
+def _story(found: list[tuple[float, float, int | None, str]], num_texts: int) -> str:
     if not found:
         limits = f"over {SINK_MASS:.0%} of all attention and {SINK_EXCESS:g} times its even share"
         return f"no token draws {limits} ({num_texts} texts)"

@@ -10,7 +10,7 @@ batches, files and machines add up to the same number. One of your own takes ten
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -22,6 +22,8 @@ from torch import Tensor
 from manyheads.recording.passes import Layer, Reduced
 from manyheads.recording.requests import Request
 from manyheads.recording.tokens import Tokens
+
+SHARE = (0.0, 1.0)  # the range of what is a share of something
 
 
 class PerText(NamedTuple):
@@ -83,8 +85,12 @@ class Facts:
     def over_rows(self, values: Float[Tensor, "b h q"], rows: Bool[Tensor, "b q"] | None = None) -> PerText:
         """The sum of a value a row over the rows that count, and their number."""
         rows = self.rows if rows is None else rows & self.rows
-        num = torch.where(rows[:, None], values, 0.0).sum(-1)
-        return PerText(num, rows.sum(-1, dtype=torch.float64)[:, None])
+        return PerText(torch.where(rows[:, None], values, 0.0).sum(-1), row_count(rows))
+
+
+def row_count(rows: Bool[Tensor, "b q"]) -> Float64[Tensor, "b one"]:
+    """How many rows of each text count: a denominator that all heads share."""
+    return rows.sum(-1, dtype=torch.float64)[:, None]
 
 
 class Block(NamedTuple):
@@ -131,3 +137,14 @@ class Statistic:
     def same_for_all_heads(self) -> bool:
         """A chance level that hangs on mask and tokens alone."""
         return self.name.endswith(".uniform")
+
+
+def shares_of(
+    block: Block, columns: Iterable[tuple[str, str, str, str]], needs: tuple[Request, ...], asks: Iterable[str]
+) -> list[Statistic]:
+    """Statistics of a block whose columns are all shares: of each its name, its meaning, its source and its kind."""
+    known = frozenset(asks)
+    return [
+        Statistic(name, "share", SHARE, source, meaning, lambda _: needs, of_block, kind, known, block, column)
+        for column, (name, meaning, source, kind) in enumerate(columns)
+    ]

@@ -21,7 +21,7 @@ from manyheads.models.texts import Piece, Reading, rarity_of
 from manyheads.recording.tokens import Sinks
 from manyheads.statistics.chunks import Chunk, Chunked, read_chunk
 from manyheads.statistics.failures import is_about_texts
-from manyheads.statistics.sinks import PROBE_TEXTS, find_sinks
+from manyheads.statistics.sinks import find_sinks, probed
 from manyheads.statistics.statistic import Statistic
 
 __all__ = ["Head", "Learned", "Survey", "Wanted", "learn", "read_head"]
@@ -119,14 +119,14 @@ def learn(lm: Any, head: Head, sinks: Sinks | None, statistics: Sequence[Statist
 
     Cost: one forward pass over 24 texts spread over the head. Errors: as the model's, where it can read none of them.
     """
-    pieces, survey = head.pieces, head.survey
+    pieces = head.pieces
     ids = torch.tensor(list(chain.from_iterable(piece.ids for piece in pieces)), dtype=torch.long)
     counts = torch.bincount(ids, minlength=lm.spec.vocab_size or 1)
     rarity, because = rarity_of(counts, "the corpus'" if head.whole else "the first")
     if sinks is None:
         asked = any("sinks" in each.asks for each in statistics)
         sinks = _sinks(lm, pieces) if asked and pieces else Sinks()
-    count = len(survey.documents)
+    count = len(head.survey.documents)
     which = f"all {count:,}" if head.whole else f"the first {count:,}"
     said = f"{which} texts ({len(ids):,} tokens): how rare tokens are, sinks, what the statistics themselves ask"
     return Learned(rarity.float(), because, sinks, count, said)
@@ -134,14 +134,14 @@ def learn(lm: Any, head: Head, sinks: Sinks | None, statistics: Sequence[Statist
 
 def _sinks(lm: Any, pieces: Sequence[Piece]) -> Sinks:
     """Sinks, of those of the probed texts that the model can read."""
-    probed = pieces[:: max(1, len(pieces) // PROBE_TEXTS)][:PROBE_TEXTS]
+    tried = tuple(probed(pieces))
     try:
-        return find_sinks(lm, Reading(tuple(probed), ""))
+        return find_sinks(lm, Reading(tried, ""))
     except Exception as error:
-        fine = [piece for piece in probed if is_about_texts(error) and _readable(lm, piece)]
+        fine = tuple(piece for piece in tried if is_about_texts(error) and _readable(lm, piece))
         if not fine:
             raise
-    return find_sinks(lm, Reading(tuple(fine), ""))
+    return find_sinks(lm, Reading(fine, ""))
 
 
 def _readable(lm: Any, piece: Piece) -> bool:

@@ -26,10 +26,9 @@ from torch import Tensor
 
 from manyheads.recording.gold import ROOT
 from manyheads.statistics.goldwords import POS, ROWS, GoldWords, Looks, looks
-from manyheads.statistics.statistic import Block, Facts, Statistic, of_block
+from manyheads.statistics.statistic import Block, Facts, Statistic, shares_of
 from manyheads.statistics.syntaxsurvey import FAR, Relation
 
-SHARE = (0.0, 1.0)
 CLARK = "Clark et al. 2019, section 4.2"
 OURS = "ours: position and part of speech kept"
 KINDS = (
@@ -58,17 +57,14 @@ PLACE = {name: at for at, (name, *_) in enumerate(KINDS)}
 
 def syntax_statistics(relations: Sequence[Relation]) -> list[Statistic]:
     """Every column of every relation, as statistics of one block. Texts without syntax count for none of them."""
-    surveyed, out = tuple(relations), []
-    block = Block("syntax", lambda facts: _columns(facts, surveyed))
-    for number, relation in enumerate(surveyed):
-        for at, (name, meaning, source, kind) in enumerate(KINDS):
+    surveyed, columns = tuple(relations), []
+    for relation in surveyed:
+        for name, meaning, source, kind in KINDS:
             said = meaning + (f" ({relation.rule})" if name.endswith("rule") else "")
             said += f" ({relation.modal:+d})" if name == "to_head.mode" else ""
-            name = f"{relation.name}.{name}"
-            asks, column = frozenset({"tokens", "values"}), number * len(KINDS) + at
-            what = (name, "share", SHARE, source, f"{relation.name}: {said}", lambda _: (ROWS,), of_block)
-            out.append(Statistic(*what, kind, asks, block, column))
-    return out
+            columns.append((f"{relation.name}.{name}", f"{relation.name}: {said}", source, kind))
+    block = Block("syntax", lambda facts: _columns(facts, surveyed))
+    return shares_of(block, columns, (ROWS,), ("tokens", "values"))
 
 
 class Arcs(NamedTuple):

@@ -79,11 +79,8 @@ def survey_syntax(golds: Iterable[Gold | None], min_arcs: int = MIN_ARCS) -> tup
             rule = Rule(1 if word.head > at else -1, tags[word.head])
             between = tags[min(at, word.head) + 1 : max(at, word.head)]
             guessed[rule] += rule.pos not in between  # the head is the nearest of its kind
-    return tuple(_relation(name, offsets[name], hits[name]) for name in _frequent(offsets, min_arcs))
-
-
-def _frequent(offsets: dict[str, Counter[int]], min_arcs: int) -> list[str]:
-    return sorted(name for name, counts in offsets.items() if counts.total() >= min_arcs)
+    frequent = sorted(name for name, counts in offsets.items() if counts.total() >= min_arcs)
+    return tuple(_relation(name, offsets[name], hits[name]) for name in frequent)
 
 
 def _relation(name: str, offsets: Counter[int], hits: Counter[Rule]) -> Relation:

@@ -53,10 +53,7 @@ ALIASES = {f"offset_{offset:+d}_mass": offset_name(offset) for offset in (-1, 0,
 def choose(wanted: str | Sequence[str | Statistic]) -> tuple[Statistic, ...]:
     """Statistics by name, "default", "all", or your own among them. Errors: StatisticError names the nearest."""
     if isinstance(wanted, str):
-        if wanted not in ("default", "all"):
-            wanted = [wanted]
-        else:
-            wanted = list(DEFAULT) if wanted == "default" else list(STATISTICS)
+        wanted = {"default": DEFAULT, "all": tuple(STATISTICS)}.get(wanted, (wanted,))
     out: dict[str, Statistic] = {}
     for each in wanted:
         statistic = each if isinstance(each, Statistic) else _named(each)

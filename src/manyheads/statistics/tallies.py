@@ -23,8 +23,6 @@ from manyheads.spec import Site
 from manyheads.statistics.kindcounts import KindCounts, KindTally
 from manyheads.statistics.sums import HALVES, REPLICATES, Sums, add_weighted, text_weights
 
-KIND_ARRAYS = ("ids", "mark", "mass", "even")
-
 
 @dataclass(frozen=True, eq=False)
 class Contribution:
@@ -45,13 +43,9 @@ class Contribution:
     guard_error: float = 0.0
     edited: bool = False
 
-    @property
-    def layers(self) -> tuple[int, ...]:
-        return tuple(site.num_heads for site in self.sites)
-
     def own_of(self, columns: Sequence[int]) -> Float[Tensor, "t h o"]:
         """Denominators by head of these statistics, whether their heads have their own or share their layer's."""
-        shared = self.den[..., list(columns)].repeat_interleave(torch.tensor(self.layers), 1)
+        shared = self.den[..., list(columns)].repeat_interleave(torch.tensor(layers_of(self.sites)), 1)
         for at, column in enumerate(columns):
             if column in self.columns:
                 shared[..., at] = self.own[..., self.columns.index(column)]
@@ -81,9 +75,7 @@ class Contribution:
     def tensors(self) -> dict[str, Tensor]:
         """The numbers, as they are written to the disk."""
         out = {"seeds": torch.tensor(self.seeds), "num": self.num, "den": self.den, "own": self.own}
-        if self.kinds is not None:
-            out |= {f"kinds.{name}": getattr(self.kinds, name) for name in KIND_ARRAYS}
-        return out
+        return out | ({} if self.kinds is None else self.kinds.tensors())
 
     def said(self) -> dict[str, Any]:
         """The rest, as JSON takes it."""
@@ -92,11 +84,10 @@ class Contribution:
 
     @staticmethod
     def read(tensors: dict[str, Tensor], said: dict[str, Any]) -> Contribution:
-        kinds = {name: tensors[f"kinds.{name}"] for name in KIND_ARRAYS if f"kinds.{name}" in tensors}
         numbers = {name: tensors[name] for name in ("num", "den", "own")}
         about = {**said, "sites": read_sites(said["sites"]), "columns": tuple(said["columns"])}
         seeds = tuple(tensors["seeds"].tolist())
-        return Contribution(seeds=seeds, **numbers, **about, kinds=KindCounts(**kinds) if kinds else None)
+        return Contribution(seeds=seeds, **numbers, **about, kinds=KindCounts.read(tensors))
 
 
 @dataclass(eq=False)
@@ -112,14 +103,10 @@ class Tally:
     num_texts: int = 0
     num_tokens: int = 0
 
-    @property
-    def layers(self) -> tuple[int, ...]:
-        return tuple(site.num_heads for site in self.sites)
-
     @staticmethod
     def empty(sites: tuple[Site, ...], size: int, columns: tuple[int, ...], with_kinds: bool) -> Tally:
         """Room for the heads of these sites and `size` statistics, and nothing in it."""
-        layers = tuple(site.num_heads for site in sites)
+        layers = layers_of(sites)
         shapes = ((sum(layers), size), (len(layers), size), (sum(layers), len(columns)))
         num, den, own = (torch.zeros(HALVES, *shape, 1 + REPLICATES, dtype=torch.float64) for shape in shapes)
         return Tally(sites, num, den, own, columns, KindTally(layers) if with_kinds else None)
@@ -149,34 +136,31 @@ class Tally:
         for name in ("num", "den", "own"):
             getattr(self, name).add_(getattr(other, name))
         if self.kinds is not None and other.kinds is not None:
-            self.kinds.add(KindCounts(**other.kinds.arrays()))
+            self.kinds.add(other.kinds.counts())
         self.sites = agreed((self.sites, other.sites))
         self.num_texts += other.num_texts
         self.num_tokens += other.num_tokens
 
     def widen(self, columns: Sequence[int]) -> None:
         """Have denominators by head of these statistics too: what they shared by layer until now is each head's."""
-        wanted = tuple(sorted({*self.columns, *columns}))
-        if wanted != self.columns:
-            wide = self._by_head(wanted)
-            self.own, self.columns = wide, wanted
-
-    def _by_head(self, columns: Sequence[int]) -> Float64[Tensor, "half h o replicate"]:
-        out = self.den[:, :, list(columns)].repeat_interleave(torch.tensor(self.layers), 1)
+        wanted = sorted({*self.columns, *columns})
+        if tuple(wanted) == self.columns:
+            return
+        wide = self.den[:, :, wanted].repeat_interleave(torch.tensor(layers_of(self.sites)), 1)
         for at, column in enumerate(self.columns):
-            out[:, :, list(columns).index(column)] = self.own[:, :, at]
-        return out
+            wide[:, :, wanted.index(column)] = self.own[:, :, at]
+        self.own, self.columns = wide, tuple(wanted)
 
     def sums(self) -> Sums:
         """As a table shows them."""
-        den = self.den.repeat_interleave(torch.tensor(self.layers), 1)
+        den = self.den.repeat_interleave(torch.tensor(layers_of(self.sites)), 1)
         den[:, :, list(self.columns)] = self.own
         return Sums(self.num.numpy(), den.numpy(), self.num_texts, self.num_tokens)
 
     def tensors(self) -> dict[str, Tensor]:
         """The numbers, as they are written to the disk (in memory that is shared)."""
         out = {"num": self.num, "den": self.den, "own": self.own}
-        return out | ({} if self.kinds is None else {f"kinds.{n}": x for n, x in self.kinds.arrays().items()})
+        return out | ({} if self.kinds is None else self.kinds.counts().tensors())
 
     def said(self) -> dict[str, Any]:
         """The rest, as JSON takes it."""
@@ -187,14 +171,19 @@ class Tally:
     @staticmethod
     def read(tensors: dict[str, Tensor], said: dict[str, Any]) -> Tally:
         sites = read_sites(said["sites"])
-        kinds = {name: tensors[f"kinds.{name}"] for name in KIND_ARRAYS if f"kinds.{name}" in tensors}
-        tally = KindTally.of_arrays(tuple(site.num_heads for site in sites), kinds) if kinds else None
+        kinds = KindCounts.read(tensors)
+        tally = None if kinds is None else KindTally.of(layers_of(sites), kinds)
         columns, sizes = tuple(said["columns"]), (int(said["num_texts"]), int(said["num_tokens"]))
         out = Tally(sites, tensors["num"], tensors["den"], tensors["own"], columns, tally, *sizes)
         wanted = Tally.empty(sites, out.num.shape[2], columns, False)
         if any(getattr(out, name).shape != getattr(wanted, name).shape for name in ("num", "den", "own")):
             raise ValueError("its sums are not of its layers and statistics")
         return out
+
+
+def layers_of(sites: Sequence[Site]) -> tuple[int, ...]:
+    """How many heads each layer has."""
+    return tuple(site.num_heads for site in sites)
 
 
 def agreed(many: Iterable[tuple[Site, ...]]) -> tuple[Site, ...]:

@@ -23,14 +23,13 @@ from manyheads.nn.rules import Rule, grouped_scores
 from manyheads.recording.passes import Layer
 from manyheads.recording.requests import Maximum
 from manyheads.recording.tokens import Tokens
-from manyheads.statistics.masses import SHARE
-from manyheads.statistics.statistic import Block, Facts, PerText, Statistic, of_block
+from manyheads.statistics.masses import SHUFFLED
+from manyheads.statistics.statistic import Block, Facts, PerText, Statistic, shares_of
 
 ROUNDING = 1e-4  # of a weight: float32 scores of some tens are off by that much when summed in another order
 CHUNK_CELLS = 1 << 22  # weights held at a time: 16 MB
 VOITA = "Voita et al. 2019, rare words; special tokens left out"
 WORDS_ALIKE = "if any word that a row sees were as likely"
-SHUFFLED = "if the text's words were shuffled"
 TOPS = {
     "word_top": "share of rows whose strongest key is no special token",
     "word_top.uniform": "the share of words among what a row sees",
@@ -52,23 +51,8 @@ def tops() -> list[Statistic]:
         num, den = zip(*pairs, strict=True)
         return torch.stack(num, -1), torch.stack(den, -1)
 
-    block = Block("strongest keys", compute)
-    return [
-        Statistic(
-            name,
-            "share",
-            SHARE,
-            VOITA,
-            meaning,
-            lambda _: (Maximum(),),
-            of_block,
-            kind="chance" if "." in name else "statistic",
-            asks=frozenset({"tokens"}),
-            block=block,
-            column=column,
-        )
-        for column, (name, meaning) in enumerate(TOPS.items())
-    ]
+    columns = [(name, said, VOITA, "chance" if "." in name else "statistic") for name, said in TOPS.items()]
+    return shares_of(Block("strongest keys", compute), columns, (Maximum(),), ("tokens",))
 
 
 def _tops(facts: Facts) -> dict[str, PerText]:

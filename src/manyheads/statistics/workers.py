@@ -12,7 +12,7 @@ from typing import Any
 
 from manyheads.errors import StatisticError
 from manyheads.models.texts import tokens_of
-from manyheads.statistics.accounts import Account, Entry
+from manyheads.statistics.accounts import COUNTED, Account, Done, Entry
 from manyheads.statistics.chunks import Chunk, Chunked, read_chunk
 from manyheads.statistics.failures import Failure, Failures, is_about_texts
 from manyheads.statistics.measuring import measure_batch
@@ -20,10 +20,7 @@ from manyheads.statistics.statistic import Statistic
 from manyheads.statistics.surveys import Learned
 from manyheads.statistics.tallies import Contribution
 
-__all__ = ["Done", "Worker"]
-
-Done = dict[int, tuple[int, set[int]]]
-"""Of each chunk, how many batches it has and which of them are counted, by whichever process."""
+__all__ = ["Worker"]
 
 
 @dataclass(eq=False)
@@ -37,8 +34,8 @@ class Worker:
     learned: Learned
     account: Account
     keep: Callable[[Entry], None]
-    rank: int = 0
-    world: int = 1
+    rank: int
+    world: int
 
     def measure(
         self, stream: Iterable[Chunk], read: dict[int, Chunked], done: Done, tell: Callable[[Chunk, float], None]
@@ -74,8 +71,7 @@ class Worker:
             if chunked.error is not None and not self.account.num_texts:
                 raise chunked.error
             failed += chunked.failures
-            counts = {name: getattr(chunked, name) for name in ("cut", "windows", "cut_gold")}
-            counts["texts"] = len(chunked.chunk.documents)
+            counts = {name: getattr(chunked, name) for name in COUNTED}
         return Entry(chunked.chunk.number, batch, len(chunked.batches), adds, Failures.of(failed), counts)
 
     def _measured(self, chunked: Chunked, pieces: list[int]) -> tuple[Contribution | None, list[Failure]]:

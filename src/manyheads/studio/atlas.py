@@ -6,6 +6,7 @@ Numbers come from the recording alone (`measure_recording`), roles from the mode
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -97,26 +98,14 @@ def card_of(opened: Opened, head: str, text: int, labels: PageLabels | None) -> 
     """All that is known of one head."""
     layer, index = opened.layer_of(head)
     opened.check_text(text)
-    name, site = Head(layer.site.stack, layer.site.layer, index), layer.site
+    site = layer.site
+    name, group = Head(site.stack, site.layer, index), site.kv_head_of(index)
     role = None if labels is None else next((each for each in labels.roles if each.head == name), None)
     page = {} if labels is None else labels.values.get(str(name), {})
     values, exact = [], "exact"
     if not layer.crosses:
         table = table_of(opened, text)
-        at, exact = table.heads.index(name), exactness(table.notes)
-        for each in table.statistics:
-            if each.kind != "chance":
-                chances = [table.column(n)[at] for n in table.names if n.startswith(f"{each.name}.")]
-                value, known = number(table.column(each.name)[at]), [c for c in chances if not math.isnan(c)]
-                values.append(
-                    CardValue(
-                        statistic=statistic_info(each),
-                        value=value,
-                        chance=number(max(known)) if known else None,
-                        page=page.get(each.name),
-                    )
-                )
-    group = site.kv_head_of(index)
+        values, exact = _values(table, name, page), exactness(table.notes)
     shares = [str(each) for each in site.heads if site.kv_head_of(each.index) == group and each.index != index]
     links, said = opened.once(("links", text, head), lambda: links_of(layer, index, text, opened.sinks(text)))
     return HeadCard(
@@ -133,6 +122,25 @@ def card_of(opened: Opened, head: str, text: int, labels: PageLabels | None) -> 
         because=layer.because,
         caveat=CAVEAT,
     )
+
+
+def _values(table: Any, head: Head, page: Mapping[str, float | None]) -> list[CardValue]:
+    """A head's statistics, each beside the most that chance gives and beside its value on the page."""
+    at, values = table.heads.index(head), []
+    for each in table.statistics:
+        if each.kind == "chance":
+            continue
+        chances = [table.column(name)[at] for name in table.names if name.startswith(f"{each.name}.")]
+        known = [chance for chance in chances if not math.isnan(chance)]
+        values.append(
+            CardValue(
+                statistic=statistic_info(each),
+                value=number(table.column(each.name)[at]),
+                chance=number(max(known)) if known else None,
+                page=page.get(each.name),
+            )
+        )
+    return values
 
 
 def links_of(layer: LayerRecord, head: int, text: int, sinks: Any) -> tuple[list[Link], str]:

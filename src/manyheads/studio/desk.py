@@ -110,7 +110,7 @@ class Desk:
     def _to_run(self, opened: Opened, text: int, say: Say) -> tuple[Any, str]:
         """The model and the text of a recording, to run again. Raises NotHere where that cannot be."""
         texts = opened.recording.tokens.texts
-        if opened.plan:
+        if opened.edited:
             raise NotHere("this recording's heads were edited: run an experiment with the plan and this head in it.")
         if opened.model not in self.workspace.models or not texts:
             raise NotHere(f"{opened.model} is not in this workspace, so nothing can be taken from it: --model ...")
@@ -123,11 +123,13 @@ class Desk:
         say(f"loading {ask.model}", 0, None)
         found = experiments.run(self.workspace.load(ask.model), ask, progress=say)
         self._experiments[found.id] = found
-        while len(self._experiments) > 1 and sum(map(_tokens_of, self._experiments.values())) > MOST_TOKENS:
-            self._experiments.popitem(last=False)
-        while len(self._experiments) > MOST_EXPERIMENTS:
-            self._experiments.popitem(last=False)
+        kept = self._experiments
+        while len(kept) > 1 and (len(kept) > MOST_EXPERIMENTS or self._tokens() > MOST_TOKENS):
+            kept.popitem(last=False)
         return found
+
+    def _tokens(self) -> int:
+        return sum(len(each.tokens) for each in self._experiments.values())
 
     def experiment_of(self, name: str) -> Experiment:
         if name not in self._experiments:
@@ -150,7 +152,3 @@ class Desk:
     def close(self) -> None:
         self.jobs.close()
         self.queue.close()
-
-
-def _tokens_of(experiment: Experiment) -> int:
-    return len(experiment.tokens)

@@ -8,7 +8,6 @@ raises stops the work within a layer; the model is as it was, for `mh.effect` an
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,13 +29,14 @@ from manyheads.models.texts import batches, read_texts, tokens_of
 from manyheads.plan import Ablate, Copy, Plan
 from manyheads.recording.tokens import Sinks
 from manyheads.statistics.headtable import number
-from manyheads.studio import recordings
 from manyheads.studio.effectwords import sentence
 from manyheads.studio.jobs import Say
 from manyheads.studio.plans import corpus_of, plan_of
+from manyheads.studio.recordings import recording_id
 from manyheads.studio.schema.experiments import Experiment, ExperimentAsk, Guess
 from manyheads.studio.schema.recordings import Worth
 from manyheads.studio.telling import told_tokens
+from manyheads.studio.workspace import digest
 
 __all__ = ["run", "worth"]
 
@@ -64,7 +64,6 @@ def run(lm: Any, ask: ExperimentAsk, *, progress: Say) -> Experiment:
         found = effect(lm, plan, ask.text, corpus=corpus, **options)
     with counted.passes(lm.model, "token by token"):
         seen = _along(lm, plan, ask.text, corpus)
-    steps = [step.model_dump() for step in ask.plan]
     notes = {**found.notes, **_corpus_notes(because, ask), **_window_notes(len(reading.pieces), found)}
     return Experiment(
         id=_digest(ask, lm.name),
@@ -86,14 +85,14 @@ def run(lm: Any, ask: ExperimentAsk, *, progress: Say) -> Experiment:
         per_token=_aligned(seen.per_token, len(reading.pieces[0].ids)),
         per_token_words=seen.words,
         guesses=seen.guesses,
-        before_recording=recordings.recording_id(ask.model, ask.text, []),
-        after_recording=recordings.recording_id(ask.model, ask.text, steps),
+        before_recording=recording_id(ask.model, ask.text),
+        after_recording=recording_id(ask.model, ask.text, ask.plan),
         words=sentence(found, num_heads),
         notes=notes,
     )
 
 
-def worth(lm: Any, recording_id: str, head: str, text: str, kind: str, *, progress: Say) -> Worth:
+def worth(lm: Any, recording: str, head: str, text: str, kind: str, *, progress: Say) -> Worth:
     """What is lost on a text without one head, ablated as `kind` says, beside random heads.
 
     Cost: 2 + `CONTROLS` forward passes. Errors: HeadError for what is not one head of the model; as `run`.
@@ -110,7 +109,7 @@ def worth(lm: Any, recording_id: str, head: str, text: str, kind: str, *, progre
         found = effect(lm, plan, text, corpus=corpus, controls=CONTROLS)
     return Worth(
         head=str(asked),
-        recording=recording_id,
+        recording=recording,
         kind=kind,
         metric=found.metric,
         unit=found.unit,
@@ -251,5 +250,4 @@ def _window_notes(count: int, found: Effect) -> dict[str, str]:
 
 def _digest(ask: ExperimentAsk, name: str) -> str:
     """The same for the same question about the same model, in every process."""
-    told = json.dumps([name, ask.model_dump(mode="json")], sort_keys=True, ensure_ascii=False)
-    return hashlib.blake2b(told.encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
+    return digest("experiment", name, json.dumps(ask.model_dump(mode="json"), sort_keys=True))

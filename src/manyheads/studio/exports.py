@@ -6,6 +6,7 @@ import io
 from typing import Any
 
 from manyheads.studio.atlas import table_of
+from manyheads.studio.maps import visible_cells
 from manyheads.studio.problems import TooLarge
 from manyheads.studio.recordings import Opened
 from manyheads.studio.telling import tokens_of
@@ -36,8 +37,7 @@ def window_file(opened: Opened, head: str, queries: str, keys: str, text: int, k
     if cells > WINDOW_CELLS:
         raise TooLarge(f"{cells:,} cells are above the limit of {WINDOW_CELLS:,}: give fewer queries= or keys=.")
     weights = layer.weights(index, rows, columns, text)
-    mask = layer.mask.expand(len(layer.lengths)).texts(slice(text, text + 1)).visible(rows, columns)[0]
-    query, key = mask[index if len(mask) > 1 else 0].nonzero(as_tuple=True)
+    query, key = visible_cells(layer, index, rows, columns, text).nonzero(as_tuple=True)
     names = [token.piece for token in tokens_of(layer, text, opened.sinks(text))]
     frame = pd.DataFrame({"query": query.numpy() + rows.start, "key": key.numpy() + columns.start})
     frame["query_token"] = [names[at] for at in frame["query"]]

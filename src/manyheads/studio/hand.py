@@ -8,24 +8,21 @@ from manyheads.errors import RecordingError, TextError
 from manyheads.recording.records import Recording
 from manyheads.roles.page import PageLabels
 from manyheads.studio.desk import Desk
-from manyheads.studio.recordings import Opened
+from manyheads.studio.recordings import TITLE, Opened
 from manyheads.studio.schema.base import MAX_TEXT
 from manyheads.studio.schema.recordings import RecordingAsk
-from manyheads.studio.workspace import ModelPlace, Workspace
+from manyheads.studio.workspace import Workspace
 
 __all__ = ["address_of", "desk_with", "open_recording", "open_text"]
 
 LONGEST_ADDRESS = 2_000  # characters that every browser and every system's way to start one takes
-TITLE = 80  # characters of a text that stand for it
 
 
 def desk_with(lm: Any = None, labels: PageLabels | None = None) -> Desk:
     """A desk with the bundled models, and first of all this one as it is in memory, with its labels."""
     workspace = Workspace.of()
     if lm is not None:
-        known = workspace.models.pop(lm.name, None)
-        title, bundled = (known.title, known.bundled) if known is not None else (lm.name, False)
-        workspace.models = {lm.name: ModelPlace(lm.name, lm, title, bundled), **workspace.models}
+        workspace.add_model(lm)
     desk = Desk(workspace)
     if lm is not None and labels is not None and labels.roles:
         desk.labels.known[lm.name] = labels

@@ -18,7 +18,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from manyheads.errors import ManyHeadsError
 from manyheads.studio.problems import Busy, NotHere, Stopped, told
 from manyheads.studio.schema.base import Said
 from manyheads.studio.schema.jobs import Job, JobKind, Progress
@@ -134,9 +133,7 @@ class Jobs:
             work.say("starting")
             work.result = run(work.say)
             work.num_bytes = len(work.result.model_dump_json()) if isinstance(work.result, Said) else 0
-        except (ManyHeadsError, Stopped) as error:
-            work.error = error
-        except Exception as error:  # our fault: said to the page, and in the server's log by whoever asks
+        except Exception as error:  # a fault of ours too is said to the page, and in the server's log, by whoever asks
             work.error = error
         finally:
             work.ended = time.monotonic()

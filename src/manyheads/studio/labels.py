@@ -48,10 +48,10 @@ class Labels:
 
     def of(self, opened: Opened) -> PageLabels | None:
         """What is known of a recording's model by now; nothing where its heads were edited."""
-        return None if opened.plan else self.known.get(opened.model)
+        return None if opened.edited else self.known.get(opened.model)
 
     def roles(self, opened: Opened, say: Say) -> Roles:
-        if opened.plan:
+        if opened.edited:
             raise NotHere("roles are of the model as it is, and the heads of this recording were edited.")
         found = self.find(opened.model, say)
         entries = [RoleEntry(head=str(role.head), role=role_info(role)) for role in found.roles]

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from jaxtyping import Bool
+from torch import Tensor
 
+from manyheads.recording.records import LayerRecord
 from manyheads.studio.envelopes import MIN_MISSING, in_steps, pack
 from manyheads.studio.problems import NotHere, TooLarge
 from manyheads.studio.recordings import Opened
 
-__all__ = ["row_of", "thumbnails_of"]
+__all__ = ["row_of", "thumbnails_of", "visible_cells"]
 
 THUMBNAIL_ROWS = 8  # rows a block of a thumbnail, of a long text
 THUMBNAIL_SIZES = (4, 256)
@@ -23,9 +26,7 @@ def row_of(opened: Opened, head: str, row: int, text: int) -> bytes:
     if not 0 <= row < layer.num_queries(text):
         raise NotHere(f"there is no row {row}: this text has {layer.num_queries(text)} tokens, counted from 0.")
     weights = layer.weights(index, slice(row, row + 1), None, text)[0].float()
-    mask = layer.mask.expand(len(layer.lengths)).texts(slice(text, text + 1))
-    seen = mask.visible(slice(row, row + 1), slice(0, layer.num_keys(text)))[0]
-    seen = seen[index if len(seen) > 1 else 0, 0]
+    seen = visible_cells(layer, index, slice(row, row + 1), slice(0, layer.num_keys(text)), text)[0]
     visible = int(seen.sum())
     missing = max(0.0, 1.0 - float(weights.double().sum())) if visible else 0.0
     header = {
@@ -37,6 +38,12 @@ def row_of(opened: Opened, head: str, row: int, text: int) -> bytes:
         "exact": True,
     }
     return pack(header, weights=weights.masked_fill(~seen, torch.nan).numpy())
+
+
+def visible_cells(layer: LayerRecord, head: int, rows: slice, keys: slice, text: int) -> Bool[Tensor, "q k"]:
+    """Which cells of a window of a head's map its mask lets be seen."""
+    mask = layer.mask.expand(len(layer.lengths)).texts(slice(text, text + 1)).visible(rows, keys)[0]
+    return mask[head if len(mask) > 1 else 0]
 
 
 def thumbnails_of(opened: Opened, size: int, how: str, text: int) -> bytes:

@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
 
 from manyheads.corpora.page import page_texts
 from manyheads.plan import Ablate, Plan
+from manyheads.studio.schema.plans import PlanStep
 
 __all__ = ["corpus_of", "plan_of"]
 
 OTHER_TEXTS = 32  # of our own page, where "resample" has no corpus: as many as resampling draws from
 
 
-def plan_of(steps: Sequence[Any]) -> Plan:
-    """The library's plan of the steps of a request, as types or as plain data. Errors: PlanError, HeadError."""
-    return Plan.from_dict({"steps": [step if isinstance(step, dict) else step.model_dump() for step in steps]})
+def plan_of(steps: Sequence[PlanStep]) -> Plan:
+    """The library's plan of the steps of a request. Errors: PlanError, HeadError."""
+    return Plan.from_dict({"steps": [step.model_dump() for step in steps]})
 
 
 def corpus_of(plan: Plan, text: str, given: str | None = None) -> tuple[list[str] | None, str]:

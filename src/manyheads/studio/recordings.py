@@ -7,6 +7,7 @@ for it again, and gets it under the same name.
 
 from __future__ import annotations
 
+import json
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -14,26 +15,27 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from manyheads.errors import ManyHeadsError, TextError
+from manyheads.heads import Head
 from manyheads.recording.records import LayerRecord, Recording
 from manyheads.recording.tokens import Sinks
 from manyheads.studio.jobs import Say
 from manyheads.studio.problems import NotHere
+from manyheads.studio.schema.plans import PlanStep
 from manyheads.studio.schema.recordings import RecordingAsk
 from manyheads.studio.workspace import Workspace, digest
 
-__all__ = ["Opened", "Recordings", "recording_id"]
+__all__ = ["TILE_CELLS", "TITLE", "Opened", "Recordings", "recording_id"]
 
 MOST_OPEN = 24
 MOST_BYTES = 2_000_000_000  # of open recordings together; the last one stays whatever its size
 SINK_CELLS = 100_000_000  # up to so many cells over all heads, sinks are looked for at once
 TILE_CELLS = 256
+TITLE = 80  # characters of a text that stand for it
 
 
-def recording_id(model: str, text: str, plan: Sequence[dict[str, Any]] = ()) -> str:
+def recording_id(model: str, text: str, plan: Sequence[PlanStep] = ()) -> str:
     """What a recording of a text through a model, its heads edited by a plan, is called."""
-    import json
-
-    return digest("text", model, text, json.dumps(list(plan), sort_keys=True))
+    return digest("text", model, text, json.dumps([step.model_dump() for step in plan], sort_keys=True))
 
 
 @dataclass(eq=False)
@@ -45,7 +47,7 @@ class Opened:
     title: str
     model: str
     source: str
-    plan: Sequence[dict[str, Any]] = ()
+    edited: bool = False  # whether its heads were, by a plan
     written: str | None = None  # where the whole text was typed here
     kept: dict[Any, Any] = field(default_factory=dict)
     locks: dict[Any, threading.Lock] = field(default_factory=dict)
@@ -67,8 +69,6 @@ class Opened:
 
     def layer_of(self, head: str) -> tuple[LayerRecord, int]:
         """The layer of a head by name, and the head's index in it. Raises NotHere."""
-        from manyheads.heads import Head
-
         try:
             wanted = Head.parse(head)
         except ManyHeadsError as error:
@@ -120,50 +120,40 @@ class Recordings:
             return self._open_file(ask.file)
         if ask.model is None or ask.text is None:
             raise TextError("give a model and a text, or the name of a recording in the workspace.")
-        plan = [step.model_dump() for step in ask.plan]
-        name = recording_id(ask.model, ask.text, plan)
+        name = recording_id(ask.model, ask.text, ask.plan)
         with self._lock:
             lock = self._making.setdefault(name, threading.Lock())
         try:
             with lock:
-                if name in self._open:
-                    return self.get(name)
-                made = self._record(name, ask.model, ask.text, plan, say)
-                self._keep(made)
-                return made
+                if (known := self._known(name)) is not None:
+                    return known
+                return self._keep(self._record(name, ask.model, ask.text, ask.plan, say))
         finally:
             self._making.pop(name, None)
 
     def get(self, name: str) -> Opened:
         """An open recording; a file of the workspace is opened where it is not. Raises NotHere."""
-        with self._lock:
-            if name in self._open:
-                self._open.move_to_end(name)
-                return self._open[name]
-        for file in self.workspace.files:
-            if self.workspace.file_id(file) == name:
-                return self._open_file(file)
+        if (known := self._known(name)) is not None:
+            return known
+        if (file := self.workspace.file_called(name)) is not None:
+            return self._open_file(file)
         raise NotHere("this recording is not open any more: open it again.")
 
     def add(self, recording: Recording, title: str, model: str = "") -> Opened:
         """A recording in hand."""
-        made = Opened(digest("hand", str(id(recording))), recording, title, model or _model_of(recording), "in hand")
-        self._keep(made)
-        return made
+        name = digest("hand", str(id(recording)))
+        return self._keep(Opened(name, recording, title, model or _model_of(recording), "in hand"))
 
     def _open_file(self, file: str) -> Opened:
         from manyheads.recording.files import open_recording
 
         name = self.workspace.file_id(file)
-        with self._lock:
-            if name in self._open:
-                return self._open[name]
+        if (known := self._known(name)) is not None:
+            return known
         recording = open_recording(self.workspace.file_of(file))
-        made = Opened(name, recording, file, _model_of(recording), f"file {file}")
-        self._keep(made)
-        return made
+        return self._keep(Opened(name, recording, file, _model_of(recording), f"file {file}"))
 
-    def _record(self, name: str, model: str, text: str, plan: list[dict[str, Any]], say: Say) -> Opened:
+    def _record(self, name: str, model: str, text: str, plan: Sequence[PlanStep], say: Say) -> Opened:
         from manyheads.models.recorder import record
 
         self.workspace.place_of(model)
@@ -180,14 +170,23 @@ class Recordings:
         else:
             recording = record(lm, text)
         say("ready", 1, 1)
-        return Opened(name, recording, text[:80], model, "typed, with heads edited" if plan else "typed", plan, text)
+        source = "typed, with heads edited" if plan else "typed"
+        return Opened(name, recording, text[:TITLE], model, source, bool(plan), text)
 
-    def _keep(self, made: Opened) -> None:
+    def _known(self, name: str) -> Opened | None:
+        """One that is open, which is thereby used."""
+        with self._lock:
+            if name in self._open:
+                self._open.move_to_end(name)
+            return self._open.get(name)
+
+    def _keep(self, made: Opened) -> Opened:
         with self._lock:
             self._open[made.id] = made
             self._open.move_to_end(made.id)
             while len(self._open) > 1 and (len(self._open) > MOST_OPEN or self._num_bytes() > MOST_BYTES):
                 self._open.popitem(last=False)
+        return made
 
     def _num_bytes(self) -> int:
         return sum(each.recording.num_bytes for each in self._open.values())

@@ -128,7 +128,8 @@ def page_of(desk: Desk, opened: Opened, progress: Progress | None = None, note: 
 def bundle() -> tuple[str, str]:
     """The built page: its module and its style sheet."""
     folder = files("manyheads.studio") / "static"
-    return tuple((folder / name).read_text(encoding="utf-8") for name in ("studio.js", "studio.css"))  # type: ignore
+    js, css = ((folder / name).read_text(encoding="utf-8") for name in ("studio.js", "studio.css"))
+    return js, css
 
 
 def _plain(desk: Desk, opened: Opened, words: str) -> str:

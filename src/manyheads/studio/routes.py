@@ -6,7 +6,7 @@ request is gone is given up.
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 from fastapi import FastAPI, Path, Query, Request
@@ -20,10 +20,11 @@ from manyheads.studio.atlas import atlas_of, card_of
 from manyheads.studio.desk import Desk
 from manyheads.studio.envelopes import MEDIA_TYPE
 from manyheads.studio.exports import TABLE_FORMATS, table_file, window_file
+from manyheads.studio.jobs import Say
 from manyheads.studio.maps import row_of, thumbnails_of
-from manyheads.studio.schema.base import MAX_STEPS, MAX_TEXT, How
+from manyheads.studio.schema.base import MAX_STEPS, MAX_TEXT, AblationKind, How
 from manyheads.studio.schema.experiments import Experiment, ExperimentAsk, PruningAsk
-from manyheads.studio.schema.jobs import Job
+from manyheads.studio.schema.jobs import Job, JobKind
 from manyheads.studio.schema.lessons import CellAsk, CheckAsk, CheckResult, Lesson, LessonEntry
 from manyheads.studio.schema.recordings import Atlas, HeadCard, RecordingAsk, RecordingInfo
 from manyheads.studio.schema.sizes import SizeAsk, SizePreset, SizeReport
@@ -39,7 +40,6 @@ Place = Annotated[int, Path(ge=0, lt=2**31)]
 TextIndex = Annotated[int, Query(ge=0, lt=2**31)]
 BYTES = {"schema": {"type": "string", "format": "binary"}}
 BINARY: dict[int | str, dict[str, Any]] = {200: {"content": {MEDIA_TYPE: BYTES}}}
-KindOfAblation = Literal["zero", "mean", "resample", "first"]
 ROWS = {"schema": {"type": "array", "items": {"type": "object"}}}
 TABLES: dict[int | str, dict[str, Any]] = {
     200: {"content": {kind: ROWS if "json" in kind else BYTES for kind in TABLE_FORMATS.values()}}
@@ -50,7 +50,7 @@ QUICK = 0.4  # seconds that a POST waits for its job: below it nobody needs to s
 
 def add_routes(app: FastAPI, desk: Desk) -> None:
     """Everything under /api."""
-    for add in (_recordings, _maps, _exports, _experiments, _sizes, _lessons, _jobs):
+    for add in (_recordings, _heads, _maps, _exports, _experiments, _sizes, _lessons, _jobs):
         add(app, desk)
 
 
@@ -74,8 +74,7 @@ def _recordings(app: FastAPI, desk: Desk) -> None:
     @app.post("/api/recordings", status_code=202)
     async def open_recording(ask: RecordingAsk) -> Job:
         """Read a text through a model, or open one of the workspace's files."""
-        run = desk.jobs.start("recording", lambda say: desk.open(ask, say))
-        return await _soon(desk, run)
+        return await _job(desk, "recording", lambda say: desk.open(ask, say))
 
     @app.get("/api/recordings/{recording}")
     def recording_info(recording: Ident, text: TextIndex = 0) -> RecordingInfo:
@@ -88,17 +87,19 @@ def _recordings(app: FastAPI, desk: Desk) -> None:
         opened = desk.recordings.get(recording)
         return atlas_of(opened, text, desk.labels.of(opened))
 
+
+def _heads(app: FastAPI, desk: Desk) -> None:
     @app.post("/api/recordings/{recording}/roles", status_code=202)
     async def find_roles(recording: Ident) -> Job:
         """What each head of a recording's model does, by the bundled page."""
         opened = desk.recordings.get(recording)
-        return await _soon(desk, desk.jobs.start("roles", lambda say: desk.labels.roles(opened, say)))
+        return await _job(desk, "roles", lambda say: desk.labels.roles(opened, say))
 
     @app.post("/api/recordings/{recording}/importance", status_code=202)
     async def find_importance(recording: Ident, text: TextIndex = 0) -> Job:
         """What is lost on a text without each head, one by one: the atlas with that beside its statistics."""
         opened = desk.recordings.get(recording)
-        return await _soon(desk, desk.jobs.start("importance", lambda say: desk.importance(opened, text, say)))
+        return await _job(desk, "importance", lambda say: desk.importance(opened, text, say))
 
     @app.get("/api/recordings/{recording}/heads/{head}")
     def head_card(recording: Ident, head: HeadPath, text: TextIndex = 0) -> HeadCard:
@@ -107,15 +108,10 @@ def _recordings(app: FastAPI, desk: Desk) -> None:
         return card_of(opened, head, text, desk.labels.of(opened))
 
     @app.post("/api/recordings/{recording}/heads/{head}/worth", status_code=202)
-    async def head_worth(
-        recording: Ident,
-        head: HeadPath,
-        kind: KindOfAblation = "mean",
-        text: TextIndex = 0,
-    ) -> Job:
+    async def head_worth(recording: Ident, head: HeadPath, kind: AblationKind = "mean", text: TextIndex = 0) -> Job:
         """What is lost on this text without one head."""
         opened = desk.recordings.get(recording)
-        return await _soon(desk, desk.jobs.start("worth", lambda say: desk.worth(opened, head, kind, text, say)))
+        return await _job(desk, "worth", lambda say: desk.worth(opened, head, kind, text, say))
 
 
 def _maps(app: FastAPI, desk: Desk) -> None:
@@ -177,7 +173,7 @@ def _experiments(app: FastAPI, desk: Desk) -> None:
     async def run_experiment(ask: ExperimentAsk) -> Job:
         """A plan carried out on a text, beside as many random heads."""
         desk.workspace.place_of(ask.model)
-        return await _soon(desk, desk.jobs.start("experiment", lambda say: desk.experiment(ask, say)))
+        return await _job(desk, "experiment", lambda say: desk.experiment(ask, say))
 
     @app.get("/api/experiments/{experiment}")
     def experiment(experiment: Ident) -> Experiment:
@@ -188,7 +184,7 @@ def _experiments(app: FastAPI, desk: Desk) -> None:
     async def prune(ask: PruningAsk) -> Job:
         """Remove heads for good, and write the smaller checkpoint into the workspace's folder."""
         desk.workspace.place_of(ask.model)
-        return await _soon(desk, desk.jobs.start("pruning", lambda say: desk.prune(ask, say)))
+        return await _job(desk, "pruning", lambda say: desk.prune(ask, say))
 
 
 def _sizes(app: FastAPI, desk: Desk) -> None:
@@ -217,8 +213,8 @@ def _lessons(app: FastAPI, desk: Desk) -> None:
     @app.post("/api/lessons/{slug}/cells/{cell}", status_code=202)
     async def run_cell(slug: Slug, cell: Slug, ask: CellAsk) -> Job:
         """Run a live cell with the reader's parameters."""
-        work = partial(learning.run_cell, slug, cell, ask, load=desk.workspace.load)
-        return await _soon(desk, desk.jobs.start("cell", lambda say: work(progress=say)))
+        load = desk.workspace.load
+        return await _job(desk, "cell", lambda say: learning.run_cell(slug, cell, ask, progress=say, load=load))
 
     @app.post("/api/lessons/{slug}/checks/{check}")
     def check(slug: Slug, check: Slug, ask: CheckAsk) -> CheckResult:
@@ -238,9 +234,9 @@ def _jobs(app: FastAPI, desk: Desk) -> None:
         return await run_in_threadpool(desk.jobs.stop, job)
 
 
-async def _soon(desk: Desk, job: str) -> Job:
-    """The job's state; its result, where that is a matter of moments."""
-    return await desk.jobs.wait(job, QUICK)
+async def _job(desk: Desk, kind: JobKind, work: Callable[[Say], Any]) -> Job:
+    """Begin a job, and give its state; its result, where that is a matter of moments."""
+    return await desk.jobs.wait(desk.jobs.start(kind, work), QUICK)
 
 
 def _binary(data: bytes) -> Response:

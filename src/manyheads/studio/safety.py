@@ -30,13 +30,13 @@ CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-HEADERS = {
-    "content-security-policy": CONTENT_SECURITY_POLICY,
-    "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
-    "cross-origin-resource-policy": "same-origin",
-    "cross-origin-opener-policy": "same-origin",
-}
+HEADERS = [
+    (b"content-security-policy", CONTENT_SECURITY_POLICY.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+]
 
 
 class Guard:
@@ -77,7 +77,7 @@ class Guard:
 
     def _knows_token(self, scope: Scope, headers: dict[str, str]) -> bool:
         assert self.token is not None
-        given = [*parse_qs(scope["query_string"].decode("latin-1")).get("token", [])]
+        given = _tokens_in(scope)
         try:
             cookie = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
         except CookieError:
@@ -87,17 +87,22 @@ class Guard:
         return any(hmac.compare_digest(each.encode(), self.token.encode()) for each in given)
 
     def _with_headers(self, scope: Scope, send: Send) -> Send:
-        asked = parse_qs(scope["query_string"].decode("latin-1")).get("token", [])
+        from_address = self.token is not None and bool(_tokens_in(scope))
 
         async def sending(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "http.response.start":
-                said = [(key.encode(), value.encode()) for key, value in HEADERS.items()]
-                if self.token is not None and asked:
+                said = list(HEADERS)
+                if from_address:
                     said.append((b"set-cookie", f"{COOKIE}={self.token}; HttpOnly; SameSite=Strict; Path=/".encode()))
                 message = {**message, "headers": [*message.get("headers", []), *said]}
             await send(message)
 
         return sending
+
+
+def _tokens_in(scope: Scope) -> list[str]:
+    """The tokens in a request's address."""
+    return parse_qs(scope["query_string"].decode("latin-1")).get("token", [])
 
 
 def _place_of(origin: str) -> str | None:
@@ -124,6 +129,5 @@ def _limited(receive: Receive) -> Receive:
 async def _refuse(send: Send, status: int, words: str) -> None:
     body = json.dumps({"kind": "Refused", "words": words}).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    headers += [(key.encode(), value.encode()) for key, value in HEADERS.items()]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.start", "status": status, "headers": headers + HEADERS})
     await send({"type": "http.response.body", "body": body})

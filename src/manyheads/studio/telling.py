@@ -25,7 +25,7 @@ def recording_info(workspace: Workspace, opened: Opened, text: int = 0) -> Recor
     """A recording and one of its texts, as the page is told."""
     opened.check_text(text)
     main, rec = opened.main, opened.recording
-    others = {layer.site.stack: layer for layer in opened.layers() if _reads(layer, main) == layer.site.stack}
+    others = {stack: layer for layer in opened.layers() if (stack := _reads(layer, main))}
     tokens = tokens_of(main, text, opened.sinks(text))
     longest = max(max(layer.num_queries(text), layer.num_keys(text)) for layer in opened.layers())
     backend = rec.provenance.get("backend")
@@ -46,7 +46,7 @@ def recording_info(workspace: Workspace, opened: Opened, text: int = 0) -> Recor
         layers=[layer_info(layer, main, text) for layer in opened.layers()],
         num_tokens=len(tokens),
         tokens=tokens,
-        tokens_of={stack: tokens_of(layer, text, Sinks()) for stack, layer in others.items() if stack},
+        tokens_of={stack: tokens_of(layer, text, Sinks()) for stack, layer in others.items()},
         words=_words(main, text),
         backend="; ".join(filter(None, said)),
         because=loaded.because if loaded is not None else f"read from {opened.source}",

@@ -65,7 +65,8 @@ class StudioWidget(anywidget.AnyWidget):
         elif "id" in content:
             name = str(content["id"])
             self.send({"id": name, "taken": True})
-            self._asked[name] = self._pool.submit(self._answer, name, content)
+            self._asked[name] = future = self._pool.submit(self._answer, name, content)
+            future.add_done_callback(lambda _: self._asked.pop(name, None))  # it may have ended before it was noted
 
     def _answer(self, name: str, content: dict[str, Any]) -> None:
         """Ask the application, and tell the page."""
@@ -77,7 +78,6 @@ class StudioWidget(anywidget.AnyWidget):
         except Exception as error:
             code, problem = told(error)
             status, kind, body = code, "application/json", problem.model_dump_json().encode()
-        self._asked.pop(name, None)
         self.send({"id": name, "status": status, "kind": kind}, [body])
         self._relabel()
 

@@ -8,11 +8,13 @@ checkpoints), models; and of the bundled models. Models are loaded once and kept
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -60,11 +62,8 @@ class Workspace:
             made.models[name] = ModelPlace(name, name, f"{name}, which comes with manyheads", bundled=True)
         for path in map(Path, paths):
             made.add_path(path)
-        if model is not None and model not in made.models:
-            name = Path(model).name if Path(model).exists() else model
-            made.models = {name: ModelPlace(name, model, model), **made.models}
-        elif model is not None:
-            made.models = {model: made.models[model], **made.models}
+        if model is not None:
+            made._put_first(made._meant(model))
         return made
 
     def add_path(self, path: Path) -> None:
@@ -86,11 +85,28 @@ class Workspace:
     def _add(self, name: str, path: Path) -> None:
         """Under its own name, or with the folder's before it where that is taken."""
         taken: Any = self.models if path.is_dir() else self.files
-        while name in taken:
+        if name in taken:
             name = f"{path.resolve().parent.name}/{name}"
             if name in taken:
                 return  # the same path, named twice
         taken[name] = ModelPlace(name, str(path), str(path)) if path.is_dir() else path
+
+    def _meant(self, model: str) -> ModelPlace:
+        """What a name or a folder stands for: a model of the list, else one called by the folder, as in `_add`."""
+        if model in self.models:
+            return self.models[model]
+        if not (path := Path(model).resolve()).exists():
+            return ModelPlace(model, model, model)
+        for place in self.models.values():
+            if not place.bundled and Path(place.what).resolve() == path:
+                return place
+        name = path.name if path.name not in self.models else f"{path.parent.name}/{path.name}"
+        return ModelPlace(name, model, model)
+
+    def _put_first(self, place: ModelPlace) -> None:
+        """The first of the list, in place of one that is called so."""
+        self.models.pop(place.name, None)
+        self.models = {place.name: place, **self.models}
 
     # ------------------------------------------------------------------------------------------------------ models
 
@@ -101,11 +117,9 @@ class Workspace:
 
     def why_not(self, name: str) -> str | None:
         """Why a model cannot be loaded, as far as that is known without loading it."""
-        if self.models[name].bundled:
+        if self.models[name].bundled and importlib.util.find_spec(BUNDLED[name].module) is None:
             try:
-                spec = BUNDLED[name]
-                if not _installed(spec.module):
-                    find_bundled(name)
+                find_bundled(name)
             except ModelError as error:
                 return str(error)
         return None
@@ -122,11 +136,9 @@ class Workspace:
             for name, place in self.models.items()
         ]
 
-    def add_model(self, lm: Any) -> str:
-        """A loaded model in hand, under its own name."""
-        self.models[lm.name] = ModelPlace(lm.name, lm, f"{lm.name}, in hand")
-        self._loaded[lm.name] = lm
-        return lm.name
+    def add_model(self, lm: Any) -> None:
+        """A loaded model in hand, under its own name: the first of the list, in place of one that is called so."""
+        self._put_first(replace(self.models.get(lm.name, ModelPlace(lm.name, lm, lm.name)), what=lm))
 
     def place_of(self, name: str) -> ModelPlace:
         """Raises NotHere for a model that is not in the list."""
@@ -142,18 +154,16 @@ class Workspace:
         with self._lock:
             lock = self._locks.setdefault(name, threading.Lock())
         with lock:
-            if name not in self._loaded:
-                if hasattr(place.what, "model"):
-                    self._loaded[name] = place.what
-                else:
-                    from manyheads.models.loading import load
-
-                    self._loaded[name] = load(place.what)
             with self._lock:
+                lm = self._loaded.get(name)
+            if lm is None:
+                lm = _load(place)
+            with self._lock:
+                self._loaded[name] = lm
                 self._loaded.move_to_end(name)
                 while len(self._loaded) > MODELS_KEPT:
                     self._loaded.popitem(last=False)
-                return self._loaded[name]
+            return lm
 
     # --------------------------------------------------------------------------------------------------- recordings
 
@@ -175,6 +185,14 @@ class Workspace:
             raise FileAccessError(f"{name} cannot be read: {error.strerror}.") from error
         return digest("file", name, str(stat.st_size), str(stat.st_mtime_ns))
 
+    def file_called(self, name: str) -> str | None:
+        """The file whose recording is called so, by `file_id`. Files that have gone are no reason to find none."""
+        for file in self.files:
+            with suppress(FileAccessError):
+                if self.file_id(file) == name:
+                    return file
+        return None
+
     def _file_entry(self, name: str, path: Path) -> FileEntry:
         from manyheads.recording.files import open_recording
 
@@ -191,10 +209,12 @@ def digest(*parts: str) -> str:
     return hashlib.blake2b(json.dumps(parts).encode(), digest_size=10).hexdigest()
 
 
-def _installed(module: str) -> bool:
-    from importlib.util import find_spec
+def _load(place: ModelPlace) -> Any:
+    if hasattr(place.what, "model"):
+        return place.what
+    from manyheads.models.loading import load
 
-    return find_spec(module) is not None
+    return load(place.what)
 
 
 def _within(folder: Path) -> Iterator[tuple[str, Path]]:

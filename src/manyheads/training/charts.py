@@ -1,4 +1,7 @@
-"""What a figure of a training shows, as data: panels of lines over steps. `figures.training` draws it."""
+"""What a figure of a training shows, as data: lines over steps, ways side by side, or what a net reads of an engine.
+
+`figures.training` draws each of them.
+"""
 
 from __future__ import annotations
 
@@ -35,9 +38,83 @@ class Panel:
 
 @dataclass(frozen=True)
 class Chart:
-    """Panels, one below the other."""
+    """Panels of lines, one below the other."""
 
     title: str
     subtitle: str
     panels: tuple[Panel, ...]
     x_title: str = "training step"
+
+
+# ------------------------------------------------------------------------------------------- trainings side by side
+
+
+@dataclass(frozen=True)
+class Points:
+    """One way to train, with a value a seed. `label` stands below it, in lines. `bold`: what the panel is about."""
+
+    label: str
+    values: tuple[float, ...]
+    bold: bool = True
+
+
+@dataclass(frozen=True)
+class PointsPanel:
+    """Ways beside each other over one y axis, whose ends are given where they are known beforehand.
+
+    Drawn are mean and standard deviation; `by_rank`: median and quartiles, as suits times, which err to one side.
+    """
+
+    title: str
+    groups: tuple[Points, ...]
+    bottom: float | None = None
+    top: float | None = None
+    by_rank: bool = False
+
+
+@dataclass(frozen=True)
+class PointsChart:
+    """Panels of points, one below the other. `notes` stand below them."""
+
+    title: str
+    subtitle: str
+    points: tuple[PointsPanel, ...]
+    notes: tuple[str, ...]
+
+
+# ---------------------------------------------------------------------------------------------- remaining useful life
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One head: the mean weight on each cycle of a window, first to last, of worn engines and of sound ones."""
+
+    head: str
+    worn: tuple[float, ...]
+    sound: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Scatter:
+    """One way to predict: a point a test engine, (true, predicted)."""
+
+    title: str
+    points: tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True)
+class RulChart:
+    """`worn` and `sound` say which engines these are. `cap`: where both axes of a scatter end. `notes` stand below."""
+
+    title: str
+    subtitle: str
+    x_title: str
+    readings: tuple[Reading, ...]
+    scatters: tuple[Scatter, ...]
+    cap: float
+    worn: str
+    sound: str
+    notes: tuple[str, ...]
+
+
+AnyChart = Chart | PointsChart | RulChart

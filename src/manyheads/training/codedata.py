@@ -20,6 +20,7 @@ from torch import Tensor
 
 from manyheads.errors import PlanError
 from manyheads.training.codetokens import BEGIN_ID, END_ID, SPECIAL_TOKENS
+from manyheads.training.runs import generator_of
 
 GOLDEN = 0.6180339887498949
 PASTED_SHARE = 0.25  # of windows with a stretch pasted in again
@@ -59,7 +60,7 @@ class Windows:
         """`ids`: begin, then `length` tokens, in every row."""
         length = self.length_at(step)
         rows = max(1, self.tokens_a_step // length)
-        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + step)
+        generator = generator_of(self.seed, step)
         most = max(self.tokens_a_step // min(stage.length for stage in self.stages), 1)
         windows = [self._window(step * most + row, length, generator) for row in range(rows)]
         return {"ids": torch.stack(windows)}

@@ -10,7 +10,7 @@ Source: Touvron et al. 2023 (Llama), section 2.2; Olsson et al. 2022 on attentio
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -136,3 +136,8 @@ def next_token_loss(model: nn.Module, ids: Int[Tensor, "b n"]) -> Float[Tensor, 
     """The mean cross-entropy of every token after the first, nats."""
     logits = model(ids[:, :-1]).logits
     return F.cross_entropy(logits.flatten(0, 1).float(), ids[:, 1:].flatten())
+
+
+def batch_loss(model: nn.Module, batch: Mapping[str, Tensor]) -> Float[Tensor, ""]:
+    """The same of a batch that holds `ids`."""
+    return next_token_loss(model, batch["ids"])

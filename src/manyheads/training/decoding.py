@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from manyheads.models.offloaded import device_of
 from manyheads.nn.caches import KVCache
 from manyheads.training.decoder import Block, Decoder
 
@@ -39,7 +40,7 @@ def decode_all(
     models: Mapping[str, Decoder], context: int, texts: int, steps: int = 8, rounds: int = 15
 ) -> dict[str, Decoded]:
     """Each model's cache of `context` tokens of so many texts, and how fast its last `steps` tokens are decoded."""
-    device = next(next(iter(models.values())).parameters()).device
+    device = device_of(next(iter(models.values())))
     vocab = min(model.config.vocab_size for model in models.values())
     ids = torch.randint(vocab, (texts, context), generator=torch.Generator().manual_seed(0)).to(device)
     caches: dict[str, list[KVCache]] = {}

@@ -126,11 +126,10 @@ def _facts(run: Run, step: int) -> dict[str, object]:
 
 
 def _require_same(facts: Mapping, run: Run, path: Path) -> None:
-    wanted = _facts(run, 0) | {"step": facts["step"]}
-    read = dict(facts["settings"]) | {"betas": tuple(facts["settings"]["betas"])}
-    other = [name for name, value in run.settings.to_dict().items() if read.get(name) != value]
-    if facts["run"] != wanted["run"] or other:
-        told = ", ".join(f"{name} {read.get(name)} then, {getattr(run.settings, name)} now" for name in other)
+    then, now = facts["settings"] | {"betas": tuple(facts["settings"]["betas"])}, run.settings.to_dict()
+    other = [name for name, value in now.items() if then.get(name) != value]
+    if facts["run"] != run.name or other:
+        told = ", ".join(f"{name} {then.get(name)} then, {now[name]} now" for name in other)
         raise ModelError(
             f"{path} belongs to another run ({facts['run']!r}; {told or 'the same settings'}): give another folder, or "
             f"delete that one."

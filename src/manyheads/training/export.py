@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from manyheads.errors import ModelError
 from manyheads.interventions.wholefolders import replacing_folder
 from manyheads.models.compact import MARK
+from manyheads.models.offloaded import device_of
 from manyheads.models.quiet import quietly
 from manyheads.training.codetokens import BEGIN_ID, END_ID
 from manyheads.training.decoder import EPSILON, Decoder
@@ -109,9 +110,8 @@ def llama_weights(model: nn.Module) -> dict[str, Tensor]:
 def _require_equal(model: Decoder, llama: Any) -> None:
     size = model.config.vocab_size
     ids = torch.randint(size, (2, TRIED_TOKENS), generator=torch.Generator().manual_seed(0))
-    device = next(model.parameters()).device
     with torch.no_grad():
-        ours, stock = model(ids.to(device)).logits.cpu(), llama(ids).logits
+        ours, stock = model(ids.to(device_of(model))).logits.cpu(), llama(ids).logits
     error = float((ours - stock).abs().max())
     if not error <= TOLERANCE:
         raise ModelError(f"the exported model's logits differ by {error:.1e}: it was not written. Please report that.")

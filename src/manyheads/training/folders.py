@@ -58,9 +58,8 @@ def _lock(held: int, folder: Path) -> None:
 
 
 def open_folder(folder: Path, options: Mapping[str, Any]) -> None:
-    """Make the folder, or find that it is this training's. Errors: PlanError for another's, FileAccessError."""
+    """Begin in an empty folder, or find this training in it. Errors: PlanError for another one, FileAccessError."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         for each in folder.glob(UNFINISHED):
             each.unlink()
         held = sorted(each.name for each in folder.iterdir())
@@ -93,10 +92,8 @@ def require_same(folder: Path, options: Mapping[str, Any]) -> None:
 def write_json(path: Path, what: Mapping[str, Any]) -> None:
     """Whole or not at all. Errors: FileAccessError."""
     text = json.dumps(what, indent=1, allow_nan=False)
-    with replacing(path, ".json") as temporary, open(temporary, "w", encoding="utf-8") as file:
-        file.write(f"{text}\n")
-        file.flush()
-        os.fsync(file.fileno())
+    with replacing(path, ".json") as temporary:
+        Path(temporary).write_text(f"{text}\n", encoding="utf-8")
 
 
 def read_json(path: Path) -> dict[str, Any]:

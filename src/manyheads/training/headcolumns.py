@@ -9,12 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from torch import nn
+from jaxtyping import Int
+from torch import Tensor, nn
 
 from manyheads.models.loading import LoadedModel, load
+from manyheads.models.offloaded import device_of
 from manyheads.roles.probes import probe_repeats
 from manyheads.roles.repeats import Repeats
-from manyheads.statistics.measuring import measure
+from manyheads.statistics.headtable import HeadTable
+from manyheads.statistics.measuring import measure, measure_call
+from manyheads.statistics.statistic import Statistic
 from manyheads.training.history import head_column
 
 
@@ -25,18 +29,25 @@ def live(model: nn.Module, tokenizer: Any = None) -> LoadedModel:
 
 def probe_columns(lm: LoadedModel, variant: str | Repeats, samples: int = 16) -> dict[str, float]:
     """Every head's induction score on random tokens that repeat (`after`)."""
-    probe = probe_repeats(lm, variant, samples=samples, between=(0.0, 1.0))
-    return {
-        head_column(head, "induction"): float(v) for head, v in zip(probe.after.heads, probe.after.score, strict=True)
-    }
+    after = probe_repeats(lm, variant, samples=samples, between=(0.0, 1.0)).after
+    return {head_column(head, "induction"): float(score) for head, score in zip(after.heads, after.score, strict=True)}
 
 
 def text_columns(lm: LoadedModel, texts: Sequence[str], statistics: Sequence[str]) -> dict[str, float]:
     """Every head's statistics on texts."""
-    table = measure(lm, list(texts), list(statistics))
-    frame = table.to_pandas()
-    return {
-        head_column(head, name): float(value)
-        for name in statistics
-        for head, value in zip(table.heads, frame[name], strict=True)
-    }
+    return _columns(measure(lm, list(texts), list(statistics)))
+
+
+def call_columns(model: nn.Module, ids: Int[Tensor, "b n"], statistics: Sequence[str | Statistic]) -> dict[str, float]:
+    """Every head's statistics on token ids."""
+    return _columns(measure_call(model, ids.to(device_of(model)), statistics=statistics))
+
+
+def by_head(table: HeadTable) -> dict[str, dict[str, float]]:
+    """Every head's statistics, for a report."""
+    values = {name: table.column(name) for name in table.names}
+    return {str(head): {name: float(each[at]) for name, each in values.items()} for at, head in enumerate(table.heads)}
+
+
+def _columns(table: HeadTable) -> dict[str, float]:
+    return {head_column(head, name): value for head, of in by_head(table).items() for name, value in of.items()}

@@ -26,10 +26,9 @@ class Precision:
 def choose_precision(width: int, device: torch.device) -> Precision:
     """For a model of this width on this device."""
     if device.type == "cuda":
-        native = torch.cuda.is_bf16_supported(including_emulation=False)
-        return Precision(
-            *(("bf16", "this GPU multiplies it natively") if native else ("float32", "this GPU lacks bf16"))
-        )
+        if torch.cuda.is_bf16_supported(including_emulation=False):
+            return Precision("bf16", "this GPU multiplies it natively")
+        return Precision("float32", "this GPU lacks bf16")
     if device.type != "cpu":
         return Precision("float32", f"bf16 was not measured on {device.type!r}")
     if width < NARROW:

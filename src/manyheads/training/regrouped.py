@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from manyheads.interventions.conversion import convert_to_gqa
 from manyheads.models.loading import load
+from manyheads.models.offloaded import device_of
 from manyheads.training.decoder import Decoder
 from manyheads.training.export import NAMES, to_llama
 
@@ -30,7 +31,7 @@ def with_fewer_kv_heads(teacher: Decoder, num_kv_heads: int) -> Decoder:
     converted = convert_to_gqa(load(to_llama(teacher), tokenizer=False), num_kv_heads)
     student = Decoder(replace(teacher.config, num_key_value_heads=num_kv_heads))
     student.load_state_dict(decoder_weights(converted.model))
-    return student.to(next(teacher.parameters()).device)
+    return student.to(device_of(teacher))
 
 
 def decoder_weights(llama: nn.Module) -> dict[str, Tensor]:

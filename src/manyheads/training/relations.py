@@ -15,21 +15,20 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from manyheads.models.offloaded import device_of
 from manyheads.models.recorder import record_call
 from manyheads.nn.feedforward import FeedForward
 from manyheads.nn.layers import MultiHeadAttention
 from manyheads.nn.projections import Projection
 from manyheads.roles.distances import MOST, pair_divergences
 from manyheads.roles.sampledrows import LEAST_KEYS, sharing_around
-from manyheads.training.repeated import SEED_STRIDE
-from manyheads.training.runs import Batch
+from manyheads.training.runs import Batch, generator_of
 
 BACK = (1, 3, 5)
 RELATIONS = (*(f"{count} back" for count in BACK), "first", "same letter")
 NOTHING = -100  # no such card: cross_entropy leaves it out
 INITIAL_STD = 0.5  # of the three embeddings, whose sum is then about as long as what norms make of it
 KINDS = ("free", "tied", "unmixed")
-HELD_OUT_STEP = 10**9  # no training is that long: its batch is of texts that no step sees
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,7 @@ class Cards:
 
     def batch(self, step: int) -> dict[str, Tensor]:
         """`cards`: letter and number of each; `answers`: a number a place and relation, NOTHING where there is none."""
-        generator = torch.Generator().manual_seed(self.seed * SEED_STRIDE + step)
+        generator = generator_of(self.seed, step)
         letters = torch.randint(self.letters, (self.rows, self.length), generator=generator)
         numbers = torch.randint(self.numbers, (self.rows, self.length), generator=generator)
         return {"cards": torch.stack([letters, numbers], -1), "answers": answers(letters, numbers)}
@@ -129,8 +128,7 @@ def terms_of(batch: Batch) -> int:
 def scores_of(model: nn.Module, held_out: Batch) -> dict[str, float]:
     """`loss`; `all_right`, the share of places where every answer is right, of those where all of them exist; and each
     relation's own share of right answers."""
-    device = next(model.parameters()).device
-    cards, wanted = (held_out[name].to(device) for name in ("cards", "answers"))
+    cards, wanted = (held_out[name].to(device_of(model)) for name in ("cards", "answers"))
     logits = model(cards).float()
     there, right = wanted != NOTHING, logits.argmax(-1) == wanted
     shares = {
@@ -149,7 +147,7 @@ def diversity(model: nn.Module, cards: Int[Tensor, "b n two"]) -> float:
 
     It is what `head_families` gives as a layer's diversity, of a model whose texts are no words.
     """
-    layer = record_call(model, cards.to(next(model.parameters()).device)).layers[0]
+    layer = record_call(model, cards.to(device_of(model))).layers[0]
     sharing = sharing_around(model)(layer.site)
     num_heads, total, rows = layer.site.num_heads, 0.0, 0
     for text in range(len(cards)):

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-SEED_STRIDE = 1_000_003  # a prime: no two seeds share a step's random numbers within a million steps
+from manyheads.training.runs import generator_of
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class RepeatedTokens:
     seed: int
 
     def batch(self, step: int) -> dict[str, Int[Tensor, "b n"]]:
-        generator = torch.Generator().manual_seed(self.seed * SEED_STRIDE + step)
+        generator = generator_of(self.seed, step)
         sizes = torch.randint(self.shortest, self.longest + 1, (self.rows,), generator=generator)
         order = torch.rand(self.rows, self.vocab_size, generator=generator).argsort(1)
         places = torch.arange(self.length)[None] % sizes[:, None]

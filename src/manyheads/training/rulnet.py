@@ -18,6 +18,7 @@ from jaxtyping import Float
 from numpy import ndarray
 from torch import Tensor, nn
 
+from manyheads.models.offloaded import device_of
 from manyheads.models.recorder import record_call
 from manyheads.nn.feedforward import FeedForward
 from manyheads.nn.layers import MultiHeadAttention
@@ -63,7 +64,7 @@ def cycles_read(net: RulNet, windows: Float[Tensor, "b n channel"]) -> Float[Ten
 
     A recording of the net, as of any model. Cost: one call, and q and k of it.
     """
-    layer = record_call(net, windows.to(next(net.parameters()).device)).layers[0]
+    layer = record_call(net, windows.to(device_of(net))).layers[0]
     return (layer.received() / layer.q.shape[2]).cpu()
 
 
@@ -111,7 +112,6 @@ def fit_ridge(
 
 def predicted(net: nn.Module, windows: Float[Tensor, "b n channel"], cap: int) -> Float[ndarray, "b"]:
     """Cycles left, 0 to the cap."""
-    place = next(net.parameters()).device
     with torch.no_grad():
-        parts = [net(part.to(place)).float().cpu() for part in windows.split(256)]
+        parts = [net(part.to(device_of(net))).float().cpu() for part in windows.split(256)]
     return (torch.cat(parts) * cap).clamp(0, cap).numpy()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,34 +10,23 @@ from jaxtyping import Float
 from numpy import ndarray
 from torch import nn
 
+from manyheads.training.charts import Reading, RulChart, Scatter
 from manyheads.training.presets.preset import Findings
-from manyheads.training.rulchart import Reading, RulChart, Scatter
 from manyheads.training.rulnet import RulNet, cycles_read, fit_ridge, predicted
 from manyheads.training.rulscores import scores
-from manyheads.training.rulwindows import CAP, LENGTH, Windows
-from manyheads.training.seeds import paired, spread_of
+from manyheads.training.rulwindows import CAP, LENGTH, Data, Windows
+from manyheads.training.seeds import paired, spreads_of
 
 WITH, WITHOUT = "attention", "no-attention"
 WORN = 50  # cycles left, at most, of an engine that is called worn
 RIDGE_WINDOWS = 8_192  # at most, evenly spaced: a line of some 50 numbers is known by then
 
 
-@dataclass(frozen=True, eq=False)
-class Tested:
-    """What the report asks of: the set's name, whether it is simulated, and its windows."""
-
-    name: str
-    simulated: bool
-    train: Windows
-    validating: Windows
-    test: Windows
-
-
 def run_name(kind: str, seed: int) -> str:
     return f"{kind}-{seed}"
 
 
-def findings(data: Tested, nets: Mapping[str, nn.Module], seeds: int) -> Findings:
+def findings(data: Data, nets: Mapping[str, nn.Module], seeds: int) -> Findings:
     """Errors on the test engines' last windows, what they are without attention, and where heads look."""
     left, windows = data.test.left.numpy(), data.test.all()
     guesses = {
@@ -46,11 +34,11 @@ def findings(data: Tested, nets: Mapping[str, nn.Module], seeds: int) -> Finding
     }
     line, penalty = by_a_line(data)
     always = np.full(len(left), float(data.train.capped.mean()))
-    found = {kind: _over_seeds([scores(each, left, CAP) for each in of]) for kind, of in guesses.items()}
+    found = {kind: spreads_of([scores(each, left, CAP) for each in of]) for kind, of in guesses.items()}
     gain = {name: paired(found[WITHOUT][name]["each"], found[WITH][name]["each"]) for name in ("rmse", "score")}
     reads = [reading(nets[run_name(WITH, seed)], data.test) for seed in range(seeds)]
     numbers = {
-        "data": data.name,
+        "data": data.fleet.name,
         "simulated": data.simulated,
         "cap": CAP,
         "window": LENGTH,
@@ -72,7 +60,7 @@ def findings(data: Tested, nets: Mapping[str, nn.Module], seeds: int) -> Finding
     return Findings(numbers, lines_of(numbers), chart(numbers, reads[0], left, guesses, line))
 
 
-def by_a_line(data: Tested) -> tuple[Float[ndarray, "engine"], float]:
+def by_a_line(data: Data) -> tuple[Float[ndarray, "engine"], float]:
     """The ridge's predictions for the test engines, and the penalty that it took."""
     step = max(1, len(data.train) // RIDGE_WINDOWS)
     some = data.train.all()[::step].numpy(), data.train.capped[::step].numpy()
@@ -128,7 +116,6 @@ def chart(
     return RulChart(
         "Which cycles each head reads, and how long the engine lasts",
         f"{whose}: the last {LENGTH} cycles of {numbers['test_engines']} test engines",
-        (),
         "cycle of the window, the last at the right",
         readings,
         (
@@ -145,10 +132,6 @@ def chart(
             _gained(numbers["attention_gains"]["rmse"]),
         ),
     )
-
-
-def _over_seeds(each: list[dict[str, float]]) -> dict[str, Any]:
-    return {name: spread_of([one[name] for one in each]) for name in each[0]}
 
 
 def _told(net: Mapping[str, Any]) -> str:

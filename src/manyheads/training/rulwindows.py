@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +18,7 @@ from numpy import ndarray
 from torch import Tensor
 
 from manyheads.errors import TextError
-from manyheads.training.cmapss import CHANNELS, Engine
+from manyheads.training.cmapss import CHANNELS, Engine, Fleet
 
 LENGTH = 30
 CAP = 125
@@ -80,6 +81,29 @@ class Windows:
     @property
     def capped(self) -> Float[Tensor, "window"]:
         return self.left.clamp(max=CAP).float()
+
+
+@dataclass(frozen=True, eq=False)
+class Data:
+    """A fleet as windows, scaled by the engines trained on. `simulated`: by us."""
+
+    fleet: Fleet
+    simulated: bool
+    scaling: Scaling
+    train: Windows
+    validating: Windows
+    test: Windows
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        return {
+            "data": f"{'SIMULATED by manyheads, not C-MAPSS' if self.simulated else 'as given'}: {self.fleet.name}",
+            "digest": self.fleet.digest,
+            "engines": {"train": len(self.fleet.train), "test": len(self.fleet.test)},
+            "channels": self.scaling.names,
+            "constant_channels_left_out": self.scaling.constant,
+            "test_engines_shorter_than_a_window": self.test.padded,
+        }
 
 
 def split(engines: Sequence[Engine]) -> tuple[list[Engine], list[Engine]]:

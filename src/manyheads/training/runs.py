@@ -12,12 +12,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol, runtime_checkable
 
+import torch
 from torch import Tensor, nn
 
 from manyheads.errors import PlanError
 
+SEED_STRIDE = 1_000_003  # a prime: no two seeds share a step's random numbers within a million steps
+HELD_OUT_STEP = 10**9  # no training is that long: its batch is of texts that no step sees
+
 Batch = Mapping[str, Tensor]
 """Tensors by name, each with a row a text."""
+
+
+def generator_of(seed: int, step: int) -> torch.Generator:
+    """The random numbers of a step's batch, on the CPU."""
+    return torch.Generator().manual_seed(seed * SEED_STRIDE + step)
 
 
 def rows_of(batch: Batch) -> int:
@@ -73,9 +82,9 @@ class Run:
     """One training. `batch(step)` is a function of the step (and of what the preset closed over) and nothing else.
 
     `loss(model, batch)` is a scalar with gradients: a mean over as many terms as `terms(batch)` says, so that processes
-    can share a batch's rows. `measure(model, step)` gives what is recorded every
-    `settings.measure_every` steps, and before the first and after the last: the model is in eval mode and without
-    gradients then, and random numbers drawn there do not move the training's. `because`: why this precision.
+    can share a batch's rows. `measure(model, step)` gives what is recorded every `settings.measure_every` steps, and
+    before the first and after the last: the model is in eval mode and without gradients then, and random numbers drawn
+    there do not move the training's. `because`: why this precision.
     """
 
     name: str

@@ -21,6 +21,11 @@ def spread_of(values: Sequence[float]) -> dict[str, Any]:
     }
 
 
+def spreads_of(numbers: Sequence[Mapping[str, float]]) -> dict[str, Any]:
+    """The spread of every number of trainings that have the same ones."""
+    return {name: spread_of([each[name] for each in numbers]) for name in numbers[0]}
+
+
 def paired(first: Sequence[float], second: Sequence[float]) -> dict[str, Any]:
     """`first - second`, seed by seed: mean, and between which values it is in 95 of 100 (Student's t); None of one."""
     off = np.subtract(first, second)

@@ -96,7 +96,9 @@ def carry_out(
             **options,
             "device": f"{place}, {because}",
             "facts": dict(training.facts),
-            **_told(trained, findings),
+            "runs": {name: _run_report(each) for name, each in trained.items()},
+            "found": dict(findings.numbers),
+            "said": list(findings.lines),
             "seconds_this_start": round(time.perf_counter() - begun, 1),
             "versions": versions(),
         }
@@ -163,11 +165,6 @@ def _same_facts(folder: Path, training: Training) -> None:
         require_same(folder, facts)
     else:
         write_json(folder / BEGUN, begun | facts)
-
-
-def _told(trained: dict[str, Trained], findings: Findings) -> dict[str, Any]:
-    runs = {name: _run_report(each) for name, each in trained.items()}
-    return {"runs": runs, "found": dict(findings.numbers), "said": list(findings.lines)}
 
 
 def _run_report(run: Trained) -> dict[str, Any]:

@@ -13,7 +13,6 @@ Cost: 0.5 s for 100 + 100 engines.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -166,7 +165,5 @@ def _column(
 
 
 def _write(path: Path, text: str) -> None:
-    with replacing(path, ".txt") as temporary, open(temporary, "w", encoding="ascii", newline="\n") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
+    with replacing(path, ".txt") as temporary:
+        Path(temporary).write_text(text, encoding="ascii", newline="\n")

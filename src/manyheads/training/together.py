@@ -22,8 +22,7 @@ from torch import Tensor, nn
 
 from manyheads.errors import PlanError, StatisticError
 from manyheads.statistics.ranks import ALONE, PATIENCE, Ranks, here
-from manyheads.training.repeated import SEED_STRIDE
-from manyheads.training.runs import Batch, Run, rows_of
+from manyheads.training.runs import SEED_STRIDE, Batch, Run, rows_of
 
 
 @dataclass(frozen=True)

@@ -1,19 +1,20 @@
 // Every route as a typed function. A recording that the server has forgotten is asked for again, once, by whoever knows
 // what made it (`onLost`); a job is followed until it ends.
-import { type Envelope } from "./envelope";
+import type { Envelope } from "./envelope";
 import { StudioError, type Answer, type Source } from "./source";
 import type {
-  Asked, Atlas, CellAsk, CheckAsk, CheckResult, Experiment, ExperimentAsk, HeadCard, How, Job, Lesson, LessonEntry, Progress,
+  Asked, Atlas, CellAsk, CheckAsk, CheckResult, ExperimentAsk, HeadCard, How, Job, Lesson, LessonEntry, Progress,
   PruningAsk, RecordingAsk, RecordingInfo, SizeAsk, SizePreset, SizeReport, Workspace,
 } from "./types";
 
-export interface JobOptions {
-  onProgress?: (progress: Progress, job: Job) => void;
+interface JobOptions {
+  onProgress?: (progress: Progress) => void;
   signal?: AbortSignal;
 }
 
 type Query = Record<string, string | number | undefined>;
 
+const WAIT = 1; // seconds that the server may take to say that a job has not ended yet
 const e = encodeURIComponent;
 
 function query(values: Query): string {
@@ -28,8 +29,8 @@ export class Client {
   constructor(readonly source: Source) {}
 
   // ------------------------------------------------------------------ what is here
-  workspace(signal?: AbortSignal): Promise<Workspace> {
-    return this.#json("/api/workspace", signal);
+  workspace(): Promise<Workspace> {
+    return this.#json("/api/workspace");
   }
 
   startRecording(ask: Asked<RecordingAsk>): Promise<Job> {
@@ -60,8 +61,8 @@ export class Client {
     return this.#of(id, `/tiles/${e(head)}/${level}/${column}/${row}${query({ ...o })}`, signal).then((a) => a.envelope());
   }
 
-  row(id: string, head: string, row: number, text = 0, signal?: AbortSignal): Promise<Envelope> {
-    return this.#of(id, `/rows/${e(head)}/${row}${query({ text })}`, signal).then((a) => a.envelope());
+  row(id: string, head: string, row: number, text = 0): Promise<Envelope> {
+    return this.#of(id, `/rows/${e(head)}/${row}${query({ text })}`).then((a) => a.envelope());
   }
 
   headCard(id: string, head: string, text = 0, signal?: AbortSignal): Promise<HeadCard> {
@@ -92,24 +93,20 @@ export class Client {
     return this.#post("/api/experiments", ask);
   }
 
-  experiment(id: string, signal?: AbortSignal): Promise<Experiment> {
-    return this.#json(`/api/experiments/${e(id)}`, signal);
-  }
-
   startPruning(ask: Asked<PruningAsk, "model" | "heads" | "name">): Promise<Job> {
     return this.#post("/api/prunings", ask);
   }
 
-  presets(signal?: AbortSignal): Promise<SizePreset[]> {
-    return this.#json("/api/presets", signal);
+  presets(): Promise<SizePreset[]> {
+    return this.#json("/api/presets");
   }
 
   size(ask: Asked<SizeAsk>, signal?: AbortSignal): Promise<SizeReport> {
     return this.#post("/api/sizes", ask, signal);
   }
 
-  lessons(signal?: AbortSignal): Promise<LessonEntry[]> {
-    return this.#json("/api/lessons", signal);
+  lessons(): Promise<LessonEntry[]> {
+    return this.#json("/api/lessons");
   }
 
   /** With a seed, the inputs of its checks are drawn. */
@@ -126,25 +123,17 @@ export class Client {
   }
 
   // ------------------------------------------------------------------ jobs
-  job(id: string, wait = 0, signal?: AbortSignal): Promise<Job> {
-    return this.#json(`/api/jobs/${e(id)}${query({ wait: wait || undefined })}`, signal);
-  }
-
-  async cancelJob(id: string): Promise<void> {
-    await this.source.send("DELETE", `/api/jobs/${e(id)}`);
-  }
-
   /** Starts a job, follows it, and gives its result; stops it when the signal says so. */
   async runJob<T>(start: () => Promise<Job>, { onProgress, signal }: JobOptions = {}): Promise<T> {
     signal?.throwIfAborted();
     let job = await start();
     try {
       while (job.state === "running") {
-        onProgress?.(job.progress, job);
-        job = await this.job(job.id, 1, signal);
+        onProgress?.(job.progress);
+        job = await this.#json(`/api/jobs/${e(job.id)}${query({ wait: WAIT })}`, signal);
       }
     } catch (error) {
-      if (signal?.aborted) void this.cancelJob(job.id).catch(() => undefined);
+      if (signal?.aborted) void this.source.send("DELETE", `/api/jobs/${e(job.id)}`).catch(() => undefined);
       throw error;
     }
     if (signal?.aborted) throw signal.reason;

@@ -89,15 +89,6 @@ export function paint(
   return out;
 }
 
-/** OKLab lightness of an sRGB colour: for tests, and for judging contrast. */
-export function lightness([r, g, b]: Rgb): number {
-  const [lr, lg, lb] = [linear(r / 255), linear(g / 255), linear(b / 255)];
-  const l = Math.cbrt(0.4122214708 * lr + 0.5363325363 * lg + 0.0514459929 * lb);
-  const m = Math.cbrt(0.2119034982 * lr + 0.6806995451 * lg + 0.1073969566 * lb);
-  const s = Math.cbrt(0.0883024619 * lr + 0.2817188376 * lg + 0.6299787005 * lb);
-  return 0.2104542553 * l + 0.793617785 * m - 0.0040720468 * s;
-}
-
 function linear(c: number): number {
   return c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4;
 }
@@ -120,4 +111,20 @@ function fromOklab([L, a, b]: Rgb): Rgb {
 /** The scale that a room remembers; the root unless told. */
 export function contrastOf(text: string): Contrast {
   return text === "linear" ? "linear" : "root";
+}
+
+export const CONTRASTS = [
+  { value: "root", label: "Square root", title: "Small weights show beside large ones" },
+  { value: "linear", label: "Even", title: "Twice the weight, twice the ink" },
+] as const;
+
+export function contrastWords(contrast: Contrast): string {
+  return `${contrast === "root" ? "square-root" : "even"} scale`;
+}
+
+/** Colours of the page, as app.css has them, for pictures that stand alone. */
+export function pageColours(dark: boolean): { paper: string; ink: string; ink2: string; ink3: string; accent: string } {
+  return dark
+    ? { paper: "#15171b", ink: "#e9e7e1", ink2: "#b0b2b5", ink3: "#8f9297", accent: "#f09a72" }
+    : { paper: "#fbfaf7", ink: "#1b1e24", ink2: "#50555f", ink3: "#6d727c", accent: "#a8401f" };
 }

@@ -1,7 +1,7 @@
 // Saving what is on screen. A page saves by a link that is clicked and dropped, which works in all three homes.
 
-export function saveBlob(blob: Blob, name: string): void {
-  const url = URL.createObjectURL(blob);
+export function saveFile(content: BlobPart, kind: string, name: string): void {
+  const url = URL.createObjectURL(new Blob([content], { type: kind }));
   const link = document.createElement("a");
   link.href = url;
   link.download = name.replace(/[^\w.+-]+/g, "-");
@@ -11,25 +11,28 @@ export function saveBlob(blob: Blob, name: string): void {
   setTimeout(() => URL.revokeObjectURL(url), 10_000);
 }
 
-export function saveBytes(bytes: ArrayBuffer, kind: string, name: string): void {
-  saveBlob(new Blob([bytes], { type: kind }), name);
-}
-
 export async function savePng(canvas: HTMLCanvasElement, name: string): Promise<void> {
   const blob = await new Promise<Blob | null>((resolve) => canvas.toBlob(resolve, "image/png"));
-  if (blob) saveBlob(blob, name);
+  if (blob) saveFile(blob, blob.type, name);
 }
 
 export function saveSvg(svg: string, name: string): void {
-  saveBlob(new Blob([svg], { type: "image/svg+xml" }), name);
+  saveFile(svg, "image/svg+xml", name);
 }
 
-export function saveCsv(rows: (string | number | null)[][], name: string): void {
+type Row = readonly (string | number | null)[];
+
+export function saveCsv(rows: readonly Row[], name: string): void {
+  saveFile(csvOf(rows, "\r\n"), "text/csv", name);
+}
+
+/** Rows as lines of cells with commas between: quoted where they must be, empty where there is nothing. */
+export function csvOf(rows: readonly Row[], end = "\n"): string {
   const cell = (value: string | number | null) => {
-    const text = value === null ? "" : String(value);
-    return /[",\r\n]/.test(text) ? `"${text.replace(/"/g, '""')}"` : text;
+    const text = String(value ?? "");
+    return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
   };
-  saveBlob(new Blob([rows.map((row) => `${row.map(cell).join(",")}\r\n`).join("")], { type: "text/csv" }), name);
+  return rows.map((row) => row.map(cell).join(",") + end).join("");
 }
 
 /** Text as it may stand in XML: escaped, and without the characters that XML has none for. */

@@ -1,7 +1,7 @@
 // Families of roles: a hue, a letter and plain words each. Hues are Okabe and Ito's eight and kin, as in our figures; the same in light
 // and dark, since a frame of two pixels needs to be known again, and a letter always stands beside it.
 
-export interface Family {
+interface Family {
   name: string;
   letter: string;
   colour: string;

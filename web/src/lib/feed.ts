@@ -2,8 +2,9 @@
 // difference of two heads can be a feed as well: whatever gives tiles of values.
 import type { Client } from "./client";
 import { float32 } from "./envelope";
+import { finestOf } from "./snapshot";
 import { TILE, cellsAt, type Kept } from "./tiles";
-import type { How } from "./types";
+import type { How, LayerInfo, RecordingInfo } from "./types";
 
 export interface TileValues {
   values: Float32Array;
@@ -28,7 +29,7 @@ export interface Feed {
   readonly numQueries: number;
   readonly numKeys: number;
   /** The finest level there is: 0, but in a page that was saved. */
-  readonly minLevel?: number;
+  readonly minLevel: number;
   /** The coarsest level. */
   readonly maxLevel: number;
   readonly how: How;
@@ -41,22 +42,29 @@ export interface Feed {
 
 export class HeadFeed implements Feed {
   readonly key: string;
+  readonly numQueries: number;
+  readonly numKeys: number;
+  readonly minLevel: number;
+  readonly #recording: string;
+  readonly #part: number;
   #asked = new Map<string, Promise<TileValues>>();
   #rows = new Map<number, Promise<RowValues>>();
 
   constructor(
-    readonly client: Client,
-    readonly store: Kept<TileValues>,
-    readonly recording: string,
+    private readonly client: Client,
+    private readonly store: Kept<TileValues>,
+    info: RecordingInfo,
+    layer: LayerInfo,
     readonly head: string,
-    readonly part: number,
     readonly how: How,
-    readonly numQueries: number,
-    readonly numKeys: number,
     readonly maxLevel: number,
-    readonly minLevel = 0,
   ) {
-    this.key = `${recording}/${part}/${head}/${how}`;
+    this.#recording = info.id;
+    this.#part = info.text;
+    this.numQueries = layer.num_queries;
+    this.numKeys = layer.num_keys;
+    this.minLevel = finestOf(info, how);
+    this.key = `${info.id}/${info.text}/${head}/${how}`;
   }
 
   peek(level: number, column: number, row: number): TileValues | undefined {
@@ -75,7 +83,7 @@ export class HeadFeed implements Feed {
   row(query: number): Promise<RowValues> {
     let found = this.#rows.get(query);
     if (!found) {
-      found = this.client.row(this.recording, this.head, query, this.part).then((envelope) => ({
+      found = this.client.row(this.#recording, this.head, query, this.#part).then((envelope) => ({
         weights: float32(envelope, "weights").data,
         missing: Number(envelope.header["missing"] ?? 0),
         visible: Number(envelope.header["visible"] ?? this.numKeys),
@@ -90,7 +98,7 @@ export class HeadFeed implements Feed {
 
   // At level 0 a mean and a largest of one cell are the cell: both share their tiles.
   #name(level: number, column: number, row: number): string {
-    return `${this.recording}/${this.part}/${this.head}/${level ? this.how : "cell"}/${level}/${column}/${row}`;
+    return `${this.#recording}/${this.#part}/${this.head}/${level ? this.how : "cell"}/${level}/${column}/${row}`;
   }
 
   #get(level: number, column: number, row: number, rows: "auto" | "all", signal?: AbortSignal): Promise<TileValues> {
@@ -100,7 +108,7 @@ export class HeadFeed implements Feed {
     const running = this.#asked.get(name + rows);
     if (running && !signal) return running;
     const asked = this.client
-      .tile(this.recording, this.head, level, column, row, { text: this.part, how: this.how, rows }, signal)
+      .tile(this.#recording, this.head, level, column, row, { text: this.#part, how: this.how, rows }, signal)
       .then((envelope) => {
         const { data, shape } = float32(envelope, "values");
         const tile: TileValues = {

@@ -1,5 +1,6 @@
 // A page that was saved: everything it can say is in the snapshot inside it. What it cannot is said in plain words.
 import type { Envelope, EnvelopeArray, Numbers } from "./envelope";
+import { csvOf } from "./export";
 import { Snapshot, type KeptText } from "./snapshot";
 import { Answer, StudioError, type Source } from "./source";
 import { TILE } from "./tiles";
@@ -84,7 +85,7 @@ function table(text: KeptText, format: string): Answer {
     const layer = info.layers.find((each) => each.stack === head.stack && each.layer === head.layer);
     return [head.head, head.stack, head.layer, head.index, layer?.module ?? "", ...head.values];
   });
-  if (format === "csv") return fileOf("text/csv", csv(names, rows));
+  if (format === "csv") return fileOf("text/csv", csvOf([names, ...rows]));
   if (format === "json") {
     return fileOf("application/json", JSON.stringify(rows.map((row) => Object.fromEntries(names.map((name, i) => [name, row[i]])))));
   }
@@ -108,17 +109,12 @@ function windowOf(text: KeptText, head: string, query: URLSearchParams): Answer 
       if (weight === weight) found.push([q, k, name(q), ...(layer.crosses ? [] : [name(k)]), weight]);
     }
   }
-  return fileOf("text/csv", csv(names, found));
+  return fileOf("text/csv", csvOf([names, ...found]));
 }
 
 function span(asked: string | null, length: number): [number, number] {
   const [begin = "", end = ""] = (asked ?? ":").split(":");
   return [Math.min(Number(begin || 0), length), Math.min(Number(end || length), length)];
-}
-
-function csv(names: string[], rows: (string | number | null)[][]): string {
-  const cell = (value: string | number | null) => (/[",\r\n]/.test(String(value ?? "")) ? `"${String(value).replaceAll('"', '""')}"` : String(value ?? ""));
-  return [names, ...rows].map((row) => `${row.map(cell).join(",")}\n`).join("");
 }
 
 function saved(words: string): StudioError {

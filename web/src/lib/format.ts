@@ -1,7 +1,7 @@
 // Numbers and tokens as people read them. Every number that leaves here is text; "none" stands where there is none.
 import type { Token } from "./types";
 
-export const NONE = "none";
+const NONE = "none";
 
 /** A weight or a share of 1, exactly enough: 0.0312, 1.2e-7. */
 export function weight(value: number | null | undefined): string {
@@ -31,30 +31,6 @@ export function percent(value: number | null | undefined, digits = 0): string {
 export function signed(value: number | null | undefined, figures = 3): string {
   const text = number(value, figures);
   return text === NONE || !(value! > 0) ? text.replace("-", "\u2212") : `+${text}`;
-}
-
-/** Bytes as both kinds of unit: "1.50 GiB (1.61 GB)". */
-export function bytes(value: number | null | undefined): string {
-  if (value === null || value === undefined || !Number.isFinite(value)) return NONE;
-  const binary = unit(value, 1024, ["B", "KiB", "MiB", "GiB", "TiB", "PiB"]);
-  return value < 1024 ? binary : `${binary} (${unit(value, 1000, ["B", "kB", "MB", "GB", "TB", "PB"])})`;
-}
-
-function unit(value: number, base: number, names: string[]): string {
-  let at = 0;
-  while (value >= base && at < names.length - 1) {
-    value /= base;
-    at += 1;
-  }
-  return `${at === 0 ? value : value.toPrecision(3).replace(/\.?0+e/, "e")} ${names[at]}`;
-}
-
-/** 1,234 parameters as "1.23 thousand", "22.7 million", "7.24 billion". */
-export function many(value: number): string {
-  for (const [size, name] of [[1e12, "trillion"], [1e9, "billion"], [1e6, "million"]] as const) {
-    if (value >= size) return `${(value / size).toPrecision(3)} ${name}`;
-  }
-  return number(value);
 }
 
 export function count(n: number, one: string, more = `${one}s`): string {

@@ -1,7 +1,7 @@
 // What a map's rulers say: each token where there is room, or each word at its first piece, or every tenth, and so on.
 import { label, short } from "./format";
 import type { Token, WordInfo } from "./types";
-import { ticks } from "./viewport";
+import { seen, ticks } from "./viewport";
 
 export interface RulerLabel {
   at: number;
@@ -41,8 +41,7 @@ function wordLabels(
     const stretch: [number, number] | null = end - at > 1 ? [start + at * scale, start + end * scale] : null;
     out.push({ at, middle, stretch, text: short(text, LONGEST), span: end - at, special });
   };
-  const first = Math.max(0, Math.floor(-start / scale));
-  const end = Math.min(n, Math.ceil((length - start) / scale));
+  const [first, end] = seen(n, start, scale, length);
   let next = lowerBound(words, first);
   for (let at = first; at < end; ) {
     const word = words[next];

@@ -16,10 +16,6 @@ export class Peaks {
     this.#levels = levels;
     return true;
   }
-
-  clear(): void {
-    this.#levels = [];
-  }
 }
 
 /** The largest size of a value, NaN left out. */

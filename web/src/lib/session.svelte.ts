@@ -1,11 +1,11 @@
 // What is open now: the workspace, one recording with its atlas and thumbnails, and its roles once they are known.
 // A recording opens in this order: its description, then maps and numbers together, then roles (seconds, the first time).
-import { Client } from "./client";
+import type { Client } from "./client";
 import type { Connection } from "./connection.svelte";
 import { count } from "./format";
 import { ServerGone, StudioError, isAbort } from "./source";
 import type {
-  Asked, Atlas, AtlasHead, Job, LayerInfo, Progress, RecordingAsk, RecordingInfo, RoleInfo, Roles, Workspace,
+  Asked, Atlas, AtlasHead, LayerInfo, Progress, RecordingAsk, RecordingInfo, RoleInfo, Roles, Workspace,
 } from "./types";
 import type { View } from "./view.svelte";
 
@@ -16,7 +16,7 @@ export interface Thumbnails {
   side: number;
 }
 
-export interface Work {
+interface Work {
   progress: Progress | null;
   cancel: () => void;
 }
@@ -51,10 +51,10 @@ export class Session {
     return new Map(this.atlas?.heads.map((h) => [h.head, { ...h, role: roles.get(h.head) ?? h.role } as AtlasHead]));
   });
 
-  /** What roles were found on, before their evidence: never the text that is shown. */
-  onPage = $derived.by(() => {
+  /** What roles were found on: never the text that is shown. */
+  #page = $derived.by(() => {
     const texts = this.roles ? count(this.roles.num_texts, "text") : /^[\d,]+ texts?\b/.exec(this.atlas?.roles_because ?? "")?.[0];
-    return texts ? `On a page of ${texts}:` : "On the bundled page:";
+    return texts ? `a page of ${texts}` : "the bundled page";
   });
 
   #asks = new Map<string, Asked<RecordingAsk>>();
@@ -134,6 +134,11 @@ export class Session {
     return this.heads.get(head)?.role ?? null;
   }
 
+  /** A role's evidence in words, with what it was found on. */
+  evidence(role: RoleInfo): string {
+    return `On ${this.#page}: ${role.evidence.words}`;
+  }
+
   close(): void {
     this.#stop?.abort();
     this.connection.stop();
@@ -199,7 +204,7 @@ export class Session {
     const { info, atlas } = this;
     if (!info || !atlas || !info.model_here || atlas.heads.every((h) => h.role) || this.roles) return;
     this.labelling = { progress: null, cancel: () => this.#stop?.abort() };
-    const onProgress = (progress: Progress, _: Job) => this.labelling && (this.labelling.progress = progress);
+    const onProgress = (progress: Progress) => this.labelling && (this.labelling.progress = progress);
     try {
       this.roles = await this.client.runJob<Roles>(() => this.client.startRoles(info.id), { signal, onProgress });
     } catch (error) {

@@ -30,14 +30,14 @@ interface TextHeader {
   links: number;
 }
 
-export interface Grid {
+interface Grid {
   values: Float32Array;
   rows: number;
   columns: number;
   words: string;
 }
 
-export interface Row {
+interface Row {
   weights: Float32Array;
   visible: number;
   missing: number;
@@ -128,10 +128,10 @@ export class KeptText {
 
   /** A head's whole map at the finest level that is kept for `how`, or at a coarser one. */
   map(head: string, how: How, level: number): Grid {
-    const own = this.level && how === "max" ? this.level + 1 : this.level;
-    let grid = this.#map(head, how, own);
-    if (level > own) grid = { ...pooled(grid, 2 ** (level - own), how), words: `${how} of ${side(level)} cells, from those of ${side(own)}` };
-    return grid;
+    const own = finestOf(this.info, how);
+    const grid = this.#map(head, how, own);
+    if (level <= own) return grid;
+    return { ...pooled(grid, 2 ** (level - own), how), words: `${how} of ${side(level)} cells, from those of ${side(own)}` };
   }
 
   /** A part of a map in cells of `level`. A finer level than is kept repeats its blocks, and says so. */
@@ -140,7 +140,7 @@ export class KeptText {
     const [rows, columns] = [Math.ceil(layer.num_queries / 2 ** level), Math.ceil(layer.num_keys / 2 ** level)];
     const [top, left] = [row * tile, column * tile];
     if (top >= rows || left >= columns) return null;
-    const own = this.level && how === "max" ? this.level + 1 : this.level;
+    const own = finestOf(this.info, how);
     const grid = this.map(head, how, level);
     const repeat = level < own ? 2 ** (own - level) : 1;
     const [height, width] = [Math.min(tile, rows - top), Math.min(tile, columns - left)];
@@ -180,7 +180,7 @@ export class KeptText {
   /** Every head's map, small: bytes and peaks as the server's thumbnails. */
   thumbnails(how: How): { maps: Uint8Array; peaks: Float32Array; side: number; words: string } {
     const longest = Math.max(...this.info.layers.map((layer) => Math.max(layer.num_queries, layer.num_keys)));
-    let level = this.level && how === "max" ? this.level + 1 : this.level;
+    let level = finestOf(this.info, how);
     while (Math.ceil(longest / 2 ** level) > THUMBNAIL) level += 1;
     const wide = Math.ceil(longest / 2 ** level);
     const maps = new Uint8Array(this.heads.length * wide * wide).fill(255);

@@ -10,7 +10,7 @@ import { Kept } from "./tiles";
 import { Theme } from "./theme.svelte";
 import { View } from "./view.svelte";
 
-export interface Studio {
+interface Studio {
   source: Source;
   client: Client;
   connection: Connection;
@@ -21,7 +21,8 @@ export interface Studio {
   tiles: Kept<TileValues>;
   /** The element that all of this is in. */
   root: HTMLElement | null;
-  /** Keys of the whole page; in a notebook, which has keys of its own, those alone that are pressed in here. */
+  /** Keys of the whole page: none that are typed into something, or with Ctrl; in a notebook, which has keys of its own,
+      those alone that are pressed in here. */
   onKeys(handler: (event: KeyboardEvent) => void): (event: KeyboardEvent) => void;
   destroy(): void;
 }
@@ -40,12 +41,14 @@ export function makeStudio(home: Home = {}): Studio {
     session.close();
     source.destroy?.();
     view.destroy();
-    theme.destroy();
   };
   const studio: Studio = {
     source, client, connection, view, session, theme, tiles: new Kept<TileValues>(256), root: null, destroy,
     onKeys: (handler) => (event) => {
-      if (source.home !== "notebook" || (event.target instanceof Node && studio.root?.contains(event.target))) handler(event);
+      const at = event.target instanceof Element ? event.target : null;
+      const elsewhere = source.home === "notebook" && !studio.root?.contains(at);
+      const typed = at?.closest("input, textarea, select, dialog");
+      if (!elsewhere && !typed && !event.ctrlKey && !event.metaKey && !event.altKey) handler(event);
     },
   };
   return studio;

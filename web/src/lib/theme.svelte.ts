@@ -1,35 +1,21 @@
-// Light or dark: as the system asks, unless this person chose. The choice is kept where the browser lets us.
-export type ThemeChoice = "system" | "light" | "dark";
+// Light or dark: as the notebook or the system has it, unless this person chose. The choice is kept where the browser lets us.
+import { MediaQuery } from "svelte/reactivity";
+import { browserStore, keep } from "./storage";
+
+type ThemeChoice = "system" | "light" | "dark";
 
 const KEY = "manyheads-theme";
 
 export class Theme {
   choice = $state<ThemeChoice>(read());
-  #system = $state(false);
-  #host = $state<boolean | null>(null);
-  #query: MediaQueryList | null = null;
-  #listen = (event: MediaQueryListEvent) => (this.#system = event.matches);
+  #system = new MediaQuery("(prefers-color-scheme: dark)");
+  #host = ofHost();
 
-  dark = $derived(this.choice === "system" ? (this.#host ?? this.#system) : this.choice === "dark");
-
-  constructor() {
-    this.#query = matchMedia("(prefers-color-scheme: dark)");
-    this.#host = ofHost();
-    this.#system = this.#query.matches;
-    this.#query.addEventListener("change", this.#listen);
-  }
+  dark = $derived(this.choice === "system" ? (this.#host ?? this.#system.current) : this.choice === "dark");
 
   choose(choice: ThemeChoice): void {
     this.choice = choice;
-    try {
-      localStorage.setItem(KEY, choice);
-    } catch {
-      // storage is closed to this page: the choice lasts as long as the page
-    }
-  }
-
-  destroy(): void {
-    this.#query?.removeEventListener("change", this.#listen);
+    keep(browserStore(), KEY, choice);
   }
 }
 
@@ -41,10 +27,6 @@ function ofHost(): boolean | null {
 }
 
 function read(): ThemeChoice {
-  try {
-    const kept = localStorage.getItem(KEY);
-    return kept === "light" || kept === "dark" ? kept : "system";
-  } catch {
-    return "system";
-  }
+  const kept = browserStore()?.getItem(KEY);
+  return kept === "light" || kept === "dark" ? kept : "system";
 }

@@ -3,27 +3,16 @@
 
 export const TILE = 256;
 
-export interface TileAddress {
-  level: number;
-  column: number;
-  row: number;
-}
-
 /** Cells of `level` along a side of `n` cells of level 0. */
 export function cellsAt(n: number, level: number): number {
   return Math.ceil(n / 2 ** level);
 }
 
 /** The tile that holds the cell (x, y) of level 0, and where in it. */
-export function tileOf(x: number, y: number, level: number): TileAddress & { x: number; y: number } {
+export function tileOf(x: number, y: number, level: number): { column: number; row: number; x: number; y: number } {
   const cx = Math.floor(x / 2 ** level);
   const cy = Math.floor(y / 2 ** level);
-  return { level, column: Math.floor(cx / TILE), row: Math.floor(cy / TILE), x: cx % TILE, y: cy % TILE };
-}
-
-/** The number of tiles along a side of `n` cells at `level`. */
-export function tilesAcross(n: number, level: number): number {
-  return Math.max(1, Math.ceil(cellsAt(n, level) / TILE));
+  return { column: Math.floor(cx / TILE), row: Math.floor(cy / TILE), x: cx % TILE, y: cy % TILE };
 }
 
 /** The level whose cells are nearest above one screen pixel, at `scale` screen pixels per cell of level 0. */
@@ -68,9 +57,5 @@ export class Kept<V> {
 
   get size(): number {
     return this.#map.size;
-  }
-
-  clear(): void {
-    this.#map.clear();
   }
 }

@@ -14,7 +14,7 @@ export interface Zoom {
   scale: number;
 }
 
-export interface ViewState {
+interface ViewState {
   room: Room;
   model: string | null;
   text: string | null;
@@ -45,7 +45,7 @@ const START: ViewState = {
 };
 const STEPS: (keyof ViewState)[] = ["room", "head", "model", "text", "file", "recording", "otherHead", "otherRecording"];
 const NAMES = { other: "otherHead", "other-rec": "otherRecording", rec: "recording" } as const;
-const MAX_TEXT = 20_000; // characters kept in the address: beyond, it holds the recording's id alone
+export const MAX_TEXT = 20_000; // characters kept in the address: beyond, it holds the recording's id alone
 const SETTLE = 250; // ms: browsers refuse more than some hundred changes of address in 30 s
 
 export function parseFragment(fragment: string): ViewState {

@@ -1,4 +1,5 @@
 // Arithmetic between cells and screen pixels, and which labels fit a ruler. Pure, so that it is tested without a browser.
+import type { Zoom } from "./view.svelte";
 
 /** Pixels of cell (0, 0)'s corner, and pixels per cell. */
 export interface Frame {
@@ -7,25 +8,36 @@ export interface Frame {
   scale: number;
 }
 
-export interface Box {
-  width: number;
-  height: number;
+export interface Cell {
+  query: number;
+  key: number;
 }
 
 /** The cell under a pixel, or null beside the map. */
-export function cellAt(px: number, py: number, frame: Frame, numQueries: number, numKeys: number): { query: number; key: number } | null {
+export function cellAt(px: number, py: number, frame: Frame, numQueries: number, numKeys: number): Cell | null {
   const key = Math.floor((px - frame.left) / frame.scale);
   const query = Math.floor((py - frame.top) / frame.scale);
   return key < 0 || query < 0 || key >= numKeys || query >= numQueries ? null : { query, key };
 }
 
-/** The frame that shows a whole map, with `margin` pixels round it. */
-export function fit(box: Box, numQueries: number, numKeys: number, margin = 0): Frame {
-  const scale = Math.max(1e-6, Math.min((box.width - 2 * margin) / numKeys, (box.height - 2 * margin) / numQueries));
-  return { scale, left: (box.width - numKeys * scale) / 2, top: (box.height - numQueries * scale) / 2 };
+/** The pixels per cell at which a whole map fits into a box. */
+export function fit(width: number, height: number, numQueries: number, numKeys: number): number {
+  return Math.max(1e-6, Math.min(width / numKeys, height / numQueries));
 }
 
-export interface Tick {
+/** The positions of `n` that lie, in part at least, on `length` pixels, from one to before the other. */
+export function seen(n: number, start: number, scale: number, length: number): [number, number] {
+  return [Math.max(0, Math.floor(-start / scale)), Math.min(n, Math.ceil((length - start) / scale))];
+}
+
+/** Whether two regions are the same on screen; null is the whole map. */
+export function sameZoom(a: Zoom | null, b: Zoom | null): boolean {
+  if (!a || !b) return a === b;
+  const near = (p: number, q: number) => Math.abs(p - q) * Math.max(a.scale, b.scale) < 0.5;
+  return near(a.x, b.x) && near(a.y, b.y) && Math.abs(a.scale / b.scale - 1) < 1e-4;
+}
+
+interface Tick {
   /** The first position it stands for, and how many. */
   at: number;
   span: number;

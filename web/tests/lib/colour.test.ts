@@ -1,7 +1,18 @@
 import { describe, expect, it } from "vitest";
-import { lightness, paint, ramp, step, stepBoth, type Rgb } from "../../src/lib/colour";
+import css from "../../src/app.css?raw";
+import { pageColours, paint, ramp, step, stepBoth, type Rgb } from "../../src/lib/colour";
 
 const at = (colours: Uint8ClampedArray, i: number) => Array.from(colours.subarray(i * 4, i * 4 + 3)) as Rgb;
+
+/** OKLab lightness of an sRGB colour. */
+function lightness(rgb: Rgb): number {
+  const [r, g, b] = rgb.map((c) => (c <= 0.04045 * 255 ? c / 255 / 12.92 : ((c / 255 + 0.055) / 1.055) ** 2.4)) as Rgb;
+  const l = Math.cbrt(0.4122214708 * r + 0.5363325363 * g + 0.0514459929 * b);
+  const m = Math.cbrt(0.2119034982 * r + 0.6806995451 * g + 0.1073969566 * b);
+  const s = Math.cbrt(0.0883024619 * r + 0.2817188376 * g + 0.6299787005 * b);
+  return 0.2104542553 * l + 0.793617785 * m - 0.0040720468 * s;
+}
+
 const lights = (colours: Uint8ClampedArray) => Array.from({ length: 256 }, (_, i) => lightness(at(colours, i)));
 
 describe("a ramp", () => {
@@ -28,6 +39,15 @@ describe("a ramp", () => {
     for (const i of [10, 60, 100]) expect(Math.abs(found[i]! - found[255 - i]!)).toBeLessThan(0.09);
     expect(stepBoth(0, 1, "root")).toBe(128);
     expect([stepBoth(-1, 1, "linear"), stepBoth(1, 1, "linear")]).toEqual([0, 255]);
+  });
+});
+
+describe("the page's colours", () => {
+  it("are those of its stylesheet", () => {
+    const [light, dark] = css.split('[data-theme="dark"]') as [string, string];
+    for (const [sheet, colours] of [[light, pageColours(false)], [dark, pageColours(true)]] as const) {
+      for (const [name, colour] of Object.entries(colours)) expect(sheet).toContain(`--${name.replace("2", "-2").replace("3", "-3")}: ${colour};`);
+    }
   });
 });
 

@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
-import { bytes, label, number, percent, short, signed, visible, weight } from "../../src/lib/format";
-import { xml } from "../../src/lib/export";
+import { label, number, percent, short, signed, visible, weight } from "../../src/lib/format";
+import { csvOf, xml } from "../../src/lib/export";
 
 const token = (piece: string, text = piece, special = false) => ({ piece, text, special, sink: false, unknown: false });
 
@@ -11,10 +11,12 @@ describe("numbers", () => {
     expect([percent(0.384), percent(0.0004, 1), percent(0), percent(undefined)]).toEqual(["38%", "< 0.1%", "0%", "none"]);
     expect([signed(0.0123), signed(-0.5), signed(0)]).toEqual(["+0.0123", "−0.5", "0"]);
   });
+});
 
-  it("of bytes come in both units", () => {
-    expect(bytes(2 ** 30)).toBe("1.00 GiB (1.07 GB)");
-    expect(bytes(512)).toBe("512 B");
+describe("rows", () => {
+  it("are quoted where they must be, and empty where there is nothing", () => {
+    expect(csvOf([["a", 'b,"c"'], [1.5, null]])).toBe('a,"b,""c"""\n1.5,\n');
+    expect(csvOf([["a\rb", -2]], "\r\n")).toBe('"a\rb",-2\r\n');
   });
 });
 

@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { cellAt, fit, largest, rankOf, stepFor, ticks } from "../../src/lib/viewport";
+import { cellAt, fit, largest, rankOf, sameZoom, seen, stepFor, ticks } from "../../src/lib/viewport";
 
 describe("cells and pixels", () => {
   it("agree: a cell's middle pixel is that cell", () => {
@@ -18,7 +18,20 @@ describe("cells and pixels", () => {
   });
 
   it("fit whole maps into a box", () => {
-    expect(fit({ width: 300, height: 200 }, 20, 10)).toEqual({ scale: 10, left: 100, top: 0 });
+    expect(fit(300, 200, 20, 10)).toBe(10);
+    expect(fit(100, 200, 5, 40)).toBe(2.5);
+  });
+
+  it("tell which cells are on screen, in part at least", () => {
+    expect(seen(100, -25, 10, 50)).toEqual([2, 8]);
+    expect(seen(7, 12, 10, 200)).toEqual([0, 7]);
+  });
+
+  it("are the same region within half a pixel", () => {
+    const zoom = { x: 10, y: 20, scale: 4 };
+    expect(sameZoom(zoom, { ...zoom, x: 10.1 })).toBe(true);
+    expect(sameZoom(zoom, { ...zoom, y: 20.2 })).toBe(false);
+    expect([sameZoom(null, null), sameZoom(zoom, null), sameZoom(zoom, { ...zoom, scale: 4.1 })]).toEqual([true, false, false]);
   });
 });
 

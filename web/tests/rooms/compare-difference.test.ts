@@ -31,7 +31,7 @@ describe("maps of differences", () => {
   const feed = (key: string, n: number, of: (q: number, k: number) => number, how: How = "mean"): Feed => {
     const tile = async () => grid(n, n, Array.from({ length: n * n }, (_, at) => of(Math.floor(at / n), at % n)));
     const whole = async () => ({ ...(await tile()), exact: true, words: "" });
-    return { key, numQueries: n, numKeys: n, maxLevel: 0, how, peek: () => undefined, tile: whole, refine: whole };
+    return { key, numQueries: n, numKeys: n, minLevel: 0, maxLevel: 0, how, peek: () => undefined, tile: whole, refine: whole };
   };
 
   it("the same text: tile by tile", async () => {

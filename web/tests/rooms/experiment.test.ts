@@ -2,7 +2,7 @@
 import { describe, expect, it } from "vitest";
 import { keepEntries, keyOf, readEntries, usualName, withEntry, type Entry } from "../../src/rooms/experiment/entries";
 import type { Store } from "../../src/lib/storage";
-import { cell, controlInWords, drawnIn, figure, resultCsv, settled, summary, uncontrolled, type ResultLike } from "../../src/rooms/experiment/result";
+import { controlInWords, drawnIn, figure, resultCsv, settled, summary, uncontrolled, type ResultLike } from "../../src/rooms/experiment/result";
 import { freeName } from "../../src/rooms/experiment/names";
 import { moving } from "../../src/rooms/experiment/moving";
 import { DOINGS, ablate, layersOf, moved, planInWords, stepsFor, type Step } from "../../src/rooms/experiment/steps";
@@ -11,8 +11,7 @@ const options = { factor: 0.5, source: "L*H0", layers: ["L0", "L2"], seed: 3, te
 const layers = [0, 1, 2].map((layer) => ({ stack: "", layer }));
 
 const result: ResultLike = {
-  name: "", model: "minilm", text: "a b", plan: [ablate("L3H7", "zero")], metric: "cosine",
-  unit: "", change: 0.02, low: null, high: null, before: null, after: null, control: [0.001, 0.004, 0.01],
+  plan: [ablate("L3H7", "zero")], metric: "cosine", unit: "", change: 0.02, before: null, after: null, control: [0.001, 0.004, 0.01],
   notes: {}, tokens: [{ piece: "a", text: "a" }, { piece: "=1+1", text: "=1+1" }], per_token: [0.5, null],
 };
 
@@ -103,7 +102,7 @@ describe("result", () => {
   });
   it("CSV quotes what must be, and is no formula", () => {
     expect(resultCsv(result).split("\n").slice(3, 6)).toEqual(["position,token,change", "0,a,0.5", "1,'=1+1,"]);
-    expect(cell('a,"b"')).toBe('"a,""b"""');
+    expect(resultCsv({ ...result, tokens: [{ piece: 'a,"b"', text: "" }] }).split("\n")[4]).toBe('0,"a,""b""",0.5');
   });
 });
 
@@ -138,7 +137,7 @@ describe("entries", () => {
   });
   it("a key is what is asked, a name what it does", () => {
     const plan: Step[] = [{ step: "scale", heads: "L0", factor: 2 }];
-    expect(keyOf({ model: "m", text: "t", plan, name: "x" })).toBe(keyOf({ model: "m", text: "t", plan, name: "y" }));
+    expect(keyOf({ model: "m", text: "t", plan })).toBe('["m","t",[{"step":"scale","heads":"L0","factor":2}],"auto",10,0]');
     expect(usualName({ model: "m", text: "t", plan })).toBe("multiply L0 by 2");
   });
 });

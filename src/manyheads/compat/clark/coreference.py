@@ -23,7 +23,7 @@ from torch import Tensor
 from manyheads.compat.clark.quirks import FLOAT16, chosen
 from manyheads.compat.clark.syntax import MAX_TOKENS
 from manyheads.compat.clark.wordmaps import Sentence, laid_out, most_attended, most_tokens, num_tokens, recorded
-from manyheads.compat.inputs import gold_documents, require_reader
+from manyheads.compat.inputs import gold_documents, heads_of, require_reader
 from manyheads.corpora.documents import Corpus, Document
 from manyheads.errors import TextError
 from manyheads.heads import Head
@@ -91,7 +91,7 @@ def coreference_accuracies(
     half, tally = FLOAT16 in chosen(quirks, (FLOAT16,)), _Tally()
     for each in recorded(lm, _readable(lm, documents, layout, most_tokens(lm, max_tokens), tally)):
         guesses = torch.cat([most_attended(layer, each, mode, half)[0] for layer in each.layers])
-        tally.heads = tuple(Head("", at, h) for at, x in enumerate(each.layers) for h in range(x.site.num_heads))
+        tally.heads = heads_of(each.layers)
         tally.add(each.sentence, guesses - 1)
     return tally.scores()
 

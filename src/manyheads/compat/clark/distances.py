@@ -15,7 +15,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from manyheads.compat.clark.general import Texts, reads
-from manyheads.compat.inputs import BLOCK_CELLS, Read
+from manyheads.compat.inputs import BLOCK_CELLS, Read, heads_of
 from manyheads.errors import TextError
 from manyheads.heads import Head
 
@@ -46,7 +46,7 @@ def head_distances(lm_or_recording: Any, texts: Texts | None = None) -> HeadDist
     sums, num_rows, num_texts = torch.zeros(0, 0), 0, 0
     heads: tuple[Head, ...] = ()
     for read, _ in reads(lm_or_recording, texts):
-        heads = tuple(Head("", at, h) for at, each in enumerate(read.layers) for h in range(each.site.num_heads))
+        heads = heads_of(read.layers)
         found = _of_text(read, len(heads))
         sums = sums + found if num_texts else found
         num_rows, num_texts = num_rows + len(read.ids), num_texts + 1

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from manyheads.compat.clark.quirks import FLOAT16, POSS, VANISHING, chosen
 from manyheads.compat.clark.wordmaps import Sentence, laid_out, most_attended, most_tokens, num_tokens, recorded
-from manyheads.compat.inputs import gold_documents, require_reader
+from manyheads.compat.inputs import gold_documents, heads_of, require_reader
 from manyheads.corpora.documents import Corpus, Document
 from manyheads.errors import TextError
 from manyheads.heads import Head
@@ -124,7 +124,7 @@ def syntax_accuracies(
     for each in recorded(lm, _readable(lm, documents, layout, most_tokens(lm, max_tokens), tally)):
         guesses = [most_attended(layer, each, mode, FLOAT16 in wanted) for layer in each.layers]
         both = torch.stack([torch.cat(part) for part in zip(*guesses, strict=True)])
-        tally.heads = tuple(Head("", at, h) for at, x in enumerate(each.layers) for h in range(x.site.num_heads))
+        tally.heads = heads_of(each.layers)
         tally.add(each.sentence, both, POSS in wanted)
     return tally.scores(VANISHING in wanted)
 

@@ -7,6 +7,7 @@ beside what it moves. All figures are `measure`'s, which also says what each sha
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import isnan
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from manyheads.lessons.cells import Cell, Fact, HeadLink, Loader, Ran, matrix
 from manyheads.lessons.checks import Check, Predict, Right
 from manyheads.lessons.format import LessonError
 from manyheads.lessons.parameters import Values, choice, text, whole
-from manyheads.lessons.topics.bundled import MAX_TOKENS, MODEL, looked_at, one_named, require_short
+from manyheads.lessons.topics.bundled import MAX_TOKENS, MODEL, looked_at, map_of, one_named, require_short, tie
 
 __all__ = ["CELLS", "CHECKS", "FACTS"]
 
@@ -39,6 +40,8 @@ KINDS = {
     "the first token": "first",
 }
 """What a reader calls a share -> its name among the statistics."""
+ENDS = {"weight": "_mass", "even": "_mass.uniform", "moved": "_norm_mass"}
+"""What a share is of, or what an even spread has -> the end of the statistic's name."""
 ASKED = ("the token before", "the same token elsewhere", "punctuation", "the first token")
 MORE, LESS = "more than an even spread", "less than an even spread"
 
@@ -53,19 +56,18 @@ def archetypes(values: Values, load: Loader) -> Ran:
     require_short(lm, sentence)
     rec = record(lm, sentence)
     tokens = tuple(rec.tokens.pieces[0])
-    maps = []
-    for name, kind in HEADS.items():
-        head = one_named(lm, name)
-        weights = np.asarray(rec.stacks[head.stack][head.layer].weights(head.index))
-        maps.append(matrix(name, kind, weights, tokens, tokens, as_map=True))
-    table = _measured(lm, sentence)
-    shares = "; ".join(
-        f"{name} {100 * float(table[name, f'{KINDS[kind]}_mass']):.0f} % on {kind}"
-        for name, kind in zip(("L0H2", "L2H9", "L3H11", "L4H5"), ASKED, strict=True)
-        if table[name, f"{KINDS[kind]}_mass"] == table[name, f"{KINDS[kind]}_mass"]  # NaN: no such token here
+    maps = tuple(
+        matrix(name, kind, map_of(rec, one_named(lm, name)), tokens, tokens, as_map=True)
+        for name, kind in HEADS.items()
     )
+    table = _measured(lm, sentence)
+    found = {
+        (name, kind): 100 * float(table[name, f"{KINDS[kind]}_mass"])
+        for name, kind in zip(("L0H2", "L2H9", "L3H11", "L4H5"), ASKED, strict=True)
+    }
+    shares = "; ".join(f"{name} {share:.0f} % on {kind}" for (name, kind), share in found.items() if not isnan(share))
     links = tuple(HeadLink(name, sentence, MODEL) for name in HEADS)
-    return Ran(f"Of their weight, where there is such a token to look at: {shares}.", tuple(maps), links)
+    return Ran(f"Of their weight, where there is such a token to look at: {shares}.", maps, links)
 
 
 def shares(values: Values, load: Loader) -> Ran:
@@ -77,27 +79,16 @@ def shares(values: Values, load: Loader) -> Ran:
     require_short(lm, sentence)
     rec = record(lm, sentence)
     tokens = tuple(rec.tokens.pieces[0])
-    weights = np.asarray(rec.stacks[head.stack][head.layer].weights(head.index))
     table = _measured(lm, sentence)
-    found = np.array(
-        [
-            [table[str(head), f"{each}{end}"] for end in ("_mass", "_mass.uniform", "_norm_mass")]
-            for each in KINDS.values()
-        ]
-    )
-    above = found[:, 0] - found[:, 1]
-    best = int(np.nanargmax(above))
-    kind = tuple(KINDS)[best]
-    said = (
-        f"{head} stands out most on {kind}: {100 * found[best, 0]:.0f} % of its weight, where an even spread gives "
-        f"{100 * found[best, 1]:.0f} %."
-    )
+    found = 100 * np.array([[table[str(head), f"{each}{end}"] for end in ENDS.values()] for each in KINDS.values()])
+    best = int(np.nanargmax(found[:, 0] - found[:, 1]))
     columns = ("of its weight, %", "an even spread, %", "of what it moves, %")
     return Ran(
-        said,
+        f"{head} stands out most on {tuple(KINDS)[best]}: {found[best, 0]:.0f} % of its weight, where an even spread "
+        f"gives {found[best, 1]:.0f} %.",
         (
-            matrix("weights", f"the map of {head}", weights, tokens, tokens, as_map=True),
-            matrix("shares", "over the tokens that see such a key", 100 * found, tuple(KINDS), columns),
+            matrix("weights", f"the map of {head}", map_of(rec, head), tokens, tokens, as_map=True),
+            matrix("shares", "over the tokens that see such a key", found, tuple(KINDS), columns),
         ),
         (HeadLink(str(head), sentence, MODEL),),
     )
@@ -106,8 +97,7 @@ def shares(values: Values, load: Loader) -> Ran:
 def _measured(lm: Any, sentence: str) -> Any:
     from manyheads.statistics.measuring import measure
 
-    names = [f"{each}{end}" for each in KINDS.values() for end in ("_mass", "_mass.uniform", "_norm_mass")]
-    return measure(lm, sentence, names)
+    return measure(lm, sentence, [f"{each}{end}" for each in KINDS.values() for end in ENDS.values()])
 
 
 CELLS: Mapping[str, Cell] = {
@@ -127,15 +117,12 @@ def archetype_looks(values: Values, ran: Ran) -> Right:
     weights = ran.table(name)
     row, tied = looked_at(weights, at)
     looks, rest = weights.columns[tied[0]], weights.columns[0]
-    words = f"{name} is {HEADS[name]}: token {at}, {weights.rows[at]!r}, gives {looks!r} {row.max():.2f}."
-    if len(tied) > 1:
-        words += f" It gives {len(tied)} tokens as much: any of them will do."
-    also = tuple(each for at in tied for each in (weights.columns[at], str(at), f"token {at}"))
-    mistakes: dict[float | str, str] = {}
+    several, also = tie(weights, tied)
+    words = f"{name} is {HEADS[name]}: token {at}, {weights.rows[at]!r}, gives {looks!r} {row.max():.2f}.{several}"
     if looks != rest:
-        mistakes[rest] = f"It rests on {rest!r} where it finds nothing. Here it finds {looks!r}."
+        mistakes = {rest: f"It rests on {rest!r} where it finds nothing. Here it finds {looks!r}."}
     else:
-        mistakes[weights.rows[at]] = "That is the token itself, and there is no other of its kind to look at."
+        mistakes = {weights.rows[at]: "That is the token itself, and there is no other of its kind to look at."}
     return Right(looks, words, f"{words} Find its row in the map.", mistakes=mistakes, also=also)
 
 
@@ -144,12 +131,10 @@ def beside_even(values: Values, ran: Ran) -> Right:
     kind = values.text("kind")
     table = ran.table("shares")
     own, even, _ = table.values[table.rows.index(kind)]
-    if np.isnan(own):
+    if isnan(own):
         raise LessonError(f"the sentence in the cell has no place where {kind} could be looked at.")
     said = f"It gives {kind} {own:.1f} % of its weight; an even spread gives {even:.1f} %."
-    answer = MORE if own > even else LESS
-    other = LESS if answer == MORE else MORE
-    return Right(answer, said, said, mistakes={other: said})
+    return Right(MORE if own > even else LESS, said, said, mistakes=dict.fromkeys((MORE, LESS), said))
 
 
 def which_head(values: Values, load: Loader) -> Right:
@@ -157,13 +142,13 @@ def which_head(values: Values, load: Loader) -> Right:
     sentence, kind = values.text("sentence"), values.text("kind")
     table = _measured(load(MODEL), sentence)
     found = {name: float(table[name, f"{KINDS[kind]}_mass"]) for name in HEADS if name != "L2H8"}
-    best = max(found, key=lambda name: found[name])
+    best = max(found, key=found.__getitem__)
     said = ", ".join(f"{name} {100 * share:.0f} %" for name, share in found.items())
     return Right(
         best,
         f"Of their weight they give it: {said}.",
         f"Each of the four has one thing that it is for. They give {kind}: {said}.",
-        mistakes={name: f"It gives {kind} {100 * share:.0f} %." for name, share in found.items() if name != best},
+        mistakes={name: f"It gives {kind} {100 * share:.0f} %." for name, share in found.items()},
     )
 
 
@@ -219,9 +204,9 @@ CHECKS: Mapping[str, Check | Predict] = {
 
 def head_share(values: Values, load: Loader) -> str:
     """What a head gives a kind of token on the page's sentence: of its weight, or of what it moves."""
-    end = {"weight": "_mass", "moved": "_norm_mass", "even": "_mass.uniform"}[values.text("by")]
     table = _measured(load(MODEL), values.text("sentence"))
-    return f"{100 * float(table[values.text('head'), KINDS[values.text('of')] + end]):.0f} %"
+    share = table[values.text("head"), KINDS[values.text("of")] + ENDS[values.text("by")]]
+    return f"{100 * float(share):.0f} %"
 
 
 FACTS: Mapping[str, Fact] = {

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from manyheads.grouping import divisors
-from manyheads.lessons.cells import Cell, Fact, Loader, Ran, matrix, numbered
+from manyheads.lessons.cells import Cell, Fact, Loader, Ran, matrix
 from manyheads.lessons.checks import Check, Predict, Right
 from manyheads.lessons.parameters import Values, choice, fitting, require_fitting, text, whole
 from manyheads.sizing.results import DTYPES
@@ -70,7 +70,6 @@ def decode(values: Values, load: Loader) -> Ran:
             held.append([1, cache.num_keys, keys.numel() + read.numel(), at + 1])
     one_by_one = torch.cat(outs, 1)
     gap = float((one_by_one - at_once).abs().max())
-    tokens = numbered("token", n)
     columns = ("computed", "in cache", "numbers", "without")
     meaning = "rows of K computed at this step; rows in the cache; numbers it holds; rows to compute without it"
     numbers = int(held[-1][2])
@@ -78,18 +77,18 @@ def decode(values: Values, load: Loader) -> Ran:
         f"The outputs differ by {gap:.0e} at the most, which is rounding. After {n} tokens the cache keeps {numbers:,} "
         f"numbers: 2 x {g} KV heads x {n} tokens x {d}.",
         (
-            matrix("all at once", "the layer's output, a row a token", np.asarray(at_once[0].double()), tokens, "m"),
-            matrix("one by one", "the same with a cache", np.asarray(one_by_one[0].double()), tokens, "m"),
-            matrix("cache", meaning, np.array(held), tokens, columns),
+            matrix("all at once", "the layer's output, a row a token", np.asarray(at_once[0].double()), "token", "m"),
+            matrix("one by one", "the same with a cache", np.asarray(one_by_one[0].double()), "token", "m"),
+            matrix("cache", meaning, np.array(held), "token", columns),
         ),
     )
 
 
-def _cache_bytes(values: Values, kv_heads: int, layers: int | None = None) -> float:
+def _cache_bytes(values: Values, kv_heads: int) -> float:
     """Of keys and values, by `mh.size`. Raises ShapeError for KV heads that do not divide the query heads."""
     h, d = values.whole("heads"), values.whole("width")
     shape = {
-        "num_layers": layers or values.whole("layers"), "embed_dim": h * d, "num_heads": h, "num_kv_heads": kv_heads,
+        "num_layers": values.whole("layers"), "embed_dim": h * d, "num_heads": h, "num_kv_heads": kv_heads,
         "head_dim": d, "ffn_dim": h * d, "vocab_size": 1,
     }  # fmt: skip
     dtype = values.text("dtype") if "dtype" in values else "fp16"
@@ -129,16 +128,13 @@ def cache_of(values: Values, ran: Ran) -> Right:
     rows = dict(zip(table.rows, table.values, strict=True))
     answer = float(rows[kind][0])
     kv = dict(zip(table.rows, ran.table("a token").values[:, 0], strict=True))
-    mistakes: dict[float | int | str, str] = {answer / 2: "Keys and values are both kept: twice that."}
-    for name, row in rows.items():
-        if float(row[0]) != answer:
-            mistakes[float(row[0])] = f"That is {name}, where a layer keeps {kv[name]:.0f}."
+    others = {float(row[0]): f"That is {name}, where a layer keeps {kv[name]:.0f}." for name, row in rows.items()}
     return Right(
         answer,
         f"With {kind}, KV heads of a layer: {kv[kind]:.0f}.",
         "Two (keys and values) times layers, KV heads, width, tokens, texts and bytes of a number.",
         unit="GiB",
-        mistakes=mistakes,
+        mistakes={answer / 2: "Keys and values are both kept: twice that.", **others},
     )
 
 

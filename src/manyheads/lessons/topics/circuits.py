@@ -16,7 +16,7 @@ import numpy as np
 from manyheads.lessons.cells import Cell, Fact, Loader, Ran, matrix
 from manyheads.lessons.checks import Check, Predict, Right
 from manyheads.lessons.parameters import Values, choice, text, whole
-from manyheads.lessons.topics.bundled import MAX_TOKENS, MODEL, looked_at, require_short
+from manyheads.lessons.topics.bundled import MAX_TOKENS, MODEL, looked_at, require_short, tie
 
 __all__ = ["CELLS", "CHECKS", "FACTS"]
 
@@ -65,12 +65,13 @@ def pair(values: Values, load: Loader) -> Ran:
     return Ran(
         said,
         (
-            matrix(PREVIOUS, "layer 0: the token before", maps[WITH][0], tokens, tokens, as_map=True),
-            matrix(
-                f"{INDUCTION}, {WITH}", "layer 1: what followed the copy", maps[WITH][1], tokens, tokens, as_map=True
-            ),
-            matrix(
-                f"{INDUCTION}, {WITHOUT}", "the first head taken away", maps[WITHOUT][1], tokens, tokens, as_map=True
+            *(
+                matrix(label, words, weights, tokens, tokens, as_map=True)
+                for label, words, weights in (
+                    (PREVIOUS, "layer 0: the token before", maps[WITH][0]),
+                    (f"{INDUCTION}, {WITH}", "layer 1: what followed the copy", maps[WITH][1]),
+                    (f"{INDUCTION}, {WITHOUT}", "the first head taken away", maps[WITHOUT][1]),
+                )
             ),
             matrix("next token", "what it gives the one that comes, in percent", guessed, rows, ("with", "without")),
         ),
@@ -86,7 +87,7 @@ def repeats(values: Values, load: Loader) -> Ran:
     lm = _pair(load(MODEL).tokenizer, values.whole("sharpness"))
     length, seed = values.whole("length"), values.whole("seed")
     columns = (*PLACES.values(), "chance")
-    shown, after = [], {}
+    shown, followed = [], {}
     for state in (WITH, WITHOUT):
         with applied(lm, Ablate(PREVIOUS)) if state == WITHOUT else nullcontext():
             found = probe_repeats(lm, length=length, samples=2, seed=seed)
@@ -95,20 +96,14 @@ def repeats(values: Values, load: Loader) -> Ran:
             [100 * each for each in (after.score, same.score, before.score, after.chance)]
             for after, same, before in zip(found.after, found.same, found.before, strict=True)
         ]
-        shown.append(
-            matrix(
-                state,
-                "weight after the copy, on it, before it, in percent; chance of the first",
-                np.array(table),
-                heads,
-                columns,
-            )
-        )
-        after[state] = table[heads.index(INDUCTION)][0]
-    said = (
-        f"{INDUCTION} puts {after[WITH]:.1f} % on what followed the copy; without {PREVIOUS}, {after[WITHOUT]:.1f} %."
+        meaning = "weight after the copy, on it, before it, in percent; chance of the first"
+        shown.append(matrix(state, meaning, np.array(table), heads, columns))
+        followed[state] = table[heads.index(INDUCTION)][0]
+    return Ran(
+        f"{INDUCTION} puts {followed[WITH]:.1f} % on what followed the copy; without {PREVIOUS}, "
+        f"{followed[WITHOUT]:.1f} %.",
+        tuple(shown),
     )
-    return Ran(said, tuple(shown))
 
 
 def _pair(tokenizer: Any, sharpness: int) -> Any:
@@ -136,29 +131,24 @@ def pair_looks(values: Values, ran: Ran) -> Right:
     weights = ran.table(f"{INDUCTION}, {state}")
     row, tied = looked_at(weights, at)
     looks, own, rest = weights.columns[tied[0]], weights.rows[at], weights.columns[0]
-    said = f"Token {at} is {own!r}. It gives {looks!r} {row.max():.2f}."
-    if len(tied) > 1:
-        said += f" It gives {len(tied)} tokens as much: any of them will do."
-    also = tuple(each for place in tied for each in (weights.columns[place], str(place), f"token {place}"))
+    several, also = tie(weights, tied)
+    said = f"Token {at} is {own!r}. It gives {looks!r} {row.max():.2f}.{several}"
     why = {
         WITH: f"Where was {own!r} before, and what came after it? If it was nowhere, the head rests on {rest!r}.",
         WITHOUT: f"The keys no longer say what came before them. A head that finds nothing rests on {rest!r}.",
     }[state]
-    mistakes: dict[float | int | str, str] = {} if looks == own else {own: "That is the token itself, or its copy."}
-    return Right(looks, said, why, mistakes=mistakes, also=also)
+    return Right(looks, said, why, mistakes={own: "That is the token itself, or its copy."}, also=also)
 
 
 def beside_copy(values: Values, load: Loader) -> Right:
     """The word at an offset from the last earlier copy of a text's last word."""
     words, where = values.text("text").split(), values.text("where")
     copy = max(at for at, word in enumerate(words[:-1]) if word == words[-1])
-    answer = words[copy + OFFSETS[where]]
-    others = {words[copy + by]: name for name, by in OFFSETS.items() if words[copy + by] != answer}
     return Right(
-        answer,
+        words[copy + OFFSETS[where]],
         f"The copy of {words[-1]!r} is at place {copy}, counted from 0.",
         f"Find where {words[-1]!r} was before, and look {where} that place.",
-        mistakes={word: f"That is {name} the copy." for word, name in others.items()},
+        mistakes={words[copy + by]: f"That is {name} the copy." for name, by in OFFSETS.items()},
     )
 
 
@@ -203,9 +193,7 @@ def collapse(values: Values, ran: Ran) -> Right:
     share = float(table.values[table.rows.index(INDUCTION), table.columns.index(PLACES[values.text("place")])])
     answer = NEARLY_ALL if share > 90 else NEARLY_NOTHING if share < 10 else SOME
     said = f"It is {share:.1f} % of its weight."
-    return Right(
-        answer, said, said, mistakes={each: said for each in (NEARLY_ALL, SOME, NEARLY_NOTHING) if each != answer}
-    )
+    return Right(answer, said, said, mistakes=dict.fromkeys((NEARLY_ALL, SOME, NEARLY_NOTHING), said))
 
 
 _STATE = choice("state", "the first head", (WITH, WITHOUT))

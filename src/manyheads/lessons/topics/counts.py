@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from manyheads.lessons.parameters import whole
 from manyheads.sizing.blocks import projections
@@ -11,7 +12,7 @@ from manyheads.sizing.sizing import Sizing, size
 
 __all__ = [
     "HEADS", "KV_HEADS", "STACKED", "WIDTH", "even_tokens", "flops", "in_flops", "in_prefix", "in_words",
-    "pruned_away", "scaled", "sizing_of", "weights",
+    "pruned_away", "scaled", "weights",
 ]  # fmt: skip
 
 UNITS = (("", 1), ("M", 1e6), ("G", 1e9), ("T", 1e12), ("P", 1e15))
@@ -22,18 +23,12 @@ KV_HEADS = whole("kv_heads", "KV heads", 2, 1, 128, others=(1, 4))
 """What questions are made from."""
 
 
-def sizing_of(
-    m: int, h: int, tokens: int = 1, *, biased: bool = False, causal: bool = False, wide: bool = False
-) -> Sizing:
-    """One attention layer and nothing else. `wide`: each head as wide as the model. Raises ShapeError."""
-    words = {"num_layers": 1, "embed_dim": m, "num_heads": h, "ffn_dim": 0, "norm": "none", "causal": causal,
-             "qkv_bias": biased, "o_bias": biased}  # fmt: skip
-    return size(words | ({"head_dim": m} if wide else {}), tokens, 1)
-
-
-def weights(m: int, h: int, *, biased: bool = False, wide: bool = False) -> Mapping[str, int]:
-    """q, k, v, o -> parameters. Raises ShapeError."""
-    return sizing_of(m, h, biased=biased, wide=wide).parameters
+def weights(
+    m: int, h: int, *, kv_heads: int | None = None, biased: bool = False, wide: bool = False
+) -> Mapping[str, int]:
+    """q, k, v, o -> parameters. `wide`: each head as wide as the model. Raises ShapeError."""
+    shape = {"num_kv_heads": kv_heads or h, "qkv_bias": biased, "o_bias": biased}
+    return _layer(m, h, shape | ({"head_dim": m} if wide else {})).parameters
 
 
 def pruned_away(m: int, h: int, gone: int, *, biased: bool) -> int:
@@ -48,10 +43,15 @@ def pruned_away(m: int, h: int, gone: int, *, biased: bool) -> int:
 
 def flops(m: int, h: int, tokens: int, causal: bool) -> tuple[Mapping[str, int], int, int]:
     """Operation -> FLOPs of a text; of the four projections together; of scores and weighted sum. Raises ShapeError."""
-    found = sizing_of(m, h, tokens, causal=causal).prefill
+    found = _layer(m, h, {"causal": causal}, tokens).prefill
     assert found is not None
     spent = found.operations
     return spent, sum(spent[each] for each in STACKED), spent["scores"] + spent["values"]
+
+
+def _layer(m: int, h: int, shape: Mapping[str, Any], tokens: int = 1) -> Sizing:
+    """One attention layer and nothing else. Raises ShapeError."""
+    return size({"num_layers": 1, "embed_dim": m, "num_heads": h, "ffn_dim": 0, "norm": "none", **shape}, tokens, 1)
 
 
 def even_tokens(m: int, causal: bool) -> int:

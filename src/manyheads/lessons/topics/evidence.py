@@ -12,14 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from manyheads.lessons.cells import Cell, Fact, HeadLink, Loader, Ran, matrix
+from manyheads.lessons.cells import Cell, Fact, HeadLink, Loader, Ran, matrix, numbered
 from manyheads.lessons.checks import Check, Predict, Right
 from manyheads.lessons.parameters import Values, choice, number, read_matrix, text, whole
-from manyheads.lessons.topics.bundled import MODEL, one_named, require_short
+from manyheads.lessons.topics.bundled import MAX_UNSEEN, MODEL, SENTENCE, one_named, require_short
 
 __all__ = ["CELLS", "CHECKS", "FACTS"]
 
-SENTENCE = "The cat sat on the mat because it was tired."
 TRAINED, SHUFFLED = "as trained", "queries and keys shuffled"
 RELATIONS = {
     "det": "articles to nouns",
@@ -41,18 +40,15 @@ DRAWS = 300  # of guessing heads: their winner's mean is good to about half a po
 
 def gold_accuracy(values: Values, load: Loader) -> Ran:
     """One head asked one relation on our own treebank, beside rules and the best of all heads. Raises HeadError."""
-    from manyheads.corpora.gold import gold_corpus
     from manyheads.statistics.measuring import measure
     from manyheads.statistics.syntax import syntax_statistics
-    from manyheads.statistics.syntaxsurvey import survey_syntax
 
     lm = load(MODEL)
     head = one_named(lm, values.text("head"))
     relation = values.text("relation")
     if values["weights"] == SHUFFLED:
         lm = _shuffled(lm)
-    documents = list(gold_corpus().open())
-    (asked,) = (each for each in survey_syntax((each.gold for each in documents), FEWEST) if each.name == relation)
+    documents, asked = _asked(relation)
     table = measure(lm, documents, syntax_statistics([asked]))
     own, name = table.heads.index(head), f"{relation}.to_head"
     best = int(np.nanargmax(table.column(name, 0)))
@@ -93,6 +89,16 @@ def gold_accuracy(values: Values, load: Loader) -> Ran:
     )  # fmt: skip
 
 
+def _asked(relation: str) -> tuple[list[Any], Any]:
+    """Our own annotated texts, and what a relation looks like in them."""
+    from manyheads.corpora.gold import gold_corpus
+    from manyheads.statistics.syntaxsurvey import survey_syntax
+
+    documents = list(gold_corpus().open())
+    (found,) = (each for each in survey_syntax((each.gold for each in documents), FEWEST) if each.name == relation)
+    return documents, found
+
+
 def _shuffled(lm: Any) -> Any:
     """The same model, the entries of W_Q and W_K in a random order: as large, and its maps have learned nothing."""
     import torch
@@ -118,25 +124,13 @@ def luck(values: Values, load: Loader) -> Ran:
     right, best = draws[0], draws[:, :, 0].argmax(1)
     order = np.argsort(-right[:, 0], kind="stable")[:5]
     mean = draws[np.arange(DRAWS), best].mean(0)
-    first = right[order[0]]
+    first, both = right[order[0]], ("chosen on", "other")
     return Ran(
         f"The best of {heads} gets {first[0]:.0f} % on the half it was chosen on, {first[1]:.0f} % on the other; over "
         f"{DRAWS} draws {mean[0]:.0f} % and {mean[1]:.0f} % on average. All guess: chance is {100 * chance:.0f} %.",
         (
-            matrix(
-                "on average",
-                f"the winner's percent, over {DRAWS} draws",
-                mean[None],
-                ("winner",),
-                ("chosen on", "other"),
-            ),
-            matrix(
-                "winners",
-                "of one draw, best first",
-                right[order],
-                [f"head {at}" for at in order],
-                ("chosen on", "other"),
-            ),
+            matrix("on average", f"the winner's percent, over {DRAWS} draws", mean[None], ("winner",), both),
+            matrix("winners", "of one draw, best first", right[order], [f"head {at}" for at in order], both),
             matrix("chance", "what guessing gives, in percent", np.array([[100 * chance]]), ("chance",), ("all",)),
         ),
     )
@@ -147,20 +141,18 @@ def resting(values: Values, load: Loader) -> Ran:
     from manyheads.statistics.measuring import measure
 
     lm, sentence, kind = load(MODEL), values.text("sentence"), values.text("kind")
-    require_short(lm, sentence, 64)
+    require_short(lm, sentence, MAX_UNSEEN)
     names = [f"{RESTS[kind]}{end}" for end in ("_mass", "_norm_mass")]
     table = measure(lm, sentence, names)
-    shape = (len(lm.spec.sites), -1)
-    weight, moved = (100 * table.column(name).reshape(shape) for name in names)
-    layers = [f"layer {at}" for at in range(len(weight))]
-    heads = [f"H{at}" for at in range(weight.shape[1])]
+    weight, moved = (100 * table.column(name).reshape(len(lm.spec.sites), -1) for name in names)
+    heads = numbered("H", weight.shape[1])
     most = table.heads[int(weight.argmax())]
     return Ran(
         f"On average a head gives {kind} {weight.mean():.0f} % of its weight; of what it moves, "
         f"{moved.mean():.0f} % is due to it. {most} gives it most: {weight.max():.0f} %.",
         (
-            matrix(BY_WEIGHT, "percent of a head's weight", weight, layers, heads),
-            matrix(BY_MOVED, "percent of weight times length of the value", moved, layers, heads),
+            matrix(BY_WEIGHT, "percent of a head's weight", weight, "layer", heads),
+            matrix(BY_MOVED, "percent of weight times length of the value", moved, "layer", heads),
         ),
         (HeadLink(str(most), sentence, MODEL),),
     )
@@ -195,11 +187,10 @@ def luck_winner(values: Values, ran: Ran) -> Right:
     half, margin = values.text("half"), values.whole("margin")
     score = float(ran.table("on average").values[0, 0 if half == CHOOSE else 1])
     chance = float(ran.table("chance").values[0, 0])
-    above, near = ABOVE.format(margin=margin), NEAR
-    answer = above if score - chance >= margin else near
+    above = ABOVE.format(margin=margin)
     said = f"On average the winner scores {score:.0f} % there, and chance is {chance:.0f} %."
-    why = "The best of many is mostly the luckiest, and luck does not come twice."
-    return Right(answer, f"{said} {why}", f"{said} {why}", mistakes={near if answer == above else above: said})
+    why = f"{said} The best of many is mostly the luckiest, and luck does not come twice."
+    return Right(above if score - chance >= margin else NEAR, why, why, mistakes=dict.fromkeys((above, NEAR), said))
 
 
 def false_labels(values: Values, load: Loader) -> Right:
@@ -221,15 +212,15 @@ def false_labels(values: Values, load: Loader) -> Right:
 
 def competing(values: Values, load: Loader) -> Right:
     """How often the right word has the largest weight, with the first token in the race or without."""
-    rows = read_matrix("rows", values.text("rows"))
+    rows, special = read_matrix("rows", values.text("rows")), values.text("special")
     right = {IN: (rows.argmax(1) == 1), OUT: (rows[:, 1:].argmax(1) == 0)}
-    answer, other = (100 * float(right[each].mean()) for each in ((IN, OUT) if values["special"] == IN else (OUT, IN)))
+    answer, other = (100 * float(right[each].mean()) for each in (special, OUT if special == IN else IN))
     return Right(
         answer,
         f"The other way of counting gives {other:.0f} %. Both are honest if you say which it is.",
         "Go through the rows: which of the numbers that count is the largest? Is it the second one, the right word?",
         unit="%",
-        mistakes={other: f"That is with [CLS] {'left out' if values['special'] == IN else 'in the race'}."},
+        mistakes={other: f"That is with [CLS] {'left out' if special == IN else 'in the race'}."},
     )
 
 
@@ -240,7 +231,7 @@ def resting_heads(values: Values, ran: Ran) -> Right:
     count, part = int((found > share).sum()), float((found > share).mean())
     answer = FEW if part < 1 / 3 else MOST if part > 2 / 3 else MANY
     said = f"It is so in {count} of {found.size} heads."
-    return Right(answer, said, said, mistakes={each: said for each in (FEW, MANY, MOST) if each != answer})
+    return Right(answer, said, said, mistakes=dict.fromkeys((FEW, MANY, MOST), said))
 
 
 CHECKS: Mapping[str, Check | Predict] = {
@@ -281,15 +272,7 @@ CHECKS: Mapping[str, Check | Predict] = {
 
 def gold_relation(values: Values, load: Loader) -> str:
     """Of a relation in our own sentences: how many there are, its rule, how often the rule is right."""
-    from manyheads.corpora.gold import gold_corpus
-    from manyheads.statistics.syntaxsurvey import survey_syntax
-
-    documents = list(gold_corpus().open())
-    (asked,) = (
-        each
-        for each in survey_syntax((each.gold for each in documents), FEWEST)
-        if each.name == values.text("relation")
-    )
+    documents, asked = _asked(values.text("relation"))
     return {"count": f"{asked.num_arcs}", "rule": str(asked.rule), "texts": f"{len(documents)}"}[values.text("what")]
 
 

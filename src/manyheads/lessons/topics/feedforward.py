@@ -13,7 +13,7 @@ from jaxtyping import Float64
 from numpy import ndarray
 
 from manyheads.errors import ShapeError
-from manyheads.lessons.cells import Cell, Fact, Loader, Ran, matrix, numbered
+from manyheads.lessons.cells import Cell, Fact, Loader, Ran, matrix
 from manyheads.lessons.checks import Check, Predict, Right
 from manyheads.lessons.parameters import Values, choice, read_matrix, text, whole
 from manyheads.lessons.topics.counts import in_prefix, scaled
@@ -32,28 +32,28 @@ def feed_forward(values: Values, load: Loader) -> Ran:
     x, w1, w3, w2 = (read_matrix(name, values.text(name)) for name in ("x", "w1", "w3", "w2"))
     gated = values["kind"] == GATED
     _must_fit(x, w1, w3, w2, gated)
-    tokens = numbered("token", len(x))
     up = x @ w1
-    steps = [matrix("x", "a row a token, as attention left it", x, tokens, "m"),
-             matrix("W1 x", "made wide", up, tokens, "w")]  # fmt: skip
+    steps = [
+        matrix("x", "a row a token, as attention left it", x, "token", "m"),
+        matrix("W1 x", "made wide", up, "token", "w"),
+    ]
     if gated:
         gate, other = up / (1 + np.exp(-np.clip(up, -700, 700))), x @ w3
         hidden = gate * other
         steps += [
-            matrix("silu(W1 x)", "a soft relu: how far each gate is open", gate, tokens, "w"),
-            matrix("W3 x", "what is to pass", other, tokens, "w"),
-            matrix("hidden", "gates times what is to pass", hidden, tokens, "w"),
+            matrix("silu(W1 x)", "a soft relu: how far each gate is open", gate, "token", "w"),
+            matrix("W3 x", "what is to pass", other, "token", "w"),
+            matrix("hidden", "gates times what is to pass", hidden, "token", "w"),
         ]
     else:
         hidden = np.maximum(up, 0)
-        steps.append(matrix("hidden", "relu: what is below 0 becomes 0", hidden, tokens, "w"))
+        steps.append(matrix("hidden", "relu: what is below 0 becomes 0", hidden, "token", "w"))
     out = hidden @ w2
-    quiet = 100 * float((hidden == 0).mean())
     says = ", ".join(f"{each:.3g}" for each in out[0])
-    extra = f" {quiet:.0f} % of the inner numbers are 0." if not gated else ""
+    quiet = "" if gated else f" {100 * float((hidden == 0).mean()):.0f} % of the inner numbers are 0."
     return Ran(
-        f"Token 0 becomes ({says}), whatever the other tokens are.{extra}",
-        (*steps, matrix("out", "narrow again: added to the token", out, tokens, "m")),
+        f"Token 0 becomes ({says}), whatever the other tokens are.{quiet}",
+        (*steps, matrix("out", "narrow again: added to the token", out, "token", "m")),
     )
 
 
@@ -63,7 +63,7 @@ def block_sizes(values: Values, load: Loader) -> Ran:
     classic, gated = _blocks(m, multiple)
     full = _gated(m, WIDENING * m)
     widths, counts, matrices = (WIDENING * m, WIDENING * m, gated[0]), (classic, full, gated[1]), (2, 3, 3)
-    names = ("classic, 4 d", "SwiGLU, 4 d", "SwiGLU, 8/3 d")
+    names = (f"classic, {WIDENING} d", f"SwiGLU, {WIDENING} d", "SwiGLU, 8/3 d")
     more = 100 * (gated[1] / classic - 1)
     prefix, factor = scaled(max(counts))
     return Ran(
@@ -145,9 +145,7 @@ def classic_weights(values: Values, load: Loader) -> Right:
             float(answer // 2): "That is one matrix: the other makes it narrow again.",
             float(_gated(m, WIDENING * m)): "That has three matrices: the classic block has two.",
             float(gated): f"That is SwiGLU, {width:,} wide.",
-        }
-        if gated != answer
-        else {float(answer // 2): "That is one matrix: the other makes it narrow again."},
+        },
     )
 
 

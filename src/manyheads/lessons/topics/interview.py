@@ -8,8 +8,9 @@ import numpy as np
 
 from manyheads.lessons.cells import Fact, Loader, cited
 from manyheads.lessons.parameters import Values, choice, whole
-from manyheads.lessons.topics.severalheads import PAPER, PAPER_SOURCE
+from manyheads.lessons.topics.severalheads import PAPER_SOURCE
 from manyheads.reference import softmax_rows
+from manyheads.training.paperbleu import PAPER_BLEU
 
 __all__ = ["FACTS"]
 
@@ -40,7 +41,7 @@ FACTS: Mapping[str, Fact] = {
             choice("scaled", "scaled", ("yes", "no")),
         ),
     ),
-    "bleu-one-head": cited(f"{PAPER[1]}", PAPER_SOURCE),
-    "bleu-eight-heads": cited(f"{PAPER[8]}", PAPER_SOURCE),
-    "bleu-most-heads": cited(f"{PAPER[max(PAPER)]}", PAPER_SOURCE),
+    "bleu-one-head": cited(f"{PAPER_BLEU[1]}", PAPER_SOURCE),
+    "bleu-eight-heads": cited(f"{PAPER_BLEU[8]}", PAPER_SOURCE),
+    "bleu-most-heads": cited(f"{PAPER_BLEU[max(PAPER_BLEU)]}", PAPER_SOURCE),
 }

@@ -155,8 +155,10 @@ def masked_weight(values: Values, load: Loader) -> Right:
     """A row with one key hidden: the others share its weight, in the ratios that they had."""
     scores = read_matrix("scores", values.text("scores"))
     hidden, key = values.whole("hidden"), values.whole("key")
-    (before, _), (after, _) = (softmax_rows(each) for each in (scores, _hide(scores, hidden)))
-    zeroed, _ = softmax_rows(np.where(np.arange(scores.shape[1]) == hidden, 0.0, scores))
+    before, after, zeroed = (  # the hidden score as it is, as a mask makes it, as a common mistake makes it
+        softmax_rows(np.where(np.arange(scores.shape[1]) == hidden, instead, scores))[0]
+        for instead in (scores, -np.inf, 0.0)
+    )
     return Right(
         float(after[0, key]),
         f"Without a mask it is {before[0, key]:.3f}. Hidden keys leave the sum below the line, and what is left is "
@@ -179,10 +181,8 @@ def cross_shape(values: Values, load: Loader) -> Right:
         f"The map is {written} x {read}: a row for each token that asks, a column for each that is asked.",
         "Which tokens have queries here, and which have keys?",
         mistakes={
-            float(
-                written * written
-            ): "That is a map of the written text on itself: keys come from the one that is read.",
-            float(read * read): "That is a map of the text that is read on itself: queries come from the other.",
+            float(written**2): "That is a map of the written text on itself: keys come from the one that is read.",
+            float(read**2): "That is a map of the text that is read on itself: queries come from the other.",
             float((written + read) ** 2): "The two texts are not put together: one asks, the other is asked.",
         },
     )
@@ -220,12 +220,7 @@ def first_row(values: Values, ran: Ran) -> Right:
     seen, plain = ran.table("mask").values[query], ran.table("without a mask").values[query, key]
     answer = float(weights.values[query, key])
     words = f"Token {query} may look at {int(seen.sum())} of {len(seen)} tokens, and gives token {key} {answer:.3f}."
-    mistakes: dict[float | str, str] = {float(plain): "That is its weight without the mask."}
-    return Right(answer, words, words, mistakes=mistakes)
-
-
-def _hide(scores: Float64[ndarray, "1 k"], key: int) -> Float64[ndarray, "1 k"]:
-    return np.where(np.arange(scores.shape[1]) == key, -np.inf, scores)
+    return Right(answer, words, words, mistakes={float(plain): "That is its weight without the mask."})
 
 
 def _ahead(x: Float64[ndarray, "n d"]) -> float:

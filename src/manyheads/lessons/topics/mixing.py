@@ -9,15 +9,14 @@ import numpy as np
 from jaxtyping import Float64
 from numpy import ndarray
 
-from manyheads.lessons.cells import Cell, Fact, HeadLink, Loader, Ran, matrix, numbered
+from manyheads.lessons.cells import Cell, Fact, HeadLink, Loader, Ran, matrix
 from manyheads.lessons.checks import Check, Predict, Right
 from manyheads.lessons.parameters import Values, choice, text, whole
-from manyheads.lessons.topics.bundled import MODEL, require_short
+from manyheads.lessons.topics.bundled import MAX_UNSEEN, MODEL, SENTENCE, require_short
+from manyheads.spec import Site
 
 __all__ = ["CELLS", "CHECKS", "FACTS"]
 
-MAX_TOKENS = 64  # of a sentence
-SENTENCE = "The cat sat on the mat because it was tired."
 BEFORE, AFTER = "before W_O", "after W_O"
 
 
@@ -33,7 +32,7 @@ def without_projection(values: Values, load: Loader) -> Ran:
     from manyheads.plan import Ablate, Plan, SkipOutputProjection
 
     lm, sentence, head = load(MODEL), values.text("sentence"), values.whole("head")
-    require_short(lm, sentence, MAX_TOKENS)
+    require_short(lm, sentence, MAX_UNSEEN)
     depths = range(len(lm.spec.sites))
     steps = [(SkipOutputProjection(at), Ablate(f"L{at}"), Ablate(f"L{at}H{head}")) for at in depths]
     editors = editors_of(lm, [Plan(each) for row in steps for each in row], None)
@@ -46,7 +45,7 @@ def without_projection(values: Values, load: Loader) -> Ran:
         f"(1 - cosine: 0 is the same, 1 at right angles). In {worse} of {len(turned)} layers that is worse than "
         f"removing all of its heads.",
         (
-            matrix("change", "of the sentence's embedding, 1 - cosine", turned, numbered("layer", len(turned)),
+            matrix("change", "of the sentence's embedding, 1 - cosine", turned, "layer",
                    ("no W_O", "no heads", f"no H{head}")),
         ),
         (HeadLink(f"L{len(turned) - 1}H{head}", sentence, MODEL),),
@@ -60,10 +59,8 @@ def slice_zeroed(values: Values, load: Loader) -> Ran:
     parts = np.einsum("hnf,hfm->hnm", said, w_o, optimize=True)
     h, _, f = said.shape
     own = slice(head * f, (head + 1) * f)
-    power = (parts**2).sum((1, 2))
     before = np.where(np.arange(h) == head, 100.0, 0.0)
-    after = 100 * (parts[:, :, own] ** 2).sum((1, 2)) / power
-    stays = 100 * np.array([(w_o[i][:, i * f : (i + 1) * f] ** 2).sum() / (w_o[i] ** 2).sum() for i in range(h)])
+    after = 100 * (parts[:, :, own] ** 2).sum((1, 2)) / (parts**2).sum((1, 2))
     names = tuple(f"L{depth}H{i}" for i in range(h))
     return Ran(
         f"Columns {own.start} to {own.stop - 1} set to 0 before W_O: {names[head]} is gone, nobody else is touched. "
@@ -73,7 +70,7 @@ def slice_zeroed(values: Values, load: Loader) -> Ran:
             matrix("lost", "of what each head adds on this sentence (squared length), in percent",
                    np.stack((before, after), 1), names, ("before", "after")),
             matrix("stays", "of a head's rows of W_O, the share in the head's own columns, in percent; none mixed: 100",
-                   stays[:, None], names, ("%",)),
+                   100 * _at_home(w_o, f)[:, None], names, ("%",)),
         ),
         (HeadLink(names[head], sentence, MODEL),),
     )  # fmt: skip
@@ -81,19 +78,29 @@ def slice_zeroed(values: Values, load: Loader) -> Ran:
 
 def _layer(lm: Any, sentence: str, depth: int) -> tuple[Float64[ndarray, "h n f"], Float64[ndarray, "h f m"]]:
     """What each head of a layer says at each token of a sentence, and its rows of W_O."""
-    from manyheads.models.families import output_projection, weight_by_head
     from manyheads.models.recorder import record
 
-    require_short(lm, sentence, MAX_TOKENS)
+    require_short(lm, sentence, MAX_UNSEEN)
     layer = record(lm, sentence, keep=("q", "k", "v", "lse")).layers[depth]
-    h, f = layer.site.num_heads, layer.site.v_dim
-    found = output_projection(lm.model, layer.site.module, h * f)
-    values = layer.v
-    assert found is not None and values is not None
-    w_o = np.asarray(weight_by_head(found[1], h).detach().double())
-    maps = np.stack([np.asarray(layer.weights(head).double()) for head in range(h)])
-    v = np.stack([np.asarray(values[0, layer.site.kv_head_of(head)].double()) for head in range(h)])
-    return np.einsum("hqk,hkf->hqf", maps, v, optimize=True), w_o
+    assert layer.v is not None
+    heads = range(layer.site.num_heads)
+    maps = np.stack([np.asarray(layer.weights(head).double()) for head in heads])
+    v = np.stack([np.asarray(layer.v[0, layer.site.kv_head_of(head)].double()) for head in heads])
+    return np.einsum("hqk,hkf->hqf", maps, v, optimize=True), _w_o(lm, layer.site)
+
+
+def _w_o(lm: Any, site: Site) -> Float64[ndarray, "h f m"]:
+    """Each head's rows of a layer's W_O."""
+    from manyheads.models.families import output_projection, weight_by_head
+
+    found = output_projection(lm.model, site.module, site.num_heads * site.v_dim)
+    assert found is not None
+    return np.asarray(weight_by_head(found[1], site.num_heads).detach().double())
+
+
+def _at_home(w_o: Float64[ndarray, "h f m"], f: int) -> Float64[ndarray, "h"]:
+    """Of each head's rows of W_O, the share (squared length) that is in the head's own columns."""
+    return np.array([(rows[:, i * f : (i + 1) * f] ** 2).sum() / (rows**2).sum() for i, rows in enumerate(w_o)])
 
 
 _SENTENCE = text("sentence", "A sentence", SENTENCE)
@@ -108,11 +115,11 @@ def lost_part(values: Values, ran: Ran) -> Right:
     table, head, when = ran.table("lost"), values.whole("head"), values.text("when")
     found = table.values[head]
     answer, other = (float(found[at]) for at in ((0, 1) if when == BEFORE else (1, 0)))
-    mistakes: dict[int | float | str, str] = {}
+    mistakes = {}
     if abs(other - answer) > 10:
-        mistakes[other] = f"That is {AFTER if when == BEFORE else BEFORE}."
+        mistakes = {other: f"That is {AFTER if when == BEFORE else BEFORE}."}
     elif answer < 90:
-        mistakes[100.0] = f"All of it goes only for the head whose columns they are, and only {BEFORE}."
+        mistakes = {100.0: f"All of it goes only for the head whose columns they are, and only {BEFORE}."}
     words = f"{table.rows[head]} loses {found[0]:.0f} % of what it adds before W_O, and {found[1]:.1f} % after it."
     return Right(
         answer,
@@ -131,19 +138,12 @@ CHECKS: Mapping[str, Check | Predict] = {
 
 def stays_home(values: Values, load: Loader) -> str:
     """Of all heads' rows of W_O in the bundled model, the share in the head's own columns: the mean over all heads."""
-    from manyheads.models.families import output_projection, weight_by_head
-
     lm = load(MODEL)
-    shares = []
-    for site in lm.spec.sites:
-        found = output_projection(lm.model, site.module, site.num_heads * site.v_dim)
-        assert found is not None
-        w_o = np.asarray(weight_by_head(found[1], site.num_heads).detach().double())
-        for i, rows in enumerate(w_o):
-            own = rows[:, i * site.v_dim : (i + 1) * site.v_dim]
-            shares.append(float((own**2).sum() / (rows**2).sum()))
-    even = 1 / lm.spec.sites[0].num_heads
-    return f"{100 * (float(np.mean(shares)) if values['of'] == 'measured' else even):.1f} %"
+    if values["of"] == "measured":
+        share = float(np.mean([_at_home(_w_o(lm, site), site.v_dim) for site in lm.spec.sites]))
+    else:
+        share = 1 / lm.spec.sites[0].num_heads
+    return f"{100 * share:.1f} %"
 
 
 FACTS: Mapping[str, Fact] = {

@@ -14,8 +14,7 @@ from manyheads.lessons.cells import Cell, Fact, Loader, Ran, matrix, numbered
 from manyheads.lessons.checks import Check, Predict, Right
 from manyheads.lessons.format import LessonError
 from manyheads.lessons.parameters import Values, choice, fitting, matrix_text, read_matrix, text, whole
-from manyheads.lessons.topics.counts import HEADS, KV_HEADS, WIDTH, sizing_of, weights
-from manyheads.sizing.sizing import size
+from manyheads.lessons.topics.counts import HEADS, KV_HEADS, WIDTH, weights
 
 __all__ = ["CELLS", "CHECKS", "FACTS", "head_parts"]
 
@@ -86,14 +85,12 @@ def part_of_head(values: Values, ran: Ran) -> Right:
     f = ran.table("heads").values.shape[1]
     said, rows = ran.table("heads").values[head], ran.table("W_O").values[head * f : (head + 1) * f, column]
     worked = " + ".join(f"{a:g} x {b:g}" for a, b in zip(said, rows, strict=True))
-    mistakes: dict[int | float | str, str] = {}
-    if abs(total[column] - answer) > 0.05:
-        mistakes[float(total[column])] = "That is the sum of all heads."
+    apart = abs(total[column] - answer) > 0.05
     return Right(
         answer,
         f"{worked} = {answer:g}.",
         f"Take head {head}'s numbers, and column {column} of the rows of W_O that are head {head}'s.",
-        mistakes=mistakes,
+        mistakes={float(total[column]): "That is the sum of all heads."} if apart else {},
     )
 
 
@@ -138,7 +135,7 @@ def first_row(values: Values, load: Loader) -> Right:
 def projection_share(values: Values, load: Loader) -> Right:
     """What part of an attention layer's weights W_O is."""
     m, h, g = values.whole("d_model"), values.whole("heads"), values.whole("kv_heads")
-    parts = _shared(m, h, g)
+    parts = weights(m, h, kv_heads=g)
     answer = 100 * parts["o"] / sum(parts.values())
     plain = weights(m, h)
     usual = 100 * plain["o"] / sum(plain.values())
@@ -154,22 +151,15 @@ def projection_share(values: Values, load: Loader) -> Right:
     )
 
 
-def _shared(m: int, h: int, g: int) -> Mapping[str, int]:
-    if g == h:
-        return sizing_of(m, h).parameters
-    words = {"num_layers": 1, "embed_dim": m, "num_heads": h, "num_kv_heads": g, "ffn_dim": 0, "norm": "none"}
-    return size(words, 1, 1).parameters
-
-
 CHECKS: Mapping[str, Check | Predict] = {
-    "part-of-head": Predict(part_of_head, (whole("head", "head", 1, 0, 11, others=(0,)),
-                                             whole("column", "column", 2, 0, 11, others=(0, 1, 3)))),
+    "part-of-head": Predict(
+        part_of_head,
+        (whole("head", "head", 1, 0, 11, others=(0,)), whole("column", "column", 2, 0, 11, others=(0, 1, 3))),
+    ),
     "reaches": Check(reaches, (WIDTH, HEADS, choice("how", "how", (WITH, WITHOUT))), sound=fitting),
     "first-row": Check(first_row, (WIDTH, HEADS, whole("head", "head", 2, 0, 127, others=(1, 3))), sound=fitting),
-    "projection-share": Check(
-        projection_share, (WIDTH, HEADS, KV_HEADS), sound=fitting
-    ),
-}  # fmt: skip
+    "projection-share": Check(projection_share, (WIDTH, HEADS, KV_HEADS), sound=fitting),
+}
 
 # -------------------------------------------------------------------------------------------------------------- facts
 

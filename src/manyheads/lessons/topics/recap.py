@@ -17,7 +17,7 @@ from manyheads.lessons.checks import Check, Right
 from manyheads.lessons.parameters import Values, choice, fitting, text, whole
 from manyheads.lessons.topics.caching import SHAPE, cache_bytes
 from manyheads.lessons.topics.counts import HEADS, KV_HEADS, WIDTH, pruned_away, weights
-from manyheads.reference.statistics import Cells, TextFacts, at_offset, on_duplicate, on_first, on_induction
+from manyheads.reference.cells import Cells, TextFacts, at_offset, on_duplicate, on_first, on_induction
 from manyheads.sizing.sizing import size
 
 __all__ = ["CHECKS", "FACTS"]
@@ -44,12 +44,11 @@ def wide_column(values: Values, load: Loader) -> Right:
         f"Heads stand side by side: {head} of them, each {d} wide, come before, and then {column} more columns.",
         "Cut the wide matrix into blocks of one head's width. Which block, and how far into it?",
         mistakes={
-            float(
-                column * h + head
-            ): "That has the heads interleaved, column by column: reshape has the head axis first.",
+            float(column * h + head):
+                "That has the heads interleaved, column by column: reshape has the head axis first.",
             float(answer + 1): "Count from 0, heads and columns both.",
         },
-    )
+    )  # fmt: skip
 
 
 def output_rows(values: Values, load: Loader) -> Right:
@@ -64,11 +63,10 @@ def output_rows(values: Values, load: Loader) -> Right:
         mistakes={
             float(rows[-1] + 1): "That is where the next head begins: count from 0.",
             float(rows[0]): "That is its first row.",
-            float(
-                (head + 1) * d * d - 1
-            ): "That counts the cells of a matrix; the rows are as many as the head is wide.",
+            float((head + 1) * d * d - 1):
+                "That counts the cells of a matrix; the rows are as many as the head is wide.",
         },
-    )
+    )  # fmt: skip
 
 
 def cache(values: Values, load: Loader) -> Right:
@@ -137,30 +135,21 @@ def looks_at(values: Values, load: Loader) -> Right:
     """The word that a head of some kind looks at, from the text's last one."""
     words = values.text("text").split()
     facts = _facts(words)
-    found = {kind: _target(words, cells(facts)[-1]) for kind, cells in KINDS.items()}
+    found = {kind: words[np.flatnonzero(cells(facts)[-1])[-1]] for kind, cells in KINDS.items()}
     kind = values.text("kind")
-    answer = found[kind]
-    mistakes = {word: f"There {other} looks." for other, word in found.items() if word != answer and other != kind}
     why = {
         "an induction head": "what came next the last time its own word was there",
         "a previous-token head": "the word just before",
         "a first-token head": "the first word, whatever it is",
         "a duplicate-token head": "the same word, where it was before",
     }[kind]
+    places = " or ".join(str(at) for at in np.flatnonzero(KINDS[kind](facts)[-1]))
     return Right(
-        answer,
-        f"It looks at {why}: there, counted from 0, is place {_places(facts, kind)}.",
+        found[kind],
+        f"It looks at {why}: there, counted from 0, is place {places}.",
         f"Such a head looks at {why}.",
-        mistakes=mistakes,
+        mistakes={word: f"There {other} looks." for other, word in found.items()},
     )
-
-
-def _places(facts: TextFacts, kind: str) -> str:
-    return " or ".join(str(int(at)) for at in np.flatnonzero(KINDS[kind](facts)[-1]))
-
-
-def _target(words: list[str], row: np.ndarray) -> str:
-    return words[int(np.flatnonzero(row)[-1])]
 
 
 def _facts(words: list[str]) -> TextFacts:

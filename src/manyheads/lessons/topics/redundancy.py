@@ -13,17 +13,16 @@ import numpy as np
 from jaxtyping import Float64
 from numpy import ndarray
 
-from manyheads.lessons.cells import Cell, Fact, HeadLink, Loader, Ran, cited, matrix
+from manyheads.lessons.cells import Cell, Fact, HeadLink, Loader, Ran, cited, matrix, numbered
 from manyheads.lessons.checks import Check, Predict, Right
 from manyheads.lessons.format import LessonError
 from manyheads.lessons.parameters import Values, choice, fitting, text, whole
-from manyheads.lessons.topics.bundled import MODEL, require_short
+from manyheads.lessons.topics.bundled import MAX_UNSEEN, MODEL, SENTENCE, require_short
 from manyheads.lessons.topics.counts import pruned_away
 from manyheads.sizing.sizing import size
 
 __all__ = ["CELLS", "CHECKS", "FACTS"]
 
-SENTENCE = "The cat sat on the mat because it was tired."
 MAX_HEADS = 6  # taken away one by one, and all but one: two forward passes each
 CONTROLS = 4  # random sets beside them
 CORPUS = 12  # texts of our page that "mean" is the mean of
@@ -40,12 +39,12 @@ def taken_away(values: Values, load: Loader) -> Ran:
     from manyheads.plan import Ablate, Plan
 
     lm, sentence, kind = load(MODEL), values.text("sentence"), values.text("kind")
-    require_short(lm, sentence, 64)
+    require_short(lm, sentence, MAX_UNSEEN)
     asked = tuple(lm.spec.select(values.text("heads")))
     corpus = page_texts()[:CORPUS] if kind == MEAN else None
     found = effect(lm, Plan(Ablate(values.text("heads"), kind=kind)), sentence, corpus=corpus, controls=CONTROLS)
     rows = ("these heads", *(f"random {at + 1}" for at in range(len(found.control))))
-    changes = np.array([[found.change], *([each] for each in found.control)])
+    changes = np.array([found.change, *found.control])[:, None]
     random = (
         f"; {len(found.control)} random sets of as many: {np.mean(found.control):.2g} on average"
         if found.control
@@ -68,24 +67,20 @@ def all_heads(values: Values, load: Loader) -> Ran:
     require_short(lm, sentence)
     worth = importance(lm, [sentence])
     busy = 1 - measure(lm, sentence, ["first_mass"]).column("first_mass")
-    shape = (len(lm.spec.sites), -1)
-    layers = [f"layer {at}" for at in range(shape[0])]
-    heads = [f"H{at}" for at in range(len(worth.values) // shape[0])]
+    by_layer = 1000 * worth.values.reshape(len(lm.spec.sites), -1)
+    heads = numbered("H", by_layer.shape[1])
     order = worth.ranking()
     return Ran(
         f"{order[-1]} matters most ({worth[str(order[-1])]:.2g}), {order[0]} least ({worth[str(order[0])]:.2g}); half "
         f"of them stay below {np.median(worth.values):.2g}. Importance and weight off the first token rank heads alike "
         f"to {rank_correlation(worth.values, busy):.2f} (1 would be the same order, 0 none).",
         (
-            matrix(
-                "importance", "1 - cosine without this head, x 1,000", 1000 * worth.values.reshape(shape), layers, heads
-            ),
-            matrix(
-                "weight off [CLS]", "percent that is not on the first token", 100 * busy.reshape(shape), layers, heads
-            ),
+            matrix("importance", "1 - cosine without this head, x 1,000", by_layer, "layer", heads),
+            matrix("weight off [CLS]", "percent that is not on the first token", 100 * busy.reshape(by_layer.shape),
+                   "layer", heads),
         ),
         tuple(HeadLink(str(head), sentence, MODEL) for head in (order[-1], order[0])),
-    )
+    )  # fmt: skip
 
 
 def together(values: Values, load: Loader) -> Ran:
@@ -101,9 +96,8 @@ def together(values: Values, load: Loader) -> Ran:
         raise LessonError(f"{len(asked)} heads: name 2 to {MAX_HEADS}, as in 'L1H1, L2H9'.")
     whole_model, none_left = (_vector(lm, sentence, gone) for gone in ((), asked))
     moved = {head: _apart(whole_model, _vector(lm, sentence, (head,))) for head in asked}
-    later = {
-        head: _apart(none_left, _vector(lm, sentence, tuple(each for each in asked if each != head))) for head in asked
-    }
+    others = {head: tuple(each for each in asked if each != head) for head in asked}
+    later = {head: _apart(none_left, _vector(lm, sentence, others[head])) for head in asked}
     both = _apart(whole_model, none_left)
     found = np.array([[moved[head], later[head]] for head in asked])
     alone = sum(moved.values())
@@ -142,23 +136,20 @@ def cut(values: Values, load: Loader) -> Ran:
     lm = load(MODEL)
     asked = lm.spec.select(values.text("heads"))
     both = ("before", "after")
-    counts = [site.num_heads for site in lm.spec.sites]
-    if bare := [layer for layer, gone in asked.by_layer().items() if len(gone) == counts[layer[1]]]:
-        raise LessonError(f"these are all heads of layer {bare[0][1]}: keep one in each layer.")
+    for (_, layer), gone in asked.by_layer().items():
+        if len(gone) == lm.spec.sites[layer].num_heads:
+            raise LessonError(f"these are all heads of layer {layer}: keep one in each layer.")
     small = prune_heads(lm, values.text("heads"))
     before, after = (int(sum(each.numel() for each in model.parameters())) for model in (lm.model, small.model))
-    counts = np.array(
-        [[site.num_heads, left.num_heads] for site, left in zip(lm.spec.sites, small.spec.sites, strict=True)]
-    )
+    counts = np.array([[site.num_heads for site in model.spec.sites] for model in (lm, small)]).T
     return Ran(
         f"{before:,} parameters before, {after:,} after: {before - after:,} went with {len(asked)} heads, "
         f"{100 * (before - after) / before:.2f} % of the model. It equals zero ablation to {small.error:.0e}.",
         (
-            matrix("parameters", "of the whole model", np.array([[before], [after]], float), both, ("count",)),
-            matrix("heads", "of each layer", counts.astype(float), [f"layer {at}" for at in range(len(counts))],
-                   both),
+            matrix("parameters", "of the whole model", np.array([[before], [after]]), both, ("count",)),
+            matrix("heads", "of each layer", counts, "layer", both),
         ),
-    )  # fmt: skip
+    )
 
 
 def _listed(heads: tuple[object, ...]) -> str:
@@ -187,11 +178,11 @@ def worth_more(values: Values, ran: Ran) -> Right:
         raise LessonError(f"the cell has {len(table.rows)} heads now, and no head {place}: they count from 0.")
     before, after = (float(each) for each in table.values[place])
     more = MORE.format(percent=percent)
-    answer, other = (more, LESS) if after >= (1 + percent / 100) * before else (LESS, more)
+    answer = more if after >= (1 + percent / 100) * before else LESS
     said = (
         f"{table.rows[place]} goes from {before:.2f} % to {after:.2f} %, which is {100 * (after / before - 1):+.0f} %."
     )
-    return Right(answer, said, said, mistakes={other: said})
+    return Right(answer, said, said, mistakes=dict.fromkeys((more, LESS), said))
 
 
 def pruned_parameters(values: Values, load: Loader) -> Right:

@@ -21,20 +21,16 @@ from manyheads.lessons.parameters import Values, choice, fitting, number, read_m
 from manyheads.lessons.topics.bundled import MODEL, require_short
 from manyheads.lessons.topics.counts import HEADS, WIDTH, flops, weights
 from manyheads.reference import softmax_rows
+from manyheads.training.paperbleu import CIRCULATING_BLEU, PAPER_BLEU
 
-__all__ = ["CELLS", "CHECKS", "FACTS", "PAPER", "PAPER_SOURCE"]
+__all__ = ["CELLS", "CHECKS", "FACTS", "PAPER_SOURCE"]
 
-BOTH, BEFORE, AFTER = (
-    "one head, asked for both",
-    "head 0, asked for the word before",
-    "head 1, asked for the word after",
-)
+BOTH = "one head, asked for both"
+BEFORE, AFTER = "head 0, asked for the word before", "head 1, asked for the word after"
 ONE, TWO = "one head", "two heads"
 CHANGES, STAYS = "changes", "stays the same"
 SAME = 1e-6  # of what is said: below this a swap changed nothing that anybody could read
-PAPER = {1: 24.9, 4: 25.5, 8: 25.8, 16: 25.8, 32: 25.4}  # BLEU on newstest2013
 PAPER_SOURCE = "Vaswani et al. 2017, table 3 row A"
-CIRCULATED = {1: 25.8, 2: 27.1, 4: 27.5, 8: 28.0, 16: 28.0}  # what is passed on as that table, and is not it
 
 # -------------------------------------------------------------------------------------------------------------- cells
 
@@ -184,8 +180,7 @@ def place_weight(values: Values, ran: Ran) -> Right:
     word, found = table.columns[at], table.values
     answer = float(found[row, at])
     said = ", ".join(f"{each} {value:.3f}" for each, value in zip(table.columns, found[row], strict=True))
-    others = {float(found[each, at]) for each in range(3)} - {answer}
-    apart = [each for each in others if abs(each - answer) > 0.02]
+    apart = [each for each in found[:, at].tolist() if abs(each - answer) > 0.02]
     words = f"Its row is: {said}."
     return Right(
         answer,
@@ -200,17 +195,13 @@ def swap_tells(values: Values, ran: Ran) -> Right:
     """Whether the cell's one head, or its two, say something else when the neighbours are swapped."""
     who = values.text("who")
     moved = float(ran.table(who).values[2].max())
-    answer = STAYS if moved < SAME else CHANGES
-    words = {
-        STAYS: "The two words get the same weight (or say the same), so their average is the same either way round.",
-        CHANGES: f"By {moved:.3g}: it matters to {who} which of the two stands where.",
-    }[answer]
-    return Right(
-        answer,
-        words,
-        f"Look at the row 'difference' of {who}.",
-        mistakes={CHANGES if answer == STAYS else STAYS: words},
+    answer, words = (
+        (STAYS, "The two words get the same weight (or say the same), so their average is the same either way round.")
+        if moved < SAME
+        else (CHANGES, f"By {moved:.3g}: it matters to {who} which of the two stands where.")
     )
+    hint = f"Look at the row 'difference' of {who}."
+    return Right(answer, words, hint, mistakes=dict.fromkeys((STAYS, CHANGES), words))
 
 
 def within(values: Values, load: Loader) -> Right:
@@ -224,7 +215,7 @@ def within(values: Values, load: Loader) -> Right:
         "yes" if can else "no",
         f"{why}. It can be all of these and nothing else.",
         "What is the largest average that these values can have, and what the smallest?",
-        mistakes={"no" if can else "yes": wrong},
+        mistakes=dict.fromkeys(("yes", "no"), wrong),
     )
 
 
@@ -237,15 +228,15 @@ def cost_ratio(values: Values, load: Loader) -> Right:
         f"{h} heads of {m if wide else m // h}: {'h times the weights' if wide else 'h times 1 / h, as many weights'}.",
         "How many weights has one of the heads, beside one head that is as wide as the model?",
         mistakes={
-            float(h if not wide else 1): "That would be so if the heads "
-            + ("were as wide as the model." if not wide else "shared the width of the model."),
+            float(1 if wide else h): "That would be so if the heads "
+            + ("shared the width of the model." if wide else "were as wide as the model."),
             1 / h: "That is one of the heads.",
         },
     )
 
 
 def highest_rank(values: Values, load: Loader) -> Right:
-    """Of the scores of one head; tried on random numbers where that is quick."""
+    """Of the scores of one head."""
     m, h, n = (values.whole(name) for name in ("d_model", "heads", "tokens"))
     answer = min(n, m // h)
     return Right(
@@ -283,14 +274,13 @@ CHECKS: Mapping[str, Check | Predict] = {
 
 def circulated(values: Values, load: Loader) -> str:
     """The wrong figures, to be known when one meets them."""
-    figures, counts = (", ".join(map(str, each)) for each in (CIRCULATED.values(), CIRCULATED))
+    figures, counts = (", ".join(map(str, each)) for each in (CIRCULATING_BLEU.values(), CIRCULATING_BLEU))
     return f"{figures} for {counts} heads"
 
 
 FACTS: Mapping[str, Fact] = {
     "bleu-by-heads": cited(
-        ", ".join(f"{bleu} ({h} head{'s' * (h > 1)})" for h, bleu in PAPER.items()),
-        PAPER_SOURCE,
+        ", ".join(f"{bleu} ({h} head{'s' * (h > 1)})" for h, bleu in PAPER_BLEU.items()), PAPER_SOURCE
     ),
     "bleu-circulated": Fact(circulated),
 }

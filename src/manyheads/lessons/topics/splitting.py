@@ -13,7 +13,7 @@ from einops import rearrange
 from jaxtyping import Float64
 from numpy import ndarray
 
-from manyheads.lessons.cells import Cell, Loader, Ran, matrix, numbered
+from manyheads.lessons.cells import Cell, Loader, Ran, matrix
 from manyheads.lessons.checks import Check, Predict, Right
 from manyheads.lessons.format import LessonError
 from manyheads.lessons.parameters import Values, choice, require_fitting, whole
@@ -39,12 +39,11 @@ def where_numbers_go(values: Values, load: Loader) -> Ran:
     split, alone = _split(wide, h), split_alone(wide, h)
     rows = tuple(f"head {head}, row {row}" for head in range(h) for row in range(n))
     astray = int((split // 100 != alone // 100).sum())
-    fine = astray == 0
     return Ran(
         f"Reshape alone puts {astray} of {wide.size} numbers into another token's row."
-        + (" With one head, or one token, there is nothing to transpose." if fine else " Its shape is right."),
+        + (" With one head, or one token, there is nothing to transpose." if not astray else " Its shape is right."),
         (
-            matrix("X W_Q", "a row a token: 203 is of token 2, column 3", wide, numbered("token", n), "c"),
+            matrix("X W_Q", "a row a token: 203 is of token 2, column 3", wide, "token", "c"),
             matrix(RIGHT, "a head's tokens row by row, with its own columns", split.reshape(h * n, -1), rows, "d"),
             matrix(ALONE, "the same shape, and other numbers", alone.reshape(h * n, -1), rows, "d"),
         ),
@@ -137,7 +136,7 @@ def number_in_place(values: Values, ran: Ran) -> Right:
         words,
         "Reshape reads numbers in the order in which they lie: token 0 from left to right, then token 1. A split must "
         f"give head {head} its columns of every token.",
-        mistakes={float(mistake): f"That stands there after {other.label}."} if mistake != answer else {},
+        mistakes={float(mistake): f"That stands there after {other.label}."},
     )
 
 
@@ -153,7 +152,7 @@ def products(values: Values, load: Loader) -> Right:
         float(answer),
         f"{counts[LOOP]} small ones, {counts[WIDE]} wide ones, {counts[FUSED]} wider still: the same multiplications.",
         "How many matrices are there for X to be multiplied with?",
-        mistakes={float(count): f"So many it is {name}." for name, count in counts.items() if count != answer},
+        mistakes={float(count): f"So many it is {name}." for name, count in counts.items()},
     )
 
 

@@ -12,10 +12,10 @@ from manyheads.errors import ShapeError
 from manyheads.lessons.cells import Cell, Fact, HeadLink, Loader, Ran, Table, matrix, numbered, quoted
 from manyheads.lessons.checks import Check, Predict, Right
 from manyheads.lessons.parameters import Values, choice, matrix_text, number, read_matrix, text, whole
-from manyheads.lessons.topics.bundled import MODEL, looked_at, one_named, require_short
+from manyheads.lessons.topics.bundled import MODEL, looked_at, map_of, one_named, require_short
 from manyheads.reference import attend, naive, softmax_rows, visible_keys, worked_example
 
-__all__ = ["CELLS", "CHECKS", "FACTS", "head_steps", "reading", "sentence_steps"]
+__all__ = ["CELLS", "CHECKS", "FACTS", "head_steps", "reading"]
 
 SCALED, UNSCALED = "1 / sqrt(d)", "none"
 ALL, CAUSAL = "all tokens", "only itself and earlier ones"
@@ -44,16 +44,14 @@ def one_head(values: Values, load: Loader) -> Ran:
 
 
 def sentence_head(values: Values, load: Loader) -> Ran:
-    """The same steps with a real model's q, k and v, held against the model's own map. Errors: as `mh.record`."""
-    return sentence_steps(values.text("sentence"), values.text("head"), load)
+    """The same steps with a real model's q, k and v, held against the model's own map.
 
-
-def sentence_steps(sentence: str, name: str, load: Loader) -> Ran:
-    """One head of the bundled model on a sentence. Raises LessonError, TextError, HeadError."""
+    Raises LessonError, TextError, HeadError.
+    """
     from manyheads.models.recorder import record
 
-    lm = load(MODEL)
-    head = one_named(lm, name)
+    lm, sentence = load(MODEL), values.text("sentence")
+    head = one_named(lm, values.text("head"))
     require_short(lm, sentence)
     rec = record(lm, sentence, keep=("q", "k", "v", "lse"))
     layer = rec.stacks[head.stack][head.layer]
@@ -64,7 +62,7 @@ def sentence_steps(sentence: str, name: str, load: Loader) -> Ran:
     tokens = tuple(rec.tokens.pieces[0])
     visible = visible_keys((1, 1, len(q), len(k)), causal=layer.site.causal)[0, 0]
     steps, weights, out = head_steps(q, k, v, scale, visible, tokens, tokens)
-    gap = float(np.abs(weights - np.asarray(layer.weights(head.index))).max())
+    gap = float(np.abs(weights - map_of(rec, head)).max())
     at = _telling(weights, np.asarray(rec.tokens.ordinary[0]))
     said = reading(tokens[at], tokens, weights[at], out[at])
     words = f"{said} The model's own map of {head} is the same, to {gap:.0e}."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -67,7 +67,7 @@ def torch_layer(values: Values, load: Loader) -> Ran:
     )  # fmt: skip
 
 
-def _axes(shape: list[int]) -> str:
+def _axes(shape: Sequence[int]) -> str:
     return " x ".join(map(str, shape)) if shape else "None"
 
 
@@ -97,21 +97,21 @@ def returned(values: Values, load: Loader) -> Right:
     layer = torch.nn.MultiheadAttention(h, h, batch_first=True, device="meta")
     x = torch.empty(b, n, h, device="meta")
     with torch.no_grad():
-        counts = {name: 0 if (w := layer(x, x, x, **how)[1]) is None else w.numel() for name, how in CALLS.items()}
-        shape = layer(x, x, x, **CALLS[values.text("call")])[1]
-    answer = counts[values.text("call")]
-    said = "no weights at all: None" if shape is None else f"weights of shape {' x '.join(map(str, shape.shape))}"
+        made = {name: layer(x, x, x, **how)[1] for name, how in CALLS.items()}
+    counts = {name: 0 if weights is None else weights.numel() for name, weights in made.items()}
+    asked = values.text("call")
+    said = "no weights at all: None" if made[asked] is None else f"weights of shape {_axes(made[asked].shape)}"
     told = {
         "nothing said": "That is what comes when nothing is said: weights, averaged over the heads.",
         "average_attn_weights=False": "That is a map for each head. They come averaged, unless one says otherwise.",
         "need_weights=False": "Weights are returned unless need_weights=False is said: it is True by default.",
     }
     return Right(
-        float(answer),
+        float(counts[asked]),
         f"It returns {said}.",
         "A map is tokens by tokens, for each text. Do the heads come one by one, or averaged, or not at all?",
         unit="numbers",
-        mistakes={float(count): told[name] for name, count in counts.items() if count != answer},
+        mistakes={float(count): told[name] for name, count in counts.items()},
     )
 
 

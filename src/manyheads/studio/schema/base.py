@@ -12,11 +12,11 @@ MAX_NAME = 200
 
 Number = float | None
 """A number, or null where there is none."""
-HeadName = Annotated[str, Field(max_length=80, examples=["L3H7"])]
 HeadsText = Annotated[str, Field(max_length=4_000, examples=["L3H7, L5"])]
 Text = Annotated[str, Field(max_length=MAX_TEXT)]
 Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME)]
 How = Literal["mean", "max"]
+AblationKind = Literal["zero", "mean", "resample", "first"]
 
 
 class Said(BaseModel):

@@ -6,13 +6,13 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from manyheads.studio.schema.base import MAX_STEPS, HeadsText, Text, Told
+from manyheads.studio.schema.base import MAX_STEPS, AblationKind, HeadsText, Text, Told
 
 
 class AblateStep(Told):
     step: Literal["ablate"]
     heads: HeadsText
-    kind: Literal["zero", "mean", "resample", "first"] = "zero"
+    kind: AblationKind = "zero"
     per_position: bool = False
     text: Text | None = None
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0

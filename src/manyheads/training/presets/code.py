@@ -16,29 +16,26 @@ import torch.nn.functional as F
 from jaxtyping import Int
 from torch import Tensor, nn
 
+from manyheads.models.offloaded import device_of
 from manyheads.training.codedata import Stage, Windows, stream_of
 from manyheads.training.codetokens import BEGIN_ID, as_transformers, train_tokenizer
-from manyheads.training.decoder import Decoder, DecoderConfig, next_token_loss
+from manyheads.training.decoder import Decoder, DecoderConfig, batch_loss
 from manyheads.training.engine import Trained
 from manyheads.training.export import save_llama
 from manyheads.training.headcolumns import live, probe_columns, text_columns
 from manyheads.training.precision import choose_precision
 from manyheads.training.presets.codereport import STATISTICS, best_of, chart, lines_of, shown
-from manyheads.training.presets.preset import AllTrained, Findings, Preset, Setup, Training
+from manyheads.training.presets.preset import AllTrained, Findings, Preset, Scaled, Setup, Training
 from manyheads.training.runs import Run, Settings
-from manyheads.training.sourcetexts import Source, data_digest, read_sources
+from manyheads.training.sourcetexts import Source, data_digest, sources_for
 from manyheads.wholefiles import replacing
 
 NAME = "code"
-QUICK_FOLDERS = ("json/", "logging/", "http/")  # half a megabyte; each has a module that is held out
 
 
 @dataclass(frozen=True)
-class Scale:
-    """How large everything is: the whole of it, or a trial."""
-
+class Scale(Scaled):
     config: DecoderConfig
-    settings: Settings
     tokens_a_step: int
     stages: tuple[Stage, ...]
     held_out_windows: int
@@ -49,8 +46,8 @@ class Scale:
 
 
 WHOLE = Scale(
-    DecoderConfig(2048, 256, 4, 8, 2, 32, 512),
     Settings(steps=2800, rate=2e-3, warmup=150, floor=0.05, checkpoint_every=50, measure_every=100),
+    DecoderConfig(2048, 256, 4, 8, 2, 32, 512),
     tokens_a_step=4096,
     stages=(Stage(0.3, 128), Stage(0.7, 256), Stage(0.9, 512), Stage(0.96, 2048), Stage(1.0, 4096)),
     held_out_windows=16,
@@ -60,8 +57,8 @@ WHOLE = Scale(
     long_length=4096,
 )
 TRIAL = Scale(
-    DecoderConfig(512, 64, 4, 8, 2, 8, 128),
     Settings(steps=24, rate=3e-3, warmup=4, checkpoint_every=8, measure_every=12),
+    DecoderConfig(512, 64, 4, 8, 2, 8, 128),
     tokens_a_step=512,
     stages=(Stage(0.7, 64), Stage(1.0, 128)),
     held_out_windows=2,
@@ -88,15 +85,17 @@ class CodeData:
 
 
 def build(setup: Setup) -> Training:
-    """One run; its report is of the exported model."""
-    scale = scale_of(setup)
+    """One run, in the precision that this machine is good at; its report is of the exported model."""
+    scale = setup.scale(WHOLE, TRIAL)
+    precision = choose_precision(scale.config.hidden_size, setup.device)
+    scale = replace(scale, settings=replace(scale.settings, precision=precision.name))
     data = read_data(setup, scale)
 
     def report(trained: AllTrained) -> Findings:
         return findings(setup, scale, data, trained[NAME])
 
-    facts = {"data": data.digest, "modules": len(data.sources), "precision": scale.settings.precision}
-    return Training({NAME: lambda _: make_run(setup, scale, data)}, report, facts)
+    facts = {"data": data.digest, "modules": len(data.sources), "precision": precision.name}
+    return Training({NAME: lambda _: make_run(setup, scale, data, precision.because)}, report, facts)
 
 
 PRESET = Preset(NAME, build)
@@ -128,9 +127,7 @@ def read_data(setup: Setup, scale: Scale) -> CodeData:
     """Read the library and make the vocabulary, or take the one that an earlier start left in the folder."""
     from tokenizers import Tokenizer
 
-    sources = read_sources()
-    if setup.quick:
-        sources = tuple(each for each in sources if each.path.startswith(QUICK_FOLDERS))
+    sources = sources_for(setup.quick)
     trained = [each.text for each in sources if not each.held_out]
     kept = setup.folder / "tokenizer.json"
     if kept.exists():
@@ -148,15 +145,7 @@ def read_data(setup: Setup, scale: Scale) -> CodeData:
     )
 
 
-def scale_of(setup: Setup) -> Scale:
-    """The sizes that were asked for, with the precision that this machine is good at."""
-    scale = TRIAL if setup.quick else WHOLE
-    precision = choose_precision(scale.config.hidden_size, setup.device).name
-    steps = scale.settings.steps if setup.steps is None else setup.steps
-    return replace(scale, settings=replace(scale.settings, steps=steps, precision=precision))
-
-
-def make_run(setup: Setup, scale: Scale, data: CodeData) -> Run:
+def make_run(setup: Setup, scale: Scale, data: CodeData, because: str) -> Run:
     torch.manual_seed(setup.seed)
     windows = Windows(
         data.stream, scale.config.vocab_size, setup.seed, scale.settings.steps, scale.tokens_a_step, scale.stages
@@ -172,11 +161,7 @@ def make_run(setup: Setup, scale: Scale, data: CodeData) -> Run:
             **text_columns(lm, texts, STATISTICS),
         }
 
-    def loss(model: nn.Module, batch: Any) -> Tensor:
-        return next_token_loss(model, batch["ids"])
-
-    because = choose_precision(scale.config.hidden_size, setup.device).because
-    return Run(NAME, Decoder(scale.config), scale.settings, windows.batch, loss, measured, because)
+    return Run(NAME, Decoder(scale.config), scale.settings, windows.batch, batch_loss, measured, because)
 
 
 def texts_to_read(data: CodeData, scale: Scale) -> list[str]:
@@ -189,11 +174,10 @@ def texts_to_read(data: CodeData, scale: Scale) -> list[str]:
 
 def held_out_loss(model: nn.Module, stream: Int[Tensor, "m"], count: int, length: int) -> float:
     """Nats a token over `count` windows, evenly spaced over what is held out."""
-    device = next(model.parameters()).device
     begins = torch.linspace(0, len(stream) - length, count).long().tolist()
     total = 0.0
     for begin in begins:
-        ids = torch.cat([torch.tensor([BEGIN_ID]), stream[begin : begin + length]])[None].to(device)
+        ids = torch.cat([torch.tensor([BEGIN_ID]), stream[begin : begin + length]])[None].to(device_of(model))
         logits = model(ids[:, :-1]).logits
         total += float(F.cross_entropy(logits[0].float(), ids[0, 1:]))
     return total / count

@@ -18,6 +18,7 @@ from manyheads.statistics.ranks import ALONE
 from manyheads.training.charts import Chart, Line, Panel
 from manyheads.training.firstrepeats import NAME as FIRST
 from manyheads.training.firstrepeats import NULL, first_repeats
+from manyheads.training.headcolumns import by_head
 from manyheads.training.history import History
 
 STATISTICS = ("previous_mass", "induction_mass", "induction_mass.relabelled", "induction_mass.uniform")
@@ -28,9 +29,8 @@ PROMPT_TOKENS = 40
 
 def held_out_heads(lm: LoadedModel, texts: Sequence[str]) -> dict[str, dict[str, float]]:
     """Every head's statistics on the beginnings of held-out modules, by head."""
-    table = measure(lm, [text[:READ_CHARACTERS] for text in texts], [*STATISTICS, *first_repeats()], ranks=ALONE)
-    columns = {name: table.column(name) for name in table.names}
-    return {str(head): {name: float(each[at]) for name, each in columns.items()} for at, head in enumerate(table.heads)}
+    beginnings = [text[:READ_CHARACTERS] for text in texts]
+    return by_head(measure(lm, beginnings, [*STATISTICS, *first_repeats()], ranks=ALONE))
 
 
 def probed(lm: LoadedModel, samples: int) -> dict[str, float]:

@@ -17,12 +17,12 @@ from torch import nn
 
 from manyheads.interventions.applying import applied
 from manyheads.plan import Average, Plan, SkipOutputProjection
-from manyheads.training.pointschart import Points, PointsChart, PointsPanel
-from manyheads.training.presets.heads import Scale, equal_parameters, held_out_of, reader_run, scale_of
+from manyheads.training.charts import Points, PointsChart, PointsPanel
+from manyheads.training.presets.heads import TRIAL, WHOLE, Scale, equal_parameters, held_out_of, reader_run
 from manyheads.training.presets.preset import AllTrained, Findings, MakeRun, Preset, Setup, Training
 from manyheads.training.relations import KINDS, RELATIONS, diversity, scores_of
 from manyheads.training.runs import Batch
-from manyheads.training.seeds import changes_said, paired, spread_of
+from manyheads.training.seeds import changes_said, paired, spreads_of
 
 NAME = "collapse"
 HEADS = 8
@@ -40,7 +40,7 @@ WAYS = {
 
 def build(setup: Setup) -> Training:
     """Three runs a seed; the report runs the free one in two more ways."""
-    scale = scale_of(setup)
+    scale = setup.scale(WHOLE, TRIAL)
     runs: dict[str, MakeRun] = {}
     for seed in range(scale.seeds):
         for kind in KINDS:
@@ -83,7 +83,7 @@ def findings(trained: AllTrained, scale: Scale, first_seed: int) -> Findings:
             each[kind].append({name: history.last(name) for name in MEASURED})
         for way, plan in PLANS.items():
             each[way].append(measured_under(trained[f"free-{seed}"].model, plan, held_out))
-    ways = {way: {name: spread_of([one[name] for one in found]) for name in found[0]} for way, found in each.items()}
+    ways = {way: spreads_of(found) for way, found in each.items()}
     losses = {way: found["held_out_loss"]["each"] for way, found in ways.items()}
     numbers = {
         "parameters": parameters,
@@ -118,7 +118,6 @@ def chart(numbers: dict[str, Any]) -> PointsChart:
         "What is left when all heads look the same way",
         f"one layer of {numbers['heads']} heads, {numbers['parameters']:,} parameters in every way, five relations; "
         f"{numbers['seeds']} seeds",
-        (),
         points=(
             PointsPanel("held-out loss, nats an answer", groups("held_out_loss"), bottom=0.0),
             PointsPanel("share of places where all five answers are right", groups("all_right"), 0.0, 1.0),

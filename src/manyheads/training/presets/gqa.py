@@ -18,14 +18,13 @@ import torch
 from jaxtyping import Int, UInt8
 from torch import Tensor, nn
 
-from manyheads.training.decoder import Decoder, DecoderConfig, next_token_loss
-from manyheads.training.presets.code import QUICK_FOLDERS
+from manyheads.models.offloaded import device_of
+from manyheads.training.decoder import Decoder, DecoderConfig, batch_loss, next_token_loss
 from manyheads.training.presets.gqareport import CONVERTED, KV_HEADS, Timing, findings
-from manyheads.training.presets.preset import AllTrained, Findings, MakeRun, Preset, Setup, Training
+from manyheads.training.presets.preset import AllTrained, Findings, MakeRun, Preset, Scaled, Setup, Training
 from manyheads.training.regrouped import divergence, with_fewer_kv_heads
-from manyheads.training.repeated import SEED_STRIDE
-from manyheads.training.runs import Batch, Run, Settings
-from manyheads.training.sourcetexts import Source, data_digest, read_sources
+from manyheads.training.runs import Batch, Run, Settings, generator_of
+from manyheads.training.sourcetexts import Source, data_digest, sources_for
 
 NAME = "gqa"
 BYTES = 256
@@ -35,10 +34,7 @@ WHY_FLOAT32 = "in a model 64 wide bf16 costs more than it saves"
 
 
 @dataclass(frozen=True)
-class Scale:
-    """How large everything is."""
-
-    settings: Settings
+class Scale(Scaled):
     seeds: int
     width: int
     layers: int
@@ -73,8 +69,7 @@ class Bytes:
 
     def windows(self, seed: int, step: int, rows: int, length: int) -> Int[Tensor, "b n"]:
         """Random windows to learn from: they follow from seed and step."""
-        generator = torch.Generator().manual_seed(seed * SEED_STRIDE + step)
-        begins = torch.randint(len(self.train) - length, (rows, 1), generator=generator)
+        begins = torch.randint(len(self.train) - length, (rows, 1), generator=generator_of(seed, step))
         return self.train[begins + torch.arange(length)].long()
 
     def held_out_windows(self, count: int, length: int) -> Int[Tensor, "b n"]:
@@ -85,9 +80,7 @@ class Bytes:
 
 def build(setup: Setup) -> Training:
     """Three runs a seed from nothing, then two that begin where the first of these ended."""
-    scale = TRIAL if setup.quick else WHOLE
-    steps = scale.settings.steps if setup.steps is None else setup.steps
-    scale = replace(scale, settings=replace(scale.settings, steps=steps))
+    scale = setup.scale(WHOLE, TRIAL)
     data = read_data(setup.quick)
     runs: dict[str, MakeRun] = {}
     for at in range(scale.seeds):
@@ -112,9 +105,7 @@ PRESET = Preset(NAME, build)
 
 def read_data(quick: bool) -> Bytes:
     """The standard library on this machine; of a trial some folders of it."""
-    sources = read_sources()
-    if quick:
-        sources = tuple(each for each in sources if each.path.startswith(QUICK_FOLDERS))
+    sources = sources_for(quick)
     parts = ([each for each in sources if each.held_out is out] for out in (False, True))
     train, held_out = (_stream(each) for each in parts)
     return Bytes(train, held_out, data_digest(sources), len(sources))
@@ -145,10 +136,10 @@ def scratch_run(name: str, scale: Scale, data: Bytes, seed: int, kind: str) -> R
         return {"ids": data.windows(seed, step, scale.rows, scale.length + 1)}
 
     def measured(model: nn.Module, step: int) -> Mapping[str, float]:
-        return {"held_out_loss": float(next_token_loss(model, _beside(model, held_out)))}
+        return {"held_out_loss": float(next_token_loss(model, held_out.to(device_of(model))))}
 
     model = Decoder(config_of(scale, kind))
-    return Run(name, model, scale.settings, batch, lambda m, b: next_token_loss(m, b["ids"]), measured, WHY_FLOAT32)
+    return Run(name, model, scale.settings, batch, batch_loss, measured, WHY_FLOAT32)
 
 
 def uptraining_run(name: str, scale: Scale, data: Bytes, seed: int, kind: str, teacher: nn.Module) -> Run:
@@ -168,7 +159,7 @@ def uptraining_run(name: str, scale: Scale, data: Bytes, seed: int, kind: str, t
         return divergence(model, teacher, batch["ids"])
 
     def measured(model: nn.Module, step: int) -> Mapping[str, float]:
-        ids = _beside(model, held_out)
+        ids = held_out.to(device_of(model))
         return {
             "held_out_loss": float(next_token_loss(model, ids)),
             "held_out_kl": float(divergence(model, teacher, ids)),
@@ -176,7 +167,3 @@ def uptraining_run(name: str, scale: Scale, data: Bytes, seed: int, kind: str, t
 
     torch.manual_seed(seed)
     return Run(name, with_fewer_kv_heads(teacher, KV_HEADS[kind]), settings, batch, loss, measured, WHY_FLOAT32)
-
-
-def _beside(model: nn.Module, ids: Tensor) -> Tensor:
-    return ids.to(next(model.parameters()).device)

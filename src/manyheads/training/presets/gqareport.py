@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from manyheads.training.charts import Points, PointsChart, PointsPanel
 from manyheads.training.decoder import Decoder
 from manyheads.training.decoding import decode_all
-from manyheads.training.pointschart import Points, PointsChart, PointsPanel
 from manyheads.training.presets.preset import AllTrained, Findings
 from manyheads.training.seeds import paired, spread_of
 
@@ -146,7 +146,6 @@ def chart(numbers: dict[str, Any]) -> PointsChart:
         "Fewer key/value heads, at equal size",
         f"decoders that read Python by bytes, seeds: {numbers['seeds']}; steps that converted ones learn from their "
         f"teacher: {made['gqa']['uptraining_steps']}",
-        (),
         points=(
             PointsPanel("held-out loss, nats a byte", tuple(losses)),
             PointsPanel(f"cache of {where}, MiB", tuple(caches), bottom=0.0),

@@ -16,29 +16,22 @@ from typing import Any
 
 import torch
 
+from manyheads.training.charts import Points, PointsChart, PointsPanel
 from manyheads.training.engine import Trained
-from manyheads.training.pointschart import Points, PointsChart, PointsPanel
-from manyheads.training.presets.preset import AllTrained, Findings, MakeRun, Preset, Setup, Training
-from manyheads.training.relations import HELD_OUT_STEP, RELATIONS, Cards, Reader, loss_of, scores_of, terms_of
-from manyheads.training.runs import Run, Settings
-from manyheads.training.seeds import changes_said, paired, spread_of
+from manyheads.training.paperbleu import CIRCULATING_BLEU, PAPER_BLEU
+from manyheads.training.presets.preset import AllTrained, Findings, MakeRun, Preset, Scaled, Setup, Training
+from manyheads.training.relations import RELATIONS, Cards, Reader, loss_of, scores_of, terms_of
+from manyheads.training.runs import HELD_OUT_STEP, Run, Settings
+from manyheads.training.seeds import changes_said, paired, spreads_of
 
 NAME = "heads"
 COUNTS = (1, 2, 4, 8, 16)
 HELD_OUT_ROWS = 128
 WHY_FLOAT32 = "seconds a training"
 
-PAPER_BLEU = {1: 24.9, 4: 25.5, 8: 25.8, 16: 25.8, 32: 25.4}
-"""Vaswani et al. 2017, table 3 (A): BLEU on newstest2013, English to German, about 65 million parameters each."""
-CIRCULATING_BLEU = {1: 25.8, 2: 27.1, 4: 27.5, 8: 28.0, 16: 28.0}
-"""What is often shown as that table, and is not in the paper."""
-
 
 @dataclass(frozen=True)
-class Scale:
-    """How large everything is: the whole of it, or a trial."""
-
-    settings: Settings
+class Scale(Scaled):
     seeds: int
     width: int
     rows: int
@@ -59,7 +52,7 @@ TRIAL = Scale(Settings(6, 5e-3, warmup=2, decay=0.01, checkpoint_every=3, measur
 
 def build(setup: Setup) -> Training:
     """A run a number of heads and seed."""
-    scale = scale_of(setup)
+    scale = setup.scale(WHOLE, TRIAL)
     runs: dict[str, MakeRun] = {}
     for seed in range(scale.seeds):
         for count in COUNTS:
@@ -77,12 +70,6 @@ PRESET = Preset(NAME, build)
 
 def run_name(count: int, seed: int) -> str:
     return f"h{count}-{seed}"
-
-
-def scale_of(setup: Setup) -> Scale:
-    scale = TRIAL if setup.quick else WHOLE
-    steps = scale.settings.steps if setup.steps is None else setup.steps
-    return replace(scale, settings=replace(scale.settings, steps=steps))
 
 
 def reader_run(name: str, scale: Scale, seed: int, num_heads: int, kind: str = "free", measure: Any = scores_of) -> Run:
@@ -132,7 +119,7 @@ def equal_parameters(trained: Any) -> int:
 def spreads(runs: list[Trained]) -> dict[str, Any]:
     """What scores_of measured at the end, of all seeds."""
     names = ("held_out_loss", "all_right", *(f"right_{name}" for name in RELATIONS))
-    return {name: spread_of([run.history.last(name) for run in runs]) for name in names}
+    return spreads_of([{name: run.history.last(name) for name in names} for run in runs])
 
 
 def lines_of(numbers: dict[str, Any], scale: Scale) -> tuple[str, ...]:
@@ -162,7 +149,6 @@ def chart(numbers: dict[str, Any], scale: Scale) -> PointsChart:
     return PointsChart(
         "How many heads, with equally many parameters",
         f"one layer, {numbers['parameters']:,} parameters, five relations at every place; {scale.seeds} seeds",
-        (),
         points=(
             PointsPanel("held-out loss, nats an answer, by number of heads", groups("held_out_loss"), bottom=0.0),
             PointsPanel("share of places where all five answers are right", groups("all_right"), 0.0, 1.0),

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -21,28 +20,26 @@ from torch import Tensor, nn
 
 from manyheads.interventions.applying import applied
 from manyheads.models.loading import LoadedModel
+from manyheads.models.offloaded import device_of
 from manyheads.plan import Ablate, Plan
 from manyheads.roles.repeats import LATEST, Repeats
 from manyheads.statistics.measuring import measure_call
 from manyheads.training.charts import Chart, Line, Panel
-from manyheads.training.decoder import Decoder, DecoderConfig, next_token_loss
-from manyheads.training.headcolumns import live, probe_columns
+from manyheads.training.decoder import Decoder, DecoderConfig, batch_loss
+from manyheads.training.headcolumns import by_head, call_columns, live, probe_columns
 from manyheads.training.history import History, head_column
-from manyheads.training.presets.preset import AllTrained, Findings, Preset, Setup, Training
+from manyheads.training.presets.preset import AllTrained, Findings, Preset, Scaled, Setup, Training
 from manyheads.training.repeated import RepeatedTokens
-from manyheads.training.runs import Run, Settings
+from manyheads.training.runs import HELD_OUT_STEP, Run, Settings
 
 NAME = "induction"
 PROBE = Repeats(25, 2, False, LATEST)
-HELD_OUT_STEP = 10**9  # no training is that long: its batch is of tokens that no step sees
 WHY_FLOAT32 = "a minute's training: bf16 would save a fifth of it"
 BORN = 0.5  # an induction head is born when the best one first has half of its rows' weight there
 
 
 @dataclass(frozen=True)
-class Scale:
-    config: DecoderConfig
-    settings: Settings
+class Scale(Scaled):
     rows: int
     samples: int
 
@@ -50,26 +47,24 @@ class Scale:
 # Two heads a layer: of three or four, another head of layer 0 often does a part of the previous-token head's work; with
 # one in layer 0 no circuit forms in as many steps (0 of three seeds).
 CONFIG = DecoderConfig(64, 128, 2, 2, 2, 64, None, max_position_embeddings=256)
-WHOLE = Scale(CONFIG, Settings(900, 3e-3, 50, checkpoint_every=100, measure_every=20), 32, 8)
-TRIAL = Scale(CONFIG, Settings(20, 3e-3, 5, checkpoint_every=5, measure_every=10), 8, 2)
+WHOLE = Scale(Settings(900, 3e-3, 50, checkpoint_every=100, measure_every=20), rows=32, samples=8)
+TRIAL = Scale(Settings(20, 3e-3, 5, checkpoint_every=5, measure_every=10), rows=8, samples=2)
 
 
 def build(setup: Setup) -> Training:
     """One run; its report tries the circuit by taking heads out."""
-    scale = TRIAL if setup.quick else WHOLE
-    steps = scale.settings.steps if setup.steps is None else setup.steps
-    settings = replace(scale.settings, steps=steps)
+    scale = setup.scale(WHOLE, TRIAL)
     data = RepeatedTokens(CONFIG.vocab_size, length=64, rows=scale.rows, shortest=8, longest=32, seed=setup.seed)
     ids, fresh = fresh_texts(data)
 
     def make(_: AllTrained) -> Run:
         torch.manual_seed(setup.seed)
-        return Run(NAME, Decoder(scale.config), settings, data.batch, _loss, measured, WHY_FLOAT32)
+        return Run(NAME, Decoder(CONFIG), scale.settings, data.batch, batch_loss, measured, WHY_FLOAT32)
 
     def measured(model: nn.Module, step: int) -> dict[str, float]:
         new, repeated = losses(model, ids, fresh)
         induction = probe_columns(live(model), PROBE, scale.samples)
-        return {"loss_new": new, "loss_repeated": repeated, **induction, **_previous(model, ids)}
+        return {"loss_new": new, "loss_repeated": repeated, **induction, **call_columns(model, ids, ["previous_mass"])}
 
     def report(trained: AllTrained) -> Findings:
         return findings(trained[NAME].history, live(trained[NAME].model), ids, fresh, scale.samples)
@@ -89,20 +84,10 @@ def fresh_texts(data: RepeatedTokens) -> tuple[Int[Tensor, "b n"], Tensor]:
 
 def losses(model: nn.Module, ids: Int[Tensor, "b n"], fresh: Tensor) -> tuple[float, float]:
     """Nats of predicting tokens that are new (nobody can), and tokens that repeat (induction can)."""
-    ids = ids.to(next(model.parameters()).device)
+    ids = ids.to(device_of(model))
     logits = model(ids[:, :-1]).logits.float()
     each = F.cross_entropy(logits.transpose(1, 2), ids[:, 1:], reduction="none").cpu()
     return float(each[fresh].mean()), float(each[~fresh].mean())
-
-
-def _loss(model: nn.Module, batch: Any) -> Tensor:
-    return next_token_loss(model, batch["ids"])
-
-
-def _previous(model: nn.Module, ids: Int[Tensor, "b n"]) -> dict[str, float]:
-    table = measure_call(model, ids.to(next(model.parameters()).device), statistics=["previous_mass"])
-    values = table.column("previous_mass")
-    return {head_column(head, "previous_mass"): float(v) for head, v in zip(table.heads, values, strict=True)}
 
 
 # ------------------------------------------------------------------------------------------------ what it shows
@@ -160,7 +145,7 @@ def without(
 
     `best_induction` is of the heads that remain: what a removed head looks at is as it was, but nobody hears of it.
     """
-    ids = ids.to(next(lm.model.parameters()).device)
+    ids = ids.to(device_of(lm.model))
     with applied(lm.model, Plan([Ablate(head, kind=kind)]), [ids] if kind == "mean" else None), torch.no_grad():
         scores = probe_columns(lm, PROBE, samples)
         new, repeated = losses(lm.model, ids, fresh)
@@ -174,10 +159,7 @@ def without(
 
 def looked_at(model: nn.Module, ids: Int[Tensor, "b n"]) -> dict[str, dict[str, float]]:
     """How much of each head's weight is on the token before, and on the token itself."""
-    names = ["previous_mass", "self_mass"]
-    table = measure_call(model, ids.to(next(model.parameters()).device), statistics=names)
-    columns = {name: table.column(name) for name in names}
-    return {str(head): {name: float(columns[name][at]) for name in names} for at, head in enumerate(table.heads)}
+    return by_head(measure_call(model, ids.to(device_of(model)), statistics=["previous_mass", "self_mass"]))
 
 
 def _looking(head: str, previous: str, looks: Mapping[str, float]) -> str:

@@ -7,18 +7,28 @@ one that takes a stopped run up again, so whatever it makes must follow from the
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
-from manyheads.training.charts import Chart
+from manyheads.training.charts import AnyChart
 from manyheads.training.engine import Trained
-from manyheads.training.runs import Run
+from manyheads.training.runs import Run, Settings
 
 AllTrained = Mapping[str, Trained]
 MakeRun = Callable[[AllTrained], Run]
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """How large everything is, the whole of it or a trial; a preset's own `Scale` adds its sizes."""
+
+    settings: Settings
+
+
+AnyScale = TypeVar("AnyScale", bound=Scaled)
 
 
 @dataclass(frozen=True)
@@ -34,6 +44,12 @@ class Setup:
     device: torch.device
     data: Path | None = None
 
+    def scale(self, whole: AnyScale, trial: AnyScale) -> AnyScale:
+        """How large everything is: `trial` if quick, else `whole`, with as many steps as were asked for."""
+        chosen = trial if self.quick else whole
+        steps = chosen.settings.steps if self.steps is None else self.steps
+        return replace(chosen, settings=replace(chosen.settings, steps=steps))
+
 
 @dataclass(frozen=True, eq=False)
 class Findings:
@@ -41,7 +57,7 @@ class Findings:
 
     numbers: Mapping[str, Any]
     lines: tuple[str, ...]
-    chart: Chart
+    chart: AnyChart
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,21 +10,21 @@ Source: Saxena et al. 2008 (C-MAPSS); the net's shape: docs/rul.md.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from manyheads.training.cmapss import Fleet, read_cmapss
+from manyheads.training.cmapss import read_cmapss
 from manyheads.training.history import head_column
-from manyheads.training.presets.preset import AllTrained, Findings, MakeRun, Preset, Setup, Training
+from manyheads.training.presets.preset import AllTrained, Findings, MakeRun, Preset, Scaled, Setup, Training
 from manyheads.training.rulnet import RulNet, cycles_read, predicted
-from manyheads.training.rulreport import WITH, WITHOUT, Tested, findings, run_name
+from manyheads.training.rulreport import WITH, WITHOUT, findings, run_name
 from manyheads.training.rulscores import rmse
-from manyheads.training.rulwindows import CAP, LENGTH, Scaling, Windows, split, windows_of
-from manyheads.training.runs import Batch, Run, Settings
+from manyheads.training.rulwindows import CAP, LENGTH, Data, Scaling, split, windows_of
+from manyheads.training.runs import Batch, Run, Settings, generator_of
 from manyheads.training.simulator import write_simulated
 
 NAME = "rul"
@@ -33,11 +33,9 @@ VALIDATED = 10  # windows of each validating engine, evenly spaced over its life
 
 
 @dataclass(frozen=True)
-class Scale:
-    """How large everything is. `hidden`: of each direction of the LSTM. `engines`: simulated, for each of the two
-    files."""
+class Scale(Scaled):
+    """`hidden`: of each direction of the LSTM. `engines`: simulated, for each of the two files."""
 
-    settings: Settings
     hidden: int
     seeds: int
     rows: int
@@ -53,34 +51,9 @@ TRIAL = Scale(
 )
 
 
-@dataclass(frozen=True, eq=False)
-class Data:
-    """A fleet as windows, scaled by the engines trained on."""
-
-    fleet: Fleet
-    simulated: bool
-    scaling: Scaling
-    train: Windows
-    validating: Windows
-    test: Windows
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        return {
-            "data": f"{'SIMULATED by manyheads, not C-MAPSS' if self.simulated else 'as given'}: {self.fleet.name}",
-            "digest": self.fleet.digest,
-            "engines": {"train": len(self.fleet.train), "test": len(self.fleet.test)},
-            "channels": self.scaling.names,
-            "constant_channels_left_out": self.scaling.constant,
-            "test_engines_shorter_than_a_window": self.test.padded,
-        }
-
-
 def build(setup: Setup) -> Training:
     """Two runs a seed, pair by pair; their report compares them with each other and with a line."""
-    scale = TRIAL if setup.quick else WHOLE
-    steps = scale.settings.steps if setup.steps is None else setup.steps
-    scale = replace(scale, settings=replace(scale.settings, steps=steps))
+    scale = setup.scale(WHOLE, TRIAL)
     data = read_data(setup, scale)
     runs: dict[str, MakeRun] = {}
     for seed in range(scale.seeds):
@@ -92,7 +65,7 @@ def build(setup: Setup) -> Training:
 
     def report(trained: AllTrained) -> Findings:
         nets = {name: each.model for name, each in trained.items()}
-        return findings(tested(data), nets, scale.seeds)
+        return findings(data, nets, scale.seeds)
 
     return Training(runs, report, data.facts)
 
@@ -116,10 +89,6 @@ def read_data(setup: Setup, scale: Scale) -> Data:
     )
 
 
-def tested(data: Data) -> Tested:
-    return Tested(data.fleet.name, data.simulated, data.train, data.validating, data.test)
-
-
 def make_run(name: str, scale: Scale, data: Data, seed: int, attention: bool) -> Run:
     """One net. Its batches hang on the seed and the step alone, so both nets of a pair read the same."""
     torch.manual_seed(seed)
@@ -127,8 +96,7 @@ def make_run(name: str, scale: Scale, data: Data, seed: int, attention: bool) ->
     capped = data.train.capped / CAP
 
     def batch(step: int) -> Batch:
-        generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
-        which = torch.randint(len(data.train), (scale.rows,), generator=generator)
+        which = torch.randint(len(data.train), (scale.rows,), generator=generator_of(seed, step))
         return {"windows": data.train.read(which), "share": capped[which]}
 
     validating, left = data.validating.all(), data.validating.capped.numpy()

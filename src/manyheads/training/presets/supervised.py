@@ -20,9 +20,10 @@ from jaxtyping import Int
 from torch import Tensor, nn
 
 from manyheads.training.decoder import Decoder, DecoderConfig, next_token_loss
+from manyheads.training.headcolumns import call_columns
 from manyheads.training.presets.induction import CONFIG, fresh_texts, losses
-from manyheads.training.presets.preset import AllTrained, Findings, MakeRun, Preset, Setup, Training
-from manyheads.training.presets.supervisedreport import PULLED, WAYS, Way, columns, findings, run_name
+from manyheads.training.presets.preset import AllTrained, Findings, MakeRun, Preset, Scaled, Setup, Training
+from manyheads.training.presets.supervisedreport import PULLED, WAYS, Way, findings, run_name
 from manyheads.training.repeated import RepeatedTokens
 from manyheads.training.runs import Run, Settings
 from manyheads.training.supervision import PATTERNS, head_weights, pattern_loss
@@ -33,17 +34,16 @@ WHY_FLOAT32 = "half a minute a training: bf16 would save a fifth of it"
 
 
 @dataclass(frozen=True)
-class Scale:
+class Scale(Scaled):
     config: DecoderConfig
-    settings: Settings
     seeds: int
     rows: int
 
 
-WHOLE = Scale(CONFIG, Settings(400, 3e-3, 50, checkpoint_every=100, measure_every=25), seeds=3, rows=32)
+WHOLE = Scale(Settings(400, 3e-3, 50, checkpoint_every=100, measure_every=25), CONFIG, seeds=3, rows=32)
 TRIAL = Scale(
-    replace(CONFIG, hidden_size=32, head_dim=16),
     Settings(6, 3e-3, 2, checkpoint_every=3, measure_every=3),
+    replace(CONFIG, hidden_size=32, head_dim=16),
     seeds=2,
     rows=7,
 )
@@ -51,9 +51,7 @@ TRIAL = Scale(
 
 def build(setup: Setup) -> Training:
     """A run a way and seed."""
-    scale = TRIAL if setup.quick else WHOLE
-    steps = scale.settings.steps if setup.steps is None else setup.steps
-    scale = replace(scale, settings=replace(scale.settings, steps=steps))
+    scale = setup.scale(WHOLE, TRIAL)
     runs: dict[str, MakeRun] = {}
     for at in range(scale.seeds):
         for way in WAYS:
@@ -61,7 +59,8 @@ def build(setup: Setup) -> Training:
             runs[name] = lambda _, name=name, way=way, seed=setup.seed + at: way_run(name, way, scale, seed)
 
     def report(trained: AllTrained) -> Findings:
-        return findings(trained, [texts_of(scale, setup.seed + at) for at in range(scale.seeds)], steps)
+        texts = [texts_of(scale, setup.seed + at) for at in range(scale.seeds)]
+        return findings(trained, texts, scale.settings.steps)
 
     return Training(runs, report)
 
@@ -81,7 +80,7 @@ def way_run(name: str, way: Way, scale: Scale, seed: int) -> Run:
 
     def measured(model: nn.Module, step: int) -> Mapping[str, float]:
         new, repeated = losses(model, ids, fresh)
-        masses = columns(model, ids, [each.statistic for each in PATTERNS.values()])
+        masses = call_columns(model, ids, [each.statistic for each in PATTERNS.values()])
         return {"loss_new": new, "loss_repeated": repeated, **masses}
 
     return Run(

@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from jaxtyping import Int
-from torch import Tensor, nn
+from torch import nn
 
 from manyheads.heads import Head
 from manyheads.interventions.applying import applied
@@ -23,14 +22,15 @@ from manyheads.interventions.designs import induction
 from manyheads.plan import Ablate, Plan
 from manyheads.recording.requests import Band
 from manyheads.statistics.masses import offset_name
-from manyheads.statistics.measuring import measure_call
 from manyheads.statistics.statistic import Facts, PerText, Statistic
+from manyheads.training.charts import Points, PointsChart, PointsPanel
+from manyheads.training.headcolumns import call_columns
 from manyheads.training.history import History, head_column
-from manyheads.training.pointschart import Points, PointsChart, PointsPanel
-from manyheads.training.presets.induction import HELD_OUT_STEP, fresh_texts, losses
+from manyheads.training.presets.induction import fresh_texts, losses
 from manyheads.training.presets.preset import AllTrained, Findings
 from manyheads.training.repeated import RepeatedTokens
-from manyheads.training.seeds import changes_said, paired, spread_of
+from manyheads.training.runs import HELD_OUT_STEP
+from manyheads.training.seeds import changes_said, paired, spreads_of
 from manyheads.training.supervision import PATTERNS
 
 PULLED, OTHER = Head("", 0, 0), Head("", 0, 1)
@@ -68,15 +68,6 @@ def run_name(way: Way, seed: int) -> str:
     return f"{way.name}-{seed}"
 
 
-def columns(model: nn.Module, ids: Int[Tensor, "b n"], statistics: Sequence[str | Statistic]) -> dict[str, float]:
-    """Every head's statistics, as columns of a history."""
-    table = measure_call(model, ids.to(next(model.parameters()).device), statistics=statistics)
-    return {
-        head_column(head, name): float(table.column(name)[at]) for name in table.names
-        for at, head in enumerate(table.heads)
-    }  # fmt: skip
-
-
 def after_copy(by: int) -> Statistic:
     """The weight on the key `by` places after a row's token came before, in texts of PERIOD tokens, twice."""
 
@@ -112,7 +103,7 @@ def findings(trained: AllTrained, texts: Sequence[RepeatedTokens], steps: int) -
             for run, data in zip(runs, texts, strict=True)
         ]
         learned = [learned_by(run.history) for run in runs]
-        ways[way.name] = {"pattern": way.pattern, "strength": way.strength, "learned_by": learned, **over_seeds(seen)}
+        ways[way.name] = {"pattern": way.pattern, "strength": way.strength, "learned_by": learned, **spreads_of(seen)}
     designed = designed_net(texts[0].vocab_size, texts[0].length)
     numbers = {
         "pulled": str(PULLED),
@@ -121,7 +112,7 @@ def findings(trained: AllTrained, texts: Sequence[RepeatedTokens], steps: int) -
         "half_way": half_way(trained[run_name(FREE, 0)].history)[0],
         "guess": math.log(texts[0].vocab_size),
         "ways": ways,
-        "designed": over_seeds([seen_of(designed, data) for data in texts])
+        "designed": spreads_of([seen_of(designed, data) for data in texts])
         | {"least_mass": PATTERNS["previous"].design.least_mass(texts[0].length)},
         "loss_over_free": {
             way.name: paired(ways[way.name]["loss_repeated"]["each"], ways[FREE.name]["loss_repeated"]["each"])
@@ -136,8 +127,8 @@ def seen_of(model: nn.Module, data: RepeatedTokens) -> dict[str, float]:
     of layer 1 has at each place after an earlier copy."""
     ids, fresh = fresh_texts(data)
     twice = replace(data, length=2 * PERIOD, shortest=PERIOD, longest=PERIOD).batch(HELD_OUT_STEP)["ids"]
-    below = columns(model, ids, STATISTICS)
-    above = columns(model, twice, [after_copy(by) for by in AFTER])
+    below = call_columns(model, ids, STATISTICS)
+    above = call_columns(model, twice, [after_copy(by) for by in AFTER])
     with torch.no_grad():
         repeated = {"loss_repeated": losses(model, ids, fresh)[1]}
         for whose, head in HEADS.items():
@@ -151,10 +142,6 @@ def seen_of(model: nn.Module, data: RepeatedTokens) -> dict[str, float]:
         for by in AFTER
     }
     return {**repeated, **of_heads, **after}
-
-
-def over_seeds(seen: Sequence[Mapping[str, float]]) -> dict[str, Any]:
-    return {name: spread_of([each[name] for each in seen]) for name in seen[0]}
 
 
 def half_way(history: History) -> tuple[int, float]:
@@ -225,7 +212,6 @@ def chart(numbers: Mapping[str, Any]) -> PointsChart:
         "A head pulled to a pattern, and what becomes of it",
         f"two attention-only layers learn to repeat, {numbers['steps']:,} steps; {numbers['pulled']} pulled by an "
         f"auxiliary loss; seeds: {numbers['seeds']}",
-        (),
         points=(
             PointsPanel(f"{numbers['pulled']}: weight on the token before", groups("pulled_previous_mass"), 0.0, 1.0),
             PointsPanel(f"nats a repeated token (a guess: {numbers['guess']:.2f})", groups("loss_repeated"), 0.0),

@@ -10,12 +10,12 @@ import { TILE, cellsAt } from "../../lib/tiles";
 import { fit, type Frame } from "../../lib/viewport";
 import type { Zoom } from "../../lib/view.svelte";
 
-export interface Painter {
+interface Painter {
   /** Paints a tile's values as RGBA. */
   paint(tile: TileValues, level: number, column: number, row: number): Uint8ClampedArray<ArrayBuffer>;
 }
 
-export interface Events {
+interface Events {
   onframe(frame: Frame): void;
   ontile(level: number, tile: TileValues): void;
   onclick(x: number, y: number): void;
@@ -91,7 +91,7 @@ export class MapViewer {
       success: (event) => {
         const image = (event as unknown as { item: OpenSeadragon.TiledImage }).item;
         if (run !== this.#run) return this.#osd.world.removeItem(image); // another was asked for meanwhile
-        const finest = 2 ** (feed.minLevel ?? 0);
+        const finest = 2 ** feed.minLevel;
         image.setClip(new OpenSeadragon.Rect(0, 0, feed.numKeys / finest, feed.numQueries / finest));
         if (zoom) this.moveTo(zoom, true);
         else this.home(true);
@@ -110,16 +110,12 @@ export class MapViewer {
     if (this.#feed) this.show(this.#feed, zoom);
   }
 
-  get size(): { width: number; height: number } {
-    return { width: this.element.clientWidth, height: this.element.clientHeight };
-  }
-
   home(immediately = false): void {
     const feed = this.#feed;
     if (!feed || !this.#osd.world.getItemCount()) return;
     // At the rulers' corner, so that labels stand beside what they name.
-    const { width, height } = this.size;
-    const { scale } = fit({ width: width - 2, height: height - 2 }, feed.numQueries, feed.numKeys);
+    const { clientWidth: width, clientHeight: height } = this.element;
+    const scale = fit(width - 2, height - 2, feed.numQueries, feed.numKeys);
     this.moveTo({ x: (width / 2 - 1) / scale, y: (height / 2 - 1) / scale, scale }, immediately);
     this.#home = true;
   }
@@ -132,7 +128,7 @@ export class MapViewer {
     const feed = this.#feed;
     if (!feed || !this.#osd.world.getItemCount()) return;
     const padded = side(feed.numKeys, feed.maxLevel);
-    const { width, height } = this.size;
+    const { clientWidth: width, clientHeight: height } = this.element;
     const [w, h] = [width / zoom.scale / padded, height / zoom.scale / padded];
     this.#home = false;
     this.#osd.viewport.fitBounds(new OpenSeadragon.Rect(zoom.x / padded - w / 2, zoom.y / padded - h / 2, w, h), immediately);
@@ -176,7 +172,7 @@ export class MapViewer {
   }
 
   #source(feed: Feed): object {
-    const { minLevel = 0, maxLevel } = feed;
+    const { minLevel, maxLevel } = feed;
     return {
       width: side(feed.numKeys, maxLevel) / 2 ** minLevel,
       height: side(feed.numQueries, maxLevel) / 2 ** minLevel,

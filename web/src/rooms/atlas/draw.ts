@@ -66,7 +66,7 @@ export function drawMap(context: CanvasRenderingContext2D, sheet: Sheet, head: s
   context.drawImage(sheet.canvas, (at % across) * side, Math.floor(at / across) * side, side, side, x, y, size, size);
 }
 
-export interface Look {
+interface Look {
   layout: Layout;
   sheet: Sheet;
   ramp: Ramp;

@@ -4,7 +4,7 @@ import { families, familyOf } from "../../lib/families";
 import type { AtlasHead } from "../../lib/types";
 import type { Layout } from "./layout";
 
-export interface AtlasFigure {
+interface AtlasFigure {
   canvas: HTMLCanvasElement;
   layout: Layout;
   heads: Iterable<AtlasHead>;

@@ -11,13 +11,13 @@ export interface Cell {
   column: number;
 }
 
-export interface Label {
+interface Label {
   text: string;
   x: number;
   y: number;
 }
 
-export interface Bracket {
+interface Bracket {
   x: number;
   y: number;
   width: number;
@@ -36,7 +36,7 @@ export interface Layout {
   brackets: Bracket[];
 }
 
-export const MAX_CELL = 132;
+const MAX_CELL = 132;
 const MIN_CELL = 5;
 const SIDE = 34; // for "L31"
 const TOP = 18; // for "H31"
@@ -50,7 +50,7 @@ interface Section {
 }
 
 /** Sections by stack, rows by layer, in the atlas's order. */
-export function sections(heads: readonly AtlasHead[]): Section[] {
+function sections(heads: readonly AtlasHead[]): Section[] {
   const out: Section[] = [];
   for (const head of heads) {
     let section = out.find((s) => s.stack === head.stack);

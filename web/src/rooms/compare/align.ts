@@ -4,7 +4,7 @@
 // compared. Equal beginnings and ends are matched first, so that two long texts with one change in the middle cost
 // nothing; what is left is a table of at most `MOST_CELLS`, beyond which it is said that no alignment was made.
 
-export const MOST_CELLS = 4_000_000;
+const MOST_CELLS = 4_000_000;
 
 export interface Alignment {
   /** Positions that are the same token, ascending on both sides. */

@@ -15,7 +15,7 @@ const MOST_SEEDS = 1024; // tiles of a level that are looked for
 export function seeded(...feeds: (Feed | null)[]): Peaks {
   const peaks = new Peaks();
   for (const feed of feeds.filter((each) => each !== null)) {
-    for (let level = feed.minLevel ?? 0; level <= feed.maxLevel; level += 1) {
+    for (let level = feed.minLevel; level <= feed.maxLevel; level += 1) {
       let count = 0;
       for (const [column, row] of tilesIn(feed, level, 0, 0, feed.numKeys, feed.numQueries)) {
         const tile = feed.peek(level, column, row);
@@ -43,7 +43,7 @@ export class DifferenceFeed implements Feed {
     this.numQueries = a.numQueries;
     this.numKeys = a.numKeys;
     this.maxLevel = Math.min(a.maxLevel, b.maxLevel);
-    this.minLevel = Math.max(a.minLevel ?? 0, b.minLevel ?? 0);
+    this.minLevel = Math.max(a.minLevel, b.minLevel);
     this.how = a.how;
   }
 
@@ -53,13 +53,13 @@ export class DifferenceFeed implements Feed {
   }
 
   async tile(level: number, column: number, row: number, signal?: AbortSignal): Promise<TileValues> {
-    const [a, b] = await Promise.all([this.a, this.b].map((feed) => feed.tile(level, column, row, signal)));
-    return between(a!, b!);
+    const [a, b] = await Promise.all([this.a.tile(level, column, row, signal), this.b.tile(level, column, row, signal)]);
+    return between(a, b);
   }
 
   async refine(level: number, column: number, row: number, signal?: AbortSignal): Promise<TileValues> {
-    const [a, b] = await Promise.all([this.a, this.b].map((feed) => feed.refine(level, column, row, signal)));
-    return between(a!, b!);
+    const [a, b] = await Promise.all([this.a.refine(level, column, row, signal), this.b.refine(level, column, row, signal)]);
+    return between(a, b);
   }
 }
 
@@ -73,6 +73,7 @@ export class AlignedFeed implements Feed {
   readonly key: string;
   readonly numQueries: number;
   readonly numKeys: number;
+  readonly minLevel = 0;
   readonly maxLevel: number;
   readonly how: How;
   #whole: Promise<Grid> | null = null;
@@ -112,7 +113,7 @@ export class AlignedFeed implements Feed {
   async #read(): Promise<Grid> {
     const [a, b] = await Promise.all([whole(this.a), whole(this.b)]);
     const [inA, inB] = [this.pairs.map(([i]) => i), this.pairs.map(([, j]) => j)];
-    return subtract(gather(a!, inA, inA), gather(b!, inB, inB));
+    return subtract(gather(a, inA, inA), gather(b, inB, inB));
   }
 
   #cut(grid: Grid, level: number, column: number, row: number): TileValues {

@@ -3,52 +3,34 @@
 // The ask is kept, not the answer's arrays: it is deterministic, so reopening runs it again (the server still has it,
 // or makes it anew). Storage may be missing, full or forbidden (private windows, a file): then the list lives as long
 // as the page, and that is said.
-import type { Store } from "../../lib/storage";
+import { fromJson, keep, type Store } from "../../lib/storage";
+import type { Experiment } from "../../lib/types";
 import { planInWords, type Step } from "./steps";
 
 export interface Ask {
   model: string;
   text: string;
   plan: Step[];
-  name?: string;
-  metric?: string;
-  controls?: number;
-  seed?: number;
 }
 
-export interface Entry {
+export interface Entry extends Pick<Experiment, "metric" | "unit" | "change" | "low" | "high" | "control"> {
   key: string;
   name: string;
   made: number;
   ask: Ask;
-  metric: string;
-  unit: string;
-  change: number;
-  low: number | null;
-  high: number | null;
-  control: number[];
 }
 
 const KEY = "manyheads.experiments";
-export const MOST_ENTRIES = 60;
+const MOST_ENTRIES = 60;
 
 export function readEntries(store: Store | null): Entry[] {
-  try {
-    const found: unknown = JSON.parse(store?.getItem(KEY) ?? "[]");
-    return Array.isArray(found) ? found.filter(isEntry) : [];
-  } catch {
-    return [];
-  }
+  const found = fromJson(store?.getItem(KEY));
+  return Array.isArray(found) ? found.filter(isEntry) : [];
 }
 
 /** Whether it could be kept. */
 export function keepEntries(store: Store | null, entries: readonly Entry[]): boolean {
-  try {
-    store?.setItem(KEY, JSON.stringify(entries.slice(0, MOST_ENTRIES)));
-    return store !== null;
-  } catch {
-    return false;
-  }
+  return keep(store, KEY, JSON.stringify(entries.slice(0, MOST_ENTRIES)));
 }
 
 /** The entries with this one first; the same ask again takes the place of the old, and keeps its name. */
@@ -58,9 +40,11 @@ export function withEntry(entries: readonly Entry[], entry: Entry): Entry[] {
   return [named, ...entries.filter((each) => each.key !== entry.key)].slice(0, MOST_ENTRIES);
 }
 
-/** The same ask is the same entry: its key is what it asks, but for its name. */
-export function keyOf(ask: Ask): string {
-  return JSON.stringify([ask.model, ask.text, ask.plan, ask.metric ?? "auto", ask.controls ?? 10, ask.seed ?? 0]);
+const USUAL = ["auto", 10, 0]; // metric, controls and seed, which no page asks otherwise: kept entries have them in their keys
+
+/** The same ask is the same entry. */
+export function keyOf({ model, text, plan }: Ask): string {
+  return JSON.stringify([model, text, plan, ...USUAL]);
 }
 
 export function usualName(ask: Ask): string {

@@ -3,14 +3,12 @@
 // Why here: the sandbox's grid holds a set of names, a plan's step holds one text of the grammar. The text is made as
 // short as it can be (whole layers, runs, the same column in every layer), since a step takes 4,000 characters.
 
-/** What is needed of a layer: a `LayerInfo` will do. */
-export interface LayerShape {
-  stack: string;
-  layer: number;
-  num_heads: number;
-}
+import type { LayerInfo } from "../../lib/types";
 
-export interface HeadPlace {
+/** What is needed of a layer. */
+export type LayerShape = Pick<LayerInfo, "stack" | "layer" | "num_heads">;
+
+interface HeadPlace {
   stack: string;
   layer: number;
   index: number;
@@ -66,13 +64,7 @@ export function headsBetween(layers: readonly LayerShape[], from: string, to: st
 export function headsInWords(ticked: ReadonlySet<string>, layers: readonly LayerShape[]): string {
   const stacks = [...new Set(layers.map((layer) => layer.stack))];
   return stacks
-    .map((stack) =>
-      stackInWords(
-        ticked,
-        layers.filter((layer) => layer.stack === stack),
-        stack,
-      ),
-    )
+    .map((stack) => stackInWords(ticked, layers.filter((layer) => layer.stack === stack), stack))
     .filter((text) => text)
     .join(", ");
 }
@@ -84,19 +76,12 @@ export function headsNamed(text: string, layers: readonly LayerShape[]): Set<str
   for (const part of text.split(",")) {
     const match = PART.exec(part.trim());
     if (!match) return null;
-    const only = stacks.size === 1 ? [...stacks][0] : "";
-    const stack = match[1] ?? only;
-    const before = found.size;
-    let any = false;
-    for (const layer of layers) {
-      if (layer.stack !== stack || !within(match[2] ?? "*", layer.layer)) continue;
-      for (let index = 0; index < layer.num_heads; index += 1) {
-        if (!within(match[3] ?? "*", index)) continue;
-        found.add(headName(layer.stack, layer.layer, index));
-        any = true;
-      }
-    }
-    if (!any && found.size === before) return null;
+    const stack = match[1] ?? (stacks.size === 1 ? [...stacks][0] : "");
+    const named = layers
+      .filter((layer) => layer.stack === stack && within(match[2] ?? "*", layer.layer))
+      .flatMap((layer) => headsOfLayer(layer).filter((_, index) => within(match[3] ?? "*", index)));
+    if (!named.length) return null;
+    for (const head of named) found.add(head);
   }
   return found;
 }

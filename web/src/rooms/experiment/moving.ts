@@ -3,7 +3,7 @@
 import { allHeads, headsNamed, type LayerShape } from "./heads";
 import { headsOf, type Step } from "./steps";
 
-export interface Moving {
+interface Moving {
   /** Every head, those whose maps can have moved first. */
   heads: string[];
   /** Heads whose maps cannot have moved. */

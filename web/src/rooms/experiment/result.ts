@@ -1,26 +1,14 @@
 // A result in words and in numbers: the change, the interval, the random-heads control beside it, CSV.
 //
 // A change by itself says little: removing any head changes something. So it is never said without its control.
+import { csvOf } from "../../lib/export";
+import type { Experiment, Token } from "../../lib/types";
 import { planInWords, type Step } from "./steps";
 
 /** What is needed of an `Experiment`. */
-export interface ResultLike {
-  name: string;
-  model: string;
-  text: string;
-  plan: Step[];
-  metric: string;
-  unit: string;
-  change: number;
-  low: number | null;
-  high: number | null;
-  before: number | null;
-  after: number | null;
-  control: number[];
-  notes: Record<string, string>;
-  tokens: { piece: string; text: string }[];
-  per_token: (number | null)[];
-}
+export type ResultLike = Pick<
+  Experiment, "plan" | "metric" | "unit" | "change" | "before" | "after" | "control" | "notes" | "per_token"
+> & { tokens: readonly Pick<Token, "piece" | "text">[] };
 
 /** Four significant digits, with a sign where it is a change. */
 export function figure(value: number | null, signed = false): string {
@@ -37,7 +25,7 @@ export function withUnit(value: number | null, unit: string, signed = false): st
 }
 
 /** Changes below this are what adding numbers in another order makes. */
-export const ROUNDING = 1e-9;
+const ROUNDING = 1e-9;
 /** Below this a token's change is not coloured: as the largest of its text it would look like one. */
 export const FAINTEST = 1e-6;
 /** Random sets that a run asks for, where it does not say. */
@@ -54,7 +42,7 @@ export function uncontrolled(planned: number, total: number, things: string): st
   return 2 * planned > total ? `no control: fewer ${things} are left than the plan changes` : null;
 }
 
-export interface ControlSummary {
+interface ControlSummary {
   mean: number;
   low: number;
   high: number;
@@ -123,14 +111,11 @@ export function resultCsv(result: ResultLike): string {
     `# ${result.metric}${result.unit ? ` (${result.unit})` : ""}: change ${result.change}, before ${result.before ?? ""}, after ${result.after ?? ""}`,
     `# control (random heads): ${result.control.join(" ")}`,
   ].map((line) => line.replace(/[\r\n]+/g, " "));
-  const rows = result.tokens.map((token, at) =>
-    [at, cell(token.text || token.piece), result.per_token[at] ?? ""].join(","),
-  );
-  return [...head, "position,token,change", ...rows].join("\n") + "\n";
+  const rows = result.tokens.map((token, at) => [at, noFormula(token.text || token.piece), result.per_token[at] ?? null]);
+  return `${head.join("\n")}\n${csvOf([["position", "token", "change"], ...rows])}`;
 }
 
-/** One cell: quoted where it must be, and never a formula to a spreadsheet. */
-export function cell(text: string): string {
-  const safe = /^[=+\-@\t\r]/.test(text) ? `'${text}` : text;
-  return /[",\n\r]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
+/** A text that a spreadsheet does not compute. */
+function noFormula(text: string): string {
+  return /^[=+\-@\t\r]/.test(text) ? `'${text}` : text;
 }

@@ -6,11 +6,10 @@
 import type { Client } from "../../lib/client";
 import { isAbort } from "../../lib/source";
 import type { Experiment, LayerInfo, Progress } from "../../lib/types";
-import { isStep } from "../compare/sides";
-import { browserStore } from "../../lib/storage";
+import { browserStore, fromJson } from "../../lib/storage";
 import { keepEntries, keyOf, readEntries, usualName, withEntry, type Ask, type Entry } from "./entries";
 import { allHeads, headName, headsInWords, headsNamed, layerName, placeOf } from "./heads";
-import { doingOf, headsOf, layersOf, moved, stepsFor, type Doing, type Step } from "./steps";
+import { doingOf, headsOf, layersOf, moved, stepsFor, stepsIn, type Doing, type Step } from "./steps";
 
 const made = new WeakMap<object, Sandbox>();
 
@@ -156,12 +155,11 @@ export class Sandbox {
   }
 
   preset(which: "same" | "unmixed" | "remove", head: string | null): void {
-    const one = head && placeOf(head) ? new Set([head]) : new Set(["L0H0"]);
     this.steps = [];
     this.sources = {};
     this.source = 0;
     this.doing = { same: "copy", unmixed: "skip_output_projection", remove: "zero" }[which] as Doing;
-    this.ticked = which === "remove" ? one : new Set(allHeads(this.layers));
+    this.ticked = new Set(which === "remove" && head ? [head] : allHeads(this.layers));
   }
 
   async run(name = "", ask: Ask = { model: this.model, text: this.text, plan: this.plan }): Promise<void> {
@@ -246,7 +244,7 @@ export class Sandbox {
       const sources = [...(headsNamed(step.source, this.layers) ?? [])].map(placeOf).filter((place) => place !== null);
       this.source = sources[0]?.index ?? 0;
       const others = sources.filter((place) => place.index !== this.source);
-      this.sources = Object.fromEntries(others.map(({ stack, layer, index }) => [headName(stack, layer, 0).slice(0, -2), index]));
+      this.sources = Object.fromEntries(others.map(({ stack, layer, index }) => [layerName(stack, layer), index]));
     }
     return true;
   }
@@ -254,10 +252,5 @@ export class Sandbox {
 
 /** A plan that the address kept, or null where there is none, or a damaged one. */
 export function readPlan(text: string): Step[] | null {
-  try {
-    const found: unknown = JSON.parse(text || "null");
-    return Array.isArray(found) && found.length && found.every(isStep) ? (found as Step[]) : null;
-  } catch {
-    return null;
-  }
+  return stepsIn(fromJson(text));
 }

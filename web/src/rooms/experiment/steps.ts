@@ -4,13 +4,14 @@
 // told for a person who has not read it.
 
 import type { AblateStep, PlanStep } from "../../lib/types";
+import { layerName } from "./heads";
 
-export type AblateKind = AblateStep["kind"];
+type AblateKind = AblateStep["kind"];
 export type Step = PlanStep;
 
 export type Doing = AblateKind | "scale" | "average" | "copy" | "skip_output_projection";
 
-export interface DoingInfo {
+interface DoingInfo {
   doing: Doing;
   title: string;
   words: string;
@@ -28,6 +29,12 @@ export const DOINGS: readonly DoingInfo[] = [
   { doing: "copy", title: "copy one head's weights", words: "All ticked heads of a layer look where one of them looks; each keeps its own values.", caveat: "Where they look is shared; what they read there is not." },
   { doing: "skip_output_projection", title: "skip the output projection", words: "The heads' outputs go on side by side, unmixed, as if the output projection were not there.", caveat: "A model is trained with its projection: some of the change is the loss of its scale and basis." },
 ];
+
+/** The steps of a plan that a text kept; null where it holds none, or something else. */
+export function stepsIn(what: unknown): Step[] | null {
+  const isStep = (each: unknown) => typeof each === "object" && each !== null && typeof (each as Record<string, unknown>)["step"] === "string";
+  return Array.isArray(what) && what.length && what.every(isStep) ? (what as Step[]) : null;
+}
 
 export function infoOf(doing: Doing): DoingInfo {
   const found = DOINGS.find((info) => info.doing === doing);
@@ -97,10 +104,10 @@ export function ablate(heads: string, kind: AblateKind, more: Partial<AblateStep
 
 /** The layers of ticked heads as a step on layers wants them: one "L*" for all of them, else each by itself. */
 export function layersOf(ticked: ReadonlySet<string>, layers: readonly { stack: string; layer: number }[]): string[] {
-  const names = layers.map((layer) => (layer.stack ? `${layer.stack}:` : "") + `L${layer.layer}`);
+  const names = layers.map((layer) => layerName(layer.stack, layer.layer));
   const used = names.filter((name) => [...ticked].some((head) => head.startsWith(`${name}H`)));
   const stacks = [...new Set(layers.map((layer) => layer.stack))];
-  if (used.length && used.length === names.length) return stacks.map((stack) => (stack ? `${stack}:L*` : "L*"));
+  if (used.length && used.length === names.length) return stacks.map((stack) => layerName(stack, "*"));
   return used;
 }
 

@@ -1,20 +1,18 @@
 // Files of what the head room shows: the map, the lines or the drawn layer as SVG and PNG, and the numbers in view.
 import type { Client } from "../../lib/client";
-import { saveBytes, savePng, saveSvg } from "../../lib/export";
+import { saveFile, savePng, saveSvg } from "../../lib/export";
 import { mapSvg, rasterise, standalone, type MapFigure } from "../../lib/figure";
 
 export interface Shown {
   /** What of the page is on screen: a drawing, or a map to be drawn with its rulers. */
   svg: SVGSVGElement | null;
-  map: Omit<MapFigure, "ink" | "paper"> | null;
-  root: HTMLElement;
+  map: MapFigure | null;
+  paper: string;
   name: string;
 }
 
-function drawn({ svg, map, root }: Shown): string {
-  const css = getComputedStyle(root);
-  const [ink, paper] = [css.getPropertyValue("--ink").trim(), css.getPropertyValue("--paper").trim()];
-  return svg ? standalone(svg, paper) : mapSvg({ ...map!, ink, paper });
+function drawn({ svg, map, paper }: Shown): string {
+  return svg ? standalone(svg, paper) : mapSvg(map!);
 }
 
 export function exportSvg(shown: Shown): void {
@@ -33,5 +31,5 @@ export async function exportWindow(
 ): Promise<void> {
   const range = ([from, to]: [number, number]) => `${from}:${Math.min(to, from + MOST)}`;
   const answer = await client.window(id, head, format, range(y), range(x), part);
-  saveBytes(answer.bytes, answer.kind, `${head}-${range(y)}-${range(x)}.${format}`.replaceAll(":", "to"));
+  saveFile(answer.bytes, answer.kind, `${head}-${range(y)}-${range(x)}.${format}`.replaceAll(":", "to"));
 }

@@ -1,7 +1,7 @@
 // Which lines to draw of a map: each row's largest few weights above a threshold.
 import type { TileValues } from "../../lib/feed";
 
-export interface Line {
+interface Line {
   query: number;
   key: number;
   weight: number;

@@ -1,7 +1,7 @@
 // Whose tokens a head's rows and columns are: the recording's own, or another text's under cross-attention.
 import type { LayerInfo, RecordingInfo, Token, WordInfo } from "../../lib/types";
 
-export interface Sides {
+interface Sides {
   queries: Token[] | null;
   keys: Token[] | null;
   queryWords: WordInfo[] | null;

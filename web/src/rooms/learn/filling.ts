@@ -7,8 +7,8 @@ export type Values = Record<string, string | number>;
 
 /** The values with one changed: a choice fills its boxes, and a change in a filled box goes over to the reader's own. */
 export function withChange(parameters: readonly Filling[], values: Values, changed: Filling, value: string | number): Values {
-  const next: Values = { ...values, [changed.name]: value, ...changed.fills?.[String(value)] };
-  for (const { name, choices, fills = {} } of parameters) {
+  const next: Values = { ...values, [changed.name]: value, ...changed.fills[String(value)] };
+  for (const { name, choices, fills } of parameters) {
     const filled = fills[String(next[name])];
     const own = choices.find((each) => !(each in fills));
     if (filled && own !== undefined && changed.name in filled && filled[changed.name] !== value) next[name] = own;

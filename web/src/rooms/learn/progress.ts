@@ -1,6 +1,5 @@
 // What a reader has got right, and what of an interview answer was ticked, kept in this browser, by lesson and question.
-// Guarded: storage may be missing or full.
-import type { Store } from "../../lib/storage";
+import { fromJson, keep, type Store } from "../../lib/storage";
 
 type ByQuestion<T> = Record<string, Record<string, T>>;
 /** lesson -> check -> points. */
@@ -15,30 +14,16 @@ const isWords = (value: unknown): value is string[] => Array.isArray(value) && v
 
 export const readPoints = (store: Store | null): Points => read(store, POINTS, isNumber);
 export const readTicks = (store: Store | null): Ticks => read(store, TICKS, isWords);
-export const keepPoints = (store: Store | null, points: Points): void => keep(store, POINTS, points);
-export const keepTicks = (store: Store | null, ticks: Ticks): void => keep(store, TICKS, ticks);
+export const keepPoints = (store: Store | null, points: Points): void => void keep(store, POINTS, JSON.stringify(points));
+export const keepTicks = (store: Store | null, ticks: Ticks): void => void keep(store, TICKS, JSON.stringify(ticks));
 
 function read<T>(store: Store | null, key: string, fits: (value: unknown) => value is T): ByQuestion<T> {
-  try {
-    const found: unknown = JSON.parse(store?.getItem(key) ?? "{}");
-    if (typeof found !== "object" || found === null || Array.isArray(found)) return {};
-    const kept: ByQuestion<T> = {};
-    for (const [lesson, questions] of Object.entries(found)) {
-      if (typeof questions !== "object" || questions === null) continue;
-      kept[lesson] = Object.fromEntries(Object.entries(questions).filter((each): each is [string, T] => fits(each[1])));
-    }
-    return kept;
-  } catch {
-    return {};
+  const kept: ByQuestion<T> = {};
+  for (const [lesson, questions] of Object.entries(fromJson(store?.getItem(key)) ?? {})) {
+    if (typeof questions !== "object" || questions === null) continue;
+    kept[lesson] = Object.fromEntries(Object.entries(questions).filter((each): each is [string, T] => fits(each[1])));
   }
-}
-
-function keep(store: Store | null, key: string, what: Points | Ticks): void {
-  try {
-    store?.setItem(key, JSON.stringify(what));
-  } catch {
-    // A full or forbidden store: it lasts as long as the page, and the room says so.
-  }
+  return kept;
 }
 
 /** With a check's points; what was reached stays reached. */

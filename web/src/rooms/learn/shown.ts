@@ -1,11 +1,7 @@
 // A value of a live cell, ready to draw: which rows and columns of it are here, how its shape reads, how to write its
 // numbers so that a column lines up, and where each number is on the ramp.
 
-/** What is needed of a `Shown`. */
-export interface ShownLike {
-  shape: number[];
-  values: (number | null)[][];
-}
+import type { Shown } from "../../lib/types";
 
 /** "12 x 64", "64", "one number". */
 export function shapeInWords(shape: readonly number[]): string {
@@ -13,7 +9,7 @@ export function shapeInWords(shape: readonly number[]): string {
 }
 
 /** Whether all of the value is here, or the first rows and columns of it. */
-export function partInWords(shown: ShownLike): string {
+export function partInWords(shown: Pick<Shown, "shape" | "values">): string {
   const rows = shown.values.length;
   const columns = Math.max(0, ...shown.values.map((row) => row.length));
   const all = shown.shape.reduce((product, size) => product * size, 1);
@@ -33,13 +29,6 @@ export function digitsOf(values: readonly (readonly (number | null)[])[]): numbe
 export function written(value: number | null, digits: number): string {
   if (value === null) return "·";
   return value.toFixed(digits).replace("-", "−");
-}
-
-/** The ramp's position: 0 to 1 where nothing is below zero, -1 to 1 where something is. */
-export function position(value: number | null, values: readonly (readonly (number | null)[])[]): number | null {
-  if (value === null) return null;
-  const most = values.flat().reduce<number>((largest, each) => Math.max(largest, Math.abs(each ?? 0)), 0);
-  return most > 0 ? value / most : 0;
 }
 
 export function hasNegative(values: readonly (readonly (number | null)[])[]): boolean {

@@ -2,15 +2,16 @@
 // after the last move, with the last good answer kept in sight while the next comes or where it is refused.
 import type { Client } from "../../lib/client";
 import { StudioError, isAbort } from "../../lib/source";
+import { fromJson } from "../../lib/storage";
 import type { Asked, SizeAsk, SizePreset, SizeReport } from "../../lib/types";
 import { inPlainWords, objection, type Objection } from "./rules";
 import { MOST_BATCH, MOST_CONTEXT, asked, filled, sliderOf, type Words } from "./words";
 
 const PAUSE = 150; // ms
-export const START = "llama-2-70b";
+const START = "llama-2-70b";
 
 /** What the address keeps. */
-export interface SizeMemory {
+interface SizeMemory {
   preset?: string;
   model?: string;
   words?: Words;
@@ -21,7 +22,7 @@ export interface SizeMemory {
 }
 
 /** What a report was asked for: its numbers are said with these, whatever has been moved since. */
-export interface Answered {
+interface Answered {
   context: number;
   batch: number;
   dtype: string;
@@ -34,7 +35,6 @@ export class Asking {
   /** Why the last ask was refused, and beside which slider to say it. */
   refused = $state.raw<Objection | null>(null);
   trouble = $state.raw<unknown>(null);
-  busy = $state(false);
 
   preset = $state<string | null>(START);
   model = $state<string | null>(null);
@@ -135,7 +135,6 @@ export class Asking {
   async ask(): Promise<void> {
     this.#stop?.abort();
     const stop = (this.#stop = new AbortController());
-    this.busy = true;
     try {
       const known = this.words && this.shown ? objection(this.shown, this.#moved) : null;
       if (known) this.refused = known;
@@ -148,8 +147,6 @@ export class Asking {
         this.refused = { words: inPlainWords(error.message), slider: sliderOf(error.message, this.#moved) };
         if (!this.report) await this.#fall(stop.signal);
       } else this.trouble = error;
-    } finally {
-      if (this.#stop === stop) this.busy = false;
     }
   }
 
@@ -204,10 +201,6 @@ function contextOf(report: SizeReport): number | null {
 
 /** What the address kept, or null where it is damaged. */
 export function readMemory(text: string): SizeMemory | null {
-  try {
-    const found: unknown = JSON.parse(text);
-    return typeof found === "object" && found !== null && !Array.isArray(found) ? (found as SizeMemory) : null;
-  } catch {
-    return null;
-  }
+  const found = fromJson(text);
+  return typeof found === "object" && !Array.isArray(found) ? (found as SizeMemory | null) : null;
 }

@@ -1,16 +1,12 @@
 // What the Size room draws and says: a bar per layer (attention against feed-forward), the parts of all parameters,
 // and one sentence with the conclusion.
+import { csvOf } from "../../lib/export";
+import type { SizeLayer, SizeReport } from "../../lib/types";
 import { countOf, percent } from "./units";
 
-export interface LayerParts {
-  index: number;
-  kind: string;
-  attention: number;
-  feed_forward: number;
-  other: number;
-}
+type LayerParts = Omit<SizeLayer, "parts">;
 
-export interface Segment {
+interface Segment {
   layer: number;
   kind: string;
   part: "attention" | "feed-forward" | "other";
@@ -81,12 +77,7 @@ export function runsInWords(layers: readonly LayerParts[]): string[] {
 }
 
 /** Everything that is drawn, as one table: layers, parts and cache, a line each. */
-export function sizeCsv(report: {
-  name: string;
-  layers: readonly (LayerParts & { parts: Readonly<Record<string, number>> })[];
-  parts: Readonly<Record<string, number>>;
-  lines: readonly { name: string; num_kv_heads: number | null; points: readonly { context: number; num_bytes: number }[] }[];
-}): string {
+export function sizeCsv(report: SizeReport): string {
   const rows: (string | number)[][] = [["what", "which", "part", "value", "unit"]];
   for (const layer of report.layers) {
     for (const [part, count] of Object.entries(layer.parts)) rows.push(["layer", layer.index, part, count, "parameters"]);
@@ -95,15 +86,11 @@ export function sizeCsv(report: {
   for (const line of report.lines) {
     for (const point of line.points) rows.push(["cache", point.context, line.name, point.num_bytes, "bytes"]);
   }
-  return rows.map((row) => row.map((each) => quoted(String(each))).join(",")).join("\n") + "\n";
-}
-
-function quoted(text: string): string {
-  return /[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+  return csvOf(rows);
 }
 
 /** Key/value heads of the first layer that attends, as the whole document has them; null for latents, or for none. */
-export function kvHeadsOf(report: { document: Readonly<Record<string, unknown>> }): number | null {
+export function kvHeadsOf(report: Pick<SizeReport, "document">): number | null {
   const layers = at(at(report.document, "parameters"), "layers");
   for (const layer of Array.isArray(layers) ? layers : []) {
     const attention: unknown = at(layer, "attention");

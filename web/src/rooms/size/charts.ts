@@ -1,11 +1,12 @@
 // The Size room's two charts as options for Observable Plot: a bar per layer, and the cache against context.
 // Only the marks that are used are imported, and colours are plain ones, so that an exported picture stands alone.
 import { barY, dot, line, ruleX, text, type PlotOptions } from "@observablehq/plot";
+import { pageColours } from "../../lib/colour";
 import type { CacheLine, SizeLayer } from "../../lib/types";
 import { segments } from "./bars";
 import { countOf, gib, percent, whole } from "./units";
 
-export interface Palette {
+interface Palette {
   attention: string;
   forward: string;
   other: string;
@@ -14,9 +15,8 @@ export interface Palette {
 }
 
 export function palette(dark: boolean): Palette {
-  return dark
-    ? { attention: "#f09a72", forward: "#7fa6cf", other: "#8f9297", ink: "#e9e7e1", faint: "#8f9297" }
-    : { attention: "#a8401f", forward: "#36587d", other: "#a39d8d", ink: "#1b1e24", faint: "#6d727c" };
+  const { accent: attention, ink, ink3: faint } = pageColours(dark);
+  return { attention, ink, faint, ...(dark ? { forward: "#7fa6cf", other: "#8f9297" } : { forward: "#36587d", other: "#a39d8d" }) };
 }
 
 const MOST_TICKS = 14;

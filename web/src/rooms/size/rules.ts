@@ -1,5 +1,6 @@
 // What can be said against numbers before the library is asked: in plain words, beside the slider it is about. Whatever is
 // not known here, the library says.
+import { whole } from "./units";
 import { SLIDERS, type Words } from "./words";
 
 export interface Objection {
@@ -16,11 +17,11 @@ export function objection(words: Words, moved: string): Objection | null {
   const beside = (...names: string[]) => idOf(names.includes(moved) ? moved : (names[0] ?? ""));
   if (shared > heads || heads % shared) {
     const slider = beside("num_kv_heads", "num_heads");
-    return { slider, words: `KV heads must divide the heads evenly: ${count(heads)} heads cannot share ${count(shared)}. ${nearest("KV heads", heads, shared)}` };
+    return { slider, words: `KV heads must divide the heads evenly: ${whole(heads)} heads cannot share ${whole(shared)}. ${nearest("KV heads", heads, shared)}` };
   }
   if (!words.head_dim && width % heads) {
     const [below, above] = [Math.floor(width / heads) * heads, Math.ceil(width / heads) * heads];
-    return { slider: beside("embed_dim", "num_heads"), words: `The width must be a multiple of the heads: ${count(width)} is none of ${count(heads)}. Widths that are: ${below ? `${count(below)} and ` : ""}${count(above)}.` };
+    return { slider: beside("embed_dim", "num_heads"), words: `The width must be a multiple of the heads: ${whole(width)} is none of ${whole(heads)}. Widths that are: ${below ? `${whole(below)} and ` : ""}${whole(above)}.` };
   }
   return null;
 }
@@ -30,7 +31,7 @@ export function typedNumber(text: string, least: number, most: number): { value:
   const plain = text.replace(/[\s,_]/g, "");
   if (!/^\d+$/.test(plain) || Number(plain) < least) return { value: null, words: `A whole number, ${least} or more.` };
   const number = Number(plain);
-  return number > most ? { value: most, words: `${count(most)} is the most here.` } : { value: number, words: null };
+  return number > most ? { value: most, words: `${whole(most)} is the most here.` } : { value: number, words: null };
 }
 
 /** The library's words with its own names said as the sliders say them. */
@@ -43,14 +44,10 @@ function idOf(name: string): string | null {
   return SLIDERS.find((slider) => slider.name === name)?.id ?? null;
 }
 
-/** The divisors of `whole` that are nearest to a number, from either side. */
-function nearest(what: string, whole: number, to: number): string {
-  const divisors = Array.from({ length: Math.min(whole, 4096) }, (_, at) => at + 1).filter((each) => whole % each === 0);
+/** The divisors of `of` that are nearest to a number, from either side. */
+function nearest(what: string, of: number, to: number): string {
+  const divisors = Array.from({ length: Math.min(of, 4096) }, (_, at) => at + 1).filter((each) => of % each === 0);
   const [below, above] = [divisors.filter((each) => each < to).at(-1), divisors.find((each) => each > to)];
-  const fit = [below, above].filter((each) => each !== undefined).map(count);
+  const fit = [below, above].filter((each) => each !== undefined).map(whole);
   return `${what} that do: ${fit.join(" and ")}.`;
-}
-
-function count(value: number): string {
-  return value.toLocaleString("en-US");
 }

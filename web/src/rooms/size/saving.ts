@@ -1,10 +1,11 @@
 // The Size room's charts as one picture that stands alone: SVG with its colours and letters in it.
+import { pageColours } from "../../lib/colour";
 import { xml } from "../../lib/export";
 
 const GAP = 32;
 const HEAD = 56; // for the title and the sentence
 
-export interface Words {
+interface Words {
   title: string;
   sentence: string;
   /** A heading over each chart, and what its colours mean. */
@@ -13,7 +14,7 @@ export interface Words {
 
 /** All charts beneath `root` side by side, with what they say above. */
 export function picturesSvg(root: HTMLElement, words: Words, dark: boolean): string {
-  const [paper, ink, faint] = dark ? ["#15171b", "#e9e7e1", "#b0b2b5"] : ["#fbfaf7", "#1b1e24", "#50555f"];
+  const { paper, ink, ink2: faint } = pageColours(dark);
   const charts = [...root.querySelectorAll<SVGSVGElement>("svg.plot")];
   let x = GAP;
   let height = 0;

@@ -1,0 +1,46 @@
+"""How things are timed beside each other, and how much memory a process had: what several benchmarks share."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+Calls = Mapping[str, Callable[[], object]]
+
+
+def in_turns(calls: Calls, rounds: int) -> dict[str, list[float]]:
+    """Seconds of each call, round by round, after a round that warms up. One round times each once.
+
+    So all meet the same machine. Each round begins with another call: what one leaves behind (memory given back,
+    caches) falls on all alike.
+    """
+    taken: dict[str, list[float]] = {name: [] for name in calls}
+    names = list(calls)
+    for turn in range(rounds + 1):
+        first = turn % len(names)
+        for name in names[first:] + names[:first]:
+            begin = time.perf_counter()
+            calls[name]()
+            if turn:
+                taken[name].append(time.perf_counter() - begin)
+    return taken
+
+
+def ratio(ours: Sequence[float], theirs: Sequence[float], name: str = "ratio") -> dict[str, float]:
+    """`ours` over `theirs`, each of the same round: the median of the ratios, called `name`, and their ends."""
+    ratios = [a / b for a, b in zip(ours, theirs, strict=True)]
+    return {name: statistics.median(ratios), "low": min(ratios), "high": max(ratios)}
+
+
+def medians(taken: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    return {name: statistics.median(each) for name, each in taken.items()}
+
+
+def memory_bytes(field: str, process: int | str = "self") -> int:
+    """A process' memory as Linux counts it: VmRSS now, VmHWM at the most so far.
+
+    Not by getrusage, which gives the parent's most where that was more.
+    """
+    with open(f"/proc/{process}/status", encoding="ascii") as lines:
+        return next(1024 * int(line.split()[1]) for line in lines if line.startswith(f"{field}:"))

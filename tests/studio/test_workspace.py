@@ -1,0 +1,77 @@
+"""What a studio offers by name: whatever was named first, loaded once, found although something else has gone."""
+
+import json
+
+import pytest
+
+from manyheads.studio import recordings as recordings_module
+from manyheads.studio.problems import NotHere
+from manyheads.studio.recordings import Recordings
+from manyheads.studio.schema.recordings import RecordingAsk
+from manyheads.studio.workspace import ModelPlace, Workspace
+from tests.robustness.faults import recording
+
+
+def checkpoint(folder):
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps({"model_type": "bert"}))
+    return folder
+
+
+def test_a_folder_called_like_a_bundled_model_is_not_taken_for_it(tmp_path):
+    mine = checkpoint(tmp_path / "trained" / "minilm")
+    found = Workspace.of(model=str(mine))
+    assert found.default_model == "trained/minilm" and found.models["trained/minilm"].what == str(mine)
+    assert found.models["minilm"].bundled
+
+
+def test_a_model_that_is_named_comes_first_and_once(tmp_path):
+    for name in ("a", "b"):
+        checkpoint(tmp_path / name)
+    assert next(iter(Workspace.of([tmp_path], model="b").models)) == "b"
+    found = Workspace.of([tmp_path], model=str(tmp_path / "b"))
+    assert list(found.models)[:1] == ["b"] and len(found.models) == len(Workspace.of([tmp_path]).models)
+    assert next(iter(Workspace.of(model="some/hub-name").models)) == "some/hub-name"
+
+
+@pytest.mark.parametrize("when", [1, 2, 3])
+def test_a_model_is_given_although_others_are_loaded_meanwhile_and_it_is_dropped(monkeypatch, when):
+    workspace = Workspace({name: ModelPlace(name, name, name) for name in "abc"})
+    monkeypatch.setattr("manyheads.models.loading.load", lambda what: [what])
+
+    class Meanwhile:
+        """A lock at which, once, two other models are asked for first, as another thread may."""
+
+        taken = 0
+
+        def __enter__(self):
+            self.taken += 1
+            if self.taken == when:
+                assert [workspace.load(name) for name in "bc"] == [["b"], ["c"]]
+
+        def __exit__(self, *_):
+            pass
+
+    monkeypatch.setattr(workspace, "_lock", Meanwhile())
+    assert workspace.load("a") == ["a"]
+
+
+def test_a_recording_is_found_although_another_file_has_gone(tmp_path):
+    for name in ("a", "b"):
+        recording(1, 7).save(tmp_path / f"{name}.heads")
+    workspace = Workspace.of([tmp_path])
+    wanted = workspace.file_id("b.heads")
+    (tmp_path / "a.heads").unlink()
+    assert Recordings(workspace).get(wanted).title == "b.heads"
+    with pytest.raises(NotHere, match="not open any more"):
+        Recordings(workspace).get("beef")
+
+
+def test_the_recording_that_was_opened_again_stays_longest(tmp_path, monkeypatch):
+    for name in ("a", "b", "c"):
+        recording(1, 7).save(tmp_path / f"{name}.heads")
+    monkeypatch.setattr(recordings_module, "MOST_OPEN", 2)
+    opened = Recordings(Workspace.of([tmp_path]))
+    for name in ("a", "b", "a", "c"):
+        opened.open(RecordingAsk(file=f"{name}.heads"), lambda *_: None)
+    assert [each.title for each in opened._open.values()] == ["a.heads", "c.heads"]
