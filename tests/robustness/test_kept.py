@@ -4,6 +4,7 @@ import asyncio
 import platform
 import subprocess
 import sys
+import weakref
 
 import pytest
 
@@ -55,6 +56,27 @@ def test_what_jobs_found_is_kept_up_to_so_many_bytes_and_the_last_one_always(mon
     large = ended(jobs, 50_000)
     ended(jobs, 1)
     assert known(jobs, [*names, large]) == [False, False, False, False, True]
+    jobs.close()
+
+
+def test_a_job_that_failed_keeps_its_words_and_lets_go_of_what_it_worked_on():
+    class Large:
+        pass
+
+    held = []
+
+    def fail(say):
+        large = Large()
+        held.append(weakref.ref(large))
+        try:
+            raise KeyError("within")
+        except KeyError:
+            raise TextError("it cannot be read") from None
+
+    jobs = Jobs()
+    job = asyncio.run(jobs.wait(jobs.start("cell", fail), 20))
+    assert job.state == "failed" and job.problem.words == "it cannot be read"
+    assert held[0]() is None
     jobs.close()
 
 

@@ -11,6 +11,7 @@ import asyncio
 import secrets
 import threading
 import time
+import traceback
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -135,6 +136,14 @@ class Jobs:
             work.num_bytes = len(work.result.model_dump_json()) if isinstance(work.result, Said) else 0
         except Exception as error:  # a fault of ours too is said to the page, and in the server's log, by whoever asks
             work.error = error
+            _let_go(error)
         finally:
             work.ended = time.monotonic()
             work.over.set()
+
+
+def _let_go(error: BaseException | None) -> None:
+    """Drop what the frames of an error and of those behind it hold, whole files among it; their lines stay."""
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
