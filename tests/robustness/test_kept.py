@@ -127,3 +127,24 @@ def test_large_blocks_go_back_to_the_system_among_small_ones_that_stay():
         for how in ("given back", "left as it is")
     ]
     assert left[0] < 20 < 50 < left[1], left
+
+
+SMALL = """
+import numpy as np
+from tests.robustness.target import resident
+from manyheads.studio.server import give_memory_back, trim
+give_memory_back()
+kept = [np.ones(6_000) for _ in range(8_000)]  # 48 kB each
+full = resident()
+del kept[::2]
+left = resident()
+trim()
+print(full - left, left - resident())
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="it is glibc's memory that is trimmed")
+def test_free_pages_between_small_blocks_go_back_when_they_are_trimmed():
+    done = subprocess.run([sys.executable, "-c", SMALL], capture_output=True, text=True, check=True)
+    by_itself, trimmed = map(float, done.stdout.split())
+    assert by_itself < 20 < 120 < trimmed
