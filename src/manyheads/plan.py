@@ -179,14 +179,17 @@ class Plan:
             raise PlanError(f'a plan is {{"steps": [...]}}, not {_short(cast(object, data))}.')
         if said.get("format", FORMAT) != FORMAT or isinstance(said.get("format"), bool):
             raise PlanError(f"this plan has format {said['format']!r}, and {FORMAT} is the newest known: upgrade.")
-        return cls([_step(entry) for entry in cast("list[object]", said["steps"])])
+        entries = cast("list[object]", said["steps"])
+        return cls([_step(entry, f"step {at} of {len(entries)}") for at, entry in enumerate(entries, 1)])
 
     @classmethod
     def from_json(cls, text: str) -> Plan:
         """What `to_json` wrote. Raises PlanError or HeadError."""
         try:
             data = json.loads(text)
-        except (ValueError, TypeError, RecursionError) as error:  # ValueError: also a number of thousands of digits
+        except RecursionError as error:
+            raise PlanError("a plan is a list of steps, and this is nested too deep to be one.") from error
+        except (ValueError, TypeError) as error:  # ValueError: also a number of thousands of digits
             raise PlanError(f"a plan is JSON, and this is not: {error}.") from error
         return cls.from_dict(data)
 
@@ -216,11 +219,22 @@ def _spare(step: Step) -> dict[str, Any]:
     return {key: value for key, value in asdict(step).items() if value != usual[key]}
 
 
-def _step(entry: object) -> Step:
+def _step(entry: object, where: str) -> Step:
+    """Errors: PlanError or HeadError that begin with where the step stands."""
+    try:
+        return _read_step(entry)
+    except (PlanError, HeadError) as error:
+        raise type(error)(f"{where}: {error}") from error
+
+
+def _read_step(entry: object) -> Step:
     if not isinstance(entry, Mapping):
         raise PlanError(f'{_short(entry)} is no step: write {{"step": "ablate", "heads": "L3H7"}}.')
     given = dict(cast("Mapping[str, Any]", entry))
-    name = given.pop("step", None)
+    if "step" not in given:
+        kinds = ", ".join(KINDS_OF_STEP)
+        raise PlanError(f'"step" is missing in {_short(cast(object, entry))}: say what it does, one of {kinds}.')
+    name = given.pop("step")
     if not isinstance(name, str) or name not in KINDS_OF_STEP:
         raise PlanError(f"step={_short(name)} is not known: use one of {', '.join(KINDS_OF_STEP)}.")
     kind = KINDS_OF_STEP[name]

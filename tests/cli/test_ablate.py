@@ -93,7 +93,10 @@ def test_a_corpus_of_its_own_and_what_changed_nothing_come_first(run, page, tmp_
         (["ablate", "L1", "--factor", "2"], ["--factor belongs to --kind scale"]),
         (["ablate", "L1", "--kind", "kill"], ["--kind kill is unknown", "resample"]),
         (["ablate", "L1H1", "L1H2"], ["'L1H2' names heads", '"L1H1, L1H2"']),
-        (["ablate", "L1", "--plan", "p.json"], ["both say what to do"]),
+        (
+            ["ablate", "L1", "--plan", "p.json"],
+            ["HEADS ('L1') and --plan p.json both say what to do", "A text", "--file"],
+        ),
         (["ablate", "--plan", "nowhere.json"], ["there is no such file"]),
         (["ablate", "L1", "some text", "--metric", "loss"], ["needs a model that predicts the next token"]),
         (["ablate", "L1", "--save-plan", "plan.txt"], ["--save-plan plan.txt", ".json"]),
@@ -132,3 +135,28 @@ def test_importance_as_json_and_a_curve(run, page):
     assert [line[-1] for line in curve["random"]] == pytest.approx([curve["ranked"][-1]] * 3, rel=1e-3)
     drawn = Path("far.svg").read_text(encoding="utf-8")
     assert "heads removed, of 72" in drawn and "at random" in drawn
+
+
+def test_with_a_plan_what_is_typed_is_the_text(run, minilm):
+    Path("plan.json").write_text('{"steps": [{"step": "ablate", "heads": "L1H9"}]}')
+    typed = json.loads(run("ablate", "--plan", "plan.json", TEXTS[0], "--controls", "0", "--json").out)
+    assert typed["texts"] == 1 and typed["origin"] == "1 text of what you typed"
+    assert typed["change"] == pytest.approx(mh.effect(minilm, mh.Ablate("L1H9"), [TEXTS[0]], controls=0).change)
+    two = run("ablate", "--plan", "plan.json", "Hello", "there.")
+    assert_refused(two, 'the text came as 2 words: put it in quotes, "Hello there."')
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"steps": []}', "plan.json: the plan has no steps"),
+        ('{"steps": [{"heads": "L1H9"}]}', 'plan.json: step 1 of 1: "step" is missing'),
+    ],
+)
+def test_a_plan_that_says_nothing_is_refused_by_its_file(text, said, run):
+    Path("plan.json").write_text(text)
+    assert_refused(run("ablate", "--plan", "plan.json", "some text"), said)
+
+
+def test_one_control_is_one_random_set(run):
+    assert ": 1 random set of as many heads" in run("ablate", "L3H7", TEXTS[0], "--controls", "1").out

@@ -1,5 +1,6 @@
 """The command as a whole: exit codes, who is heard on which stream, and that it starts at once and ends quietly."""
 
+import inspect
 import io
 import json
 import logging
@@ -16,6 +17,7 @@ import pytest
 
 import manyheads
 from manyheads.cli.app import main
+from manyheads.cli.commands import COMMANDS
 from manyheads.cli.progress import Talk
 
 from .conftest import assert_refused, start
@@ -61,6 +63,41 @@ def test_a_package_that_is_not_installed_is_named_with_who_knows_more(package, c
     told = f"manyheads: {package} is not installed, and this needs it: python -m manyheads.doctor says what is"
     assert done.stderr.startswith(told), done.stderr
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("kind", ["ImportError", "RuntimeError"])
+@pytest.mark.parametrize(
+    ("package", "line"),
+    [("torch", ["look", TEXT]), ("transformers", ["look", TEXT]), ("rich", ["size"]), ("fastapi", ["studio"])],
+)
+def test_a_package_that_cannot_be_imported_is_named_and_is_no_fault_of_ours(tmp_path, package, line, kind):
+    (tmp_path / f"{package}.py").write_text(f"raise {kind}('bro ken')")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "MANYHEADS_CACHE": str(tmp_path)}
+    command = [sys.executable, "-m", "manyheads", *line]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    said = f"manyheads: {package} cannot be imported, and this needs it ({kind}: bro ken): python -m manyheads.doctor"
+    assert done.returncode == 2 and done.stderr.splitlines()[-1].startswith(said), done.stderr
+    assert "Traceback" not in done.stderr and "fault of manyheads" not in done.stderr
+
+
+def test_a_backend_that_matplotlib_does_not_know_is_said_with_the_variable(tmp_path):
+    program = "import sys; from manyheads.cli import app, commands\n"
+    program += "def run(arguments): import manyheads.figures.sheet\n"
+    program += "commands.run = run; sys.exit(app.main(['look']))"
+    environment = {**os.environ, "MPLBACKEND": "foo"}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60)
+    said = "manyheads: MPLBACKEND is wrong: 'foo' is no backend that matplotlib knows, and with it matplotlib does not"
+    assert done.returncode == 2 and done.stderr.startswith(said) and done.stderr.count("\n") == 1, done.stderr
+
+
+@pytest.mark.parametrize("error", [ImportError("of ours"), ImportError("x", name="manyheads.nn"), ValueError("Key")])
+def test_what_our_own_code_raises_stays_our_fault(run, monkeypatch, error):
+    def fail(name):
+        raise error
+
+    monkeypatch.setattr("manyheads.models.loading.load", fail)
+    ran = run("look", TEXT)
+    assert ran.code == 1 and "a fault of manyheads, not yours" in ran.err
 
 
 @pytest.mark.parametrize(
@@ -237,3 +274,22 @@ def test_nothing_that_a_terminal_would_obey_gets_through(run):
         ran = run(*line)
         assert ran.code == 0 and not set("\x1b\x07\r\u202e") & set(ran.out + ran.err)
     assert json.loads(run("look", hostile, "--json").out)["text"]["text"] == hostile
+
+
+@pytest.mark.parametrize("command", ["", *(each.__name__ for each in COMMANDS)])
+def test_help_shows_each_parameter_as_it_is_typed(command, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    assert main([*command.split(), "--help"]) == 0
+    said = capsys.readouterr().out
+    assert "--help" in said
+    for wrong in ("<bool>", "<list[", "[[", "]...]"):
+        assert wrong not in said
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda each: each.__name__)
+def test_help_leaves_the_wrapping_of_paragraphs_to_the_terminal(command, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "1000")
+    main([command.__name__, "--help"])
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    for paragraph in inspect.getdoc(command).split("\n\n"):
+        assert " ".join(paragraph.split()) in lines

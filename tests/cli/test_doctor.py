@@ -124,6 +124,13 @@ def test_it_starts_without_any_package_of_others(tmp_path):
     said = json.loads(ran.out)
     assert ran.code == 1
     assert (
-        "what it needs: not known, since that needs packaging, which is not installed. pip install packaging"
-        in said["wrong"]
+        "python: not known, since that needs packaging, which is not installed. pip install packaging" in said["wrong"]
     )
+    assert len([line for line in said["wrong"] if "packaging" in line]) == 1
+
+
+def test_without_einops_it_is_one_line(tmp_path):
+    ran = in_a_process(without(tmp_path, "einops", MANYHEADS_CACHE=str(tmp_path)), "manyheads", "doctor")
+    assert ran.code == 1
+    assert ran.lines[-2:] == ["One thing is wrong:", '  ✗ einops: not installed. pip install "einops>=0.8"']
+    assert ran.out.count("not looked at, since that needs einops") == 6

@@ -183,7 +183,9 @@ def test_save_writes_roles_and_numbers_by_the_ending(run, minilm, labels, tmp_pa
 
 
 def test_plot_draws_the_grid(run, tmp_path):
+    assert "--plot grid.png" in run("look", TEXT).out
     ran = run("look", TEXT, "--plot", "grid.png")
+    assert "Try next" in ran.out and "--plot grid.png" not in ran.out  # it was just done
     assert ran.code == 0 and "grid.png, the map of every head" in ran.out
     assert (tmp_path / "grid.png").read_bytes()[:4] == b"\x89PNG"
 

@@ -54,7 +54,7 @@ def test_json_is_one_document_with_everything(run):
         (("L5H1",), ("no place to save to", "--out FOLDER")),
         (("--out", "smaller"), ("say which heads", "--lowest N")),
         (("--lowest", "72", "--out", "smaller"), ("all of the 72 heads", "give fewer")),
-        (("L5H1", "--lowest", "3", "--out", "smaller"), ("say which heads", "--lowest N")),
+        (("L5H1", "--lowest", "3", "--out", "smaller"), ("HEADS ('L5H1') and --lowest 3 were both given",)),
         (("L5H1", "--lines", "--out", "smaller"), ("--lowest ranks heads by",)),
         (("L5H1", "--out", "no/smaller"), ("cannot write", "its folder does not exist")),
     ],

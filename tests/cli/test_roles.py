@@ -194,3 +194,19 @@ def test_probes_are_shown_with_chance_and_variant_and_what_cannot_be_asked_with_
     assert [(each["name"], each["asked"], len(each["heads"])) for each in data["probes"]][2:4] == [
         ("random repeats, offset -1", True, 8), ("copying", False, 0),
     ]  # fmt: skip
+
+
+def test_a_file_of_unknown_ending_is_told_the_option(run):
+    Path("junk.bin").write_bytes(b"x")
+    assert_refused(run("roles", "--corpus", "junk.bin"), "Say --kind (text, jsonl, conllu)")
+    Path("empty").mkdir()
+    assert_refused(run("roles", "--corpus", "empty", "--kind", "jsonl"), "holds no file of --kind jsonl to read")
+
+
+def test_a_corpus_that_cannot_be_read_is_named_once_before_anything_is_loaded(run):
+    Path("bad.conllu").write_text("1\tfoo\n\n2\tbar\tx\n\n")
+    ran = run("roles", "--corpus", "bad.conllu", "--model", "/nowhere")
+    assert_refused(
+        ran, "bad.conllu:1 cannot be read", "the 2 texts", "token 1 has 2 columns", "Mend the file", "--kind"
+    )
+    assert ran.err.count("bad.conllu") == 1

@@ -6,6 +6,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from huggingface_hub.constants import _is_true
 
 from manyheads.doctor import machine, places, surroundings
 from manyheads.doctor.findings import ABSENT, FINE, NOTE, WRONG
@@ -49,6 +50,25 @@ def test_a_secret_and_what_nobody_knows_are_not_shown(variable):
 def test_an_unknown_variable_of_a_known_family_is_named_and_not_shown(variable):
     found = variable("TORCH_SOMETHING", "hunter2")
     assert (found.state, found.found) == (NOTE, "set; not one that manyheads knows")
+
+
+@pytest.mark.parametrize("name", ["HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"])
+@pytest.mark.parametrize("value", ["1", "yes", "True", "ON", "0", "no", "False", "off", "maybe", "2", "y"])
+def test_offline_is_what_huggingface_hub_takes_for_it(variable, name, value):
+    found = variable(name, value)
+    assert _is_true(value) == (found.state == NOTE and found.found == f"{value}: {VARIABLES[name]}")
+    if value in ("maybe", "2", "y"):
+        assert (found.state, found.found) == (WRONG, f"{value!r} is not taken, so the hub is asked")
+    elif not _is_true(value):
+        assert (found.state, found.found) == (NOTE, f"{value}: the hub is asked, as if this were not set")
+
+
+def test_of_two_variables_that_say_offline_the_hubs_own_is_read(variable, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+    monkeypatch.setenv("TRANSFORMERS_OFFLINE", "1")
+    assert [each.found for each in variables()] == [
+        "0: the hub is asked, as if this were not set", "1: not read, since HF_HUB_OFFLINE is set",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("value", ["two", "0", "-1", "1.5", "4,,2"])

@@ -1,12 +1,17 @@
 """The trials in their own process: whatever breaks there, also the process itself, is a finding, and named."""
 
+import os
+import subprocess
 import sys
+from collections.abc import Iterator
 from importlib.metadata import version
+from importlib.util import find_spec
 
 import pytest
 
-from manyheads.doctor import trials, trying
+from manyheads.doctor import packages, trials, trying
 from manyheads.doctor.findings import NOTE, WRONG, Finding
+from manyheads.doctor.importing import module_of
 from manyheads.models.bundled import BUNDLED
 
 
@@ -28,7 +33,8 @@ def test_a_torch_that_cannot_be_imported_is_one_line_and_the_rest_is_not_looked_
     wrong = [each for _, each in found if each.state == WRONG and each.subject == "torch"]
     assert len(wrong) == 1 and len([each for _, each in found if each.state == WRONG]) == 1
     assert "importing it fails with OSError: libtorch_cpu.so: cannot open shared object file" in wrong[0].found
-    assert wrong[0].remedy.startswith("Install it anew: pip install --force-reinstall torch==2.13.0")
+    assert ". Install it anew: pip install --force-reinstall torch==2.13.0" in wrong[0].remedy
+    assert "torch.py off the path, which is not what pip installed" in wrong[0].remedy
     left_out = {section for section, each in found if each.found.startswith("not looked at, since that needs torch")}
     assert left_out == {"machine", "attention", "bundled models", "places", "studio"}
     assert {each.subject for _, each in found if each.state == "fine"} >= {
@@ -129,3 +135,37 @@ def test_a_page_without_its_script_is_wrong(monkeypatch, tmp_path, script, said)
     monkeypatch.setattr(app, "files", lambda package: tmp_path)
     (found,) = trials.carried_out(trials.Step("studio", "its page", trials.page), ())
     assert found.state == WRONG and said in found.found
+
+
+def test_a_fastapi_that_cannot_be_imported_is_one_line_with_what_to_type(broken, tmp_path):
+    found = broken("fastapi", "raise RuntimeError('bro ken')")
+    (wrong,) = (each for _, each in found if each.state == WRONG)
+    assert wrong.subject == "fastapi" and "importing it fails with RuntimeError: bro ken" in wrong.found
+    assert f"pip install --force-reinstall fastapi=={version('fastapi')}" in wrong.remedy
+
+
+def test_a_package_of_that_name_without_what_is_needed_is_told_once(monkeypatch):
+    def look() -> Iterator[Finding]:
+        raise ImportError("cannot import name 'FastAPI' from 'fastapi'", name="fastapi")
+
+    broken: list[str] = []
+    found = []
+    for subject in ("page", "port"):
+        for each in trials.carried_out(trials.Step("studio", subject, look), broken):
+            found.append((each.subject, each.state))
+            broken += [each.subject] * (each.state == WRONG)
+    assert found == [("fastapi", WRONG), ("page", NOTE), ("port", NOTE)]
+
+
+def test_what_is_imported_for_a_trial_has_the_name_that_python_knows():
+    for name in packages.imported():
+        assert find_spec(module_of(name)) is not None, name
+    assert {"fastapi", "einops", "markdown-it-py"} <= set(packages.imported())
+
+
+def test_a_backend_that_matplotlib_does_not_know_is_wrong_and_another_is_a_note():
+    command = [sys.executable, "-c", "from manyheads.doctor import trials; print(*trials.backend(), *trials.imports())"]
+    for value, said in {"foo": WRONG, "agg": NOTE}.items():
+        ran = subprocess.run(command, env={**os.environ, "MPLBACKEND": value}, capture_output=True, text=True)
+        assert ran.stdout.count("Finding(") == 1 and f"state={said!r}" in ran.stdout, ran
+        assert "subject='MPLBACKEND'" in ran.stdout

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -173,3 +174,20 @@ def test_a_full_disk_leaves_the_older_plan_and_its_tensors_as_they_were(fails, l
         assert {path.name: path.read_bytes() for path in written.parent.iterdir()} == older
         now.save(written)
     assert open_plan(written).plans[0] == Plan(Ablate("L1H3", kind="mean"))
+
+
+def test_what_is_wrong_with_a_plan_is_told_with_its_file_and_step(tmp_path):
+    path = tmp_path / "plan.json"
+    for text, kind, words in (
+        ("[" * 100_000, PlanError, "nested too deep"),
+        ("{", PlanError, "a plan is JSON"),
+        (
+            '{"steps": [{"step": "average", "heads": "L1"}, {"heads": "L1"}]}',
+            PlanError,
+            'step 2 of 2: "step" is missing',
+        ),
+        ('{"steps": [{"step": "ablate", "heads": "Q9"}]}', HeadError, "step 1 of 1: 'Q9' names no heads"),
+    ):
+        path.write_text(text)
+        with pytest.raises(kind, match=f"^{re.escape(str(path))}: .*{words}"):
+            open_plan(path)

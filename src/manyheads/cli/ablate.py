@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 LABEL_WIDTH = 10
 KIND_HELP = "What stands in their place: zero, mean, resample or first; or scale, average, copy, unmixed."
 CORPUS_HELP = "Texts that mean and resample take their values from; else those that are read."
-PLAN_HELP = "A plan (.json) in place of HEADS."
+PLAN_HELP = "A plan (.json) in place of HEADS: what is typed is the text then."
 MOST_TOKENS = 8  # whose loss rose most, of a single text
 
 
@@ -60,9 +60,12 @@ def ablate(
     """
     talk = Talk()
     check_output(save_plan, "--save-plan", (".json",))
+    words = text or []
+    if plan is not None and heads is not None and not _names_heads(heads):
+        heads, words = None, [heads, *words]
     asked = _plan(heads, kind, factor, source, plan)
-    _require_text(heads, text or [])
-    texts = given_texts(talk, text or [], file, lines, model)
+    _require_text(heads, words)
+    texts = given_texts(talk, words, file, lines, model)
     other = None if corpus is None else given_texts(talk, [], corpus, lines).texts
     lm = load_model(talk, model)
     with talk.step("reading the texts, with these heads and without") as progress:
@@ -86,8 +89,14 @@ def _plan(heads: str | None, kind: str, factor: float | None, source: str | None
         from manyheads.interventions.planfiles import open_plan
 
         if heads is not None:
-            raise PlanError(f"HEADS ({heads!r}) and --plan {file} both say what to do: give one of them.")
-        return open_plan(file).plans[0]
+            raise PlanError(
+                f"HEADS ({heads!r}) and --plan {file} both say what to do: give one of them. A text goes after it, in "
+                f"quotes, or comes by --file."
+            )
+        plan = open_plan(file).plans[0]
+        if not plan.steps:
+            raise PlanError(f"{file}: the plan has no steps, so nothing would change: give it at least one.")
+        return plan
     if heads is None:
         raise PlanError("no heads were named: give HEADS, as in manyheads ablate L3H7, or --plan FILE.")
     if (factor is not None) != (kind == "scale"):
@@ -110,15 +119,20 @@ def _plan(heads: str | None, kind: str, factor: float | None, source: str | None
 
 def _require_text(heads: str | None, words: list[str]) -> None:
     """Errors: PlanError for a second name of heads, which would be read as the text."""
+    if heads is not None and words and _names_heads(words[0]):
+        raise PlanError(
+            f'{words[0]!r} names heads, and would be read as the text: name all in one, "{heads}, {words[0]}".'
+        )
+
+
+def _names_heads(word: str) -> bool:
     from manyheads.errors import HeadError
     from manyheads.heads import written
 
-    for word in words[:1]:
-        try:
-            written(word)
-        except HeadError:
-            return
-        raise PlanError(f'{word!r} names heads, and would be read as the text: name all in one, "{heads}, {word}".')
+    try:
+        return bool(written(word))
+    except HeadError:
+        return False
 
 
 def _save(lm: Any, plan: Plan, texts: list[str], path: Path) -> None:
@@ -140,8 +154,9 @@ def page(lm: Any, found: Effect, texts: Texts, saved: Path | None) -> list[tuple
     if found.control:
         mean = sum(found.control) / len(found.control)
         above = sum(each >= found.change for each in found.control)
+        sets = f"{len(found.control)} random set{'s' * (len(found.control) != 1)}"
         span = f"({min(found.control):.4g} to {max(found.control):.4g})"
-        rows.append(("control", f"{mean:+.4g} {span}: {len(found.control)} random sets of as many heads"))
+        rows.append(("control", f"{mean:+.4g} {span}: {sets} of as many heads"))
         rows.append(("", f"{'':<{LABEL_WIDTH}}{above} of {len(found.control)} change at least as much"))
     else:
         rows.append(("control", found.notes["control"]))

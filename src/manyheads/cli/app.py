@@ -60,10 +60,10 @@ def _take_debug(arguments: list[str]) -> tuple[list[str], bool]:
 
 def _explain(error: Exception, debug: bool) -> int:
     """Say what happened, if there is anything to say, and return the exit code."""
-    if isinstance(error, ModuleNotFoundError) and (missing := _package(error)):
-        _say(
-            f"{missing} is not installed, and this needs it: python -m manyheads.doctor says what is, and what to type."
-        )
+    if story := _import_story(error):  # before anything else is imported: it may be typer or rich
+        if debug:
+            _trace(error)
+        _say(story)
         return ASKED_WRONG
     from manyheads.cli.commands import usage_story
     from manyheads.cli.console import ClosedPipe
@@ -73,9 +73,7 @@ def _explain(error: Exception, debug: bool) -> int:
         _drop_stdout()
         return OK
     if debug:
-        import traceback
-
-        traceback.print_exception(error)
+        _trace(error)
     usage = usage_story(error)
     if usage is not None or isinstance(error, ManyHeadsError):
         _say(usage or str(error))
@@ -93,10 +91,29 @@ def _explain(error: Exception, debug: bool) -> int:
     return FAULT
 
 
-def _package(error: ModuleNotFoundError) -> str:
-    """What has to be installed; "" for a module of our own, whose absence is our fault."""
-    name = (error.name or "").partition(".")[0]
-    return "" if name == "manyheads" else name
+def _import_story(error: Exception) -> str:
+    """What is wrong with a package of others, or with what it is told; "" for any other exception."""
+    from manyheads.doctor.findings import in_words
+    from manyheads.doctor.importing import BACKEND, BACKEND_REMEDY, failed_import, refused_backend
+
+    if refused := refused_backend(error):
+        return f"{BACKEND} is wrong: {refused}. {BACKEND_REMEDY}"
+    if isinstance(error, MemoryError | BrokenPipeError) or getattr(error, "errno", None) == errno.ENOSPC:
+        return ""
+    failed = failed_import(error)
+    if failed is None:
+        return ""
+    doctor = "python -m manyheads.doctor says what is"
+    if failed.missing:
+        return f"{failed.package} is not installed, and this needs it: {doctor}, and what to type."
+    said = in_words(failed.error)
+    return f"{failed.package} cannot be imported, and this needs it ({said}): {doctor} wrong, and what to type."
+
+
+def _trace(error: Exception) -> None:
+    import traceback
+
+    traceback.print_exception(error)
 
 
 def _say(message: str) -> None:

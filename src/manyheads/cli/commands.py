@@ -12,6 +12,7 @@ from manyheads.cli.console import emit
 from manyheads.cli.convert import convert
 from manyheads.cli.doctor import doctor
 from manyheads.cli.head import head
+from manyheads.cli.helping import HelpfulCommand, HelpfulGroup, help_of
 from manyheads.cli.importance import importance
 from manyheads.cli.learn import learn
 from manyheads.cli.look import look
@@ -30,13 +31,14 @@ UsageError = typer.BadParameter.__mro__[1]
 def run(arguments: Sequence[str]) -> int:
     """Run the command that the arguments ask for, and return its exit code. Raises whatever it raises."""
     app = typer.Typer(
+        cls=HelpfulGroup,
         add_completion=False,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback(invoke_without_command=True)(_root)
     for command in COMMANDS:
-        app.command()(command)
+        app.command(cls=HelpfulCommand, help=help_of(command))(command)
     asked = list(arguments) if set(arguments) - {"--"} else ["--help"]
     _refuse_twice(app, asked)
     code = app(args=asked, prog_name="manyheads", standalone_mode=False)

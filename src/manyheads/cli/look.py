@@ -49,6 +49,8 @@ class Looked:
     asked: tuple[str, ...]
     written: tuple[str, ...]
     seconds: dict[str, float]
+    given: tuple[str, ...] = ()
+    """The options that asked for files."""
 
 
 def look(
@@ -130,7 +132,8 @@ def gather(
         written.append(_report(talk, lm, source, labels, html, long))
     steps = dict(zip(("model", "labels", "text"), map(operator.sub, times[1:], times), strict=True))
     seconds = {**steps, "all": time.perf_counter() - times[0]}
-    return Looked(lm, model, source, labels, table, asked, tuple(written), seconds)
+    given = tuple(name for name, path in (("--save", save), ("--plot", plot), ("--html", html)) if path is not None)
+    return Looked(lm, model, source, labels, table, asked, tuple(written), seconds, given)
 
 
 def _asked(talk: Talk, statistics: str) -> tuple[str, ...]:

@@ -230,11 +230,12 @@ def _next(found: Looked, console: Console) -> list[Text]:
     model = model_arguments(found.model)
     head = example_head(found.labels) or found.table.heads[0]
     offers = [(f"manyheads head {head}{again}{model}", "one head: where each word looks")]
-    if found.source.origin.startswith("file"):
-        offers.append((f"manyheads look{again}{model} --save heads.parquet", "the table, for pandas"))
-    else:
+    if not found.source.origin.startswith("file"):
         offers.append((f"manyheads look --file novel.txt{model}", "a text of your own, of any length"))
-    offers.append((f"manyheads look{again}{model} --plot grid.png", "every head's map in one picture"))
+    elif "--save" not in found.given:
+        offers.append((f"manyheads look{again}{model} --save heads.parquet", "the table, for pandas"))
+    if "--plot" not in found.given:
+        offers.append((f"manyheads look{again}{model} --plot grid.png", "every head's map in one picture"))
     loaded = hanging(Text("Loaded  ", style="dim"), home(found.lm.because), console.width)
     return [*loaded, Text(), *offered(offers, console)]
 

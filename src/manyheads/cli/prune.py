@@ -42,7 +42,11 @@ def prune(
     For example: manyheads prune "L3H7, L4H0-1" --out smaller
     """
     talk = Talk()
-    if (heads is None) == (lowest is None):
+    if heads is not None and lowest is not None:
+        raise PlanError(
+            f"HEADS ({heads!r}) and --lowest {lowest} were both given, and both say which heads: give one of them."
+        )
+    if heads is None and lowest is None:
         raise PlanError('say which heads, as in manyheads prune "L3H7, L4H0-1", or how many: --lowest N.')
     if out is None:
         raise PlanError("no place to save to: give --out FOLDER.")

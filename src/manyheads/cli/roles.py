@@ -17,7 +17,7 @@ from manyheads.cli.progress import Talk
 from manyheads.cli.ranks import joined_ranks
 from manyheads.cli.roles_page import document, num_failed, page, ranking
 from manyheads.cli.steps import load_model
-from manyheads.errors import TextError
+from manyheads.errors import FileAccessError, TextError
 
 if TYPE_CHECKING:
     from manyheads.corpora.documents import Corpus
@@ -34,7 +34,7 @@ RESUME_HELP = "Keep what is done there, and go on from it."
 PROBES_HELP = "Also random tokens that repeat, copying by weights, and a needle in long texts (docs/probes.md)."
 PATTERN_HELP = "A role of your own: FILE.py, whose functions say where each token should look (docs/roles.md)."
 
-Files = Annotated[list[str] | None, typer.Argument(metavar="[FILES]...", help="More files of the corpus.")]
+Files = Annotated[list[str] | None, typer.Argument(metavar="FILES", help="More files of the corpus.")]
 
 
 def roles(
@@ -117,7 +117,28 @@ def _corpora(sources: list[str], options: dict[str, Any], model: str) -> tuple[C
 def _opened(sources: list[str], **options: Any) -> Corpus:
     from manyheads.corpora.files import open_corpus
 
-    return open_corpus(sources, **options)
+    kind = options.get("kind")
+    try:
+        corpus = open_corpus(sources, **options)
+    except (TextError, FileAccessError) as error:
+        said = str(error).replace("Say kind= (", "Say --kind (").replace(f" of {kind=} ", f" of --kind {kind} ")
+        raise type(error)(said) from error
+    _require_readable(corpus)
+    return corpus
+
+
+def _require_readable(corpus: Corpus) -> None:
+    """Errors: TextError for a corpus of whose texts none can be read, before a model is loaded."""
+    if corpus.total is None:
+        return  # what can be read once is not looked into
+    first = list(islice(corpus.open(), LOOKED_AT))
+    if not first or len(first) == LOOKED_AT or not all(each.problem for each in first):
+        return
+    others = "" if len(first) == 1 else f", nor any of the {len(first)} texts of the corpus"
+    raise TextError(
+        f"{first[0].name} cannot be read{others}: {first[0].problem.rstrip('.')}. Mend the file, or say by --kind "
+        f"what it holds: text, jsonl or conllu."
+    )
 
 
 def _check_options(kind: str | None, sources: list[str], resume: Path | None) -> None:

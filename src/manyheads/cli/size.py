@@ -5,6 +5,7 @@ Arithmetic: no weights, no network, and no torch unless a family has to be built
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,11 +23,12 @@ WHAT_HELP = (
     "sizes describe."
 )
 CONTEXT_HELP = "Tokens of a text. 4096, or all that it has positions for."
+WORDS = ("num_layers", "embed_dim", "num_heads", "num_kv_heads", "head_dim", "ffn_dim", "vocab_size")
 KV_HELP = "Key/value heads: of what you describe, or in place of those that it has."
 
 
 def size(
-    what: Annotated[str | None, typer.Argument(metavar="[WHAT]", help=WHAT_HELP, show_default=False)] = None,
+    what: Annotated[str | None, typer.Argument(metavar="WHAT", help=WHAT_HELP, show_default=False)] = None,
     context: Annotated[int | None, typer.Option(help=CONTEXT_HELP)] = None,
     batch: Annotated[int, typer.Option(help="Texts at a time.")] = 8,
     dtype: Annotated[str, typer.Option(help="Of the weights: fp32, bf16, fp16, fp8, int8, int4.")] = "fp16",
@@ -58,7 +60,12 @@ def size(
         "vocab_size": vocab, **({"gated": True} if gated else {}),
     }  # fmt: skip
     meant, override = _meant(what, {name: each for name, each in words.items() if each is not None}, kv_heads)
-    found = sizing_of(meant, context, batch, dtype, num_kv_heads=override, source=source, cache_dtype=cache_dtype)
+    try:
+        found = sizing_of(meant, context, batch, dtype, num_kv_heads=override, source=source, cache_dtype=cache_dtype)
+    except ShapeError as error:
+        if not isinstance(meant, dict):
+            raise
+        raise ShapeError(_as_options(str(error))) from error
     if plot is not None:
         from manyheads.figures.sizing import save_sizing
 
@@ -74,8 +81,19 @@ def _meant(what: str | None, words: dict[str, Any], kv_heads: int | None) -> tup
     if not words:
         return DEFAULT if what is None else what, kv_heads
     if what is not None:
-        said = ", ".join(f"--{name.removeprefix('num_').removesuffix('_size').replace('_', '-')}" for name in words)
+        said = ", ".join(map(_option, words))
         raise ShapeError(
             f"{what!r} is an architecture already, and {said} would describe one of your own: leave one out."
         )
     return {**words, **({"num_kv_heads": kv_heads} if kv_heads is not None else {})}, None
+
+
+def _option(word: str) -> str:
+    """The option that says this word of a description: --kv-heads says num_kv_heads."""
+    return f"--{word.removeprefix('num_').removesuffix('_size').replace('_', '-')}"
+
+
+def _as_options(message: str) -> str:
+    """What is wrong with a description, in the options that it was typed in: "--heads 7" for num_heads=7."""
+    said = message.removesuffix(" (A config of transformers has a model_type.)").replace("gated=True", "--gated")
+    return re.sub(rf"\b({'|'.join(WORDS)})(=(?=\S))?", lambda found: _option(found[1]) + " " * bool(found[2]), said)

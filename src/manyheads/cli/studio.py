@@ -20,7 +20,7 @@ def studio(
     paths: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="[RECORDINGS OR FOLDER]...", help="Recordings (.heads), or folders with recordings or models."
+            metavar="RECORDINGS OR FOLDER", help="Recordings (.heads), or folders with recordings or models."
         ),
     ] = None,
     model: Annotated[

@@ -126,7 +126,8 @@ def _document(block: Block, declared: str | None, where: str) -> Document | None
         text, words = read_words(tokens, block.comments.get("text"))
         mentions = _mentions(tokens, declared, words)
     except TextError as error:
-        return Document("", name, at=block.at, problem=f"the sentence at {where}: {error}")
+        place = "" if name == where else f"the sentence at {where}: "
+        return Document("", name, at=block.at, problem=f"{place}{error}")
     has_syntax = any(token["head"] is not None for token in tokens if "head" in token)
     return Document(text, name, Gold(words, mentions, has_syntax), block.at)
 

@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from manyheads.doctor.importing import failed_import
+
 FINE, NOTE, ABSENT, WRONG = "fine", "note", "absent", "wrong"
 ERROR_WIDTH = 200  # characters of somebody else's message
 REPORT = "If nothing else here is wrong, please report it."
@@ -49,10 +51,15 @@ class Examination:
 
 
 def guarded(subject: str, look: Callable[[], Iterable[Finding]], remedy: str = REPORT) -> Iterator[Finding]:
-    """What `look` finds; where it fails, that, as a finding of its own."""
+    """What `look` finds; where it fails, that, as a finding of its own.
+
+    What fails for a package that cannot be imported is raised: whoever carries the looks out says it once, for all.
+    """
     try:
         yield from look()
     except Exception as error:
+        if failed_import(error) is not None:
+            raise
         yield Finding(subject, f"failed with {in_words(error)}", WRONG, remedy)
 
 

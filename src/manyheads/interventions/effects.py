@@ -127,7 +127,8 @@ def effect(
         corpus, notes["corpus"] = texts, "the texts themselves, for want of another"
     drawn = random_plans(plan, lm.spec, controls, seed)
     few = ": there are no others" if 0 < len(drawn) < controls else ""
-    notes["control"] = f"{len(drawn)} random sets of as many heads{few}" if drawn else _no_control(plan, controls)
+    sets = f"{len(drawn)} random set{'s' * (len(drawn) > 1)} of as many heads{few}"
+    notes["control"] = sets if drawn else _no_control(plan, controls)
     if read.because:
         notes["windows"] = read.because
     editors = editors_of(lm, [plan, *drawn], corpus)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from manyheads.errors import FileAccessError, PlanError
+from manyheads.errors import FileAccessError, HeadError, PlanError
 from manyheads.interventions.computed import Computed
 from manyheads.plan import Plan
 from manyheads.wholefiles import no_access, replacing
@@ -76,7 +76,10 @@ def open_plan(path: str | os.PathLike[str]) -> Prepared:
         raise PlanError(f"{where} is no plan: it is not text ({error.reason}).") from error
     except (OSError, ValueError) as error:
         raise no_access("read", where, error) from error
-    plan = Plan.from_json(text)
+    try:
+        plan = Plan.from_json(text)
+    except (PlanError, HeadError) as error:
+        raise type(error)(f"{where}: {error}") from error
     about = json.loads(text).get("computed")
     return Prepared((plan,), Computed() if about is None else _computed(where, about))
 

@@ -70,10 +70,10 @@ def choose(wanted: str | Sequence[str | Statistic]) -> tuple[Statistic, ...]:
 def _named(name: str) -> Statistic:
     name = ALIASES.get(name, name)
     if name not in STATISTICS:
-        near = difflib.get_close_matches(str(name), STATISTICS, 3) or list(DEFAULT[:3])
+        near = difflib.get_close_matches(str(name), STATISTICS, 3)
+        guess = f": did you mean {', '.join(near)}?" if near else "."
         raise StatisticError(
-            f"there is no statistic {name!r}: did you mean {', '.join(near)}? "
-            f"docs/statistics.md lists all {len(STATISTICS)}."
+            f"there is no statistic {name!r}{guess} python -m manyheads.statistics lists all {len(STATISTICS)}."
         )
     return STATISTICS[name]
 
