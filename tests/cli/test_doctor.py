@@ -129,6 +129,7 @@ def test_it_starts_without_any_package_of_others(tmp_path):
     assert len([line for line in said["wrong"] if "packaging" in line]) == 1
 
 
+@pytest.mark.slow
 def test_without_einops_it_is_one_line(tmp_path):
     ran = in_a_process(without(tmp_path, "einops", MANYHEADS_CACHE=str(tmp_path)), "manyheads", "doctor")
     assert ran.code == 1

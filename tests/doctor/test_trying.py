@@ -137,6 +137,7 @@ def test_a_page_without_its_script_is_wrong(monkeypatch, tmp_path, script, said)
     assert found.state == WRONG and said in found.found
 
 
+@pytest.mark.slow
 def test_a_fastapi_that_cannot_be_imported_is_one_line_with_what_to_type(broken, tmp_path):
     found = broken("fastapi", "raise RuntimeError('bro ken')")
     (wrong,) = (each for _, each in found if each.state == WRONG)
@@ -163,6 +164,7 @@ def test_what_is_imported_for_a_trial_has_the_name_that_python_knows():
     assert {"fastapi", "einops", "markdown-it-py"} <= set(packages.imported())
 
 
+@pytest.mark.slow
 def test_a_backend_that_matplotlib_does_not_know_is_wrong_and_another_is_a_note():
     command = [sys.executable, "-c", "from manyheads.doctor import trials; print(*trials.backend(), *trials.imports())"]
     for value, said in {"foo": WRONG, "agg": NOTE}.items():
