@@ -154,9 +154,8 @@ def page(lm: Any, found: Effect, texts: Texts, saved: Path | None) -> list[tuple
     if found.control:
         mean = sum(found.control) / len(found.control)
         above = sum(each >= found.change for each in found.control)
-        sets = f"{len(found.control)} random set{'s' * (len(found.control) != 1)}"
         span = f"({min(found.control):.4g} to {max(found.control):.4g})"
-        rows.append(("control", f"{mean:+.4g} {span}: {sets} of as many heads"))
+        rows.append(("control", f"{mean:+.4g} {span}: {found.notes['control']}"))
         rows.append(("", f"{'':<{LABEL_WIDTH}}{above} of {len(found.control)} change at least as much"))
     else:
         rows.append(("control", found.notes["control"]))

@@ -133,9 +133,8 @@ def imported(name: str, said: str, broken: Sequence[str]) -> Iterator[Finding]:
         yield Finding(name, f"{said} is installed, but importing it fails with {in_words(error)}", WRONG, anew(name))
         return
     here = str(getattr(module, "__version__", "no version"))
-    if (
-        name in packages.SHOWN and here.partition("+")[0] != said.partition("+")[0]
-    ):  # builds name themselves after the +
+    build = "+"  # after which builds name themselves
+    if name in packages.SHOWN and here.partition(build)[0] != said.partition(build)[0]:
         place = getattr(module, "__file__", None) or "an unknown place"
         found = f"{said} is installed, but {here} is imported, from {place}"
         yield Finding(name, found, WRONG, f"Take that off the path, or install {name} anew.")
