@@ -16,6 +16,7 @@ from manyheads.cli.app import main
 from ..models.tiny import save_tiny, tiny_bert, tiny_gpt2, tiny_tokenizer
 from ..shortpages import short_readings
 
+TEXT = "Ada gave Grace the key, and Grace kept the key."
 PAGE_TEXTS = 100  # enough for labels; the whole page is read in tests/roles
 
 

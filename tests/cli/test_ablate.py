@@ -98,6 +98,10 @@ def test_a_corpus_of_its_own_and_what_changed_nothing_come_first(run, page, tmp_
             ["HEADS ('L1') and --plan p.json both say what to do", "A text", "--file"],
         ),
         (["ablate", "--plan", "nowhere.json"], ["there is no such file"]),
+        (
+            ["ablate", "--plan", "p.json", "--kind", "mean", "--factor", "0.5"],
+            ["--kind and --factor and --plan p.json both say what to do: leave out one or the other"],
+        ),
         (["ablate", "L1", "some text", "--metric", "loss"], ["needs a model that predicts the next token"]),
         (["ablate", "L1", "--save-plan", "plan.txt"], ["--save-plan plan.txt", ".json"]),
         (["importance", "--estimator", "guess"], ["--estimator guess is unknown"]),

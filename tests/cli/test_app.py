@@ -80,12 +80,10 @@ def test_a_package_that_cannot_be_imported_is_named_and_is_no_fault_of_ours(tmp_
     assert "Traceback" not in done.stderr and "fault of manyheads" not in done.stderr
 
 
-def test_a_backend_that_matplotlib_does_not_know_is_said_with_the_variable(tmp_path):
-    program = "import sys; from manyheads.cli import app, commands\n"
-    program += "def run(arguments): import manyheads.figures.sheet\n"
-    program += "commands.run = run; sys.exit(app.main(['look']))"
+def test_a_backend_that_matplotlib_does_not_know_is_said_before_a_model_is_loaded(tmp_path):
     environment = {**os.environ, "MPLBACKEND": "foo"}
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60)
+    command = [sys.executable, "-m", "manyheads", "look", "--plot", str(tmp_path / "grid.png")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
     said = "manyheads: MPLBACKEND is wrong: 'foo' is no backend that matplotlib knows, and with it matplotlib does not"
     assert done.returncode == 2 and done.stderr.startswith(said) and done.stderr.count("\n") == 1, done.stderr
 

@@ -1,6 +1,8 @@
-"""CoNLL-U as tests write it: a sentence of words, and a file of sentences as the readers take it."""
+"""Corpora as tests write them: CoNLL-U, a sentence of words at a time and as readers take it; files of every kind."""
 
+import gzip
 from collections.abc import Sequence
+from pathlib import Path
 
 from manyheads.corpora.documents import Document
 from manyheads.corpora.sources import Line
@@ -34,3 +36,29 @@ def chain(forms: Sequence[str], entities: Sequence[str] = (), **comments: str) -
 def read(text: str, unit: str = "sentence") -> list[Document]:
     lines = (Line(number, line, number) for number, line in enumerate(text.split("\n"), 1))
     return list(treebank_documents(lines, "some.conllu", unit))
+
+
+PAGE = "One text\nof two lines.\n\n\nAnother, ça va.\n"
+CONLLU = chain(["a", "cat"], sent_id="s-1") + chain(["it"], sent_id="s-2")
+
+
+def write_corpus(folder: Path) -> Path:
+    """A file of each kind, plain and packed, some in a folder inside; and what is no corpus."""
+    (folder / "deep").mkdir()
+    (folder / ".hidden").mkdir()
+    written = {
+        "b.txt": PAGE,
+        "a.md": "# Title\n\nProse.",
+        "c.jsonl": '{"text": "json", "body": "other"}\n',
+        "deep/d.ndjson": '{"text": "deep"}',
+        "deep/e.conllu": CONLLU,
+        "picture.png": "no text",
+        "LICENSE": "no ending",
+        ".hidden/x.txt": "hidden",
+        ".x.txt": "hidden",
+    }
+    for name, text in written.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    for name, text in {"f.txt.gz": PAGE, "deep/g.conllu.gz": CONLLU, "h.jsonl.gz": '{"text": "packed"}'}.items():
+        (folder / name).write_bytes(gzip.compress(text.encode()))
+    return folder

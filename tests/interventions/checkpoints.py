@@ -6,13 +6,17 @@ All sizes differ. Weights are large, biases and gains are random, so that nothin
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 import transformers
 from torch import nn
 
+import manyheads as mh
+from manyheads.interventions.verifying import difference, outputs_of, random_inputs
+
+SAME = 1e-5  # of the largest output
 VOCABULARY = 97
 ENDS = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": 0}
 DECODER = {
@@ -136,6 +140,19 @@ def enliven(model: nn.Module) -> None:
             weight.normal_(std=0.3)
         else:
             weight.add_(0.2 * torch.randn_like(weight))
+
+
+def fresh_mha(fresh: torch.Generator, name: str, num_heads: int = 6, num_kv_heads: int = 6) -> Any:
+    """A family's model with as many key/value heads as said, loaded."""
+    sizes = {"num_attention_heads": num_heads, "num_key_value_heads": num_kv_heads, "hidden_size": 8 * num_heads}
+    changes = {**STOCK[name].changes, **sizes, "head_dim": 8}
+    return mh.load(replace(STOCK[name], changes=changes).make(fresh), tokenizer=False)
+
+
+def assert_same(got: Any, want: Any) -> None:
+    inputs = random_inputs(want)
+    gap = difference(outputs_of(got, inputs), outputs_of(want, inputs))
+    assert gap <= SAME, f"differs by {gap:.1e} of the largest output"
 
 
 def by_hand(model: Any, output: str, sites: Any, removed: Any) -> Any:

@@ -91,6 +91,12 @@ def output(model: Any, inputs: dict[str, Tensor]) -> Tensor:
     return got if real is None or got.shape[:2] != real.shape else got[real.bool()]
 
 
+def edited(lm: Any, plan: Any, inputs: dict[str, Tensor], corpus: Any = None) -> Tensor:
+    """The first output under a plan: what the oracles are held against."""
+    with mh.applied(lm, plan, corpus=corpus):
+        return output(lm.model, inputs)
+
+
 @contextmanager
 def feeding(module: nn.Module, change: Callable[[Tensor], Tensor]) -> Iterator[None]:
     """Inside, an output projection reads what `change` makes of its input."""

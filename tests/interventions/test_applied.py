@@ -23,6 +23,7 @@ from tests.interventions.surgeries import (
     assert_close,
     assert_matters,
     by_head,
+    edited,
     feeding,
     loaded,
     output,
@@ -49,11 +50,6 @@ def some_inputs(name, fresh, side="right"):
     if name == "t5":
         inputs["decoder_input_ids"] = torch.randint(5, VOCAB_SIZE, (3, 6), generator=fresh)
     return inputs
-
-
-def edited(lm, plan, inputs, corpus=None):
-    with mh.applied(lm, plan, corpus=corpus):
-        return output(lm.model, inputs)
 
 
 def assert_plan_is(lm, plan, inputs, name, change, *, layer=LAYER, corpus=None):

@@ -14,18 +14,13 @@ import manyheads as mh
 from manyheads import Ablate, Average, Copy, Plan, Scale, SkipOutputProjection
 from manyheads.errors import HeadError, ModelError, PlanError
 from manyheads.models.taps import OPEN
-from tests.interventions.surgeries import TEXTS, assert_close, assert_matters, loaded, output, without_heads
+from tests.interventions.surgeries import TEXTS, assert_close, assert_matters, edited, loaded, output, without_heads
 from tests.models.eager import draw, padded, spans
 from tests.models.tiny import VOCAB_SIZE
 
 
 def some_inputs(fresh):
     return padded(fresh, (11, 7, 13), VOCAB_SIZE)
-
-
-def edited(lm, plan, inputs, corpus=None):
-    with mh.applied(lm, plan, corpus=corpus):
-        return output(lm.model, inputs)
 
 
 PLANS = [

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 GUARDED = 5e-5  # half of what the guard allows in float32: minilm's first layer has scores of 60, and float32 is coarse
+EXACT = 1e-5  # float32, large scores too: they are computed in float64
+SHARP = 0.3  # a map whose largest weight is below this agrees with almost anything
 
 
 @contextmanager
@@ -51,3 +53,7 @@ def spans(attention_mask: Tensor) -> list[slice]:
 def draw(fresh: torch.Generator) -> int:
     """A seed for what takes none but integers."""
     return int(torch.randint(2**31, (1,), generator=fresh))
+
+
+def assert_near(got: Tensor, want: Tensor, what: str = "", atol: float = EXACT) -> None:
+    torch.testing.assert_close(got, want, rtol=0, atol=atol, msg=lambda story: f"{what}: {story}")

@@ -111,3 +111,7 @@ def stirred(layer, generator):
         for parameter in layer.parameters():
             parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.5)
     return layer
+
+
+def normal(fresh, *shape, dtype=torch.float32):
+    return torch.randn(*shape, generator=fresh, dtype=torch.float64).to(dtype)

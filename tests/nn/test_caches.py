@@ -214,12 +214,8 @@ def test_a_cache_that_cannot_be_is_an_error(make, message):
 def test_overflow_says_what_was_asked_what_there_is_and_what_would_do():
     cache = KVCache.static(8)
     cache.update(*new(6))
-    with pytest.raises(
-        ShapeError,
-        match=re.escape(
-            "3 new positions after 6 make 9, but this static cache holds 8: make it KVCache.static(9) or more."
-        ),
-    ):
+    said = "3 new positions after 6 make 9, but this static cache holds 8: make it KVCache.static(9) or more."
+    with pytest.raises(ShapeError, match=re.escape(said)):
         cache.update(*new(3))
     assert cache.length == 6  # a refused update leaves the cache as it was
     cache.update(*new(2))
@@ -253,9 +249,8 @@ def test_keys_of_another_layer_are_refused(change, message):
 @pytest.mark.parametrize("kind", ["static", "sliding"])
 def test_caches_written_in_place_refuse_gradients(kind):
     k, v = new(2)
-    with pytest.raises(
-        ShapeError, match=f"k and v carry gradients, and a {kind} cache is written in place: decode under"
-    ):
+    said = f"k and v carry gradients, and a {kind} cache is written in place: decode under"
+    with pytest.raises(ShapeError, match=said):
         KVCache(kind, 9).update(k.requires_grad_(), v)
 
 
@@ -266,13 +261,11 @@ def test_a_cross_cache_holds_one_text():
         layer(x, cache=cache)
     layer(x, key, cache=cache)
     layer(x, key, cache=cache)
-    with pytest.raises(
-        ShapeError, match=re.escape("this cross cache holds another text's keys: leave key out, or reset()")
-    ):
+    said = "this cross cache holds another text's keys: leave key out, or reset()"
+    with pytest.raises(ShapeError, match=re.escape(said)):
         layer(x, key.clone(), cache=cache)
-    with pytest.raises(
-        ShapeError, match=re.escape("this cross cache is filled, and takes one text: reset() it for another.")
-    ):
+    said = "this cross cache is filled, and takes one text: reset() it for another."
+    with pytest.raises(ShapeError, match=re.escape(said)):
         cache.update(*cache.held())
 
 

@@ -191,16 +191,9 @@ def reference_of(case: Case, layer, inputs: Inputs):
     if inputs.padding is not None:
         real = ~numbers["padding"][:, None, None]
         visible = real if visible is None else visible & real
-    return expected(
-        layer,
-        numbers["query"],
-        numbers["key"],
-        numbers["value"],
-        visible=visible,
-        bias=numbers["bias"],
-        positions=numbers["positions"],
-        causal=case.call.get("is_causal", False),
-    )
+    given = [numbers[name] for name in ("query", "key", "value")]
+    more = {name: numbers[name] for name in ("bias", "positions")}
+    return expected(layer, *given, visible=visible, causal=case.call.get("is_causal", False), **more)
 
 
 def assert_equals_reference(case: Case, layer, inputs: Inputs):

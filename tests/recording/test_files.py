@@ -1,23 +1,14 @@
-"""A recording comes back from its file as it went in: bit for bit, whole or not at all, and only as far as it is used.
+"""A recording comes back from its file as it went in: bit for bit.
 
 Inputs are drawn afresh each run. A failure prints its seed: MANYHEADS_SEED=... repeats it.
-What is done to damaged, foreign and newer files is in test_damaged_files.py.
+What is done to damaged, foreign and newer files is in test_damaged_files.py and test_lying_files.py.
 """
 
-import errno
-import gc
 import json
-import os
 import re
-import signal
-import subprocess
-import sys
-import weakref
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-import jaxtyping
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -25,130 +16,30 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 
 import manyheads
-from manyheads.errors import FileAccessError, RecordingError
 from manyheads.nn.attention import attend
 from manyheads.nn.masks import Mask
 from manyheads.nn.rules import Rule
-from manyheads.recording import container, lazy
+from manyheads.recording import container
 from manyheads.recording.files import open_recording, save_recording
 from manyheads.recording.records import LayerRecord, Recording
-from manyheads.recording.tensorfile import TensorFile
-from manyheads.recording.tokens import Sinks, Tokens
+from manyheads.recording.tokens import Tokens
 from manyheads.spec import Site
+from tests.recording.bits import (
+    LENGTHS,
+    D,
+    G,
+    H,
+    assert_same_bits,
+    assert_same_recording,
+    make_layer,
+    make_recording,
+    make_tokens,
+    random_bits,
+    text_mask,
+)
 
-H, G, D, F = 6, 3, 5, 4
-LENGTHS = (7, 11, 2)
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 FORMAT_PAGE = Path(__file__).parents[2] / "docs" / "format.md"
-
-
-@pytest.fixture
-def reads(monkeypatch):
-    """The names of tensors, as they are read. (Checked types would look into sequences: not here.)"""
-    names, read = [], TensorFile.read
-    monkeypatch.setattr(TensorFile, "read", lambda self, name: (names.append(name), read(self, name))[1])
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield names
-    jaxtyping.config.update("jaxtyping_disable", False)
-
-
-def random_bits(fresh, shape, dtype):
-    """Every pattern of bits: numbers of all sizes, infinities, NaNs with payloads."""
-    integer = {8: torch.int64, 4: torch.int32, 2: torch.int16}[dtype.itemsize]
-    info = torch.iinfo(integer)
-    return torch.randint(info.min, info.max, shape, dtype=integer, generator=fresh).view(dtype)
-
-
-def make_tokens(fresh, lengths=LENGTHS):
-    """Tokens of which everything is said, padding filled as a recorder fills it."""
-    lengths = torch.tensor(lengths, dtype=torch.long)
-    shape = (len(lengths), int(lengths.max()) if len(lengths) else 0)
-    real = torch.arange(shape[1])[None] < lengths[:, None]
-    ids = torch.randint(0, 30_000, shape, generator=fresh)
-    begin = torch.arange(shape[1]).expand(shape)
-    pieces = tuple(tuple(f"##p{at}" for at in range(length)) for length in lengths.tolist())
-    return Tokens(
-        lengths,
-        ids=ids.masked_fill(~real, -1),
-        pieces=pieces,
-        special=(torch.rand(shape, generator=fresh) < 0.3) & real,
-        offsets=torch.stack([begin, begin + 1], -1) * real[..., None],
-        texts=tuple("Ein Satz, «zitiert» 猫😀"[: length + 1] for length in lengths.tolist()),
-        rarity=torch.rand(shape, generator=fresh) * real,
-        rarity_because="rank in the vocabulary",
-        sinks=Sinks(first=True, ids=(101, 7), names=("[CLS]", ","), because="0.8 of layer 3's mass"),
-    )
-
-
-def text_mask(lengths, causal=False):
-    """Each text sees itself and no padding."""
-    longest = int(lengths.max()) if len(lengths) else 0
-    mask = Mask.causal(longest, longest) if causal else Mask.full(longest, longest)
-    return mask.trimmed(torch.zeros_like(lengths), lengths)
-
-
-def make_layer(fresh, tokens, index=0, *, dtype=torch.float32, mask=None, keep_v=True, rows=None, keys=None, **rule):
-    """A layer of random bits; what the padding of lse holds is -inf, of the rest 0, as a recorder fills it."""
-    lengths = tokens.lengths
-    mask = text_mask(lengths) if mask is None else mask
-    rows, keys = mask.num_queries if rows is None else rows, mask.num_keys if keys is None else keys
-    site = Site(rule.pop("stack", ""), index, f"encoder.layer.{index}.attention.self", H, G, D, F, causal=False)
-    q = random_bits(fresh, (len(lengths), H, rows, D), dtype)
-    k, v = (random_bits(fresh, (len(lengths), G, keys, width), dtype) for width in (D, F))
-    lse = random_bits(fresh, (len(lengths), H, rows), torch.float64 if dtype == torch.float64 else torch.float32)
-    if rows == keys == tokens.longest:
-        real = tokens.real[:, None]
-        q, k, v = (torch.where(real[..., None], x, 0) for x in (q, k, v))
-        lse = torch.where(real, lse, -torch.inf)
-    made = Rule(rule.pop("scale", 0.1), **rule)
-    return LayerRecord(site, q, k, v if keep_v else None, lse, mask, made, lengths, tokens, f"tiles: number {index}")
-
-
-def make_recording(fresh, num_layers=3, lengths=LENGTHS, **options):
-    tokens = make_tokens(fresh, lengths)
-    mask = options.pop("mask", text_mask(tokens.lengths))
-    layers = [make_layer(fresh, tokens, index, mask=mask, **options) for index in range(num_layers)]
-    return Recording({"": layers}, tokens, {"model": "minilm", "guard_error": 3e-7, "dtype": "float32"})
-
-
-def assert_same_bits(got, want, what=""):
-    assert (got is None) == (want is None), what
-    if want is not None:
-        assert (got.dtype, got.shape) == (want.dtype, want.shape), what
-        assert torch.equal(got.reshape(-1).view(torch.uint8), want.contiguous().reshape(-1).view(torch.uint8)), what
-
-
-def assert_same_tokens(got, want):
-    for name in ("lengths", "ids", "special", "offsets", "rarity"):
-        assert_same_bits(getattr(got, name), getattr(want, name), name)
-    for name in ("pieces", "texts", "rarity_because", "sinks"):
-        assert getattr(got, name) == getattr(want, name), name
-
-
-def assert_same_layer(got, want):
-    for name in ("q", "k", "v", "lse", "lengths"):
-        assert_same_bits(getattr(got, name), getattr(want, name), name)
-    for name in ("start", "stop", "dense"):
-        assert_same_bits(getattr(got.mask, name), getattr(want.mask, name), f"mask.{name}")
-    for name in ("sinks", "bias"):
-        assert_same_bits(getattr(got.rule, name), getattr(want.rule, name), name)
-    assert (got.rule.scale, got.rule.softcap, got.mask.num_keys) == (
-        want.rule.scale,
-        want.rule.softcap,
-        want.mask.num_keys,
-    )
-    assert (got.site, got.because) == (want.site, want.because)
-    assert_same_tokens(got.tokens, want.tokens)
-
-
-def assert_same_recording(got, want):
-    assert list(got.stacks) == list(want.stacks)
-    for stack, layers in want.stacks.items():
-        assert len(got.stacks[stack]) == len(layers)
-        for got_layer, want_layer in zip(got.stacks[stack], layers, strict=True):
-            assert_same_layer(got_layer, want_layer)
-    assert_same_tokens(got.tokens, want.tokens)
-    assert got.provenance == want.provenance
 
 
 def assert_round_trip(recording, path):
@@ -370,248 +261,7 @@ def test_what_is_kept_on_the_way_of_a_gradient_is_saved_too(fresh, path):
     assert_same_recording(open_recording(path), recording)
 
 
-# ------------------------------------------------------------------------------------------------------- read when used
-
-
-def test_opening_reads_the_tokens_and_a_layer_reads_itself(fresh, path, reads):
-    recording = make_recording(fresh, 5)
-    save_recording(recording, path)
-    opened = open_recording(path)
-    assert all(name.startswith("tokens.0.") for name in reads)
-    reads.clear()
-    assert (repr(opened), opened.num_bytes) == (repr(recording), recording.num_bytes)
-    assert opened.layers[1:][2:] is not None and len(opened.layers) == 5
-    assert reads == []
-    assert_same_layer(opened.layers[3], recording.layers[3])
-    assert sorted(reads) == sorted([*(f"layer.3.{x}" for x in ("q", "k", "v", "lse")), "mask.0.start", "mask.0.stop"])
-
-
-def test_a_layer_is_read_once_while_it_is_held_and_dropped_when_others_follow(fresh, path, reads):
-    save_recording(make_recording(fresh, lazy.KEPT_LAYERS + 2), path)
-    layers = open_recording(path).layers
-    held, dropped = layers[0], weakref.ref(layers[1])
-    for layer in layers[2:]:
-        assert layer.q is not None
-    del layer
-    gc.collect()
-    assert dropped() is None
-    reads.clear()
-    assert layers[0] is held and layers[-len(layers)] is held and layers[::2][0] is held
-    assert reads == []
-    assert layers[1].site.layer == 1 and len(reads) == 4  # its mask is still that of the others
-
-
-def test_the_layer_used_last_is_kept_though_nobody_holds_it(fresh, path, reads):
-    save_recording(make_recording(fresh), path)
-    layers = open_recording(path).layers
-    assert layers[2].q.shape == layers[2].q.shape
-    reads.clear()
-    assert layers[2].site.layer == 2
-    assert reads == []
-
-
-def test_layers_are_a_sequence_like_any_other(fresh, path):
-    save_recording(make_recording(fresh, 4), path)
-    layers = open_recording(path).layers
-    assert [layer.site.layer for layer in layers] == [0, 1, 2, 3]
-    assert [layer.site.layer for layer in layers[-1:0:-2]] == [3, 1]
-    assert layers[-1].site.layer == 3
-    with pytest.raises(IndexError, match="layer 4 is not in this stack: it has 4 layers, from 0"):
-        layers[4]
-
-
-def test_threads_read_the_same_layers(fresh, path):
-    recording = make_recording(fresh, 8)
-    save_recording(recording, path)
-    layers = open_recording(path).layers
-    order = torch.randperm(80, generator=fresh).tolist()
-    with ThreadPoolExecutor(8) as pool:
-        for at, layer in zip(order, pool.map(lambda at: layers[at % 8], order), strict=True):
-            assert_same_layer(layer, recording.layers[at % 8])
-
-
-def test_the_file_is_closed_when_nobody_can_read_from_it_any_more(fresh, path):
-    save_recording(make_recording(fresh), path)
-    before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else pytest.skip("needs /proc")
-    opened = open_recording(path)
-    layers = opened.layers
-    del opened
-    assert layers[0].q is not None
-    del layers
-    gc.collect()
-    assert len(os.listdir("/proc/self/fd")) == before
-
-
-# -------------------------------------------------------------------------------------------------- whole or not at all
-
-
-def test_a_recording_can_be_saved_over_the_file_it_is_read_from(fresh, path):
-    recording = make_recording(fresh, 4)
-    save_recording(recording, path)
-    opened = open_recording(path)
-    assert opened.layers[1].q is not None
-    opened.save(str(path))
-    assert_same_recording(opened, recording)
-    assert_same_recording(open_recording(path), recording)
-
-
-@pytest.mark.parametrize("fault", [KeyboardInterrupt(), RuntimeError("out of memory"), SystemExit(3)], ids=repr)
-@pytest.mark.parametrize("older", [True, False], ids=["over an older file", "anew"])
-def test_an_interrupted_save_leaves_the_folder_as_it_was(fresh, path, monkeypatch, fault, older):
-    recording = make_recording(fresh)
-    if older:
-        save_recording(recording, path)
-    before = {entry.name: entry.read_bytes() for entry in path.parent.iterdir()}
-    bytes_of, seen = container.bytes_of, []
-
-    def fail_late(tensor):
-        seen.append(len(list(path.parent.iterdir())) > len(before))
-        if len(seen) == 9:
-            raise fault
-        return bytes_of(tensor)
-
-    monkeypatch.setattr(container, "bytes_of", fail_late)
-    with pytest.raises(type(fault)):
-        save_recording(make_recording(fresh), path)
-    assert any(seen), "nothing was being written when it was interrupted"
-    assert {entry.name: entry.read_bytes() for entry in path.parent.iterdir()} == before
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="sends a signal")
-def test_ctrl_c_while_saving_leaves_nothing_behind(tmp_path):
-    script = """
-import signal, sys, torch
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
-from manyheads.recording import files, records, tokens
-from manyheads.nn.attention import attend
-from manyheads.nn.masks import Mask
-from manyheads.nn.rules import Rule
-from manyheads.spec import Site
-n = 20_000
-of = tokens.Tokens.unnamed([n])
-q, lse = torch.zeros(1, 8, n, 16), torch.zeros(1, 8, n)
-mask = Mask.causal(n, n)
-sites = [Site("", at, "m", 8, 8, 16, 16, True) for at in range(100)]
-layers = [records.LayerRecord(site, q, q, None, lse, mask, Rule(1.0), of.lengths, of) for site in sites]
-print("saving", flush=True)
-files.save_recording(records.Recording({"": layers}, of), sys.argv[1])
-"""
-    process = subprocess.Popen([sys.executable, "-c", script, str(tmp_path / "cat.heads")], stdout=subprocess.PIPE)
-    assert process.stdout is not None and process.stdout.readline() == b"saving\n"
-    while not any(entry.stat().st_size > 1_000_000 for entry in tmp_path.iterdir()):
-        assert process.poll() is None
-    process.send_signal(signal.SIGINT)
-    process.communicate(timeout=30)
-    assert process.returncode == -signal.SIGINT
-    assert list(tmp_path.iterdir()) == []
-
-
-NO_ROOM = {
-    errno.ENOSPC: "the disk is full. Free some space",
-    errno.EDQUOT: "your share of the disk is used up",
-    errno.EFBIG: "files there cannot be that large",
-    errno.EACCES: "you have no permission to. Have it changed",
-    errno.EPERM: "you have no permission to",
-    errno.EROFS: "it is on a read-only file system. Use another folder",
-    errno.EIO: os.strerror(errno.EIO),
-}
-
-
-@pytest.mark.parametrize("call", ["fsync", "replace"])
-@pytest.mark.parametrize("number", NO_ROOM, ids=errno.errorcode.get)
-def test_a_disk_that_refuses_is_said_with_what_to_do(fresh, path, monkeypatch, number, call):
-    def refuse(*_):
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr(os, call, refuse)
-    with pytest.raises(FileAccessError, match=rf"^cannot write {re.escape(str(path))}: {NO_ROOM[number]}.*\.$"):
-        save_recording(make_recording(fresh), path)
-    assert list(path.parent.iterdir()) == []
-
-
-def test_paths_that_cannot_be_written_are_refused_each_in_its_words(fresh, tmp_path, monkeypatch):
-    recording, file = make_recording(fresh), tmp_path / "file"
-    file.write_text("mine")
-    refused = {
-        tmp_path / "no" / "cat.heads": "its folder does not exist. Make it first",
-        file / "cat.heads": "a part of its path is a file, not a folder",
-        tmp_path: "it is a folder. Name a file in it",
-        Path(os.devnull): "it is a device or a pipe, not a file",
-        tmp_path / ("x" * 300): "its name is too long",
-        "nul\0l": "embedded null",
-    }
-    for path, words in refused.items():
-        with pytest.raises(FileAccessError, match=rf"^cannot write .*: {words}"):
-            save_recording(recording, path)
-    monkeypatch.setattr(os, "access", lambda *_: False)  # a superuser may write anything
-    with pytest.raises(FileAccessError, match="you have no permission to"):
-        save_recording(recording, file)
-    assert [entry.name for entry in tmp_path.iterdir()] == ["file"] and file.read_text() == "mine"
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="links need rights there")
-def test_a_link_stays_a_link(fresh, path):
-    link = path.with_name("link.heads")
-    link.symlink_to(path)
-    save_recording(make_recording(fresh), link)
-    assert link.is_symlink() and not path.is_symlink() and len(open_recording(path).layers) == 3
-
-
-def test_a_new_file_has_the_permissions_that_new_files_have(fresh, path):
-    other = path.with_name("other")
-    other.touch()
-    save_recording(make_recording(fresh), path)
-    assert path.stat().st_mode == other.stat().st_mode
-
-
 # ------------------------------------------------------------------------------------------------- what cannot be saved
-
-
-def test_provenance_must_be_plain_data(fresh, path):
-    recording = replace(make_recording(fresh), provenance={"dtype": torch.float32})
-    with pytest.raises(RecordingError, match=r"cannot be saved: its provenance must be JSON: .*dtype"):
-        save_recording(recording, path)
-    assert not path.exists()
-
-
-MISFITS = {
-    "q is for": (lambda layer: replace(layer, site=replace(layer.site, qk_dim=D + 1)), r"layer\.0\.q has shape"),
-    "groups": (lambda layer: replace(layer, site=replace(layer.site, num_kv_heads=2)), r"layer\.0\.k has shape"),
-    "mask keys": (lambda layer: replace(layer, mask=Mask.full(11, 12)), r"mask is for 12 keys"),
-    "mask rows": (lambda layer: replace(layer, mask=Mask.full(12, 11)), r"mask\.0\.start has shape \(1, 12\)"),
-    "runs": (lambda layer: replace(layer, mask=Mask(layer.mask.start - 1, layer.mask.stop, 11)), "runs that are not 0"),
-    "lengths": (lambda layer: replace(layer, lengths=torch.tensor([7, 11])), r"layer\.0\.q has shape"),
-    "negative": (lambda layer: replace(layer, lengths=torch.tensor([7, 11, -1])), "holds -1"),
-    "pieces": (
-        lambda layer: replace(layer, tokens=replace(layer.tokens, pieces=(("a",),) * 3)),
-        "pieces has 1 for text 0",
-    ),
-    "texts": (
-        lambda layer: replace(layer, tokens=replace(layer.tokens, texts=("a",))),
-        "texts is for 1 texts, but .* 3",
-    ),
-    "float8": (
-        lambda layer: replace(layer, q=layer.q.to(torch.float8_e5m2)),
-        "holds torch.float8_e5m2, which is none of",
-    ),
-    "sinks": (lambda layer: replace(layer, rule=Rule(0.1, sinks=torch.zeros(H + 1))), r"layer\.0\.sinks has shape"),
-    "bias": (lambda layer: replace(layer, rule=Rule(0.1, bias=torch.zeros(1, 1, 11, 12))), r"bias\.0 has shape"),
-}
-
-
-@pytest.mark.parametrize("change, words", MISFITS.values(), ids=MISFITS)
-def test_what_does_not_fit_together_is_refused_before_anything_is_written(fresh, path, change, words, reads):
-    recording = make_recording(fresh, 1)
-    with pytest.raises(RecordingError, match=rf"^this recording cannot be saved, .* does not fit together: .*{words}"):
-        save_recording(replace(recording, stacks={"": [change(recording.layers[0])]}), path)
-    assert not path.exists()
-
-
-def test_a_description_too_long_for_any_header_is_refused(fresh, path, monkeypatch):
-    monkeypatch.setattr(container, "HEADER_BYTES", 5_000)
-    recording = replace(make_recording(fresh), provenance={"notes": "x" * 5_000})
-    with pytest.raises(RecordingError, match="put less into its provenance"):
-        save_recording(recording, path)
 
 
 def test_the_front_door_opens_recordings(fresh, path):

@@ -4,247 +4,42 @@ The map comes from `reference.attend`, the answers from `reference.reductions`; 
 Inputs are drawn afresh each run. A failure prints its seed: MANYHEADS_SEED=... repeats it.
 """
 
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
 
-from manyheads import reference
-from manyheads.errors import StatisticError
 from manyheads.nn.masks import Mask
-from manyheads.nn.rules import Rule
-from manyheads.recording import passes, tiles
+from manyheads.recording import tiles
 from manyheads.recording.passes import Layer, prepare
 from manyheads.recording.requests import (
     Band,
-    Distance,
     Entropy,
-    Linear,
     Mass,
-    Match,
-    MatchReceived,
-    Maximum,
     Pooled,
     Received,
-    RowsReceived,
     Square,
-    Strongest,
-    WordRows,
 )
 from manyheads.recording.tokens import Tokens
-from manyheads.reference import reductions
+from tests.recording.passing import (
+    KINDS,
+    LENGTHS,
+    H,
+    ask,
+    assert_pass_equals_reference,
+    assert_reduced,
+    make_case,
+    name_of,
+)
 
-H, G, D = 6, 3, 5
-COLUMNS = Received, MatchReceived, RowsReceived  # a number a key
-LENGTHS = (13, 7, 23, 2)  # padded together
 BEYOND = 521  # two borders of TILE_KEYS, and of rows: no power of two, no multiple of anything
-OFFSETS = (-11, -3, -1, 0, 1, 2, 9)
-SCALE = 0.7
 OPTIONS = ("plain", "softcap", "sinks", "bias", "hiding bias", "everything")
-KINDS = ("bidirectional", "causal", "window", "chunks", "holes", "head by head", "dead rows")
 SMALL = pytest.mark.parametrize("cells", [1, 400, None], ids="{}-cell tiles".format)  # 8, 13 and all rows high
 
 
-@pytest.fixture
-def shrink(monkeypatch):
-    """Tiles so small that a sentence has many borders; None leaves them as they are."""
-
-    def to(cells, keys=5):
-        if cells is not None:
-            monkeypatch.setattr(tiles, "TILE_CELLS", cells)
-            monkeypatch.setattr(tiles, "TILE_KEYS", keys)
-
-    return to
-
-
-def visible_cells(rng, kind, num_texts, num_rows, num_keys):
-    """[b, 1 or h, q, k]: who may look where, before padding."""
-    row, key = np.arange(num_rows)[:, None] + num_keys - num_rows, np.arange(num_keys)[None]
-    seen = {
-        "bidirectional": np.ones((num_rows, num_keys), bool),
-        "causal": key <= row,
-        "window": (key <= row) & (key > row - 4),
-        "chunks": (key <= row) & (key // 5 == row // 5),
-    }.get(kind)
-    if seen is not None:
-        return np.broadcast_to(seen, (num_texts, 1, num_rows, num_keys)).copy()
-    heads = H if kind == "head by head" else 1
-    seen = rng.random((num_texts, heads, num_rows, num_keys)) < 0.6
-    if kind == "dead rows":
-        seen[:] = key <= row
-        seen[:, :, rng.random(num_rows) < 0.3] = False
-        seen[:, :, 1] = False
-    return seen
-
-
-@dataclass
-class Case:
-    """A layer over some texts, and each text's whole map and mask, [h q k] and [1 or h, q, k]."""
-
-    layer: Layer
-    tokens: Tokens
-    maps: list
-    visible: list
-    rows: list
-
-    @property
-    def exact(self):
-        return self.layer.q.dtype == torch.float64
-
-
-def make_case(rng, kind="causal", option="plain", lengths=LENGTHS, dtype=torch.float64, rows=None, heads=(H, G), dim=D):
-    """Random q and k; `rows` queries that end where the keys end (a cache), or as many as there are keys."""
-    num_texts, num_keys, (h, g) = len(lengths), max(lengths, default=0), heads
-    num_rows = num_keys if rows is None else rows
-    q = torch.from_numpy(rng.normal(size=(num_texts, h, num_rows, dim))).to(dtype)
-    k = torch.from_numpy(rng.normal(size=(num_texts, g, num_keys, dim))).to(dtype)
-    seen = visible_cells(rng, kind, num_texts, num_rows, num_keys)
-    everything = option == "everything"
-    softcap = 1.3 if option == "softcap" or everything else None
-    sinks = torch.from_numpy(rng.normal(size=h)).to(dtype) if option == "sinks" or everything else None
-    bias = None
-    if "bias" in option or everything:
-        bias = torch.from_numpy(rng.normal(size=(num_texts, h, num_rows, num_keys))).to(dtype)
-        if option == "hiding bias":  # as models write a mask: so low that nothing is left
-            first = np.arange(num_keys) == seen.argmax(-1)[..., None]  # but something is left in every row
-            for nothing in (-torch.inf, torch.finfo(dtype).min):
-                bias[torch.from_numpy((rng.random(bias.shape) < 0.2) & ~first)] = nothing
-    lse, maps, visible, texts_rows = torch.full((num_texts, h, num_rows), -torch.inf, dtype=torch.float64), [], [], []
-    for text, length in enumerate(lengths):
-        own = length if rows is None else num_rows
-        seen[text, :, own:], seen[text, :, :, length:] = False, False
-        at = (slice(text, text + 1), slice(None), slice(0, own))
-        got = reference.attend(
-            q[at].double().numpy(),
-            k[text : text + 1, :, :length].double().numpy(),
-            np.zeros((1, g, length, 1)),
-            mask=np.broadcast_to(seen[text, :, :own, :length], (h, own, length))[None],
-            scale=SCALE,
-            softcap=softcap,
-            sinks=None if sinks is None else sinks.double().numpy(),
-            bias=None if bias is None else bias[at][..., :length].double().numpy(),
-        )
-        lse[text, :, :own] = torch.from_numpy(got.lse[0])
-        maps.append(got.weights[0])
-        visible.append(seen[text, :, :own, :length])
-        texts_rows.append(own)
-    mask = Mask.from_dense(torch.from_numpy(seen))
-    lse = lse.to(dtype if dtype == torch.float64 else torch.float32)
-    layer = Layer(q, k, lse, mask, Rule(SCALE, softcap, sinks, bias))
-    return Case(layer, Tokens.unnamed(lengths), maps, visible, texts_rows)
-
-
-def ask(rng, case):
-    """One or two of each request, and its answer for a text from the whole map."""
-    num_texts, num_rows, num_keys = len(case.maps), case.layer.q.shape[2], case.layer.k.shape[2]
-    column, other = rng.normal(size=(2, num_texts, num_keys))
-    rows, keys = rng.integers(-1, 3, (num_texts, num_rows)), rng.integers(-1, 3, (num_texts, num_keys))
-    rarely = rng.integers(-1, 40, (num_texts, num_keys))  # few matches, none in many tiles
-
-    words = rng.integers(-1, 5, (num_texts, num_rows))
-    words[np.arange(num_rows) >= np.array(case.rows)[:, None]] = -1
-    num_words = int(max(1, 1 + words.max(initial=-1)))
-
-    def labels(tokens):
-        return torch.from_numpy(rows), torch.from_numpy(keys)
-
-    def few(tokens):
-        return torch.from_numpy(rows), torch.from_numpy(rarely)
-
-    def cells(w, text, of_keys=keys, **how):
-        return reductions.match(w, rows[text, : w.shape[1]], of_keys[text, : w.shape[2]], **how)
-
-    def matched(**how):
-        return lambda w, seen, text: cells(w, text, **how).sum(-1)
-
-    def given_by_rows_with_a_match(w, seen, text, **how):
-        looks = seen.any(0, keepdims=True).astype(np.float64)  # of any head, where heads differ
-        return (w * (cells(looks, text, **how).sum(-1) > 0)[..., None]).sum(1)
-
-    def weighed(column):
-        return lambda w, seen, text: reductions.linear(w, column[text, : w.shape[2]])
-
-    return {
-        Mass(): lambda w, seen, text: reductions.mass(w),
-        Entropy(): lambda w, seen, text: reductions.entropy(w),
-        Square(): lambda w, seen, text: reductions.square(w),
-        Maximum(): lambda w, seen, text: reductions.maximum(w),
-        Strongest(): lambda w, seen, text: reductions.strongest(w, seen),
-        Distance(): lambda w, seen, text: reductions.distance(w),
-        Linear(lambda tokens: torch.from_numpy(column)): weighed(column),
-        Linear(lambda tokens: torch.from_numpy(other)): weighed(other),
-        Match(labels): matched(),
-        Match(labels, earlier=True): matched(earlier=True),
-        Match(labels, elsewhere=True): matched(elsewhere=True),
-        Match(labels, earlier=True, elsewhere=True): matched(earlier=True, elsewhere=True),
-        Match(labels, earlier=True, apart=2): matched(earlier=True, apart=2),
-        Match(few): matched(of_keys=rarely),
-        MatchReceived(Match(few)): lambda w, s, text: cells(w, text, rarely).sum(1),
-        MatchReceived(Match(labels, elsewhere=True)): lambda w, s, text: cells(w, text, elsewhere=True).sum(1),
-        RowsReceived(Match(labels, earlier=True, apart=1)): partial(given_by_rows_with_a_match, earlier=True, apart=1),
-        Band(OFFSETS): lambda w, seen, text: reductions.band(w, OFFSETS),
-        Received(): lambda w, seen, text: reductions.received(w),
-        WordRows(lambda tokens: torch.from_numpy(words)): lambda w, seen, text: reductions.word_rows(
-            w, words[text, : w.shape[1]], num_words
-        ),
-        Pooled(3): lambda w, seen, text: reductions.pooled(w, seen, 3),
-        Pooled(11, "max"): lambda w, seen, text: reductions.pooled(w, seen, 11, "max"),
-    }
-
-
-def name_of(request):
-    flags = [name for name in ("earlier", "elsewhere") if getattr(request, name, False)]
-    return " ".join([type(request).__name__, getattr(request, "how", ""), *flags]).strip()
-
-
 NAMES = [name_of(each) for each in ask(np.random.default_rng(0), make_case(np.random.default_rng(0), lengths=(3,)))]
-
-
-def assert_reduced(case, reduced, questions):
-    """Every answer equals the whole map's, and padding is 0 (strongest: -1; blocks that hold nothing: NaN)."""
-    for request, answer in questions.items():
-        name, got = name_of(request), reduced[request].numpy()
-        if not isinstance(request, Strongest):
-            assert got.dtype == (np.float64 if case.exact else np.float32), name
-        for text, (weights, seen, own) in enumerate(zip(case.maps, case.visible, case.rows, strict=True)):
-            expected, where = answer(weights, seen, text), f"{name} of text {text}"
-            length, whole = weights.shape[2], got[text]
-            spread = max(length, 1) if isinstance(request, (Distance, *COLUMNS)) else 1
-            close = {"atol": (1e-11 if case.exact else 2e-5) * spread, "rtol": 0, "err_msg": where}
-            if isinstance(request, Pooled):
-                assert_allclose(whole, expected, equal_nan=True, **close)
-                continue
-            if isinstance(request, WordRows):
-                assert_allclose(whole[..., :length], expected, **close)
-                assert_array_equal(whole[..., length:], 0, err_msg=where)
-                continue
-            cut = length if isinstance(request, COLUMNS) else own
-            if isinstance(request, Strongest):
-                assert_strongest(whole[:, :cut], expected, weights, 1e-12 if case.exact else 1e-5, where)
-                assert_array_equal(whole[:, cut:], -1, err_msg=where)
-            else:
-                assert_allclose(whole[:, :cut], expected, **close)
-                assert_array_equal(whole[:, cut:], 0, err_msg=where)
-
-
-def assert_strongest(got, expected, weights, tolerance, where):
-    """The same key, or one whose weight cannot be told from it."""
-    assert_array_equal(got < 0, expected < 0, err_msg=where)
-    chosen, best = (np.take_along_axis(weights, np.maximum(key, 0)[..., None], 2) for key in (got, expected))
-    assert_allclose(chosen, best, atol=tolerance, rtol=0, err_msg=where)
-
-
-def assert_pass_equals_reference(rng, case, chosen=None):
-    questions = ask(rng, case)
-    if chosen is not None:
-        questions = {request: answer for request, answer in questions.items() if name_of(request) in chosen}
-        assert questions
-    reduced = prepare(case.tokens, questions).run(case.layer)
-    assert_reduced(case, reduced, questions)
-    return reduced, questions
 
 
 # ------------------------------------------------------------------------------------------- each request, and together
@@ -418,164 +213,3 @@ def test_a_dense_mask_that_all_texts_share_serves_each(rng, shrink):
     for request in (Mass(), Received(), Pooled(3), Pooled(5, "max")):
         shared, own = (prepare(case.tokens, [request]).run(layer)[request] for layer in (one, each))
         assert_array_equal(shared, own, err_msg=name_of(request))
-
-
-# ------------------------------------------------------------------------------------------------------- what is absent
-
-
-def test_rows_say_which_rows_see_something(rng):
-    case = make_case(rng, "dead rows")
-    rows = prepare(case.tokens, [Mass()]).run(case.layer).rows
-    for text, (seen, own) in enumerate(zip(case.visible, case.rows, strict=True)):
-        assert_array_equal(rows[text, :own], seen[0].any(-1))
-        assert not rows[text, own:].any()
-    shared = replace(case.layer, mask=Mask.causal(23, 23))
-    assert prepare(case.tokens, [Mass()]).run(shared).rows.shape == (len(LENGTHS), 23)
-
-
-@pytest.mark.parametrize("step", [1, 2**31, 2**32, 2**60])
-def test_labels_may_be_any_numbers(rng, step):
-    """Hashes, say: as large as they come, and different ones stay different."""
-    case = make_case(rng)
-    small = rng.integers(-1, 4, (len(LENGTHS), max(LENGTHS)))
-    labels = np.where(small < 0, small, small * step)
-    request = Match(lambda tokens: (torch.from_numpy(labels), torch.from_numpy(labels)), elsewhere=True)
-    reduced = prepare(case.tokens, [request]).run(case.layer)
-
-    def answer(w, seen, text):
-        own = small[text, : w.shape[1]]
-        return reductions.match(w, own, own, elsewhere=True).sum(-1)
-
-    assert_reduced(case, reduced, {request: answer})
-    for text, (seen, own) in enumerate(zip(case.visible, case.rows, strict=True)):
-        assert_array_equal(reduced.matches(request)[text, :own], answer(seen.astype(np.float64), seen, text)[0])
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_matches_counts_the_visible_keys_with_the_rows_label(rng, kind):
-    case = make_case(rng, kind, lengths=(13, 7, 23, 0, 2))
-    questions = {request: answer for request, answer in ask(rng, case).items() if isinstance(request, Match)}
-    reduced = prepare(case.tokens, questions).run(case.layer)
-    for request, answer in questions.items():
-        got = reduced.matches(request).numpy()
-        for text, (seen, own) in enumerate(zip(case.visible, case.rows, strict=True)):
-            looks = seen.any(0, keepdims=True).astype(np.float64)  # of any head, where heads differ
-            assert_array_equal(got[text, :own], answer(looks, seen, text)[0], err_msg=name_of(request))
-            assert_array_equal(got[text, own:], 0, err_msg=name_of(request))
-
-
-def test_blocks_in_which_nothing_is_visible_are_absent_not_zero(rng, shrink):
-    shrink(90)
-    mean, largest = Pooled(4), Pooled(4, "max")
-    case = make_case(rng, "causal", lengths=(13, 3))
-    reduced = prepare(case.tokens, [mean, largest]).run(case.layer)
-    ahead, short = np.triu(np.ones((4, 4), bool), 1), np.arange(4) >= 3
-    for request in (mean, largest):
-        got = torch.isnan(reduced[request]).numpy()
-        assert_array_equal(got[0], np.broadcast_to(ahead, (H, 4, 4)))
-        assert_array_equal(got[1], np.broadcast_to(ahead | short | short[:, None], (H, 4, 4)))
-
-
-def test_a_block_of_zeros_that_are_visible_is_zero_not_absent():
-    q = torch.tensor([[40.0], [40], [40], [40]])[None, None]
-    k = torch.tensor([[40.0], [40], [-40], [-40]])[None, None]
-    lse = torch.full((1, 1, 4), 1600 + float(np.log(2)))
-    layer = Layer(q, k, lse, Mask.full(4, 4), Rule(1.0))
-    for how, left in (("mean", 0.5), ("max", 0.5)):
-        got = prepare(Tokens.unnamed([4]), [Pooled(2, how)]).run(layer)[Pooled(2, how)]
-        assert_allclose(got[0, 0], [[left, 0], [left, 0]], atol=1e-3)
-
-
-@pytest.mark.parametrize("cells", [1, None])
-def test_the_first_of_equals_is_the_strongest(shrink, cells):
-    shrink(cells)
-    zeros, mask = torch.zeros(1, 2, 17, 3), Mask.causal(17, 17, window=7)
-    lse = mask.counts().log().expand(2, -1)[None]
-    got = prepare(Tokens.unnamed([17]), [Strongest()]).run(Layer(zeros, zeros, lse, mask, Rule(1.0)))[Strongest()]
-    assert_array_equal(got[0, 1], np.maximum(np.arange(17) - 6, 0))
-
-
-def test_missing_mass_stays_missing(rng):
-    case = make_case(rng, option="sinks")
-    mass = prepare(case.tokens, [Mass()]).run(case.layer)[Mass()]
-    assert mass[0, :, : LENGTHS[0]].max() < 1
-
-
-# ------------------------------------------------------------------------------- the assertions notice what they should
-
-BREAK = {
-    "a wrong base of the logarithm": (tiles, "LOG2_E", 1.0),
-    "hidden cells that still weigh something": (tiles, "HIDDEN", -2.0),
-    "a border that is never looked at": (
-        Mask,
-        "visible",
-        lambda self, rows, keys: torch.ones(1, 1, rows.stop - rows.start, keys.stop - keys.start, dtype=torch.bool),
-    ),
-    "signed distances": (
-        tiles.GroupPass,
-        "_distance",
-        lambda self, t: (t.weights * (torch.arange(t.keys.start, t.keys.stop) - t.rows.start)).sum(-1),
-    ),
-    "labels compared the wrong way": (
-        tiles.GroupPass,
-        "_same",
-        lambda self, request, t: torch.ones(t.weights.shape[0], 1, *t.weights.shape[2:]),
-    ),
-    "a band that is one key off": (
-        tiles.GroupPass,
-        "_band",
-        lambda self, request, t, value: _BAND(self, replace(request, offsets=tuple(o + 1 for o in OFFSETS)), t, value),
-    ),
-    "the strongest key of the last tile": (
-        tiles.GroupPass,
-        "_strongest",
-        lambda self, t, value: value.copy_(t.logs.max(-1).indices + t.keys.start),
-    ),
-    "blocks that hold a row more": (tiles, "bins", lambda length, size: (torch.arange(length) + 1) // 2 % size),
-    "cells that are counted when hidden": (
-        passes,
-        "visible_cells",
-        lambda mask, lengths, size, *rest: torch.ones(len(lengths), 1, size, size),
-    ),
-    "a softcap that is forgotten": (Rule, "plain", True),
-    "groups that leave a text out": (passes.Pass, "_groups", lambda self, layer: [slice(1, None)]),
-    "columns that are not lined up with their tile": (
-        tiles.GroupPass,
-        "_linear",
-        lambda self, t: _LINEAR(self, replace(t, keys=slice(0, t.keys.stop - t.keys.start))),
-    ),
-}
-_BAND, _LINEAR = tiles.GroupPass._band, tiles.GroupPass._linear
-
-
-@pytest.mark.parametrize("what", BREAK)
-def test_the_comparison_sees(rng, shrink, monkeypatch, what):
-    shrink(120)
-    case = make_case(rng, option="everything")
-    assert_pass_equals_reference(rng, case)
-    monkeypatch.setattr(*BREAK[what])
-    with pytest.raises(AssertionError):
-        assert_pass_equals_reference(rng, case)
-
-
-@pytest.mark.parametrize("part", ["k", "lse", "scale", "sinks", "softcap", "bias", "mask"])
-def test_every_part_of_a_layer_matters(rng, part):
-    case = make_case(rng, option="everything")
-    layer, rule = case.layer, case.layer.rule
-    broken = {
-        "k": lambda: replace(layer, k=layer.k.roll(1, dims=1)),  # a swapped key/value head
-        "lse": lambda: replace(layer, lse=layer.lse + 0.01),
-        "scale": lambda: replace(layer, rule=replace(rule, scale=SCALE * 1.01)),
-        "sinks": lambda: replace(layer, lse=torch.log(layer.lse.exp() - rule.sinks.exp()[None, :, None])),
-        "softcap": lambda: replace(layer, rule=replace(rule, softcap=None)),
-        "bias": lambda: replace(layer, rule=replace(rule, bias=None)),
-        "mask": lambda: replace(layer, mask=Mask.full(layer.q.shape[2], layer.q.shape[2])),
-    }[part]()
-    with pytest.raises(AssertionError):
-        assert_pass_equals_reference(rng, replace(case, layer=broken))
-
-
-@pytest.mark.parametrize("wrong", [{"size": 4, "how": "median"}, {"size": 0}])
-def test_pooling_by_an_unknown_way_or_into_nothing_is_refused(wrong):
-    with pytest.raises(StatisticError, match="pool by how='mean' or 'max', into at least one block"):
-        Pooled(**wrong)

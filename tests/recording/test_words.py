@@ -1,97 +1,24 @@
-"""Pieces merge to words exactly: which word a token is of, for every kind of tokenizer, and maps between words.
+"""Which word a token is of, for every kind of tokenizer, with offsets and without.
 
-Tokenizers are built here, in memory. The oracle of merging is a double loop in NumPy over the whole map of pieces; the
-oracle of word membership is what a tokenizer's own pieces spell, and a search through spans character by character.
+Tokenizers are built here, in memory. The oracle of word membership is what a tokenizer's own pieces spell, and a search
+through spans character by character.
 """
 
 from dataclasses import replace
-from functools import cache
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import decoders
 
-import manyheads as mh
-from manyheads.errors import RecordingError, ShapeError, StatisticError, TextError, WindowError
-from manyheads.nn.masks import Mask
-from manyheads.nn.rules import Rule
-from manyheads.recording import records
-from manyheads.recording.records import LayerRecord
+from manyheads.errors import TextError
 from manyheads.recording.tokens import Tokens
-from manyheads.recording.words import HOWS, Merging, Unit, Words, merge
+from manyheads.recording.words import Unit, Words
 from manyheads.recording.wordspans import is_space, run_spans, word_spans
-from manyheads.spec import Site
-from tests.recording.test_records import LENGTHS, assert_near, make_case
+from tests.recording.wordtexts import BYTE_KINDS, KINDS, TEXTS, WORDS_OF, made_of, made_up, tokenizer, words_in
 
-FAMILY = "👨\u200d👩\u200d👧\u200d👦"
-ENGLAND = "🏴\U000e0067\U000e0062\U000e0065\U000e006e\U000e0067\U000e007f"
-CAFE = "cafe\u0301"  # decomposed: e and a combining accent
-WORDS_OF = {  # every text and its words by the default way, written by hand
-    "The cat didn't sit.": ["The", "cat", "didn't", "sit", "."],
-    "dogs’ well-known 'bone' - rock’n’roll": ["dogs", "’", "well-known", "'", "bone", "'", "-", "rock’n’roll"],
-    "tabs\tand\n\nnew\r\n lines\u00a0\u3000\u200bend": ["tabs", "and", "new", "lines", "end"],
-    "pay $1,000.50, not 3.14.": ["pay", "$", "1,000.50", ",", "not", "3.14", "."],
-    "v.2 and a,1": ["v", ".", "2", "and", "a", ",", "1"],
-    "https://a.b/c?d=1": ["https", ":", "/", "/", "a", ".", "b", "/", "c", "?", "d", "=", "1"],
-    "wait... what?!": ["wait", ".", ".", ".", "what", "?", "!"],
-    f"a {FAMILY}{FAMILY} b": ["a", FAMILY, FAMILY, "b"],
-    "👍🏽👍 ❤️🔥": ["👍🏽", "👍", "❤️", "🔥"],
-    "🇫🇷🇩🇪🇮 ok": ["🇫🇷", "🇩🇪", "🇮", "ok"],
-    f"{ENGLAND}1️⃣#️⃣ 🙂\u200d↔️": [ENGLAND, "1️⃣", "#️⃣", "🙂\u200d↔️"],
-    f"{CAFE} {CAFE}'s =\u0338x": [CAFE, f"{CAFE}'s", "=\u0338", "x"],
-    "مرحبا، بالعالم!": ["مرحبا", "،", "بالعالم", "!"],
-    "नमस्ते दुनिया। क्\u200dष": ["नमस्ते", "दुनिया", "।", "क्\u200dष"],
-    "我爱你，世界。ok": ["我爱你", "，", "世界", "。", "ok"],
-    "snake_case x-y- --z a--b": ["snake", "_", "case", "x-y", "-", "-", "-", "z", "a", "-", "-", "b"],
-    "": [],
-    " \n": [],
-}
-TEXTS = [text for text in WORDS_OF if text.strip()]
-CORPUS = [*TEXTS, "The cat sat on the mat.", "They didn't see the well-known dogs."] * 3
-BYTE_KINDS = ("gpt2", "gpt2 trimmed", "bytes")
-KINDS = ("wordpiece", *BYTE_KINDS, "unigram", "byte fallback")
 every_kind = pytest.mark.parametrize("kind", KINDS)
-MARKS = {"[CLS]": 0, "[SEP]": 1, "[UNK]": 2}
-
-
-@cache
-def tokenizer(kind):
-    """A tokenizer of this kind, with [CLS] and [SEP] around a text."""
-    alphabet, more = pre_tokenizers.ByteLevel.alphabet(), {"special_tokens": list(MARKS), "show_progress": False}
-    after = []
-    if kind == "wordpiece":
-        made = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-        made.normalizer, made.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
-        trainer = trainers.WordPieceTrainer(vocab_size=230, continuing_subword_prefix="##", **more)
-    elif kind in BYTE_KINDS:
-        made = Tokenizer(models.BPE())
-        trimmed = kind == "gpt2 trimmed"
-        made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=trimmed, use_regex=kind != "bytes")
-        after = [processors.ByteLevel(trim_offsets=trimmed)]
-        size = 259 if kind == "bytes" else 400
-        trainer = trainers.BpeTrainer(vocab_size=size, initial_alphabet=alphabet, **more)
-    elif kind == "unigram":
-        made = Tokenizer(models.Unigram())
-        made.pre_tokenizer = pre_tokenizers.Metaspace()
-        trainer = trainers.UnigramTrainer(vocab_size=160, unk_token="[UNK]", **more)
-    else:
-        letters = ["▁", *"abcdefghijklmnopqrstuvwxyz", "▁t", "▁th", "▁the"]
-        vocabulary = MARKS | {f"<0x{byte:02X}>": 3 + byte for byte in range(256)}
-        vocabulary |= {letter: len(vocabulary) + at for at, letter in enumerate(letters)}
-        merges = [("▁", "t"), ("▁t", "h"), ("▁th", "e")]
-        made = Tokenizer(models.BPE(vocabulary, merges, unk_token="[UNK]", byte_fallback=True))
-        made.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
-        made.decoder = decoders.ByteFallback()
-        trainer = None
-    if trainer is not None:
-        made.train_from_iterator(CORPUS, trainer)
-    around = [(name, MARKS[name]) for name in ("[CLS]", "[SEP]")]
-    after.append(processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=around))
-    made.post_processor = processors.Sequence(after)
-    return made
 
 
 def read(kind, texts, offsets=True):
@@ -106,43 +33,6 @@ def read(kind, texts, offsets=True):
         spans[text, :length] = torch.tensor(each.offsets)
     pieces = tuple(tuple(each.tokens) for each in encodings)
     return Tokens(torch.tensor(lengths), ids, pieces, special, spans if offsets else None, tuple(texts))
-
-
-def made_up(lengths, seed=0):
-    """Tokens of made-up texts of words of 1 to 4 pieces of two letters, with a special token at either end."""
-    draw, longest = np.random.default_rng(seed), max(lengths)
-    offsets = torch.zeros(len(lengths), longest, 2, dtype=torch.long)
-    special = torch.zeros(len(lengths), longest, dtype=torch.bool)
-    texts, pieces = [], []
-    for row, length in enumerate(lengths):
-        text, left = "", 0
-        special[row, 0] = special[row, length - 1] = True
-        for token in range(1, length - 1):
-            if left == 0:
-                text, left = text + " " * (token > 1), int(draw.integers(1, 5))
-            offsets[row, token] = torch.tensor((len(text), len(text) + 2))
-            text, left = text + "ab", left - 1
-        texts.append(text)
-        pieces.append(tuple("<s>" if one else "ab" for one in special[row, :length].tolist()))
-    ids = torch.zeros(len(lengths), longest, dtype=torch.long)
-    return Tokens(torch.tensor(lengths), ids, tuple(pieces), special, offsets, tuple(texts))
-
-
-def naive_merge(weights, rows, columns, how):
-    """The double loop: weights [q, k], groups of row indices, groups of column indices."""
-    out = np.zeros((len(rows), len(columns)))
-    for i, members in enumerate(rows):
-        mass = np.mean([sum(weights[r, c] for group in columns for c in group) for r in members])
-        for j, group in enumerate(columns):
-            sums = [sum(weights[r, c] for c in group) for r in members]
-            out[i, j] = {"mean": np.mean(sums), "first": sums[0], "max": max(sums)}[how]
-        if how == "max" and out[i].sum() > 0:
-            out[i] *= mass / out[i].sum()
-    return out
-
-
-def words_in(words, text=0):
-    return [words.texts[text][begin:end] for begin, end in words.spans[text]]
 
 
 def tokens_of(words, text=0):
@@ -255,20 +145,6 @@ def test_tokens_of_white_space_alone_are_of_no_word(kind):
     assert loose and all(len(unit.tokens) == 1 for unit in loose)
     assert [unit.text for unit in words.units(drop="wordless")] == ["a", "b"]
     assert len(words.units(drop="special")) == len(words.units()) - 2 == len(loose) + 2
-
-
-def made_of(text, offsets):
-    """Tokens with these offsets, none special."""
-    n = len(offsets)
-    pieces = tuple(text[begin:end] for begin, end in offsets)
-    return Tokens(
-        torch.tensor([n]),
-        torch.zeros(1, n, dtype=torch.long),
-        (pieces,),
-        torch.zeros(1, n, dtype=torch.bool),
-        torch.tensor([offsets]),
-        (text,),
-    )
 
 
 def test_a_token_over_two_words_is_of_the_first_and_said_to_straddle():
@@ -393,252 +269,7 @@ def test_stray_bytes_without_offsets_are_marked_and_kept():
     assert words.of_token.tolist() == [[0, 1, 3]]
 
 
-# ------------------------------------------------------------------------------------------------------------- merging
-
-CHECK = torch.tensor([[0.1, 0.2, 0.3, 0.4], [0.25] * 4, [0.4, 0.3, 0.2, 0.1], [0.7, 0.1, 0.1, 0.1]])
-CHECKED = {"first": (0.25, 0.5, 0.25), "mean": (0.325, 0.5, 0.175), "max": (0.3478, 0.4348, 0.2174)}
-
-
-@pytest.mark.parametrize("how", HOWS)
-def test_the_check_vector_of_clark_et_al(how):
-    numbers = torch.tensor([0, 1, 1, 2])
-    got = merge(CHECK, numbers, numbers, how)
-    assert_near(got[1], CHECKED[how], atol=5e-5)
-    assert_near(got[0], (0.1, 0.5, 0.4), atol=1e-6)
-    assert_near(got[2], (0.7, 0.2, 0.1), atol=1e-6)
-
-
-def test_the_mean_is_the_default():
-    numbers = torch.tensor([0, 1, 1, 2])
-    assert torch.equal(merge(CHECK, numbers, numbers), merge(CHECK, numbers, numbers, "mean"))
-
-
-def groups(numbers):
-    return [np.flatnonzero(np.asarray(numbers) == word) for word in range(max(numbers) + 1)]
-
-
-@pytest.mark.parametrize("how", HOWS)
-def test_merging_is_the_double_loop(rng, how):
-    """Rows of any mass, words of scattered pieces, pieces of none: as a batch of heads and alone, in blocks or not."""
-    for _ in range(5):
-        weights = rng.random((3, 11, 7)) * (rng.random((3, 11, 7)) < 0.7)
-        weights[:, 4] = 0  # a row that sees nothing
-        rows = [*rng.permutation([0, 1, 2, 3]), *rng.integers(-1, 4, 7)]
-        columns = [*rng.permutation([0, 1, 2]), *rng.integers(-1, 3, 4)]
-        want = np.stack([naive_merge(each, groups(rows), groups(columns), how) for each in weights])
-        numbers = torch.tensor(rows), torch.tensor(columns)
-        assert_near(merge(torch.from_numpy(weights), *numbers, how), want, atol=1e-12)
-        assert_near(merge(torch.from_numpy(weights)[1], *numbers, how), want[1], atol=1e-12)
-        blocks = Merging(*numbers, how)
-        for begin in range(0, 11, 2):
-            blocks.add(torch.from_numpy(weights)[:, begin : begin + 2], begin)
-        assert_near(blocks.weights, want, atol=1e-12)
-
-
-@pytest.mark.parametrize("how", HOWS)
-def test_rows_that_sum_to_one_still_do(rng, how):
-    weights = torch.from_numpy(rng.random((3, 9, 9)) ** 4)
-    weights /= weights.sum(-1, keepdim=True)
-    numbers = torch.tensor([0, 1, 1, 1, 2, 3, 3, 4, 4])
-    got = merge(weights, numbers, numbers, how)
-    assert_near(got.sum(-1), torch.ones(3, 5), atol=1e-12)
-    assert (got - merge(weights, numbers, numbers, HOWS[HOWS.index(how) - 1])).abs().max() > 0.01  # the ways differ
-
-
-@pytest.mark.parametrize("how", HOWS)
-def test_rows_that_see_nothing_stay_zero(how):
-    numbers = torch.tensor([0, 0, 1])
-    assert torch.equal(merge(torch.zeros(3, 3), numbers, numbers, how), torch.zeros(2, 2))
-
-
-def test_half_precision_is_merged_in_float32():
-    numbers = torch.zeros(2048, dtype=torch.long)
-    weights = torch.full((2048, 2048), 1 / 2048).bfloat16()
-    got = merge(weights, numbers, numbers)
-    assert got.dtype == torch.float32
-    assert_near(got, [[1.0]])
-
-
-# ------------------------------------------------------------------------------------------------- words of a recording
-
-
-def members(units):
-    return [list(unit.tokens) for unit in units]
-
-
-def assert_word_map(got, full, rows, columns, how, every=None):
-    """A WordMap against the double loop over a whole map [h, q, k]. `every`: all the keys' units, for the maximum."""
-    assert got.queries == tuple(rows) and got.keys == tuple(columns)
-    every = list(every or columns)
-    where = [every.index(unit) for unit in columns]
-    want = np.stack([naive_merge(each.numpy(), members(rows), members(every), how)[:, where] for each in full])
-    assert_near(got.weights, want)
-
-
-@pytest.mark.parametrize("how", HOWS)
-@pytest.mark.parametrize("option", ["plain", "sinks"])
-def test_word_weights_are_the_merged_map_of_each_text(rng, how, option):
-    case, tokens = make_case(rng, "causal", option, LENGTHS), made_up(LENGTHS)
-    layer, words = replace(case.layer, tokens=tokens), Words.of(tokens)
-    for text, full in case.each():
-        units = words.units(text)
-        assert text == 3 or len(units) < len(full[0])
-        assert_word_map(layer.word_weights(text=text, how=how), full, units, units, how)
-        one = layer.word_weights(4, text, how, words)
-        assert_near(one.weights, layer.word_weights(text=text, how=how).weights[4])
-        assert_near(one.weights.sum(-1)[0], full[4].sum(-1)[0])
-
-
-@pytest.mark.parametrize("how", HOWS)
-@pytest.mark.parametrize("drop", ["none", "special", "wordless"])
-def test_a_window_of_words_is_the_map_of_words_there(rng, how, drop, monkeypatch):
-    case, tokens = make_case(rng, "bidirectional", lengths=(13, 29)), made_up((13, 29))
-    layer, words = replace(case.layer, tokens=tokens), Words.of(tokens)
-    monkeypatch.setattr(records, "WORD_BLOCK_CELLS", int(rng.choice([1, 400, 1 << 22])))
-    for text, full in case.each():
-        units, every = words.units(text, drop), words.units(text)
-        for _ in range(6):
-            rows, keys = (slice(*sorted(rng.integers(0, len(units) + 2, 2).tolist())) for _ in range(2))
-            got = layer.word_weights(text=text, how=how, queries=rows, keys=keys, drop=drop)
-            assert_word_map(got, full, units[rows], units[keys], how, every)
-
-
-def test_what_is_dropped_leaves_the_other_weights_as_they_are(rng):
-    case, tokens = make_case(rng, "causal", lengths=(13,)), made_up((13,))
-    layer = replace(case.layer, tokens=tokens)
-    for how in HOWS:
-        whole, bare = layer.word_weights(how=how), layer.word_weights(how=how, drop="special")
-        assert [unit.special for unit in whole.queries].count(True) == 2 and not any(u.special for u in bare.queries)
-        assert_near(bare.weights, whole.weights[:, 1:-1, 1:-1], atol=1e-12)
-        assert_near(whole.weights.sum(-1), torch.ones(H_, len(whole.queries)))
-
-
-H_ = 6  # heads of make_case
-
-
-def test_blocks_of_pieces_stay_small_however_many_pieces_there_are(rng, monkeypatch):
-    case, tokens = make_case(rng, "causal", lengths=(29,)), made_up((29,))
-    layer, asked, weights = replace(case.layer, tokens=tokens), [], LayerRecord.weights
-    want = {how: layer.word_weights(how=how).weights for how in HOWS}
-
-    def watched(self, *args, **kwargs):
-        asked.append(weights(self, *args, **kwargs))
-        return asked[-1]
-
-    monkeypatch.setattr(LayerRecord, "weights", watched)
-    monkeypatch.setattr(records, "WORD_BLOCK_CELLS", 3 * H_ * 29)
-    for how in HOWS:
-        assert_near(layer.word_weights(how=how).weights, want[how], atol=1e-6)
-    assert max(block.numel() for block in asked) == 3 * H_ * 29
-    asked.clear()
-    layer.word_weights(queries=slice(2, 4), keys=slice(3, 5))
-    assert sum(block.numel() for block in asked) < H_ * 29 * 29 / 3  # a window of pieces, no more
-
-
-@pytest.mark.parametrize("how", HOWS)
-def test_cross_attention_takes_the_words_of_the_text_it_looks_at(rng, how):
-    seen = (19, 6, 11, 4)
-    case = make_case(rng, "bidirectional", keys=seen)
-    own, others = made_up(LENGTHS), made_up(seen, seed=1)
-    layer, key_words = replace(case.layer, tokens=own), Words.of(others)
-    for text, full in case.each():
-        got = layer.word_weights(text=text, how=how, key_words=key_words)
-        assert_word_map(got, full, Words.of(own).units(text), key_words.units(text), how)
-
-
-def test_words_of_another_way_or_given_are_used(rng):
-    tokens = made_of("it's a-b c.", [(0, 2), (2, 4), (5, 6), (6, 8), (9, 10), (10, 11)])
-    layer = replace(make_case(rng, "causal", lengths=(6,)).layer, tokens=tokens)
-    assert [unit.text for unit in layer.word_weights().queries] == ["it's", "a-b", "c", "."]
-    assert [unit.text for unit in layer.word_weights(words="whitespace").queries] == ["it's", "a-b", "c."]
-    given = Words.of(tokens, [[(0, 2), (2, 4), (5, 8), (9, 11)]])
-    assert layer.word_weights(words=given).queries[0] == Unit("it", (0, 2), (0,), 0, False)
-
-
-@pytest.mark.parametrize("how", HOWS)
-def test_the_bundled_models_words(minilm, how):
-    """Against the double loop over its own pieces; special tokens stay, so rows sum to one."""
-    texts = ["The caterpillar didn't cross the motorway.", f"Hi {FAMILY} {CAFE}: 我爱你 https://a.b/c", "ok"]
-    rec = mh.record(minilm, texts)
-    words = Words.of(rec.tokens)
-    assert words_in(words, 0) == ["The", "caterpillar", "didn't", "cross", "the", "motorway", "."]
-    assert [unit.text for unit in words.units(0)][:4] == ["[CLS]", "The", "caterpillar", "didn't"]
-    assert [len(unit.tokens) for unit in words.units(0)][:4] == [1, 1, 3, 3]  # cater ##pi ##llar, didn ' t
-    assert words_in(words, 1)[:5] == ["Hi", FAMILY, CAFE, ":", "我爱你"]
-    for layer in (rec.layers[0], rec.layers[5]):
-        for text in range(3):
-            units = words.units(text)
-            got = layer.word_weights(text=text, how=how)
-            assert_word_map(got, layer.weights(text=text), units, units, how)
-            assert_near(got.weights.sum(-1), torch.ones(12, len(units)), atol=1e-5)
-
-
 # --------------------------------------------------------------------------------------------------------------- limits
-
-
-def long_layer(length):
-    tokens = made_of("a " * length, [(2 * at, 2 * at + 1) for at in range(length)])
-    q, lse = torch.zeros(1, 16, length, 1), torch.full((1, 16, length), float(np.log(length)))
-    site, mask = Site("", 0, "m", 16, 16, 1, 1, causal=False), Mask.full(length, length)
-    return LayerRecord(site, q, q, None, lse, mask, Rule(1.0), tokens.lengths, tokens)
-
-
-@pytest.mark.slow  # five seconds to make what is too large
-def test_a_map_of_words_over_the_limit_is_refused_and_a_window_of_it_is_given():
-    layer = long_layer(20_000)
-    with pytest.raises(WindowError, match=r"16 heads x 20000 x 20000 weights between words is 25\.6 GB, above the lim"):
-        layer.word_weights()
-    with pytest.raises(WindowError, match=r"1 heads x 20000 x 20000 .*'max' needs every key"):
-        layer.word_weights(head=3, how="max", keys=slice(0, 2))
-    for how in HOWS:
-        got = layer.word_weights(head=3, how=how, queries=slice(-3, None), keys=slice(7, 9))
-        assert_near(got.weights * 20_000, torch.ones(3, 2), 1e-2)
-
-
-def test_an_empty_window_is_empty(rng):
-    layer = replace(make_case(rng, lengths=(13,)).layer, tokens=made_up((13,)))
-    for how in HOWS:
-        got = layer.word_weights(how=how, queries=slice(2, 2), keys=slice(1, 3))
-        assert (got.queries, len(got.keys), got.weights.shape) == ((), 2, (6, 0, 2))
-        assert layer.word_weights(how=how, keys=slice(9, 1)).weights.shape[-1] == 0
-
-
-def test_cross_attention_without_words_of_its_keys_is_refused(rng):
-    layer = replace(make_case(rng, "bidirectional", keys=(19, 6, 11, 4)).layer, tokens=made_up(LENGTHS))
-    with pytest.raises(
-        RecordingError, match=r"layer\.3 looks at another text, whose words .*give them as key_words=Wo"
-    ):
-        layer.word_weights()
-    with pytest.raises(
-        ShapeError, match=r"key_words= are of 20 tokens, but text 0 has 19 here: give words of the same"
-    ):
-        layer.word_weights(key_words=Words.of(made_up((20, 6, 11, 4))))
-    alone = replace(make_case(rng, lengths=(13,)).layer, tokens=made_up((13,)))
-    with pytest.raises(RecordingError, match=r"layer\.3 looks at its own text: .* without key_words="):
-        alone.word_weights(key_words=Words.of(made_up((13,))))
-
-
-def test_what_word_weights_cannot_use_is_said(rng):
-    case, tokens = make_case(rng, lengths=(13, 7)), made_up((13, 7))
-    layer = replace(case.layer, tokens=tokens)
-    with pytest.raises(TextError, match="this recording knows no pieces, so no words: record a text through a model"):
-        case.layer.word_weights()
-    with pytest.raises(ShapeError, match=r"words= are of 11 tokens, but text 0 has 13 here: give words of the same"):
-        layer.word_weights(words=Words.of(made_up((11, 7))))
-    with pytest.raises(ShapeError, match=r"text=1 has no words here: they are of 1 texts, counted from 0\."):
-        layer.word_weights(text=1, words=Words.of(made_up((13,))))
-    with pytest.raises(ShapeError, match="text=2 is not in this recording"):
-        layer.word_weights(text=2)
-    with pytest.raises(ShapeError, match="head=6 is not in layer 3"):
-        layer.word_weights(head=6)
-    with pytest.raises(StatisticError, match=r"how='sum' is not a way to merge .*: use one of mean, first, max\."):
-        layer.word_weights(how="sum")
-    with pytest.raises(TextError, match=r"drop='all' is not what can be dropped: use one of none, special, wordless\."):
-        layer.word_weights(drop="all")
-    with pytest.raises(ShapeError, match="a window has step 1"):
-        layer.word_weights(queries=slice(0, 4, 2))
-    assert_near(layer.word_weights(text=-1).weights, layer.word_weights(text=1).weights, atol=0)
-    assert Words.of(tokens).units(-1) == Words.of(tokens).units(1)
 
 
 def test_what_is_no_word_is_said():
@@ -654,13 +285,3 @@ def test_what_is_no_word_is_said():
             Words.of(tokens, [[(0, 1)], spans])
     with pytest.raises(TextError, match="spans were given, but this recording knows no offsets to lay them on"):
         Words.of(replace(tokens, offsets=None), [[(0, 1)], [(0, 1)]])
-
-
-def test_numbers_that_do_not_fit_the_weights_are_refused():
-    two = torch.tensor([0, 1])
-    with pytest.raises(ShapeError, match="to_words numbers 2 pieces, but the weights have 3 there: give one each"):
-        merge(torch.ones(2, 3), two, two)
-    with pytest.raises(ShapeError, match=r"from_words must number words 0, 1, 2 .* without a gap .*, not \[0, 2\]"):
-        merge(torch.ones(2, 2), torch.tensor([0, 2]), two)
-    with pytest.raises(ShapeError, match=r"to_words must number .* not \[-2, 0\]"):
-        merge(torch.ones(2, 2), two, torch.tensor([0, -2]))

@@ -9,7 +9,7 @@ from numpy.testing import assert_allclose
 from manyheads.reference.cells import CELLS, MATCHES
 from manyheads.reference.norms import norm_masses
 from manyheads.reference.statistics import MOVABLE, WEIGHTED, statistics
-from tests.reference.test_statistics import TEXTS, H, assert_pair, some_map, some_text
+from tests.reference.facts import TEXTS, H, assert_pair, some_map, some_text
 
 
 def test_two_tokens_by_hand():

@@ -7,7 +7,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from manyheads.reference.tops import rarest, tops
-from tests.reference.test_statistics import TEXTS, H, assert_pair, some_map, some_text
+from tests.reference.facts import TEXTS, H, assert_pair, some_map, some_text
 
 
 def test_one_map_by_hand():

@@ -15,7 +15,7 @@ from manyheads.heads import Head
 from manyheads.roles.clusters import flat_map
 from manyheads.roles.familyresults import HeadFamilies, LayerDiversity, families_of
 from manyheads.roles.labels import HeadRole
-from tests.figures.test_figures import EVIDENCE, assert_is_file_of, words_in
+from tests.figures.pictures import EVIDENCE, assert_is_file_of, words_in
 
 
 def found_of(fresh, layers=3, heads=4, clusters=None, spread=1.0):

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 import manyheads as mh
-from manyheads.statistics import chunks, shards
+from manyheads.statistics import chunks, inputs, shards
 from manyheads.statistics.statistic import PerText, Statistic
 from tests.models.tiny import WORDS, tiny_bert, tiny_tokenizer
 
 BATCH, CHUNK, FOLD = 70, 10, 20_000  # of tokens, texts and bytes: some dozens of texts make some dozens of batches
+ROUNDING = 2e-4  # sums of some hundred rows in float32: other company, other padding
 
 
 def own_denominators() -> Statistic:
@@ -31,6 +33,20 @@ STATISTICS = [
     "rare_mass",
     "induction_mass",
 ]
+
+
+def patch_few_texts(monkeypatch) -> None:
+    """Many batches and chunks of few texts."""
+    monkeypatch.setattr(chunks, "BATCH_TOKENS", BATCH)
+    monkeypatch.setattr(chunks, "CHUNK_TEXTS", CHUNK)
+
+
+def patch_small_batches(monkeypatch) -> None:
+    """Many batches, and a journal that is folded after every few of them. (Others may be editing the code just now.)"""
+    patch_few_texts(monkeypatch)
+    monkeypatch.setattr(shards, "FOLD_BYTES", FOLD)
+    monkeypatch.setattr(shards, "FOLD_SHARE", 0.0)
+    monkeypatch.setattr(inputs, "code_digest", lambda: "the code")
 
 
 def small_batches() -> None:
@@ -66,3 +82,9 @@ def differences(one, other) -> dict[str, float]:
 def assert_same_tables(one, other, within: float = 0.0) -> None:
     found = differences(one, other)
     assert max(found.values()) <= within, found
+
+
+def assert_near(one, other) -> None:
+    np.testing.assert_allclose(one.sums.num, other.sums.num, rtol=2e-5, atol=ROUNDING)
+    np.testing.assert_allclose(one.sums.den, other.sums.den, rtol=2e-5, atol=ROUNDING)
+    assert (one.sums.num_texts, one.sums.num_tokens) == (other.sums.num_texts, other.sums.num_tokens)

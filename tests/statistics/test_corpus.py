@@ -1,4 +1,4 @@
-"""A corpus of any length: what streams is what a list gives, in memory that stays flat; texts that fail are named.
+"""A corpus of any length: what streams is what a list gives, in memory that stays flat, with gold and progress.
 
 Oracle: `measure` of the same texts in a list, which is held to the models' own maps elsewhere.
 """
@@ -6,7 +6,6 @@ Oracle: `measure` of the same texts in a list, which is held to the models' own 
 import subprocess
 import sys
 import weakref
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,25 +13,29 @@ import torch
 
 import manyheads as mh
 from manyheads.corpora.documents import Corpus, Document, corpus_of
-from manyheads.errors import GuardError, StatisticError, TextError
+from manyheads.errors import StatisticError, TextError
 from manyheads.recording.gold import ROOT, Gold, GoldWord
 from manyheads.recording.tokens import Sinks
 from manyheads.statistics import chunks, surveys
-from manyheads.statistics.failures import NAMED, Failure, Failures, is_about_texts
 from manyheads.statistics.masses import class_mass
-from manyheads.statistics.statistic import Block, PerText, Statistic
+from manyheads.statistics.statistic import PerText, Statistic
 from tests.models.eager import draw
 from tests.models.tiny import tiny_bert, tiny_llama, tiny_tokenizer
-from tests.statistics.corpusruns import BATCH, CHUNK, STATISTICS, assert_same_tables, some_texts, tiny_lm
-
-ROUNDING = 2e-4  # sums of some hundred rows in float32: other company, other padding
+from tests.statistics.corpusruns import (
+    CHUNK,
+    ROUNDING,
+    STATISTICS,
+    assert_near,
+    assert_same_tables,
+    patch_few_texts,
+    some_texts,
+    tiny_lm,
+)
 
 
 @pytest.fixture
 def small(monkeypatch):
-    """Many batches and chunks of few texts."""
-    monkeypatch.setattr(chunks, "BATCH_TOKENS", BATCH)
-    monkeypatch.setattr(chunks, "CHUNK_TEXTS", CHUNK)
+    patch_few_texts(monkeypatch)
 
 
 @pytest.fixture(params=["bert", "llama"])
@@ -40,12 +43,6 @@ def lm(request, fresh):
     if request.param == "bert":
         return mh.load(tiny_bert(seed=draw(fresh)), tokenizer=tiny_tokenizer())
     return mh.load(tiny_llama(seed=draw(fresh)), tokenizer=tiny_tokenizer(special_tokens=False))
-
-
-def assert_near(one, other) -> None:
-    np.testing.assert_allclose(one.sums.num, other.sums.num, rtol=2e-5, atol=ROUNDING)
-    np.testing.assert_allclose(one.sums.den, other.sums.den, rtol=2e-5, atol=ROUNDING)
-    assert (one.sums.num_texts, one.sums.num_tokens) == (other.sums.num_texts, other.sums.num_tokens)
 
 
 # ----------------------------------------------------------------------------------------------------------- streaming
@@ -219,121 +216,6 @@ def test_gold_reaches_the_statistics_and_a_text_that_is_cut_has_none(small, fres
     table = mh.measure(tiny_lm(), iter(documents), [mine])
     assert table.notes["gold"] == "left out of 1 text too long to be read whole"
     assert "1 of 21 texts is longer than the model's positions: read in 2 windows" in table.notes["windows"]
-
-
-# ------------------------------------------------------------------------------------------------------------ failures
-
-
-def breaking(word: str, error: type[BaseException] = StatisticError) -> Statistic:
-    """A statistic that cannot bear a word."""
-
-    def finish(facts):
-        if any(word in text.split() for text in facts.tokens.texts):
-            raise error(f"what is {word}?")
-        return facts.over_rows(facts.rows[:, None].double())
-
-    return Statistic("breaking", "share", (0.0, 1.0), "a test", "a test", lambda _: (), finish)
-
-
-def test_texts_that_fail_are_named_counted_and_left_out(small, fresh):
-    lm, texts = tiny_lm(draw(fresh)), [text for text in some_texts(25, draw(fresh)) if "king" not in text.split()]
-    good = mh.measure(lm, iter(texts), ["entropy", breaking("nothing")], sinks=Sinks())
-    documents = [Document(text, f"page:{at}") for at, text in enumerate(texts)]
-    bad = {3: "the king sat", 7: "  ", 20: "a king", 21: "\n"}
-    for at, text in sorted(bad.items()):
-        documents.insert(at, Document(text, f"bad:{at}"))
-    documents.append(Document("", "bad:last", problem="a broken line"))
-    found = mh.measure(lm, iter(documents), ["entropy", breaking("king")], sinks=Sinks())
-    assert_near(found, good)
-    assert found.failures.count == len(found.failures) == 5
-    assert [each.name for each in found.failures] == [*(f"bad:{at}" for at in sorted(bad)), "bad:last"]
-    assert [each.number for each in found.failures] == [*sorted(bad), len(documents) - 1]
-    reasons = [each.reason for each in found.failures]
-    assert reasons[0] == reasons[2] == "StatisticError: what is king?" and reasons[4] == "a broken line"
-    assert reasons[1] == reasons[3] == "the text is empty: give at least one word"
-    said = found.notes["failed"]
-    assert said.startswith("5 texts could not be measured: bad:3: StatisticError: what is king?; bad:7: ")
-    assert said.endswith("; and 2 more")
-    assert found.notes["corpus"] == f"a stream of texts ({len(documents):,} read)"
-
-
-def test_only_the_first_failures_are_kept_by_name(small):
-    texts = [text for _ in range(NAMED + 5) for text in (" ", "the cat")]
-    table = mh.measure(tiny_lm(), iter(texts), ["entropy"])
-    assert table.failures.count == NAMED + 5 and len(table.failures.named) == NAMED
-    assert [each.number for each in table.failures] == list(range(0, 2 * NAMED, 2))
-
-
-def test_where_nothing_can_be_measured_the_first_error_is_raised_itself(small):
-    with pytest.raises(StatisticError, match="what is king?"):
-        mh.measure(tiny_lm(), iter(["the king"] * CHUNK), [breaking("king")])
-    with pytest.raises(
-        TextError, match=r"no text of a stream of texts could be measured: 2 texts could not be .* empty"
-    ):
-        mh.measure(tiny_lm(), iter(["", " "]), ["entropy"])
-
-    def broken(*args, **kwargs):
-        raise ZeroDivisionError("a broken tokenizer")
-
-    lm = tiny_lm()
-    with pytest.raises(ZeroDivisionError, match="a broken tokenizer"):
-        mh.measure(replace(lm, tokenizer=broken), iter(["the cat"] * 5), ["entropy"])
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError, OSError, torch.OutOfMemoryError, SystemExit])
-def test_what_is_no_texts_fault_goes_through(error, small):
-    with pytest.raises((error, mh.ModelError), match="what is zebra"):
-        mh.measure(tiny_lm(), iter([*some_texts(CHUNK), "the zebra king"]), [breaking("zebra", error)])
-
-
-def test_errors_of_memory_are_known_however_they_are_wrapped():
-    def wrapped(inner):
-        try:
-            try:
-                raise inner
-            except BaseException as error:
-                raise mh.ModelError("could not read its input") from error
-        except mh.ModelError as error:
-            return error
-
-    assert not is_about_texts(wrapped(torch.OutOfMemoryError("CUDA out of memory")))
-    assert not is_about_texts(wrapped(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried")))
-    assert is_about_texts(wrapped(IndexError("index out of range in self"))) and is_about_texts(GuardError("no"))
-
-
-def test_a_text_that_one_tokenizer_call_cannot_read_costs_no_other(small, fresh):
-    lm, texts = tiny_lm(draw(fresh)), some_texts(20, draw(fresh))
-    table = mh.measure(lm, iter([*texts[:5], "a \ud800 cat", *texts[5:]]), ["entropy"])
-    assert table.failures.count == 1 and table.failures.named[0].number == 5
-    assert table.sums.num_texts == 20
-
-
-def test_failures_add_in_any_order():
-    every = [(number, f"d{number}", "why") for number in range(50)]
-    parts = [Failures.of([Failure(*each) for each in every[start::3]]) for start in (2, 0, 1)]
-    assert parts[0] + parts[1] + parts[2] == Failures.of([Failure(*each) for each in every])
-    assert Failures.read((parts[0] + parts[1]).told()) == parts[1] + parts[0]
-
-
-def test_a_block_that_gives_nan_is_refused_by_name():
-    def compute(facts):
-        ones = facts.rows.sum(-1).double()[:, None, None].expand(-1, facts.layer.q.shape[1], 3).clone()
-        ones[..., 1] = torch.nan
-        return ones, torch.ones_like(ones[:, :1])
-
-    block = Block("mine", compute)
-
-    def unused(facts):
-        raise AssertionError("a column of a block has no finish of its own")
-
-    def column(name, at):
-        return Statistic(name, "share", (0.0, 1.0), "a test", "a test", lambda _: (), unused, block=block, column=at)
-
-    lm, texts = tiny_lm(), ["the cat", "a dog sat"]
-    fine = mh.measure(lm, texts, [column("c", 2), "entropy", column("a", 0)])
-    assert (fine.column("a") == fine.column("c")).all() and (fine.column("a") > 0).all()
-    with pytest.raises(StatisticError, match=r"block 'mine' \('b'\) gave NaN or infinity, which would spread"):
-        mh.measure(lm, texts, [column("a", 0), column("b", 1), "entropy"])
 
 
 # ------------------------------------------------------------------------------------------------------------ progress

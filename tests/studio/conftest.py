@@ -1,8 +1,9 @@
-"""What the studio's tests share: one browser a process, and pages that fail a test by what they complain of."""
+"""What the studio's tests share: one browser a process, pages that fail a test by what they complain of, labels."""
 
 import pytest
 from playwright.sync_api import expect
 
+from manyheads.roles.page import label_page
 from tests.studio.chromium import chromium
 
 expect.set_options(timeout=30_000)  # a machine that runs other tests beside this one is slow, not wrong
@@ -38,3 +39,18 @@ def new_page(browser):
     for context in contexts:
         context.close()
     assert not complaints, complaints
+
+
+@pytest.fixture(scope="session")
+def page_labels(minilm):
+    """The bundled model's roles, by the page's texts: read once (and remembered on the disk)."""
+    return label_page(minilm)
+
+
+@pytest.fixture
+def page(new_page, studio):
+    """The page of the studio that a file of tests has, showing the atlas."""
+    page = new_page()
+    page.goto(studio.address)
+    expect(page.locator("[data-head=L5H11]")).to_be_visible()
+    return page

@@ -5,8 +5,10 @@ import json
 import threading
 import time
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
+from manyheads.roles.page import PageLabels
 from manyheads.studio.desk import Desk
 from manyheads.studio.envelopes import MEDIA_TYPE, unpack
 from manyheads.studio.server import bind, server_of
@@ -81,3 +83,14 @@ def studio_of(workspace: Workspace):
         thread.join(10)
         desk.close()
         serving.socket.close()
+
+
+@contextmanager
+def minilm_studio(minilm: Any, folder: Path, labels: PageLabels | None = None):
+    """A studio over a folder and the bundled model, loaded and perhaps labelled. It writes into `out` inside."""
+    workspace = Workspace.of([folder], folder=folder / "out")
+    workspace._loaded["minilm"] = minilm
+    with studio_of(workspace) as studio:
+        if labels is not None:
+            studio.desk.labels.known["minilm"] = labels
+        yield studio

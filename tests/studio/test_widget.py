@@ -274,9 +274,8 @@ def test_roles_reach_the_snapshot_as_soon_as_they_are_known(minilm, labels):
 def test_a_model_in_hand_is_shown_with_its_roles_on_a_text(minilm, labels, monkeypatch):
     monkeypatch.setattr("manyheads.roles.page.label_page", lambda lm: labels)
     widget = mh.show(minilm)
-    (_, (answer, (body,))) = told(
-        widget, {"id": "1", "method": "GET", "path": f"/api/recordings/{widget._desk.first}/atlas"}
-    )
+    path = f"/api/recordings/{widget._desk.first}/atlas"
+    (_, (answer, (body,))) = told(widget, {"id": "1", "method": "GET", "path": path})
     assert answer["status"] == 200
     assert any(head["role"] for head in json.loads(base64.b64decode(body))["heads"])
     assert list(widget._opened.recording.tokens.texts) == [OWN_TEXT]

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from manyheads.plan import Plan
 
 LABEL_WIDTH = 10
-KIND_HELP = "What stands in their place: zero, mean, resample or first; or scale, average, copy, unmixed."
+KIND_HELP = "What stands in their place: zero (the default), mean, resample or first; or scale, average, copy, unmixed."
 CORPUS_HELP = "Texts that mean and resample take their values from; else those that are read."
 PLAN_HELP = "A plan (.json) in place of HEADS: what is typed is the text then."
 MOST_TOKENS = 8  # whose loss rose most, of a single text
@@ -42,7 +42,7 @@ def ablate(
     file: TextsFile = None,
     lines: TextsAreLines = False,
     model: ModelName = DEFAULT_MODEL,
-    kind: Annotated[str, typer.Option("--kind", metavar="KIND", help=KIND_HELP)] = "zero",
+    kind: Annotated[str | None, typer.Option("--kind", metavar="KIND", help=KIND_HELP)] = None,
     factor: Annotated[float | None, typer.Option("--factor", metavar="X", help="For --kind scale.")] = None,
     source: Annotated[str | None, typer.Option("--source", metavar="HEAD", help="For --kind copy.")] = None,
     plan: Annotated[Path | None, typer.Option("--plan", metavar="FILE", help=PLAN_HELP)] = None,
@@ -81,7 +81,7 @@ def ablate(
         print_whole(f"{label:<{LABEL_WIDTH}}{clean(words)}" if label else words for label, words in rows)
 
 
-def _plan(heads: str | None, kind: str, factor: float | None, source: str | None, file: Path | None) -> Plan:
+def _plan(heads: str | None, kind: str | None, factor: float | None, source: str | None, file: Path | None) -> Plan:
     """The plan that the options mean. Errors: PlanError for options that contradict each other; HeadError."""
     from manyheads.plan import KINDS, Ablate, Average, Copy, Plan, Scale, SkipOutputProjection
 
@@ -93,12 +93,16 @@ def _plan(heads: str | None, kind: str, factor: float | None, source: str | None
                 f"HEADS ({heads!r}) and --plan {file} both say what to do: give one of them. A text goes after it, in "
                 f"quotes, or comes by --file."
             )
+        given = {"--kind": kind, "--factor": factor, "--source": source}
+        if options := " and ".join(name for name, value in given.items() if value is not None):
+            raise PlanError(f"{options} and --plan {file} both say what to do: leave out one or the other.")
         plan = open_plan(file).plans[0]
         if not plan.steps:
             raise PlanError(f"{file}: the plan has no steps, so nothing would change: give it at least one.")
         return plan
     if heads is None:
         raise PlanError("no heads were named: give HEADS, as in manyheads ablate L3H7, or --plan FILE.")
+    kind = kind or "zero"
     if (factor is not None) != (kind == "scale"):
         raise PlanError("--factor belongs to --kind scale: give both, as in --kind scale --factor 0.5.")
     if (source is not None) != (kind == "copy"):

@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
 from manyheads.cli.console import shortened
@@ -79,7 +80,10 @@ def way_to_read(truncate: bool, whole: bool) -> str:
 
 
 def check_output(path: Path | None, option: str, endings: Sequence[str]) -> None:
-    """Whether a file can be written there, known before the work that fills it. Errors: FileAccessError."""
+    """Whether a file can be written there, known before the work that fills it. Errors: FileAccessError.
+
+    Of pictures also whether they can be drawn: whatever importing matplotlib raises.
+    """
     if path is None:
         return
     if path.suffix.lower() not in endings:
@@ -95,6 +99,8 @@ def check_output(path: Path | None, option: str, endings: Sequence[str]) -> None
         raise FileAccessError(
             f"{option} {path} cannot be written: {error.strerror or error}. Choose a folder that you may write to."
         ) from error
+    if endings is PICTURE_ENDINGS:
+        import_module("matplotlib")
 
 
 def _file(path: Path) -> str:

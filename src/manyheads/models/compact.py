@@ -81,6 +81,11 @@ def read_mark(folder: Path) -> dict[str, Any]:
 def build_compact(cls: Any, folder: Path, dtype: torch.dtype | None, attention: str | None) -> tuple[Any, list[str]]:
     """The pruned model in `folder`, in eval mode, and what to say about it. Raises ModelError for what does not fit."""
     mark = read_mark(folder)
+    if mark.get("form") != COMPACT:
+        raise ModelError(
+            f"{folder / MARK} says that the form is {mark.get('form')!r}, and {WEIGHTS} beside it is of the form "
+            f"{COMPACT!r}: the files do not belong together. Save the model anew."
+        )
     kept = _read_kept(mark, folder)
     model = _built(cls, folder, dtype, attention)
     try:
@@ -116,10 +121,17 @@ def _read_state(folder: Path, mark: Mapping[str, Any]) -> dict[str, Tensor]:
 
     try:
         state = load_file(folder / WEIGHTS)
-        return state | {name: state[source] for name, source in mark.get(ALIASES, {}).items()}
-    except (SafetensorError, KeyError, AttributeError, OSError) as error:
+    except (SafetensorError, OSError) as error:
         raise ModelError(
             f"the weights in {folder / WEIGHTS} are damaged ({error}). Copy or fetch them anew."
+        ) from error
+    aliases = mark.get(ALIASES, {})
+    try:
+        return state | {name: state[source] for name, source in aliases.items()}
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ModelError(
+            f"{folder / MARK} names, as {ALIASES!r}, tensors that {WEIGHTS} does not hold ({error}): it is damaged, or "
+            f"of another model. Save the model anew."
         ) from error
 
 

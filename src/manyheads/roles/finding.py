@@ -63,7 +63,7 @@ def find_roles(
     `texts` are texts, Documents, or a Corpus (`corpora.files.open_corpus`); those with gold syntax are also asked for
     every relation. `passages` are stretches of text with gold coreference, asked for antecedents alone. `patterns` are
     your own roles, a function of a text's tokens each (`statistics.patterns`). `elsewhere` is a second corpus, on which
-    every claim is tried again (`claim.elsewhere`): about three labels in ten do not travel. `examples` texts are kept
+    every claim is tried again (`claim.elsewhere`): about one label in five does not travel. `examples` texts are kept
     for every label, and for every question's best head. `probes` asks random repeats, copying and retrieval, too
     (`roles.probes`; `probing.ask_probes`). `resume`, `ranks` as in `measure`; of several processes the first alone
     has examples and probes.

@@ -74,10 +74,15 @@ class Tiles:
     def known(self, at: Address, how: str) -> bytes | None:
         """A tile that has been computed, packed; None otherwise."""
         with self._lock:
-            for place in (at._replace(every=True), at):  # an exact one serves whoever would take a sample
-                if place in self._tiles:
-                    self._tiles.move_to_end(place)
-                    return _packed(at, self._tiles[place], how)
+            tile = self._find(at)
+        return None if tile is None else _packed(at, tile, how)
+
+    def _find(self, at: Address) -> _Tile | None:
+        """What is kept of it, for whoever holds the lock."""
+        for place in (at._replace(every=True), at):  # an exact one serves whoever would take a sample
+            if place in self._tiles:
+                self._tiles.move_to_end(place)
+                return self._tiles[place]
         return None
 
     def get(self, opened: Opened, at: Address, how: str, stopped: Callable[[], bool] = lambda: False) -> bytes:
@@ -85,14 +90,14 @@ class Tiles:
 
         Raises NotHere for an address outside the map, Stopped.
         """
-        if (known := self.known(at, how)) is not None:
-            return known
-        with self._lock:
-            work = self._works.get(at)
-            if mine := work is None:
+        with self._lock:  # once for both, else what is finished in between is computed again
+            kept, work = self._find(at), self._works.get(at)
+            if mine := kept is None and work is None:
                 work = self._works[at] = _Work()
-            else:
+            elif kept is None and work is not None:
                 work.waiting += 1
+        if kept is not None:
+            return _packed(at, kept, how)
         assert work is not None
         if not mine:
             try:

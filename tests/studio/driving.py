@@ -1,0 +1,38 @@
+"""How tests drive the studio's page: open a text or a head, wait until the map rests, read the address."""
+
+import re
+from urllib.parse import parse_qs
+
+from playwright.sync_api import expect
+
+
+def show(page, text):
+    """Type a text and open it."""
+    page.get_by_test_id("text-box").fill(text)
+    with page.expect_response(re.compile("/atlas")):
+        page.get_by_test_id("open-button").click()
+    page.get_by_test_id("rail-atlas").click()
+    expect(page.get_by_test_id("atlas-grid")).to_be_visible()
+
+
+def fragment(page):
+    path, _, query = page.evaluate("location.hash").removeprefix("#/").partition("?")
+    return path, {key: values[0] for key, values in parse_qs(query).items()}
+
+
+def open_head(page, head):
+    page.locator(f"[data-head={head}]").first.click()
+    expect(page.get_by_test_id("head-name")).to_have_text(head)
+    expect(page.get_by_test_id("mode-words")).to_be_visible()
+
+
+def settled(page):
+    """Until the map moves no more: the address, written 0.25 s after the last move, holds where it is."""
+    before = None
+    for _ in range(60):
+        now = page.evaluate("location.hash")
+        if now == before and "at" in fragment(page)[1]:
+            return [float(x) for x in fragment(page)[1]["at"].split(",")]
+        before = now
+        page.wait_for_timeout(300)
+    raise AssertionError(f"the map never came to rest: {before}")

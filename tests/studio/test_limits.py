@@ -1,0 +1,258 @@
+"""Who may ask the studio's server, and how much at once: more is refused in words, and work nobody awaits stops."""
+
+import gzip
+import socket
+import threading
+import time
+
+import pytest
+
+from manyheads.studio import jobs as jobs_module
+from manyheads.studio.safety import MAX_BODY
+from manyheads.studio.workspace import Workspace
+from tests.studio.serving import minilm_studio
+from tests.studio.workspaces import TEXT, save_mixed
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return save_mixed(tmp_path_factory.mktemp("workspace"))
+
+
+@pytest.fixture(scope="module")
+def studio(folder, minilm):
+    with minilm_studio(minilm, folder) as studio:
+        yield studio
+
+
+# --------------------------------------------------------------------------------------------------------- who may ask
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "", "localhost.evil.example"]
+)
+def test_a_foreign_host_is_refused(studio, host):
+    said = studio.ask("GET", "/api/workspace", headers={"Host": host})
+    assert said.status == 403 and "its own address" in said.json["words"]
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "LOCALHOST:1", "[::1]:9"])
+def test_its_own_names_are_served(studio, host):
+    assert studio.ask("GET", "/api/workspace", headers={"Host": host}).status == 200
+
+
+@pytest.mark.parametrize(
+    "origin", ["http://evil.example", "null", "https://127.0.0.1:1", "http://127.0.0.1.evil.example"]
+)
+def test_a_foreign_origin_is_refused(studio, origin):
+    said = studio.ask("POST", "/api/recordings", {"model": "minilm", "text": "x"}, {"Origin": origin})
+    assert said.status == 403 and "another page" in said.json["words"]
+    assert studio.ask("GET", "/api/workspace", headers={"Origin": studio.address}).status == 200
+    assert studio.ask("GET", "/api/workspace", headers={"Sec-Fetch-Site": "cross-site"}).status == 403
+
+
+def test_every_answer_carries_the_policy_and_shares_nothing(studio):
+    for path in ("/", "/api/workspace", "/nowhere"):
+        headers = studio.get(path).headers
+        assert "default-src 'none'; script-src 'self'" in headers["content-security-policy"]
+        assert "unsafe" not in headers["content-security-policy"]
+        assert headers["x-content-type-options"] == "nosniff" and "access-control-allow-origin" not in headers
+
+
+def test_the_page_comes_compressed_to_whoever_takes_it(studio):
+    plain, packed = (studio.ask("GET", "/studio.js", headers={"Accept-Encoding": how}) for how in ("identity", "gzip"))
+    assert packed.headers["content-encoding"] == "gzip" and len(packed.body) < 300_000
+    assert gzip.decompress(packed.body) == plain.body and "content-encoding" not in plain.headers
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/../secret.txt", "/%2e%2e/secret.txt", "/..%2fsecret.txt", "/static/../../secret.txt", "//etc/passwd",
+        "/studio.js/../secret.txt", "/api/recordings/../../secret.txt", "/secret.txt", "/%00", "/studio.css%00.txt",
+    ],
+)  # fmt: skip
+def test_no_path_of_a_request_becomes_a_path_on_the_disk(studio, path):
+    said = studio.get(path)
+    assert said.status in (400, 404) and b"nobody may read" not in said.body
+
+
+@pytest.mark.parametrize("name", ["../secret.txt", "secret.txt", "/etc/passwd", "two.heads/../secret.txt", "TWO.heads"])
+def test_files_are_named_by_the_list_alone(studio, name):
+    job = studio.job("/api/recordings", {"file": name})
+    assert job["state"] == "failed" and "there is no recording" in job["problem"]["words"]
+
+
+@pytest.mark.parametrize("name", ["../out", "a/b", "..", ".hidden", "a\\b", "", "x" * 90])
+def test_a_pruned_model_goes_into_the_folder_and_nowhere_else(studio, folder, name):
+    said = studio.ask("POST", "/api/prunings", {"model": "tiny-llama", "heads": "L0H0", "name": name})
+    assert said.status == 400 and not (folder / "out").exists()
+
+
+def test_a_damaged_recording_is_said_and_the_rest_works(studio):
+    job = studio.job("/api/recordings", {"file": "damaged.heads"})
+    assert job["state"] == "failed" and "damaged" in job["problem"]["words"]
+    assert studio.job("/api/recordings", {"file": "two.heads"})["state"] == "done"
+
+
+def test_bodies_have_a_limit_with_and_without_a_length(studio):
+    said = studio.ask("POST", "/api/recordings", b"x" * (MAX_BODY + 1))
+    assert said.status == 413 and "above the limit" in said.json["words"]
+    assert studio.ask("POST", "/api/recordings", {"model": "minilm", "text": "x" * 400_001}).status == 400
+    with socket.create_connection(("127.0.0.1", studio.port), timeout=20) as raw:
+        raw.sendall(b"POST /api/recordings HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\n")
+        piece = b"%x\r\n%s\r\n" % (1 << 16, b"x" * (1 << 16))
+        try:
+            for _ in range(2 * MAX_BODY >> 16):
+                raw.sendall(piece)
+            raw.sendall(b"0\r\n\r\n")
+            said = raw.recv(200)
+        except OSError:
+            said = b""
+    assert b" 202 " not in said[:20] and b" 200 " not in said[:20]
+    assert studio.get("/api/workspace").status == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status"),
+    [
+        ("POST", "/api/recordings", b"{", 400),
+        ("POST", "/api/recordings", {"model": "minilm", "text": "x", "more": 1}, 400),
+        (
+            "POST",
+            "/api/experiments",
+            {"model": "nobody", "text": "x", "plan": [{"step": "average", "heads": "L1"}]},
+            404,
+        ),
+        ("POST", "/api/experiments", {"model": "minilm", "text": "x", "plan": []}, 400),
+        ("POST", "/api/experiments", {"model": "minilm", "text": "x", "plan": [{"step": "explode"}]}, 400),
+        ("POST", "/api/sizes", {"preset": "nobody"}, 400),
+        ("GET", "/api/recordings/0123/atlas", None, 404),
+        ("GET", "/api/jobs/0123", None, 404),
+        ("GET", "/api/lessons/none", None, 404),
+        ("DELETE", "/api/workspace", None, 405),
+    ],
+)
+def test_what_cannot_be_is_said_in_words_with_whose_fault_it_is(studio, method, path, body, status):
+    said = studio.ask(method, path, body)
+    assert said.status == status and said.json["words"].endswith((".", "?")) and len(said.json["words"]) > 15
+
+
+@pytest.mark.parametrize(
+    "place",
+    ["L2H12/0/0/0", "L6H0/0/0/0", "L2H9/0/1/0", "L2H9/0/0/99999", "L2H9/30/0/0", "nonsense/0/0/0", "L2H9/41/0/0"],
+)
+def test_tiles_outside_the_map_are_not_there(studio, place):
+    rec = studio.open(TEXT)
+    said = studio.get(f"/api/recordings/{rec['id']}/tiles/{place}")
+    assert said.status in (400, 404) and "words" in said.json
+
+
+def test_another_address_needs_the_token_that_was_printed(folder):
+    from manyheads.studio.desk import Desk
+    from manyheads.studio.inprocess import answer
+    from manyheads.studio.safety import Guard
+    from manyheads.studio.server import bind
+
+    desk = Desk(Workspace.of([folder]))
+    serving = bind(desk, host="0.0.0.0", port=0)
+    try:
+        assert "?token=" in serving.address and isinstance(serving.app, Guard) and len(serving.app.token) >= 32
+        token = serving.address.split("token=")[1]
+        assert answer(serving.app, "GET", "/api/workspace").status == 401
+        assert answer(serving.app, "GET", "/api/workspace?token=guess").status == 401
+        assert answer(serving.app, "GET", f"/api/workspace?token={token}").status == 200
+    finally:
+        serving.socket.close()
+        desk.close()
+
+
+# -------------------------------------------------------------------------------------------------- work at its limits
+
+
+@pytest.fixture
+def slow_tiles(studio, monkeypatch):
+    """Tiles whose computation goes on until it is told to stop; what happened, in `seen`."""
+    from manyheads.studio import tiles
+
+    seen = {"begun": threading.Event(), "stopped": threading.Event()}
+
+    def slowly(layer, head, rows, keys, levels, *, text, most_cells, on_strip):
+        seen["begun"].set()
+        until = time.monotonic() + 30
+        try:
+            while time.monotonic() < until:
+                on_strip(0, 1)
+                time.sleep(0.01)
+        except BaseException:
+            seen["stopped"].set()
+            raise
+        raise AssertionError("nobody stopped it")
+
+    monkeypatch.setattr(tiles, "read_region", slowly)
+    return seen
+
+
+def test_the_work_of_a_request_that_is_gone_stops(studio, slow_tiles):
+    rec = studio.open(TEXT + " Once more.")
+    with socket.create_connection(("127.0.0.1", studio.port)) as raw:
+        path = f"/api/recordings/{rec['id']}/tiles/L0H0/0/0/0"
+        raw.sendall(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
+        assert slow_tiles["begun"].wait(10)
+        assert not slow_tiles["stopped"].is_set()
+    assert slow_tiles["stopped"].wait(5)
+
+
+def test_work_that_another_still_waits_for_goes_on(studio, slow_tiles):
+    rec = studio.open(TEXT + " And again.")
+    request = f"GET /api/recordings/{rec['id']}/tiles/L0H0/0/0/0 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode()
+    with socket.create_connection(("127.0.0.1", studio.port)) as second:
+        with socket.create_connection(("127.0.0.1", studio.port)) as first:
+            first.sendall(request)
+            assert slow_tiles["begun"].wait(10)
+            second.sendall(request)
+            time.sleep(0.5)
+        assert not slow_tiles["stopped"].wait(0.6), "the second page still waits for it"
+    assert slow_tiles["stopped"].wait(5)
+
+
+def _endless(said):
+    while True:
+        said("going on", 0, None)
+        time.sleep(0.01)
+
+
+def test_a_job_is_stopped_by_asking_and_by_nobody_asking(studio, monkeypatch):
+    desk = studio.desk
+    job = desk.jobs.start("cell", _endless)
+    assert studio.get(f"/api/jobs/{job}?wait=0.2").json["state"] == "running"
+    assert studio.ask("DELETE", f"/api/jobs/{job}").json["state"] == "cancelled"
+    monkeypatch.setattr(jobs_module, "PATIENCE", 0.2)
+    job = desk.jobs.start("cell", _endless)
+    time.sleep(0.6)
+    assert studio.get(f"/api/jobs/{job}").json["state"] == "cancelled"
+
+
+def test_too_much_at_once_is_said_and_taken_up_again_later(studio):
+    desk = studio.desk
+    begun = [desk.jobs.start("cell", _endless) for _ in range(desk.jobs.max_running + jobs_module.MAX_WAITING)]
+    said = studio.ask("POST", "/api/recordings", {"model": "minilm", "text": "one more"})
+    assert said.status == 503 and said.headers["retry-after"] == "1" and "waiting already" in said.json["words"]
+    for job in begun:
+        studio.ask("DELETE", f"/api/jobs/{job}")
+    until = time.monotonic() + 10
+    while studio.ask("POST", "/api/recordings", {"model": "minilm", "text": "one more"}).status == 503:
+        assert time.monotonic() < until
+        time.sleep(0.1)
+
+
+def test_a_fault_of_ours_is_a_500_with_words_and_the_server_goes_on(studio, monkeypatch):
+    def fail(*_):
+        raise RuntimeError("the flux is reversed")
+
+    monkeypatch.setattr(studio.desk, "info", fail)
+    rec = studio.get(f"/api/recordings/{'ab' * 5}")
+    assert rec.status in (404, 500)
+    job = studio.job("/api/recordings", {"model": "minilm", "text": TEXT})
+    assert job["state"] == "failed" and "a fault of manyheads" in job["problem"]["words"]
+    assert studio.get("/api/workspace").status == 200
