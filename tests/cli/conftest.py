@@ -13,6 +13,7 @@ import pytest
 import manyheads.models.loading
 from manyheads.cli.app import main
 
+from ..models.odd import tiny_t5
 from ..models.tiny import save_tiny, tiny_bert, tiny_gpt2, tiny_tokenizer
 from ..shortpages import short_readings
 
@@ -84,6 +85,12 @@ def bert_folder(tmp_path_factory) -> str:
 @pytest.fixture(scope="session")
 def gpt2_folder(tmp_path_factory) -> str:
     return str(save_tiny(tiny_gpt2(), tmp_path_factory.mktemp("models") / "gpt2", tiny_tokenizer(special_tokens=False)))
+
+
+@pytest.fixture(scope="session")
+def t5_folder(tmp_path_factory) -> str:
+    model = tiny_t5(num_layers=3)  # as many layers on both sides: transformers' cache wants it so
+    return str(save_tiny(model, tmp_path_factory.mktemp("models") / "t5", tiny_tokenizer(special_tokens=False)))
 
 
 def start(*arguments: str, cache: Path, stdin: int = subprocess.DEVNULL) -> subprocess.Popen:

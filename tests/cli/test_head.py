@@ -112,3 +112,10 @@ def test_plot_draws_the_map(run, tmp_path):
 )
 def test_a_head_that_is_not_there_is_refused(run, head, said):
     assert_refused(run("head", head, TEXT), said)
+
+
+def test_a_cross_head_is_refused_with_what_shows_it_and_look_says_what_the_decoder_reads(run, t5_folder):
+    ran = run("head", "cross:L1H0", "the cat sat", "--model", t5_folder)
+    assert_refused(ran, "cross:L1H0 is cross-attention", "manyheads look --html", "stacks['cross']")
+    looked = run("look", "the cat sat", "--model", t5_folder)
+    assert looked.code == 0 and any(line.startswith("decoder ") for line in looked.lines), looked.out

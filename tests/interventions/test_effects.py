@@ -235,9 +235,10 @@ def test_texts_heads_and_labels_that_will_not_do_are_told(fresh, classifier):
 # ----------------------------------------------------------------------------------------------- what ready inputs say
 
 
-def test_ready_inputs_of_an_encoder_decoder_are_judged_by_their_labels_or_what_the_decoder_reads(fresh):
+@pytest.mark.parametrize("length", [7, 11])  # a target as long as its source is still no text of its own
+def test_ready_inputs_of_an_encoder_decoder_are_judged_by_their_labels_or_what_the_decoder_reads(length, fresh):
     lm = mh.load(tiny_t5(seed=draw(fresh)), tokenizer=False)
-    ids, labels = (torch.randint(5, lm.model.config.vocab_size, (2, n), generator=fresh) for n in (11, 7))
+    ids, labels = (torch.randint(5, lm.model.config.vocab_size, (2, n), generator=fresh) for n in (11, length))
     labels[0, 4:] = -100
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     with torch.no_grad():
@@ -276,3 +277,19 @@ def test_one_text_has_no_interval(fresh):
     found = mh.effect(lm, mh.Ablate("L0H1"), [{"input_ids": ids}], controls=0)
     assert (found.low, found.high) == (None, None) and "(1 text)" in str(found)
     assert json.loads(json.dumps(found.to_dict(), allow_nan=False))["low"] is None
+
+
+def test_kl_of_an_encoder_decoder_is_over_the_rows_that_predict_a_label(fresh):
+    lm = mh.load(tiny_t5(seed=draw(fresh)), tokenizer=False)
+    ids, labels = (torch.randint(5, lm.model.config.vocab_size, (2, 9), generator=fresh) for _ in range(2))
+    labels[1, 5:] = -100
+    seen = torch.ones_like(ids).index_put((torch.tensor([0]), torch.tensor([8])), torch.tensor(0))
+    inputs = {"input_ids": ids, "attention_mask": seen, "labels": labels}
+    with torch.no_grad():
+        before = lm.model(**inputs).logits.log_softmax(-1)
+        with mh.applied(lm, mh.Ablate("cross:L0H1")):
+            after = lm.model(**inputs).logits.log_softmax(-1)
+    each = (before.exp() * (before - after)).sum(-1)
+    want = torch.stack([each[row][labels[row] >= 0].mean() for row in range(2)]).mean()
+    found = mh.effect(lm, mh.Ablate("cross:L0H1"), [inputs], metric="kl", controls=0)
+    assert found.change == pytest.approx(float(want), rel=1e-4) and found.change > 1e-6

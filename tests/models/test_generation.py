@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from transformers import BartConfig, BartForConditionalGeneration
 
 import manyheads as mh
 from manyheads.errors import GuardError, ModelError, RecordingError, TextError
@@ -114,12 +115,30 @@ def test_an_encoder_decoder_has_its_three_stacks(fresh):
         for got, want in zip(layers, whole.stacks[stack], strict=True):
             for text in range(2):
                 a, b = got.weights(text=text), want.weights(text=text)
-                if stack == "cross":  # keys as the encoder held them: padding before the text here, after it there
-                    length = int(seen[text].sum())
-                    a, b = a[..., a.shape[-1] - length :], b[..., :length]
                 rows = int(written.lengths[text]) if stack != "encoder" else a.shape[1]
                 keys = a.shape[2]  # of a text that ended early, those that it has
                 assert (a[:, :rows] - b[:, :rows, :keys]).abs().max() <= EXACT
+
+
+def test_what_an_encoder_reads_of_a_batch_is_what_it_reads_of_each_text_alone(fresh):
+    """BART's positions are learned: with padding before it, a text would be another input."""
+    sizes = {"d_model": 24, "encoder_layers": 2, "decoder_layers": 2, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16}
+    sizes |= {"encoder_attention_heads": 3, "decoder_attention_heads": 2, "max_position_embeddings": 64}
+    tokenizer = tiny_tokenizer(special_tokens=False)
+    config = BartConfig(vocab_size=len(tokenizer), **sizes, init_std=0.5, forced_eos_token_id=None)
+    torch.manual_seed(draw(fresh))
+    lm = mh.load(BartForConditionalGeneration(config).eval(), tokenizer=tokenizer)
+    rec = mh.record(lm, PROMPTS, generate=COUNT)
+    for text, prompt in enumerate(PROMPTS):
+        alone = mh.record(lm, prompt, generate=COUNT)
+        for stack, layers in alone.stacks.items():
+            for got, want in zip(rec.stacks[stack], layers, strict=True):
+                a, b = got.weights(text=text), want.weights()
+                assert (a[:, : b.shape[1], : b.shape[2]] - b).abs().max() <= EXACT, (stack, text)
+        own = lm.model.generate(**tokenizer(prompt, return_tensors="pt"), max_new_tokens=COUNT, do_sample=False)[0]
+        written = rec.stacks["decoder"][0].tokens
+        length = int(written.lengths[text])
+        assert written.ids[text, :length].tolist() == own[:length].tolist()
 
 
 def test_a_joined_layer_is_guarded_once_more(loaded, monkeypatch):

@@ -115,5 +115,15 @@ def test_layers_that_see_differently_have_even_shares_of_their_own(fresh):
     assert len(table.kinds.ids) and table.kinds.mass.shape[1] == len(table.heads)
 
 
+def test_an_encoder_decoder_says_what_its_decoder_reads_and_that_what_crosses_is_left_out(fresh):
+    lm = mh.load(tiny_t5(seed=draw(fresh), num_layers=3), tokenizer=tiny_tokenizer(special_tokens=False))
+    text = written_text(fresh, 9)
+    notes = measure(lm, [text], ["entropy"]).notes
+    crossing = [site.module for site in lm.spec.sites if site.stack == "cross"]
+    assert notes["left out, since queries and keys are not the same tokens"] == ", ".join(crossing) and crossing
+    for said in (notes, mh.record(lm, text).provenance, mh.effect(lm, mh.Ablate("cross:L0H0"), [text]).notes):
+        assert said["decoder"].startswith("reads the encoder's own text, one place later")
+
+
 def test_kinds_are_counted_only_where_asked_for(lm, fresh):
     assert measure(lm, [written_text(fresh, 9)], ["entropy"]).kinds is None

@@ -206,12 +206,30 @@ def test_another_runs_checkpoint_is_refused(tmp_path):
         train(run_of(replace(SETTINGS, rate=0.5)), tmp_path / "c.safetensors")
 
 
+@pytest.mark.parametrize("where", ["model.", "optimizer.", "random."])
+def test_a_checkpoint_with_other_tensors_than_its_models_is_refused(where, tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    path = tmp_path / "c.safetensors"
+    train(run_of(), path)
+    whole, facts = load_file(path), read_state(path).facts
+    name = next(name for name, value in whole.items() if name.startswith(where) and value.ndim)
+    save_file(whole | {name: whole[name].flatten()[:3].clone()}, path, {checkpoints.FORMAT: json.dumps(facts)})
+    with pytest.raises(ModelError, match="the checkpoint's tensors are not those of this model .*: delete it"):
+        train(run_of(), path)
+
+
 def test_files_that_are_no_checkpoint_are_told_apart(tmp_path):
     from safetensors.torch import save_file
 
     save_file({"x": torch.ones(2)}, tmp_path / "headless.safetensors", {checkpoints.FORMAT: json.dumps({"run": "toy"})})
     with pytest.raises(ModelError, match="is damaged .its header says no version.: delete it"):
         read_state(tmp_path / "headless.safetensors")
+    for step in ("", ', "step": -1', ', "step": "5"', ', "step": true'):
+        header = f'{{"version": {checkpoints.VERSION}{step}}}'
+        save_file({"x": torch.ones(2)}, tmp_path / "stepless.safetensors", {checkpoints.FORMAT: header})
+        with pytest.raises(ModelError, match="is damaged .its header says no step.: delete it"):
+            read_state(tmp_path / "stepless.safetensors")
     (tmp_path / "damaged.safetensors").write_bytes(b"not a checkpoint at all")
     with pytest.raises(ModelError, match="is damaged .*: delete it, and the training begins anew"):
         read_state(tmp_path / "damaged.safetensors")

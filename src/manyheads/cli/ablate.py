@@ -165,7 +165,7 @@ def page(lm: Any, found: Effect, texts: Texts, saved: Path | None) -> list[tuple
         rows.append(("control", found.notes["control"]))
     if found.per_token is not None and found.num_texts == 1:
         rows.append(("tokens", _worst_tokens(lm, found, texts.texts[0])))
-    rows += [(name, found.notes[name]) for name in ("metric", "corpus", "windows") if name in found.notes]
+    rows += [(name, found.notes[name]) for name in ("metric", "corpus", "windows", "decoder") if name in found.notes]
     if saved is not None:
         rows.append(("wrote", str(saved)))
     return rows

@@ -18,6 +18,7 @@ from manyheads.cli.options import DEFAULT_MODEL, AsJson, ModelName, NoCache, Tex
 from manyheads.cli.progress import Talk
 from manyheads.cli.steps import label_heads, load_model
 from manyheads.errors import HeadError, ModelError, TextError
+from manyheads.spec import CROSS
 
 MOST_CELLS, BLOCKS = 512, 256  # a picture shows every weight of up to 512 tokens, the means of blocks of a longer text
 TOP_HELP = "How many keys to show for each word."
@@ -100,6 +101,11 @@ def gather(
     lm = load_model(talk, model)
     require_reader(lm, TEXT)
     wanted = head_of(lm, name)
+    if wanted.stack == CROSS:
+        raise ModelError(
+            f"{wanted} is cross-attention, from what is written to what was read, and this shows a text's attention to "
+            f"itself: manyheads look --html draws its map; in Python, mh.record(lm, text, generate=20).stacks['cross']."
+        )
     text, long, num_windows = _window(lm, source, window)
     labels = label_heads(talk, lm, remember=remember)
     role = role_of(labels, wanted)
@@ -150,8 +156,6 @@ def _read(lm: Any, wanted: Any, text: str, long: str, labels: Any) -> tuple[Any,
 
     recording = record(lm, text, long=long)
     layer = next(each for each in recording.stacks[wanted.stack] if each.site.layer == wanted.layer)
-    if layer.q.shape[2] != layer.k.shape[2]:
-        raise ModelError(f"{wanted} is cross-attention, which cannot be shown word by word yet.")
     about = (role.evidence.statistic for role in labels.roles)
     names = tuple(dict.fromkeys((*DEFAULT, *about)))
     table = measure(lm, text, names, long=long, sinks=labels.sinks if labels.roles else None)

@@ -56,6 +56,7 @@ def _headline(found: Looked, console: Console) -> list[Text]:
     facts = [
         ("text", f'"{text}"{count}'),
         ("windows", table.notes.get("windows", "")),
+        ("decoder", table.notes.get("decoder", "")),
         ("roles", rest if labels.roles else f"none: {labels.because}"),
         ("weights", f"exact: {table.notes.get('backend')}; off from the model's own output by {error} at most"),
         ("took", _times(found.seconds)),

@@ -123,7 +123,7 @@ def _quality(before: LoadedModel, after: LoadedModel, asked: Asked) -> tuple[dic
     errors = {layer: (float(gap) / (float(whole) or 1.0)) ** 0.5 for layer, (gap, whole) in sums.items()}
     story = (
         f"{metric.name}: {metric.meaning}, {change:+.4g} ({low:.4g} to {high:.4g} over {corpus.num_texts} texts); "
-        f"{asked.because}{f'; {corpus.because}' if corpus.because else ''}."
+        f"{asked.because}{''.join(f'; {said}' for said in corpus.notes.values())}."
     )
     return errors, Row(metric.name, metric.unit, level, level + change), story
 

@@ -129,8 +129,7 @@ def effect(
     few = ": there are no others" if 0 < len(drawn) < controls else ""
     sets = f"{len(drawn)} random set{'s' * (len(drawn) > 1)} of as many heads{few}"
     notes["control"] = sets if drawn else _no_control(plan, controls)
-    if read.because:
-        notes["windows"] = read.because
+    notes |= read.notes
     editors = editors_of(lm, [plan, *drawn], corpus)
     before, after, changes = carried_out(lm, editors, read, chosen, progress)
     if unchanged := [describe(step) for at, step in enumerate(plan.steps) if editors[0].idle(0, at)]:

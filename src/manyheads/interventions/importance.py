@@ -177,8 +177,7 @@ def importance(
     notes = {"model": lm.name, "metric": why}
     size = num_tokens // 4 if estimator == "ablation" else min(num_tokens, GRADIENT_TOKENS)
     read = read_corpus(lm, texts, labels, size)
-    if read.because:
-        notes["windows"] = read.because
+    notes |= read.notes
     if estimator == "gradient" and (kind != "zero" or corpus is not None):
         raise StatisticError("kind= and corpus= are for the estimator 'ablation': a gradient takes nothing's place.")
     if estimator == "gradient":

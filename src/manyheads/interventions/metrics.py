@@ -53,7 +53,7 @@ def token_losses(outputs: Any, batch: Batch) -> Float[Tensor, "b n"]:
     ids, mask = given.get(f"{side}input_ids"), given.get(f"{side}attention_mask")
     labels = given.get("labels", batch.targets)
     if labels is not None:
-        beside = bool(side) or ids is None or logits.shape[1] != ids.shape[1]
+        beside = _is_beside(outputs) or ids is None
         logits, ids = (logits, labels) if beside else (logits[:, :-1], labels[:, 1:])
         real = ids >= 0
     elif ids is not None:
@@ -70,10 +70,19 @@ def token_losses(outputs: Any, batch: Batch) -> Float[Tensor, "b n"]:
     return losses.masked_fill(~real, torch.nan)
 
 
+def _is_beside(outputs: Any) -> bool:
+    """Whether they are of a decoder beside an encoder, which predicts label i in row i."""
+    return getattr(outputs, "encoder_last_hidden_state", None) is not None
+
+
 def predictions(outputs: Any, batch: Batch) -> Float[Tensor, "b n v"]:
     """Log-probabilities of the next token at each real position, NaN elsewhere."""
     logs = exact(_logits(outputs, "kl", 3)).log_softmax(-1)
-    real = batch.inputs.get("decoder_attention_mask", batch.inputs.get("attention_mask"))
+    if _is_beside(outputs):
+        labels, real = batch.inputs.get("labels", batch.targets), batch.inputs.get("decoder_attention_mask")
+        real = labels >= 0 if labels is not None else real
+    else:
+        real = batch.inputs.get("attention_mask")
     return logs if real is None else logs.masked_fill(~real.bool()[..., None], torch.nan)
 
 

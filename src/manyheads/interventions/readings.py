@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from manyheads.errors import ModelError, TextError
 from manyheads.models.sites import run
-from manyheads.models.texts import BATCH_TOKENS, batches, model_inputs, read_texts, tokens_of
+from manyheads.models.texts import BATCH_TOKENS, batches, decoder_story, model_inputs, read_texts, tokens_of
 
 __all__ = ["Batch", "Corpus", "read_corpus"]
 
@@ -46,12 +46,15 @@ class Batch:
 
 @dataclass(frozen=True, eq=False)
 class Corpus:
-    """Batches, and how many texts and tokens they hold. `because`: how long texts were cut, "" where none was."""
+    """Batches, and how many texts and tokens they hold.
+
+    `notes`: how long texts were cut ("windows"), and what a decoder beside an encoder reads ("decoder"), where any is.
+    """
 
     batches: tuple[Batch, ...]
     num_texts: int
     num_tokens: int
-    because: str = ""
+    notes: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_corpus(lm: Any, texts: str | Sequence[Any], labels: Any = None, num_tokens: int = BATCH_TOKENS) -> Corpus:
@@ -72,7 +75,9 @@ def read_corpus(lm: Any, texts: str | Sequence[Any], labels: Any = None, num_tok
         targets = ids.masked_fill(inputs["attention_mask"] == 0, -100) if beside else None
         sources = [reading.pieces[i].source for i in group]
         found.append(Batch(inputs, tuple(group), _labels(labels, sources), targets))
-    return Corpus(tuple(found), len(reading.pieces), reading.num_tokens, reading.because)
+    notes = {"windows": reading.because, "decoder": decoder_story(lm)}
+    said = {name: words for name, words in notes.items() if words}
+    return Corpus(tuple(found), len(reading.pieces), reading.num_tokens, said)
 
 
 def require_loaded(lm: Any) -> None:

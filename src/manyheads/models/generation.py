@@ -56,7 +56,7 @@ def read_prompts(lm: Any, texts: str | Sequence[str], count: int, options: Mappi
 
 def generate(lm: Any, prompts: Sequence[Sequence[int]], count: int, options: Mapping[str, Any]) -> CallTexts:
     """Let the model write `count` tokens after each prompt; the finished texts, as its layers have read them."""
-    ids, seen = _left_padded(prompts, padding_of(lm))
+    ids, seen = _padded(prompts, padding_of(lm), before=not writes_apart(lm))
     ends = ends_of(lm.model.generation_config, lm.tokenizer)
     place = device_of(lm.model)
     with nobody_ends(lm.model, count, options, padding_of(lm)) as others, torch.no_grad():
@@ -64,7 +64,7 @@ def generate(lm: Any, prompts: Sequence[Sequence[int]], count: int, options: Map
     whole, width, lengths = got.cpu()[:, :-1], ids.shape[1], seen.sum(-1)
     if writes_apart(lm):
         written = _written(lm, whole, torch.zeros_like(lengths), until_end(whole, 1, ends))
-        return CallTexts(_written(lm, ids, width - lengths, lengths), written)
+        return CallTexts(_written(lm, ids, torch.zeros_like(lengths), lengths), written)
     pads = width - lengths
     written = _written(lm, whole, pads, until_end(whole, width, ends) - pads)
     return CallTexts(written, written)
@@ -110,12 +110,13 @@ def padding_of(lm: Any) -> int:
     return int(getattr(lm.tokenizer, "pad_token_id", None) or 0)
 
 
-def _left_padded(texts: Sequence[Sequence[int]], pad: int) -> tuple[Tensor, Tensor]:
-    """New tokens follow the last one of each text, so padding stands before them."""
+def _padded(texts: Sequence[Sequence[int]], pad: int, before: bool) -> tuple[Tensor, Tensor]:
+    """Padding stands before a text where new tokens follow its last one; after what an encoder reads."""
     width = max(len(text) for text in texts)
     ids, seen = torch.full((len(texts), width), pad), torch.zeros(len(texts), width, dtype=torch.long)
     for row, text in enumerate(texts):
-        ids[row, width - len(text) :], seen[row, width - len(text) :] = torch.tensor(list(text)), 1
+        place = slice(width - len(text), width) if before else slice(len(text))
+        ids[row, place], seen[row, place] = torch.tensor(list(text)), 1
     return ids, seen
 
 

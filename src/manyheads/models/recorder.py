@@ -21,7 +21,15 @@ from manyheads.models.keeping import Keeper, model_facts, recording_of
 from manyheads.models.seam import Tap, tap
 from manyheads.models.sites import run
 from manyheads.models.taps import log, no_way_in
-from manyheads.models.texts import batches, decoder_tokens, model_inputs, rarity_table, read_texts, tokens_of
+from manyheads.models.texts import (
+    batches,
+    decoder_story,
+    decoder_tokens,
+    model_inputs,
+    rarity_table,
+    read_texts,
+    tokens_of,
+)
 from manyheads.recording.memory import MEMORY_SHARE, free_memory_bytes
 from manyheads.recording.records import Recording
 from manyheads.recording.tokens import Tokens
@@ -91,7 +99,9 @@ def _record_texts(lm: Any, texts: str | Sequence[str], long: str, kept: frozense
         keepers.append(keeper)
     written = decoder_tokens(lm, tokens)
     by_stack = {"": tokens} if written is None else {"": tokens, DECODER: written, CROSS: written}
-    return recording_of(keepers, places, by_stack, lm.model, states, {**model_facts(lm), "windows": reading.because})
+    about = {**model_facts(lm), "windows": reading.because}
+    about |= {} if written is None else {"decoder": decoder_story(lm)}
+    return recording_of(keepers, places, by_stack, lm.model, states, about)
 
 
 def record_call(module: nn.Module, *args: Any, keep: Sequence[str] = ("q", "k", "lse"), **kwargs: Any) -> Recording:

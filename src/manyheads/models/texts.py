@@ -289,6 +289,14 @@ def decoder_tokens(lm: Any, tokens: Tokens) -> Tokens | None:
     return replace(tokens, ids=ids, special=special & tokens.real, offsets=offsets, pieces=pieces, rarity=rarity)
 
 
+def decoder_story(lm: Any) -> str:
+    """The same in words, "" where there is none: such a model was trained for another text, which nobody gave."""
+    beside = getattr(getattr(lm.model, "config", None), "is_encoder_decoder", False)
+    return (
+        "reads the encoder's own text, one place later: a target of its own goes in by ready inputs" if beside else ""
+    )
+
+
 def decoder_start(config: Any) -> int:
     """The token that a decoder beside an encoder begins with, by the model's config."""
     start = getattr(config, "decoder_start_token_id", None)

@@ -224,7 +224,7 @@ class MultiHeadAttention(nn.Module):
         self, q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None, padding: Tensor | None, is_causal: bool
     ) -> tuple[Tensor, Tensor, Tensor, View, Rule]:
         """What attention is asked: extra keys put in, masks read, positions biased."""
-        shape = (len(q), self.num_heads, q.shape[2], k.shape[2])
+        shape = (q.shape[0], self.num_heads, q.shape[2], k.shape[2])  # len() would fix it for torch.export
         visible, bias = read_masks(attn_mask, padding, shape, self.mask_true, q)
         if self.alibi:
             slopes = alibi_slopes(self.num_heads).to(q.device, torch.promote_types(q.dtype, torch.float32))
@@ -234,8 +234,8 @@ class MultiHeadAttention(nn.Module):
             q = q * self.scale_by_head.to(q.dtype)[:, None, None]
         extra = 0
         if self.bias_k is not None and self.bias_v is not None:
-            k = torch.cat([k, self.bias_k.expand(len(k), -1, -1, -1)], 2)
-            v = torch.cat([v, self.bias_v.expand(len(v), -1, -1, -1)], 2)
+            k = torch.cat([k, self.bias_k.expand(k.shape[0], -1, -1, -1)], 2)
+            v = torch.cat([v, self.bias_v.expand(v.shape[0], -1, -1, -1)], 2)
             extra += 1
         if self.add_zero_attn:
             k, v = (torch.nn.functional.pad(x, (0, 0, 0, 1)) for x in (k, v))

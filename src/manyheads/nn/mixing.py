@@ -54,8 +54,8 @@ def mix(
         x is not None and x.requires_grad for x in (q, k, v, rule.sinks, rule.bias)
     )
     special = "softcap" if rule.softcap is not None else "sinks" if rule.sinks is not None else ""
-    large = view.by_position and view.num_queries * view.num_keys > DENSE_CELLS
-    if (special or large) and not (tracked or dropout or torch.compiler.is_compiling()):
+    free = not (tracked or dropout or torch.compiler.is_compiling())
+    if free and (special or (view.by_position and view.num_queries * view.num_keys > DENSE_CELLS)):
         mask = view.mask(len(q), q.device)
         got = attend(q, k, v, mask=mask, scale=rule.scale, softcap=rule.softcap, sinks=rule.sinks, bias=rule.bias)
         return Mixed(got.out, f"attend, since {special or 'the mask is too large to form'}: {got.because}")
@@ -69,17 +69,15 @@ def mix(
 
 def _fused(q: Tensor, k: Tensor, v: Tensor, view: View, rule: Rule, dropout: float) -> Mixed:
     mask = _one_mask(view, rule, q)
-    shares = q.shape[1] != k.shape[1]
+    shares, triangle = bool(q.shape[1] != k.shape[1]), bool(view.triangle and mask is None)  # traced, they are tensors
     if q.shape[2] == 1 and not dropout:
         return Mixed(*decode_one(q, k, v, rule.scale, mask))
     width = v.shape[-1]
     wide = max(q.shape[-1], width)
     if q.shape[-1] != width and not dropout:  # else torch's CPU kernel refuses, and the n x n map is formed
         q, k, v = (x if x.shape[-1] == wide else F.pad(x, (0, wide - x.shape[-1])) for x in (q, k, v))
-    out = F.scaled_dot_product_attention(
-        q, k, v, mask, dropout, view.triangle and mask is None, scale=rule.scale, enable_gqa=shares
-    )
-    told = "is_causal" if view.triangle and mask is None else "no mask" if mask is None else f"a {mask.dtype} mask"
+    out = F.scaled_dot_product_attention(q, k, v, mask, dropout, triangle, scale=rule.scale, enable_gqa=shares)
+    told = "is_causal" if triangle else "no mask" if mask is None else f"a {mask.dtype} mask"
     return Mixed(out[..., :width], f"scaled_dot_product_attention with {told}{', enable_gqa' if shares else ''}")
 
 

@@ -41,13 +41,17 @@ class View:
         """Whether positions hide anything at all. A single, last query is hidden from nothing by causality."""
         past = self.offset + self.num_queries  # how many keys have a position
         hides = self.causal and self.num_queries > 1
-        return hides or (self.window is not None and self.window < past)
+        return hides or (self.window is not None and not self._wider(past))
 
     @property
     def triangle(self) -> bool:
         """Whether this is the plain causal triangle, for which every fused kernel has a flag."""
-        plain = self.window is None or self.window >= self.num_keys
+        plain = self.window is None or self._wider(self.num_keys)
         return self.causal and plain and self.visible is None and self.extra == 0 and self.offset == 0
+
+    def _wider(self, num_keys: int) -> bool:
+        """Whether the window hides none of so many keys. A graph for texts of any length cannot know, and hides."""
+        return self.window is not None and not torch.compiler.is_compiling() and self.window >= num_keys
 
     def dense(self, device: torch.device) -> Bool[Tensor, "#b #h #q k"] | None:
         """All of it as booleans, True = may look; None where everything is visible. Cost: O(q * k)."""

@@ -202,8 +202,7 @@ def backup_heads(
     left = np.stack([_under(lm, editor, lambda at=at: worths(at + 1, singles)) for at, editor in enumerate(editors)])
     if editors[0].idle(0, 0):
         notes["unchanged"] = f"{kind} ablation of {', '.join(map(str, gone))} changed nothing"
-    if read.because:
-        notes["windows"] = read.because
+    notes |= read.notes
     alone, effects = whole[:, : len(others)], whole[:, len(others) :].mean(0)
     for at, heads in enumerate(sets[1:], 1):  # a random target has no interaction with itself
         left[at][:, [index for index, head in enumerate(others) if head in heads]] = np.nan

@@ -26,7 +26,7 @@ from manyheads.statistics.accounts import Account, Done, packed, unpacked
 from manyheads.statistics.chunks import Chunk, chunks
 from manyheads.statistics.headtable import HeadTable
 from manyheads.statistics.inputs import inputs_of, require_same
-from manyheads.statistics.measuring import Progress
+from manyheads.statistics.measuring import Progress, two_sided
 from manyheads.statistics.merging import everywhere
 from manyheads.statistics.ranks import ALONE, Ranks, here, is_split
 from manyheads.statistics.runfolders import RunFolder
@@ -222,5 +222,6 @@ class _Run:
             "sinks": learned.sinks.because,
             "processes": f"{self.ranks.world}" if self.ranks.world > 1 else "",
             "resumed": resumed,
+            **two_sided(self.lm),
         }
         return account.gathered.table(statistics, learned.sinks, notes, failures=account.failures)

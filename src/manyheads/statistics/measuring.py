@@ -21,8 +21,9 @@ from manyheads.models.media import Given, media_given
 from manyheads.models.recorder import watch
 from manyheads.models.sites import run
 from manyheads.models.taps import EDITED, left_out
-from manyheads.models.texts import Reading, batches, model_inputs, rarity_table, read_texts, tokens_of
+from manyheads.models.texts import Reading, batches, decoder_story, model_inputs, rarity_table, read_texts, tokens_of
 from manyheads.recording.tokens import Sinks, Tokens
+from manyheads.spec import CROSS
 from manyheads.statistics.headtable import HeadTable
 from manyheads.statistics.onebatch import Measured
 from manyheads.statistics.ranks import Ranks
@@ -125,8 +126,15 @@ def _measure_reading(
         "windows": reading.because,
         "rarity": because,
         "sinks": sinks.because,
+        **two_sided(lm),
     }
     return gathered.table(chosen, sinks, notes)
+
+
+def two_sided(lm: Any) -> dict[str, str]:
+    """What is to be known of a decoder beside an encoder of texts; "" where there is none."""
+    crossing = ", ".join(site.module for site in lm.spec.sites if site.stack == CROSS)
+    return {"decoder": decoder_story(lm), CROSSING: crossing}
 
 
 def _measure_media(

@@ -34,7 +34,7 @@ class Saved:
 
     @property
     def step(self) -> int:
-        return int(self.facts["step"])
+        return self.facts["step"]
 
     @property
     def history(self) -> History:
@@ -86,6 +86,8 @@ def read_state(path: str | os.PathLike[str]) -> Saved:
         raise ModelError(f"{path} is damaged (its header says no version): delete it, and the training begins anew.")
     if facts["version"] != VERSION:
         raise ModelError(f"{path} is of version {facts['version']}, and this manyheads reads {VERSION}: update it.")
+    if type(facts.get("step")) is not int or facts["step"] < 0:
+        raise ModelError(f"{path} is damaged (its header says no step): delete it, and the training begins anew.")
     return Saved(facts, tensors)
 
 
@@ -98,10 +100,22 @@ def _json(text: str) -> Any:
 
 
 def restore(saved: Saved, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Put weights, optimizer and random numbers back as they were."""
+    """Put weights, optimizer and random numbers back as they were. Errors: ModelError for tensors of another model."""
+    try:
+        _restore(saved, model, optimizer)
+    except (RuntimeError, ValueError, KeyError) as error:
+        said = " ".join(str(error).split())
+        raise ModelError(
+            f"the checkpoint's tensors are not those of this model ({said}): delete it, and the training begins anew."
+        ) from error
+
+
+def _restore(saved: Saved, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     model.load_state_dict(saved.part("model"))
     for name, parameter in model.named_parameters():
         own = saved.part(f"optimizer.{name}")
+        if wrong := [key for key, value in own.items() if value.ndim and value.shape != parameter.shape]:
+            raise ValueError(f"{wrong[0]} of {name} is {tuple(own[wrong[0]].shape)}, not {tuple(parameter.shape)}")
         # AdamW counts steps on the CPU unless it is fused on a GPU: whatever it was, the state follows its parameter
         optimizer.state[parameter] = {
             key: value if value.ndim == 0 and parameter.device.type == "cpu" else value.to(parameter.device)
