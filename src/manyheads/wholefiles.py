@@ -2,6 +2,7 @@
 
 Recordings, tables, pictures and remembered labels are all written this way: beside their final place, then moved there
 in one step. Whatever happens on the way (no space, Ctrl-C, a crash), an older file of that name stays as it was.
+Reading goes by the same rule: a folder, a device or a pipe is told at once, and not waited for.
 """
 
 from __future__ import annotations
@@ -10,13 +11,14 @@ import errno
 import os
 import re
 import secrets
+import stat
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from manyheads.errors import FileAccessError, ManyHeadsError
 
-__all__ = ["no_access", "refusal_in", "replacing", "synced", "users_folder", "users_home"]
+__all__ = ["no_access", "opened", "read_bytes", "refusal_in", "replacing", "synced", "users_folder", "users_home"]
 
 
 @contextmanager
@@ -75,6 +77,22 @@ def _check_target(target: str) -> None:
             raise PermissionError(errno.EACCES, "it is write-protected", target)
 
 
+def opened(path: str | os.PathLike[str]) -> int:
+    """A handle to read a file from, for whoever calls to close. Errors: OSError, also for what is no regular file."""
+    mode = os.stat(path).st_mode
+    if not stat.S_ISREG(mode):  # asked before opening: a pipe would wait for ever
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, "it is a folder")
+        raise OSError(errno.EINVAL, "it is a device or a pipe, not a file")
+    return os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+
+
+def read_bytes(path: str | os.PathLike[str], most: int = -1) -> bytes:
+    """A regular file's bytes, no more than `most` of them (-1: all). Errors: OSError, as `opened`."""
+    with open(opened(path), "rb") as file:
+        return file.read(most)
+
+
 def users_home() -> Path | None:
     """The user's own folder; None where the system knows of none, as in a container with a user of its own."""
     try:
@@ -111,6 +129,7 @@ _NO_PERMISSION = "you have no permission to. Have it changed, or use another fol
 _ADVICE = {
     errno.ENOTDIR: "a part of its path is a file, not a folder. Check the spelling",
     errno.EISDIR: "it is a folder. Name a file in it",
+    errno.EEXIST: "it is a file. Name a folder",
     errno.EACCES: _NO_PERMISSION,
     errno.EPERM: _NO_PERMISSION,
     errno.EROFS: "it is on a read-only file system. Use another folder",

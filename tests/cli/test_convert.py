@@ -70,9 +70,9 @@ def test_json_is_one_document_with_everything_and_neighbours_are_merged_where_as
     [
         (("--kv-heads", "4"), ("num_kv_heads=4 does not divide the 6 key/value heads", "Use one of [1, 2, 3, 6]")),
         (("--kv-heads", "4", "--model", "minilm"), ("its config has no num_key_value_heads", "can: llama, mistral")),
-        (("--kv-heads", "many"), ("--kv-heads", "should be a valid integer")),
+        (("--kv-heads", "many"), ("--kv-heads many: give a whole number",)),
         ((), ("missing option '--kv-heads'",)),
-        (("--kv-heads", "2", "--file", "none.txt"), ("there is no file none.txt",)),
+        (("--kv-heads", "2", "--file", "none.txt"), ("cannot read none.txt: there is no such file",)),
         (("--kv-heads", "2", "--out", "no/grouped"), ("cannot write", "its folder does not exist")),
     ],
 )

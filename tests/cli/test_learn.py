@@ -187,7 +187,7 @@ def test_a_home_that_cannot_be_written_is_one_sentence(run, monkeypatch, tmp_pat
         (("masks", "--run", "masked-scores", "kind"), "'kind' is no NAME=VALUE"),
         (("masks", "--run", "masked-scores", "kind=x"), "kind='x' is no choice: use one of"),
         (("masks", "--answer", "causal-cells", "1", "tokens=x"), "tokens='x' is no whole number from 2 to 1,024"),
-        (("masks", "--seed", "-1"), "invalid value for '--seed'"),
+        (("masks", "--seed", "-1"), "--seed -1: give 0 or more"),
     ],
 )
 def test_what_cannot_be_done_is_one_line(run, arguments, said):

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import sys
+import threading
 
 import pytest
 
@@ -43,8 +44,8 @@ def test_input_that_waits_unread_on_stdin_is_said(run, monkeypatch, tmp_path):
         ([" \n "], "the text is empty"),
         (["the", "cat"], 'the text came as 2 words: put it in quotes, "the cat".'),
         (["x", "--file", "y.txt"], 'two texts were given, "x" and --file y.txt: give one of them.'),
-        (["--file", "missing.txt"], "there is no file missing.txt."),
-        (["--file", "."], "cannot read .: Is a directory."),
+        (["--file", "missing.txt"], "cannot read missing.txt: there is no such file. Check the spelling."),
+        (["--file", "."], "cannot read .: it is a folder. Name a file in it."),
         (["\udcff"], "the text is not valid UTF-8"),
         (["x", "--statistics", "entropi"], "no statistic 'entropi': did you mean entropy"),
         (["x", "--statistics", ","], "no statistic was asked for"),
@@ -58,6 +59,40 @@ def test_bad_input_is_one_line_and_exit_2(run, monkeypatch, arguments, said):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     assert_refused(run("look", *arguments), said)
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/zero"), reason="no devices on this system")
+@pytest.mark.parametrize("command", [["look"], ["ablate", "L1"], ["importance"], ["head", "L1H1"]])
+def test_a_device_which_may_never_end_is_refused_before_it_is_read(run, monkeypatch, command):
+    monkeypatch.setattr("manyheads.models.loading.load", lambda name, **how: pytest.fail("loaded first"))
+    assert_refused(run(*command, "--file", "/dev/zero"), "cannot read /dev/zero: it is a device, not a file. Name a")
+
+
+def test_more_than_is_read_at_once_is_refused_of_files_and_of_stdin_without_end(run, monkeypatch, tmp_path):
+    class Endless(io.RawIOBase):
+        def readable(self):
+            return True
+
+        def readinto(self, buffer):
+            buffer[:] = b"y" * len(buffer)
+            return len(buffer)
+
+    monkeypatch.setattr("manyheads.corpora.sources.MOST_BYTES", 1 << 20)
+    (tmp_path / "long.txt").write_bytes(b"y" * (1 << 20) + b"y")
+    assert_refused(
+        run("look", "--file", "long.txt"), "long.txt is longer than 1 MB, the most that is read at once: give"
+    )
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(Endless())))
+    assert_refused(run("look", "-"), "stdin is longer than 1 MB")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes on this system")
+def test_a_named_pipe_is_read_as_a_shell_gives_it(run, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    writer = threading.Thread(target=(tmp_path / "pipe").write_text, args=(TEXT,), daemon=True)
+    writer.start()
+    assert json.loads(run("look", "--file", "pipe", "--json").out)["text"]["text"] == TEXT
+    writer.join(10)
 
 
 def test_a_file_that_is_no_text_is_refused(run, tmp_path):
@@ -77,7 +112,12 @@ def test_a_place_that_cannot_be_written_is_known_before_the_work(run, monkeypatc
 
 
 @pytest.mark.parametrize(
-    ("missing", "said"), [("model.safetensors", "has no weights"), ("tokenizer", "has no tokenizer"), ("", "no config")]
+    ("missing", "said"),
+    [
+        ("model.safetensors", "has no weights"),
+        ("tokenizer", "has no tokenizer files (tokenizer.json, or a vocabulary): save one there."),
+        ("", "no config"),
+    ],
 )
 def test_a_folder_that_is_no_whole_model_is_refused(run, bert_folder, tmp_path, missing, said):
     folder = tmp_path / "model"
@@ -86,6 +126,15 @@ def test_a_folder_that_is_no_whole_model_is_refused(run, bert_folder, tmp_path, 
         if file.startswith(missing):
             (folder / file).unlink()
     assert_refused(run("look", "x", "--model", str(folder)), str(folder) if missing else "model", said)
+
+
+def test_a_size_that_cannot_be_says_which_and_what_it_should_be_in_one_line(run, bert_folder, tmp_path):
+    shutil.copytree(bert_folder, folder := tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "num_hidden_layers": "x"}))
+    ran = run("look", "x", "--model", str(folder))
+    assert_refused(ran, "cannot load model as BertModel: ", "'num_hidden_layers'", "got str")
+    assert not ran.err.endswith(":.\n")
 
 
 def test_without_the_bundled_package_the_line_that_installs_it_is_printed(run, monkeypatch):

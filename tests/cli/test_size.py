@@ -157,6 +157,7 @@ def test_ascii_terminals_get_ascii(capsys, monkeypatch):
 REFUSED = [
     (("lama-2-70b",), "nothing to size is called 'lama-2-70b'", "Did you mean 'llama-2-70b'"),
     (("nowhere.json",), "there is no file or folder nowhere.json"),
+    (("/dev/zero",), "cannot read /dev/zero: it is a device, not a file. Give a config.json, or a folder with one."),
     (("gpt2", "--context", "-1"), "context=-1: give a whole number of at least 1"),
     (("gpt2", "--context", "4k"), "--context", "See manyheads size --help"),
     (("gpt2", "--context", "2000"), "gpt2 has learned positions for 1,024 tokens and no more"),

@@ -90,8 +90,10 @@ def test_folders_of_something_else_are_refused(run, tmp_path):
     ("typed", "told"),
     [
         (["inductoin"], ("there is no preset 'inductoin': train one of induction, heads", "Did you mean induction?")),
+        (["induction", "--out", "a.txt"], ("cannot write a.txt: it is a file. Name a folder.",)),
         (["induction", "--steps", "0"], ("steps=0: train at least 1 step",)),
     ],
 )
-def test_what_cannot_be_trained_is_refused(typed, told, run):
+def test_what_cannot_be_trained_is_refused(typed, told, run, tmp_path):
+    (tmp_path / "a.txt").touch()
     assert_refused(run("train", *typed), *told)

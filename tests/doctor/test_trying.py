@@ -53,7 +53,25 @@ def test_a_torch_that_kills_the_process_is_named_by_its_signal(broken):
 def test_a_process_that_ends_early_is_told_with_its_last_words(broken):
     found = broken("transformers", "import sys; print('no licence here', file=sys.stderr); sys.stderr.flush(); "
                                    "import os; os._exit(3)")  # fmt: skip
-    assert found[-1][1].found == "the process that tried it ended with code 3; it said: no licence here"
+    assert found[-1][1].found == (
+        "the process that tried it ended with code 3; it said: no licence here. What comes after it was not looked at"
+    )
+
+
+@pytest.mark.slow
+def test_a_package_that_ends_the_process_politely_is_named_and_the_rest_is_looked_at(broken):
+    found = broken("safetensors", "import sys; sys.exit(3)")
+    (wrong,) = (each for _, each in found if each.subject == "safetensors" and each.state == WRONG)
+    assert "importing it fails with SystemExit: 3" in wrong.found
+    assert {section for section, _ in found} >= {"machine", "attention", "places"}
+
+
+@pytest.mark.slow
+def test_what_fails_for_a_package_that_is_wrong_itself_is_not_called_wrong(broken):
+    found = broken("numpy", "__version__ = '0.1'")
+    assert {each.subject for _, each in found if each.state == WRONG} == {"numpy"}
+    said = {each.subject for _, each in found if "perhaps for numpy: mend that first" in each.found}
+    assert said >= {"torch", "pandas", "pyarrow"}
 
 
 def test_a_module_that_lies_in_front_of_a_package_is_found(broken, tmp_path):

@@ -3,6 +3,7 @@
 Many folders are tried in one fresh process. Models in hand are cut by us; what they are held to is cut by hand.
 """
 
+import hashlib
 import json
 import os
 import shutil
@@ -12,12 +13,14 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
+from safetensors.torch import save as save_tensors
 
 import manyheads as mh
 from manyheads.errors import ModelError
 from manyheads.interventions import saving, trials
 from manyheads.interventions.surgery import prune_heads
 from manyheads.interventions.trials import Trial, found_wrong, try_all
+from manyheads.models import compact
 from manyheads.models.quiet import quietly
 from tests.interventions.checkpoints import BERT, COMPACT, SAME, STOCK, Family, by_hand
 from tests.models.tiny import tiny_gpt2
@@ -196,6 +199,10 @@ def first_kept(**changes):
 DAMAGE = {
     "no format": (changed(format=None), "is not a pruned model's"),
     "newer": (changed(version=99), "is of version 99, and this manyheads reads up to 1. Upgrade"),
+    **{
+        f"version {wrong!r}": (changed(version=wrong), f"says version {said}, and should say 1: the file is damaged")
+        for wrong, said in ((0, 0), (-1, -1), (True, True), (1.0, "1.0"), (1.5, "1.5"), (None, None), ([1], "a list"))
+    },
     "nothing kept": (changed(kept=None), "does not say which heads are left"),
     "a head too many": (first_kept(heads=[0, 9]), "should be different heads of 0 to 3"),
     "a head twice": (first_kept(heads=[0, 0]), "should be different heads of 0 to 3"),
@@ -228,6 +235,45 @@ def test_a_damaged_mark_is_refused_with_what_is_wrong(what, compact_folder, tmp_
         mh.load(folder, tokenizer=False)
 
 
+def test_any_flipped_bit_of_the_weights_is_refused_and_older_folders_without_a_checksum_load(
+    compact_folder, fresh, tmp_path
+):
+    folder = shutil.copytree(compact_folder, tmp_path / "copy")
+    weights, mark = folder / "pruned.safetensors", folder / "manyheads.json"
+    whole, said = weights.read_bytes(), json.loads(mark.read_text())
+    assert said["weights_sha256"] == hashlib.sha256(whole).hexdigest()
+    data = 8 + int.from_bytes(whole[:8], "little")
+    for at in torch.randint(data, len(whole), (3,), generator=fresh).tolist():
+        weights.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        with pytest.raises(ModelError, match=r"pruned\.safetensors is damaged, .* not those that manyheads\.json"):
+            mh.load(folder, tokenizer=False)
+    weights.write_bytes(whole)
+    for wrong in ("", None, said["weights_sha256"].upper()):
+        mark.write_text(json.dumps({**said, "weights_sha256": wrong}))
+        with pytest.raises(ModelError, match="their checksum differs"):
+            mh.load(folder, tokenizer=False)
+    mark.write_text(json.dumps({name: value for name, value in said.items() if name != "weights_sha256"}))
+    older = mh.load(folder, tokenizer=False)
+    assert older.weights_hash == mh.load(compact_folder, tokenizer=False).weights_hash
+
+
+def test_a_folder_that_is_saved_anew_while_it_is_read_is_read_once_more(compact_folder, tmp_path, monkeypatch):
+    folder = shutil.copytree(compact_folder, tmp_path / "copy")
+    with quietly():
+        other = prune_heads(mh.load(tiny_gpt2(seed=8), tokenizer=False), "L0H2")
+        saving.draft_compact(other, tmp_path / "other", None, "for this test")
+    read = compact.read_mark
+
+    def overtaken(place):
+        mark = read(place)
+        monkeypatch.setattr(compact, "read_mark", read)
+        shutil.copytree(tmp_path / "other", folder, dirs_exist_ok=True)
+        return mark
+
+    monkeypatch.setattr(compact, "read_mark", overtaken)
+    assert mh.load(folder, tokenizer=False).weights_hash == other.weights_hash
+
+
 def test_damaged_files_and_another_models_weights_are_refused(compact_folder, tmp_path):
     folder = shutil.copytree(compact_folder, tmp_path / "copy")
     (folder / "manyheads.json").write_text("{")
@@ -236,6 +282,11 @@ def test_damaged_files_and_another_models_weights_are_refused(compact_folder, tm
     shutil.copy(compact_folder / "manyheads.json", folder)
     (folder / "pruned.safetensors").write_bytes(b"no tensors")
     with pytest.raises(ModelError, match="the weights in .*copy are damaged"):
+        mh.load(folder, tokenizer=False)
+    (folder / "pruned.safetensors").write_bytes(save_tensors({"a": torch.zeros(3)}))
+    with pytest.raises(
+        ModelError, match=r"pruned\.safetensors is damaged, or of another model: its bytes are not those"
+    ):
         mh.load(folder, tokenizer=False)
     shutil.copy(compact_folder / "pruned.safetensors", folder)
     transformers.BertConfig(**BERT, architectures=["BertModel"]).save_pretrained(folder)

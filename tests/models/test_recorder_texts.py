@@ -31,7 +31,7 @@ def test_texts_must_be_there_and_be_text(loaded):
         mh.record(lm, [])
     jaxtyping.config.update("jaxtyping_disable", True)  # as everywhere but here, where it might come first
     try:
-        with pytest.raises(TextError, match="text 1 is a int: give strings"):
+        with pytest.raises(TextError, match="text 1 is an int: give strings"):
             mh.record(lm, ["the cat", 7])
     finally:
         jaxtyping.config.update("jaxtyping_disable", False)

@@ -7,6 +7,8 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 import manyheads as mh
+from manyheads.errors import TextError
+from manyheads.models.giventexts import read_given
 from manyheads.recording.tokens import Stretch, text_seed
 from manyheads.recording.words import Words
 from tests.models.eager import draw
@@ -108,3 +110,32 @@ def test_a_truncated_text_says_that_it_begins_at_its_own_first_word(loaded):
     text = "\n  " + BODY * 4
     tokens = mh.record(loaded("wordpiece", max_position_embeddings=9), text, long="truncate").tokens
     assert tokens.stretches == (Stretch(0, 3, text_seed(text)),) and text[3:].startswith(tokens.texts[0])
+
+
+@pytest.mark.parametrize(
+    ("texts", "said"),
+    [
+        ("\ud800", "the text is not valid Unicode: it has a lone surrogate at character 0"),
+        (["The cat", "sit \udc80"], "text 1 is not valid Unicode: it has a lone surrogate at character 4"),
+    ],
+)
+@pytest.mark.parametrize("read", [mh.record, mh.importance])
+def test_what_no_tokenizer_takes_is_refused_by_its_text_and_place(read, texts, said, loaded):
+    with pytest.raises(TextError, match=said):
+        read(loaded("wordpiece"), texts)
+
+
+@pytest.mark.parametrize(
+    ("texts", "said"), [(3, "texts is an int: give a text"), (["The cat", {}], "text 1 is a dict: give strings")]
+)
+def test_what_is_no_text_is_named_by_its_kind(texts, said):
+    with pytest.raises(TextError, match=said):
+        read_given(texts)
+
+
+def test_a_lone_surrogate_in_a_corpus_is_a_text_that_could_not_be_measured(loaded):
+    lm = loaded("wordpiece")
+    found = mh.measure(lm, iter(["The cat", "sit \ud800", "They see dogs"]), ["entropy"])
+    assert "lone surrogate at character 4" in str(found.failures)
+    with pytest.raises(TextError, match="lone surrogate at character 0"):
+        mh.find_roles(lm, ["\ud800"] * 3)

@@ -37,6 +37,12 @@ def test_a_file_that_cannot_be_had_is_said(tmp_path, monkeypatch):
     assert_refused(tmp_path / "file", "you have no permission to", FileAccessError)
 
 
+def test_what_is_no_name_of_a_file_is_refused_in_words():
+    for given in (None, 3):
+        with pytest.raises(RecordingError, match=rf"^{given} is no file to open: give the name of one made by save"):
+            open_recording(given)
+
+
 OTHER_KINDS = {
     "empty": b"",
     "short": b"\x02\x00\x00",

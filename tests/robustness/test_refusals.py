@@ -32,7 +32,8 @@ from manyheads.sizing.configs import read_config
 from manyheads.spec import ModelSpec
 from manyheads.studio.safety import Guard
 from tests.robustness import filetargets, wordtargets
-from tests.robustness.filetargets import PLAN, padded, plan_tensors, signed, split
+from tests.robustness.filetargets import padded, signed, split
+from tests.robustness.plantargets import PLAN, plan_tensors
 from tests.robustness.statetargets import TEXTS, lm_of_states, states
 
 DIGITS = "9" * 5000

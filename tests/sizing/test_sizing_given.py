@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from manyheads.errors import FileAccessError, ManyHeadsError, ModelError, ShapeError
-from manyheads.sizing.configs import FAMILIES, describe_config
+from manyheads.sizing.configs import FAMILIES, describe_config, read_config
 from manyheads.sizing.sizing import size
 from manyheads.spec import ModelSpec, Site
 from tests.sizing.described import GIB, LLAMA, OWN
@@ -124,6 +125,15 @@ REFUSED = [
 def test_what_cannot_be_is_refused_in_words(what, options, kind, words):
     with pytest.raises(kind, match=words):
         size(*what, **options)
+
+
+def test_what_is_no_file_is_called_what_it_is(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path, said in ((tmp_path / "pipe", "it is a pipe"), (Path("/dev/zero"), "it is a device")):
+        with pytest.raises(FileAccessError, match=rf"^cannot read {path}: {said}, not a file. Give a config.json, or"):
+            size(path)
+    with pytest.raises(FileAccessError, match="^cannot read none.json: there is no such file. Check the spelling"):
+        read_config("none.json")
 
 
 DAMAGED = [

@@ -43,6 +43,7 @@ def test_one_request_is_answered_without_a_socket(folder, run):
         (["--get", "/api/nothing"], b"404. There is no such address here."),
         (["--get", "nothing"], b"give a path, as /api/workspace"),
         (["nowhere.heads"], b"there is no file or folder nowhere.heads"),
+        (["--model", "./nowhere"], b"there is no model ./nowhere: no such folder, and no name that the hub could know"),
         ([__file__], b"is neither a recording (.heads) nor a folder"),
     ],
 )

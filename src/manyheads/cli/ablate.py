@@ -9,7 +9,7 @@ import typer
 
 from manyheads.cli.console import clean, emit_document, print_whole
 from manyheads.cli.corpus import Texts, given_texts
-from manyheads.cli.inputs import check_output
+from manyheads.cli.inputs import check_metric, check_output
 from manyheads.cli.options import (
     DEFAULT_MODEL,
     AsJson,
@@ -60,6 +60,7 @@ def ablate(
     """
     talk = Talk()
     check_output(save_plan, "--save-plan", (".json",))
+    check_metric(metric)
     words = text or []
     if plan is not None and heads is not None and not _names_heads(heads):
         heads, words = None, [heads, *words]
@@ -83,6 +84,7 @@ def ablate(
 
 def _plan(heads: str | None, kind: str | None, factor: float | None, source: str | None, file: Path | None) -> Plan:
     """The plan that the options mean. Errors: PlanError for options that contradict each other; HeadError."""
+    from manyheads.heads.sets import require_forwards
     from manyheads.plan import KINDS, Ablate, Average, Copy, Plan, Scale, SkipOutputProjection
 
     if file is not None:
@@ -102,6 +104,8 @@ def _plan(heads: str | None, kind: str | None, factor: float | None, source: str
         return plan
     if heads is None:
         raise PlanError("no heads were named: give HEADS, as in manyheads ablate L3H7, or --plan FILE.")
+    for each in filter(None, (heads, source)):
+        require_forwards(each)
     kind = kind or "zero"
     if (factor is not None) != (kind == "scale"):
         raise PlanError("--factor belongs to --kind scale: give both, as in --kind scale --factor 0.5.")

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from manyheads.cli.ablate import ablate
-from manyheads.cli.console import emit
+from manyheads.cli.console import emit, shortened
 from manyheads.cli.convert import convert
 from manyheads.cli.doctor import doctor
 from manyheads.cli.head import head
@@ -23,6 +23,15 @@ from manyheads.cli.studio import studio
 from manyheads.cli.train import train
 
 COMMANDS = (look, head, roles, ablate, importance, prune, convert, size, train, learn, studio, doctor)
+
+WANTED = {
+    "less_than_equal": "give {le} or less",
+    "greater_than_equal": "give {ge} or more",
+    "int_parsing": "give a whole number",
+    "int_parsing_size": "give a smaller number",
+    "float_parsing": "give a number",
+}
+"""Of what typer calls wrong with a value: what to do."""
 
 UsageError = typer.BadParameter.__mro__[1]
 """What any unreadable command line raises. Typer gives it no public name of its own."""
@@ -64,9 +73,21 @@ def usage_story(error: Exception) -> str | None:
         return None
     context = getattr(error, "ctx", None)
     where = context.command_path if context is not None else "manyheads"
-    said = getattr(error, "format_message", error.__str__)().strip().rstrip(".")
+    said = _wrong_value(error) or getattr(error, "format_message", error.__str__)().strip().rstrip(".")
     stop = "" if said.endswith("?") else "."
     return f"{said[:1].lower()}{said[1:]}{stop} See {where} --help."
+
+
+def _wrong_value(error: Any) -> str:
+    """What came for an option, and what would do; "" where that is not what is wrong, or is said already.
+
+    Typer's own words ("input should be less than or equal to 10") leave out what came; what it reads values by knows.
+    """
+    found = getattr(error.__cause__, "errors", list)()
+    if not found or getattr(error, "param", None) is None:
+        return ""
+    wanted = WANTED.get(found[0]["type"], str(found[0]["msg"]).lower()).format(**found[0].get("ctx", {}))
+    return f"{error.param.opts[0]} {shortened(str(found[0]['input']), 40)}: {wanted}"
 
 
 def _root(

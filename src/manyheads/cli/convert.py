@@ -9,7 +9,7 @@ import typer
 
 from manyheads.cli.console import clean, emit_document, print_whole
 from manyheads.cli.corpus import texts_in
-from manyheads.cli.inputs import read_source
+from manyheads.cli.inputs import check_folder, read_source
 from manyheads.cli.options import TEXTS_HELP, AsJson, TextsAreLines
 from manyheads.cli.progress import Talk
 from manyheads.cli.steps import load_model
@@ -26,7 +26,7 @@ ERRORS_A_LINE = 8
 
 
 def convert(
-    kv_heads: Annotated[int, typer.Option("--kv-heads", metavar="N", help=COUNT_HELP, show_default=False)],
+    kv_heads: Annotated[int, typer.Option("--kv-heads", metavar="N", min=1, help=COUNT_HELP, show_default=False)],
     model: Annotated[str, typer.Option("--model", metavar="MODEL", help=MODEL_HELP, show_default=False)],
     out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where to save it.", show_default=False)],
     no_regroup: Annotated[bool, typer.Option("--no-regroup", help=NO_REGROUP_HELP)] = False,
@@ -42,6 +42,7 @@ def convert(
     For example: manyheads convert --kv-heads 8 --model my-model --out grouped --file texts.txt
     """
     talk = Talk()
+    check_folder(out)
     texts = None if file is None else texts_in(read_source([], file), lines)
     lm = load_model(talk, model, reads=texts is not None)
     with talk.step(f"merging key/value heads into {kv_heads} and checking the copy"):

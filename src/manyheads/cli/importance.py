@@ -10,7 +10,7 @@ from rich.text import Text
 
 from manyheads.cli.console import clean, emit_document, knows_blocks, print_whole, stdout_console
 from manyheads.cli.corpus import Texts, given_texts
-from manyheads.cli.inputs import PICTURE_ENDINGS, TABLE_ENDINGS, check_output
+from manyheads.cli.inputs import PICTURE_ENDINGS, TABLE_ENDINGS, check_metric, check_output
 from manyheads.cli.options import (
     DEFAULT_MODEL,
     AsJson,
@@ -55,11 +55,15 @@ def importance(
 
     For example: manyheads importance --file novel.txt --curve how-far.svg
     """
+    from manyheads.plan import Ablate
+
     talk = Talk()
     check_output(save, "--save", TABLE_ENDINGS)
     check_output(curve, "--curve", PICTURE_ENDINGS)
     if estimator not in ("ablation", "gradient", "both"):
         raise StatisticError(f"--estimator {estimator} is unknown: use ablation, gradient or both.")
+    check_metric(metric)
+    Ablate("L*", kind=kind)  # refuses a kind that there is not, in its own words
     texts = given_texts(talk, text or [], file, lines, model)
     lm = load_model(talk, model)
     found, other = _estimates(talk, lm, texts, estimator, kind, metric)

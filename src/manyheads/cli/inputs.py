@@ -14,9 +14,10 @@ from importlib import import_module
 from pathlib import Path
 
 from manyheads.cli.console import shortened
-from manyheads.cli.options import DEFAULT_MODEL
+from manyheads.cli.options import DEFAULT_MODEL, METRICS
 from manyheads.corpora.readings import reading_of
-from manyheads.errors import FileAccessError, TextError
+from manyheads.errors import FileAccessError, ManyHeadsError, StatisticError, TextError
+from manyheads.wholefiles import no_access
 
 STDIN, TYPED = "-", "what you typed"
 TABLE_ENDINGS = (".parquet", ".csv", ".json")
@@ -46,9 +47,9 @@ def read_source(words: Sequence[str], file: str | None, model: str = DEFAULT_MOD
     if len(words) > 1:
         raise TextError(f"the text came as {len(words)} words: put it in quotes, {_quoted(given)}.")
     if words == [STDIN] or file == STDIN:
-        source = Source(_decoded(_stdin(), "stdin"), "stdin", "")
+        source = Source(_read(None, "stdin"), "stdin", "")
     elif file is not None:
-        source = Source(_file(Path(file)), f"file {file}", f"--file {shlex.quote(file)}")
+        source = Source(_read(Path(file), file), f"file {file}", f"--file {shlex.quote(file)}")
     elif words:
         source = Source(given, TYPED, _quoted(given) if len(given) <= QUOTED_WIDTH else "")
     else:
@@ -103,28 +104,35 @@ def check_output(path: Path | None, option: str, endings: Sequence[str]) -> None
         import_module("matplotlib")
 
 
-def _file(path: Path) -> str:
-    if not path.exists():
-        raise FileAccessError(f"there is no file {path}.")
+def check_folder(path: Path) -> None:
+    """Whether a checkpoint may be put there, known before a model is loaded. Errors: FileAccessError."""
+    from manyheads.interventions.saving import ZEROED
+    from manyheads.interventions.wholefolders import require_replaceable
+
     try:
-        return _decoded(path.read_bytes(), str(path))
+        require_replaceable(Path(os.path.realpath(path.expanduser())), ZEROED)
+    except ManyHeadsError:
+        raise
     except OSError as error:
-        raise FileAccessError(f"cannot read {path}: {error.strerror or error}.") from error
+        raise no_access("write", path, error) from error
 
 
-def _decoded(data: bytes, what: str) -> str:
+def check_metric(name: str) -> None:
+    """Errors: StatisticError for a --metric that there is not, or that needs labels."""
+    if name not in METRICS:
+        raise StatisticError(f"--metric {name} is unknown: use {', '.join(METRICS[:-1])} or {METRICS[-1]}.")
+
+
+def _read(path: Path | None, what: str) -> str:
+    """The text of a file, or of stdin (None). Errors: FileAccessError; TextError for what is too long, or no UTF-8."""
+    from manyheads.corpora.sources import read_whole
+
+    data = read_whole(path)
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         where = f"byte {error.start:,} is {data[error.start]:#04x}"
         raise TextError(f"{what} is not UTF-8 text ({where}): convert it first.") from error
-
-
-def _stdin() -> bytes:
-    if sys.stdin is None:
-        raise TextError("there is no stdin to read from.")
-    buffer = getattr(sys.stdin, "buffer", None)
-    return sys.stdin.read().encode("utf-8", "surrogateescape") if buffer is None else buffer.read()
 
 
 def _stdin_waits() -> bool:

@@ -19,6 +19,8 @@ ModelName = Annotated[str, typer.Option("--model", metavar="MODEL", help=MODEL_H
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document instead of the page.")]
 NoCache = Annotated[bool, typer.Option("--no-cache", help="Measure the labels anew, and remember nothing.")]
 HeadNames = Annotated[str | None, typer.Argument(metavar="HEADS", help=HEADS_HELP, show_default=False)]
+METRICS = ("auto", "loss", "kl", "cosine")
+"""Those that need no labels: nobody types any. Here, so that `--help` and a misspelt one need no model."""
 MetricName = Annotated[str, typer.Option("--metric", metavar="NAME", help="auto, loss, kl or cosine.")]
 
 TextWords = Annotated[list[str] | None, typer.Argument(metavar="TEXT", help=TEXT_HELP, show_default=False)]

@@ -9,6 +9,7 @@ import typer
 
 from manyheads.cli.console import clean, emit_document, print_whole
 from manyheads.cli.corpus import Texts, given_texts
+from manyheads.cli.inputs import check_folder
 from manyheads.cli.options import DEFAULT_MODEL, AsJson, HeadNames, ModelName, TextsAreLines, TextsFile
 from manyheads.cli.progress import Talk
 from manyheads.cli.steps import load_model
@@ -52,6 +53,11 @@ def prune(
         raise PlanError("no place to save to: give --out FOLDER.")
     if heads is not None and (file is not None or lines):
         raise PlanError("--file and --lines are the texts that --lowest ranks heads by: leave them out.")
+    if heads is not None:
+        from manyheads.heads.sets import require_forwards
+
+        require_forwards(heads)
+    check_folder(out)
     texts = None if heads is not None else given_texts(talk, [], file, lines, model)
     lm = load_model(talk, model, reads=texts is not None)
     if lowest is not None and lowest >= len(lm.spec.heads) and not empty_layers:

@@ -132,7 +132,9 @@ def _require_readable(corpus: Corpus) -> None:
     if corpus.total is None:
         return  # what can be read once is not looked into
     first = list(islice(corpus.open(), LOOKED_AT))
-    if not first or len(first) == LOOKED_AT or not all(each.problem for each in first):
+    if not first:
+        raise TextError(f"no text was given: {corpus.origin} holds none.")
+    if len(first) == LOOKED_AT or not all(each.problem for each in first):
         return
     others = "" if len(first) == 1 else f", nor any of the {len(first)} texts of the corpus"
     raise TextError(

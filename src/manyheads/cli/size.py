@@ -27,21 +27,28 @@ WORDS = ("num_layers", "embed_dim", "num_heads", "num_kv_heads", "head_dim", "ff
 KV_HELP = "Key/value heads: of what you describe, or in place of those that it has."
 
 
+def _sized(help: str, metavar: str = "N") -> Any:
+    """An option that describes, or adds to, what is sized."""
+    return typer.Option(metavar=metavar, help=help, show_default=False)
+
+
 def size(
     what: Annotated[str | None, typer.Argument(metavar="WHAT", help=WHAT_HELP, show_default=False)] = None,
-    context: Annotated[int | None, typer.Option(help=CONTEXT_HELP)] = None,
-    batch: Annotated[int, typer.Option(help="Texts at a time.")] = 8,
-    dtype: Annotated[str, typer.Option(help="Of the weights: fp32, bf16, fp16, fp8, int8, int4.")] = "fp16",
-    cache_dtype: Annotated[str | None, typer.Option(help="Of the cache, if another.", show_default=False)] = None,
-    source: Annotated[int | None, typer.Option(help="Tokens that an encoder reads.", show_default=False)] = None,
-    kv_heads: Annotated[int | None, typer.Option(help=KV_HELP, show_default=False)] = None,
-    layers: Annotated[int | None, typer.Option(help="Describe your own: its layers.", show_default=False)] = None,
-    embed_dim: Annotated[int | None, typer.Option(help="... its width.", show_default=False)] = None,
-    heads: Annotated[int | None, typer.Option(help="... its query heads.", show_default=False)] = None,
-    head_dim: Annotated[int | None, typer.Option(help="... a head's width.", show_default=False)] = None,
-    ffn_dim: Annotated[int | None, typer.Option(help="... its feed-forward's width.", show_default=False)] = None,
+    context: Annotated[int | None, typer.Option(metavar="N", help=CONTEXT_HELP)] = None,
+    batch: Annotated[int, typer.Option(metavar="N", help="Texts at a time.")] = 8,
+    dtype: Annotated[
+        str, typer.Option(metavar="NAME", help="Of the weights: fp32, bf16, fp16, fp8, int8, int4.")
+    ] = "fp16",
+    cache_dtype: Annotated[str | None, _sized("Of the cache, if another.", "NAME")] = None,
+    source: Annotated[int | None, _sized("Tokens that an encoder reads.")] = None,
+    kv_heads: Annotated[int | None, _sized(KV_HELP)] = None,
+    layers: Annotated[int | None, _sized("Describe your own: its layers.")] = None,
+    embed_dim: Annotated[int | None, _sized("... its width.")] = None,
+    heads: Annotated[int | None, _sized("... its query heads.")] = None,
+    head_dim: Annotated[int | None, _sized("... a head's width.")] = None,
+    ffn_dim: Annotated[int | None, _sized("... its feed-forward's width.")] = None,
     gated: Annotated[bool, typer.Option("--gated", help="... with three matrices (SwiGLU).")] = False,
-    vocab: Annotated[int | None, typer.Option(help="... its words.", show_default=False)] = None,
+    vocab: Annotated[int | None, _sized("... its words.")] = None,
     as_json: AsJson = False,
     plot: Annotated[Path | None, to_file("--plot", "Draw it: .png, .svg or .pdf.")] = None,
     listed: Annotated[bool, typer.Option("--list", help="The presets, with their heads.")] = False,

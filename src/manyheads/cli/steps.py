@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
 from manyheads.cli.options import DEFAULT_MODEL
 from manyheads.cli.progress import Talk
-from manyheads.errors import TextError
-
-READER = re.compile(r"tokenizer|vocab|merges|.*(spm|piece|bpe).*\.model", re.IGNORECASE)
+from manyheads.errors import ModelError, TextError
 
 
 def load_model(talk: Talk, name: str, *, reads: bool = True) -> Any:
@@ -23,10 +20,17 @@ def load_model(talk: Talk, name: str, *, reads: bool = True) -> Any:
     here = name in BUNDLED or Path(name).exists() or name.startswith(("/", ".", "~")) or name.count("/") > 1
     with talk.step(f"loading {name}" if here else f"loading {name} (fetched from the hub the first time)", bar=here):
         from manyheads.models.loading import load
+        from manyheads.models.pretrained import OPTIONS, has_tokenizer_files
 
         folder = Path(name)
-        bare = folder.is_dir() and not any(READER.match(each.name) for each in folder.iterdir())
-        return load(name, tokenizer=False) if bare and not reads else load(name)
+        if not reads and folder.is_dir() and not has_tokenizer_files(folder):
+            return load(name, tokenizer=False)
+        try:
+            return load(name)
+        except ModelError as error:
+            if OPTIONS not in str(error):
+                raise
+            raise ModelError(str(error).replace(OPTIONS, "")) from error
 
 
 def label_heads(talk: Talk, lm: Any, *, remember: bool = True) -> Any:

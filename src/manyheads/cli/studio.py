@@ -30,10 +30,14 @@ def studio(
         Path | None, typer.Option("--folder", metavar="DIR", help="Where pruned checkpoints may be written.")
     ] = None,
     host: Annotated[
-        str, typer.Option("--host", help="Another address than this machine's own needs the token that is printed.")
+        str,
+        typer.Option(
+            "--host", metavar="ADDRESS", help="Another address than this machine's own needs the token that is printed."
+        ),
     ] = "127.0.0.1",
     port: Annotated[
-        int | None, typer.Option("--port", min=0, max=65535, help="The first free one from 8765, unless said.")
+        int | None,
+        typer.Option("--port", metavar="N", min=0, max=65535, help="The first free one from 8765, unless said."),
     ] = None,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")] = True,
     get: Annotated[

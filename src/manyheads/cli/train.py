@@ -26,9 +26,9 @@ FIGURE = "figure.svg"
 TO_SPEAK_SECONDS = 30  # for the first process: torchrun ends all of them as soon as one has ended
 PRESET_HELP = "What to train. None: they are listed."
 QUICK_HELP = "A trial of seconds: everything runs, nothing is learned."
-OUT_HELP = "Where everything goes; a stopped training is taken up there. [default: the preset's name, here]"
-DATA_HELP = "Files to learn from, for presets that take them (rul: a C-MAPSS folder). [default: the preset's own]"
-STEPS_HELP = "How many steps. [default: the preset's own]"
+OUT_HELP = "Where everything goes; a stopped training is taken up there. Default: the preset's name, here."
+DATA_HELP = "Files to learn from, for presets that take them (rul: a C-MAPSS folder). Default: the preset's own."
+STEPS_HELP = "How many steps. Default: the preset's own."
 
 
 def train(

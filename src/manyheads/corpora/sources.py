@@ -7,10 +7,12 @@ What a file is goes by its ending; how far reading has come goes by the bytes on
 
 from __future__ import annotations
 
+import errno
 import gzip
 import hashlib
 import io
 import os
+import stat
 import sys
 import zlib
 from collections.abc import Iterable, Iterator
@@ -20,6 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from manyheads.errors import FileAccessError, TextError
+from manyheads.wholefiles import no_access
 
 STDIN = "-"
 ENDINGS = {
@@ -76,13 +79,8 @@ def find_sources(given: str | Path, kind: str | None = None) -> list[Source]:
     path = Path(given)
     if given == STDIN:
         return [Source("stdin", None, kind or "text", None)]
-    try:
-        path.stat()
-    except (OSError, ValueError) as error:  # a text given for a file's name is too long, or holds a NUL
-        if isinstance(error, PermissionError):
-            raise FileAccessError(f"cannot read {path}: {error.strerror}.") from error
-        raise FileAccessError(f"there is no file {str(path)[:SHOWN]}.") from error
-    if not path.is_dir():
+    if not stat.S_ISDIR(_mode(path)):
+        require_ending(path)
         return [_source(path, path.name, kind or _kind_by_ending(path))]
     found = sorted(_files_within(path), key=lambda file: file.relative_to(path).parts)
     kinds = {file: ENDINGS.get(_ending(file)) for file in found}
@@ -95,6 +93,33 @@ def find_sources(given: str | Path, kind: str | None = None) -> list[Source]:
         of_kind = "" if kind is None else f" of {kind=}"
         raise FileAccessError(f"folder {path} holds no file{of_kind} to read. Files may end in {_endings(kind)}.")
     return sources
+
+
+def require_ending(path: Path) -> None:
+    """Asked before opening: a device may give zeros for ever. A pipe by name is read. Errors: FileAccessError."""
+    mode = _mode(path)
+    if stat.S_ISDIR(mode):
+        raise no_access("read", path, IsADirectoryError(errno.EISDIR, ""))
+    if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
+        raise no_access("read", path, OSError(errno.EINVAL, "it is a device, not a file. Name a file"))
+
+
+def read_whole(path: Path | None) -> bytes:
+    """All the bytes of a file, of a pipe, or of stdin (None). Errors: FileAccessError; TextError over `MOST_BYTES`."""
+    name = "stdin" if path is None else str(path)
+    if path is not None:
+        require_ending(path)
+    try:
+        with _opened(Source(name, path, "text", None)) as file:
+            data = file.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise no_access("read", name, error) from error
+    if len(data) > MOST_BYTES:
+        raise TextError(
+            f"{name} is longer than {MOST_BYTES >> 20} MB, the most that is read at once: give a part of it, or read "
+            f"all of it as a corpus (manyheads roles --corpus)."
+        )
+    return data
 
 
 def numbered_lines(source: Source) -> Iterator[Line]:
@@ -174,6 +199,15 @@ def _digest(data: bytes = b"") -> hashlib.blake2b:
     return hashlib.blake2b(data, digest_size=16)
 
 
+def _mode(path: Path) -> int:
+    """What kind of thing it is. Errors: FileAccessError; a text given for a file's name may be long, or hold a NUL."""
+    try:
+        return path.stat().st_mode
+    except (OSError, ValueError) as error:
+        missing = FileNotFoundError(errno.ENOENT, "")
+        raise no_access("read", str(path)[:SHOWN], error if isinstance(error, PermissionError) else missing) from error
+
+
 def _source(path: Path, name: str, kind: str) -> Source:
     """A named pipe, such as a shell's <(...), is a stream: its size says nothing, and hashing it would use it up."""
     return Source(name, path, kind, path.stat().st_size if path.is_file() else None, path.suffix.lower() == ".gz")
@@ -214,7 +248,9 @@ def _opened(source: Source) -> AbstractContextManager[io.BufferedIOBase]:
         return open(source.path, "rb")
     if sys.stdin is None:
         raise TextError("there is no stdin to read from.")
-    return nullcontext(getattr(sys.stdin, "buffer", None) or io.BytesIO(sys.stdin.read().encode()))
+    return nullcontext(
+        getattr(sys.stdin, "buffer", None) or io.BytesIO(sys.stdin.read().encode("utf-8", "surrogatepass"))
+    )
 
 
 def _unpacked(raw: io.BufferedIOBase, source: Source) -> io.BufferedIOBase:

@@ -8,6 +8,7 @@ import re
 import shutil
 import socket
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from types import MappingProxyType
 
 from manyheads.doctor.findings import ABSENT, NOTE, WRONG, Finding, one_line
@@ -76,6 +77,8 @@ def _variable(name: str, value: str) -> Finding:
             return Finding(name, f"{value!r} is no number of threads", WRONG, remedy)
         if VARIABLES[name] == OFFLINE:
             return _offline(name, value)
+        if name == "MANYHEADS_GOLD" and not Path(value).is_dir():
+            return Finding(name, f"{one_line(value)} is no folder, so tests fail", WRONG, f"Correct or unset {name}.")
         shown = "set" if SECRET.search(name) else one_line(value)
         return Finding(name, f"{shown}: {VARIABLES[name]}", NOTE)
     if name.startswith("MANYHEADS_"):

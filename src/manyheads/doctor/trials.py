@@ -69,6 +69,8 @@ def carried_out(step: Step, broken: Sequence[str]) -> Iterator[Finding]:
         failed = failed_import(error)
         assert failed is not None, error  # `guarded` lets nothing else through
         yield from for_want_of(failed, step.subject, broken)
+    except SystemExit as error:  # of a package that ends whoever imports it, which `imports` has named
+        yield Finding(step.subject, f"not known: what it needs ends the process ({in_words(error)})", NOTE)
 
 
 def for_want_of(failed: Failed, subject: str, broken: Sequence[str]) -> Iterator[Finding]:
@@ -123,12 +125,16 @@ def imported(name: str, said: str, broken: Sequence[str]) -> Iterator[Finding]:
     """A package that calls itself `said`: nothing where it is imported as such."""
     try:
         module = import_module(module_of(name))
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         failed = failed_import(error)
         if refused_backend(error):
             return  # `backend` says so
         if failed is not None and failed.declared and failed.package != name:
             yield from for_want_of(failed, name, broken)
+            return
+        if blamed := next((each for each in broken if module_of(each) in in_all_words(error)), None):
+            found = f"importing it fails with {in_words(error)}, perhaps for {blamed}: mend that first"
+            yield Finding(name, found, NOTE)
             return
         yield Finding(name, f"{said} is installed, but importing it fails with {in_words(error)}", WRONG, anew(name))
         return
@@ -138,6 +144,11 @@ def imported(name: str, said: str, broken: Sequence[str]) -> Iterator[Finding]:
         place = getattr(module, "__file__", None) or "an unknown place"
         found = f"{said} is installed, but {here} is imported, from {place}"
         yield Finding(name, found, WRONG, f"Take that off the path, or install {name} anew.")
+
+
+def in_all_words(error: BaseException | None) -> str:
+    """What an exception says, and those that it came of, in small letters."""
+    return "" if error is None else f"{error} {in_all_words(error.__cause__ or error.__context__)}".lower()
 
 
 def backend() -> Iterator[Finding]:

@@ -43,7 +43,8 @@ def tried() -> Iterator[tuple[str, Finding]]:
     if ended:
         last = one_line((err.strip().splitlines() or ["nothing"])[-1])
         advice = next((words for name, words in ENDED.items() if name in ended), "Does the same happen again?")
-        yield section, Finding(subject, f"the process that tried it {ended}; it said: {last}", WRONG, advice)
+        words = f"the process that tried it {ended}; it said: {last}. What comes after it was not looked at"
+        yield section, Finding(subject, words, WRONG, advice)
 
 
 def how_it_ended(code: int) -> str:

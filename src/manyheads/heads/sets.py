@@ -103,6 +103,15 @@ def written(what: HeadsLike) -> str:
     return str(what) if isinstance(what, HeadSet) else ", ".join(match[0] for match in parts_of(what))
 
 
+def require_forwards(what: HeadsLike) -> None:
+    """Raises HeadError for a span that runs backwards, which no model has."""
+    for match in parts_of(what):
+        for axis in ("layers", "heads"):
+            first, _, last = (match[axis] or "*").partition("-")
+            if last and int(first) > int(last):
+                raise _backwards(match, axis, match[0].replace(f"{first}-{last}", f"{last}-{first}"))
+
+
 def in_layer(text: str, stack: str, layer: int, count: int) -> dict[str, tuple[int, ...]]:
     """The parts of a text of the grammar that mean this layer of `count` heads, and which heads each of them names.
 
@@ -178,13 +187,18 @@ def _numbers(match: re.Match[str], axis: str, count: int, nearest: Callable[[], 
         return range(count)
     span = span_of(text)
     if not span:
-        raise HeadError(f"{match[0]!r}: {axis} {span.start} to {span.stop - 1} run backwards. Write '{nearest()}'.")
+        raise _backwards(match, axis, nearest())
     if span.stop <= count:
         return span
     missing = f"{match[0]!r}: there is no {noun} {span[-1]}{where}"
     if not count:
         raise HeadError(f"{missing}, nor any other: it has no attention heads.")
     raise HeadError(f"{missing}: {axis} are 0 to {count - 1}. Nearest: '{nearest()}'.")
+
+
+def _backwards(match: re.Match[str], axis: str, nearest: str) -> HeadError:
+    first, _, last = match[axis].partition("-")
+    return HeadError(f"{match[0]!r}: {axis} {first} to {last} run backwards. Write '{nearest}'.")
 
 
 def _nearest(match: re.Match[str], stack: str, shape: Shape) -> str:

@@ -37,7 +37,8 @@ Layers = frozenset[tuple[str, int]] | None  # (stack, layer) of those that count
 class Computed:
     """Tensors by name: "mean:L3" [h, f], "position:L3" [n, h, f], "texts:L3" [t, n, h, f], "texts:L3:lengths" [t].
 
-    `corpus` is a digest of the texts, `model` one of the weights; both "" where nothing was computed.
+    `corpus` is a digest of the texts, `model` one of the weights; both "" where nothing was computed. `file`: where
+    the tensors were read from, "" for those that were computed just now.
     """
 
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
@@ -45,16 +46,17 @@ class Computed:
     model: str = ""
     num_texts: int = 0
     num_tokens: int = 0
+    file: str = ""
 
     def means(self, step: Ablate, site: Site, heads: list[int], places: Int[Tensor, "s q"]) -> Float[Tensor, "s n q f"]:
         """The mean outputs of heads, the same for every row, or each row's own by its position.
 
         Positions that no text of the corpus reached take the mean over all.
         """
-        mean = self._tensor(f"mean:{site}")[heads]
+        mean = self._tensor(f"mean:{site}", site.num_heads, site.v_dim)[heads]
         if not step.per_position:
             return mean[None, :, None].expand(len(places), -1, places.shape[1], -1)
-        table = self._tensor(f"position:{site}")[:, heads]
+        table = self._tensor(f"position:{site}", None, site.num_heads, site.v_dim)[:, heads]
         known = table[places.cpu().clamp_max(len(table) - 1)].transpose(1, 2)
         reached = (places.cpu() < len(table))[:, None, :, None]
         return torch.where(reached, known, mean[None, :, None])
@@ -66,20 +68,33 @@ class Computed:
 
         One text serves a whole batch: a change must not hang on which texts are read together.
         """
-        table, lengths = (self._tensor(f"{source_name(step)}:{what}") for what in (site, f"{site}:lengths"))
-        drawn = 0
+        name, drawn = f"{source_name(step)}:{site}", 0
+        table = self._tensor(name, None, None, site.num_heads, site.v_dim)
+        lengths = self._tensor(f"{name}:lengths", len(table))
         if step.text is None:
             drawn = int(torch.randint(len(table), (1,), generator=torch.Generator().manual_seed(step.seed)))
+        if lengths[drawn] < 1:
+            raise PlanError(f"text {drawn} of {name!r} has no token to put in place of another: use another seed=.")
         where = places.cpu() % lengths[drawn]
         return table[drawn][where][:, :, heads].transpose(1, 2)
 
-    def _tensor(self, name: str) -> Tensor:
+    def _tensor(self, name: str, *shape: int | None) -> Tensor:
+        """One of the tensors, of the shape that the model's layer asks for; None: any length."""
         if name not in self.tensors:
             raise PlanError(
                 f"this plan needs {name!r}, which was not computed: give applied() a corpus= of texts, or the plan's "
                 f"file with what was computed beside it."
             )
-        return self.tensors[name]
+        found = self.tensors[name]
+        if found.ndim != len(shape) or any(
+            want not in (None, got) for want, got in zip(shape, found.shape, strict=True)
+        ):
+            wanted = ", ".join("any" if want is None else str(want) for want in shape)
+            raise PlanError(
+                f"{self.file or 'what was computed'} is not for this model: {name!r} has the shape "
+                f"{list(found.shape)}, and should have [{wanted}]. Compute it anew, corpus=."
+            )
+        return found
 
 
 def source_name(step: Ablate) -> str:

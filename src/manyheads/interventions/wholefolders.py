@@ -22,7 +22,7 @@ from manyheads.errors import FileAccessError
 from manyheads.models.compact import MARK
 from manyheads.wholefiles import no_access, refusal_in, synced
 
-__all__ = ["replacing_folder"]
+__all__ = ["replacing_folder", "require_replaceable"]
 
 OURS = re.compile(
     r"README\.md|manyheads\.json|pruned\.safetensors|(model|pytorch_model)[-\w]*\.safetensors(\.index\.json)?|"
@@ -41,7 +41,7 @@ def replacing_folder(path: str | os.PathLike[str], inside: str, model: Any) -> I
     refuses.
     """
     target = Path(os.path.realpath(path))
-    _require_replaceable(target, inside)
+    require_replaceable(target, inside)
     source = str(getattr(getattr(model, "config", None), "_name_or_path", "") or "")
     if source and target.exists() and any(target.iterdir()) and os.path.realpath(source) == str(target):
         raise FileAccessError(
@@ -66,7 +66,7 @@ def replacing_folder(path: str | os.PathLike[str], inside: str, model: Any) -> I
         synced(target.parent)
 
 
-def _require_replaceable(target: Path, inside: str) -> None:
+def require_replaceable(target: Path, inside: str) -> None:
     """Raises FileAccessError unless nothing but a checkpoint would be lost."""
     if not target.exists():
         if not target.parent.is_dir():
@@ -101,7 +101,7 @@ def _put(new: Path, target: Path, inside: str) -> None:
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
-            _require_replaceable(target, inside)  # another process was first
+            require_replaceable(target, inside)  # another process was first
     if not _exchanged(new, target):
         aside = target.parent / f".manyheads-{secrets.token_hex(6)}.old"
         os.rename(target, aside)

@@ -66,7 +66,7 @@ def find_checkpoint(what: str | os.PathLike[str], *, revision: str | None = None
         if folder.suffix in _PICKLES:
             raise _pickle(str(folder), folder.parent, [folder.name])
         raise ModelError(f"{name!r} is a file. Give the folder that it is in, with the model's config.json.")
-    if not isinstance(what, str) or not _is_hub_id(name):
+    if not isinstance(what, str) or not is_hub_id(name):
         raise ModelError(
             f"no model {name!r}: no such folder, and not a name that the hub could know ('gpt2', 'owner/name')."
             f"{_suggest(name)} Bundled: {', '.join(BUNDLED)}."
@@ -81,9 +81,12 @@ def few(names: Iterable[str], most: int = 4) -> str:
 
 
 def first_line(error: Exception) -> str:
-    """The first line of somebody else's message, as a sentence: the rest is usually advice for their own callers."""
-    lines = str(error).strip().splitlines()
-    text = lines[0][:300] if lines else type(error).__name__
+    """The first line of somebody else's message, as a sentence: the rest is usually advice for their own callers.
+
+    One that ends in a colon has only said where ("Validation error for field 'hidden_size':"): the next one says what.
+    """
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    text = " ".join(map(str.strip, lines[: 1 + lines[0].rstrip().endswith(":")]))[:300]
     return text if text.endswith((".", "!", "?")) else f"{text}."
 
 
@@ -181,7 +184,8 @@ def _holds(files: list[str]) -> str:
 # -------------------------------------------------------------------------------------------------------- the hub
 
 
-def _is_hub_id(name: str) -> bool:
+def is_hub_id(name: str) -> bool:
+    """Whether the hub could know a model by that name."""
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils import validate_repo_id
 

@@ -7,6 +7,8 @@ Why: where something is missing, transformers fills in: random numbers for a wei
 tokenizer, another implementation of attention for the one asked for. It says so in a log, at best.
 """
 
+import re
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,9 +19,11 @@ from manyheads.models.compact import build_compact, is_compact
 from manyheads.models.plausible import require_plausible
 from manyheads.models.senses import PICTURES, TEXT, sense_of, takes
 
-__all__ = ["build", "class_for", "processor_beside", "reader_beside", "tokenizer_beside"]
+__all__ = ["build", "class_for", "has_tokenizer_files", "processor_beside", "reader_beside", "tokenizer_beside"]
 
 PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
+TOKENIZER_FILES = re.compile(r"tokenizer|vocab|merges|.*(spm|piece|bpe).*\.model", re.IGNORECASE)
+OPTIONS = ", or pass tokenizer=, or tokenizer=False if its inputs are not text"  # of `mh.load`; the command has none
 _TRUST = "If you trust it, read that code, then pass trust_remote_code=True to run it."
 
 
@@ -117,20 +121,29 @@ def _require_complete(model: Any, info: dict[str, Any], name: str) -> list[str]:
     return spare
 
 
+def has_tokenizer_files(folder: Path) -> bool:
+    """Whether anything that a tokenizer is read from lies in a folder, by its name."""
+    return any(TOKENIZER_FILES.match(each.name) for each in folder.iterdir())
+
+
 def tokenizer_beside(checkpoint: Checkpoint, trust: bool) -> Any:
     """The tokenizer in the checkpoint's folder, padding and truncation off. Raises ModelError if there is none."""
     from transformers import AutoTokenizer
 
-    advice = "Save one there, or pass tokenizer=, or tokenizer=False if its inputs are not text."
+    lacking = f"{checkpoint.folder} has no tokenizer files (tokenizer.json, or a vocabulary): save one there{OPTIONS}."
     try:
         tokenizer = AutoTokenizer.from_pretrained(
             checkpoint.folder, trust_remote_code=trust, local_files_only=not trust
         )
         words = len(tokenizer) - len(set(tokenizer.all_special_ids))
     except Exception as error:
-        raise ModelError(f"{checkpoint.folder} has no usable tokenizer: {first_line(error)} {advice}") from error
+        if not has_tokenizer_files(checkpoint.folder):
+            raise ModelError(lacking) from error
+        raise ModelError(
+            f"{checkpoint.folder} has no usable tokenizer: {first_line(error)} Save one there{OPTIONS}."
+        ) from error
     if words <= 0:  # transformers makes an empty one where there are no files
-        raise ModelError(f"{checkpoint.folder} has no tokenizer. {advice}")
+        raise ModelError(lacking)
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is not None:  # minilm's tokenizer.json says: pad and cut to 128
         backend.no_padding()

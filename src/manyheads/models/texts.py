@@ -12,13 +12,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from manyheads.errors import ModelError, TextError
+from manyheads.models.giventexts import Written, read_given
 from manyheads.models.offloaded import device_of
 from manyheads.recording.gold import Gold
 from manyheads.recording.tokens import Stretch, Tokens, text_seed
@@ -27,18 +28,7 @@ WINDOW_OVERLAP = 8  # neighbouring windows share an eighth of their tokens, so t
 BATCH_TOKENS = 2_048  # tokens of a batch, padding included: about where two cores stop gaining
 CORPUS_TOKENS = 50_000  # from this many tokens on, rarity is counted in the corpus itself
 LONG_TEXTS = ("windows", "truncate", "whole")
-EMPTY = "empty: give at least one word."
 ASKED = {"return_special_tokens_mask": True, "verbose": False}  # of every tokenizer
-
-
-@runtime_checkable
-class Written(Protocol):
-    """A text and what people have said about it: a corpus' `Document` is one."""
-
-    @property
-    def text(self) -> str: ...
-    @property
-    def gold(self) -> Gold | None: ...
 
 
 @dataclass(frozen=True)
@@ -74,23 +64,10 @@ class Reading:
 def read_texts(lm: Any, texts: str | Sequence[str | Written], long: str = "windows") -> Reading:
     """Tokenise texts for a loaded model. Errors: TextError for an empty text, or one too long under `long="whole"`."""
     require_reader(lm, long)
-    if not isinstance(texts, str | Sequence):
-        raise TextError(f"texts is a {type(texts).__name__}: give a text, or a list of texts.")
-    given = [texts] if isinstance(texts, str) else list(texts)
-    if not given:
-        raise TextError("no text was given: give at least one.")
-    plain: list[str] = []
-    for index, each in enumerate(given):
-        text = each if isinstance(each, str) else getattr(each, "text", None)
-        if not isinstance(text, str):
-            raise TextError(f"text {index} is a {type(each).__name__}: give strings.")
-        if not text.strip():
-            raise TextError(f"text {index} is {EMPTY}" if len(given) > 1 else f"the text is {EMPTY}")
-        plain.append(text)
+    given, names, plain = read_given(texts)
     limit, pieces, cut = lm.max_positions, [], 0
     for source, (text, whole) in enumerate(zip(plain, encoded(lm.tokenizer, plain), strict=True)):
-        name = "the text" if len(plain) == 1 else f"text {source}"
-        of_text = pieces_of(lm, text, whole, source, long, limit, name)
+        of_text = pieces_of(lm, text, whole, source, long, limit, names[source])
         cut += is_long(whole, limit)
         gold = getattr(given[source], "gold", None)
         pieces += of_text if gold is None or is_long(whole, limit) else [replace(of_text[0], gold=gold)]

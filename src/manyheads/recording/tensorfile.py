@@ -11,11 +11,9 @@ Source: https://huggingface.co/docs/safetensors, "Format"; written by `recording
 
 from __future__ import annotations
 
-import errno
 import json
 import math
 import os
-import stat
 import threading
 import weakref
 import zlib
@@ -28,7 +26,7 @@ from torch import Tensor
 
 from manyheads.errors import ManyHeadsError, RecordingError
 from manyheads.recording.container import CHUNK_BYTES, DTYPES, HEADER_BYTES, bytes_of, metadata_sum
-from manyheads.wholefiles import no_access
+from manyheads.wholefiles import no_access, opened
 
 __all__ = ["Entry", "TensorFile"]
 
@@ -54,7 +52,10 @@ class TensorFile:
     """
 
     def __init__(self, path: str | os.PathLike[str], *, kind: str, newest: int) -> None:
-        self.path = os.fspath(path)
+        try:
+            self.path = os.fspath(path)
+        except TypeError:
+            raise RecordingError(f"{path!r} is no file to open: give the name of one made by save().") from None
         self._lock = threading.Lock()
         try:
             self._file = self._opened()
@@ -105,12 +106,7 @@ class TensorFile:
         return RecordingError(f"{self.path} is damaged: {what}. Copy it again, or record anew.")
 
     def _opened(self) -> FileIO:
-        mode = os.stat(self.path).st_mode
-        if not stat.S_ISREG(mode):  # asked before opening: a pipe would wait for ever
-            if stat.S_ISDIR(mode):
-                raise IsADirectoryError(errno.EISDIR, "it is a folder")
-            raise OSError(errno.EINVAL, "it is a device or a pipe, not a file")
-        handle = os.open(self.path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        handle = opened(self.path)
         weakref.finalize(self, os.close, handle)  # open for as long as somebody may still read from it
         return FileIO(handle, "rb", closefd=False)
 

@@ -8,6 +8,7 @@ never sized by its likeness to another: `manyheads.models.dimensions` builds it 
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Mapping
@@ -22,6 +23,7 @@ from manyheads.sizing.encoders import ENCODERS, IMAGES, encoder, images
 from manyheads.sizing.fields import Fields
 from manyheads.sizing.seq2seq import SEQ2SEQ, seq2seq
 from manyheads.sizing.shapes import Architecture
+from manyheads.wholefiles import no_access
 
 __all__ = ["FAMILIES", "UnknownFamily", "describe_config", "load_config", "read_config"]
 
@@ -53,9 +55,13 @@ def load_config(what: str | os.PathLike[str]) -> tuple[dict[str, Any], Path]:
     """What is written in a config.json, given by itself or by its folder, and where it is."""
     path = Path(os.path.expanduser(os.fspath(what)))
     path = path / "config.json" if path.is_dir() else path
+    if not path.exists() and path.name == "config.json":
+        raise FileAccessError(f"the folder {path.parent} has no config.json, so there is no telling what model it is.")
+    if not path.exists():
+        raise no_access("read", path, FileNotFoundError(errno.ENOENT, ""))
     if not path.is_file():
-        where = f"the folder {path.parent} has no config.json" if Path(what).is_dir() else f"there is no file {path}"
-        raise FileAccessError(f"{where}, so there is no telling what model it is.")
+        kind = f"{'a pipe' if path.is_fifo() else 'a device'}, not a file. Give a config.json, or a folder with one"
+        raise no_access("read", path, OSError(errno.EINVAL, f"it is {kind}"))
     if path.name == "config.json" and (path.parent / "pruned.safetensors").is_file():
         raise ModelError(
             f"{path.parent} holds a pruned model in manyheads' compact form, and its config.json describes the whole "

@@ -15,7 +15,8 @@ from typing import Any
 
 from manyheads.corpora.documents import Document
 from manyheads.errors import TextError
-from manyheads.models.texts import BATCH_TOKENS, EMPTY, Piece, Reading, batches, encoded, is_long, pieces_of
+from manyheads.models.giventexts import fault_in
+from manyheads.models.texts import BATCH_TOKENS, Piece, Reading, batches, encoded, is_long, pieces_of
 from manyheads.statistics.failures import Failure, is_about_texts, reason_of
 
 __all__ = ["CHUNK_CHARACTERS", "CHUNK_TEXTS", "Chunk", "Chunked", "chunks", "read_chunk"]
@@ -119,7 +120,10 @@ def read_chunk(lm: Any, chunk: Chunk, long: str) -> Chunked:
 
 def _problem(document: Document) -> str:
     """Why there is nothing to tokenise. "" where there is."""
-    return document.problem or ("" if document.text.strip() else f"the text is {EMPTY.rstrip('.')}")
+    if document.problem:
+        return document.problem
+    fault = fault_in(document.text)
+    return f"the text {fault.rstrip('.')}" if fault else ""
 
 
 def _failure(chunk: Chunk, index: int, error: Exception | str, where: str = "") -> Failure:

@@ -20,6 +20,7 @@ from typing import Any
 
 from manyheads.errors import FileAccessError, ManyHeadsError, ModelError
 from manyheads.models.bundled import BUNDLED, find_bundled
+from manyheads.models.checkpoints import is_hub_id
 from manyheads.studio.problems import NotHere
 from manyheads.studio.schema.workspace import FileEntry, ModelEntry
 
@@ -96,7 +97,11 @@ class Workspace:
         if model in self.models:
             return self.models[model]
         if not (path := Path(model).resolve()).exists():
-            return ModelPlace(model, model, model)
+            if not is_hub_id(model):
+                raise FileAccessError(
+                    f"there is no model {model}: no such folder, and no name that the hub could know."
+                )
+            return ModelPlace(model, model, f"{model}, of the hub: looked for when it is first used")
         for place in self.models.values():
             if not place.bundled and Path(place.what).resolve() == path:
                 return place
