@@ -82,7 +82,7 @@ def test_one_odd_thing_is_not_a_family_against_all_others(random):
     """Alone by far, so that setting it apart has the best silhouette; the two groups are what there is to tell."""
     groups = np.repeat([0, 1, 2], [6, 5, 1])
     centres = np.array([[0.0, 0], [3, 0], [0, 90]])
-    distances = distances_of(centres[groups] + random.normal(scale=0.3, size=(12, 2)))
+    distances = distances_of(centres[groups] + random.normal(scale=0.1, size=(12, 2)))
     merges = average_linkage(distances)
     count, tried = best_cut(distances, merges)
     assert tried[2] > tried[3] and count == 3 and as_sets(cut(merges, 3)) == as_sets(groups)
