@@ -253,6 +253,7 @@ def test_open_leaves_a_long_text_out_of_the_address(run, monkeypatch, tmp_path):
     desk.close()
 
 
+@pytest.mark.slow  # 7 seconds: the labels of another model are measured
 def test_a_model_of_python_is_shown_python(run):
     ran = run("look", "--model", "tiny-code")
     assert ran.code == 0, ran.err

@@ -120,6 +120,7 @@ print(resident() - before - sum(len(each) for part in kept for each in part) / 2
 """
 
 
+@pytest.mark.slow  # 8 seconds
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="it is glibc's memory that is told so")
 def test_large_blocks_go_back_to_the_system_among_small_ones_that_stay():
     left = [
