@@ -17,6 +17,7 @@ from torch import Tensor
 
 from manyheads.errors import StatisticError
 from manyheads.interventions.readings import Batch, exact
+from manyheads.models.texts import writes_apart
 
 __all__ = ["METRICS", "Metric", "choose_metric"]
 
@@ -191,8 +192,7 @@ def choose_metric(lm: Any, metric: str | Own | Metric, labels: Any = None) -> tu
 def _writes(lm: Any) -> bool:
     """Whether the model predicts a token that it has not seen: one with a language-model head that sees all has."""
     can = bool(getattr(lm.model, "can_generate", lambda: False)())
-    beside = bool(getattr(getattr(lm.model, "config", None), "is_encoder_decoder", False))
-    return can and (beside or any(site.causal for site in lm.spec.sites))
+    return can and (writes_apart(lm) or any(site.causal for site in lm.spec.sites))
 
 
 def _own(function: Own) -> Metric:

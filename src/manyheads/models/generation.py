@@ -24,7 +24,7 @@ from manyheads.models import guard
 from manyheads.models.calls import AttentionCall, KnownLse
 from manyheads.models.calltexts import CallTexts, Padded, named_texts
 from manyheads.models.offloaded import device_of
-from manyheads.models.texts import read_texts
+from manyheads.models.texts import read_texts, writes_apart
 from manyheads.nn.masks import Mask
 from manyheads.spec import CROSS
 
@@ -99,11 +99,6 @@ def require_writer(lm: Any, count: int, options: Mapping[str, Any]) -> None:
             f"{lm.name} ({type(lm.model).__name__}) cannot generate: it has no language-model head. Load it with one, "
             f"or record the text without generate=."
         )
-
-
-def writes_apart(lm: Any) -> bool:
-    """Whether what is written is a text of its own, beside the one that was read."""
-    return bool(getattr(lm.model.config, "is_encoder_decoder", False))
 
 
 def padding_of(lm: Any) -> int:

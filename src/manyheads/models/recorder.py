@@ -16,7 +16,7 @@ from manyheads.errors import ModelError, RecordingError
 from manyheads.models import media, transcripts
 from manyheads.models.calls import AttentionCall
 from manyheads.models.calltexts import DECODER, CallTexts, texts_of_call
-from manyheads.models.generation import Joiner, generate, read_prompts, writes_apart
+from manyheads.models.generation import Joiner, generate, read_prompts
 from manyheads.models.keeping import Keeper, model_facts, recording_of
 from manyheads.models.seam import Tap, tap
 from manyheads.models.sites import run
@@ -29,6 +29,7 @@ from manyheads.models.texts import (
     rarity_table,
     read_texts,
     tokens_of,
+    writes_apart,
 )
 from manyheads.recording.memory import MEMORY_SHARE, free_memory_bytes
 from manyheads.recording.records import Recording

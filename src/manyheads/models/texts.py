@@ -252,11 +252,10 @@ def decoder_tokens(lm: Any, tokens: Tokens) -> Tokens | None:
 
     So such models are trained to repeat a text. None for a model that is one or the other.
     """
-    config = getattr(lm.model, "config", None)
-    if not getattr(config, "is_encoder_decoder", False):
+    if not writes_apart(lm):
         return None
     assert tokens.ids is not None and tokens.special is not None and tokens.offsets is not None
-    start = decoder_start(config)
+    start = decoder_start(lm.model.config)
     ids, special, offsets = tokens.ids.roll(1, 1), tokens.special.roll(1, 1), tokens.offsets.roll(1, 1)
     ids[:, 0], special[:, 0], offsets[:, 0] = start, True, 0
     ids = ids.masked_fill(~tokens.real, -1)
@@ -268,10 +267,13 @@ def decoder_tokens(lm: Any, tokens: Tokens) -> Tokens | None:
 
 def decoder_story(lm: Any) -> str:
     """The same in words, "" where there is none: such a model was trained for another text, which nobody gave."""
-    beside = getattr(getattr(lm.model, "config", None), "is_encoder_decoder", False)
-    return (
-        "reads the encoder's own text, one place later: a target of its own goes in by ready inputs" if beside else ""
-    )
+    story = "reads the encoder's own text, one place later: a target of its own goes in by ready inputs"
+    return story if writes_apart(lm) else ""
+
+
+def writes_apart(lm: Any) -> bool:
+    """Whether what is written is a text of its own, beside the one that was read."""
+    return bool(getattr(getattr(lm.model, "config", None), "is_encoder_decoder", False))
 
 
 def decoder_start(config: Any) -> int:
