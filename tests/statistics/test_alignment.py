@@ -89,7 +89,8 @@ def test_it_is_its_formulas_on_the_models_own_maps(whisper, fresh):
                     ranked += 1
                 assert float(got.sharp[text, head]) == pytest.approx(sharp, abs=1e-5)
     assert ranked >= 9, "of 18"
-    assert len({round(float(x), 6) for x in got.monotonic[0]}) == 3
+    heads = got.monotonic.T.tolist()  # few rows have few ranks: two heads may agree on one text, hardly on all
+    assert len({tuple(round(x, 6) for x in head) for head in heads}) == 3
 
 
 def test_rows_that_are_left_out_do_not_count(whisper, fresh):
