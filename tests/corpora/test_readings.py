@@ -26,6 +26,7 @@ def test_tiny_code_is_shown_python_of_our_own():
     assert isinstance(function, ast.FunctionDef) and reading.sentence.count("best") > 3
     texts = reading.texts()
     assert len(texts) > 100 and any("    return " in text for text in texts) and len(set(texts)) > 0.9 * len(texts)
+    assert reading.digest() == "2408fccdb08a04cf"  # a frozen page: published labels of tiny-code rest on these bytes
     assert len(reading.spread(64)) == 64 and reading.digest() != page_digest()
     corpus, passages = own_corpora("tiny-code")
     assert [each.text for each in corpus.open()] == texts and passages is None

@@ -3,6 +3,7 @@
 import math
 import re
 from functools import partial
+from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
@@ -233,7 +234,7 @@ def test_a_page_states_its_sources_and_what_it_takes(slug):
 
 
 def test_every_page_of_the_package_is_on_the_shelf_and_in_order():
-    pages = {path.stem for path in (Path(shelf.__file__).parent / "pages").glob("*.md")}
+    pages = {path.stem for path in Path(str(files("manyheads.lessons") / "pages")).glob("*.md")}
     assert pages == set(shelf.ORDER) == set(shelf.lessons()) and list(shelf.lessons()) == list(shelf.ORDER)
     assert [entry.slug for entry in learning.entries()] == list(shelf.ORDER)
     for entry in learning.entries():

@@ -1,8 +1,8 @@
 """What a model is shown where nothing is given: a page for its labels and its experiments, and one short text.
 
 A model is judged on what it has read. Most have read prose, ours among it; a bundled model that has read something else
-says so in its row of `BUNDLED`, and is shown that. Python is this package's own source: always at hand, and nothing
-that a model of ours was trained on.
+says so in its row of `BUNDLED`, and is shown that. Python is a frozen copy of this package's own source: always at hand,
+and nothing that a model of ours was trained on.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ PYTHON_SENTENCE = """def largest(values):
 """
 """Names that recur, a block in a block: something for most kinds of heads."""
 
-SOURCE_FOLDER = "nn"  # of this package: our layers, which change little
-LINES = range(3, 11)  # of a text: an import alone says nothing. So about as many tokens as on the page of prose: 20,000
+PYTHON_PAGE = "python_page.txt"
+"""Paragraphs of 3 to 10 lines of this package's layers as they were in November 2026, about 20,000 tokens, as many as on
+the page of prose. A copy, not today's source: published labels of `tiny-code` rest on it and must not follow our edits."""
 
 
 @dataclass(frozen=True)
@@ -60,11 +61,9 @@ class Reading:
 
 @cache
 def python_texts() -> list[str]:
-    """Some of the package's own source, in paragraphs (parted by empty lines) whose lines stay lines."""
-    folder = files("manyheads").joinpath(SOURCE_FOLDER)
-    modules = sorted((each for each in folder.iterdir() if each.name.endswith(".py")), key=lambda each: each.name)
-    parts = [part.strip("\n") for each in modules for part in re.split(r"\n\s*\n", each.read_text(encoding="utf-8"))]
-    return [part for part in parts if part.count("\n") + 1 in LINES]
+    """Paragraphs of the package's own source, separated by empty lines in the file; lines stay lines."""
+    page = files("manyheads.corpora").joinpath(PYTHON_PAGE).read_text(encoding="utf-8")
+    return [paragraph.strip("\n") for paragraph in re.split(r"\n\s*\n", page)]
 
 
 def _python_digest() -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from importlib.resources import files
+from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
 
@@ -81,11 +81,12 @@ def tokenizer_digest(tokenizer: Any) -> str:
 
 
 def code_digest() -> str:
-    """Of the source of the packages that numbers hang on: an update of manyheads may measure otherwise."""
+    """Digest of the source of the packages that numbers depend on, sub-folders included: an update may measure otherwise."""
     parts: list[str] = []
     for package in SOURCES:
-        found = (each for each in files("manyheads").joinpath(package).iterdir() if each.name.endswith(".py"))
-        parts += [each.read_text(encoding="utf-8") for each in sorted(found, key=lambda each: each.name)]
+        with as_file(files("manyheads").joinpath(package)) as folder:  # a zip's members are unpacked for the time of it
+            modules = sorted(folder.rglob("*.py"), key=lambda path: path.relative_to(folder).as_posix())
+            parts += [path.read_text(encoding="utf-8") for path in modules]
     return _digest("\0".join(parts))
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 import sys
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from manyheads.training.folders import REPORT, read_json, write_json
 from manyheads.training.presets.codereport import best_of
 
 NAME = "tiny-code"
-FOLDER = Path(__file__).parents[1] / "bundled" / NAME
+FOLDER = Path(str(files("manyheads"))) / "bundled" / NAME
 RECIPE, CURVE = "recipe.json", "metrics.parquet"
 MODEL_FILES = ("config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
 MOST_BYTES = 10_000_000  # of the whole folder: it comes with every installation
