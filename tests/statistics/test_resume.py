@@ -266,16 +266,3 @@ def test_a_process_killed_again_and_again_comes_to_the_same_last_bit(tmp_path):
     assert found["killed"] >= 3
     assert {found[name] for name in ("num", "den", "mass", "even", "counts")} == {0.0}
     assert sorted(found["left"]) == ["finished.safetensors", "lock", "run.safetensors"]
-
-
-def test_the_digest_of_our_code_sees_every_file_of_a_package_and_of_its_folders(tmp_path, monkeypatch):
-    for package in inputs.SOURCES:
-        (tmp_path / package / "inner").mkdir(parents=True)
-    deep = tmp_path / inputs.SOURCES[-1] / "inner" / "rule.py"
-    monkeypatch.setattr(inputs, "files", lambda package: tmp_path)
-    digests = [inputs.code_digest()]
-    for source in ("threshold = 3\n", "threshold = 5\n"):
-        deep.write_text(source, encoding="utf-8")
-        digests.append(inputs.code_digest())
-    (deep.parent / "notes.txt").write_text("not code", encoding="utf-8")
-    assert len(set(digests)) == 3 and inputs.code_digest() == digests[-1]

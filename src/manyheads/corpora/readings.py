@@ -1,8 +1,8 @@
 """What a model is shown where nothing is given: a page for its labels and its experiments, and one short text.
 
 A model is judged on what it has read. Most have read prose, ours among it; a bundled model that has read something else
-says so in its row of `BUNDLED`, and is shown that. Python is a frozen copy of this package's own source: always at hand,
-and nothing that a model of ours was trained on.
+says so in its row of `BUNDLED`, and is shown that. Python is a frozen copy of this package's own source: always at
+hand, and nothing that a model of ours was trained on.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ PYTHON_SENTENCE = """def largest(values):
 """Names that recur, a block in a block: something for most kinds of heads."""
 
 PYTHON_PAGE = "python_page.txt"
-"""Paragraphs of 3 to 10 lines of this package's layers as they were in November 2026, about 20,000 tokens, as many as on
-the page of prose. A copy, not today's source: published labels of `tiny-code` rest on it and must not follow our edits."""
+"""Paragraphs of 3 to 10 lines of this package's layers as they were in November 2026, about 20,000 tokens, as many as
+on the page of prose. A copy, not today's source: published labels of `tiny-code` rest on it."""
 
 
 @dataclass(frozen=True)

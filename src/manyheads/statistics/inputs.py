@@ -81,7 +81,7 @@ def tokenizer_digest(tokenizer: Any) -> str:
 
 
 def code_digest() -> str:
-    """Digest of the source of the packages that numbers depend on, sub-folders included: an update may measure otherwise."""
+    """Digest of the source of the packages that numbers depend on, sub-folders included: an update may change them."""
     parts: list[str] = []
     for package in SOURCES:
         with as_file(files("manyheads").joinpath(package)) as folder:  # a zip's members are unpacked for the time of it
