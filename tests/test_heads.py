@@ -190,7 +190,7 @@ def test_what_cannot_be_read_says_what_exists_and_the_nearest_form(asked, shape,
 
 
 def test_something_that_is_no_heads_at_all_is_refused():
-    from manyheads.heads.grammar import parts_of  # the door's types are checked here, so the depths are asked
+    from manyheads.heads import parts_of  # the door's types are checked here, so the depths are asked
 
     with pytest.raises(HeadError, match=r"^3 names no heads\. Write 'L3H7'"):
         list(parts_of(3))

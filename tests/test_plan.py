@@ -11,7 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manyheads import Ablate, Average, Copy, Head, Plan, Scale, SkipOutputProjection
+from manyheads.plan import Ablate
+from manyheads.plan import Average
+from manyheads.plan import Copy
+from manyheads.heads import Head
+from manyheads.plan import Plan
+from manyheads.plan import Scale
+from manyheads.plan import SkipOutputProjection
 from manyheads.errors import HeadError, PlanError
 from manyheads.heads import HeadSet, in_layer, parse_heads, written
 from manyheads.plan import KINDS

@@ -11,7 +11,10 @@ from matplotlib.image import imread
 
 from manyheads.errors import FileAccessError
 from manyheads.figures import roles as drawn
-from manyheads.figures.roles import PALE, ROW, Marks, save_roles
+from manyheads.figures.roles import PALE
+from manyheads.figures.roles import ROW
+from manyheads.figures.rolesmarks import Marks
+from manyheads.figures.roles import save_roles
 from manyheads.figures.roleswords import (
     DOWN,
     FAMILIES,

@@ -84,7 +84,7 @@ def ablate(
 
 def _plan(heads: str | None, kind: str | None, factor: float | None, source: str | None, file: Path | None) -> Plan:
     """The plan that the options mean. Errors: PlanError for options that contradict each other; HeadError."""
-    from manyheads.heads.sets import require_forwards
+    from manyheads.heads import require_forwards
     from manyheads.plan import KINDS, Ablate, Average, Copy, Plan, Scale, SkipOutputProjection
 
     if file is not None:

@@ -54,7 +54,7 @@ def prune(
     if heads is not None and (file is not None or lines):
         raise PlanError("--file and --lines are the texts that --lowest ranks heads by: leave them out.")
     if heads is not None:
-        from manyheads.heads.sets import require_forwards
+        from manyheads.heads import require_forwards
 
         require_forwards(heads)
     check_folder(out)

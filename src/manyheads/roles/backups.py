@@ -29,7 +29,8 @@ from manyheads.interventions.editing import Editor
 from manyheads.interventions.effects import interval_over_texts
 from manyheads.interventions.metrics import choose_metric
 from manyheads.interventions.readings import read_corpus, require_loaded
-from manyheads.interventions.sweep import Progress, sweep
+from manyheads.statistics.measuring import Progress
+from manyheads.interventions.sweep import sweep
 from manyheads.models.seam import tap
 from manyheads.models.texts import BATCH_TOKENS, read_texts
 from manyheads.plan import Ablate, Plan
