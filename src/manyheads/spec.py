@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, cast
 
 from manyheads.errors import HeadError, RecordingError, ShapeError
-from manyheads.grouping import check_groups
+from manyheads.base.grouping import check_groups
 from manyheads.heads import Head, HeadSet, HeadsLike, parse_heads
 
 __all__ = ["CROSS", "ModelSpec", "Site"]

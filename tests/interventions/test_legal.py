@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from manyheads.errors import HeadError
-from manyheads.grouping import divisors
+from manyheads.base.grouping import divisors
 from manyheads.interventions.legal import SAME_HEADS, SAME_NUMBER, Kept, kept_of, nearest_in_layer, require_legal
 from manyheads.spec import ModelSpec, Site
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from manyheads.recording.tokens import Sinks, Tokens, relabelling
-from manyheads.reference.statistics import TextFacts
+from manyheads.reference.cells import TextFacts
 from tests.models.tiny import WORDS
 
 RARE_TENTH = 10

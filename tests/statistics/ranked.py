@@ -17,7 +17,8 @@ import torch.distributed as dist
 import manyheads as mh
 from manyheads.corpora.documents import corpus_of
 from manyheads.statistics import workers
-from manyheads.statistics.ranks import ALONE, torchrun
+from manyheads.base.processes import ALONE
+from manyheads.base.processes import torchrun
 from tests.statistics.corpusruns import STATISTICS, differences, small_batches, some_texts, tiny_lm
 
 TEXTS = [*some_texts(90), "", " "]

@@ -15,7 +15,7 @@ import manyheads as mh
 from manyheads.errors import StatisticError
 from manyheads.recording import tiles as tiling
 from manyheads.recording.tokens import Sinks
-from manyheads.reference.statistics import TextFacts
+from manyheads.reference.cells import TextFacts
 from manyheads.reference.statistics import statistics as reference_statistics
 from manyheads.statistics.table import STATISTICS
 from tests.models.eager import draw, eager_maps, implementation, padded, spans

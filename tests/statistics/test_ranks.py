@@ -14,7 +14,10 @@ import pytest
 import manyheads as mh
 from manyheads.errors import LostProcessError
 from manyheads.statistics.failures import is_about_texts
-from manyheads.statistics.ranks import ALONE, _interrupt, here, torchrun
+from manyheads.base.processes import ALONE
+from manyheads.base.processes import _interrupt
+from manyheads.base.processes import here
+from manyheads.base.processes import torchrun
 from tests.statistics.corpusruns import some_texts, tiny_lm
 
 ROOT = Path(__file__).parents[2]

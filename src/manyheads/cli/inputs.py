@@ -17,7 +17,7 @@ from manyheads.cli.console import shortened
 from manyheads.cli.options import DEFAULT_MODEL, METRICS
 from manyheads.corpora.readings import reading_of
 from manyheads.errors import FileAccessError, ManyHeadsError, StatisticError, TextError
-from manyheads.wholefiles import no_access
+from manyheads.base.files import no_access
 
 STDIN, TYPED = "-", "what you typed"
 TABLE_ENDINGS = (".parquet", ".csv", ".json")

@@ -22,7 +22,7 @@ from manyheads.cli.roleview import (
     unit_of,
 )
 from manyheads.cli.steps import model_arguments
-from manyheads.wholefiles import users_home
+from manyheads.base.files import users_home
 
 if TYPE_CHECKING:
     from manyheads.cli.look import Looked

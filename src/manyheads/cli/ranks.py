@@ -11,7 +11,7 @@ from manyheads.cli.progress import Talk
 @contextmanager
 def joined_ranks(talk: Talk) -> Iterator[int]:
     """This process's number among those that torchrun started; 0 where it is alone."""
-    from manyheads.statistics.ranks import torchrun
+    from manyheads.base.processes import torchrun
 
     with torchrun() as (rank, world):
         if rank:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from manyheads.errors import FileAccessError, TextError
-from manyheads.wholefiles import no_access
+from manyheads.base.files import no_access
 
 STDIN = "-"
 ENDINGS = {

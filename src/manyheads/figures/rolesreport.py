@@ -54,7 +54,7 @@ from manyheads.roles.rules import (
     SINK_RULE,
 )
 from manyheads.statistics.statistic import Statistic
-from manyheads.wholefiles import replacing
+from manyheads.base.files import replacing
 
 __all__ = ["page_of", "write_report"]
 

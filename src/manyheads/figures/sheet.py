@@ -27,7 +27,7 @@ from numpy import ndarray
 from manyheads.errors import FileAccessError
 from manyheads.figures.lettering import MONO, SANS, Pixels, drawable, families, fitted, text_width
 from manyheads.figures.style import HAIRLINE, INK, PAPER
-from manyheads.wholefiles import replacing
+from manyheads.base.files import replacing
 
 Point = tuple[Pixels, Pixels]
 

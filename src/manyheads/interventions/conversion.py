@@ -23,7 +23,7 @@ from jaxtyping import Float64
 from torch import Tensor, nn
 
 from manyheads.errors import ModelError, ShapeError
-from manyheads.grouping import divisors
+from manyheads.base.grouping import divisors
 from manyheads.heads import Head, HeadsLike
 from manyheads.interventions.conversiontable import Comparison, ask, compare
 from manyheads.interventions.regrouping import Groups, distances, group_heads, merge, merge_error, neighbours

@@ -23,7 +23,9 @@ from torch import Tensor
 from manyheads.errors import FileAccessError, HeadError, PlanError
 from manyheads.interventions.computed import Computed
 from manyheads.plan import Plan
-from manyheads.wholefiles import no_access, read_bytes, replacing
+from manyheads.base.files import no_access
+from manyheads.base.files import read_bytes
+from manyheads.base.files import replacing
 
 __all__ = ["Prepared", "open_plan"]
 

@@ -21,7 +21,7 @@ from jaxtyping import Float, Float64, Shaped
 from torch import Tensor
 
 from manyheads.errors import ShapeError
-from manyheads.grouping import divisors
+from manyheads.base.grouping import divisors
 
 __all__ = ["Groups", "distances", "group_heads", "merge", "merge_error", "neighbours"]
 

@@ -20,7 +20,9 @@ from typing import Any
 
 from manyheads.errors import FileAccessError
 from manyheads.models.compact import MARK
-from manyheads.wholefiles import no_access, refusal_in, synced
+from manyheads.base.files import no_access
+from manyheads.base.files import refusal_in
+from manyheads.base.files import synced
 
 __all__ = ["replacing_folder", "require_replaceable"]
 

@@ -12,7 +12,7 @@ from jaxtyping import Float64, Real
 from numpy import ndarray
 
 from manyheads.errors import ShapeError
-from manyheads.grouping import divisors
+from manyheads.base.grouping import divisors
 from manyheads.lessons.format import LessonError
 from manyheads.lessons.quantities import read_quantity
 

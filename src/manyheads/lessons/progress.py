@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from manyheads.errors import FileAccessError
-from manyheads.wholefiles import no_access, replacing, users_folder
+from manyheads.base.files import no_access
+from manyheads.base.files import replacing
+from manyheads.base.files import users_folder
 
 __all__ = ["Progress", "state_folder"]
 

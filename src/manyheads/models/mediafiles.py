@@ -17,7 +17,7 @@ from jaxtyping import Float32
 from numpy import ndarray
 
 from manyheads.errors import FileAccessError, RecordingError, ShapeError
-from manyheads.wholefiles import no_access
+from manyheads.base.files import no_access
 
 Samples = Float32[ndarray, "samples"]
 

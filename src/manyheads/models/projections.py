@@ -18,7 +18,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from manyheads.errors import ModelError, ShapeError
-from manyheads.grouping import check_groups
+from manyheads.base.grouping import check_groups
 from manyheads.models.families import is_transposed, output_projection, weight_by_head
 from manyheads.models.headcounts import recount
 from manyheads.models.layouts import LAYOUTS, Holder, Sizes, group_by_group, holders_of

@@ -18,7 +18,8 @@ from manyheads.models.calls import AttentionCall
 from manyheads.models.calltexts import DECODER, CallTexts, texts_of_call
 from manyheads.models.generation import Joiner, generate, read_prompts
 from manyheads.models.keeping import Keeper, model_facts, recording_of
-from manyheads.models.seam import Tap, tap
+from manyheads.models.taps import Tap
+from manyheads.models.seam import tap
 from manyheads.models.sites import run
 from manyheads.models.taps import log, no_way_in
 from manyheads.models.texts import (
@@ -31,7 +32,8 @@ from manyheads.models.texts import (
     tokens_of,
     writes_apart,
 )
-from manyheads.recording.memory import MEMORY_SHARE, free_memory_bytes
+from manyheads.base.files import MEMORY_SHARE
+from manyheads.base.files import free_memory_bytes
 from manyheads.recording.records import Recording
 from manyheads.recording.tokens import Tokens
 from manyheads.spec import CROSS

@@ -23,7 +23,7 @@ from jaxtyping import Float, Float32
 from torch import Tensor
 
 from manyheads.errors import ShapeError
-from manyheads.grouping import check_groups
+from manyheads.base.grouping import check_groups
 from manyheads.nn.masks import Mask
 from manyheads.nn.rules import Rule, check_softcap
 

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from manyheads.errors import ShapeError
-from manyheads.grouping import check_groups, divisors
+from manyheads.base.grouping import check_groups
+from manyheads.base.grouping import divisors
 from manyheads.nn.caches import KVCache
 from manyheads.nn.maskarguments import MASK_TRUE
 from manyheads.nn.projections import LAYOUTS, Sizes

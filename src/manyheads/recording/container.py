@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from manyheads.errors import RecordingError
-from manyheads.wholefiles import replacing
+from manyheads.base.files import replacing
 
 __all__ = ["DTYPES", "Part", "write_tensors"]
 

@@ -38,7 +38,8 @@ from manyheads.recording.layout import (
     unpack_cells,
     unpack_rows,
 )
-from manyheads.recording.memory import MEMORY_SHARE, free_memory_bytes
+from manyheads.base.files import MEMORY_SHARE
+from manyheads.base.files import free_memory_bytes
 from manyheads.recording.records import LayerRecord, Recording
 from manyheads.recording.tensorfile import TensorFile
 from manyheads.recording.tokens import Tokens

@@ -17,7 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from manyheads.errors import RecordingError, ShapeError, WindowError
-from manyheads.htmltables import html_table
+from manyheads.base.html import html_table
 from manyheads.nn.attention import attend
 from manyheads.nn.masks import Mask
 from manyheads.nn.rules import Rule

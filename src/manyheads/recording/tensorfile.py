@@ -26,7 +26,8 @@ from torch import Tensor
 
 from manyheads.errors import ManyHeadsError, RecordingError
 from manyheads.recording.container import CHUNK_BYTES, DTYPES, HEADER_BYTES, bytes_of, metadata_sum
-from manyheads.wholefiles import no_access, opened
+from manyheads.base.files import no_access
+from manyheads.base.files import opened
 
 __all__ = ["Entry", "TensorFile"]
 

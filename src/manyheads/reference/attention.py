@@ -14,7 +14,7 @@ from einops import repeat
 from jaxtyping import Float64, Real, Shaped
 
 from manyheads.errors import ShapeError
-from manyheads.grouping import check_groups
+from manyheads.base.grouping import check_groups
 from manyheads.reference.softmax import broadcast, softmax_rows, visible_keys
 
 

@@ -15,7 +15,8 @@ from einops import rearrange
 from jaxtyping import Real
 
 from manyheads.errors import ShapeError
-from manyheads.grouping import check_groups, divisors
+from manyheads.base.grouping import check_groups
+from manyheads.base.grouping import divisors
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,8 @@ from manyheads.statistics.coreference import coreference_statistics, survey_core
 from manyheads.statistics.headtable import HeadTable
 from manyheads.statistics.measuring import Progress, measure
 from manyheads.statistics.patterns import Pattern, pattern_statistics
-from manyheads.statistics.ranks import is_split, own_rank
+from manyheads.base.processes import is_split
+from manyheads.base.processes import own_rank
 from manyheads.statistics.runfolders import require_own
 from manyheads.statistics.statistic import Statistic
 from manyheads.statistics.surveys import Survey, Wanted

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, overload
 
 from manyheads.errors import StatisticError
 from manyheads.heads import Head
-from manyheads.htmltables import html_table
+from manyheads.base.html import html_table
 from manyheads.roles.asking import role_named, unanswerable
 from manyheads.roles.claims import Claim
 from manyheads.roles.labels import UNLABELLED, HeadRole

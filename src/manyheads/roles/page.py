@@ -24,7 +24,9 @@ from manyheads.statistics.headtable import number
 from manyheads.statistics.inputs import code_digest, config_digest
 from manyheads.statistics.measuring import Progress, measure
 from manyheads.statistics.table import DEFAULT
-from manyheads.wholefiles import no_access, replacing, users_folder
+from manyheads.base.files import no_access
+from manyheads.base.files import replacing
+from manyheads.base.files import users_folder
 
 DIGEST = "digest"  # under which the file says what the rest of it hashes to
 

@@ -23,7 +23,7 @@ from manyheads.sizing.encoders import ENCODERS, IMAGES, encoder, images
 from manyheads.sizing.fields import Fields
 from manyheads.sizing.seq2seq import SEQ2SEQ, seq2seq
 from manyheads.sizing.shapes import Architecture
-from manyheads.wholefiles import no_access
+from manyheads.base.files import no_access
 
 __all__ = ["FAMILIES", "UnknownFamily", "describe_config", "load_config", "read_config"]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from manyheads.grouping import divisors
+from manyheads.base.grouping import divisors
 from manyheads.sizing import counting
 from manyheads.sizing.shapes import Architecture, by_part
 

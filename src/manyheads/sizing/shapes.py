@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from manyheads.errors import ShapeError
-from manyheads.grouping import check_groups
+from manyheads.base.grouping import check_groups
 
 __all__ = ["LAST", "ONCE", "PARTS", "SOURCE", "TEXT", "Architecture", "Attention", "LayerShape", "Weights"]
 

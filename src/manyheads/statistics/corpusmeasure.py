@@ -28,7 +28,10 @@ from manyheads.statistics.headtable import HeadTable
 from manyheads.statistics.inputs import inputs_of, require_same
 from manyheads.statistics.measuring import Progress, two_sided
 from manyheads.statistics.merging import everywhere
-from manyheads.statistics.ranks import ALONE, Ranks, here, is_split
+from manyheads.base.processes import ALONE
+from manyheads.base.processes import Ranks
+from manyheads.base.processes import here
+from manyheads.base.processes import is_split
 from manyheads.statistics.runfolders import RunFolder
 from manyheads.statistics.shards import Shard
 from manyheads.statistics.statistic import Statistic

@@ -13,14 +13,14 @@ from numpy import ndarray
 
 from manyheads.errors import FileAccessError, StatisticError
 from manyheads.heads import Head
-from manyheads.htmltables import html_table
+from manyheads.base.html import html_table
 from manyheads.recording.tokens import Sinks
 from manyheads.spec import Site
 from manyheads.statistics.failures import NONE_FAILED, Failures
 from manyheads.statistics.kinds import TokenKinds
 from manyheads.statistics.statistic import Statistic
 from manyheads.statistics.sums import Sums
-from manyheads.wholefiles import replacing
+from manyheads.base.files import replacing
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -26,7 +26,7 @@ from manyheads.recording.tokens import Sinks, Tokens
 from manyheads.spec import CROSS
 from manyheads.statistics.headtable import HeadTable
 from manyheads.statistics.onebatch import Measured
-from manyheads.statistics.ranks import Ranks
+from manyheads.base.processes import Ranks
 from manyheads.statistics.sinks import find_sinks
 from manyheads.statistics.statistic import Statistic
 from manyheads.statistics.surveys import Wanted

@@ -14,7 +14,7 @@ from manyheads.statistics.accounts import Account, packed, unpacked
 from manyheads.statistics.failures import Failures
 from manyheads.statistics.kindcounts import KindCounts, KindTally
 from manyheads.statistics.measuring import Gathered
-from manyheads.statistics.ranks import Ranks
+from manyheads.base.processes import Ranks
 from manyheads.statistics.tallies import Tally, agreed, counted, read_sites
 
 __all__ = ["everywhere"]

@@ -17,7 +17,7 @@ from manyheads.errors import StatisticError
 from manyheads.models.calls import AttentionCall
 from manyheads.models.calltexts import CallTexts
 from manyheads.models.plain import unwatched
-from manyheads.models.seam import Tap
+from manyheads.models.taps import Tap
 from manyheads.recording.passes import Pass, prepare
 from manyheads.recording.requests import Received, Request
 from manyheads.recording.tokens import Tokens

@@ -20,7 +20,7 @@ from manyheads.errors import FileAccessError
 from manyheads.statistics.accounts import Account
 from manyheads.statistics.shards import as_written, lock, read_state, remove_shard, shard_names, write_state
 from manyheads.statistics.surveys import Learned
-from manyheads.wholefiles import no_access
+from manyheads.base.files import no_access
 
 __all__ = ["RunFolder", "require_own"]
 

@@ -31,7 +31,7 @@ from manyheads.errors import FileAccessError, RecordingError, StatisticError
 from manyheads.recording.container import Part, write_tensors
 from manyheads.recording.tensorfile import TensorFile
 from manyheads.statistics.accounts import Account, Entry
-from manyheads.wholefiles import no_access
+from manyheads.base.files import no_access
 
 FORMAT, VERSION = "manyheads corpus run", 1
 NOT_AS_WRITTEN = (

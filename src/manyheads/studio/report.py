@@ -17,7 +17,7 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
-from manyheads.htmltables import html_table
+from manyheads.base.html import html_table
 from manyheads.recording.records import Recording
 from manyheads.roles.page import PageLabels
 from manyheads.studio.atlas import atlas_of
@@ -26,7 +26,7 @@ from manyheads.studio.hand import desk_with, open_recording, open_text
 from manyheads.studio.recordings import Opened
 from manyheads.studio.snapshot import FORMAT, Progress, snapshot_of
 from manyheads.studio.workspace import Workspace
-from manyheads.wholefiles import replacing
+from manyheads.base.files import replacing
 
 __all__ = ["bundle", "page_of", "write_report"]
 

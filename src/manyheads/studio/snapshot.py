@@ -25,7 +25,7 @@ from manyheads.studio.keptmaps import held_of, packed, read_map
 from manyheads.studio.recordings import Opened
 from manyheads.studio.schema.recordings import HeadCard, RecordingInfo
 from manyheads.studio.schema.workspace import Limits, ModelEntry, Workspace
-from manyheads.wholefiles import users_home
+from manyheads.base.files import users_home
 
 __all__ = ["FORMAT", "Snapshot", "snapshot_of"]
 

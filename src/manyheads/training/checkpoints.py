@@ -19,7 +19,8 @@ from torch import Tensor, nn
 
 from manyheads.errors import ModelError
 from manyheads.training.history import History
-from manyheads.wholefiles import no_access, replacing
+from manyheads.base.files import no_access
+from manyheads.base.files import replacing
 
 FORMAT = "manyheads.training"
 VERSION = 1

@@ -22,7 +22,7 @@ from jaxtyping import Float, Int
 from numpy import ndarray
 
 from manyheads.errors import TextError
-from manyheads.wholefiles import no_access
+from manyheads.base.files import no_access
 
 SETTINGS = ("altitude", "Mach", "throttle")
 SENSORS = (

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from manyheads.errors import FileAccessError, PlanError
-from manyheads.wholefiles import no_access, replacing
+from manyheads.base.files import no_access
+from manyheads.base.files import replacing
 
 try:
     import fcntl

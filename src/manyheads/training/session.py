@@ -19,7 +19,7 @@ import torch
 
 from manyheads.errors import LostProcessError, PlanError
 from manyheads.plan import SEEDS
-from manyheads.statistics.ranks import torchrun
+from manyheads.base.processes import torchrun
 from manyheads.training.charts import Chart
 from manyheads.training.engine import Trained, train
 from manyheads.training.folders import BEGUN, REPORT, alone_in, open_folder, read_json, require_same, write_json
@@ -28,7 +28,7 @@ from manyheads.training.presets.preset import Findings, Preset, Setup, Training
 from manyheads.training.presets.table import preset_of
 from manyheads.training.runs import Progress
 from manyheads.training.together import Team, own_gpu, together
-from manyheads.wholefiles import replacing
+from manyheads.base.files import replacing
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,7 +21,8 @@ from jaxtyping import Float
 from numpy import ndarray
 
 from manyheads.training.cmapss import SENSORS, Engine
-from manyheads.wholefiles import no_access, replacing
+from manyheads.base.files import no_access
+from manyheads.base.files import replacing
 
 NAME = "SIMULATED_FD001"
 NOTICE = (

@@ -21,7 +21,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from manyheads.errors import PlanError, StatisticError
-from manyheads.statistics.ranks import ALONE, PATIENCE, Ranks, here
+from manyheads.base.processes import ALONE
+from manyheads.base.processes import PATIENCE
+from manyheads.base.processes import Ranks
+from manyheads.base.processes import here
 from manyheads.training.runs import SEED_STRIDE, Batch, Run, rows_of
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from manyheads.grouping import divisors
+from manyheads.base.grouping import divisors
 from manyheads.lessons.cells import Cell, Fact, Loader, Ran, matrix
 from manyheads.lessons.checks import Check, Predict, Right
 from manyheads.lessons.parameters import Values, choice, fitting, require_fitting, text, whole

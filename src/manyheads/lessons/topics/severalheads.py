@@ -13,7 +13,7 @@ from jaxtyping import Float64
 from numpy import ndarray
 
 from manyheads.errors import ShapeError
-from manyheads.grouping import divisors
+from manyheads.base.grouping import divisors
 from manyheads.lessons.cells import Cell, Fact, HeadLink, Loader, Ran, cited, matrix
 from manyheads.lessons.checks import Check, Predict, Right
 from manyheads.lessons.format import LessonError

@@ -28,7 +28,7 @@ from manyheads.training.presets.codereport import STATISTICS, best_of, chart, li
 from manyheads.training.presets.preset import AllTrained, Findings, Preset, Scaled, Setup, Training
 from manyheads.training.runs import Run, Settings
 from manyheads.training.sourcetexts import Source, data_digest, sources_for
-from manyheads.wholefiles import replacing
+from manyheads.base.files import replacing
 
 NAME = "code"
 

@@ -14,7 +14,7 @@ import torch
 from manyheads.models.loading import LoadedModel, load
 from manyheads.roles.probes import probe_repeats
 from manyheads.statistics.measuring import measure
-from manyheads.statistics.ranks import ALONE
+from manyheads.base.processes import ALONE
 from manyheads.training.charts import Chart, Line, Panel
 from manyheads.training.firstrepeats import NAME as FIRST
 from manyheads.training.firstrepeats import NULL, first_repeats

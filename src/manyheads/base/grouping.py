@@ -1,10 +1,12 @@
 """Query heads that share key/value heads: every key/value head serves equally many. Said once, for all who check it."""
 
+
 from __future__ import annotations
 
 from manyheads.errors import ShapeError
 
 __all__ = ["check_groups", "divisors"]
+
 
 MOST_NAMED = 1024  # a damaged file may claim billions of heads, and nobody reads so many divisors
 

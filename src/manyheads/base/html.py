@@ -4,6 +4,7 @@ Everything that is shown is escaped: tokens and texts are data. Colours are the 
 and in dark.
 """
 
+
 from __future__ import annotations
 
 import math
@@ -11,6 +12,7 @@ from collections.abc import Sequence
 from html import escape
 
 __all__ = ["html_table"]
+
 
 MOST_ROWS = 20
 MOST_CHARS = 120  # of one cell

@@ -6,6 +6,7 @@ They speak by gloo, in a group of their own: it works whatever torch.distributed
 long as it takes. What they send is numbers and JSON, never pickle.
 """
 
+
 from __future__ import annotations
 
 import os
@@ -16,14 +17,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
-
 import torch
 import torch.distributed as dist
 from torch import Tensor
-
-from manyheads.errors import LostProcessError, ManyHeadsError, StatisticError
+from manyheads.errors import LostProcessError
+from manyheads.errors import ManyHeadsError
+from manyheads.errors import StatisticError
 
 __all__ = ["ALONE", "Ranks", "torchrun"]
+
 
 PATIENCE = timedelta(days=30)  # the fastest process waits for the slowest, with the sums of all its batches in hand
 _FINE, _REFUSED = b"+", b"-"  # the first byte of what process 0 computed: an answer, or why there is none

@@ -5,6 +5,7 @@ in one step. Whatever happens on the way (no space, Ctrl-C, a crash), an older f
 Reading goes by the same rule: a folder, a device or a pipe is told at once, and not waited for.
 """
 
+
 from __future__ import annotations
 
 import errno
@@ -15,10 +16,10 @@ import stat
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from manyheads.errors import FileAccessError
+from manyheads.errors import ManyHeadsError
 
-from manyheads.errors import FileAccessError, ManyHeadsError
-
-__all__ = ["no_access", "opened", "read_bytes", "refusal_in", "replacing", "synced", "users_folder", "users_home"]
+__all__ = ["no_access", "opened", "read_bytes", "refusal_in", "replacing", "synced", "users_folder", "users_home", "MEMORY_SHARE", "free_memory_bytes"]
 
 
 @contextmanager
@@ -149,3 +150,20 @@ def no_access(verb: str, path: str | os.PathLike[str], error: OSError | ValueErr
     number = error.errno if isinstance(error, OSError) else None
     advice = _MISSING[verb] if number == errno.ENOENT else _ADVICE.get(number or 0)
     return FileAccessError(f"cannot {verb} {os.fspath(path)}: {advice or getattr(error, 'strerror', None) or error}.")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# How much memory is free, asked before something large is made: a refusal in words is better than the system's.
+
+
+
+MEMORY_SHARE = 0.7  # of the memory that is free: what would take more is refused before it starts
+
+
+def free_memory_bytes() -> int | None:
+    """What the system could give without swapping; None where it does not say."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as lines:
+            return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+    except (OSError, StopIteration):
+        return None
