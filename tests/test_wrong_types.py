@@ -11,7 +11,7 @@ SCRIPT = """
 import json, sys
 import numpy as np, torch
 import manyheads as mh
-from manyheads.nn.rope import Rope
+from manyheads.nn.positions import Rope
 from manyheads.recording.requests import Received, Strongest
 from manyheads.statistics.statistic import PerText, Statistic
 

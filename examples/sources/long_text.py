@@ -14,7 +14,7 @@ import torch
 
 import manyheads as mh
 from manyheads.corpora.page import page_texts
-from manyheads.nn.rope import Rope
+from manyheads.nn.positions import Rope
 
 
 def map_gigabytes(tokens, heads):

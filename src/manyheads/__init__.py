@@ -36,8 +36,9 @@ if TYPE_CHECKING:
     from manyheads.models.seam import tap
     from manyheads.nn.attention import attend
     from manyheads.nn.caches import KVCache
-    from manyheads.nn.feedforward import FeedForward, SwiGLU
-    from manyheads.nn.layers import MultiHeadAttention
+    from manyheads.nn.feed_forward import FeedForward
+    from manyheads.nn.feed_forward import SwiGLU
+    from manyheads.nn.layer import MultiHeadAttention
     from manyheads.plan import Ablate, Average, Copy, Plan, Scale, SkipOutputProjection
     from manyheads.recording.files import open_recording
     from manyheads.roles.families import head_families
@@ -127,10 +128,10 @@ _MODULE_OF = {
     "prune_heads": "manyheads.interventions.surgery",
     "convert_to_gqa": "manyheads.interventions.conversion",
     "attend": "manyheads.nn.attention",
-    "MultiHeadAttention": "manyheads.nn.layers",
+    "MultiHeadAttention": "manyheads.nn.layer",
     "KVCache": "manyheads.nn.caches",
-    "FeedForward": "manyheads.nn.feedforward",
-    "SwiGLU": "manyheads.nn.feedforward",
+    "FeedForward": "manyheads.nn.feed_forward",
+    "SwiGLU": "manyheads.nn.feed_forward",
     "applied": "manyheads.interventions.applying",
     "effect": "manyheads.interventions.effects",
     "importance": "manyheads.interventions.importance",

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from manyheads.nn.masks import Mask
-from manyheads.nn.rules import Rule
+from manyheads.nn.masks import Rule
 from manyheads.recording.records import LayerRecord, Recording
 from manyheads.recording.tokens import Tokens
 from manyheads.spec import Site

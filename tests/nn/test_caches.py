@@ -11,9 +11,10 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from manyheads.errors import ShapeError
 from manyheads.nn.caches import FIRST_CAPACITY, KVCache
-from manyheads.nn.decode import LONG_KEYS, decode_one
-from manyheads.nn.layers import MultiHeadAttention
-from manyheads.nn.rope import Rope
+from manyheads.nn.attention import LONG_KEYS
+from manyheads.nn.attention import decode_one
+from manyheads.nn.layer import MultiHeadAttention
+from manyheads.nn.positions import Rope
 from tests.nn.layer_oracle import stirred
 
 B, Q, M, H, G, D, F, WINDOW = 2, 19, 24, 6, 3, 8, 5, 4

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from manyheads.errors import ShapeError
-from manyheads.nn.layers import MultiHeadAttention
-from manyheads.nn.rope import Rope
+from manyheads.nn.layer import MultiHeadAttention
+from manyheads.nn.positions import Rope
 
 B, Q, K, M, H, G = 2, 7, 11, 24, 6, 3
 ONES = torch.ones

@@ -13,10 +13,12 @@ import torch
 from numpy.testing import assert_allclose, assert_array_equal
 
 import manyheads as mh
-from manyheads.nn.hooks import LayerCall, add_hook, remove_hook
-from manyheads.nn.layers import MultiHeadAttention
+from manyheads.nn.mixing import LayerCall
+from manyheads.nn.mixing import add_hook
+from manyheads.nn.mixing import remove_hook
+from manyheads.nn.layer import MultiHeadAttention
 from manyheads.nn.masks import Mask
-from manyheads.nn.rope import Rope
+from manyheads.nn.positions import Rope
 from tests.nn.layer_oracle import normal, stirred
 
 B, Q, K, M, H, G = 2, 7, 11, 24, 6, 3
@@ -133,7 +135,7 @@ def test_hooks_of_other_modules_and_threads_see_nothing_and_a_hook_goes_after_an
 
 COMPILED = """
 import torch, manyheads as mh
-from manyheads.nn.rope import Rope
+from manyheads.nn.positions import Rope
 torch.manual_seed(0)
 x, y = torch.randn(2, 7, 24), torch.randn(2, 11, 24)
 hide = torch.rand(7, 7) < 0.3

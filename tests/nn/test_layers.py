@@ -11,9 +11,9 @@ from torch import nn
 
 import manyheads as mh
 from manyheads.nn.caches import KVCache
-from manyheads.nn.layers import MultiHeadAttention
-from manyheads.nn.rope import Rope
-from manyheads.nn.statedicts import load_state
+from manyheads.nn.layer import MultiHeadAttention
+from manyheads.nn.positions import Rope
+from manyheads.nn.state_dicts import load_state
 from tests.nn.layer_oracle import normal, stirred
 
 B, Q, K, M, H, G = 2, 7, 11, 24, 6, 3
@@ -157,7 +157,7 @@ def test_parameters_are_torchs_1050624_and_full_width_heads_cost_h_times_as_much
 
 @pytest.mark.parametrize("heads", [[2], [5, 0], [-1]])
 def test_chosen_heads_weights_are_those_of_all_and_no_other_is_formed(fresh, heads, monkeypatch):
-    from manyheads.nn import layers
+    from manyheads.nn import layer as layers
 
     layer = stirred(MultiHeadAttention(M, H, G, batch_first=True, sinks=True, causal=True), fresh)
     x = normal(fresh, B, Q, M)

@@ -14,8 +14,8 @@ import torch
 from numpy.testing import assert_allclose
 from torch import nn
 
-from manyheads.nn.layers import MultiHeadAttention
-from manyheads.nn.statedicts import load_state
+from manyheads.nn.layer import MultiHeadAttention
+from manyheads.nn.state_dicts import load_state
 from tests.nn.layer_oracle import stirred
 
 

@@ -20,10 +20,11 @@ from torch import Tensor, nn
 
 from manyheads.nn.attention import attend
 from manyheads.nn.caches import KVCache
-from manyheads.nn.layers import MultiHeadAttention
+from manyheads.nn.layer import MultiHeadAttention
 from manyheads.nn.masks import Mask
-from manyheads.nn.rope import rotate
-from manyheads.nn.rules import Rule, grouped_scores
+from manyheads.nn.positions import rotate
+from manyheads.nn.masks import Rule
+from manyheads.nn.masks import grouped_scores
 from manyheads.recording.records import LayerRecord
 from manyheads.recording.tokens import Tokens
 from manyheads.spec import Site

@@ -3,7 +3,7 @@
 import torch
 
 from manyheads.nn.masks import Mask
-from manyheads.nn.rules import Rule
+from manyheads.nn.masks import Rule
 from manyheads.recording.records import LayerRecord, Recording
 from manyheads.recording.tokens import Sinks, Tokens
 from manyheads.spec import Site

@@ -9,7 +9,7 @@ import torch
 
 from manyheads.errors import RecordingError
 from manyheads.nn.masks import Mask
-from manyheads.nn.rules import Rule
+from manyheads.nn.masks import Rule
 from manyheads.recording.container import metadata_sum
 from manyheads.recording.files import open_recording, save_recording
 from manyheads.recording.records import LayerRecord, Recording

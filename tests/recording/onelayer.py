@@ -7,7 +7,7 @@ import torch
 
 from manyheads import reference
 from manyheads.nn.masks import Mask
-from manyheads.nn.rules import Rule
+from manyheads.nn.masks import Rule
 from manyheads.recording.records import LayerRecord
 from manyheads.recording.tokens import Tokens
 from manyheads.spec import Site

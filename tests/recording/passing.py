@@ -9,7 +9,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from manyheads import reference
 from manyheads.nn.masks import Mask
-from manyheads.nn.rules import Rule
+from manyheads.nn.masks import Rule
 from manyheads.recording.passes import Layer, prepare
 from manyheads.recording.requests import (
     Band,

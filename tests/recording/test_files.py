@@ -18,7 +18,7 @@ from safetensors import safe_open
 import manyheads
 from manyheads.nn.attention import attend
 from manyheads.nn.masks import Mask
-from manyheads.nn.rules import Rule
+from manyheads.nn.masks import Rule
 from manyheads.recording import container
 from manyheads.recording.files import open_recording, save_recording
 from manyheads.recording.records import LayerRecord, Recording

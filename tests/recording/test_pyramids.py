@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from manyheads import reference
 from manyheads.errors import ShapeError
 from manyheads.nn.masks import Mask
-from manyheads.nn.rules import Rule
+from manyheads.nn.masks import Rule
 from manyheads.recording import pyramids
 from manyheads.recording.pyramids import read_region
 from manyheads.recording.records import LayerRecord

@@ -14,7 +14,7 @@ from manyheads import reference
 from manyheads.errors import RecordingError, ShapeError, WindowError
 from manyheads.nn.attention import attend
 from manyheads.nn.masks import Mask
-from manyheads.nn.rules import Rule
+from manyheads.nn.masks import Rule
 from manyheads.recording import records
 from manyheads.recording.records import LayerRecord, Recording
 from manyheads.recording.requests import Mass, Received

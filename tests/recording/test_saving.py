@@ -17,7 +17,7 @@ import torch
 
 from manyheads.errors import FileAccessError, RecordingError
 from manyheads.nn.masks import Mask
-from manyheads.nn.rules import Rule
+from manyheads.nn.masks import Rule
 from manyheads.recording import container
 from manyheads.recording.files import open_recording, save_recording
 from tests.recording.bits import D, H, assert_same_recording, make_recording
@@ -65,7 +65,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background
 from manyheads.recording import files, records, tokens
 from manyheads.nn.attention import attend
 from manyheads.nn.masks import Mask
-from manyheads.nn.rules import Rule
+from manyheads.nn.masks import Rule
 from manyheads.spec import Site
 n = 20_000
 of = tokens.Tokens.unnamed([n])

@@ -9,7 +9,7 @@ import torch
 import manyheads as mh
 from manyheads.errors import RecordingError, ShapeError, StatisticError, TextError, WindowError
 from manyheads.nn.masks import Mask
-from manyheads.nn.rules import Rule
+from manyheads.nn.masks import Rule
 from manyheads.recording import records
 from manyheads.recording.records import LayerRecord
 from manyheads.recording.words import HOWS, Unit, Words

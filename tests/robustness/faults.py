@@ -20,7 +20,7 @@ from manyheads.figures.sheet import Sheet
 from manyheads.interventions import saving
 from manyheads.interventions.planfiles import open_plan
 from manyheads.nn.masks import Mask
-from manyheads.nn.rules import Rule
+from manyheads.nn.masks import Rule
 from manyheads.recording.records import LayerRecord, Recording
 from manyheads.recording.tokens import Tokens
 from manyheads.spec import Site

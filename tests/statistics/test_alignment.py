@@ -8,7 +8,7 @@ import manyheads as mh
 from manyheads.errors import ShapeError, StatisticError
 from manyheads.nn.attention import log_sum_exp
 from manyheads.nn.masks import Mask
-from manyheads.nn.rules import Rule
+from manyheads.nn.masks import Rule
 from manyheads.recording import records
 from manyheads.recording.records import LayerRecord
 from manyheads.recording.tokens import Tokens

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from manyheads.nn.masks import Mask
-from manyheads.nn.rules import Rule
+from manyheads.nn.masks import Rule
 from manyheads.recording.passes import Layer, prepare
 from manyheads.recording.requests import Maximum
 from manyheads.recording.tokens import Tokens

@@ -20,8 +20,8 @@ from manyheads.models.guard import TOLERANCE
 from manyheads.nn.attention import attend
 from manyheads.nn.masks import Mask
 from manyheads.nn.mixing import mix
-from manyheads.nn.rules import Rule
-from manyheads.nn.views import View
+from manyheads.nn.masks import Rule
+from manyheads.nn.layer_inputs import View
 
 NUM_TEXTS, NUM_HEADS, HEAD_DIM, VALUE_DIM = 2, 6, 16, 16
 SHORT, LONG = 23, 4096  # tokens

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from manyheads.errors import ModelError, ShapeError
 from manyheads.interventions.designcodes import WIDTH
 from manyheads.interventions.designweights import HEAD_DIM, HeadWeights, Stream
-from manyheads.nn.layers import MultiHeadAttention
+from manyheads.nn.layer import MultiHeadAttention
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from manyheads.models.families import weight_by_head
 from manyheads.nn.attention import log_sum_exp
 from manyheads.nn.masks import Mask
-from manyheads.nn.rules import Rule
+from manyheads.nn.masks import Rule
 from manyheads.recording.passes import Layer
 from manyheads.spec import CROSS, Site
 

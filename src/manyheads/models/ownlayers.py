@@ -7,7 +7,9 @@ from dataclasses import replace
 from torch import Tensor, nn
 
 from manyheads.models.taps import OPEN, Seen, WatchFused, in_hand, only
-from manyheads.nn.hooks import LayerCall, add_hook, remove_hook
+from manyheads.nn.mixing import LayerCall
+from manyheads.nn.mixing import add_hook
+from manyheads.nn.mixing import remove_hook
 
 
 class _LayerHook:

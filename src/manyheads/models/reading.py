@@ -19,7 +19,7 @@ from torch import Tensor
 from manyheads.errors import ModelError
 from manyheads.models.flexmasks import is_block_mask, read_block_mask
 from manyheads.nn.masks import Mask
-from manyheads.nn.rules import Rule
+from manyheads.nn.masks import Rule
 
 FLEX_NAME = "flex_attention"  # as transformers calls it
 HIDDEN_BELOW = 0.5  # a float mask hides what lies below this share of the dtype's lowest value: sums of two masks too

@@ -22,7 +22,7 @@ from manyheads.models.calls import AttentionCall, Edit, KnownLse, Observer, lse_
 from manyheads.models.families import output_projection, stack_of
 from manyheads.models.reading import MaskReader
 from manyheads.nn.masks import Mask
-from manyheads.nn.rules import Rule
+from manyheads.nn.masks import Rule
 from manyheads.spec import Site
 
 FUSED = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default

@@ -14,13 +14,13 @@ from manyheads.errors import ShapeError
 from manyheads.base.grouping import check_groups
 from manyheads.base.grouping import divisors
 from manyheads.nn.caches import KVCache
-from manyheads.nn.maskarguments import MASK_TRUE
+from manyheads.nn.layer_inputs import MASK_TRUE
 from manyheads.nn.projections import LAYOUTS, Sizes
-from manyheads.nn.rope import Rope
-from manyheads.nn.rules import check_softcap
+from manyheads.nn.positions import Rope
+from manyheads.nn.masks import check_softcap
 
 if TYPE_CHECKING:
-    from manyheads.nn.layers import MultiHeadAttention
+    from manyheads.nn.layer import MultiHeadAttention
 
 
 def read_sizes(given: Mapping[str, Any]) -> Sizes:

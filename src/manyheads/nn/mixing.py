@@ -8,20 +8,25 @@ so all of it compiles into one graph. Every way returns `because`.
 Oracle: reference.attend.
 """
 
+
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
-
 from manyheads.nn.attention import attend
-from manyheads.nn.decode import decode_one
-from manyheads.nn.rules import Rule
-from manyheads.nn.views import View
+from manyheads.nn.attention import decode_one
+from manyheads.nn.masks import Rule
+from manyheads.nn.layer_inputs import View
+import threading
+from collections.abc import Callable
+from typing import Protocol, runtime_checkable
+from torch import Tensor, nn
+from manyheads.nn.masks import Mask
+
 
 DENSE_CELLS = 1 << 26  # a mask of more cells (64 MB of booleans) is not formed where tiles can serve
 
@@ -149,3 +154,62 @@ def weigh(
     groups = v.shape[1]
     packed = weights.to(v.dtype).reshape(num_texts, groups, num_heads // max(groups, 1) * num_rows, num_keys)
     return (packed @ v).reshape(num_texts, num_heads, num_rows, v.shape[-1])
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Where somebody may look over a layer's shoulder: see each attention call, and put other outputs in its place.
+#
+# Our own layers have no interface of another library to wrap, so they ask here before they attend. This floor knows no
+# taps: a hook is anything with `wants` and `seen`. The list is replaced, never changed, under a lock: a layer in another
+# thread reads it whole, and pays one look at an empty tuple where nobody watches. Compiled layers are not watched.
+
+
+
+@dataclass(frozen=True, eq=False)
+class LayerCall:
+    """One attention call of one of our layers, before it is made: q and k after norm and rotation, heads not repeated.
+
+    `run()` makes it, just as the unwatched layer would: per-head outputs before W^O and before any per-head output
+    scale, and which way they were computed. The mask is read off when asked for: `mask()` costs O(q * k) where the
+    caller gave masks. `crosses`: keys were handed in as another text.
+    """
+
+    module: nn.Module
+    q: Float[Tensor, "b h q d"]
+    k: Float[Tensor, "b g k d"]
+    v: Float[Tensor, "b g k f"]
+    rule: Rule
+    mask: Callable[[], Mask]
+    crosses: bool
+    run: Callable[[], Mixed]
+
+
+@runtime_checkable
+class Hook(Protocol):
+    """`wants` says whether a module is watched (from this thread); `seen` makes the call and returns its outputs."""
+
+    def wants(self, module: nn.Module) -> bool: ...
+
+    def seen(self, call: LayerCall) -> Tensor: ...
+
+
+_LOCK = threading.Lock()
+_hooks: tuple[Hook, ...] = ()
+
+
+def watching(module: nn.Module) -> Hook | None:
+    """The hook that wants this module's calls: the last one added, who may call `run()` and so reach no other."""
+    return next((hook for hook in reversed(_hooks) if hook.wants(module)), None) if _hooks else None
+
+
+def add_hook(hook: Hook) -> None:
+    """Once: a hook that is there already stays where it is."""
+    global _hooks
+    with _LOCK:
+        _hooks = _hooks if hook in _hooks else (*_hooks, hook)
+
+
+def remove_hook(hook: Hook) -> None:
+    global _hooks
+    with _LOCK:
+        _hooks = tuple(each for each in _hooks if each is not hook)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from manyheads.errors import RecordingError
 from manyheads.nn.masks import Mask
-from manyheads.nn.rules import Rule
+from manyheads.nn.masks import Rule
 from manyheads.recording.records import LayerRecord, Recording
 from manyheads.recording.tokens import Tokens
 

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from manyheads.errors import RecordingError, ShapeError
 from manyheads.nn.masks import Mask
-from manyheads.nn.rules import Rule
+from manyheads.nn.masks import Rule
 from manyheads.recording.described import each_of, number_in, read_site, read_tokens, take
 from manyheads.recording.layout import (
     POSITIONED,

@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
 from manyheads.nn.masks import Mask
-from manyheads.nn.rules import Rule
+from manyheads.nn.masks import Rule
 from manyheads.recording import tiles
 from manyheads.recording.requests import (
     Band,

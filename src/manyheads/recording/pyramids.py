@@ -21,7 +21,7 @@ from torch import Tensor
 
 from manyheads.errors import ShapeError
 from manyheads.nn.masks import Mask
-from manyheads.nn.rules import Rule
+from manyheads.nn.masks import Rule
 from manyheads.recording.records import LayerRecord
 
 __all__ = ["DEEPEST", "HOWS", "Level", "Region", "read_region"]

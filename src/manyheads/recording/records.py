@@ -20,7 +20,7 @@ from manyheads.errors import RecordingError, ShapeError, WindowError
 from manyheads.base.html import html_table
 from manyheads.nn.attention import attend
 from manyheads.nn.masks import Mask
-from manyheads.nn.rules import Rule
+from manyheads.nn.masks import Rule
 from manyheads.recording.cells import cell_weights, window_weights
 from manyheads.recording.media import Frames, Grid, frames_of, grid_of
 from manyheads.recording.passes import Layer, Reduced, prepare

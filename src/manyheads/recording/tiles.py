@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from manyheads.nn.masks import Mask
-from manyheads.nn.rules import grouped_scores
+from manyheads.nn.masks import grouped_scores
 from manyheads.recording.requests import (
     Band,
     Distance,

@@ -35,7 +35,8 @@ from manyheads.models.calls import AttentionCall
 from manyheads.models.generation import ends_of, nobody_ends, padding_of, require_writer
 from manyheads.models.offloaded import device_of
 from manyheads.models.recorder import watch
-from manyheads.nn.rules import Rule, grouped_scores
+from manyheads.nn.masks import Rule
+from manyheads.nn.masks import grouped_scores
 from manyheads.recording.tokens import data_seed
 from manyheads.roles.headscores import HeadScores
 from manyheads.roles.repeats import added_around

@@ -27,7 +27,8 @@ from manyheads.models.calltexts import CallTexts
 from manyheads.models.taps import OPEN
 from manyheads.models.texts import Reading
 from manyheads.nn.masks import Mask
-from manyheads.nn.rules import Rule, grouped_scores
+from manyheads.nn.masks import Rule
+from manyheads.nn.masks import grouped_scores
 from manyheads.plan import Average, Copy
 from manyheads.recording.passes import Layer
 from manyheads.recording.tokens import Tokens

@@ -19,7 +19,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from manyheads.nn.rules import Rule, grouped_scores
+from manyheads.nn.masks import Rule
+from manyheads.nn.masks import grouped_scores
 from manyheads.recording.passes import Layer
 from manyheads.recording.requests import Maximum
 from manyheads.recording.tokens import Tokens

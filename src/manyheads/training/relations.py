@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from manyheads.models.offloaded import device_of
 from manyheads.models.recorder import record_call
-from manyheads.nn.feedforward import FeedForward
-from manyheads.nn.layers import MultiHeadAttention
+from manyheads.nn.feed_forward import FeedForward
+from manyheads.nn.layer import MultiHeadAttention
 from manyheads.nn.projections import Projection
 from manyheads.roles.distances import MOST, pair_divergences
 from manyheads.roles.sampledrows import LEAST_KEYS, sharing_around

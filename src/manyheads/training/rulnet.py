@@ -20,8 +20,8 @@ from torch import Tensor, nn
 
 from manyheads.models.offloaded import device_of
 from manyheads.models.recorder import record_call
-from manyheads.nn.feedforward import FeedForward
-from manyheads.nn.layers import MultiHeadAttention
+from manyheads.nn.feed_forward import FeedForward
+from manyheads.nn.layer import MultiHeadAttention
 
 DROPOUT = 0.1
 PENALTIES = tuple(10.0**power for power in range(-1, 7))

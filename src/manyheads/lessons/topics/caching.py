@@ -53,7 +53,7 @@ def decode(values: Values, load: Loader) -> Ran:
     import torch
 
     from manyheads.nn.caches import KVCache
-    from manyheads.nn.layers import MultiHeadAttention
+    from manyheads.nn.layer import MultiHeadAttention
 
     require_fitting(values)
     n, h, g, d = (values.whole(name) for name in ("tokens", "heads", "kv_heads", "width"))

@@ -95,7 +95,8 @@ def _must_fit(x: ndarray, w1: ndarray, w3: ndarray, w2: ndarray, gated: bool) ->
 
 def _blocks(m: int, multiple: int) -> tuple[int, tuple[int, int]]:
     """Weights of the classic block; width and weights of the gated one."""
-    from manyheads.nn.feedforward import FeedForward, gated_width
+    from manyheads.nn.feed_forward import FeedForward
+    from manyheads.nn.feed_forward import gated_width
 
     classic = sum(each.numel() for each in FeedForward(m, bias=False, device="meta").parameters())
     width = gated_width(m, multiple)
@@ -103,7 +104,7 @@ def _blocks(m: int, multiple: int) -> tuple[int, tuple[int, int]]:
 
 
 def _gated(m: int, width: int) -> int:
-    from manyheads.nn.feedforward import SwiGLU
+    from manyheads.nn.feed_forward import SwiGLU
 
     return sum(each.numel() for each in SwiGLU(m, width, device="meta").parameters())
 
@@ -188,7 +189,7 @@ def kept_apart(values: Values, load: Loader) -> Right:
 def _touched(n: int, alone: bool) -> int:
     """By trying it: rows of the output that differ after one row of the input is changed."""
     from manyheads.reference import initialise, naive
-    from manyheads.reference.multihead import NaiveWeights
+    from manyheads.reference.layouts import NaiveWeights
 
     rng = np.random.Generator(np.random.PCG64(0))
     x = rng.normal(size=(n, 8))

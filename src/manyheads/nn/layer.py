@@ -8,28 +8,38 @@ and which a tap can watch (`hooks`): so its heads are recorded, edited and prune
 Source: Vaswani et al. 2017, section 3.2.2; each option names its own in `docs/layer.md`. Oracle: reference.attend.
 """
 
+
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
-
 import torch
 from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-
 from manyheads.errors import ShapeError
-from manyheads.nn.alibi import alibi_bias, alibi_slopes
+from manyheads.nn.positions import alibi_bias
+from manyheads.nn.positions import alibi_slopes
 from manyheads.nn.caches import KVCache
-from manyheads.nn.checks import call_faults, read_sizes
-from manyheads.nn.hooks import LayerCall, watching
-from manyheads.nn.maskarguments import read_masks, with_extra
+from manyheads.nn.checks import call_faults
+from manyheads.nn.checks import read_sizes
+from manyheads.nn.mixing import LayerCall
+from manyheads.nn.mixing import watching
+from manyheads.nn.layer_inputs import read_masks
+from manyheads.nn.layer_inputs import with_extra
 from manyheads.nn.masks import Mask
-from manyheads.nn.mixing import Mixed, dense_weights, mix, weigh
-from manyheads.nn.projections import FusedProjections, SplitProjections, injected, own_projections
-from manyheads.nn.rope import Rope, RotaryTable
-from manyheads.nn.rules import Rule
-from manyheads.nn.views import View
+from manyheads.nn.mixing import Mixed
+from manyheads.nn.mixing import dense_weights
+from manyheads.nn.mixing import mix
+from manyheads.nn.mixing import weigh
+from manyheads.nn.projections import FusedProjections
+from manyheads.nn.projections import SplitProjections
+from manyheads.nn.projections import injected
+from manyheads.nn.projections import own_projections
+from manyheads.nn.positions import Rope
+from manyheads.nn.positions import RotaryTable
+from manyheads.nn.masks import Rule
+from manyheads.nn.layer_inputs import View
 
 
 class MultiHeadAttention(nn.Module):

@@ -8,18 +8,20 @@ Source: Su et al. 2021 (RoPE); Chen et al. 2023 (linear); Llama 3 2024, as in Me
 sections 3.2-3.4. Oracle: transformers' own functions, and a plain complex rotation.
 """
 
+
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
-
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-
 from manyheads.errors import ShapeError
+from jaxtyping import Float
+from torch import Tensor
+
 
 MAX_POSITIONS = 4096  # of a table nobody sized: 2 MB for heads of 128
 
@@ -239,3 +241,25 @@ def rotate(
     pair = (left * cos - right * sin, left * sin + right * cos)
     out = torch.stack(pair, -1).flatten(-2) if interleaved else torch.cat(pair, -1)
     return torch.cat([out.to(x.dtype), rest], -1) if rest.shape[-1] else out.to(x.dtype)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# ALiBi: no positions in the tokens; each head's scores fall with distance instead, at a slope of its own.
+#
+# Source: Press et al. 2022, section 3. Cost: the bias of all heads, O(h * q * k), made for each call.
+
+
+
+def alibi_slopes(num_heads: int) -> Float[Tensor, "h"]:
+    """The paper's slopes: powers of 2^(-8/h), and for h no power of two those of the next ones, interleaved."""
+    power = 1 << (num_heads.bit_length() - 1)
+    slopes = [2 ** (-8 * (i + 1) / power) for i in range(power)]
+    slopes += [2 ** (-4 * (2 * i + 1) / power) for i in range(num_heads - power)]
+    return torch.tensor(slopes, dtype=torch.float32)
+
+
+def alibi_bias(slopes: Float[Tensor, "h"], num_queries: int, num_keys: int) -> Float[Tensor, "1 h q k"]:
+    """`-slope * |i - j|`, query i standing at position `i + K - Q`: in a causal layer, how far back a key lies."""
+    query = torch.arange(num_queries, device=slopes.device)[:, None] + num_keys - num_queries
+    distance = (query - torch.arange(num_keys, device=slopes.device)).abs()
+    return -slopes[None, :, None, None] * distance
