@@ -8,7 +8,7 @@ from manyheads.nn.masks import Rule
 from manyheads.recording.passes import Layer, prepare
 from manyheads.recording.requests import Maximum
 from manyheads.recording.tokens import Tokens
-from manyheads.reference import tops as reference
+from manyheads.reference import statistics as reference
 from manyheads.statistics import tops
 from manyheads.statistics.statistic import Facts
 

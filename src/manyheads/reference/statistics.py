@@ -15,17 +15,22 @@ induction: Olsson et al. 2022; sink_norm_mass: Kobayashi et al. 2020 (norms); si
 A row is *alive* if it sees at least one key. Mass on a kind of key is counted over the rows that see such a key.
 """
 
+
 from collections.abc import Callable
 from dataclasses import replace
-
 import numpy as np
 from jaxtyping import Bool, Float64, Real
-
 from manyheads.errors import ShapeError
 from manyheads.reference import reductions
-from manyheads.reference.cells import CELLS, MATCHES, Cells, TextFacts, rows_with
-from manyheads.reference.norms import norm_masses, norm_matches
-from manyheads.reference.tops import tops
+from manyheads.reference.cells import CELLS
+from manyheads.reference.cells import MATCHES
+from manyheads.reference.cells import Cells
+from manyheads.reference.cells import TextFacts
+from manyheads.reference.cells import rows_with
+from collections.abc import Mapping
+from jaxtyping import Bool, Float64, Real, Shaped
+from jaxtyping import Bool, Float64, Int, Real, Shaped
+
 
 NEAR = 3  # tokens to either side that count as local
 MOVABLE = ("punctuation", "number", "capitalised", "rare")  # classes of words, which may stand in another order
@@ -189,3 +194,125 @@ ROWS: dict[str, Callable[[Map], Rows]] = {
 }
 WEIGHTED = set(CELLS) - {"sink_mass", *MATCHES}  # with norms over all rows; matches over the rows that see one
 WHOLE: dict[str, Callable[[Map, TextFacts], Pair]] = {"heaviest_key": heaviest_key, "missing_mass": missing_mass}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What a head moves, rather than what it looks at: the masses on some cells, each weight times its value's length.
+#
+# What: `norm_masses` takes a map, the length of each key's value vector behind the output projection, and the cells of
+# each mass; it gives the part of everything that is moved which comes from those cells, with chance levels.
+# Why: a head that has nothing to do gives its weight to a sink, whose value is short. Plain weights call that its main
+# interest; lengths show that next to nothing comes of it.
+# Cost: a few passes over the map, in float64.
+# Source: Kobayashi et al. 2020 (norm-weighted attention), as a ratio of sums over a text.
+
+
+
+def norm_masses(
+    weights: Map,
+    norms: Real[np.ndarray, "h n"],
+    visible: Bool[np.ndarray, "n n"],
+    cells: Mapping[str, Bool[np.ndarray, "n n"]],
+    movable: Mapping[str, Bool[np.ndarray, " n"]],
+    ordinary: Bool[np.ndarray, " n"],
+) -> dict[str, Pair]:
+    """Name -> (what is moved from the cells, all that is moved); both 0 where the text has no such cell.
+
+    "x_mass" becomes "x_norm_mass", with ".uniform": a head that looks alike at all it may see, its values as they are.
+    `movable` are classes of keys that may stand in another order among the `ordinary` ones: ".relabelled".
+    """
+    everywhere = np.broadcast_to(visible / np.maximum(visible.sum(axis=1, keepdims=True), 1), weights.shape)
+    moved, evenly = (each * norms[:, None] for each in (weights, everywhere))
+    out: dict[str, Pair] = {}
+    for name, chosen in cells.items():
+        seen, weighted = chosen & visible, name.replace("_mass", "_norm_mass")
+        out[weighted] = part_of(moved, seen, seen.any())
+        out[f"{weighted}.uniform"] = part_of(evenly, seen, seen.any())
+        if name in movable:
+            out[f"{weighted}.relabelled"] = scattered(moved, movable[name], ordinary, seen.any())
+    return out
+
+
+def norm_matches(
+    weights: Map,
+    norms: Real[np.ndarray, "h n"],
+    visible: Bool[np.ndarray, "n n"],
+    cells: Mapping[str, Bool[np.ndarray, "n n"]],
+) -> dict[str, Pair]:
+    """Name -> (what is moved from the cells, all that is moved in the rows that see one of them)."""
+    moved = weights * norms[:, None]
+    out: dict[str, Pair] = {}
+    for name, chosen in cells.items():
+        seen = chosen & visible
+        in_rows = moved[:, seen.any(axis=1)]
+        out[name.replace("_mass", "_norm_mass")] = (moved * seen).sum(axis=(1, 2)), in_rows.sum(axis=(1, 2))
+    return out
+
+
+def part_of(moved: Map, cells: Shaped[np.ndarray, "n n"], counts: bool | np.bool_) -> Pair:
+    """The sum over some cells (or shares of cells), and over all; of a text that does not count, nothing."""
+    return (moved * cells * counts).sum(axis=(1, 2)), (moved * counts).sum(axis=(1, 2))
+
+
+def scattered(
+    moved: Map, column: Bool[np.ndarray, " n"], ordinary: Bool[np.ndarray, " n"], counts: bool | np.bool_
+) -> Pair:
+    """What a class would move on average if it stood anywhere among the ordinary places, which keep their values."""
+    share = (column & ordinary).sum() / max(ordinary.sum(), 1)
+    expected = np.where(ordinary, share, column)
+    return part_of(moved, np.broadcast_to(expected, moved.shape[1:]), counts)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Which key a row looks at most, from the whole map: whether it is a word, and whether it is one of the rarest words.
+#
+# What: `tops` gives the share of words whose strongest key is a word (no token that the tokenizer added), and of those
+# the share whose strongest key is the text's rarest word, or one of its two rarest, with chance levels.
+# Why: so Voita et al. found the head that looks at rare words. Added tokens are left out, as rows and as answers.
+# Cost: one pass over the map. Of equal weights the first is the strongest.
+# Source: Voita et al. 2019 (rare words).
+
+
+
+def tops(
+    weights: Map,
+    visible: Bool[np.ndarray, "n n"],
+    ids: Int[np.ndarray, " n"],
+    word: Bool[np.ndarray, " n"],
+    rarity: Real[np.ndarray, " n"],
+) -> dict[str, Pair]:
+    """Name -> (rows whose strongest key is of the kind, rows that count), with the chance levels.
+
+    `.uniform`: any word that a row sees is as likely to be its strongest key. `.relabelled`: the words stand in another
+    order, so that any of them may stand where the row looks.
+    """
+    strongest = weights.argmax(axis=2) if len(ids) else np.zeros(weights.shape[:2], int)
+    num_words = visible[:, word].sum(axis=1)
+    rows = word & (num_words > 0)
+    out = {"word_top": _of(word[strongest] & rows, rows)}
+    out["word_top.uniform"] = _of(rows * num_words / np.maximum(visible.sum(axis=1), 1), rows, len(weights))
+    for name, kinds in (("rarest_top", 1), ("two_rarest_top", 2)):
+        rare = rarest(ids, word, rarity, kinds)
+        num_rare = visible[:, rare].sum(axis=1)
+        rows = word & (num_rare > 0)
+        counted = rows & word[strongest]
+        out[name] = _of(counted & rare[strongest], counted)
+        out[f"{name}.uniform"] = _of(rows * num_rare / np.maximum(num_words, 1), rows, len(weights))
+        out[f"{name}.relabelled"] = _of(counted * rare.sum() / max(word.sum(), 1), counted)
+    return out
+
+
+def rarest(
+    ids: Int[np.ndarray, " n"], word: Bool[np.ndarray, " n"], rarity: Real[np.ndarray, " n"], kinds: int
+) -> Bool[np.ndarray, " n"]:
+    """Every place of the text's rarest words: of so many different ones, and of those as rare as the last of them."""
+    _, first_places = np.unique(ids[word], return_index=True)
+    by_kind = np.sort(rarity[word][first_places])[-kinds:]
+    return word & (rarity >= by_kind[0]) if len(by_kind) else word
+
+
+def _of(values: Shaped[np.ndarray, "... n"], rows: Shaped[np.ndarray, "... n"], num_heads: int | None = None) -> Pair:
+    """Sums over rows, and how many rows; one for each head, also where heads do not differ."""
+    num, den = np.sum(values, axis=-1, dtype=np.float64), np.sum(rows, axis=-1, dtype=np.float64)
+    shape = (num_heads or len(np.atleast_1d(num)),)
+    return np.broadcast_to(num, shape).copy(), np.broadcast_to(den, shape).copy()

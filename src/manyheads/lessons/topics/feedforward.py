@@ -189,7 +189,7 @@ def kept_apart(values: Values, load: Loader) -> Right:
 def _touched(n: int, alone: bool) -> int:
     """By trying it: rows of the output that differ after one row of the input is changed."""
     from manyheads.reference import initialise, naive
-    from manyheads.reference.layouts import NaiveWeights
+    from manyheads.reference.multihead import NaiveWeights
 
     rng = np.random.Generator(np.random.PCG64(0))
     x = rng.normal(size=(n, 8))
