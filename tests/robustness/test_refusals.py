@@ -28,7 +28,7 @@ from manyheads.lessons.format import LessonError
 from manyheads.models.mediafiles import picture_of, sounds_of
 from manyheads.recording import lazy
 from manyheads.roles.page import remembered
-from manyheads.sizing.configs import read_config
+from manyheads.sizing.families.config import read_config
 from manyheads.spec import ModelSpec
 from manyheads.studio.safety import Guard
 from tests.robustness import filetargets, wordtargets

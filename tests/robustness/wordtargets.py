@@ -20,7 +20,7 @@ from manyheads.lessons.progress import Progress
 from manyheads.recording.tokens import Sinks
 from manyheads.roles.labels import Evidence, HeadRole
 from manyheads.roles.page import PageLabels, _remember, remembered
-from manyheads.sizing.configs import read_config
+from manyheads.sizing.families.config import read_config
 from manyheads.sizing.sizing import size
 from manyheads.spec import ModelSpec
 from manyheads.studio import learning

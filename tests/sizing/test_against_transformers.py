@@ -13,12 +13,13 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import StaticCache
 
-from manyheads.sizing import counting
-from manyheads.sizing.configs import FAMILIES, describe_config
-from manyheads.sizing.decoder_families import DECODERS
-from manyheads.sizing.encoders import IMAGES
-from manyheads.sizing.seq2seq import SEQ2SEQ
-from manyheads.sizing.shapes import LAST
+from manyheads.sizing import costs as counting
+from manyheads.sizing.families.config import FAMILIES
+from manyheads.sizing.families.config import describe_config
+from manyheads.sizing.families.decoder_table import DECODERS
+from manyheads.sizing.families.encoders import IMAGES
+from manyheads.sizing.families.seq2seq import SEQ2SEQ
+from manyheads.sizing.architecture import LAST
 from manyheads.sizing.sizing import size
 
 from . import real

@@ -10,7 +10,7 @@ import pytest
 import manyheads as mh
 from manyheads.errors import ManyHeadsError, ModelError, ShapeError
 from manyheads.sizing.presets import PRESETS
-from manyheads.sizing.shapes import by_part
+from manyheads.sizing.architecture import by_part
 from manyheads.studio import sizes
 from manyheads.studio.schema.sizes import SizeAsk, SizeReport
 

@@ -15,7 +15,9 @@ from manyheads.cli.console import clean, knows_blocks, print_cut, print_sections
 from manyheads.sizing import units
 
 if TYPE_CHECKING:
-    from manyheads.sizing.results import Flops, Sizing, Variant
+    from manyheads.sizing.costs import Flops
+    from manyheads.sizing.costs import Sizing
+    from manyheads.sizing.costs import Variant
 
 BAR_WIDTH, VARIANT_BAR_WIDTH = 22, 18
 EIGHTHS = " ▏▎▍▌▋▊▉█"
@@ -30,7 +32,8 @@ def print_page(found: Sizing, written: Sequence[str]) -> None:
 
 
 def _headline(found: Sizing, console: Console) -> list[Text]:
-    from manyheads.sizing.words import layers_in_words, shape_in_words
+    from manyheads.sizing.costs import layers_in_words
+    from manyheads.sizing.costs import shape_in_words
 
     at, weights = found.architecture, found.weight_bytes
     active = f", {units.count(found.num_active)} of them active" if found.num_active != found.num_parameters else ""
@@ -44,7 +47,7 @@ def _headline(found: Sizing, console: Console) -> list[Text]:
 
 def _parts(found: Sizing, console: Console) -> list[Text]:
     """A row a part: its parameters, and the FLOPs that go through it."""
-    from manyheads.sizing.counting import OPERATIONS
+    from manyheads.sizing.costs import OPERATIONS
 
     spent = [each.operations for each in (found.prefill, found.decode) if each]
     text = f"{'a text' if found.architecture.num_tokens is None else 'an image'} of {found.ask.context:,}"

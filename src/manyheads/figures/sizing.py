@@ -19,9 +19,10 @@ from manyheads.figures.lettering import Pixels, text_width
 from manyheads.figures.sheet import POINT, Sheet, kind_of
 from manyheads.figures.style import FADED, HAIRLINE, INK, ramp
 from manyheads.sizing import units
-from manyheads.sizing.counting import OPERATIONS
-from manyheads.sizing.results import Sizing
-from manyheads.sizing.words import layers_in_words, shape_in_words
+from manyheads.sizing.costs import OPERATIONS
+from manyheads.sizing.costs import Sizing
+from manyheads.sizing.costs import layers_in_words
+from manyheads.sizing.costs import shape_in_words
 
 WIDTH, MARGIN = 1_040, 36
 TITLE, BODY, SMALL = 21, 12.5, 11

@@ -20,7 +20,7 @@ from typing import Any
 
 from manyheads.errors import FileAccessError, ModelError
 from manyheads.models.bundled import BUNDLED, find_bundled
-from manyheads.sizing.configs import parsed
+from manyheads.sizing.families.config import parsed
 
 __all__ = ["Checkpoint", "brief", "few", "find_checkpoint", "first_line"]
 

@@ -20,13 +20,24 @@ from typing import TYPE_CHECKING, Any
 from manyheads.errors import ManyHeadsError, ModelError
 from manyheads.models.bundled import BUNDLED, find_bundled
 from manyheads.models.checkpoints import brief
-from manyheads.sizing import counting
-from manyheads.sizing.configs import UnknownFamily, describe_config, load_config, name_of
-from manyheads.sizing.fields import FEW_LAYERS, require_few_layers
-from manyheads.sizing.measured import attention_of, fault_of, settled, state_of, weights_of
+from manyheads.sizing import costs as counting
+from manyheads.sizing.families.config import UnknownFamily
+from manyheads.sizing.families.config import describe_config
+from manyheads.sizing.families.config import load_config
+from manyheads.sizing.families.config import name_of
+from manyheads.sizing.families.fields import FEW_LAYERS
+from manyheads.sizing.families.fields import require_few_layers
+from manyheads.sizing.from_a_built_model import attention_of
+from manyheads.sizing.from_a_built_model import fault_of
+from manyheads.sizing.from_a_built_model import settled
+from manyheads.sizing.from_a_built_model import state_of
+from manyheads.sizing.from_a_built_model import weights_of
 from manyheads.sizing.presets import PRESETS, key_of
-from manyheads.sizing.results import Sizing
-from manyheads.sizing.shapes import LAST, Architecture, LayerShape, Weights
+from manyheads.sizing.costs import Sizing
+from manyheads.sizing.architecture import LAST
+from manyheads.sizing.architecture import Architecture
+from manyheads.sizing.architecture import LayerShape
+from manyheads.sizing.architecture import Weights
 from manyheads.sizing.sizing import architecture_of, sized
 
 if TYPE_CHECKING:
@@ -57,12 +68,12 @@ def size(
 
     `what`: a preset's name ("llama-2-70b"), a bundled model's ("tiny-code"), a config.json or a folder with one, a
     config as a mapping, a mapping in plain words (num_layers, embed_dim, num_heads, ...:
-    `manyheads.sizing.blocks.transformer`), a `ModelSpec`, an `Architecture`; a loaded model, a module of transformers,
+    `manyheads.sizing.building_blocks.transformer`), a `ModelSpec`, an `Architecture`; a loaded model, a module of transformers,
     or its config. `context`: 4,096 unless said, fewer where a model has fewer positions. `num_kv_heads`: the same with
     other key/value heads. `source`: tokens of what an encoder reads, as many as `context` unless said. `cache_dtype`:
     as `dtype` unless said.
 
-    Parameters and cache are exact; what is counted of FLOPs is in `manyheads.sizing.counting`. Families that have no
+    Parameters and cache are exact; what is counted of FLOPs is in `manyheads.sizing.costs`. Families that have no
     row there are built with transformers, without weights. Raises ModelError, ShapeError or FileAccessError.
     """
     return sized(_architecture(what), context, batch, dtype, num_kv_heads, source, cache_dtype)

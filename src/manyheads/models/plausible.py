@@ -15,7 +15,8 @@ import torch
 
 from manyheads.errors import ModelError
 from manyheads.models.checkpoints import Checkpoint
-from manyheads.sizing.fields import FEW_LAYERS, require_few_layers
+from manyheads.sizing.families.fields import FEW_LAYERS
+from manyheads.sizing.families.fields import require_few_layers
 
 __all__ = ["require_plausible"]
 

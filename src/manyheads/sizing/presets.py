@@ -13,10 +13,11 @@ from types import MappingProxyType
 from typing import Any
 
 from manyheads.errors import ModelError
-from manyheads.sizing import blocks
-from manyheads.sizing.configs import describe_config
-from manyheads.sizing.seq2seq import pair
-from manyheads.sizing.shapes import SOURCE, Architecture
+from manyheads.sizing import building_blocks as blocks
+from manyheads.sizing.families.config import describe_config
+from manyheads.sizing.families.seq2seq import pair
+from manyheads.sizing.architecture import SOURCE
+from manyheads.sizing.architecture import Architecture
 
 __all__ = ["PRESETS", "Preset", "preset"]
 

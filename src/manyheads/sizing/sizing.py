@@ -8,6 +8,7 @@ description, and what a description does not say is refused, never estimated.
 Cost: arithmetic. Neither torch nor NumPy is imported; what needs transformers is in `manyheads.models.dimensions`.
 """
 
+
 from __future__ import annotations
 
 import os
@@ -15,17 +16,26 @@ from collections.abc import Mapping
 from dataclasses import replace
 from inspect import signature
 from typing import Any, cast
-
-from manyheads.errors import FileAccessError, ModelError, ShapeError
-from manyheads.sizing import blocks
-from manyheads.sizing.configs import describe_config, read_config
-from manyheads.sizing.fromspec import from_spec
-from manyheads.sizing.presets import PRESETS, key_of, nearest, preset
-from manyheads.sizing.results import DTYPES, Ask, Sizing
-from manyheads.sizing.shapes import Architecture
+from manyheads.errors import FileAccessError
+from manyheads.errors import ModelError
+from manyheads.errors import ShapeError
+from manyheads.sizing import building_blocks as blocks
+from manyheads.sizing.families.config import describe_config
+from manyheads.sizing.families.config import read_config
+from manyheads.sizing.presets import PRESETS
+from manyheads.sizing.presets import key_of
+from manyheads.sizing.presets import nearest
+from manyheads.sizing.presets import preset
+from manyheads.sizing.costs import DTYPES
+from manyheads.sizing.costs import Ask
+from manyheads.sizing.costs import Sizing
+from manyheads.sizing.architecture import Architecture
 from manyheads.spec import ModelSpec
+from manyheads.sizing.architecture import Attention
+from manyheads.sizing.architecture import LayerShape
 
-__all__ = ["CONTEXT", "architecture_of", "size", "sized"]
+__all__ = ["CONTEXT", "architecture_of", "size", "sized", "from_spec"]
+
 
 CONTEXT = 4096
 """Tokens of a text unless said: as many, or all that a model has positions for."""
@@ -44,11 +54,11 @@ def size(
     """What an architecture costs for `batch` texts of `context` tokens, its weights (and cache) in `dtype`.
 
     `what`: a preset's name ("llama-2-70b"), a config.json or a folder with one, a config as a mapping, a mapping in
-    plain words (those of `manyheads.sizing.blocks.transformer`: num_layers, embed_dim, num_heads, ...), a `ModelSpec`,
+    plain words (those of `manyheads.sizing.building_blocks.transformer`: num_layers, embed_dim, num_heads, ...), a `ModelSpec`,
     or an `Architecture`. `context`: 4,096 unless said, fewer where a model has fewer positions. `num_kv_heads`: the
     same with other key/value heads. `source`: tokens of what an encoder reads; as many as `context` unless said.
 
-    Counts are exact; what is counted of FLOPs is in `manyheads.sizing.counting`. Raises ModelError, ShapeError or
+    Counts are exact; what is counted of FLOPs is in `manyheads.sizing.costs`. Raises ModelError, ShapeError or
     FileAccessError, saying what was asked, what came and what would do.
     """
     return sized(architecture_of(what), context, batch, dtype, num_kv_heads, source, cache_dtype)
@@ -158,3 +168,53 @@ def _dtype(name: str, asked: Any) -> str:
     if asked not in DTYPES:
         raise ModelError(f"{name}={asked!r} is no dtype known here. Use one of {', '.join(DTYPES)}.")
     return asked
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# From a `ModelSpec`, which knows attention and little else, to a description that says what it cannot tell.
+
+
+
+REMEDY = "Give the model itself, its config.json or its folder"
+
+
+def from_spec(spec: ModelSpec) -> Architecture:
+    """Attention's matrices site by site, and all else as one part; the cache as one that keeps every token.
+
+    Raises ShapeError where a spec says too little: no sites, several stacks, no width of the residual stream.
+    """
+    if not spec.sites:
+        raise ShapeError(f"the spec of {spec.name} has no attention to size. {REMEDY}.")
+    if len(spec.stacks) > 1:
+        raise ShapeError(
+            f"the spec of {spec.name} has {len(spec.stacks)} stacks ({', '.join(spec.stacks)}) and does not say which "
+            f"reads what: its cache cannot be told. {REMEDY}."
+        )
+    if spec.embed_dim < 1:
+        raise ShapeError(f"the spec of {spec.name} has embed_dim={spec.embed_dim}, so no projections. {REMEDY}.")
+    layers: list[LayerShape] = []
+    for site in spec.layers:
+        attention = Attention(site.num_heads, site.num_kv_heads, site.qk_dim, site.v_dim, causal=site.causal)
+        layers.append(LayerShape(blocks.projections(spec.embed_dim, attention), (attention,)))
+    told = sum(weights.total for layer in layers for weights in layer.weights)
+    if told > spec.num_parameters:
+        raise ShapeError(
+            f"the spec of {spec.name} has {spec.num_parameters:,} parameters, fewer than the {told:,} that its "
+            f"attention alone would have: it does not describe ordinary projections. {REMEDY}."
+        )
+    why = f"a spec says how attention is shaped and not what else there is. {REMEDY}"
+    return Architecture(
+        name=spec.name,
+        family=spec.architecture,
+        embed_dim=spec.embed_dim,
+        layers=tuple(layers),
+        outside=(blocks.vector("other", spec.num_parameters - told),),
+        vocab_size=spec.vocab_size,
+        max_positions=spec.max_positions,
+        generates=all(site.causal for site in spec.layers),
+        because=(
+            "from a spec: q, k, v and o are their matrices, everything else, their biases too, is in one part",
+            "the cache is one that keeps every token: a spec does not say whether layers have windows",
+        ),
+        untold=(("parts", why), ("flops", why)),
+    )

@@ -15,11 +15,16 @@ from typing import Any
 from manyheads import __version__
 from manyheads.errors import ShapeError
 from manyheads.models.dimensions import size
-from manyheads.sizing.blocks import transformer
-from manyheads.sizing.document import COUNTED
+from manyheads.sizing.building_blocks import transformer
+from manyheads.sizing.costs import COUNTED
 from manyheads.sizing.presets import PRESETS, preset
-from manyheads.sizing.results import Sizing, Variant, kind_of
-from manyheads.sizing.shapes import Architecture, LayerShape, Weights, by_part
+from manyheads.sizing.costs import Sizing
+from manyheads.sizing.costs import Variant
+from manyheads.sizing.architecture import kind_of
+from manyheads.sizing.architecture import Architecture
+from manyheads.sizing.architecture import LayerShape
+from manyheads.sizing.architecture import Weights
+from manyheads.sizing.architecture import by_part
 from manyheads.studio.schema.sizes import CacheLine, CachePoint, SizeAsk, SizeLayer, SizePreset, SizeReport
 
 __all__ = ["presets", "run"]

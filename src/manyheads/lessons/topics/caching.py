@@ -15,7 +15,7 @@ from manyheads.base.grouping import divisors
 from manyheads.lessons.cells import Cell, Fact, Loader, Ran, matrix
 from manyheads.lessons.checks import Check, Predict, Right
 from manyheads.lessons.parameters import Values, choice, fitting, require_fitting, text, whole
-from manyheads.sizing.results import DTYPES
+from manyheads.sizing.costs import DTYPES
 from manyheads.sizing.sizing import size
 
 __all__ = ["CELLS", "CHECKS", "FACTS", "SHAPE", "cache_bytes"]

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from manyheads.lessons.parameters import whole
-from manyheads.sizing.blocks import projections
-from manyheads.sizing.shapes import Attention
-from manyheads.sizing.sizing import Sizing, size
+from manyheads.sizing.building_blocks import projections
+from manyheads.sizing.architecture import Attention
+from manyheads.sizing.costs import Sizing
+from manyheads.sizing.sizing import size
 
 __all__ = [
     "HEADS", "KV_HEADS", "STACKED", "WIDTH", "even_tokens", "flops", "in_flops", "in_prefix", "in_words",

@@ -11,7 +11,9 @@ from manyheads.lessons.checks import Check, Predict, Right
 from manyheads.lessons.parameters import Values, choice
 from manyheads.lessons.topics.counts import in_prefix, in_words, scaled
 from manyheads.lessons.topics.feedforward import ATTENTION, FEED, WIDENING
-from manyheads.sizing.sizing import Sizing, architecture_of, size
+from manyheads.sizing.costs import Sizing
+from manyheads.sizing.sizing import architecture_of
+from manyheads.sizing.sizing import size
 
 __all__ = ["CELLS", "CHECKS", "FACTS"]
 

@@ -5,16 +5,17 @@ then the family's row says what its absence means, as the family's own code does
 names the field, because a default in its place would size another model.
 """
 
+
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
-
 from manyheads.errors import ModelError
 
 __all__ = ["FEW_LAYERS", "MOST_LISTED", "Fields", "require_few_layers"]
+
 
 LARGEST = 10**12  # of any number of a config: more is damage, and arithmetic on it says nothing
 MOST_LISTED = 10_000  # of layers, and of what a layer has several of: the deepest model that is known has some hundred

@@ -1,22 +1,26 @@
 """Decoders, from their config: what a family's row says differs from Llama, and the one function that reads it.
 
 Why: nearly all decoders are one architecture with other choices: biases, norms, a gate, a window, experts, latents. So
-a family is a row of choices (`manyheads.sizing.decoder_families`), and a new one is a new row.
+a family is a row of choices (`manyheads.sizing.families.decoder_table`), and a new one is a new row.
 Oracle: the models themselves, built with transformers without their weights; a test holds every row to them.
 """
+
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-
 from manyheads.errors import ModelError
-from manyheads.sizing import blocks
-from manyheads.sizing.fields import Fields
-from manyheads.sizing.shapes import Architecture, Attention, LayerShape, Weights
+from manyheads.sizing import building_blocks as blocks
+from manyheads.sizing.families.fields import Fields
+from manyheads.sizing.architecture import Architecture
+from manyheads.sizing.architecture import Attention
+from manyheads.sizing.architecture import LayerShape
+from manyheads.sizing.architecture import Weights
 
 __all__ = ["Decoder", "Experts", "decoder", "every", "everywhere", "nowhere"]
+
 
 WINDOWED = ("sliding_attention", "chunked_attention")
 Windows = Callable[[Fields, int], Sequence[bool]]

@@ -2,19 +2,24 @@
 
 Why: a parameter count, a FLOP count and a cache size are sums over the same few facts. Each matrix says once how large
 it is, who is multiplied by it, and whether it grows with the key/value heads; each attention says what it sees and what
-it keeps. Everything else here is addition (`manyheads.sizing.counting`).
+it keeps. Everything else here is addition (`manyheads.sizing.costs`).
 Cost: a model of 100 layers is 100 references to a few values.
 """
+
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-
 from manyheads.errors import ShapeError
 from manyheads.base.grouping import check_groups
+from functools import cached_property
+from typing import Any
+from manyheads.base.grouping import divisors
+from manyheads.sizing import costs as counting
 
 __all__ = ["LAST", "ONCE", "PARTS", "SOURCE", "TEXT", "Architecture", "Attention", "LayerShape", "Weights"]
+
 
 PARTS: tuple[str, ...] = (
     "embedding",
@@ -207,3 +212,13 @@ def by_part(weights: tuple[Weights, ...]) -> Mapping[str, int]:
     for each in weights:
         sums[each.part] += each.total
     return {part: count for part, count in sums.items() if count}
+
+
+def kind_of(architecture: Architecture) -> str:
+    """MHA, MQA, GQA-8 (its key/value heads), MLA, mixed where layers differ, or "" without attention."""
+    kinds = {
+        "MLA" if each.latent else "MHA" if each.num_kv_heads == each.num_heads else f"GQA-{each.num_kv_heads}"
+        for each in architecture.attention
+    }
+    kind = kinds.pop() if len(kinds) == 1 else "mixed" if kinds else ""
+    return "MQA" if kind == "GQA-1" else kind

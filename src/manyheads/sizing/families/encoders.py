@@ -1,8 +1,9 @@
 """Encoders, from their config: BERT and its kin, and image models. Every token sees every other, and nothing is cached.
 
-A row says how a family's embeddings, norms and heads differ; `manyheads.sizing.configs` says which class a config
+A row says how a family's embeddings, norms and heads differ; `manyheads.sizing.families.config` says which class a config
 means: the bare encoder (with its pooler, if it has one) or the one with its usual head.
 """
+
 
 from __future__ import annotations
 
@@ -10,11 +11,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, cast
-
 from manyheads.errors import ModelError
-from manyheads.sizing import blocks
-from manyheads.sizing.fields import Fields
-from manyheads.sizing.shapes import ONCE, TEXT, Architecture, Attention, LayerShape, Weights
+from manyheads.sizing import building_blocks as blocks
+from manyheads.sizing.families.fields import Fields
+from manyheads.sizing.architecture import ONCE
+from manyheads.sizing.architecture import TEXT
+from manyheads.sizing.architecture import Architecture
+from manyheads.sizing.architecture import Attention
+from manyheads.sizing.architecture import LayerShape
+from manyheads.sizing.architecture import Weights
 
 __all__ = ["ENCODERS", "IMAGES", "Encoder", "Images", "encoder", "images"]
 

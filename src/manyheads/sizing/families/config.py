@@ -6,6 +6,7 @@ Why: whoever plans a model has its config.json and perhaps nothing else installe
 never sized by its likeness to another: `manyheads.models.dimensions` builds it with transformers, where that is there.
 """
 
+
 from __future__ import annotations
 
 import errno
@@ -15,17 +16,23 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
-
-from manyheads.errors import FileAccessError, ModelError, ShapeError
-from manyheads.sizing.decoder_families import DECODERS
-from manyheads.sizing.decoders import decoder
-from manyheads.sizing.encoders import ENCODERS, IMAGES, encoder, images
-from manyheads.sizing.fields import Fields
-from manyheads.sizing.seq2seq import SEQ2SEQ, seq2seq
-from manyheads.sizing.shapes import Architecture
+from manyheads.errors import FileAccessError
+from manyheads.errors import ModelError
+from manyheads.errors import ShapeError
+from manyheads.sizing.families.decoder_table import DECODERS
+from manyheads.sizing.families.decoders import decoder
+from manyheads.sizing.families.encoders import ENCODERS
+from manyheads.sizing.families.encoders import IMAGES
+from manyheads.sizing.families.encoders import encoder
+from manyheads.sizing.families.encoders import images
+from manyheads.sizing.families.fields import Fields
+from manyheads.sizing.families.seq2seq import SEQ2SEQ
+from manyheads.sizing.families.seq2seq import seq2seq
+from manyheads.sizing.architecture import Architecture
 from manyheads.base.files import no_access
 
 __all__ = ["FAMILIES", "UnknownFamily", "describe_config", "load_config", "read_config"]
+
 
 FAMILIES = (*DECODERS, *ENCODERS, *IMAGES, *SEQ2SEQ)
 """Families that are sized without transformers."""
