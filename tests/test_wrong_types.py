@@ -12,7 +12,7 @@ import json, sys
 import numpy as np, torch
 import manyheads as mh
 from manyheads.nn.positions import Rope
-from manyheads.recording.requests import Received, Strongest
+from manyheads.recording.exact_map.requests import Received, Strongest
 from manyheads.statistics.statistic import PerText, Statistic
 
 x = torch.randn(2, 5, 12)

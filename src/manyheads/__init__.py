@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from manyheads.nn.feed_forward import SwiGLU
     from manyheads.nn.layer import MultiHeadAttention
     from manyheads.plan import Ablate, Average, Copy, Plan, Scale, SkipOutputProjection
-    from manyheads.recording.files import open_recording
+    from manyheads.recording.file.write import open_recording
     from manyheads.roles.families import head_families
     from manyheads.roles.finding import find_roles
     from manyheads.spec import ModelSpec
@@ -116,7 +116,7 @@ _MODULE_OF = {
     "load": "manyheads.models.loading",
     "record": "manyheads.models.recorder",
     "record_call": "manyheads.models.recorder",
-    "open_recording": "manyheads.recording.files",
+    "open_recording": "manyheads.recording.file.write",
     "size": "manyheads.models.dimensions",
     "tap": "manyheads.models.seam",
     "measure": "manyheads.statistics.measuring",

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from manyheads.nn.masks import Mask
 from manyheads.nn.masks import Rule
-from manyheads.recording.records import LayerRecord, Recording
+from manyheads.recording.recording import LayerRecord
+from manyheads.recording.recording import Recording
 from manyheads.recording.tokens import Tokens
 from manyheads.spec import Site
 

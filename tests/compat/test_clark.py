@@ -15,7 +15,10 @@ from manyheads.compat.clark import coreference, syntax, wordmaps
 from manyheads.compat.clark.wordmaps import NOBODY, Recorded, laid_out, most_attended
 from manyheads.corpora.documents import Document
 from manyheads.errors import ModelError, ShapeError, StatisticError, TextError
-from manyheads.recording.gold import ROOT, Gold, GoldWord, Mention
+from manyheads.recording.tokens import ROOT
+from manyheads.recording.tokens import Gold
+from manyheads.recording.tokens import GoldWord
+from manyheads.recording.tokens import Mention
 from manyheads.recording.words import Words
 from tests.compat import clark_oracle as oracle
 from tests.compat.clark_reader import WHOLE, small_bert

@@ -18,7 +18,7 @@ from manyheads.compat import inputs, transformer_lens
 from manyheads.compat.lenstexts import lens_ids
 from manyheads.compat.transformer_lens import HEAD_NAMES, detect_head, pattern_of
 from manyheads.errors import HeadError, ModelError, RecordingError, ShapeError, StatisticError, TextError
-from manyheads.recording import tiles
+from manyheads.recording.exact_map import one_pass as tiles
 from tests.compat.crafted import crafted
 from tests.compat.subject import LETTERS, SIZES, TEXTS, reader, subject
 from tests.models.eager import eager_maps

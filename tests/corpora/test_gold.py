@@ -7,7 +7,7 @@ import pytest
 from manyheads.corpora import gold
 from manyheads.corpora.gold import gold_corpus
 from manyheads.errors import FileAccessError, TextError
-from manyheads.recording.gold import ROOT
+from manyheads.recording.tokens import ROOT
 
 UPOS = "ADJ ADP ADV AUX CCONJ DET INTJ NOUN NUM PART PRON PROPN PUNCT SCONJ SYM VERB X"
 RELATIONS = """

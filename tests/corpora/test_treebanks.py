@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from manyheads.corpora.treebanks import PASSAGE_WORDS
-from manyheads.recording.gold import ROOT, Mention
+from manyheads.recording.tokens import ROOT
+from manyheads.recording.tokens import Mention
 from tests.corpora.writing import chain, read, sentence, token
 
 GRP = "GRP-etype-infstat"

@@ -17,7 +17,7 @@ from manyheads.errors import GuardError
 from manyheads.models import guard, interface, seam, taps
 from manyheads.models.reading import MaskReader, read_rule
 from manyheads.nn.masks import Mask
-from manyheads.recording.records import Recording
+from manyheads.recording.recording import Recording
 from tests.models.eager import draw, implementation, padded
 from tests.models.odd import tiny_gpt_oss, tiny_t5
 from tests.models.tiny import VOCAB_SIZE, tiny_bert, tiny_gemma2, tiny_gpt2, tiny_llama

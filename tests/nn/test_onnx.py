@@ -25,7 +25,7 @@ from manyheads.nn.masks import Mask
 from manyheads.nn.positions import rotate
 from manyheads.nn.masks import Rule
 from manyheads.nn.masks import grouped_scores
-from manyheads.recording.records import LayerRecord
+from manyheads.recording.recording import LayerRecord
 from manyheads.recording.tokens import Tokens
 from manyheads.spec import Site
 

@@ -4,7 +4,8 @@ import torch
 
 from manyheads.nn.masks import Mask
 from manyheads.nn.masks import Rule
-from manyheads.recording.records import LayerRecord, Recording
+from manyheads.recording.recording import LayerRecord
+from manyheads.recording.recording import Recording
 from manyheads.recording.tokens import Sinks, Tokens
 from manyheads.spec import Site
 

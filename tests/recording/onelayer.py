@@ -8,7 +8,7 @@ import torch
 from manyheads import reference
 from manyheads.nn.masks import Mask
 from manyheads.nn.masks import Rule
-from manyheads.recording.records import LayerRecord
+from manyheads.recording.recording import LayerRecord
 from manyheads.recording.tokens import Tokens
 from manyheads.spec import Site
 

@@ -19,9 +19,11 @@ import manyheads
 from manyheads.nn.attention import attend
 from manyheads.nn.masks import Mask
 from manyheads.nn.masks import Rule
-from manyheads.recording import container
-from manyheads.recording.files import open_recording, save_recording
-from manyheads.recording.records import LayerRecord, Recording
+from manyheads.recording.file import safetensors_io as container
+from manyheads.recording.file.write import open_recording
+from manyheads.recording.file.write import save_recording
+from manyheads.recording.recording import LayerRecord
+from manyheads.recording.recording import Recording
 from manyheads.recording.tokens import Tokens
 from manyheads.spec import Site
 from tests.recording.bits import (

@@ -5,7 +5,8 @@ import torch
 
 import manyheads as mh
 from manyheads.recording.joining import together
-from manyheads.recording.requests import Entropy, Received
+from manyheads.recording.exact_map.requests import Entropy
+from manyheads.recording.exact_map.requests import Received
 from manyheads.recording.tokens import Tokens
 from tests.models.eager import GUARDED, draw, implementation
 from tests.models.odd import tiny_gpt_oss, tiny_t5

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from manyheads.errors import RecordingError, ShapeError
 from manyheads.recording.media import Frames, Grid, as_json, frames_of, grid_of
-from manyheads.recording.records import Recording
+from manyheads.recording.recording import Recording
 from manyheads.recording.tokens import Tokens
 
 GRID = Grid(3, 5, (24, 40), (8, 8), (8, 8), ("[CLS]", "reg1"), ("detection1",))

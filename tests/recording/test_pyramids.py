@@ -13,9 +13,9 @@ from manyheads import reference
 from manyheads.errors import ShapeError
 from manyheads.nn.masks import Mask
 from manyheads.nn.masks import Rule
-from manyheads.recording import pyramids
-from manyheads.recording.pyramids import read_region
-from manyheads.recording.records import LayerRecord
+from manyheads.recording.exact_map import zoom as pyramids
+from manyheads.recording.exact_map.zoom import read_region
+from manyheads.recording.recording import LayerRecord
 from manyheads.recording.tokens import Tokens
 from manyheads.spec import Site
 

@@ -14,8 +14,8 @@ import torch.multiprocessing as mp
 import manyheads as mh
 from manyheads.errors import RecordingError
 from manyheads.recording.joining import heads_together
-from manyheads.recording.ranks import gathered
-from manyheads.recording.records import Recording
+from manyheads.recording.joining import gathered
+from manyheads.recording.recording import Recording
 from manyheads.recording.tokens import Sinks
 from tests.models.eager import draw
 from tests.models.odd import tiny_gpt_oss

@@ -15,9 +15,11 @@ from manyheads.errors import RecordingError, ShapeError, WindowError
 from manyheads.nn.attention import attend
 from manyheads.nn.masks import Mask
 from manyheads.nn.masks import Rule
-from manyheads.recording import records
-from manyheads.recording.records import LayerRecord, Recording
-from manyheads.recording.requests import Mass, Received
+from manyheads.recording import recording as records
+from manyheads.recording.recording import LayerRecord
+from manyheads.recording.recording import Recording
+from manyheads.recording.exact_map.requests import Mass
+from manyheads.recording.exact_map.requests import Received
 from manyheads.recording.tokens import Tokens
 from manyheads.spec import Site
 from tests.recording.onelayer import LENGTHS, SCALE, D, G, H, assert_near, make_case

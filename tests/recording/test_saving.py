@@ -18,8 +18,9 @@ import torch
 from manyheads.errors import FileAccessError, RecordingError
 from manyheads.nn.masks import Mask
 from manyheads.nn.masks import Rule
-from manyheads.recording import container
-from manyheads.recording.files import open_recording, save_recording
+from manyheads.recording.file import safetensors_io as container
+from manyheads.recording.file.write import open_recording
+from manyheads.recording.file.write import save_recording
 from tests.recording.bits import D, H, assert_same_recording, make_recording
 
 # -------------------------------------------------------------------------------------------------- whole or not at all

@@ -10,8 +10,8 @@ import manyheads as mh
 from manyheads.errors import RecordingError, ShapeError, StatisticError, TextError, WindowError
 from manyheads.nn.masks import Mask
 from manyheads.nn.masks import Rule
-from manyheads.recording import records
-from manyheads.recording.records import LayerRecord
+from manyheads.recording import recording as records
+from manyheads.recording.recording import LayerRecord
 from manyheads.recording.words import HOWS, Unit, Words
 from manyheads.spec import Site
 from tests.recording.onelayer import LENGTHS, assert_near, make_case

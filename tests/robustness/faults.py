@@ -21,7 +21,8 @@ from manyheads.interventions import saving
 from manyheads.interventions.planfiles import open_plan
 from manyheads.nn.masks import Mask
 from manyheads.nn.masks import Rule
-from manyheads.recording.records import LayerRecord, Recording
+from manyheads.recording.recording import LayerRecord
+from manyheads.recording.recording import Recording
 from manyheads.recording.tokens import Tokens
 from manyheads.spec import Site
 from manyheads.statistics.headtable import HeadTable

@@ -19,7 +19,7 @@ import manyheads as mh
 from manyheads.interventions import saving
 from manyheads.models.mediafiles import picture_of, sounds_of
 from manyheads.models.quiet import quietly
-from manyheads.recording.container import metadata_sum
+from manyheads.recording.file.safetensors_io import metadata_sum
 from manyheads.training.checkpoints import read_state
 from tests.models.tiny import save_tiny, tiny_bert, tiny_gpt2, tiny_tokenizer
 from tests.robustness.mutations import DEEP_JSON
@@ -84,8 +84,10 @@ def read_recording(data: bytes, folder: Path) -> None:
 
 def padded(longest: int, texts: int) -> bytes:
     """One long text and many of one token: packed it is small, with its padding it is not."""
-    from manyheads.recording.container import Part, write_tensors
-    from manyheads.recording.files import FORMAT, FORMAT_VERSION
+    from manyheads.recording.file.safetensors_io import Part
+    from manyheads.recording.file.safetensors_io import write_tensors
+    from manyheads.recording.file.write import FORMAT
+    from manyheads.recording.file.write import FORMAT_VERSION
 
     lengths = torch.ones(texts, dtype=torch.int64)
     lengths[0] = longest

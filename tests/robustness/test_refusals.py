@@ -26,7 +26,7 @@ from manyheads.interventions.planfiles import open_plan
 from manyheads.lessons import shelf
 from manyheads.lessons.format import LessonError
 from manyheads.models.mediafiles import picture_of, sounds_of
-from manyheads.recording import lazy
+from manyheads.recording.file import read as lazy
 from manyheads.roles.page import remembered
 from manyheads.sizing.families.config import read_config
 from manyheads.spec import ModelSpec

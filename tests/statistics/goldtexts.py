@@ -4,7 +4,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from manyheads.recording.gold import ROOT, Gold, GoldWord
+from manyheads.recording.tokens import ROOT
+from manyheads.recording.tokens import Gold
+from manyheads.recording.tokens import GoldWord
 
 
 class Text(NamedTuple):

@@ -5,7 +5,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from manyheads.recording.gold import ROOT, Gold, GoldWord
+from manyheads.recording.tokens import ROOT
+from manyheads.recording.tokens import Gold
+from manyheads.recording.tokens import GoldWord
 from manyheads.statistics.syntaxsurvey import Relation
 from tests.statistics.gold import FAR, UNSEEN
 from tests.statistics.goldtexts import Text, annotated

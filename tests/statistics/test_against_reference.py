@@ -13,7 +13,7 @@ import torch
 
 import manyheads as mh
 from manyheads.errors import StatisticError
-from manyheads.recording import tiles as tiling
+from manyheads.recording.exact_map import one_pass as tiling
 from manyheads.recording.tokens import Sinks
 from manyheads.reference.cells import TextFacts
 from manyheads.reference.statistics import statistics as reference_statistics

@@ -9,8 +9,8 @@ from manyheads.errors import ShapeError, StatisticError
 from manyheads.nn.attention import log_sum_exp
 from manyheads.nn.masks import Mask
 from manyheads.nn.masks import Rule
-from manyheads.recording import records
-from manyheads.recording.records import LayerRecord
+from manyheads.recording import recording as records
+from manyheads.recording.recording import LayerRecord
 from manyheads.recording.tokens import Tokens
 from manyheads.spec import Site
 from manyheads.statistics.alignment import alignment

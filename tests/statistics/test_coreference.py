@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 import manyheads as mh
-from manyheads.recording.gold import Gold, Mention
+from manyheads.recording.tokens import Gold
+from manyheads.recording.tokens import Mention
 from manyheads.statistics.coreference import KINDS, coreference_statistics, survey_coreference
 from tests.corpora.conftest import treebank as treebank_file
 from tests.models.eager import draw

@@ -14,7 +14,9 @@ import torch
 import manyheads as mh
 from manyheads.corpora.documents import Corpus, Document, corpus_of
 from manyheads.errors import StatisticError, TextError
-from manyheads.recording.gold import ROOT, Gold, GoldWord
+from manyheads.recording.tokens import ROOT
+from manyheads.recording.tokens import Gold
+from manyheads.recording.tokens import GoldWord
 from manyheads.recording.tokens import Sinks
 from manyheads.statistics import chunks, surveys
 from manyheads.statistics.masses import class_mass

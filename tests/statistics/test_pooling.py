@@ -8,7 +8,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 import manyheads as mh
 from manyheads.errors import HeadError, ShapeError, StatisticError, TextError
 from manyheads.heads import Head
-from manyheads.recording import tiles as tiling
+from manyheads.recording.exact_map import one_pass as tiling
 from manyheads.statistics.pooling import pooled_maps
 from tests.models.eager import draw, eager_maps
 from tests.models.odd import tiny_t5

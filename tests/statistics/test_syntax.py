@@ -15,7 +15,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 import manyheads as mh
-from manyheads.recording.gold import Gold
+from manyheads.recording.tokens import Gold
 from manyheads.statistics.statistic import Statistic
 from manyheads.statistics.syntax import syntax_statistics
 from manyheads.statistics.syntaxsurvey import MIN_ARCS, Relation, survey_syntax

@@ -101,7 +101,7 @@ def test_a_statistic_of_your_own_takes_ten_lines(lm, texts):
 
 
 def test_a_statistic_from_scratch_asks_the_pass_and_finishes_it_itself(lm, texts):
-    from manyheads.recording.requests import Maximum
+    from manyheads.recording.exact_map.requests import Maximum
 
     def finish(facts):
         return facts.over_rows((facts[Maximum()] > 0.5).double())

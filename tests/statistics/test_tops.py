@@ -5,8 +5,9 @@ import torch
 
 from manyheads.nn.masks import Mask
 from manyheads.nn.masks import Rule
-from manyheads.recording.passes import Layer, prepare
-from manyheads.recording.requests import Maximum
+from manyheads.recording.exact_map.one_pass import Layer
+from manyheads.recording.exact_map.one_pass import prepare
+from manyheads.recording.exact_map.requests import Maximum
 from manyheads.recording.tokens import Tokens
 from manyheads.reference import statistics as reference
 from manyheads.statistics import tops

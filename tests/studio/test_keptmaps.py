@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import manyheads as mh
-from manyheads.recording.pyramids import read_region
+from manyheads.recording.exact_map.zoom import read_region
 from manyheads.studio.keptmaps import Held, packed, read_map
 from tests.models.tiny import tiny_llama, tiny_tokenizer
 

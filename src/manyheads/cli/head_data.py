@@ -52,7 +52,7 @@ def find_links(layer: Any, head: int, top: int) -> Links:
 
 def small_map(layer: Any, head: int, most: int, blocks: int) -> torch.Tensor:
     """The map in at most `blocks` x `blocks` blocks, by mean, or whole up to `most` tokens. NaN: nothing visible."""
-    from manyheads.recording.requests import Pooled
+    from manyheads.recording.exact_map.requests import Pooled
 
     length = int(layer.lengths[0])
     request = Pooled(length if length <= most else blocks)

@@ -17,7 +17,8 @@ from manyheads.errors import ModelError, RecordingError, TextError
 from manyheads.heads import Head
 from manyheads.models.offloaded import device_of
 from manyheads.models.recorder import record_call
-from manyheads.recording.records import LayerRecord, Recording
+from manyheads.recording.recording import LayerRecord
+from manyheads.recording.recording import Recording
 
 BLOCK_CELLS = 1 << 20  # weights held at once where a map is read by blocks of rows: 4 MB in float32
 

@@ -35,10 +35,13 @@ from manyheads.compat.lenstexts import lens_ids
 from manyheads.errors import RecordingError, ShapeError, StatisticError, TextError
 from manyheads.heads import Head, HeadsLike, parse_heads
 from manyheads.nn.masks import Mask
-from manyheads.recording.onetext import one_text
-from manyheads.recording.passes import count_matches, prepare
-from manyheads.recording.records import LayerRecord, Recording
-from manyheads.recording.requests import Labels, Match
+from manyheads.recording.recording import one_text
+from manyheads.recording.exact_map.one_pass import count_matches
+from manyheads.recording.exact_map.one_pass import prepare
+from manyheads.recording.recording import LayerRecord
+from manyheads.recording.recording import Recording
+from manyheads.recording.exact_map.requests import Labels
+from manyheads.recording.exact_map.requests import Match
 from manyheads.recording.tokens import Tokens
 
 __all__ = ["ERROR_MEASURES", "HEAD_NAMES", "detect_head", "pattern_of"]

@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from manyheads.errors import TextError
-from manyheads.recording.gold import GoldWord, Mention
+from manyheads.recording.tokens import GoldWord
+from manyheads.recording.tokens import Mention
 
 ENTITY_FIELDS = ("GRP", "eid")
 BRACKET = re.compile(r"\((?P<opened>[^()]+)(?P<alone>\))?|(?P<closed>[^()]+)\)")

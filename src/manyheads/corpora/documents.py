@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from manyheads.recording.gold import Gold
+from manyheads.recording.tokens import Gold
 
 
 @dataclass(frozen=True)

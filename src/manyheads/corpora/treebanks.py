@@ -20,7 +20,10 @@ from manyheads.corpora.documents import Document
 from manyheads.corpora.sources import Line, stretches
 from manyheads.corpora.treewords import misc_value, read_words
 from manyheads.errors import TextError
-from manyheads.recording.gold import ROOT, Gold, GoldWord, Mention
+from manyheads.recording.tokens import ROOT
+from manyheads.recording.tokens import Gold
+from manyheads.recording.tokens import GoldWord
+from manyheads.recording.tokens import Mention
 
 UNITS = ("sentence", "passage")
 MARKED = re.compile(r"[\t|]Entity=")

@@ -8,7 +8,8 @@ from typing import NamedTuple
 from conllu import Token
 
 from manyheads.errors import TextError
-from manyheads.recording.gold import ROOT, GoldWord
+from manyheads.recording.tokens import ROOT
+from manyheads.recording.tokens import GoldWord
 
 NONE = "_"
 

@@ -17,7 +17,7 @@ from manyheads.models.families import weight_by_head
 from manyheads.nn.attention import log_sum_exp
 from manyheads.nn.masks import Mask
 from manyheads.nn.masks import Rule
-from manyheads.recording.passes import Layer
+from manyheads.recording.exact_map.one_pass import Layer
 from manyheads.spec import CROSS, Site
 
 

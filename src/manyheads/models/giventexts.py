@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Protocol, cast, runtime_checkable
 
 from manyheads.errors import TextError
-from manyheads.recording.gold import Gold
+from manyheads.recording.tokens import Gold
 
 __all__ = ["Written", "fault_in", "read_given"]
 

@@ -15,8 +15,9 @@ from manyheads.models.calltexts import CallTexts
 from manyheads.models.taps import EDITED, Tap, left_out, log
 from manyheads.nn.attention import attend
 from manyheads.recording.joining import together
-from manyheads.recording.passes import Layer
-from manyheads.recording.records import LayerRecord, Recording
+from manyheads.recording.exact_map.one_pass import Layer
+from manyheads.recording.recording import LayerRecord
+from manyheads.recording.recording import Recording
 from manyheads.recording.tokens import Tokens
 
 ERROR_ROWS = 4  # rows of a layer on which the error against float64 is measured

@@ -28,7 +28,7 @@ from manyheads.models.offloaded import device_of
 from manyheads.models.senses import DOOR, PICTURES, SOUNDS, TEXT, sense_of, takes
 from manyheads.models.transcripts import decoder_inputs, decoder_texts, start_tokens
 from manyheads.recording.media import Frames, Grid, as_json, grid_of
-from manyheads.recording.records import Recording
+from manyheads.recording.recording import Recording
 from manyheads.recording.tokens import Tokens, data_seed
 
 DEFAULT_RATE = 16_000  # samples a second, where a processor of sounds names no rate

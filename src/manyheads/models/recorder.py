@@ -34,7 +34,7 @@ from manyheads.models.texts import (
 )
 from manyheads.base.files import MEMORY_SHARE
 from manyheads.base.files import free_memory_bytes
-from manyheads.recording.records import Recording
+from manyheads.recording.recording import Recording
 from manyheads.recording.tokens import Tokens
 from manyheads.spec import CROSS
 

@@ -21,7 +21,7 @@ from torch import Tensor
 from manyheads.errors import ModelError, TextError
 from manyheads.models.giventexts import Written, read_given
 from manyheads.models.offloaded import device_of
-from manyheads.recording.gold import Gold
+from manyheads.recording.tokens import Gold
 from manyheads.recording.tokens import Stretch, Tokens, text_seed
 
 WINDOW_OVERLAP = 8  # neighbouring windows share an eighth of their tokens, so that few links are cut

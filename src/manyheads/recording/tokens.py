@@ -6,6 +6,7 @@ text through the tokenizer's offsets, so an uncased tokenizer still knows what w
 A bare module has no tokens, only lengths: statistics that need more say so instead of guessing.
 """
 
+
 from __future__ import annotations
 
 import hashlib
@@ -14,13 +15,61 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
-
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-
 from manyheads.errors import TextError
-from manyheads.recording.gold import Gold
+
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What people have said about a text: its words, who depends on whom, and who is meant by which words.
+#
+# Treebanks come as this (`corpora`), and statistics of syntax and coreference read it off the tokens of a batch. A text
+# without it is no error: it counts for everything that asks no gold.
+
+
+
+ROOT = -1
+"""The head of a word that depends on no other word of its text."""
+
+
+class GoldWord(NamedTuple):
+    """A word as the treebank has it: `text[begin:end]` of its text, its universal part of speech, head and relation.
+
+    `head` is the number of another word of the same text, or `ROOT`. Relations keep the treebank's own names
+    ("nsubj:pass", "dobj"): releases differ.
+    """
+
+    begin: int
+    end: int
+    pos: str
+    head: int
+    relation: str
+
+
+class Mention(NamedTuple):
+    """Words `first` to `last` (both included) that name an entity; on `head` the others among them hang.
+
+    Two mentions with one `entity` name the same thing. Pronouns are mentions whose head's `pos` is "PRON".
+    """
+
+    first: int
+    last: int
+    head: int
+    entity: str
+
+
+class Gold(NamedTuple):
+    """One text's words in order, and its mentions in the order of their first words (the longer first of equals).
+
+    `has_syntax` and `has_coreference` say what was annotated: no mention in an annotated text is a finding, too.
+    """
+
+    words: tuple[GoldWord, ...]
+    mentions: tuple[Mention, ...] = ()
+    has_syntax: bool = True
+    has_coreference: bool = False
 
 RARE_SHARE = 0.1  # the rarest tenth of a text's ordinary tokens counts as rare: at least one token from 5 words on
 SUBWORD_MARKS = ("##", "▁", "Ġ", "Ċ", "</w>")  # WordPiece, SentencePiece, byte-level BPE (space, newline), CLIP

@@ -5,20 +5,243 @@ a word the mean over them, so rows that sum to one still do. Tokens of no word (
 of their own. Sources: Clark et al. 2019, section 4.1 (sum, mean); their published code takes the first piece.
 """
 
+
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
-
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-
-from manyheads.errors import ShapeError, StatisticError, TextError
-from manyheads.recording.piecemarks import texts_and_offsets
+from manyheads.errors import ShapeError
+from manyheads.errors import StatisticError
+from manyheads.errors import TextError
 from manyheads.recording.tokens import Tokens
-from manyheads.recording.wordspans import WAYS, Span, checked_spans, words_of_tokens
+import unicodedata
+from collections.abc import Callable, Sequence
+import re
+
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Where the words of a text stand: spans `(begin, end)` of its characters, ordered and disjoint.
+#
+# What a word is has no one answer, so each answer has a name (`WAYS`). None of them knows a language: a stretch of
+# Chinese or Thai, written without spaces, is one word here, and `don't` is one word, not the `do` and `n't` of a
+# treebank. Whoever wants those words gives their spans. Cost: O(characters). Source: Unicode's general categories.
+
+
+
+Span = tuple[int, int]
+
+INNER_MARKS = "'\u2019-\u2010\u2011"  # apostrophes and hyphens: no break between a letter or digit and another
+DIGIT_MARKS = ".,"  # no break between two digits: 3.14 and 1,000
+ZERO_WIDTH_SPACE, JOINER = "\u200b", "\u200d"
+
+
+def is_space(char: str) -> bool:
+    """White space as Python has it, and the zero-width space, which is there to part words."""
+    return char.isspace() or char == ZERO_WIDTH_SPACE
+
+
+def word_spans(text: str) -> list[Span]:
+    """Runs without white space, with each mark of punctuation and each symbol a word of its own.
+
+    Apostrophes and hyphens inside a word stay in it (don't, well-known), so do `.` and `,` between digits. An emoji is
+    one mark with all that is joined to it: skin tones, ZWJ families, the two letters of a flag, a keycap's frame.
+    """
+    spans, at = [], 0
+    while at < len(text):
+        if is_space(text[at]):
+            at += 1
+            continue
+        end = _end_of_mark(text, at) if _is_mark(text[at]) else _end_of_run(text, at)
+        spans.append((at, end))
+        at = end
+    return spans
+
+
+def run_spans(text: str) -> list[Span]:
+    """Runs between white space, punctuation and all."""
+    spans, begin = [], None
+    for at, char in enumerate(text + " "):
+        if is_space(char):
+            if begin is not None:
+                spans.append((begin, at))
+            begin = None
+        elif begin is None:
+            begin = at
+    return spans
+
+
+WAYS: dict[str, Callable[[str], list[Span]]] = {"words": word_spans, "whitespace": run_spans}
+
+
+def checked_spans(spans: Sequence[Span], text: str, index: int) -> tuple[Span, ...]:
+    """Given spans, if they are ordered, disjoint and inside the text."""
+    last = 0
+    for begin, end in spans:
+        if not last <= begin < end <= len(text):
+            raise TextError(
+                f"the span ({begin}, {end}) of text {index} does not fit: spans are (begin, end) of characters, in "
+                f"order, not empty, not overlapping, and within the text's {len(text)} characters."
+            )
+        last = end
+    return tuple((int(begin), int(end)) for begin, end in spans)
+
+
+def words_of_tokens(text: str, spans: Sequence[Span], offsets: Sequence[Span]) -> list[tuple[int, bool]]:
+    """For each token its word (-1 for none), and whether it covers characters of another one."""
+    owner = [-1] * len(text)
+    for word, (begin, end) in enumerate(spans):
+        owner[begin:end] = [word] * (end - begin)
+    out = []
+    for begin, end in offsets:
+        covered = [owner[at] for at in range(begin, min(end, len(text))) if not is_space(text[at])]
+        word = covered[0] if covered else -1
+        out.append((word, any(other not in (-1, word) for other in covered)))
+    return out
+
+
+def _is_mark(char: str) -> bool:
+    return unicodedata.category(char)[0] in "PS"
+
+
+def _end_of_run(text: str, begin: int) -> int:
+    end = begin + 1
+    while end < len(text) and not is_space(text[end]):
+        if _is_mark(text[end]) and not _stays_inside(text, end):
+            break
+        end += 1
+    return end
+
+
+def _stays_inside(text: str, at: int) -> bool:
+    before, char, after = text[at - 1], text[at], text[at + 1 : at + 2]
+    if char in INNER_MARKS:
+        return after.isalnum()  # what is before is in the word: no mark, or it would have ended there
+    return char in DIGIT_MARKS and before.isdigit() and after.isdigit()
+
+
+def _end_of_mark(text: str, begin: int) -> int:
+    end = begin + 1
+    if _is_flag_letter(text[begin]) and end < len(text) and _is_flag_letter(text[end]):
+        end += 1
+    while end < len(text):
+        joined = text[end - 1] == JOINER and unicodedata.category(text[end])[0] == "S"
+        if not joined and not _extends(text[end]):
+            break
+        end += 1
+    return end
+
+
+def _is_flag_letter(char: str) -> bool:
+    return "\U0001f1e6" <= char <= "\U0001f1ff"
+
+
+def _extends(char: str) -> bool:
+    """Combining marks, variation selectors, joiners and tags (category Cf), skin tones."""
+    category = unicodedata.category(char)
+    return category[0] == "M" or (category == "Cf" and not is_space(char)) or "\U0001f3fb" <= char <= "\U0001f3ff"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Each text and what its tokens cover there: from the tokenizer's offsets, or put together from the marks of pieces.
+#
+# Offsets say exactly which characters a token was made from, so marks are read only where there are none: slow
+# tokenizers, generated text. Marks of byte-level tokenizers spell the text exactly. The others do not say what was
+# changed before (case, accents) or how wide a space was, and WordPiece parts `didn't` into three words.
+
+
+
+def texts_and_offsets(tokens: Tokens) -> tuple[Sequence[str], Sequence[Sequence[Span]], str]:
+    """Each text, each token's characters in it, and where both are from."""
+    if not tokens.pieces or tokens.special is None:
+        raise TextError("this recording knows no pieces, so no words: record a text through a model with a tokenizer.")
+    if tokens.offsets is not None and tokens.texts:
+        covers = (tokens.offsets[..., 1] > tokens.offsets[..., 0]) & tokens.ordinary
+        if bool(covers.any()) or not bool(tokens.ordinary.any()):
+            lengths = tokens.lengths.tolist()
+            rows = [[(b, e) for b, e in row[:n].tolist()] for row, n in zip(tokens.offsets, lengths, strict=True)]
+            return tokens.texts, rows, "the tokenizer's offsets"
+    added = [row[:n].tolist() for row, n in zip(tokens.special, tokens.lengths.tolist(), strict=True)]
+    texts, rows, marks = text_of_marks(tokens.pieces, added)
+    return texts, rows, f"the marks of pieces, as their offsets are not known ({marks})"
+
+
+def text_of_marks(
+    pieces: Sequence[Sequence[str]], special: Sequence[Sequence[bool]]
+) -> tuple[list[str], list[list[Span]], str]:
+    """Texts as their pieces spell them, each piece's span there, and by which marks."""
+    ordinary = [p for row, added in zip(pieces, special, strict=True) for p, s in zip(row, added, strict=True) if not s]
+    name, spell = next((name, spell) for name, test, spell in _MARKS if test(ordinary))
+    texts, spans = [], []
+    for row, added in zip(pieces, special, strict=True):
+        spelt = [b" " if s else spell(piece) for piece, s in zip(row, added, strict=True)]
+        text, places = _decoded(spelt)
+        texts.append(text)
+        spans.append([(b, b) if s else (b, e) for (b, e), s in zip(places, added, strict=True)])
+    return texts, spans, name
+
+
+def _decoded(spelt: Sequence[bytes]) -> tuple[str, list[Span]]:
+    """UTF-8 in pieces, put together, and which characters each piece has a byte of. Stray bytes become U+FFFD."""
+    text, owners = b"".join(spelt).decode("utf-8", "surrogateescape"), []
+    for at, char in enumerate(text):
+        owners += [at] * len(char.encode("utf-8", "surrogateescape"))
+    spans, at = [], 0
+    for part in spelt:
+        begin = owners[at] if at < len(owners) else len(text)
+        at += len(part)
+        spans.append((begin, owners[at - 1] + 1 if part else begin))
+    return re.sub("[\udc80-\udcff]", "\ufffd", text), spans
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """GPT-2's letters for bytes: printable ones stand for themselves, the others for 256 and up, in order."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(256 + at): byte for at, byte in enumerate(others)}
+
+
+_BYTE_OF = _byte_alphabet()
+
+
+def _spell_bytes(piece: str) -> bytes:
+    known = all(char in _BYTE_OF for char in piece)
+    return bytes(_BYTE_OF[char] for char in piece) if known else _utf8(piece)
+
+
+def _spell_metaspace(piece: str) -> bytes:
+    byte = re.fullmatch("<0x([0-9A-Fa-f]{2})>", piece)  # what the vocabulary lacks, byte by byte
+    return bytes([int(byte[1], 16)]) if byte else _utf8(piece.replace("▁", " "))
+
+
+def _spell_single(piece: str) -> bytes:
+    return bytes([ord(piece)]) if ord(piece) < 256 else _utf8(piece)
+
+
+def _utf8(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+_MARKS: tuple[tuple[str, Callable[[Sequence[str]], bool], Callable[[str], bytes]], ...] = (
+    ("▁ before a word", lambda pieces: any(piece.startswith("▁") for piece in pieces), _spell_metaspace),
+    ("Ġ for a space", lambda pieces: any("Ġ" in piece or "Ċ" in piece for piece in pieces), _spell_bytes),
+    (
+        "</w> after a word",
+        lambda pieces: any(piece.endswith("</w>") for piece in pieces),
+        lambda piece: _utf8(piece.replace("</w>", " ")),
+    ),
+    (
+        "## inside a word",
+        lambda pieces: any(piece.startswith("##") and len(piece) > 2 for piece in pieces),
+        lambda piece: _utf8(piece[2:] if piece.startswith("##") and len(piece) > 2 else f" {piece}"),
+    ),
+    ("one byte a piece", lambda pieces: bool(pieces) and all(len(piece) == 1 for piece in pieces), _spell_single),
+    ("none found: each piece apart", lambda pieces: True, lambda piece: _utf8(f" {piece}")),
+)
 
 HOWS = ("mean", "first", "max")
 DROPS = ("none", "special", "wordless")

@@ -22,7 +22,8 @@ from manyheads.models.calltexts import CallTexts
 from manyheads.models.recorder import record, watch
 from manyheads.models.sites import run
 from manyheads.models.texts import Piece, Reading, batches, model_inputs, rarity_table, read_texts, tokens_of
-from manyheads.recording.gold import ROOT, Gold
+from manyheads.recording.tokens import ROOT
+from manyheads.recording.tokens import Gold
 from manyheads.recording.tokens import Sinks, text_seed
 from manyheads.recording.words import WordMap, Words
 from manyheads.roles.claims import REPORT

@@ -29,8 +29,8 @@ from manyheads.models.calltexts import CallTexts
 from manyheads.models.recorder import watch
 from manyheads.models.sites import run
 from manyheads.models.texts import BATCH_TOKENS, model_inputs
-from manyheads.recording.passes import prepare
-from manyheads.recording.requests import Band
+from manyheads.recording.exact_map.one_pass import prepare
+from manyheads.recording.exact_map.requests import Band
 from manyheads.recording.tokens import Tokens
 from manyheads.roles.headscores import HeadScores
 from manyheads.roles.repeats import ENTRIES, LATEST, VOCABULARY, Repeats, sample, variant_of

@@ -30,7 +30,7 @@ from manyheads.nn.masks import Mask
 from manyheads.nn.masks import Rule
 from manyheads.nn.masks import grouped_scores
 from manyheads.plan import Average, Copy
-from manyheads.recording.passes import Layer
+from manyheads.recording.exact_map.one_pass import Layer
 from manyheads.recording.tokens import Tokens
 from manyheads.spec import Site
 

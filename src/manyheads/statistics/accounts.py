@@ -16,7 +16,7 @@ from jaxtyping import Int64
 from safetensors.torch import load, save
 from torch import Tensor
 
-from manyheads.recording.container import bytes_of
+from manyheads.recording.file.safetensors_io import bytes_of
 from manyheads.statistics.failures import Failures
 from manyheads.statistics.measuring import Gathered
 from manyheads.statistics.tallies import Contribution, Tally, counted

@@ -22,8 +22,11 @@ from jaxtyping import Bool, Float64
 from torch import Tensor
 
 from manyheads.errors import ShapeError, StatisticError
-from manyheads.recording.records import LayerRecord
-from manyheads.recording.requests import Column, Entropy, Linear, Mass
+from manyheads.recording.recording import LayerRecord
+from manyheads.recording.exact_map.requests import Column
+from manyheads.recording.exact_map.requests import Entropy
+from manyheads.recording.exact_map.requests import Linear
+from manyheads.recording.exact_map.requests import Mass
 from manyheads.recording.tokens import Tokens
 
 __all__ = ["Alignment", "alignment"]

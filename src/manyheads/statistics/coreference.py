@@ -22,7 +22,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from manyheads.recording.gold import Gold, Mention
+from manyheads.recording.tokens import Gold
+from manyheads.recording.tokens import Mention
 from manyheads.statistics.goldwords import ROWS, GoldWords, looks
 from manyheads.statistics.statistic import Block, Facts, Statistic, shares_of
 

@@ -19,10 +19,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from manyheads.nn.masks import Mask
-from manyheads.recording.gold import Gold
-from manyheads.recording.requests import WordRows
+from manyheads.recording.tokens import Gold
+from manyheads.recording.exact_map.requests import WordRows
 from manyheads.recording.tokens import Tokens
-from manyheads.recording.wordspans import words_of_tokens
+from manyheads.recording.words import words_of_tokens
 from manyheads.statistics.statistic import Facts
 
 POS = (

@@ -19,7 +19,13 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from manyheads.recording.requests import Band, Linear, Match, MatchReceived, Received, Request, RowsReceived
+from manyheads.recording.exact_map.requests import Band
+from manyheads.recording.exact_map.requests import Linear
+from manyheads.recording.exact_map.requests import Match
+from manyheads.recording.exact_map.requests import MatchReceived
+from manyheads.recording.exact_map.requests import Received
+from manyheads.recording.exact_map.requests import Request
+from manyheads.recording.exact_map.requests import RowsReceived
 from manyheads.recording.tokens import Tokens, relabelling
 from manyheads.statistics.statistic import SHARE, Facts, Finish, PerText, Statistic, row_count
 

@@ -22,7 +22,9 @@ from __future__ import annotations
 from jaxtyping import Bool, Float
 from torch import Tensor, arange, stack
 
-from manyheads.recording.requests import MatchReceived, Received, RowsReceived
+from manyheads.recording.exact_map.requests import MatchReceived
+from manyheads.recording.exact_map.requests import Received
+from manyheads.recording.exact_map.requests import RowsReceived
 from manyheads.statistics.masses import (
     BAND,
     CLASSES,

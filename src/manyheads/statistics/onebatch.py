@@ -18,8 +18,10 @@ from manyheads.models.calls import AttentionCall
 from manyheads.models.calltexts import CallTexts
 from manyheads.models.plain import unwatched
 from manyheads.models.taps import Tap
-from manyheads.recording.passes import Pass, prepare
-from manyheads.recording.requests import Received, Request
+from manyheads.recording.exact_map.one_pass import Pass
+from manyheads.recording.exact_map.one_pass import prepare
+from manyheads.recording.exact_map.requests import Received
+from manyheads.recording.exact_map.requests import Request
 from manyheads.recording.tokens import Tokens
 from manyheads.spec import Site
 from manyheads.statistics.kindcounts import KindCounts, Places

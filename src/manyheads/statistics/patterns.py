@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from manyheads.errors import PatternError, StatisticError
-from manyheads.recording.cells import cell_weights
+from manyheads.recording.exact_map.cells import cell_weights
 from manyheads.recording.tokens import Tokens, relabelling
 from manyheads.statistics.failures import reason_of
 from manyheads.statistics.statistic import SHARE, Facts, Finish, PerText, Statistic

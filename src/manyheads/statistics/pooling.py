@@ -25,8 +25,9 @@ from manyheads.models.calls import Aligner, AttentionCall
 from manyheads.models.recorder import watch
 from manyheads.models.sites import run
 from manyheads.models.texts import Piece, Reading, batches, model_inputs, read_texts, tokens_of
-from manyheads.recording.passes import Pass, prepare
-from manyheads.recording.requests import Pooled
+from manyheads.recording.exact_map.one_pass import Pass
+from manyheads.recording.exact_map.one_pass import prepare
+from manyheads.recording.exact_map.requests import Pooled
 from manyheads.recording.tokens import Tokens
 from manyheads.spec import Site
 from manyheads.statistics.measuring import Progress

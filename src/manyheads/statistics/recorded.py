@@ -14,10 +14,11 @@ from jaxtyping import Int
 from torch import Tensor
 
 from manyheads.errors import ShapeError, StatisticError
-from manyheads.recording.onetext import one_text
-from manyheads.recording.passes import prepare
-from manyheads.recording.records import LayerRecord, Recording
-from manyheads.recording.requests import Received
+from manyheads.recording.recording import one_text
+from manyheads.recording.exact_map.one_pass import prepare
+from manyheads.recording.recording import LayerRecord
+from manyheads.recording.recording import Recording
+from manyheads.recording.exact_map.requests import Received
 from manyheads.recording.tokens import Sinks, Tokens
 from manyheads.spec import Site
 from manyheads.statistics.headtable import HeadTable

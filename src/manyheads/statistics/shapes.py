@@ -11,7 +11,13 @@ from collections.abc import Callable
 from jaxtyping import Float
 from torch import Tensor
 
-from manyheads.recording.requests import Distance, Entropy, Mass, Maximum, Received, Request, Square
+from manyheads.recording.exact_map.requests import Distance
+from manyheads.recording.exact_map.requests import Entropy
+from manyheads.recording.exact_map.requests import Mass
+from manyheads.recording.exact_map.requests import Maximum
+from manyheads.recording.exact_map.requests import Received
+from manyheads.recording.exact_map.requests import Request
+from manyheads.recording.exact_map.requests import Square
 from manyheads.statistics.masses import uniform
 from manyheads.statistics.norms import KOBAYASHI
 from manyheads.statistics.statistic import SHARE, Facts, PerText, Statistic, row_count

@@ -28,8 +28,9 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from manyheads.errors import FileAccessError, RecordingError, StatisticError
-from manyheads.recording.container import Part, write_tensors
-from manyheads.recording.tensorfile import TensorFile
+from manyheads.recording.file.safetensors_io import Part
+from manyheads.recording.file.safetensors_io import write_tensors
+from manyheads.recording.file.safetensors_io import TensorFile
 from manyheads.statistics.accounts import Account, Entry
 from manyheads.base.files import no_access
 

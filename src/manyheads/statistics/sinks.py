@@ -20,8 +20,8 @@ from manyheads.models.recorder import watch
 from manyheads.models.sites import run
 from manyheads.models.texts import Piece, Reading, model_inputs, tokens_of
 from manyheads.nn.masks import Mask
-from manyheads.recording.passes import prepare
-from manyheads.recording.requests import Received
+from manyheads.recording.exact_map.one_pass import prepare
+from manyheads.recording.exact_map.requests import Received
 from manyheads.recording.tokens import Sinks, Tokens
 
 PROBE_TEXTS = 24

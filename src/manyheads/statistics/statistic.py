@@ -19,8 +19,9 @@ import torch
 from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
-from manyheads.recording.passes import Layer, Reduced
-from manyheads.recording.requests import Request
+from manyheads.recording.exact_map.one_pass import Layer
+from manyheads.recording.exact_map.one_pass import Reduced
+from manyheads.recording.exact_map.requests import Request
 from manyheads.recording.tokens import Tokens
 
 SHARE = (0.0, 1.0)  # the range of what is a share of something

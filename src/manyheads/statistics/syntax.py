@@ -24,7 +24,7 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
-from manyheads.recording.gold import ROOT
+from manyheads.recording.tokens import ROOT
 from manyheads.statistics.goldwords import POS, ROWS, GoldWords, Looks, looks
 from manyheads.statistics.statistic import Block, Facts, Statistic, shares_of
 from manyheads.statistics.syntaxsurvey import FAR, Relation

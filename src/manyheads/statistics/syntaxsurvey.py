@@ -16,7 +16,8 @@ from functools import cached_property
 import torch
 from jaxtyping import Float
 
-from manyheads.recording.gold import ROOT, Gold
+from manyheads.recording.tokens import ROOT
+from manyheads.recording.tokens import Gold
 from manyheads.statistics.goldwords import POS
 
 MIN_ARCS = 50

@@ -21,8 +21,8 @@ from torch import Tensor
 
 from manyheads.nn.masks import Rule
 from manyheads.nn.masks import grouped_scores
-from manyheads.recording.passes import Layer
-from manyheads.recording.requests import Maximum
+from manyheads.recording.exact_map.one_pass import Layer
+from manyheads.recording.exact_map.requests import Maximum
 from manyheads.recording.tokens import Tokens
 from manyheads.statistics.masses import SHUFFLED
 from manyheads.statistics.statistic import Block, Facts, PerText, Statistic, shares_of

@@ -13,7 +13,7 @@ import torch
 
 from manyheads.heads import Head
 from manyheads.interventions.importance import Importance
-from manyheads.recording.records import LayerRecord
+from manyheads.recording.recording import LayerRecord
 from manyheads.roles.page import PageLabels
 from manyheads.statistics.headtable import number
 from manyheads.statistics.recorded import EVERY_ROW, measure_recording

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from manyheads.errors import RecordingError, TextError
-from manyheads.recording.records import Recording
+from manyheads.recording.recording import Recording
 from manyheads.roles.page import PageLabels
 from manyheads.studio.desk import Desk
 from manyheads.studio.recordings import TITLE, Opened

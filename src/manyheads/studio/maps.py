@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from manyheads.recording.records import LayerRecord
+from manyheads.recording.recording import LayerRecord
 from manyheads.studio.envelopes import MIN_MISSING, in_steps, pack
 from manyheads.studio.problems import NotHere, TooLarge
 from manyheads.studio.recordings import Opened
@@ -56,9 +56,10 @@ def thumbnails_of(opened: Opened, size: int, how: str, text: int) -> bytes:
 
 
 def _thumbnails(opened: Opened, size: int, how: str, text: int) -> bytes:
-    from manyheads.recording.onetext import one_text, small_maps
-    from manyheads.recording.passes import prepare
-    from manyheads.recording.requests import Pooled
+    from manyheads.recording.recording import one_text
+    from manyheads.recording.recording import small_maps
+    from manyheads.recording.exact_map.one_pass import prepare
+    from manyheads.recording.exact_map.requests import Pooled
 
     if how == "max" and opened.cells(text) > MAXIMUM_CELLS:
         raise TooLarge("the largest weights of all heads are too many cells to read at once here: use how=mean.")

@@ -16,7 +16,8 @@ from typing import Any
 
 from manyheads.errors import ManyHeadsError, TextError
 from manyheads.heads import Head
-from manyheads.recording.records import LayerRecord, Recording
+from manyheads.recording.recording import LayerRecord
+from manyheads.recording.recording import Recording
 from manyheads.recording.tokens import Sinks
 from manyheads.studio.jobs import Say
 from manyheads.studio.problems import NotHere
@@ -145,7 +146,7 @@ class Recordings:
         return self._keep(Opened(name, recording, title, model or _model_of(recording), "in hand"))
 
     def _open_file(self, file: str) -> Opened:
-        from manyheads.recording.files import open_recording
+        from manyheads.recording.file.write import open_recording
 
         name = self.workspace.file_id(file)
         if (known := self._known(name)) is not None:

@@ -18,7 +18,7 @@ from importlib.resources import files
 from typing import Any
 
 from manyheads.base.html import html_table
-from manyheads.recording.records import Recording
+from manyheads.recording.recording import Recording
 from manyheads.roles.page import PageLabels
 from manyheads.studio.atlas import atlas_of
 from manyheads.studio.desk import Desk

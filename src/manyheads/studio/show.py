@@ -34,7 +34,7 @@ def show(what: Any, text: str | None = None, height: int = 640) -> Any:
         return what
     if find_spec("anywidget") is None or find_spec("fastapi") is None:
         raise ModelError(INSTALL)
-    from manyheads.recording.records import Recording
+    from manyheads.recording.recording import Recording
     from manyheads.studio.widget import of_model, of_recording
 
     if isinstance(what, Recording):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from manyheads.errors import ManyHeadsError
-from manyheads.recording.records import LayerRecord
+from manyheads.recording.recording import LayerRecord
 from manyheads.recording.tokens import Sinks, Tokens
 from manyheads.recording.words import Words
 from manyheads.spec import CROSS

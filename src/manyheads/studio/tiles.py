@@ -17,7 +17,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy import ndarray
 
-from manyheads.recording.pyramids import Region, read_region
+from manyheads.recording.exact_map.zoom import Region
+from manyheads.recording.exact_map.zoom import read_region
 from manyheads.studio.envelopes import pack
 from manyheads.studio.problems import NotHere, Stopped
 from manyheads.studio.recordings import TILE_CELLS, Opened

@@ -16,7 +16,7 @@ import anywidget
 import traitlets
 
 from manyheads.errors import ManyHeadsError, TextError
-from manyheads.recording.records import Recording
+from manyheads.recording.recording import Recording
 from manyheads.studio.app import create_app
 from manyheads.studio.desk import Desk
 from manyheads.studio.hand import desk_with, open_recording, open_text

@@ -199,7 +199,7 @@ class Workspace:
         return None
 
     def _file_entry(self, name: str, path: Path) -> FileEntry:
-        from manyheads.recording.files import open_recording
+        from manyheads.recording.file.write import open_recording
 
         try:
             size, unreadable = path.stat().st_size, None

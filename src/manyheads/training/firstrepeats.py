@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from manyheads.recording.requests import Match
+from manyheads.recording.exact_map.requests import Match
 from manyheads.statistics.masses import MATCHES
 from manyheads.statistics.statistic import Facts, PerText, Statistic
 

@@ -27,7 +27,7 @@ from manyheads.compat.inputs import gold_documents, heads_of, require_reader
 from manyheads.corpora.documents import Corpus, Document
 from manyheads.errors import TextError
 from manyheads.heads import Head
-from manyheads.recording.gold import Mention
+from manyheads.recording.tokens import Mention
 
 KINDS = ("all", "pronoun", "proper", "nominal")
 BASELINES = ("nearest", "head match")

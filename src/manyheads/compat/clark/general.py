@@ -26,7 +26,8 @@ from manyheads.compat.inputs import (
     row_blocks,
 )
 from manyheads.errors import TextError
-from manyheads.recording.records import LayerRecord, Recording
+from manyheads.recording.recording import LayerRecord
+from manyheads.recording.recording import Recording
 
 Texts = str | Sequence[str | tuple[str, str]]
 

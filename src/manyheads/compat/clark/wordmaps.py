@@ -19,8 +19,8 @@ from manyheads.compat.inputs import BLOCK_CELLS
 from manyheads.corpora.documents import Document
 from manyheads.errors import StatisticError, TextError
 from manyheads.models.recorder import record
-from manyheads.recording.gold import Gold
-from manyheads.recording.records import LayerRecord
+from manyheads.recording.tokens import Gold
+from manyheads.recording.recording import LayerRecord
 from manyheads.recording.words import Words, merge, numbered
 
 LAYOUTS = ("joined", "raw")

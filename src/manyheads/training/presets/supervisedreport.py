@@ -20,7 +20,7 @@ from manyheads.interventions.applying import applied
 from manyheads.interventions.designbuilding import build as build_designed
 from manyheads.interventions.designs import induction
 from manyheads.plan import Ablate, Plan
-from manyheads.recording.requests import Band
+from manyheads.recording.exact_map.requests import Band
 from manyheads.statistics.masses import offset_name
 from manyheads.statistics.statistic import Facts, PerText, Statistic
 from manyheads.training.charts import Points, PointsChart, PointsPanel

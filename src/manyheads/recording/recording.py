@@ -5,29 +5,48 @@ left-aligned, padding rolled away. What is asked of a layer costs what is asked:
 statistics by one pass over tiles, a window of the map for people's eyes. Sources: Dao 2023 (lse), docs/decisions.
 """
 
+
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-
-from manyheads.errors import RecordingError, ShapeError, WindowError
+from manyheads.errors import RecordingError
+from manyheads.errors import ShapeError
+from manyheads.errors import WindowError
 from manyheads.base.html import html_table
 from manyheads.nn.attention import attend
 from manyheads.nn.masks import Mask
 from manyheads.nn.masks import Rule
-from manyheads.recording.cells import cell_weights, window_weights
-from manyheads.recording.media import Frames, Grid, frames_of, grid_of
-from manyheads.recording.passes import Layer, Reduced, prepare
-from manyheads.recording.requests import Received, Request
+from manyheads.recording.exact_map.cells import cell_weights
+from manyheads.recording.exact_map.cells import window_weights
+from manyheads.recording.media import Frames
+from manyheads.recording.media import Grid
+from manyheads.recording.media import frames_of
+from manyheads.recording.media import grid_of
+from manyheads.recording.exact_map.one_pass import Layer
+from manyheads.recording.exact_map.one_pass import Reduced
+from manyheads.recording.exact_map.one_pass import prepare
+from manyheads.recording.exact_map.requests import Received
+from manyheads.recording.exact_map.requests import Request
 from manyheads.recording.tokens import Tokens
-from manyheads.recording.words import Merging, WordMap, Words, numbered, words_of_text
-from manyheads.spec import CROSS, Site
+from manyheads.recording.words import Merging
+from manyheads.recording.words import WordMap
+from manyheads.recording.words import Words
+from manyheads.recording.words import numbered
+from manyheads.recording.words import words_of_text
+from manyheads.spec import CROSS
+from manyheads.spec import Site
+from typing import NamedTuple
+from manyheads.recording.exact_map.one_pass import visible_blocks
+from manyheads.recording.exact_map.one_pass import bins
+
+__all__ = ["SmallMaps", "one_text", "small_maps"]
+
 
 WINDOW_BYTES = 1_000_000_000  # the largest dense window of weights that is handed out
 SHOWN_TEXT = 120  # characters of the first text in a notebook
@@ -268,7 +287,7 @@ class Recording:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write one safetensors file, whole or not at all. Errors: FileAccessError."""
-        from manyheads.recording.files import save_recording
+        from manyheads.recording.file.write import save_recording
 
         save_recording(self, path)
 
@@ -294,3 +313,52 @@ class Recording:
         dots = "..." if len(text) > SHOWN_TEXT else ""
         note = f"The text begins: {text[:SHOWN_TEXT]}{dots}" if text else ""
         return html_table(columns, rows, caption=repr(self), note=note)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# One text of a layer's record, whole or some of its rows: what the pass reads of it, and its heads' maps, small.
+#
+# Small maps are for a grid of all heads: each layer takes one more attention call, with a column a block of keys where
+# the values stood. Cost: as attention itself; of a long text some rows a block are read, and the answer says how many.
+
+
+
+class SmallMaps(NamedTuple):
+    """The maps of a layer's heads in blocks, by the mean of the visible cells; NaN where nothing is visible.
+
+    Position i of n falls in block `i * p // n`. `rows_read` of `rows_in_all` rows were read.
+    """
+
+    maps: Float[Tensor, "h row_blocks key_blocks"]
+    rows_read: int
+    rows_in_all: int
+
+
+def one_text(layer: LayerRecord, text: int, rows: Int[Tensor, "r"] | None = None) -> Layer:
+    """One text of a layer as the pass reads it, trimmed; with `rows`, those rows alone, as if queries of their own."""
+    chosen = slice(layer.num_queries(text)) if rows is None else rows
+    whole = Layer(layer.q, layer.k, layer.lse, layer.mask, layer.rule, layer.crosses or rows is not None)
+    return whole.one_text(text, chosen, layer.num_keys(text))
+
+
+def small_maps(layer: LayerRecord, size: int, text: int = 0, rows_a_block: int | None = None) -> SmallMaps:
+    """Every head's map of one text in at most `size x size` blocks, by mean. `rows_a_block`: no more rows than that.
+
+    Errors: ShapeError for a size below 1, or a text that is not there.
+    """
+    if size < 1 or not 0 <= text < len(layer.lengths):
+        raise ShapeError(f"{size=}, {text=}: a map has at least one block, and there are {len(layer.lengths)} texts.")
+    num_rows, num_keys = layer.num_queries(text), layer.num_keys(text)
+    of_rows, of_keys = bins(num_rows, size), bins(num_keys, size)
+    row_blocks, key_blocks = min(size, num_rows), min(size, num_keys)
+    rows = None
+    if rows_a_block is not None and num_rows > rows_a_block * row_blocks:
+        place = (torch.arange(row_blocks * rows_a_block, dtype=torch.float64) + 0.5) / (row_blocks * rows_a_block)
+        rows = (place * num_rows).long()
+        of_rows = of_rows[rows]
+    columns = torch.nn.functional.one_hot(of_keys, key_blocks).float()
+    mass = layer.project(columns, text, rows)
+    sums = mass.new_zeros(len(mass), row_blocks, key_blocks).index_add_(1, of_rows, mass)
+    visible = visible_blocks(one_text(layer, text, rows).mask, of_rows, of_keys, (row_blocks, key_blocks)).float()
+    maps = (sums / visible).masked_fill(visible == 0, torch.nan)
+    return SmallMaps(maps, num_rows if rows is None else len(rows), num_rows)
