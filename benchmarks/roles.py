@@ -47,8 +47,11 @@ def sentences(count: int = COUNT) -> list[Any]:
 
 def plain(lm: Any, texts: list[Any]) -> float:
     """Seconds of the forward pass alone, over the batches that measuring makes of these texts."""
-    from manyheads.models.sites import run
-    from manyheads.models.texts import batches, model_inputs, read_texts, tokens_of
+    from manyheads.models.describe import run
+    from manyheads.models.inputs.texts import batches
+    from manyheads.models.inputs.texts import model_inputs
+    from manyheads.models.inputs.texts import read_texts
+    from manyheads.models.inputs.texts import tokens_of
 
     reading = read_texts(lm, [each.text for each in texts])
     inputs = [model_inputs(lm, tokens_of(reading, group, None, "")) for group in batches(reading)]

@@ -100,7 +100,7 @@ def bertviz(folder: Path, text: Path) -> dict[str, Any]:
     place = folder / "bertviz"
     command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(place), BERTVIZ]
     subprocess.run(command, check=True, capture_output=True)
-    from manyheads.models.bundled import find_bundled
+    from manyheads.models.loading.checkpoints import find_bundled
 
     done = subprocess.run(
         [sys.executable, "-c", OTHER, str(place), str(find_bundled("minilm")), str(text)],

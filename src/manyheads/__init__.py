@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from manyheads.interventions.importance import importance
     from manyheads.interventions.surgery import prune_heads
     from manyheads.models.dimensions import size
-    from manyheads.models.loading import load
+    from manyheads.models.loading.load import load
     from manyheads.models.recorder import record, record_call
-    from manyheads.models.seam import tap
+    from manyheads.models.taps.tap import tap
     from manyheads.nn.attention import attend
     from manyheads.nn.caches import KVCache
     from manyheads.nn.feed_forward import FeedForward
@@ -113,12 +113,12 @@ _ERRORS = [name for name in __all__ if name.endswith("Error")]
 _STEPS = ("Ablate", "Scale", "Average", "Copy", "SkipOutputProjection")
 
 _MODULE_OF = {
-    "load": "manyheads.models.loading",
+    "load": "manyheads.models.loading.load",
     "record": "manyheads.models.recorder",
     "record_call": "manyheads.models.recorder",
     "open_recording": "manyheads.recording.file.write",
     "size": "manyheads.models.dimensions",
-    "tap": "manyheads.models.seam",
+    "tap": "manyheads.models.taps.tap",
     "measure": "manyheads.statistics.measuring",
     "measure_call": "manyheads.statistics.measuring",
     "find_roles": "manyheads.roles.finding",

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-import manyheads.models.loading
+import manyheads.models.loading.load
 from manyheads.cli.app import main
 
 from ..models.odd import tiny_t5
@@ -53,9 +53,9 @@ def surroundings(cache, monkeypatch, tmp_path):
 @pytest.fixture
 def run(minilm, monkeypatch, capsys) -> Run:
     """`run("look", "some text")` in this process, minilm being loaded already."""
-    load = manyheads.models.loading.load
+    load = manyheads.models.loading.load.load
     monkeypatch.setattr(
-        "manyheads.models.loading.load", lambda name, **how: minilm if name == "minilm" else load(name, **how)
+        "manyheads.models.loading.load.load", lambda name, **how: minilm if name == "minilm" else load(name, **how)
     )
 
     def runner(*arguments: str) -> Ran:

@@ -8,7 +8,7 @@ from manyheads.corpora.own import own_corpora, own_corpus
 from manyheads.corpora.page import page_digest, page_texts
 from manyheads.corpora.readings import READINGS, reading_of
 from manyheads.corpora.sentence import OWN_TEXT
-from manyheads.models.bundled import BUNDLED
+from manyheads.models.loading.checkpoints import BUNDLED
 
 
 @pytest.mark.parametrize("name", ["minilm", "somebody/else", "a/folder", ""])
@@ -36,7 +36,7 @@ def test_tiny_code_is_shown_python_of_our_own():
 def test_about_as_many_tokens_as_the_page_of_prose():
     from tokenizers import Tokenizer
 
-    from manyheads.models.bundled import find_bundled
+    from manyheads.models.loading.checkpoints import find_bundled
 
     reader = Tokenizer.from_file(str(find_bundled("tiny-code") / "tokenizer.json"))
     python, prose = (

@@ -12,7 +12,7 @@ import pytest
 from manyheads.doctor import packages, trials, trying
 from manyheads.doctor.findings import NOTE, WRONG, Finding
 from manyheads.doctor.importing import module_of
-from manyheads.models.bundled import BUNDLED
+from manyheads.models.loading.checkpoints import BUNDLED
 
 
 @pytest.fixture
@@ -117,14 +117,14 @@ def test_weights_that_are_not_the_published_ones_are_said_and_not_recorded(fake_
 
 
 def test_a_recording_that_the_guard_refuses_is_wrong(monkeypatch):
-    monkeypatch.setattr("manyheads.models.guard.TOLERANCE", dict.fromkeys(_tolerances(), 0.0))
+    monkeypatch.setattr("manyheads.models.taps.call.TOLERANCE", dict.fromkeys(_tolerances(), 0.0))
     found = list(trials.carried_out(trials.Step("", "x", lambda: trials.recorded("tiny-code")), ()))
     assert [each.state for each in found] == [WRONG]
     assert "failed with GuardError: layer 0 (model.layers.0.self_attn), head " in found[0].found
 
 
 def _tolerances():
-    from manyheads.models.guard import TOLERANCE
+    from manyheads.models.taps.call import TOLERANCE
 
     return TOLERANCE
 

@@ -17,7 +17,7 @@ from manyheads.errors import ModelError, ShapeError
 from manyheads.interventions import conversion, conversiontable
 from manyheads.interventions.conversion import convert_to_gqa
 from manyheads.interventions.verifying import difference, outputs_of, random_inputs
-from manyheads.models.projections import projections_of
+from manyheads.models.weights.projections import projections_of
 from tests.interventions.checkpoints import BERT, DECODER, SAME, T5, fresh_mha
 from tests.models.tiny import tiny_gpt2
 

@@ -17,7 +17,7 @@ from manyheads.errors import ModelError, StatisticError, TextError
 from manyheads.interventions import convertedfiles, decodespeed
 from manyheads.interventions.conversion import FAMILIES, convert_to_gqa
 from manyheads.interventions.trials import Trial, found_wrong, try_all
-from manyheads.models.quiet import quietly
+from manyheads.models.loading.checkpoints import quietly
 from tests.interventions.checkpoints import DECODER, SAME, enliven, fresh_mha
 from tests.models.tiny import WORDS, tiny_llama, tiny_tokenizer
 

@@ -10,8 +10,8 @@ from torch import nn
 import manyheads as mh
 from manyheads.errors import ModelError, ShapeError
 from manyheads.interventions.verifying import difference, outputs_of, random_inputs
-from manyheads.models.headcounts import OwnCounts
-from manyheads.models.projections import projections_of
+from manyheads.models.weights.projections import OwnCounts
+from manyheads.models.weights.projections import projections_of
 from manyheads.spec import Site
 from tests.interventions.checkpoints import COMPACT, STOCK
 

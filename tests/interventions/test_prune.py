@@ -15,7 +15,7 @@ from manyheads.errors import HeadError, ModelError
 from manyheads.interventions.modelcard import removed_text
 from manyheads.interventions.surgery import PrunedModel, prune_heads
 from manyheads.interventions.verifying import difference, in_full, outputs_of, random_inputs
-from manyheads.models.projections import Projections
+from manyheads.models.weights.projections import Projections
 from tests.interventions.checkpoints import COMPACT, SAME, STOCK, assert_same, by_hand
 
 MATTERS = 1e-4

@@ -20,8 +20,8 @@ from manyheads.errors import ModelError
 from manyheads.interventions import saving, trials
 from manyheads.interventions.surgery import prune_heads
 from manyheads.interventions.trials import Trial, found_wrong, try_all
-from manyheads.models import compact
-from manyheads.models.quiet import quietly
+from manyheads.models.weights import compact_form as compact
+from manyheads.models.loading.checkpoints import quietly
 from tests.interventions.checkpoints import BERT, COMPACT, SAME, STOCK, Family, by_hand
 from tests.models.tiny import tiny_gpt2
 

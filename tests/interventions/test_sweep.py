@@ -8,13 +8,18 @@ import torch
 from torch import nn
 
 import manyheads as mh
-from manyheads import Ablate, Average, Copy, Plan, Scale, SkipOutputProjection
+from manyheads.plan import Ablate
+from manyheads.plan import Average
+from manyheads.plan import Copy
+from manyheads.plan import Plan
+from manyheads.plan import Scale
+from manyheads.plan import SkipOutputProjection
 from manyheads.errors import StatisticError
 from manyheads.interventions.blocks import blocks_of
 from manyheads.interventions.metrics import choose_metric
 from manyheads.interventions.readings import read_corpus
 from manyheads.interventions.sweep import sweep
-from manyheads.models.taps import OPEN
+from manyheads.models.taps.open_taps import OPEN
 from manyheads.spec import ModelSpec
 from tests.interventions.surgeries import HEADS, MATTERS, TEXTS, loaded
 from tests.models.eager import draw

@@ -14,8 +14,9 @@ from transformers import AttentionInterface
 
 import manyheads as mh
 from manyheads.errors import GuardError, ModelError
-from manyheads.models import flexmasks
-from manyheads.models.flexmasks import is_block_mask, read_block_mask
+from manyheads.models.taps import mask_arguments as flexmasks
+from manyheads.models.taps.mask_arguments import is_block_mask
+from manyheads.models.taps.mask_arguments import read_block_mask
 from manyheads.nn.masks import Mask
 from tests.models.eager import draw, eager_maps, implementation, padded, spans
 from tests.models.tiny import VOCAB_SIZE, tiny_bert, tiny_gemma2, tiny_llama
@@ -144,7 +145,7 @@ def test_blocks_and_function_that_part_are_refused():
 def test_a_mask_that_was_misread_is_caught_by_the_guard(uncompiled, monkeypatch, fresh):
     """The guard stands behind the reading: here a causal mask is taken for none."""
     model = tiny_llama(seed=draw(fresh))
-    whole = "manyheads.models.reading.read_block_mask"
+    whole = "manyheads.models.taps.mask_arguments.read_block_mask"
     monkeypatch.setattr(whole, lambda mask, queries, keys: Mask.full(queries, keys))
     with implementation(model, "flex_attention"), pytest.raises(GuardError, match="would be wrong: none is made"):
         mh.record_call(model, **padded(fresh, (9, 9), VOCAB_SIZE), use_cache=False)

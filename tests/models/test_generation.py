@@ -6,7 +6,7 @@ from transformers import BartConfig, BartForConditionalGeneration
 
 import manyheads as mh
 from manyheads.errors import GuardError, ModelError, RecordingError, TextError
-from manyheads.models import generation
+from manyheads.models.inputs import generation
 from tests.models.eager import draw
 from tests.models.odd import tiny_gpt_oss, tiny_t5
 from tests.models.tiny import tiny_bert, tiny_gemma2, tiny_gpt2, tiny_llama, tiny_tokenizer

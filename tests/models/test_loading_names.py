@@ -15,9 +15,11 @@ import torch
 import transformers
 
 from manyheads.errors import ModelError
-from manyheads.models import bundled
-from manyheads.models.bundled import BUNDLED, Bundled, find_bundled
-from manyheads.models.loading import load
+from manyheads.models.loading import checkpoints as bundled
+from manyheads.models.loading.checkpoints import BUNDLED
+from manyheads.models.loading.checkpoints import Bundled
+from manyheads.models.loading.checkpoints import find_bundled
+from manyheads.models.loading.load import load
 from tests.models.folders import answer_hub
 from tests.models.tiny import save_tiny, tiny_bert, tiny_tokenizer
 
@@ -39,7 +41,7 @@ def packaged(tmp_path, monkeypatch) -> Path:
     digest = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
     entry = Bundled("wrapped-tiny", "wrapped_tiny", "model", digest, "someone/tiny")
     monkeypatch.setattr(bundled, "BUNDLED", {"tiny": entry})
-    monkeypatch.setattr("manyheads.models.checkpoints.BUNDLED", bundled.BUNDLED)
+    monkeypatch.setattr("manyheads.models.loading.checkpoints.BUNDLED", bundled.BUNDLED)
     return folder
 
 

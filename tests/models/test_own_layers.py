@@ -7,7 +7,7 @@ from torch import nn
 
 import manyheads as mh
 from manyheads.errors import GuardError, ModelError
-from manyheads.models.seam import tap
+from manyheads.models.taps.tap import tap
 from manyheads.nn import mixing as hooks
 from manyheads.nn.attention import Attended
 from manyheads.nn.positions import Rope

@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from manyheads.models.seam import tap
+from manyheads.models.taps.tap import tap
 from tests.models.eager import GUARDED, draw, implementation, padded
 from tests.models.makers import every_case
 from tests.models.tapped import LENGTHS, assert_identical, installed, num_layers
@@ -147,7 +147,7 @@ def test_the_class_is_restored_after_an_exception(where, made, fresh, monkeypatc
     if where == "model":
         inputs["input_ids"] = inputs["input_ids"] + VOCAB_SIZE
     if where == "guard":
-        monkeypatch.setattr("manyheads.models.guard.check", lambda call, model: fail(call))
+        monkeypatch.setattr("manyheads.models.taps.call.check", lambda call, model: fail(call))
     options = {"on_call": {"on_call": fail}, "edit": {"edits": [fail]}}.get(where, {})
     with pytest.raises(IndexError if where == "model" else KeyError), tap(model, **options):  # noqa: SIM117
         with torch.no_grad():

@@ -12,7 +12,7 @@ import torch
 
 import manyheads as mh
 from manyheads.errors import ModelError, RecordingError
-from manyheads.models.mediafiles import sounds_of
+from manyheads.models.inputs.media import sounds_of
 from manyheads.recording.media import frames_of
 from tests.models.eager import SHARP, assert_near, eager_maps, implementation
 from tests.models.tiny import tiny_tokenizer

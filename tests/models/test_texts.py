@@ -8,7 +8,7 @@ from transformers import PreTrainedTokenizerFast
 
 import manyheads as mh
 from manyheads.errors import TextError
-from manyheads.models.giventexts import read_given
+from manyheads.models.inputs.texts import read_given
 from manyheads.recording.tokens import Stretch, text_seed
 from manyheads.recording.words import Words
 from tests.models.eager import draw

@@ -25,7 +25,8 @@ from manyheads.heads import in_layer, parse_heads
 from manyheads.interventions.planfiles import open_plan
 from manyheads.lessons import shelf
 from manyheads.lessons.format import LessonError
-from manyheads.models.mediafiles import picture_of, sounds_of
+from manyheads.models.inputs.media import picture_of
+from manyheads.models.inputs.media import sounds_of
 from manyheads.recording.file import read as lazy
 from manyheads.roles.page import remembered
 from manyheads.sizing.families.config import read_config

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 import manyheads as mh
-from manyheads.models.texts import rarity_table, read_texts
+from manyheads.models.inputs.texts import rarity_table
+from manyheads.models.inputs.texts import read_texts
 from manyheads.recording.tokens import Sinks
 from manyheads.roles.examples import _best
 from manyheads.roles.meant import AT_DISTANCE, OF_CLASS, OF_MATCH, _cells, pairs_of

@@ -175,7 +175,7 @@ def test_statistics_may_be_made_from_the_head_of_the_corpus(small, monkeypatch):
 
 def test_rarity_and_sinks_are_learned_from_the_head(small, monkeypatch, fresh):
     monkeypatch.setattr(surveys, "SURVEY_TOKENS", 60)
-    monkeypatch.setattr("manyheads.models.texts.CORPUS_TOKENS", 60)
+    monkeypatch.setattr("manyheads.models.inputs.texts.CORPUS_TOKENS", 60)
     lm, head, rest = tiny_lm(draw(fresh)), some_texts(CHUNK, 1), some_texts(3 * CHUNK, 2)
     got = mh.measure(lm, iter(head + rest), ["rare_mass", "sink_mass"])
     assert got.notes["rarity"].startswith("counts over the first ")

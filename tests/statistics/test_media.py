@@ -6,7 +6,7 @@ import torch
 
 import manyheads as mh
 from manyheads.errors import ModelError, RecordingError, StatisticError, TextError
-from manyheads.models.mediafiles import picture_of
+from manyheads.models.inputs.media import picture_of
 from manyheads.reference.cells import TextFacts
 from manyheads.statistics.table import STATISTICS
 from tests.models.eager import draw, eager_maps, implementation

@@ -140,7 +140,7 @@ def test_order_and_batches_of_texts_do_not_matter(fresh, monkeypatch):
     lm = loaded(tiny_bert(seed=draw(fresh)))
     texts = [written_text(fresh, 9 + n) for n in range(5)]
     one = pooled_maps(lm, texts)
-    monkeypatch.setattr("manyheads.models.texts.batches.__defaults__", (20,))
+    monkeypatch.setattr("manyheads.models.inputs.texts.batches.__defaults__", (20,))
     other = pooled_maps(lm, texts[::-1])
     assert_allclose(one.maps, other.maps, atol=1e-6)
     assert one.because == other.because

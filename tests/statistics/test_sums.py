@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import manyheads as mh
 from manyheads.errors import StatisticError
-from manyheads.models.texts import batches
+from manyheads.models.inputs.texts import batches
 from manyheads.recording.tokens import Sinks
 from manyheads.statistics import measuring
 from manyheads.statistics.headtable import HeadTable

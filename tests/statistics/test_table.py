@@ -254,7 +254,7 @@ def test_a_module_that_reads_two_texts_in_one_call_has_its_layers_twice(fresh):
 def test_rarity_is_counted_in_a_large_corpus_and_is_the_vocabularys_rank_in_a_small_one(lm, texts, monkeypatch):
     few = mh.measure(lm, texts, statistics="rare_mass")
     assert "rank in the vocabulary" in few.notes["rarity"] and f"{few.sums.num_tokens:,} tokens" in few.notes["rarity"]
-    monkeypatch.setattr("manyheads.models.texts.CORPUS_TOKENS", 3)
+    monkeypatch.setattr("manyheads.models.inputs.texts.CORPUS_TOKENS", 3)
     counted = mh.measure(lm, ["the cat the cat the cat the dog the dog"], statistics="rare_mass")
     assert counted.notes["rarity"] == "counts over the corpus' 12 tokens"
     maps = eager_maps(lm.model, **lm.tokenizer("the cat the cat the cat the dog the dog", return_tensors="pt"))

@@ -15,7 +15,7 @@ import torch
 
 import manyheads as mh
 from manyheads.errors import HeadError, PlanError, StatisticError, TextError
-from manyheads.models.taps import OPEN
+from manyheads.models.taps.open_taps import OPEN
 from manyheads.plan import Ablate, Plan, Scale
 from manyheads.studio import experiments
 from manyheads.studio.plans import corpus_of, plan_of

@@ -17,7 +17,7 @@ import pytest
 from playwright.sync_api import expect
 
 import manyheads as mh
-from manyheads.models.bundled import find_bundled
+from manyheads.models.loading.checkpoints import find_bundled
 from tests.studio.driving import open_head, settled, show
 from tests.studio.serving import minilm_studio
 from tests.studio.workspaces import TEXT, save_few

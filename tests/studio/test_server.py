@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import manyheads as mh
-from manyheads.models.bundled import find_bundled
+from manyheads.models.loading.checkpoints import find_bundled
 from manyheads.studio.workspace import Workspace
 from tests.models.tiny import VOCAB_SIZE, tiny_llama, tiny_tokenizer
 from tests.studio.serving import minilm_studio, studio_of

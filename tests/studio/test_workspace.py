@@ -37,7 +37,7 @@ def test_a_model_that_is_named_comes_first_and_once(tmp_path):
 @pytest.mark.parametrize("when", [1, 2, 3])
 def test_a_model_is_given_although_others_are_loaded_meanwhile_and_it_is_dropped(monkeypatch, when):
     workspace = Workspace({name: ModelPlace(name, name, name) for name in "abc"})
-    monkeypatch.setattr("manyheads.models.loading.load", lambda what: [what])
+    monkeypatch.setattr("manyheads.models.loading.load.load", lambda what: [what])
 
     class Meanwhile:
         """A lock at which, once, two other models are asked for first, as another thread may."""

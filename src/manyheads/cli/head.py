@@ -94,8 +94,8 @@ def gather(
 ) -> HeadLooked:
     """Load, label, record and measure one text or window, and draw the picture that was asked for."""
     from manyheads.cli.roleview import role_of
-    from manyheads.models.media import require_reader
-    from manyheads.models.senses import TEXT
+    from manyheads.models.inputs.media import require_reader
+    from manyheads.models.loading.modality import TEXT
 
     begun = time.perf_counter()
     lm = load_model(talk, model)
@@ -135,7 +135,7 @@ def head_of(lm: Any, name: str) -> Any:
 
 def _window(lm: Any, source: Source, window: int) -> tuple[str, str, int]:
     """The text of the window asked for, how to read it, and how many windows there are."""
-    from manyheads.models.texts import read_texts
+    from manyheads.models.inputs.texts import read_texts
 
     pieces = read_texts(lm, source.text).pieces
     if window > len(pieces):

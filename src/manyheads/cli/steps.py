@@ -15,12 +15,13 @@ def load_model(talk: Talk, name: str, *, reads: bool = True) -> Any:
 
     One that may have to be fetched from the hub leaves the last line to the hub's bars.
     """
-    from manyheads.models.bundled import BUNDLED
+    from manyheads.models.loading.checkpoints import BUNDLED
 
     here = name in BUNDLED or Path(name).exists() or name.startswith(("/", ".", "~")) or name.count("/") > 1
     with talk.step(f"loading {name}" if here else f"loading {name} (fetched from the hub the first time)", bar=here):
-        from manyheads.models.loading import load
-        from manyheads.models.pretrained import OPTIONS, has_tokenizer_files
+        from manyheads.models.loading.load import load
+        from manyheads.models.loading.pretrained import OPTIONS
+        from manyheads.models.loading.pretrained import has_tokenizer_files
 
         folder = Path(name)
         if not reads and folder.is_dir() and not has_tokenizer_files(folder):

@@ -15,7 +15,7 @@ from torch import Tensor
 from manyheads.corpora.documents import Corpus, Document
 from manyheads.errors import ModelError, RecordingError, TextError
 from manyheads.heads import Head
-from manyheads.models.offloaded import device_of
+from manyheads.models.loading.offloaded import device_of
 from manyheads.models.recorder import record_call
 from manyheads.recording.recording import LayerRecord
 from manyheads.recording.recording import Recording

@@ -18,7 +18,7 @@ from types import MappingProxyType
 from manyheads.corpora.documents import Corpus, corpus_of
 from manyheads.corpora.page import page_digest, page_texts
 from manyheads.corpora.sentence import OWN_TEXT
-from manyheads.models.bundled import BUNDLED
+from manyheads.models.loading.checkpoints import BUNDLED
 
 __all__ = ["PROSE", "READINGS", "Reading", "reading_of"]
 

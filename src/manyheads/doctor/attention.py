@@ -16,7 +16,7 @@ import torch
 
 from manyheads import reference
 from manyheads.doctor.findings import WRONG, Finding, guarded
-from manyheads.models.guard import TOLERANCE
+from manyheads.models.taps.call import TOLERANCE
 from manyheads.nn.attention import attend
 from manyheads.nn.masks import Mask
 from manyheads.nn.mixing import mix

@@ -18,7 +18,7 @@ def looked() -> Iterator[Finding]:
 def _processor() -> Iterator[Finding]:
     import torch
 
-    from manyheads.models.recorder import free_memory_bytes
+    from manyheads.base.files import free_memory_bytes
     from manyheads.training.precision import native_bf16
 
     name = torch.cpu.get_capabilities().get("cpu_name") or platform.processor() or platform.machine()

@@ -193,7 +193,8 @@ def recordings() -> Iterator[Finding]:
 def bundled() -> dict[str, str]:
     """The bundled models whose package is here, and what is wrong with their files. Of the others the extra says so."""
     from manyheads.errors import ModelError
-    from manyheads.models.bundled import BUNDLED, find_bundled
+    from manyheads.models.loading.checkpoints import BUNDLED
+    from manyheads.models.loading.checkpoints import find_bundled
 
     faults = {}
     for name, each in BUNDLED.items():
@@ -209,8 +210,8 @@ def bundled() -> dict[str, str]:
 def recorded(name: str) -> Iterator[Finding]:
     """A recording; the guard holds every layer of it to what the model returned, or raises."""
     from manyheads.corpora.readings import reading_of
-    from manyheads.models.guard import TOLERANCE
-    from manyheads.models.loading import load
+    from manyheads.models.taps.call import TOLERANCE
+    from manyheads.models.loading.load import load
     from manyheads.models.recorder import record
 
     lm: Any = load(name)

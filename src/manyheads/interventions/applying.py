@@ -26,8 +26,8 @@ from manyheads.interventions.editing import NOTHING, Editor
 from manyheads.interventions.planfiles import Prepared, open_plan
 from manyheads.interventions.readings import require_loaded
 from manyheads.interventions.resolving import Acts, plans_of
-from manyheads.models.headmask import refusing_head_mask
-from manyheads.models.seam import tap
+from manyheads.models.loading.head_mask import refusing_head_mask
+from manyheads.models.taps.tap import tap
 from manyheads.plan import Plan, Step, describe
 
 __all__ = ["Applied", "applied"]

@@ -19,8 +19,8 @@ import torch
 from einops import rearrange
 from torch import Tensor, nn
 
-from manyheads.models.calls import AttentionCall
-from manyheads.models.seam import tap
+from manyheads.models.taps.call import AttentionCall
+from manyheads.models.taps.tap import tap
 from manyheads.spec import ModelSpec, Site
 
 SAME = 1e-5  # of the largest number, in float32: the same sums in another order

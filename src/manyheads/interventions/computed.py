@@ -18,12 +18,16 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from manyheads.errors import PlanError
-from manyheads.models.calls import AttentionCall
-from manyheads.models.calltexts import CallTexts, texts_of_call
-from manyheads.models.loading import LoadedModel
+from manyheads.models.taps.call import AttentionCall
+from manyheads.models.inputs.texts import CallTexts
+from manyheads.models.inputs.texts import texts_of_call
+from manyheads.models.loading.load import LoadedModel
 from manyheads.models.recorder import watch
-from manyheads.models.sites import run
-from manyheads.models.texts import batches, model_inputs, read_texts, tokens_of
+from manyheads.models.describe import run
+from manyheads.models.inputs.texts import batches
+from manyheads.models.inputs.texts import model_inputs
+from manyheads.models.inputs.texts import read_texts
+from manyheads.models.inputs.texts import tokens_of
 from manyheads.plan import Ablate, Plan
 from manyheads.spec import Site
 

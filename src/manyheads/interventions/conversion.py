@@ -28,9 +28,12 @@ from manyheads.heads import Head, HeadsLike
 from manyheads.interventions.conversiontable import Comparison, ask, compare
 from manyheads.interventions.regrouping import Groups, distances, group_heads, merge, merge_error, neighbours
 from manyheads.interventions.verifying import SAME, difference, in_full, outputs_of, random_inputs, require_in_memory
-from manyheads.models.cutting import REMEMBERED, kept_in
-from manyheads.models.loading import LoadedModel
-from manyheads.models.projections import ADVICE, Projections, projections_of
+from manyheads.models.weights.cut import REMEMBERED
+from manyheads.models.weights.cut import kept_in
+from manyheads.models.loading.load import LoadedModel
+from manyheads.models.weights.projections import ADVICE
+from manyheads.models.weights.projections import Projections
+from manyheads.models.weights.projections import projections_of
 from manyheads.models.stockforms import Proposal, checked
 from manyheads.spec import ModelSpec, Site
 

@@ -20,7 +20,7 @@ from manyheads.interventions.effects import interval_over_texts
 from manyheads.interventions.metrics import Metric, choose_metric, require_numbers
 from manyheads.interventions.readings import Batch, Corpus, outputs_of, read_corpus
 from manyheads.models.dimensions import size
-from manyheads.models.loading import LoadedModel
+from manyheads.models.loading.load import LoadedModel
 
 __all__ = ["Asked", "Comparison", "Row", "ask", "compare"]
 

@@ -18,8 +18,9 @@ from manyheads.interventions.conversion import Converted
 from manyheads.interventions.saving import ZEROED, Saved, write_readers
 from manyheads.interventions.trials import Trial, found_wrong, try_all
 from manyheads.interventions.wholefolders import replacing_folder
-from manyheads.models.compact import MARK, STOCK
-from manyheads.models.quiet import quietly
+from manyheads.models.weights.compact_form import MARK
+from manyheads.models.weights.compact_form import STOCK
+from manyheads.models.loading.checkpoints import quietly
 
 __all__ = ["as_dict", "card", "save"]
 

@@ -17,7 +17,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from manyheads.interventions.readings import Corpus
-from manyheads.models.loading import LoadedModel
+from manyheads.models.loading.load import LoadedModel
 
 __all__ = ["Rates", "decode_rates"]
 

@@ -30,9 +30,10 @@ from manyheads.interventions.designweights import (
     random_weights,
     require_earlier,
 )
-from manyheads.models.checkpoints import find_checkpoint
-from manyheads.models.loading import LoadedModel, load
-from manyheads.models.pretrained import tokenizer_beside
+from manyheads.models.loading.checkpoints import find_checkpoint
+from manyheads.models.loading.load import LoadedModel
+from manyheads.models.loading.load import load
+from manyheads.models.loading.pretrained import tokenizer_beside
 
 BUNDLED = "minilm"  # whose tokenizer reads, if none is given
 SURE = 3.0  # nats by which a token said at full length beats all others together: it gets 95 % of the prediction

@@ -21,8 +21,9 @@ from manyheads.interventions.computed import Computed
 from manyheads.interventions.positions import Places
 from manyheads.interventions.readings import exact
 from manyheads.interventions.resolving import Act, Acts
-from manyheads.models.calls import AttentionCall
-from manyheads.models.families import input_width, is_transposed
+from manyheads.models.taps.call import AttentionCall
+from manyheads.models.weights.projections import input_width
+from manyheads.models.weights.projections import is_transposed
 from manyheads.plan import Ablate, Average, Copy, Scale, SkipOutputProjection, Step, describe
 from manyheads.spec import Site
 

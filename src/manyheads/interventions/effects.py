@@ -22,7 +22,7 @@ from manyheads.interventions.applying import editors_of
 from manyheads.interventions.editing import Editor
 from manyheads.interventions.metrics import Metric, choose_metric, require_numbers
 from manyheads.interventions.readings import Corpus, outputs_of, read_corpus, require_loaded
-from manyheads.models.seam import tap
+from manyheads.models.taps.tap import tap
 from manyheads.plan import Average, Copy, Plan, SkipOutputProjection, Step, describe
 from manyheads.spec import ModelSpec
 from manyheads.statistics.measuring import Progress

@@ -23,8 +23,8 @@ from torch import Tensor
 from manyheads.errors import StatisticError
 from manyheads.interventions.metrics import Metric, require_numbers
 from manyheads.interventions.readings import Batch, Corpus, outputs_of
-from manyheads.models.calls import AttentionCall
-from manyheads.models.seam import tap
+from manyheads.models.taps.call import AttentionCall
+from manyheads.models.taps.tap import tap
 from manyheads.spec import ModelSpec
 
 __all__ = ["REDUCE", "gradients"]

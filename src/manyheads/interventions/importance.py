@@ -25,7 +25,7 @@ from manyheads.interventions.legal import least_groups
 from manyheads.interventions.metrics import choose_metric
 from manyheads.interventions.readings import read_corpus, require_loaded
 from manyheads.interventions.sweep import sweep
-from manyheads.models.texts import BATCH_TOKENS
+from manyheads.models.inputs.texts import BATCH_TOKENS
 from manyheads.plan import Ablate, Plan
 from manyheads.spec import ModelSpec
 from manyheads.statistics.headtable import write_frame

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from manyheads.errors import StatisticError
 from manyheads.interventions.readings import Batch, exact
-from manyheads.models.texts import writes_apart
+from manyheads.models.inputs.texts import writes_apart
 
 __all__ = ["METRICS", "Metric", "choose_metric"]
 

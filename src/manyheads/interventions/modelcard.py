@@ -7,7 +7,7 @@ from typing import Any
 
 from manyheads.heads import parse_heads
 from manyheads.interventions.surgery import PrunedModel, cache_bytes_per_token
-from manyheads.models.cutting import kept_in
+from manyheads.models.weights.cut import kept_in
 
 __all__ = ["Costs", "costs_of", "model_card", "removed_text"]
 

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from manyheads.models.calls import AttentionCall
+from manyheads.models.taps.call import AttentionCall
 from manyheads.nn.masks import Mask
 from manyheads.spec import CROSS
 

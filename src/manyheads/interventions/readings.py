@@ -12,8 +12,13 @@ from numpy import ndarray
 from torch import Tensor
 
 from manyheads.errors import ModelError, TextError
-from manyheads.models.sites import run
-from manyheads.models.texts import BATCH_TOKENS, batches, decoder_story, model_inputs, read_texts, tokens_of
+from manyheads.models.describe import run
+from manyheads.models.inputs.texts import BATCH_TOKENS
+from manyheads.models.inputs.texts import batches
+from manyheads.models.inputs.texts import decoder_story
+from manyheads.models.inputs.texts import model_inputs
+from manyheads.models.inputs.texts import read_texts
+from manyheads.models.inputs.texts import tokens_of
 
 __all__ = ["Batch", "Corpus", "read_corpus"]
 

@@ -27,10 +27,13 @@ from manyheads.interventions.surgery import PrunedModel
 from manyheads.interventions.trials import Trial, found_wrong, try_all
 from manyheads.interventions.verifying import SAME, difference, in_full, outputs_of, random_inputs
 from manyheads.interventions.wholefolders import replacing_folder
-from manyheads.models.compact import COMPACT, STOCK, write_compact, write_mark
-from manyheads.models.cutting import uncut
-from manyheads.models.loading import LoadedModel
-from manyheads.models.quiet import quietly
+from manyheads.models.weights.compact_form import COMPACT
+from manyheads.models.weights.compact_form import STOCK
+from manyheads.models.weights.compact_form import write_compact
+from manyheads.models.weights.compact_form import write_mark
+from manyheads.models.weights.cut import uncut
+from manyheads.models.loading.load import LoadedModel
+from manyheads.models.loading.checkpoints import quietly
 from manyheads.models.stockforms import Proposal, as_stock, proposals, why_not_uniform
 
 __all__ = ["ZEROED", "Saved", "save", "write_readers"]

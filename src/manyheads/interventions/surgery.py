@@ -20,10 +20,13 @@ from manyheads.errors import ModelError
 from manyheads.heads import Head, HeadSet, HeadsLike
 from manyheads.interventions.legal import SAME_HEADS, SAME_NUMBER, Kept, require_legal
 from manyheads.interventions.verifying import SAME, difference, in_full, outputs_of, random_inputs, require_in_memory
-from manyheads.models.calls import AttentionCall
-from manyheads.models.cutting import KeptHeads, cut_model, kept_in, uncut
-from manyheads.models.loading import LoadedModel
-from manyheads.models.projections import projections_of
+from manyheads.models.taps.call import AttentionCall
+from manyheads.models.weights.cut import KeptHeads
+from manyheads.models.weights.cut import cut_model
+from manyheads.models.weights.cut import kept_in
+from manyheads.models.weights.cut import uncut
+from manyheads.models.loading.load import LoadedModel
+from manyheads.models.weights.projections import projections_of
 from manyheads.spec import CROSS, ModelSpec, Site
 
 if TYPE_CHECKING:

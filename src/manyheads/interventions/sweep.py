@@ -27,8 +27,8 @@ from manyheads.interventions.editing import Editor
 from manyheads.interventions.metrics import Metric, require_numbers
 from manyheads.interventions.readings import Batch, Corpus, outputs_of
 from manyheads.interventions.resolving import Acts
-from manyheads.models.seam import tap
-from manyheads.models.texts import BATCH_TOKENS
+from manyheads.models.taps.tap import tap
+from manyheads.models.inputs.texts import BATCH_TOKENS
 from manyheads.plan import Plan
 from manyheads.spec import Site
 from manyheads.statistics.measuring import Progress

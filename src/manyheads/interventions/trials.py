@@ -25,7 +25,8 @@ import manyheads
 from manyheads.errors import ModelError
 from manyheads.interventions.verifying import DRAWS, SAME, fitting, outputs_of, random_inputs
 from manyheads.models import freshprocess
-from manyheads.models.senses import TEXT, sense_of
+from manyheads.models.loading.modality import TEXT
+from manyheads.models.loading.modality import sense_of
 
 __all__ = ["NEW_TOKENS", "Trial", "found_wrong", "try_all"]
 

@@ -16,10 +16,12 @@ import torch
 from torch import Tensor, nn
 
 from manyheads.errors import ModelError
-from manyheads.models.calls import Edit
-from manyheads.models.loading import LoadedModel
-from manyheads.models.seam import tap
-from manyheads.models.senses import TEXT, blank_inputs, sense_of
+from manyheads.models.taps.call import Edit
+from manyheads.models.loading.load import LoadedModel
+from manyheads.models.taps.tap import tap
+from manyheads.models.loading.modality import TEXT
+from manyheads.models.loading.modality import blank_inputs
+from manyheads.models.loading.modality import sense_of
 
 __all__ = ["DRAWS", "SAME", "difference", "fitting", "in_full", "outputs_of", "random_inputs", "require_in_memory"]
 

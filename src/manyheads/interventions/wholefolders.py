@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from manyheads.errors import FileAccessError
-from manyheads.models.compact import MARK
+from manyheads.models.weights.compact_form import MARK
 from manyheads.base.files import no_access
 from manyheads.base.files import refusal_in
 from manyheads.base.files import synced

@@ -18,8 +18,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from manyheads.errors import ManyHeadsError, ModelError
-from manyheads.models.bundled import BUNDLED, find_bundled
-from manyheads.models.checkpoints import brief
+from manyheads.models.loading.checkpoints import BUNDLED
+from manyheads.models.loading.checkpoints import find_bundled
+from manyheads.models.loading.checkpoints import brief
 from manyheads.sizing import costs as counting
 from manyheads.sizing.families.config import UnknownFamily
 from manyheads.sizing.families.config import describe_config
@@ -83,7 +84,7 @@ def describe(config: Mapping[str, Any] | Any) -> Architecture:
     """The architecture of a config that transformers can build: a mapping, or one of its own. Raises ModelError."""
     import torch
 
-    from manyheads.models.quiet import quietly
+    from manyheads.models.loading.checkpoints import quietly
 
     with quietly():
         made = _config(config) if isinstance(config, Mapping) else config

@@ -31,8 +31,9 @@ from manyheads.interventions.metrics import choose_metric
 from manyheads.interventions.readings import read_corpus, require_loaded
 from manyheads.statistics.measuring import Progress
 from manyheads.interventions.sweep import sweep
-from manyheads.models.seam import tap
-from manyheads.models.texts import BATCH_TOKENS, read_texts
+from manyheads.models.taps.tap import tap
+from manyheads.models.inputs.texts import BATCH_TOKENS
+from manyheads.models.inputs.texts import read_texts
 from manyheads.plan import Ablate, Plan
 from manyheads.recording.tokens import text_seed
 from manyheads.roles.chance import q_values, random_targets, sign_flip_p

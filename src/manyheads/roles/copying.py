@@ -33,9 +33,9 @@ from torch import Tensor, nn
 
 from manyheads.errors import HeadError, ModelError, StatisticError
 from manyheads.heads import Head
-from manyheads.models.families import output_projection
-from manyheads.models.layouts import holders_of
-from manyheads.models.projections import Projections
+from manyheads.models.weights.projections import output_projection
+from manyheads.models.weights.projections import holders_of
+from manyheads.models.weights.projections import Projections
 from manyheads.roles.folding import Wiring, fold_of, wiring_of
 from manyheads.spec import CROSS, Site
 

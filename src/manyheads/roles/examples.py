@@ -18,10 +18,16 @@ from torch import Tensor
 
 from manyheads.corpora.documents import Document
 from manyheads.heads import Head
-from manyheads.models.calltexts import CallTexts
+from manyheads.models.inputs.texts import CallTexts
 from manyheads.models.recorder import record, watch
-from manyheads.models.sites import run
-from manyheads.models.texts import Piece, Reading, batches, model_inputs, rarity_table, read_texts, tokens_of
+from manyheads.models.describe import run
+from manyheads.models.inputs.texts import Piece
+from manyheads.models.inputs.texts import Reading
+from manyheads.models.inputs.texts import batches
+from manyheads.models.inputs.texts import model_inputs
+from manyheads.models.inputs.texts import rarity_table
+from manyheads.models.inputs.texts import read_texts
+from manyheads.models.inputs.texts import tokens_of
 from manyheads.recording.tokens import ROOT
 from manyheads.recording.tokens import Gold
 from manyheads.recording.tokens import Sinks, text_seed

@@ -15,10 +15,13 @@ from typing import Any
 import torch
 
 from manyheads.errors import HeadError, StatisticError
-from manyheads.models.calltexts import CallTexts
+from manyheads.models.inputs.texts import CallTexts
 from manyheads.models.recorder import watch
-from manyheads.models.sites import run
-from manyheads.models.texts import batches, model_inputs, read_texts, tokens_of
+from manyheads.models.describe import run
+from manyheads.models.inputs.texts import batches
+from manyheads.models.inputs.texts import model_inputs
+from manyheads.models.inputs.texts import read_texts
+from manyheads.models.inputs.texts import tokens_of
 from manyheads.roles.clusters import flat_map
 from manyheads.roles.distances import MOST, pair_divergences
 from manyheads.roles.familyresults import Family, HeadFamilies, LayerDiversity, families_of

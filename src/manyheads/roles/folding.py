@@ -17,8 +17,8 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor, nn
 
-from manyheads.models.offloaded import device_of
-from manyheads.models.sites import run
+from manyheads.models.loading.offloaded import device_of
+from manyheads.models.describe import run
 
 PROBE_TOKENS = 4
 PROBE_ROWS = 64

@@ -12,10 +12,13 @@ from numpy import ndarray
 
 from manyheads.heads import Head
 from manyheads.interventions.editing import Editor
-from manyheads.models.calltexts import CallTexts
-from manyheads.models.seam import tap
-from manyheads.models.sites import run
-from manyheads.models.texts import Reading, batches, model_inputs, tokens_of
+from manyheads.models.inputs.texts import CallTexts
+from manyheads.models.taps.tap import tap
+from manyheads.models.describe import run
+from manyheads.models.inputs.texts import Reading
+from manyheads.models.inputs.texts import batches
+from manyheads.models.inputs.texts import model_inputs
+from manyheads.models.inputs.texts import tokens_of
 from manyheads.recording.tokens import Tokens
 from manyheads.roles.distances import row_divergences
 from manyheads.roles.sampledrows import KeptLayer, RowKeeper, block_size, rows_of_texts, sharing_around

@@ -24,11 +24,12 @@ import torch
 from torch import Tensor
 
 from manyheads.heads import Head
-from manyheads.models.calls import AttentionCall
-from manyheads.models.calltexts import CallTexts
+from manyheads.models.taps.call import AttentionCall
+from manyheads.models.inputs.texts import CallTexts
 from manyheads.models.recorder import watch
-from manyheads.models.sites import run
-from manyheads.models.texts import BATCH_TOKENS, model_inputs
+from manyheads.models.describe import run
+from manyheads.models.inputs.texts import BATCH_TOKENS
+from manyheads.models.inputs.texts import model_inputs
 from manyheads.recording.exact_map.one_pass import prepare
 from manyheads.recording.exact_map.requests import Band
 from manyheads.recording.tokens import Tokens

@@ -31,9 +31,12 @@ from torch import Tensor
 
 from manyheads.errors import ModelError, StatisticError, TextError
 from manyheads.heads import Head
-from manyheads.models.calls import AttentionCall
-from manyheads.models.generation import ends_of, nobody_ends, padding_of, require_writer
-from manyheads.models.offloaded import device_of
+from manyheads.models.taps.call import AttentionCall
+from manyheads.models.inputs.generation import ends_of
+from manyheads.models.inputs.generation import nobody_ends
+from manyheads.models.inputs.generation import padding_of
+from manyheads.models.inputs.generation import require_writer
+from manyheads.models.loading.offloaded import device_of
 from manyheads.models.recorder import watch
 from manyheads.nn.masks import Rule
 from manyheads.nn.masks import grouped_scores

@@ -22,10 +22,10 @@ from torch import Tensor, nn
 
 from manyheads.errors import StatisticError
 from manyheads.interventions.editing import Editor
-from manyheads.models.calls import AttentionCall
-from manyheads.models.calltexts import CallTexts
-from manyheads.models.taps import OPEN
-from manyheads.models.texts import Reading
+from manyheads.models.taps.call import AttentionCall
+from manyheads.models.inputs.texts import CallTexts
+from manyheads.models.taps.open_taps import OPEN
+from manyheads.models.inputs.texts import Reading
 from manyheads.nn.masks import Mask
 from manyheads.nn.masks import Rule
 from manyheads.nn.masks import grouped_scores

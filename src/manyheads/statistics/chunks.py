@@ -15,8 +15,14 @@ from typing import Any
 
 from manyheads.corpora.documents import Document
 from manyheads.errors import TextError
-from manyheads.models.giventexts import fault_in
-from manyheads.models.texts import BATCH_TOKENS, Piece, Reading, batches, encoded, is_long, pieces_of
+from manyheads.models.inputs.texts import fault_in
+from manyheads.models.inputs.texts import BATCH_TOKENS
+from manyheads.models.inputs.texts import Piece
+from manyheads.models.inputs.texts import Reading
+from manyheads.models.inputs.texts import batches
+from manyheads.models.inputs.texts import encoded
+from manyheads.models.inputs.texts import is_long
+from manyheads.models.inputs.texts import pieces_of
 from manyheads.statistics.failures import Failure, is_about_texts, reason_of
 
 __all__ = ["CHUNK_CHARACTERS", "CHUNK_TEXTS", "Chunk", "Chunked", "chunks", "read_chunk"]

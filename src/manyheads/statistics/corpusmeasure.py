@@ -20,7 +20,8 @@ import torch
 
 from manyheads.corpora.documents import Corpus
 from manyheads.errors import LostProcessError, StatisticError, TextError
-from manyheads.models.texts import require_reader, story
+from manyheads.models.inputs.texts import require_reader
+from manyheads.models.inputs.texts import story
 from manyheads.recording.tokens import Sinks
 from manyheads.statistics.accounts import Account, Done, packed, unpacked
 from manyheads.statistics.chunks import Chunk, chunks

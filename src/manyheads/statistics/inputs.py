@@ -14,7 +14,7 @@ from typing import Any
 
 from manyheads.corpora.documents import Corpus
 from manyheads.errors import StatisticError
-from manyheads.models.texts import BATCH_TOKENS
+from manyheads.models.inputs.texts import BATCH_TOKENS
 from manyheads.recording.tokens import Sinks
 from manyheads.statistics.chunks import CHUNK_CHARACTERS, CHUNK_TEXTS
 from manyheads.statistics.statistic import Statistic

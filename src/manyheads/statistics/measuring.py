@@ -16,12 +16,21 @@ from torch import nn
 
 from manyheads.corpora.documents import Corpus, Document
 from manyheads.errors import StatisticError
-from manyheads.models.calltexts import CallTexts, texts_of_call
-from manyheads.models.media import Given, media_given
+from manyheads.models.inputs.texts import CallTexts
+from manyheads.models.inputs.texts import texts_of_call
+from manyheads.models.inputs.media import Given
+from manyheads.models.inputs.media import media_given
 from manyheads.models.recorder import watch
-from manyheads.models.sites import run
-from manyheads.models.taps import EDITED, left_out
-from manyheads.models.texts import Reading, batches, decoder_story, model_inputs, rarity_table, read_texts, tokens_of
+from manyheads.models.describe import run
+from manyheads.models.taps.open_taps import EDITED
+from manyheads.models.taps.open_taps import left_out
+from manyheads.models.inputs.texts import Reading
+from manyheads.models.inputs.texts import batches
+from manyheads.models.inputs.texts import decoder_story
+from manyheads.models.inputs.texts import model_inputs
+from manyheads.models.inputs.texts import rarity_table
+from manyheads.models.inputs.texts import read_texts
+from manyheads.models.inputs.texts import tokens_of
 from manyheads.recording.tokens import Sinks, Tokens
 from manyheads.spec import CROSS
 from manyheads.statistics.headtable import HeadTable

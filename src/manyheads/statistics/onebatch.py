@@ -14,10 +14,10 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from manyheads.errors import StatisticError
-from manyheads.models.calls import AttentionCall
-from manyheads.models.calltexts import CallTexts
-from manyheads.models.plain import unwatched
-from manyheads.models.taps import Tap
+from manyheads.models.taps.call import AttentionCall
+from manyheads.models.inputs.texts import CallTexts
+from manyheads.models.taps.through_torch import unwatched
+from manyheads.models.taps.open_taps import Tap
 from manyheads.recording.exact_map.one_pass import Pass
 from manyheads.recording.exact_map.one_pass import prepare
 from manyheads.recording.exact_map.requests import Received

@@ -21,10 +21,16 @@ from numpy import ndarray
 
 from manyheads.errors import ShapeError, StatisticError
 from manyheads.heads import Head
-from manyheads.models.calls import Aligner, AttentionCall
+from manyheads.models.taps.call import Aligner
+from manyheads.models.taps.call import AttentionCall
 from manyheads.models.recorder import watch
-from manyheads.models.sites import run
-from manyheads.models.texts import Piece, Reading, batches, model_inputs, read_texts, tokens_of
+from manyheads.models.describe import run
+from manyheads.models.inputs.texts import Piece
+from manyheads.models.inputs.texts import Reading
+from manyheads.models.inputs.texts import batches
+from manyheads.models.inputs.texts import model_inputs
+from manyheads.models.inputs.texts import read_texts
+from manyheads.models.inputs.texts import tokens_of
 from manyheads.recording.exact_map.one_pass import Pass
 from manyheads.recording.exact_map.one_pass import prepare
 from manyheads.recording.exact_map.requests import Pooled

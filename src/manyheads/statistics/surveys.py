@@ -17,7 +17,9 @@ from jaxtyping import Float32
 from torch import Tensor
 
 from manyheads.corpora.documents import Document
-from manyheads.models.texts import Piece, Reading, rarity_of
+from manyheads.models.inputs.texts import Piece
+from manyheads.models.inputs.texts import Reading
+from manyheads.models.inputs.texts import rarity_of
 from manyheads.recording.tokens import Sinks
 from manyheads.statistics.chunks import Chunk, Chunked, read_chunk
 from manyheads.statistics.failures import is_about_texts

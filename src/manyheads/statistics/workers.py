@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from manyheads.errors import StatisticError
-from manyheads.models.texts import tokens_of
+from manyheads.models.inputs.texts import tokens_of
 from manyheads.statistics.accounts import COUNTED, Account, Done, Entry
 from manyheads.statistics.chunks import Chunk, Chunked, read_chunk
 from manyheads.statistics.failures import Failure, Failures, is_about_texts

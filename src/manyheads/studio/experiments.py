@@ -24,8 +24,10 @@ from manyheads.interventions.applying import applied
 from manyheads.interventions.effects import CONTROLS, Effect, effect
 from manyheads.interventions.metrics import METRICS, choose_metric
 from manyheads.interventions.readings import Batch, exact, outputs_of, read_corpus
-from manyheads.models.seam import tap
-from manyheads.models.texts import batches, read_texts, tokens_of
+from manyheads.models.taps.tap import tap
+from manyheads.models.inputs.texts import batches
+from manyheads.models.inputs.texts import read_texts
+from manyheads.models.inputs.texts import tokens_of
 from manyheads.plan import Ablate, Copy, Plan
 from manyheads.recording.tokens import Sinks
 from manyheads.statistics.headtable import number

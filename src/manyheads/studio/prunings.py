@@ -11,7 +11,7 @@ from typing import Any
 from manyheads.errors import FileAccessError
 from manyheads.interventions.modelcard import costs_of
 from manyheads.interventions.surgery import prune_heads
-from manyheads.models.compact import STOCK
+from manyheads.models.weights.compact_form import STOCK
 from manyheads.studio.jobs import Say
 from manyheads.studio.schema.experiments import Pruning, PruningAsk
 

@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from manyheads.errors import FileAccessError, ManyHeadsError, ModelError
-from manyheads.models.bundled import BUNDLED, find_bundled
-from manyheads.models.checkpoints import is_hub_id
+from manyheads.models.loading.checkpoints import BUNDLED
+from manyheads.models.loading.checkpoints import find_bundled
+from manyheads.models.loading.checkpoints import is_hub_id
 from manyheads.studio.problems import NotHere
 from manyheads.studio.schema.workspace import FileEntry, ModelEntry
 
@@ -217,7 +218,7 @@ def digest(*parts: str) -> str:
 def _load(place: ModelPlace) -> Any:
     if hasattr(place.what, "model"):
         return place.what
-    from manyheads.models.loading import load
+    from manyheads.models.loading.load import load
 
     return load(place.what)
 

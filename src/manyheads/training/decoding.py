@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from manyheads.models.offloaded import device_of
+from manyheads.models.loading.offloaded import device_of
 from manyheads.nn.caches import KVCache
 from manyheads.training.decoder import Block, Decoder
 

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from manyheads.errors import ModelError
 from manyheads.interventions.wholefolders import replacing_folder
-from manyheads.models.compact import MARK
-from manyheads.models.offloaded import device_of
-from manyheads.models.quiet import quietly
+from manyheads.models.weights.compact_form import MARK
+from manyheads.models.loading.offloaded import device_of
+from manyheads.models.loading.checkpoints import quietly
 from manyheads.training.codetokens import BEGIN_ID, END_ID
 from manyheads.training.decoder import EPSILON, Decoder
 

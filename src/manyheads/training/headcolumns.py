@@ -12,8 +12,9 @@ from typing import Any
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from manyheads.models.loading import LoadedModel, load
-from manyheads.models.offloaded import device_of
+from manyheads.models.loading.load import LoadedModel
+from manyheads.models.loading.load import load
+from manyheads.models.loading.offloaded import device_of
 from manyheads.roles.probes import probe_repeats
 from manyheads.roles.repeats import Repeats
 from manyheads.statistics.headtable import HeadTable

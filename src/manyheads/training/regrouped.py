@@ -15,8 +15,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from manyheads.interventions.conversion import convert_to_gqa
-from manyheads.models.loading import load
-from manyheads.models.offloaded import device_of
+from manyheads.models.loading.load import load
+from manyheads.models.loading.offloaded import device_of
 from manyheads.training.decoder import Decoder
 from manyheads.training.export import NAMES, to_llama
 

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from manyheads.models.offloaded import device_of
+from manyheads.models.loading.offloaded import device_of
 from manyheads.models.recorder import record_call
 from manyheads.nn.feed_forward import FeedForward
 from manyheads.nn.layer import MultiHeadAttention

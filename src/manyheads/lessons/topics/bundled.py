@@ -36,7 +36,7 @@ def map_of(rec: Any, head: Head) -> Float64[ndarray, "q k"]:
 
 def require_short(lm: Any, sentence: str, most: int = MAX_TOKENS) -> int:
     """How many tokens a sentence has. Raises TextError for too many to show, or none."""
-    from manyheads.models.texts import read_texts
+    from manyheads.models.inputs.texts import read_texts
 
     count = len(read_texts(lm, sentence).pieces[0].ids)
     if count > most:

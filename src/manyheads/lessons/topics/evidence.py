@@ -103,7 +103,7 @@ def _shuffled(lm: Any) -> Any:
     """The same model, the entries of W_Q and W_K in a random order: as large, and its maps have learned nothing."""
     import torch
 
-    from manyheads.models.loading import load
+    from manyheads.models.loading.load import load
 
     model = copy.deepcopy(lm.model)
     generator = torch.Generator().manual_seed(0)

@@ -91,7 +91,8 @@ def _layer(lm: Any, sentence: str, depth: int) -> tuple[Float64[ndarray, "h n f"
 
 def _w_o(lm: Any, site: Site) -> Float64[ndarray, "h f m"]:
     """Each head's rows of a layer's W_O."""
-    from manyheads.models.families import output_projection, weight_by_head
+    from manyheads.models.weights.projections import output_projection
+    from manyheads.models.weights.projections import weight_by_head
 
     found = output_projection(lm.model, site.module, site.num_heads * site.v_dim)
     assert found is not None

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from manyheads.models.offloaded import device_of
+from manyheads.models.loading.offloaded import device_of
 from manyheads.training.codedata import Stage, Windows, stream_of
 from manyheads.training.codetokens import BEGIN_ID, as_transformers, train_tokenizer
 from manyheads.training.decoder import Decoder, DecoderConfig, batch_loss

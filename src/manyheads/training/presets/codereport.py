@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from manyheads.models.loading import LoadedModel, load
+from manyheads.models.loading.load import LoadedModel
+from manyheads.models.loading.load import load
 from manyheads.roles.probes import probe_repeats
 from manyheads.statistics.measuring import measure
 from manyheads.base.processes import ALONE

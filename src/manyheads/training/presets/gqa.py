@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Int, UInt8
 from torch import Tensor, nn
 
-from manyheads.models.offloaded import device_of
+from manyheads.models.loading.offloaded import device_of
 from manyheads.training.decoder import Decoder, DecoderConfig, batch_loss, next_token_loss
 from manyheads.training.presets.gqareport import CONVERTED, KV_HEADS, Timing, findings
 from manyheads.training.presets.preset import AllTrained, Findings, MakeRun, Preset, Scaled, Setup, Training

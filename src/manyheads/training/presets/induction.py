@@ -19,8 +19,8 @@ from jaxtyping import Int
 from torch import Tensor, nn
 
 from manyheads.interventions.applying import applied
-from manyheads.models.loading import LoadedModel
-from manyheads.models.offloaded import device_of
+from manyheads.models.loading.load import LoadedModel
+from manyheads.models.loading.offloaded import device_of
 from manyheads.plan import Ablate, Plan
 from manyheads.roles.repeats import LATEST, Repeats
 from manyheads.statistics.measuring import measure_call

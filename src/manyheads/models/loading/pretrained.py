@@ -7,19 +7,29 @@ Why: where something is missing, transformers fills in: random numbers for a wei
 tokenizer, another implementation of attention for the one asked for. It says so in a log, at best.
 """
 
+
+from __future__ import annotations
+
 import re
 from pathlib import Path
 from typing import Any
-
 import torch
+from manyheads.errors import ManyHeadsError
+from manyheads.errors import ModelError
+from manyheads.models.loading.checkpoints import Checkpoint
+from manyheads.models.loading.checkpoints import few
+from manyheads.models.loading.checkpoints import first_line
+from manyheads.models.weights.compact_form import build_compact
+from manyheads.models.weights.compact_form import is_compact
+from manyheads.models.loading.modality import PICTURES
+from manyheads.models.loading.modality import TEXT
+from manyheads.models.loading.modality import sense_of
+from manyheads.models.loading.modality import takes
+from manyheads.sizing.families.fields import FEW_LAYERS
+from manyheads.sizing.families.fields import require_few_layers
 
-from manyheads.errors import ManyHeadsError, ModelError
-from manyheads.models.checkpoints import Checkpoint, few, first_line
-from manyheads.models.compact import build_compact, is_compact
-from manyheads.models.plausible import require_plausible
-from manyheads.models.senses import PICTURES, TEXT, sense_of, takes
+__all__ = ["build", "class_for", "has_tokenizer_files", "processor_beside", "reader_beside", "tokenizer_beside", "require_plausible"]
 
-__all__ = ["build", "class_for", "has_tokenizer_files", "processor_beside", "reader_beside", "tokenizer_beside"]
 
 PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
 TOKENIZER_FILES = re.compile(r"tokenizer|vocab|merges|.*(spm|piece|bpe).*\.model", re.IGNORECASE)
@@ -181,3 +191,45 @@ def processor_beside(model: Any, checkpoint: Checkpoint, trust: bool) -> tuple[A
     except Exception as error:  # whatever a foreign loader stumbles over is about this checkpoint
         return None, [f"its processor of {wanted} cannot be used: {first_line(error).rstrip('.')}"]
     return processor, [f"{wanted} by {type(processor).__name__}, which lies beside it"]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Whether a config.json can mean the weights beside it, known before memory is asked for.
+#
+# What: the layers that it claims against the tensors that are stored, and the numbers of the model that it means, built
+# without any (on the meta device), against the bytes of the files.
+# Why: transformers makes room for whatever a config claims and fills what is missing with random numbers; only then is
+# anybody told that the weights do not fit. A damaged number, or a config that was made for it, would end the machine.
+# Cost: building the shapes: 20 ms for `minilm`.
+
+
+
+MOST_FOR_A_BYTE = 4  # numbers: what packs them tightest has four in a byte
+ROOM = 2**24  # numbers more than that, for what is not stored: tables of positions, masks, tied and missing weights
+
+
+def require_plausible(cls: Any, checkpoint: Checkpoint) -> None:
+    """Errors: ModelError for a config that means far more than is stored; SafetensorError, OSError as the files are."""
+    from safetensors import safe_open
+    from transformers.initialization import no_init_weights
+
+    files = [checkpoint.folder / shard for shard in checkpoint.shards]
+    num_bytes, num_tensors = sum(file.stat().st_size for file in files), 0
+    for file in files:
+        with safe_open(file, "pt") as opened:
+            num_tensors += len(opened.keys())
+    require_few_layers(checkpoint.config, max(FEW_LAYERS, num_tensors))
+    if not hasattr(cls, "_from_config"):
+        return
+    try:
+        config = cls.config_class.from_pretrained(checkpoint.folder, local_files_only=True)
+        with torch.random.fork_rng(devices=[]), torch.device("meta"), no_init_weights():
+            model = cls._from_config(config)
+    except Exception:  # what is wrong with such a config, the loader itself says best
+        return
+    meant = sum(each.numel() for each in (*model.parameters(), *model.buffers()))
+    if meant > MOST_FOR_A_BYTE * num_bytes + ROOM:
+        raise ModelError(
+            f"{checkpoint.folder} is damaged: its config.json means a {cls.__name__} of {meant:,} numbers, and its "
+            f"weights are {num_bytes:,} bytes. Copy or fetch both anew."
+        )

