@@ -19,7 +19,7 @@ import torch
 
 import manyheads as mh
 from benchmarks.rounds import ratio
-from manyheads.corpora.page import page_texts
+from manyheads.corpora.bundled_texts import page_texts
 from manyheads.interventions.metrics import METRICS
 from manyheads.interventions.readings import Corpus, outputs_of, read_corpus
 from manyheads.interventions.sweep import sweep

@@ -31,7 +31,7 @@ SIZES = (1_000, 10_000, 100_000)
 
 def sentences(count: int = COUNT) -> list[Any]:
     """Gold sentences, over again where there are not enough of them."""
-    from manyheads.corpora.files import open_corpus
+    from manyheads.corpora.open import open_corpus
 
     folder = os.environ.get("MANYHEADS_GOLD")
     if not folder:
@@ -129,7 +129,8 @@ def memory(count: int) -> None:
     import transformers
 
     import manyheads as mh
-    from manyheads.corpora.documents import Corpus, Document
+    from manyheads.corpora.corpus import Corpus
+    from manyheads.corpora.corpus import Document
 
     found = sentences()
     config = transformers.BertConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64)

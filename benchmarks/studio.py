@@ -27,7 +27,7 @@ import torch
 
 import manyheads as mh
 from benchmarks.serving import port_of, serving
-from manyheads.corpora.page import page_texts
+from manyheads.corpora.bundled_texts import page_texts
 from tests.studio.chromium import ARGUMENTS, MISSING, find_chromium
 from tests.studio.serving import Studio
 

@@ -13,7 +13,7 @@ import matplotlib.pyplot as plt
 import torch
 
 import manyheads as mh
-from manyheads.corpora.page import page_texts
+from manyheads.corpora.bundled_texts import page_texts
 from manyheads.nn.positions import Rope
 
 

@@ -18,7 +18,7 @@ import matplotlib.pyplot as plt
 from IPython.display import Image
 
 import manyheads as mh
-from manyheads.corpora.page import page_texts
+from manyheads.corpora.bundled_texts import page_texts
 from manyheads.figures.grid import save_grid
 from manyheads.figures.head import save_head
 from manyheads.figures.style import role_style

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from manyheads import compat, design, reference
-    from manyheads.corpora.files import open_corpus
+    from manyheads.corpora.open import open_corpus
     from manyheads.errors import (
         FileAccessError,
         GuardError,
@@ -123,7 +123,7 @@ _MODULE_OF = {
     "measure_call": "manyheads.statistics.measuring",
     "find_roles": "manyheads.roles.finding",
     "head_families": "manyheads.roles.families",
-    "open_corpus": "manyheads.corpora.files",
+    "open_corpus": "manyheads.corpora.open",
     "show": "manyheads.studio.show",
     "prune_heads": "manyheads.interventions.surgery",
     "convert_to_gqa": "manyheads.interventions.conversion",

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 import manyheads as mh
-from manyheads.corpora.sentence import OWN_TEXT
+from manyheads.corpora.bundled_texts import OWN_TEXT
 from manyheads.errors import TextError
 from manyheads.roles.page import label_page
 from manyheads.statistics.table import DEFAULT, STATISTICS

@@ -77,7 +77,7 @@ def test_more_than_is_read_at_once_is_refused_of_files_and_of_stdin_without_end(
             buffer[:] = b"y" * len(buffer)
             return len(buffer)
 
-    monkeypatch.setattr("manyheads.corpora.sources.MOST_BYTES", 1 << 20)
+    monkeypatch.setattr("manyheads.corpora.lines.MOST_BYTES", 1 << 20)
     (tmp_path / "long.txt").write_bytes(b"y" * (1 << 20) + b"y")
     assert_refused(
         run("look", "--file", "long.txt"), "long.txt is longer than 1 MB, the most that is read at once: give"

@@ -10,7 +10,7 @@ import pytest
 
 import manyheads as mh
 from manyheads.cli.roles_page import page, ranking
-from manyheads.corpora.page import page_texts
+from manyheads.corpora.bundled_texts import page_texts
 from manyheads.roles import probing
 from manyheads.roles.goldrules import syntax_rules
 from manyheads.roles.rules import RULES

@@ -13,7 +13,7 @@ import torch
 from manyheads.compat import clark
 from manyheads.compat.clark import coreference, syntax, wordmaps
 from manyheads.compat.clark.wordmaps import NOBODY, Recorded, laid_out, most_attended
-from manyheads.corpora.documents import Document
+from manyheads.corpora.corpus import Document
 from manyheads.errors import ModelError, ShapeError, StatisticError, TextError
 from manyheads.recording.tokens import ROOT
 from manyheads.recording.tokens import Gold

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from manyheads.corpora.documents import Document
-from manyheads.corpora.files import open_corpus
+from manyheads.corpora.corpus import Document
+from manyheads.corpora.open import open_corpus
 
 
 def treebank(name: str) -> Path:

@@ -30,7 +30,7 @@ def test_passages_have_it_as_their_document_does():
 
 def test_nothing_waits_where_a_file_has_said_nothing_of_coreference():
     """Else a treebank without documents would be held whole."""
-    from manyheads.corpora.sources import Line
+    from manyheads.corpora.lines import Line
     from manyheads.corpora.treebanks import read_sentences
 
     lines = (chain(["a"], newdoc_id="1") + chain(["b"]) * 5).split("\n")

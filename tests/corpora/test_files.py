@@ -12,8 +12,8 @@ from itertools import pairwise
 
 import pytest
 
-from manyheads.corpora import sources
-from manyheads.corpora.files import open_corpus
+from manyheads.corpora import lines as sources
+from manyheads.corpora.open import open_corpus
 from manyheads.errors import TextError
 from tests.corpora.writing import CONLLU, PAGE, chain, write_corpus
 

@@ -4,8 +4,8 @@ from collections import Counter
 
 import pytest
 
-from manyheads.corpora import gold
-from manyheads.corpora.gold import gold_corpus
+from manyheads.corpora import bundled_texts as gold
+from manyheads.corpora.bundled_texts import gold_corpus
 from manyheads.errors import FileAccessError, TextError
 from manyheads.recording.tokens import ROOT
 

@@ -4,10 +4,13 @@ import ast
 
 import pytest
 
-from manyheads.corpora.own import own_corpora, own_corpus
-from manyheads.corpora.page import page_digest, page_texts
-from manyheads.corpora.readings import READINGS, reading_of
-from manyheads.corpora.sentence import OWN_TEXT
+from manyheads.corpora.bundled_texts import own_corpora
+from manyheads.corpora.bundled_texts import own_corpus
+from manyheads.corpora.bundled_texts import page_digest
+from manyheads.corpora.bundled_texts import page_texts
+from manyheads.corpora.bundled_texts import READINGS
+from manyheads.corpora.bundled_texts import reading_of
+from manyheads.corpora.bundled_texts import OWN_TEXT
 from manyheads.models.loading.checkpoints import BUNDLED
 
 

@@ -4,8 +4,8 @@ import gzip
 from collections.abc import Sequence
 from pathlib import Path
 
-from manyheads.corpora.documents import Document
-from manyheads.corpora.sources import Line
+from manyheads.corpora.corpus import Document
+from manyheads.corpora.lines import Line
 from manyheads.corpora.treebanks import treebank_documents
 
 NO_HEAD = "_"

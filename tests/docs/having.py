@@ -20,7 +20,7 @@ def _texts(path: Path) -> None:
 
 
 def _treebank(path: Path) -> None:
-    from manyheads.corpora import gold
+    from manyheads.corpora import bundled_texts as gold
 
     shutil.copy(Path(gold.__file__).with_name(gold.FILE), path)
 

@@ -45,7 +45,8 @@ from manyheads.roles.rules import ASKED as BY_OTHERS
 from manyheads.roles.rules import MIN_CONTENT, RULES, SINK_RULE, Rule
 from manyheads.spec import Site
 from manyheads.statistics.coreference import coreference_statistics
-from manyheads.statistics.failures import Failure, Failures
+from manyheads.corpora.corpus import Failure
+from manyheads.corpora.corpus import Failures
 from manyheads.statistics.headtable import HeadTable
 from manyheads.statistics.sums import Sums
 from manyheads.statistics.syntax import syntax_statistics

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 import manyheads as mh
-from manyheads import Ablate, design
-from manyheads.corpora.page import page_texts
+from manyheads.plan import Ablate
+from manyheads import design
+from manyheads.corpora.bundled_texts import page_texts
 from manyheads.interventions.designs import HeadDesign
 from tests.models.tiny import VOCAB_SIZE, WORDS, tiny_tokenizer
 

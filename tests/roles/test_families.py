@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import manyheads as mh
-from manyheads.corpora.page import page_texts
+from manyheads.corpora.bundled_texts import page_texts
 from manyheads.errors import FileAccessError, HeadError, ModelError, StatisticError
 from manyheads.roles import sampledrows
 from manyheads.roles.distances import pair_divergences, row_divergences

@@ -11,9 +11,9 @@ import pytest
 from transformers import PreTrainedTokenizer
 
 import manyheads as mh
-from manyheads.corpora.files import open_corpus
-from manyheads.corpora.gold import gold_corpus
-from manyheads.corpora.own import own_corpus
+from manyheads.corpora.open import open_corpus
+from manyheads.corpora.bundled_texts import gold_corpus
+from manyheads.corpora.bundled_texts import own_corpus
 from manyheads.errors import StatisticError
 from manyheads.recording.tokens import text_seed
 from manyheads.roles import finding

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import manyheads as mh
-from manyheads.corpora.page import page_texts
+from manyheads.corpora.bundled_texts import page_texts
 from manyheads.roles.labels import HeadRole, label
 from manyheads.roles.rules import CONTENT, MIN_LIFT_LOW, MIN_QUERIES, NEEDED, RULES, SINK_RULE
 from manyheads.statistics.headtable import HeadTable

@@ -11,7 +11,7 @@ import pytest
 from transformers import GPT2Model
 
 import manyheads as mh
-from manyheads.corpora.page import page_texts
+from manyheads.corpora.bundled_texts import page_texts
 from manyheads.errors import StatisticError
 from manyheads.figures.rolesreport import page_of
 from manyheads.roles import finding, probing

@@ -12,7 +12,7 @@ import torch
 from numpy import ndarray
 from torch import Tensor, nn
 
-from manyheads.corpora.documents import Document
+from manyheads.corpora.corpus import Document
 from manyheads.models.inputs.texts import batches
 from manyheads.models.inputs.texts import read_texts
 from manyheads.models.inputs.texts import tokens_of

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 import manyheads as mh
-from manyheads.corpora.documents import corpus_of
+from manyheads.corpora.corpus import corpus_of
 from manyheads.statistics import workers
 from manyheads.base.processes import ALONE
 from manyheads.base.processes import torchrun
@@ -43,7 +43,7 @@ def measured(rank: int, world: int, out: Path, given: dict[str, str]) -> None:
 
 
 def sentences() -> list[str]:
-    from manyheads.corpora.page import page_texts
+    from manyheads.corpora.bundled_texts import page_texts
 
     return list(page_texts())
 

@@ -12,7 +12,9 @@ import pytest
 import torch
 
 import manyheads as mh
-from manyheads.corpora.documents import Corpus, Document, corpus_of
+from manyheads.corpora.corpus import Corpus
+from manyheads.corpora.corpus import Document
+from manyheads.corpora.corpus import corpus_of
 from manyheads.errors import StatisticError, TextError
 from manyheads.recording.tokens import ROOT
 from manyheads.recording.tokens import Gold

@@ -13,7 +13,7 @@ import pytest
 
 import manyheads as mh
 from manyheads.errors import LostProcessError
-from manyheads.statistics.failures import is_about_texts
+from manyheads.corpora.corpus import is_about_texts
 from manyheads.base.processes import ALONE
 from manyheads.base.processes import _interrupt
 from manyheads.base.processes import here

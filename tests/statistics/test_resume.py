@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 import manyheads as mh
-from manyheads.corpora.documents import Corpus, corpus_of
+from manyheads.corpora.corpus import Corpus
+from manyheads.corpora.corpus import corpus_of
 from manyheads.errors import StatisticError
 from manyheads.statistics import inputs, runfolders, shards, workers
 from manyheads.statistics.masses import class_mass

@@ -13,8 +13,8 @@ import torch
 from playwright.sync_api import expect
 
 import manyheads as mh
-from manyheads.corpora.page import page_texts
-from manyheads.corpora.sentence import OWN_TEXT
+from manyheads.corpora.bundled_texts import page_texts
+from manyheads.corpora.bundled_texts import OWN_TEXT
 from manyheads.errors import FileAccessError
 from manyheads.roles.page import label_page
 from manyheads.studio.report import MOST_CHARS, write_report

@@ -17,8 +17,8 @@ from nbclient import NotebookClient
 from playwright.sync_api import expect
 
 import manyheads as mh
-from manyheads.corpora.page import page_texts
-from manyheads.corpora.sentence import OWN_TEXT
+from manyheads.corpora.bundled_texts import page_texts
+from manyheads.corpora.bundled_texts import OWN_TEXT
 from manyheads.errors import ModelError, RecordingError, TextError
 from manyheads.roles.page import label_page
 from manyheads.studio.widget import StudioWidget

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from manyheads.cli.inputs import Source, read_source, source_note
 from manyheads.cli.options import DEFAULT_MODEL
 from manyheads.cli.progress import Talk
-from manyheads.corpora.readings import reading_of
+from manyheads.corpora.bundled_texts import reading_of
 
 OWN_TEXTS = 64  # of the page: every few of them, so that all kinds are there
 

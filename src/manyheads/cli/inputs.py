@@ -15,7 +15,7 @@ from pathlib import Path
 
 from manyheads.cli.console import shortened
 from manyheads.cli.options import DEFAULT_MODEL, METRICS
-from manyheads.corpora.readings import reading_of
+from manyheads.corpora.bundled_texts import reading_of
 from manyheads.errors import FileAccessError, ManyHeadsError, StatisticError, TextError
 from manyheads.base.files import no_access
 
@@ -125,7 +125,7 @@ def check_metric(name: str) -> None:
 
 def _read(path: Path | None, what: str) -> str:
     """The text of a file, or of stdin (None). Errors: FileAccessError; TextError for what is too long, or no UTF-8."""
-    from manyheads.corpora.sources import read_whole
+    from manyheads.corpora.lines import read_whole
 
     data = read_whole(path)
     try:

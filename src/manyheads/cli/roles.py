@@ -20,7 +20,7 @@ from manyheads.cli.steps import load_model
 from manyheads.errors import FileAccessError, TextError
 
 if TYPE_CHECKING:
-    from manyheads.corpora.documents import Corpus
+    from manyheads.corpora.corpus import Corpus
     from manyheads.roles.found import Roles
 
 REPORT_ENDINGS = (".html",)
@@ -102,7 +102,7 @@ def roles(
 def _corpora(sources: list[str], options: dict[str, Any], model: str) -> tuple[Corpus, Corpus | None]:
     """The texts, and the passages of those that are a treebank with coreference. Ours are what the model reads."""
     if not sources:
-        from manyheads.corpora.own import own_corpora
+        from manyheads.corpora.bundled_texts import own_corpora
 
         return own_corpora(model)
     texts = _opened(sources, **options)
@@ -115,7 +115,7 @@ def _corpora(sources: list[str], options: dict[str, Any], model: str) -> tuple[C
 
 
 def _opened(sources: list[str], **options: Any) -> Corpus:
-    from manyheads.corpora.files import open_corpus
+    from manyheads.corpora.open import open_corpus
 
     kind = options.get("kind")
     try:
@@ -145,7 +145,7 @@ def _require_readable(corpus: Corpus) -> None:
 
 def _check_options(kind: str | None, sources: list[str], resume: Path | None) -> None:
     """What can be refused before anything is read. Errors: TextError, FileAccessError."""
-    from manyheads.corpora.sources import KINDS
+    from manyheads.corpora.lines import KINDS
 
     if kind is not None and kind not in KINDS:
         raise TextError(

@@ -19,7 +19,7 @@ from manyheads.cli.steps import model_arguments
 if TYPE_CHECKING:
     from manyheads.roles.claims import Claim
     from manyheads.roles.found import Roles
-    from manyheads.statistics.failures import Failure
+    from manyheads.corpora.corpus import Failure
 
 EFFECT_SAID = "attention is not effect: what is lost without a head was not measured"
 GENERAL = (UNLABELLED, "broad")

@@ -12,7 +12,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from manyheads.corpora.documents import Corpus, Document
+from manyheads.corpora.corpus import Corpus
+from manyheads.corpora.corpus import Document
 from manyheads.errors import ModelError, RecordingError, TextError
 from manyheads.heads import Head
 from manyheads.models.loading.offloaded import device_of
@@ -72,7 +73,7 @@ def gold_documents(documents: Any, what: str) -> Iterator[Document]:
         if not isinstance(each, Document):
             raise TextError(
                 f"document {number} is of type {type(each).__name__}: give Documents with gold {what}, as "
-                f"open_corpus('treebank.conllu').open() gives them (manyheads.corpora.files)."
+                f"open_corpus('treebank.conllu').open() gives them (manyheads.corpora.open)."
             )
         yield each
 

@@ -4,6 +4,7 @@ Read a sentence at a time, by the `conllu` library; its lines are collected here
 document with a problem and no end of the file. Source: universaldependencies.org/format.
 """
 
+
 from __future__ import annotations
 
 import re
@@ -11,19 +12,21 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 from typing import NamedTuple
-
 from conllu import Token, parse_token_and_metadata
 from conllu.exceptions import ParseException
-
-from manyheads.corpora.coreference import Marked, entity_field, read_mentions
-from manyheads.corpora.documents import Document
-from manyheads.corpora.sources import Line, stretches
-from manyheads.corpora.treewords import misc_value, read_words
+from manyheads.corpora.corpus import Document
+from manyheads.corpora.lines import Line
+from manyheads.corpora.lines import stretches
 from manyheads.errors import TextError
 from manyheads.recording.tokens import ROOT
 from manyheads.recording.tokens import Gold
 from manyheads.recording.tokens import GoldWord
 from manyheads.recording.tokens import Mention
+from collections.abc import Iterator, Sequence
+from conllu import Token
+from collections import defaultdict
+from collections.abc import Sequence
+
 
 UNITS = ("sentence", "passage")
 MARKED = re.compile(r"[\t|]Entity=")
@@ -219,3 +222,236 @@ def _joined(sentences: Sequence[Document]) -> Document:
     )
     name = sentences[0].name if len(sentences) == 1 else f"{sentences[0].name}..{sentences[-1].name}"
     return Document(" ".join(sentence.text for sentence in sentences), name, gold, sentences[-1].at)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A treebank's sentence as a text and its words: where each stands in the text, and on which it hangs.
+
+
+
+NONE = "_"
+
+
+class Surface(NamedTuple):
+    """A stretch of the text, and the words in it: one, or several that share it whole."""
+
+    form: str
+    words: int
+    blank: bool
+
+
+def read_words(tokens: Sequence[Token], text: str | None) -> tuple[str, tuple[GoldWord, ...]]:
+    """The sentence's text and words. Where no text is given, it is made of the forms and SpaceAfter=No.
+
+    "don't" over "do" and "n't" is divided between them; the words of "im" (German "in" and "dem") share its span.
+    Errors: TextError for words that are not in the text in order, that are not numbered 1, 2, 3, or are no tree.
+    """
+    words = [token for token in tokens if isinstance(token["id"], int)]
+    for number, word in enumerate(words, 1):
+        if word["id"] != number:
+            raise TextError(f"token {word['id']} comes where token {number} was to come.")
+        if "deprel" not in word:
+            raise TextError(f"token {number} has {len(word)} columns: a relation is in the eighth.")
+    surfaces = list(_surfaces(tokens))
+    if not words:
+        raise TextError("it has no word, only what is not in its text.")
+    if not text:
+        text = "".join(each.form + " " * each.blank for each in surfaces).rstrip()
+    heads = read_heads(words)
+    return text, tuple(
+        GoldWord(begin, end, _given(word["upos"]), head, _given(word["deprel"]))
+        for (begin, end), word, head in zip(_spans(surfaces, text), words, heads, strict=True)
+    )
+
+
+def read_heads(words: Sequence[Token]) -> list[int]:
+    """The words' heads, counted from 0; all are ROOT where the column is empty. Errors: TextError for no tree."""
+    given = [word["head"] for word in words]
+    if all(head is None for head in given):
+        return [ROOT] * len(words)
+    heads = []
+    for number, head in enumerate(given, 1):
+        if head is None or not 0 <= head <= len(words) or head == number:
+            told = "no head" if head is None else f"head {head}"
+            raise TextError(f"token {number} has {told}, but each of the {len(words)} words hangs on another or on 0.")
+        heads.append(head - 1)
+    safe = {ROOT}  # from these, heads lead to the root
+    for start in range(len(words)):
+        path, word = set(), start
+        while word not in safe:
+            if word in path:
+                raise TextError(f"token {word + 1} hangs on itself, by way of other words: that is no tree.")
+            path.add(word)
+            word = heads[word]
+        safe |= path
+    return heads
+
+
+def misc_value(token: Token, key: str) -> str | None:
+    """What the last column says under a name (`Entity`, `SpaceAfter`), where anything."""
+    misc = token.get("misc") or ""
+    if key not in misc:
+        return None
+    return next((part[len(key) + 1 :] for part in misc.split("|") if part.startswith(f"{key}=")), None)
+
+
+def _surfaces(tokens: Sequence[Token]) -> Iterator[Surface]:
+    """What the text shows: words, and ranges of words in place of those that they cover. Empty nodes are not shown."""
+    index = 0
+    while index < len(tokens):
+        token, place = tokens[index], tokens[index]["id"]
+        index += 1
+        if isinstance(place, int):
+            yield Surface(token["form"], 1, misc_value(token, "SpaceAfter") != "No")
+        elif place is None:
+            raise TextError(f"a token {token['form']!r} has no number.")
+        elif place[1] == "-":
+            first, _, last = place
+            count = last - first + 1  # as a damaged range says it: any number at all
+            words = [each for each in tokens[index:] if isinstance(each["id"], int)][: max(0, count)]
+            numbers = [each["id"] for each in words]
+            if not words or len(words) != count or numbers != [*range(first, first + len(words))]:
+                raise TextError(f"the words of {first}-{last} {token['form']!r} do not follow it.")
+            while index < len(tokens) and tokens[index]["id"] != last:
+                index += 1
+            index += 1
+            blank = misc_value(token, "SpaceAfter") != "No"
+            forms = [each["form"] for each in words]
+            if "".join(forms) == token["form"]:
+                yield from (Surface(form, 1, False) for form in forms[:-1])
+                yield Surface(forms[-1], 1, blank)
+            else:
+                yield Surface(token["form"], len(words), blank)
+
+
+def _spans(surfaces: Sequence[Surface], text: str) -> Iterator[tuple[int, int]]:
+    """Each word's characters. White space counts on neither side: texts have it where forms do not, and otherwise."""
+    places = [place for place, char in enumerate(text) if not char.isspace()]
+    letters = "".join(text[place] for place in places)
+    at = number = 0
+    for form, words, _ in surfaces:
+        bare = "".join(form.split())
+        if not bare or not letters.startswith(bare, at):
+            there = text[places[at] :][:20] if at < len(places) else ""
+            raise TextError(f"token {number + 1} {form!r} is not what the text goes on with ({there!r}).")
+        span = places[at], places[at + len(bare) - 1] + 1
+        yield from (span for _ in range(words))
+        at, number = at + len(bare), number + words
+    if at < len(places):
+        raise TextError(f"the text goes on after the last token ({text[places[at] :][:20]!r}).")
+
+
+def _given(value: str) -> str:
+    return "" if value == NONE else value
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Who is meant by which words: the `Entity=` of CoNLL-U files, as GUM and CorefUD write it.
+#
+# `# global.Entity = GRP-etype-infstat-...` names the fields of an opening bracket; GRP (CorefUD: eid) is the entity.
+# `(7-abstract-new(3-abstract-giv)` opens a mention of 7 and, inside it, one of 3 that is this word alone; `7)6)` closes
+# two. `(12[1/2]-...` is the first of a mention's two parts. Bridging and split antecedents stand elsewhere and are left
+# out. Source: Nedoluzhko et al. 2022, CorefUD 1.0; Zeldes 2017, the GUM corpus.
+
+
+
+ENTITY_FIELDS = ("GRP", "eid")
+BRACKET = re.compile(r"\((?P<opened>[^()]+)(?P<alone>\))?|(?P<closed>[^()]+)\)")
+PART = re.compile(r"(?P<entity>.+)\[(?P<part>\d+)/(?P<parts>\d+)\]")
+
+
+class Marked(NamedTuple):
+    """A token with `Entity=`. A mention that opens here begins with word `first`, one that closes ends with `last`.
+
+    Both are the word itself; of an empty node, which no text shows, they are the words after and before it.
+    """
+
+    token: str
+    first: int
+    last: int
+    entity: str
+
+
+def entity_field(declared: str) -> int:
+    """Which field of a `# global.Entity` is the entity. Errors: TextError where none is."""
+    fields = declared.split("-")
+    for name in ENTITY_FIELDS:
+        if name in fields:
+            return fields.index(name)
+    raise TextError(f"'# global.Entity = {declared}' names no field GRP or eid, so no mention says whom it is of.")
+
+
+def read_mentions(marked: Sequence[Marked], field: int, words: Sequence[GoldWord]) -> tuple[Mention, ...]:
+    """One sentence's mentions, in order of their first words, the longer first of equals.
+
+    Of a mention in several parts, the part that its head is in. A mention of empty nodes alone is of no word, and is
+    left out. Errors: TextError for brackets that do not pair within the sentence, naming the token.
+    """
+    opened: dict[str, list[tuple[int, str, int]]] = defaultdict(list)
+    pieces: list[tuple[int, str, int, int]] = []
+    order = 0  # of opening: of two mentions of the same words, the outer one comes first
+    for token, first, last, entity in marked:
+        for bracket in _brackets(token, entity):
+            name = _name(bracket["opened"] or bracket["closed"], bracket["opened"] is not None, field, token)
+            if bracket["opened"]:
+                opened[name].append((order, token, first))
+                order += 1
+            if bracket["closed"] or bracket["alone"]:
+                if not opened[name]:
+                    raise TextError(f"token {token} closes entity {name}, which is not open in this sentence.")
+                number, _, begun = opened[name].pop()
+                pieces.append((number, name, begun, last))
+    for name, left in opened.items():
+        if left:
+            raise TextError(f"token {left[0][1]} opens entity {name}, which this sentence does not close.")
+    mentions = (_mention(entity, spans, words) for entity, spans in _assembled(sorted(pieces)))
+    return tuple(sorted((each for each in mentions if each), key=lambda each: (each.first, -each.last)))
+
+
+def _brackets(token: str, entity: str) -> list[re.Match[str]]:
+    found = list(BRACKET.finditer(entity))
+    if "".join(match[0] for match in found) != entity:
+        raise TextError(f"token {token}: Entity={entity} is no sequence of brackets such as (3-person(4-place)3).")
+    return found
+
+
+def _name(inside: str, opens: bool, field: int, token: str) -> str:
+    """The entity, with the part where there are several. Older files close with all fields up to it ("person-12)")."""
+    fields = inside.split("-")
+    if len(fields) == 1 and not opens:
+        return inside
+    if field >= len(fields):
+        raise TextError(f"token {token}: the bracket {inside!r} of Entity= lacks field {field + 1}, the entity.")
+    return fields[field]
+
+
+def _assembled(pieces: Sequence[tuple[int, str, int, int]]) -> list[tuple[str, list[tuple[int, int]]]]:
+    """Mentions with their stretches of words: most have one. Parts go to the earliest mention that lacks them."""
+    whole: list[tuple[str, list[tuple[int, int]]]] = []
+    parted: dict[tuple[str, int], list[dict[int, tuple[int, int]]]] = defaultdict(list)
+    for _, name, first, last in pieces:
+        part = PART.fullmatch(name)
+        if part is None:
+            whole.append((name, [(first, last)]))
+            continue
+        number, waiting = int(part["part"]), parted[part["entity"], int(part["parts"])]
+        mention = next((each for each in waiting if number not in each), None)
+        if mention is None:
+            waiting.append(mention := {})
+        mention[number] = (first, last)
+    for (entity, parts), waiting in parted.items():
+        for mention in waiting:
+            if set(mention) != set(range(1, parts + 1)):
+                raise TextError(f"of a mention of entity {entity} in {parts} parts, only {sorted(mention)} are there.")
+            whole.append((entity, [mention[number] for number in sorted(mention)]))
+    return whole
+
+
+def _mention(entity: str, spans: Sequence[tuple[int, int]], words: Sequence[GoldWord]) -> Mention | None:
+    """The head is the first word that hangs on none of the mention's own (in a tree there always is one)."""
+    own = {word for first, last in spans for word in range(first, last + 1)}
+    if not own:
+        return None
+    head = min(word for word in own if words[word].head not in own)
+    first, last = next((first, last) for first, last in spans if first <= head <= last)
+    return Mention(first, last, head, entity)

@@ -209,7 +209,7 @@ def bundled() -> dict[str, str]:
 
 def recorded(name: str) -> Iterator[Finding]:
     """A recording; the guard holds every layer of it to what the model returned, or raises."""
-    from manyheads.corpora.readings import reading_of
+    from manyheads.corpora.bundled_texts import reading_of
     from manyheads.models.taps.call import TOLERANCE
     from manyheads.models.loading.load import load
     from manyheads.models.recorder import record

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from manyheads.corpora.documents import Document
+from manyheads.corpora.corpus import Document
 from manyheads.heads import Head
 from manyheads.models.inputs.texts import CallTexts
 from manyheads.models.recorder import record, watch
@@ -38,7 +38,7 @@ from manyheads.roles.goldrules import coreference_rules
 from manyheads.roles.labels import UNLABELLED
 from manyheads.roles.meant import pairs_of
 from manyheads.statistics.coreference import searches
-from manyheads.statistics.failures import is_about_texts
+from manyheads.corpora.corpus import is_about_texts
 from manyheads.statistics.onebatch import Measured
 from manyheads.statistics.patterns import Pattern, surfaces_of
 from manyheads.statistics.statistic import Statistic

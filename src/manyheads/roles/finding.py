@@ -13,7 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from manyheads.corpora.documents import Corpus, Document
+from manyheads.corpora.corpus import Corpus
+from manyheads.corpora.corpus import Document
 from manyheads.errors import FileAccessError, TextError
 from manyheads.roles.claims import Claim, claims_of, control
 from manyheads.roles.examples import find_examples

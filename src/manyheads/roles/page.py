@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from manyheads.corpora.readings import reading_of
+from manyheads.corpora.bundled_texts import reading_of
 from manyheads.errors import FileAccessError
 from manyheads.heads import Head
 from manyheads.recording.tokens import Sinks

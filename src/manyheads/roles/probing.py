@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Float64
 from numpy import ndarray
 
-from manyheads.corpora.page import page_texts
+from manyheads.corpora.bundled_texts import page_texts
 from manyheads.errors import ManyHeadsError, ModelError, TextError
 from manyheads.roles.copying import copying_scores
 from manyheads.roles.headscores import HeadScore, HeadScores
@@ -27,7 +27,7 @@ from manyheads.roles.probes import PLACES, probe_repeats
 from manyheads.roles.repeats import added_around
 from manyheads.roles.retrieval import SPARE_TOKENS, retrieval_scores
 from manyheads.spec import CROSS
-from manyheads.statistics.failures import reason_of
+from manyheads.corpora.corpus import reason_of
 from manyheads.statistics.measuring import Progress
 
 __all__ = ["COST", "NO_LABEL", "PROBES", "SHARE", "Probe", "ask_probes"]

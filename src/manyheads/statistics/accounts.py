@@ -17,7 +17,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from manyheads.recording.file.safetensors_io import bytes_of
-from manyheads.statistics.failures import Failures
+from manyheads.corpora.corpus import Failures
 from manyheads.statistics.measuring import Gathered
 from manyheads.statistics.tallies import Contribution, Tally, counted
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from manyheads.corpora.documents import Document
+from manyheads.corpora.corpus import Document
 from manyheads.errors import TextError
 from manyheads.models.inputs.texts import fault_in
 from manyheads.models.inputs.texts import BATCH_TOKENS
@@ -23,7 +23,9 @@ from manyheads.models.inputs.texts import batches
 from manyheads.models.inputs.texts import encoded
 from manyheads.models.inputs.texts import is_long
 from manyheads.models.inputs.texts import pieces_of
-from manyheads.statistics.failures import Failure, is_about_texts, reason_of
+from manyheads.corpora.corpus import Failure
+from manyheads.corpora.corpus import is_about_texts
+from manyheads.corpora.corpus import reason_of
 
 __all__ = ["CHUNK_CHARACTERS", "CHUNK_TEXTS", "Chunk", "Chunked", "chunks", "read_chunk"]
 

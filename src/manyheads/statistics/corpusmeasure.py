@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from manyheads.corpora.documents import Corpus
+from manyheads.corpora.corpus import Corpus
 from manyheads.errors import LostProcessError, StatisticError, TextError
 from manyheads.models.inputs.texts import require_reader
 from manyheads.models.inputs.texts import story
@@ -36,7 +36,7 @@ from manyheads.base.processes import is_split
 from manyheads.statistics.runfolders import RunFolder
 from manyheads.statistics.shards import Shard
 from manyheads.statistics.statistic import Statistic
-from manyheads.statistics.streams import as_corpus
+from manyheads.corpora.corpus import as_corpus
 from manyheads.statistics.surveys import Head, Learned, Wanted, learn, read_head
 from manyheads.statistics.table import choose
 from manyheads.statistics.workers import Worker

@@ -16,7 +16,8 @@ from manyheads.heads import Head
 from manyheads.base.html import html_table
 from manyheads.recording.tokens import Sinks
 from manyheads.spec import Site
-from manyheads.statistics.failures import NONE_FAILED, Failures
+from manyheads.corpora.corpus import NONE_FAILED
+from manyheads.corpora.corpus import Failures
 from manyheads.statistics.kinds import TokenKinds
 from manyheads.statistics.statistic import Statistic
 from manyheads.statistics.sums import Sums

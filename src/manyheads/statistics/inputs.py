@@ -12,7 +12,7 @@ from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
 
-from manyheads.corpora.documents import Corpus
+from manyheads.corpora.corpus import Corpus
 from manyheads.errors import StatisticError
 from manyheads.models.inputs.texts import BATCH_TOKENS
 from manyheads.recording.tokens import Sinks

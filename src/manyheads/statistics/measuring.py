@@ -14,7 +14,8 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from manyheads.corpora.documents import Corpus, Document
+from manyheads.corpora.corpus import Corpus
+from manyheads.corpora.corpus import Document
 from manyheads.errors import StatisticError
 from manyheads.models.inputs.texts import CallTexts
 from manyheads.models.inputs.texts import texts_of_call

@@ -11,7 +11,7 @@ import json
 import torch
 
 from manyheads.statistics.accounts import Account, packed, unpacked
-from manyheads.statistics.failures import Failures
+from manyheads.corpora.corpus import Failures
 from manyheads.statistics.kindcounts import KindCounts, KindTally
 from manyheads.statistics.measuring import Gathered
 from manyheads.base.processes import Ranks

@@ -25,7 +25,7 @@ from torch import Tensor
 from manyheads.errors import PatternError, StatisticError
 from manyheads.recording.exact_map.cells import cell_weights
 from manyheads.recording.tokens import Tokens, relabelling
-from manyheads.statistics.failures import reason_of
+from manyheads.corpora.corpus import reason_of
 from manyheads.statistics.statistic import SHARE, Facts, Finish, PerText, Statistic
 
 Target = int | Iterable[int] | None

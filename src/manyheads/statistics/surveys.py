@@ -16,13 +16,13 @@ import torch
 from jaxtyping import Float32
 from torch import Tensor
 
-from manyheads.corpora.documents import Document
+from manyheads.corpora.corpus import Document
 from manyheads.models.inputs.texts import Piece
 from manyheads.models.inputs.texts import Reading
 from manyheads.models.inputs.texts import rarity_of
 from manyheads.recording.tokens import Sinks
 from manyheads.statistics.chunks import Chunk, Chunked, read_chunk
-from manyheads.statistics.failures import is_about_texts
+from manyheads.corpora.corpus import is_about_texts
 from manyheads.statistics.sinks import find_sinks, probed
 from manyheads.statistics.statistic import Statistic
 

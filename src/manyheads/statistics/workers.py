@@ -14,7 +14,9 @@ from manyheads.errors import StatisticError
 from manyheads.models.inputs.texts import tokens_of
 from manyheads.statistics.accounts import COUNTED, Account, Done, Entry
 from manyheads.statistics.chunks import Chunk, Chunked, read_chunk
-from manyheads.statistics.failures import Failure, Failures, is_about_texts
+from manyheads.corpora.corpus import Failure
+from manyheads.corpora.corpus import Failures
+from manyheads.corpora.corpus import is_about_texts
 from manyheads.statistics.measuring import measure_batch
 from manyheads.statistics.statistic import Statistic
 from manyheads.statistics.surveys import Learned

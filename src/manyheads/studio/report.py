@@ -92,7 +92,7 @@ def write_report(
         if labels is not None:
             desk.labels.known[opened.model] = labels
     else:
-        from manyheads.corpora.readings import reading_of
+        from manyheads.corpora.bundled_texts import reading_of
 
         desk, given = desk_with(what, labels), reading_of(what.name).sentence if text is None else text
         opened = open_text(desk, what, given[:MOST_CHARS], long)

@@ -14,7 +14,7 @@ from fastapi.responses import Response
 from starlette.concurrency import run_in_threadpool
 
 from manyheads import __version__
-from manyheads.corpora.readings import reading_of
+from manyheads.corpora.bundled_texts import reading_of
 from manyheads.studio import learning, sizes
 from manyheads.studio.atlas import atlas_of, card_of
 from manyheads.studio.desk import Desk

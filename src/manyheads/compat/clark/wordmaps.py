@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from manyheads.compat.inputs import BLOCK_CELLS
-from manyheads.corpora.documents import Document
+from manyheads.corpora.corpus import Document
 from manyheads.errors import StatisticError, TextError
 from manyheads.models.recorder import record
 from manyheads.recording.tokens import Gold

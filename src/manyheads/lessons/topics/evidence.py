@@ -91,7 +91,7 @@ def gold_accuracy(values: Values, load: Loader) -> Ran:
 
 def _asked(relation: str) -> tuple[list[Any], Any]:
     """Our own annotated texts, and what a relation looks like in them."""
-    from manyheads.corpora.gold import gold_corpus
+    from manyheads.corpora.bundled_texts import gold_corpus
     from manyheads.statistics.syntaxsurvey import survey_syntax
 
     documents = list(gold_corpus().open())

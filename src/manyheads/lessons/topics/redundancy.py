@@ -34,7 +34,7 @@ MORE, LESS = "worth at least {percent} % more than before", "less than that"
 
 def taken_away(values: Values, load: Loader) -> Ran:
     """Some heads ablated, and as many at random: what that does to the embedding. Raises HeadError, TextError."""
-    from manyheads.corpora.page import page_texts
+    from manyheads.corpora.bundled_texts import page_texts
     from manyheads.interventions.effects import effect
     from manyheads.plan import Ablate, Plan
 

@@ -5,6 +5,7 @@ limit (`MOST_BYTES`): what is longer, and a packed file of few bytes may be, is 
 What a file is goes by its ending; how far reading has come goes by the bytes on the disk, packed or not.
 """
 
+
 from __future__ import annotations
 
 import errno
@@ -20,9 +21,10 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
-
-from manyheads.errors import FileAccessError, TextError
+from manyheads.errors import FileAccessError
+from manyheads.errors import TextError
 from manyheads.base.files import no_access
+
 
 STDIN = "-"
 ENDINGS = {
