@@ -22,7 +22,7 @@ from manyheads.corpora.bundled_texts import page_texts
 from manyheads.figures.grid import save_grid
 from manyheads.figures.head import save_head
 from manyheads.figures.style import role_style
-from manyheads.statistics.pooling import pooled_maps
+from manyheads.statistics.pooled_maps import pooled_maps
 
 folder = Path(mkdtemp())  # for pictures
 lm = mh.load("minilm")

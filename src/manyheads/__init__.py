@@ -44,7 +44,8 @@ if TYPE_CHECKING:
     from manyheads.roles.families import head_families
     from manyheads.roles.finding import find_roles
     from manyheads.spec import ModelSpec
-    from manyheads.statistics.measuring import measure, measure_call
+    from manyheads.statistics.measurement import measure
+    from manyheads.statistics.measurement import measure_call
     from manyheads.studio.show import show
 
 __version__ = "0.1.0"
@@ -119,8 +120,8 @@ _MODULE_OF = {
     "open_recording": "manyheads.recording.file.write",
     "size": "manyheads.models.dimensions",
     "tap": "manyheads.models.taps.tap",
-    "measure": "manyheads.statistics.measuring",
-    "measure_call": "manyheads.statistics.measuring",
+    "measure": "manyheads.statistics.measurement",
+    "measure_call": "manyheads.statistics.measurement",
     "find_roles": "manyheads.roles.finding",
     "head_families": "manyheads.roles.families",
     "open_corpus": "manyheads.corpora.open",

@@ -7,7 +7,7 @@ from matplotlib.image import imread
 
 from manyheads.roles.labels import Evidence, HeadRole
 from manyheads.spec import Site
-from manyheads.statistics.pooling import PooledMaps
+from manyheads.statistics.pooled_maps import PooledMaps
 
 EVIDENCE = Evidence("previous_mass", 0.5, 0.1, 0.4, 0.6, 200, 0.5, "half of its attention on the token before")
 KINDS = (".png", ".svg", ".pdf")

@@ -12,7 +12,7 @@ from manyheads.figures.grid import flow, save_grid, scaled
 from manyheads.figures.style import PAPER, ramp
 from manyheads.heads import Head
 from manyheads.roles.labels import HeadRole
-from manyheads.statistics.pooling import pooled_maps
+from manyheads.statistics.pooled_maps import pooled_maps
 from tests.figures.pictures import EVIDENCE, KINDS, assert_is_file_of, maps_of, pixels, rgb, roles_of, sites, words_in
 
 

@@ -44,14 +44,15 @@ from manyheads.roles.labels import Evidence, HeadRole
 from manyheads.roles.rules import ASKED as BY_OTHERS
 from manyheads.roles.rules import MIN_CONTENT, RULES, SINK_RULE, Rule
 from manyheads.spec import Site
-from manyheads.statistics.coreference import coreference_statistics
+from manyheads.statistics.defined.coreference import coreference_statistics
 from manyheads.corpora.corpus import Failure
 from manyheads.corpora.corpus import Failures
-from manyheads.statistics.headtable import HeadTable
+from manyheads.statistics.head_table import HeadTable
 from manyheads.statistics.sums import Sums
-from manyheads.statistics.syntax import syntax_statistics
-from manyheads.statistics.syntaxsurvey import FAR, Relation
-from manyheads.statistics.syntaxsurvey import Rule as Nearest
+from manyheads.statistics.defined.syntax import syntax_statistics
+from manyheads.statistics.defined.syntax import FAR
+from manyheads.statistics.defined.syntax import Relation
+from manyheads.statistics.defined.syntax import Rule as Nearest
 from manyheads.statistics.table import STATISTICS
 from tests.figures.test_style import SEEN_AS, TOLD_APART, contrast, linear, oklab
 

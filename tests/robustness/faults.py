@@ -25,7 +25,7 @@ from manyheads.recording.recording import LayerRecord
 from manyheads.recording.recording import Recording
 from manyheads.recording.tokens import Tokens
 from manyheads.spec import Site
-from manyheads.statistics.headtable import HeadTable
+from manyheads.statistics.head_table import HeadTable
 from manyheads.studio.report import write_report
 from manyheads.training.checkpoints import read_state, save_state
 from manyheads.training.folders import write_json

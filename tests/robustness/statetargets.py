@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import manyheads as mh
-from manyheads.statistics import runfolders
+from manyheads.statistics.corpus_run import store as runfolders
 from tests.robustness.filetargets import HUGE_HEADER, base, signed, split
 from tests.robustness.target import Read, Target
 from tests.statistics.corpusruns import some_texts, tiny_lm

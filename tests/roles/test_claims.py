@@ -20,7 +20,7 @@ from manyheads.roles.goldrules import coreference_rules, syntax_rules
 from manyheads.roles.labels import label_heads
 from manyheads.roles.rules import NEEDED, RULES, SINK_RULE
 from manyheads.spec import Site
-from manyheads.statistics.headtable import HeadTable
+from manyheads.statistics.head_table import HeadTable
 from manyheads.statistics.statistic import Statistic
 from manyheads.statistics.sums import Sums
 

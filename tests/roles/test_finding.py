@@ -20,8 +20,9 @@ from manyheads.roles import finding
 from manyheads.roles.claims import REPORT
 from manyheads.roles.examples import LEAST_WEIGHT, find_examples
 from manyheads.roles.found import Roles
-from manyheads.statistics.coreference import coreference_statistics, survey_coreference
-from manyheads.statistics.measuring import measure
+from manyheads.statistics.defined.coreference import coreference_statistics
+from manyheads.statistics.defined.coreference import survey_coreference
+from manyheads.statistics.measurement import measure
 from tests.corpora.conftest import treebank
 from tests.models.eager import eager_maps
 from tests.models.tiny import SPECIAL, WORDS, tiny_bert, tiny_tokenizer

@@ -13,8 +13,8 @@ import manyheads as mh
 from manyheads.corpora.bundled_texts import page_texts
 from manyheads.roles.labels import HeadRole, label
 from manyheads.roles.rules import CONTENT, MIN_LIFT_LOW, MIN_QUERIES, NEEDED, RULES, SINK_RULE
-from manyheads.statistics.headtable import HeadTable
-from manyheads.statistics.measuring import measure
+from manyheads.statistics.head_table import HeadTable
+from manyheads.statistics.measurement import measure
 from manyheads.statistics.sums import Sums
 
 PURE_SINKS = {"L4H5", "L3H4", "L2H7", "L4H2", "L3H3"}

@@ -2,7 +2,7 @@
 
 import manyheads as mh
 from manyheads.roles import page
-from manyheads.statistics import inputs
+from manyheads.statistics.corpus_run import chunks as inputs
 from tests.models.tiny import tiny_bert, tiny_tokenizer
 
 

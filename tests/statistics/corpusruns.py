@@ -6,7 +6,9 @@ import numpy as np
 import torch
 
 import manyheads as mh
-from manyheads.statistics import chunks, inputs, shards
+from manyheads.statistics.corpus_run import chunks
+from manyheads.statistics.corpus_run import chunks as inputs
+from manyheads.statistics.corpus_run import store as shards
 from manyheads.statistics.statistic import PerText, Statistic
 from tests.models.tiny import WORDS, tiny_bert, tiny_tokenizer
 

@@ -16,7 +16,7 @@ from manyheads.corpora.corpus import Document
 from manyheads.models.inputs.texts import batches
 from manyheads.models.inputs.texts import read_texts
 from manyheads.models.inputs.texts import tokens_of
-from manyheads.statistics.measuring import measure_batch
+from manyheads.statistics.gathered import measure_batch
 from manyheads.statistics.statistic import Statistic
 from tests.models.eager import eager_maps, spans
 from tests.statistics.facts import values_of

@@ -8,7 +8,7 @@ import numpy as np
 from manyheads.recording.tokens import ROOT
 from manyheads.recording.tokens import Gold
 from manyheads.recording.tokens import GoldWord
-from manyheads.statistics.syntaxsurvey import Relation
+from manyheads.statistics.defined.syntax import Relation
 from tests.statistics.gold import FAR, UNSEEN
 from tests.statistics.goldtexts import Text, annotated
 

@@ -13,7 +13,7 @@ from manyheads.recording import recording as records
 from manyheads.recording.recording import LayerRecord
 from manyheads.recording.tokens import Tokens
 from manyheads.spec import Site
-from manyheads.statistics.alignment import alignment
+from manyheads.statistics.defined.alignment import alignment
 from tests.models.eager import draw, implementation
 from tests.models.tiny import VOCAB_SIZE
 from tests.models.tinymedia import tiny_whisper

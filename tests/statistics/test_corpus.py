@@ -20,8 +20,9 @@ from manyheads.recording.tokens import ROOT
 from manyheads.recording.tokens import Gold
 from manyheads.recording.tokens import GoldWord
 from manyheads.recording.tokens import Sinks
-from manyheads.statistics import chunks, surveys
-from manyheads.statistics.masses import class_mass
+from manyheads.statistics.corpus_run import chunks
+from manyheads.statistics.corpus_run import chunks as surveys
+from manyheads.statistics.defined.masses import class_mass
 from manyheads.statistics.statistic import PerText, Statistic
 from tests.models.eager import draw
 from tests.models.tiny import tiny_bert, tiny_llama, tiny_tokenizer

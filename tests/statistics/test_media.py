@@ -30,7 +30,7 @@ WORDLESS = [name for name, statistic in STATISTICS.items() if not statistic.asks
 @pytest.fixture(autouse=True)
 def small_batches(monkeypatch):
     """Three pictures or sounds are two batches."""
-    monkeypatch.setattr("manyheads.statistics.measuring.MEDIA_BATCH", 2)
+    monkeypatch.setattr("manyheads.statistics.measurement.MEDIA_BATCH", 2)
 
 
 @pytest.fixture

@@ -14,8 +14,11 @@ import manyheads as mh
 from manyheads.corpora.corpus import Corpus
 from manyheads.corpora.corpus import corpus_of
 from manyheads.errors import StatisticError
-from manyheads.statistics import inputs, runfolders, shards, workers
-from manyheads.statistics.masses import class_mass
+from manyheads.statistics.corpus_run import chunks as inputs
+from manyheads.statistics.corpus_run import store as runfolders
+from manyheads.statistics.corpus_run import store as shards
+from manyheads.statistics.corpus_run import run as workers
+from manyheads.statistics.defined.masses import class_mass
 from tests.models.tiny import tiny_bert, tiny_tokenizer
 from tests.statistics.corpusruns import CHUNK, STATISTICS, assert_same_tables, patch_small_batches, some_texts, tiny_lm
 
@@ -124,7 +127,7 @@ def test_only_the_batch_in_hand_is_measured_again(lm, tmp_path, monkeypatch):
 def test_a_chunk_that_is_done_is_not_even_tokenised(lm, tmp_path, monkeypatch):
     texts = some_texts(4 * CHUNK)
     with monkeypatch.context() as patch:
-        patch.setattr("manyheads.statistics.surveys.SURVEY_TOKENS", 10)
+        patch.setattr("manyheads.statistics.corpus_run.chunks.SURVEY_TOKENS", 10)
         patch.setattr(inputs, "SURVEY_TOKENS", 1)
         with monkeypatch.context() as inner:
             stopping_after(9, inner)
@@ -176,7 +179,7 @@ def test_a_finished_run_is_read_back_at_once_and_says_so(lm, tmp_path, monkeypat
 
 
 def test_statistics_made_from_the_survey_are_made_of_the_same_head_again(lm, tmp_path, monkeypatch):
-    monkeypatch.setattr("manyheads.statistics.surveys.SURVEY_TOKENS", 60)
+    monkeypatch.setattr("manyheads.statistics.corpus_run.chunks.SURVEY_TOKENS", 60)
     texts, seen = some_texts(3 * CHUNK), []
 
     def wanted(survey):

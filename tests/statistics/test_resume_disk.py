@@ -6,7 +6,7 @@ import pytest
 
 import manyheads as mh
 from manyheads.errors import FileAccessError, StatisticError, TextError
-from manyheads.statistics import shards
+from manyheads.statistics.corpus_run import store as shards
 from tests.statistics.corpusruns import CHUNK, STATISTICS, assert_same_tables, patch_small_batches, some_texts, tiny_lm
 
 

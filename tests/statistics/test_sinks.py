@@ -56,7 +56,7 @@ def test_measure_looks_for_sinks_once_and_takes_those_it_is_given(minilm, monkey
     assert table.sinks.names == ("[CLS]",) and table.notes["sinks"] == table.sinks.because
     torch.testing.assert_close(table.column("sink_mass"), table.column("first_mass"))  # [CLS] stands first, once
     assert table.column("sink_mass").max() > 0.3
-    monkeypatch.setattr("manyheads.statistics.measuring.find_sinks", lambda *_: pytest.fail("looked again"))
+    monkeypatch.setattr("manyheads.statistics.sinks.find_sinks", lambda *_: pytest.fail("looked again"))
     again = mh.measure(minilm, SENTENCES[:3], statistics=["sink_mass"], sinks=table.sinks)
     torch.testing.assert_close(again.column("sink_mass"), table.column("sink_mass"))
     mh.measure(minilm, SENTENCES[:3], statistics=["entropy"])  # asks for none

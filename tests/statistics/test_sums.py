@@ -12,8 +12,8 @@ import manyheads as mh
 from manyheads.errors import StatisticError
 from manyheads.models.inputs.texts import batches
 from manyheads.recording.tokens import Sinks
-from manyheads.statistics import measuring
-from manyheads.statistics.headtable import HeadTable
+from manyheads.statistics import measurement as measuring
+from manyheads.statistics.head_table import HeadTable
 from manyheads.statistics.sums import HALVES, REPLICATES, Sums, text_weights
 from manyheads.statistics.table import STATISTICS
 from tests.models.eager import draw

@@ -10,7 +10,7 @@ from manyheads.recording.exact_map.one_pass import prepare
 from manyheads.recording.exact_map.requests import Maximum
 from manyheads.recording.tokens import Tokens
 from manyheads.reference import statistics as reference
-from manyheads.statistics import tops
+from manyheads.statistics.defined import rarest as tops
 from manyheads.statistics.statistic import Facts
 
 B, H, G, N, D, C = 2, 6, 3, 11, 5, 4

@@ -10,7 +10,7 @@ import torch
 from manyheads.figures.training import save_chart
 from manyheads.heads import Head
 from manyheads.models.recorder import record_call
-from manyheads.statistics.measuring import measure_call
+from manyheads.statistics.measurement import measure_call
 from manyheads.training.decoder import Decoder, DecoderConfig
 from manyheads.training.engine import train
 from manyheads.training.presets import supervised, supervisedreport

@@ -151,7 +151,7 @@ def _read(lm: Any, wanted: Any, text: str, long: str, labels: Any) -> tuple[Any,
     from dataclasses import replace
 
     from manyheads.models.recorder import record
-    from manyheads.statistics.measuring import measure
+    from manyheads.statistics.measurement import measure
     from manyheads.statistics.table import DEFAULT
 
     recording = record(lm, text, long=long)

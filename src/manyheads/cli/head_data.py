@@ -67,7 +67,7 @@ def word(tokens: Any, position: int) -> str:
 def document(found: HeadLooked, top: int) -> dict[str, Any]:
     """Everything about one head: what the page says, its numbers on the text, where every token looks."""
     from manyheads.cli.look_data import evidence_of
-    from manyheads.statistics.headtable import number
+    from manyheads.statistics.head_table import number
 
     links = find_links(found.layer, found.head.index, top)
     tokens, table = found.layer.tokens, found.table

@@ -122,7 +122,7 @@ def gather(
     written = []
     if save is not None:
         from manyheads.cli.look_data import frame
-        from manyheads.statistics.headtable import write_frame
+        from manyheads.statistics.head_table import write_frame
 
         write_frame(frame(labels, table, asked), save)
         written.append(f"{save}, a row a head: its role, and {len(asked)} statistics of your text")
@@ -148,7 +148,7 @@ def _asked(talk: Talk, statistics: str) -> tuple[str, ...]:
 def _measure(talk: Talk, lm: Any, source: Source, labels: Any, asked: Sequence[str], long: str) -> Any:
     """The table of the text: what was asked for, what the page shows, and what each head's role is about."""
     from manyheads.cli.look_page import SHOWN
-    from manyheads.statistics.measuring import measure
+    from manyheads.statistics.measurement import measure
 
     about = (role.evidence.statistic for role in labels.roles)
     names = tuple(dict.fromkeys((*asked, *SHOWN, *about)))
@@ -160,7 +160,7 @@ def _measure(talk: Talk, lm: Any, source: Source, labels: Any, asked: Sequence[s
 def _plot(talk: Talk, lm: Any, source: Source, labels: Any, path: Path, long: str) -> str:
     """Draw the grid of pooled maps; what it shows, in words."""
     from manyheads.figures.grid import save_grid
-    from manyheads.statistics.pooling import pooled_maps
+    from manyheads.statistics.pooled_maps import pooled_maps
 
     with talk.step("reading your text for the maps") as progress:
         maps = pooled_maps(lm, source.text, long=long, progress=progress)

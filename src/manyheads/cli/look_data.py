@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from manyheads.cli.roleview import plain, role_of
-from manyheads.statistics.headtable import number
+from manyheads.statistics.head_table import number
 
 if TYPE_CHECKING:
     import pandas as pd

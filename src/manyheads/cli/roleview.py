@@ -49,7 +49,7 @@ def example_head(labels: Any) -> Any:
 
 def plain(row: Mapping[str, Any]) -> dict[str, Any]:
     """A row for JSON, which has no NaN: None where a figure is none."""
-    from manyheads.statistics.headtable import number
+    from manyheads.statistics.head_table import number
 
     return {key: number(value) if isinstance(value, float) else value for key, value in row.items()}
 

@@ -25,7 +25,7 @@ from manyheads.figures.style import FADED, HAIRLINE, INK, PAPER, ROLES, UNLABELL
 from manyheads.heads import Head
 from manyheads.roles.labels import HeadRole
 from manyheads.spec import Site
-from manyheads.statistics.pooling import PooledMaps
+from manyheads.statistics.pooled_maps import PooledMaps
 
 SCALE_TOP = 99  # percentile of a map's visible cells that is drawn as full ink: the few above do not dim the rest
 MIN_TOP = 5  # ... unless that is under 5 times the map's mean: an even map would else be as dark as a sharp one

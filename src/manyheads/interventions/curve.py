@@ -23,7 +23,7 @@ from manyheads.interventions.importance import importance
 from manyheads.interventions.metrics import choose_metric
 from manyheads.interventions.readings import read_corpus
 from manyheads.plan import Ablate, Plan
-from manyheads.statistics.measuring import Progress
+from manyheads.statistics.gathered import Progress
 
 __all__ = ["Curve", "removal_curve"]
 

@@ -25,7 +25,7 @@ from manyheads.interventions.readings import Corpus, outputs_of, read_corpus, re
 from manyheads.models.taps.tap import tap
 from manyheads.plan import Average, Copy, Plan, SkipOutputProjection, Step, describe
 from manyheads.spec import ModelSpec
-from manyheads.statistics.measuring import Progress
+from manyheads.statistics.gathered import Progress
 
 __all__ = ["Effect", "effect", "interval_over_texts"]
 

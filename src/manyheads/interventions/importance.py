@@ -28,8 +28,8 @@ from manyheads.interventions.sweep import sweep
 from manyheads.models.inputs.texts import BATCH_TOKENS
 from manyheads.plan import Ablate, Plan
 from manyheads.spec import ModelSpec
-from manyheads.statistics.headtable import write_frame
-from manyheads.statistics.measuring import Progress
+from manyheads.statistics.head_table import write_frame
+from manyheads.statistics.gathered import Progress
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -31,7 +31,7 @@ from manyheads.models.taps.tap import tap
 from manyheads.models.inputs.texts import BATCH_TOKENS
 from manyheads.plan import Plan
 from manyheads.spec import Site
-from manyheads.statistics.measuring import Progress
+from manyheads.statistics.gathered import Progress
 
 __all__ = ["Sweep", "sweep"]
 

@@ -13,8 +13,9 @@ from manyheads.errors import StatisticError
 from manyheads.heads import Head
 from manyheads.roles.claims import Claim
 from manyheads.roles.probing import PROBES
-from manyheads.statistics.headtable import HeadTable
-from manyheads.statistics.masses import OFFSETS, offset_name
+from manyheads.statistics.head_table import HeadTable
+from manyheads.statistics.defined.masses import OFFSETS
+from manyheads.statistics.defined.masses import offset_name
 
 __all__ = ["AHEAD", "UNASKED", "role_named", "unanswerable", "why_unasked"]
 

@@ -29,7 +29,7 @@ from manyheads.interventions.editing import Editor
 from manyheads.interventions.effects import interval_over_texts
 from manyheads.interventions.metrics import choose_metric
 from manyheads.interventions.readings import read_corpus, require_loaded
-from manyheads.statistics.measuring import Progress
+from manyheads.statistics.gathered import Progress
 from manyheads.interventions.sweep import sweep
 from manyheads.models.taps.tap import tap
 from manyheads.models.inputs.texts import BATCH_TOKENS
@@ -39,7 +39,8 @@ from manyheads.recording.tokens import text_seed
 from manyheads.roles.chance import q_values, random_targets, sign_flip_p
 from manyheads.roles.moves import moved_rows
 from manyheads.spec import ModelSpec
-from manyheads.statistics.headtable import number, write_frame
+from manyheads.statistics.head_table import number
+from manyheads.statistics.head_table import write_frame
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -37,10 +37,11 @@ from manyheads.roles.found import Example, Roles
 from manyheads.roles.goldrules import coreference_rules
 from manyheads.roles.labels import UNLABELLED
 from manyheads.roles.meant import pairs_of
-from manyheads.statistics.coreference import searches
+from manyheads.statistics.defined.coreference import searches
 from manyheads.corpora.corpus import is_about_texts
-from manyheads.statistics.onebatch import Measured
-from manyheads.statistics.patterns import Pattern, surfaces_of
+from manyheads.statistics.one_batch import Measured
+from manyheads.statistics.defined.own_pattern import Pattern
+from manyheads.statistics.defined.own_pattern import surfaces_of
 from manyheads.statistics.statistic import Statistic
 
 MOST_TEXTS = 200

@@ -27,8 +27,8 @@ from manyheads.roles.distances import MOST, pair_divergences
 from manyheads.roles.familyresults import Family, HeadFamilies, LayerDiversity, families_of
 from manyheads.roles.sampledrows import RowKeeper, rows_of_texts, sharing_around
 from manyheads.spec import ModelSpec, Site
-from manyheads.statistics.headtable import number
-from manyheads.statistics.measuring import Progress
+from manyheads.statistics.head_table import number
+from manyheads.statistics.gathered import Progress
 from manyheads.statistics.sums import Sums
 
 __all__ = ["Family", "HeadFamilies", "LayerDiversity", "head_families"]

@@ -14,7 +14,7 @@ from numpy import ndarray
 from manyheads.errors import HeadError
 from manyheads.heads import Head
 from manyheads.roles.clusters import average_linkage, best_cut, cut, medoid, silhouettes
-from manyheads.statistics.headtable import write_frame
+from manyheads.statistics.head_table import write_frame
 
 if TYPE_CHECKING:
     import pandas as pd

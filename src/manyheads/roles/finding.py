@@ -23,17 +23,22 @@ from manyheads.roles.goldrules import coreference_rules, syntax_rules
 from manyheads.roles.labels import NOT_EFFECT, check_table, label_heads
 from manyheads.roles.probing import ask_probes
 from manyheads.roles.rules import ASKED, MIN_CONTENT, NEEDED, RULES, SINK_RULE, Rule
-from manyheads.statistics.coreference import coreference_statistics, survey_coreference
-from manyheads.statistics.headtable import HeadTable
-from manyheads.statistics.measuring import Progress, measure
-from manyheads.statistics.patterns import Pattern, pattern_statistics
+from manyheads.statistics.defined.coreference import coreference_statistics
+from manyheads.statistics.defined.coreference import survey_coreference
+from manyheads.statistics.head_table import HeadTable
+from manyheads.statistics.gathered import Progress
+from manyheads.statistics.measurement import measure
+from manyheads.statistics.defined.own_pattern import Pattern
+from manyheads.statistics.defined.own_pattern import pattern_statistics
 from manyheads.base.processes import is_split
 from manyheads.base.processes import own_rank
-from manyheads.statistics.runfolders import require_own
+from manyheads.statistics.corpus_run.store import require_own
 from manyheads.statistics.statistic import Statistic
-from manyheads.statistics.surveys import Survey, Wanted
-from manyheads.statistics.syntax import syntax_statistics
-from manyheads.statistics.syntaxsurvey import MIN_ARCS, survey_syntax
+from manyheads.statistics.corpus_run.chunks import Survey
+from manyheads.statistics.corpus_run.chunks import Wanted
+from manyheads.statistics.defined.syntax import syntax_statistics
+from manyheads.statistics.defined.syntax import MIN_ARCS
+from manyheads.statistics.defined.syntax import survey_syntax
 from manyheads.statistics.table import STATISTICS
 
 log = logging.getLogger("manyheads")

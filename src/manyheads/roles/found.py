@@ -19,7 +19,8 @@ from manyheads.roles.asking import role_named, unanswerable
 from manyheads.roles.claims import Claim
 from manyheads.roles.labels import UNLABELLED, HeadRole
 from manyheads.roles.probing import NO_LABEL, Probe
-from manyheads.statistics.headtable import HeadTable, write_frame
+from manyheads.statistics.head_table import HeadTable
+from manyheads.statistics.head_table import write_frame
 
 if TYPE_CHECKING:
     import pandas as pd

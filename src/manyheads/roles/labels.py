@@ -27,7 +27,7 @@ from manyheads.roles.rules import (
     SINK_RULE,
     Rule,
 )
-from manyheads.statistics.headtable import HeadTable
+from manyheads.statistics.head_table import HeadTable
 
 UNLABELLED = "unlabelled"  # the name of a head of which evidence is missing
 NOT_EFFECT = "attention is not effect: a label says what a head reads, not what is lost without it (manyheads ablate)"

@@ -14,9 +14,16 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from manyheads.recording.tokens import Tokens
-from manyheads.statistics.masses import CLASSES, LOCAL, MATCHES, OFFSETS, offset_name, words
-from manyheads.statistics.patterns import Pattern, surfaces_of, targets
-from manyheads.statistics.tops import rarest
+from manyheads.statistics.defined.masses import CLASSES
+from manyheads.statistics.defined.masses import LOCAL
+from manyheads.statistics.defined.masses import MATCHES
+from manyheads.statistics.defined.masses import OFFSETS
+from manyheads.statistics.defined.masses import offset_name
+from manyheads.statistics.defined.masses import words
+from manyheads.statistics.defined.own_pattern import Pattern
+from manyheads.statistics.defined.own_pattern import surfaces_of
+from manyheads.statistics.defined.own_pattern import targets
+from manyheads.statistics.defined.rarest import rarest
 
 __all__ = ["Pairs", "pairs_of"]
 

@@ -20,9 +20,11 @@ from manyheads.heads import Head
 from manyheads.recording.tokens import Sinks
 from manyheads.roles.labels import Evidence, HeadRole, label
 from manyheads.roles.rules import NEEDED
-from manyheads.statistics.headtable import number
-from manyheads.statistics.inputs import code_digest, config_digest
-from manyheads.statistics.measuring import Progress, measure
+from manyheads.statistics.head_table import number
+from manyheads.statistics.corpus_run.chunks import code_digest
+from manyheads.statistics.corpus_run.chunks import config_digest
+from manyheads.statistics.gathered import Progress
+from manyheads.statistics.measurement import measure
 from manyheads.statistics.table import DEFAULT
 from manyheads.base.files import no_access
 from manyheads.base.files import replacing

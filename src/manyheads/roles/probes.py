@@ -36,7 +36,7 @@ from manyheads.recording.tokens import Tokens
 from manyheads.roles.headscores import HeadScores
 from manyheads.roles.repeats import ENTRIES, LATEST, VOCABULARY, Repeats, sample, variant_of
 from manyheads.spec import Site
-from manyheads.statistics.masses import has_key
+from manyheads.statistics.defined.masses import has_key
 from manyheads.statistics.statistic import Facts
 from manyheads.statistics.sums import Sums
 

@@ -28,7 +28,7 @@ from manyheads.roles.repeats import added_around
 from manyheads.roles.retrieval import SPARE_TOKENS, retrieval_scores
 from manyheads.spec import CROSS
 from manyheads.corpora.corpus import reason_of
-from manyheads.statistics.measuring import Progress
+from manyheads.statistics.gathered import Progress
 
 __all__ = ["COST", "NO_LABEL", "PROBES", "SHARE", "Probe", "ask_probes"]
 

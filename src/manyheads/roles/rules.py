@@ -14,8 +14,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from manyheads.statistics.masses import LOCAL, OFFSETS, offset_name
-from manyheads.statistics.norms import weighted_name
+from manyheads.statistics.defined.masses import LOCAL
+from manyheads.statistics.defined.masses import OFFSETS
+from manyheads.statistics.defined.masses import offset_name
+from manyheads.statistics.defined.norms import weighted_name
 
 MIN_QUERIES = 100
 """Rows on the reporting half: below 100, an interval is about +-10 points wide."""

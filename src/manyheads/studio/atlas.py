@@ -15,8 +15,9 @@ from manyheads.heads import Head
 from manyheads.interventions.importance import Importance
 from manyheads.recording.recording import LayerRecord
 from manyheads.roles.page import PageLabels
-from manyheads.statistics.headtable import number
-from manyheads.statistics.recorded import EVERY_ROW, measure_recording
+from manyheads.statistics.head_table import number
+from manyheads.statistics.of_a_recording import EVERY_ROW
+from manyheads.statistics.of_a_recording import measure_recording
 from manyheads.statistics.statistic import Statistic
 from manyheads.statistics.table import DEFAULT, STATISTICS
 from manyheads.studio.labels import basis_of, role_info

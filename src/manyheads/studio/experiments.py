@@ -30,7 +30,7 @@ from manyheads.models.inputs.texts import read_texts
 from manyheads.models.inputs.texts import tokens_of
 from manyheads.plan import Ablate, Copy, Plan
 from manyheads.recording.tokens import Sinks
-from manyheads.statistics.headtable import number
+from manyheads.statistics.head_table import number
 from manyheads.studio.effectwords import sentence
 from manyheads.studio.jobs import Say
 from manyheads.studio.plans import corpus_of, plan_of

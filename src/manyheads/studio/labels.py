@@ -7,7 +7,7 @@ from typing import Any
 
 from manyheads.roles.labels import HeadRole
 from manyheads.roles.page import PageLabels, label_page
-from manyheads.statistics.headtable import number
+from manyheads.statistics.head_table import number
 from manyheads.studio.jobs import Say
 from manyheads.studio.problems import NotHere
 from manyheads.studio.recordings import Opened

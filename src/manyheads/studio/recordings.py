@@ -89,7 +89,7 @@ class Opened:
 
     def sinks(self, text: int) -> Sinks:
         """Where this text's attention parks; unknown where looking would take long."""
-        from manyheads.statistics.recorded import sinks_of
+        from manyheads.statistics.of_a_recording import sinks_of
 
         def find() -> Sinks:
             return sinks_of(self.recording, text) if self.cells(text) <= SINK_CELLS else Sinks()

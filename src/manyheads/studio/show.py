@@ -25,7 +25,7 @@ def show(what: Any, text: str | None = None, height: int = 640) -> Any:
     Returns an anywidget.AnyWidget. Cost: reading every weight once (72 heads, 512 tokens: 1.5 s), about 2 MB in the
     notebook. Errors: ModelError without the extra "studio", RecordingError for anything else, TextError.
     """
-    from manyheads.statistics.headtable import HeadTable
+    from manyheads.statistics.head_table import HeadTable
 
     low, high = HEIGHTS
     if not isinstance(height, int) or not low <= height <= high:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from manyheads.recording.exact_map.requests import Match
-from manyheads.statistics.masses import MATCHES
+from manyheads.statistics.defined.masses import MATCHES
 from manyheads.statistics.statistic import Facts, PerText, Statistic
 
 NAME = "first_repeat_mass"

@@ -17,8 +17,9 @@ from manyheads.models.loading.load import load
 from manyheads.models.loading.offloaded import device_of
 from manyheads.roles.probes import probe_repeats
 from manyheads.roles.repeats import Repeats
-from manyheads.statistics.headtable import HeadTable
-from manyheads.statistics.measuring import measure, measure_call
+from manyheads.statistics.head_table import HeadTable
+from manyheads.statistics.measurement import measure
+from manyheads.statistics.measurement import measure_call
 from manyheads.statistics.statistic import Statistic
 from manyheads.training.history import head_column
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from manyheads.statistics.goldwords import POS
+from manyheads.statistics.defined.treebank_words import POS
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]

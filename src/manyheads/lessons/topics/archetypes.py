@@ -95,7 +95,7 @@ def shares(values: Values, load: Loader) -> Ran:
 
 
 def _measured(lm: Any, sentence: str) -> Any:
-    from manyheads.statistics.measuring import measure
+    from manyheads.statistics.measurement import measure
 
     return measure(lm, sentence, [f"{each}{end}" for each in KINDS.values() for end in ENDS.values()])
 

@@ -40,8 +40,8 @@ DRAWS = 300  # of guessing heads: their winner's mean is good to about half a po
 
 def gold_accuracy(values: Values, load: Loader) -> Ran:
     """One head asked one relation on our own treebank, beside rules and the best of all heads. Raises HeadError."""
-    from manyheads.statistics.measuring import measure
-    from manyheads.statistics.syntax import syntax_statistics
+    from manyheads.statistics.measurement import measure
+    from manyheads.statistics.defined.syntax import syntax_statistics
 
     lm = load(MODEL)
     head = one_named(lm, values.text("head"))
@@ -92,7 +92,7 @@ def gold_accuracy(values: Values, load: Loader) -> Ran:
 def _asked(relation: str) -> tuple[list[Any], Any]:
     """Our own annotated texts, and what a relation looks like in them."""
     from manyheads.corpora.bundled_texts import gold_corpus
-    from manyheads.statistics.syntaxsurvey import survey_syntax
+    from manyheads.statistics.defined.syntax import survey_syntax
 
     documents = list(gold_corpus().open())
     (found,) = (each for each in survey_syntax((each.gold for each in documents), FEWEST) if each.name == relation)
@@ -138,7 +138,7 @@ def luck(values: Values, load: Loader) -> Ran:
 
 def resting(values: Values, load: Loader) -> Ran:
     """Of every head, how much of its weight, and of what it moves, is due to one kind of token. Raises TextError."""
-    from manyheads.statistics.measuring import measure
+    from manyheads.statistics.measurement import measure
 
     lm, sentence, kind = load(MODEL), values.text("sentence"), values.text("kind")
     require_short(lm, sentence, MAX_UNSEEN)

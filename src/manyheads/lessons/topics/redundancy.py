@@ -61,7 +61,7 @@ def taken_away(values: Values, load: Loader) -> Ran:
 def all_heads(values: Values, load: Loader) -> Ran:
     """Every head ablated by itself, beside how much of its weight is off the first token. Raises TextError."""
     from manyheads.interventions.importance import importance, rank_correlation
-    from manyheads.statistics.measuring import measure
+    from manyheads.statistics.measurement import measure
 
     lm, sentence = load(MODEL), values.text("sentence")
     require_short(lm, sentence)

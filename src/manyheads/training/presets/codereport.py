@@ -14,7 +14,7 @@ import torch
 from manyheads.models.loading.load import LoadedModel
 from manyheads.models.loading.load import load
 from manyheads.roles.probes import probe_repeats
-from manyheads.statistics.measuring import measure
+from manyheads.statistics.measurement import measure
 from manyheads.base.processes import ALONE
 from manyheads.training.charts import Chart, Line, Panel
 from manyheads.training.firstrepeats import NAME as FIRST

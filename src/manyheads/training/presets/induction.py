@@ -23,7 +23,7 @@ from manyheads.models.loading.load import LoadedModel
 from manyheads.models.loading.offloaded import device_of
 from manyheads.plan import Ablate, Plan
 from manyheads.roles.repeats import LATEST, Repeats
-from manyheads.statistics.measuring import measure_call
+from manyheads.statistics.measurement import measure_call
 from manyheads.training.charts import Chart, Line, Panel
 from manyheads.training.decoder import Decoder, DecoderConfig, batch_loss
 from manyheads.training.headcolumns import by_head, call_columns, live, probe_columns

@@ -21,7 +21,7 @@ from manyheads.interventions.designbuilding import build as build_designed
 from manyheads.interventions.designs import induction
 from manyheads.plan import Ablate, Plan
 from manyheads.recording.exact_map.requests import Band
-from manyheads.statistics.masses import offset_name
+from manyheads.statistics.defined.masses import offset_name
 from manyheads.statistics.statistic import Facts, PerText, Statistic
 from manyheads.training.charts import Points, PointsChart, PointsPanel
 from manyheads.training.headcolumns import call_columns

@@ -3,16 +3,15 @@
 What is left of a layer is two numbers a text, head and statistic; of the batch, a `Contribution` that adds to others.
 """
 
+
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
-
 import torch
 from jaxtyping import Float64
 from torch import Tensor
-
 from manyheads.errors import StatisticError
 from manyheads.models.taps.call import AttentionCall
 from manyheads.models.inputs.texts import CallTexts
@@ -24,10 +23,13 @@ from manyheads.recording.exact_map.requests import Received
 from manyheads.recording.exact_map.requests import Request
 from manyheads.recording.tokens import Tokens
 from manyheads.spec import Site
-from manyheads.statistics.kindcounts import KindCounts, Places
+from manyheads.statistics.token_kinds import KindCounts
+from manyheads.statistics.token_kinds import Places
 from manyheads.statistics.sinks import evenly
-from manyheads.statistics.statistic import Facts, PerText, Statistic
-from manyheads.statistics.tallies import Contribution
+from manyheads.statistics.statistic import Facts
+from manyheads.statistics.statistic import PerText
+from manyheads.statistics.statistic import Statistic
+from manyheads.statistics.tally import Contribution
 
 
 class Finished(NamedTuple):

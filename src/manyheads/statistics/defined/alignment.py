@@ -13,15 +13,15 @@ pass over tiles, and no map is held: O(q * k * d) time. Oracle: NumPy on a model
 Source: Spearman 1904 (rank correlation); Pielou 1966 (entropy over its maximum, of which sharpness is the rest to 1).
 """
 
+
 from __future__ import annotations
 
 from dataclasses import dataclass
-
 import torch
 from jaxtyping import Bool, Float64
 from torch import Tensor
-
-from manyheads.errors import ShapeError, StatisticError
+from manyheads.errors import ShapeError
+from manyheads.errors import StatisticError
 from manyheads.recording.recording import LayerRecord
 from manyheads.recording.exact_map.requests import Column
 from manyheads.recording.exact_map.requests import Entropy
@@ -30,6 +30,7 @@ from manyheads.recording.exact_map.requests import Mass
 from manyheads.recording.tokens import Tokens
 
 __all__ = ["Alignment", "alignment"]
+
 
 RESOLUTION = 1e-6  # of the way from the first key to the last: below it, a difference is rounding, and no order
 

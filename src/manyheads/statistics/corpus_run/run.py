@@ -6,6 +6,7 @@ hand, and counts nothing twice. Several processes take batches of their own (`wo
 (`merging`). A text that fails is named and counted, and the others go on (`failures`).
 """
 
+
 from __future__ import annotations
 
 import json
@@ -15,33 +16,142 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
 import torch
-
 from manyheads.corpora.corpus import Corpus
-from manyheads.errors import LostProcessError, StatisticError, TextError
+from manyheads.errors import LostProcessError
+from manyheads.errors import StatisticError
+from manyheads.errors import TextError
 from manyheads.models.inputs.texts import require_reader
 from manyheads.models.inputs.texts import story
 from manyheads.recording.tokens import Sinks
-from manyheads.statistics.accounts import Account, Done, packed, unpacked
-from manyheads.statistics.chunks import Chunk, chunks
-from manyheads.statistics.headtable import HeadTable
-from manyheads.statistics.inputs import inputs_of, require_same
-from manyheads.statistics.measuring import Progress, two_sided
-from manyheads.statistics.merging import everywhere
+from manyheads.statistics.corpus_run.store import Account
+from manyheads.statistics.corpus_run.store import Done
+from manyheads.statistics.corpus_run.store import packed
+from manyheads.statistics.corpus_run.store import unpacked
+from manyheads.statistics.corpus_run.chunks import Chunk
+from manyheads.statistics.corpus_run.chunks import chunks
+from manyheads.statistics.head_table import HeadTable
+from manyheads.statistics.corpus_run.chunks import inputs_of
+from manyheads.statistics.corpus_run.chunks import require_same
+from manyheads.statistics.gathered import Progress
+from manyheads.statistics.gathered import two_sided
+from manyheads.statistics.corpus_run.store import everywhere
 from manyheads.base.processes import ALONE
 from manyheads.base.processes import Ranks
 from manyheads.base.processes import here
 from manyheads.base.processes import is_split
-from manyheads.statistics.runfolders import RunFolder
-from manyheads.statistics.shards import Shard
+from manyheads.statistics.corpus_run.store import RunFolder
+from manyheads.statistics.corpus_run.store import Shard
 from manyheads.statistics.statistic import Statistic
 from manyheads.corpora.corpus import as_corpus
-from manyheads.statistics.surveys import Head, Learned, Wanted, learn, read_head
+from manyheads.statistics.corpus_run.chunks import Head
+from manyheads.statistics.corpus_run.chunks import Learned
+from manyheads.statistics.corpus_run.chunks import Wanted
+from manyheads.statistics.corpus_run.chunks import learn
+from manyheads.statistics.corpus_run.chunks import read_head
 from manyheads.statistics.table import choose
-from manyheads.statistics.workers import Worker
+from collections.abc import Callable, Iterable
+from manyheads.models.inputs.texts import tokens_of
+from manyheads.statistics.corpus_run.store import COUNTED
+from manyheads.statistics.corpus_run.store import Entry
+from manyheads.statistics.corpus_run.chunks import Chunked
+from manyheads.statistics.corpus_run.chunks import read_chunk
+from manyheads.corpora.corpus import Failure
+from manyheads.corpora.corpus import Failures
+from manyheads.corpora.corpus import is_about_texts
+from manyheads.statistics.gathered import measure_batch
+from manyheads.statistics.tally import Contribution
 
-__all__ = ["measure_corpus"]
+__all__ = ["measure_corpus", "Worker"]
+
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# One process at work on a corpus: the batches that are its own, one after another, each kept as it is done.
+#
+# A batch whose texts fail is run text by text; those that fail are named. An error that is no text's fault goes through,
+# and so does the first one where nothing at all could be measured yet: then it is the model, or a statistic.
+
+
+
+@dataclass(eq=False)
+class Worker:
+    """What one process needs to measure batches. `keep` takes each as it is done; `account` is what it has so far."""
+
+    lm: Any
+    long: str
+    kinds: bool
+    statistics: tuple[Statistic, ...]
+    learned: Learned
+    account: Account
+    keep: Callable[[Entry], None]
+    rank: int
+    world: int
+
+    def measure(
+        self, stream: Iterable[Chunk], read: dict[int, Chunked], done: Done, tell: Callable[[Chunk, float], None]
+    ) -> None:
+        """Every batch that is this process' own and not done yet. `read` has chunks that are tokenised already.
+
+        The batches of a chunk that are left are dealt out in turns; the next chunk begins with the next process.
+        """
+        for chunk in stream:
+            of, finished = done.get(chunk.number, (-1, set()))
+            if len(finished) != of:
+                chunked = read.pop(chunk.number, None) or read_chunk(self.lm, chunk, self.long)
+                self._require_same(chunked, of)
+                left = [batch for batch in range(len(chunked.batches)) if batch not in finished]
+                mine = left[(self.rank - chunk.number) % self.world :: self.world]
+                for count, batch in enumerate(mine):
+                    tell(chunk, count / len(mine))
+                    self.keep(self._entry(chunked, batch))
+            tell(chunk, 1.0)
+
+    def _require_same(self, chunked: Chunked, of: int) -> None:
+        if of not in (-1, len(chunked.batches)):
+            raise StatisticError(
+                f"the corpus is not what it was when this run began: its texts from number {chunked.chunk.begin:,} on "
+                f"made {of} batches and make {len(chunked.batches)} now. To begin anew, give another folder."
+            )
+
+    def _entry(self, chunked: Chunked, batch: int) -> Entry:
+        """Measure one batch. With a chunk's first batch comes what is to be said of the whole chunk."""
+        adds, failed = self._measured(chunked, chunked.batches[batch])
+        counts: dict[str, int] = {}
+        if batch == 0:
+            if chunked.error is not None and not self.account.num_texts:
+                raise chunked.error
+            failed += chunked.failures
+            counts = {name: getattr(chunked, name) for name in COUNTED}
+        return Entry(chunked.chunk.number, batch, len(chunked.batches), adds, Failures.of(failed), counts)
+
+    def _measured(self, chunked: Chunked, pieces: list[int]) -> tuple[Contribution | None, list[Failure]]:
+        """What a batch adds, and which of its texts failed; text by text where some do."""
+        if not pieces:
+            return None, []
+        try:
+            return self._run(chunked, pieces), []
+        except Exception as error:
+            if not is_about_texts(error):
+                raise
+            first = error
+        parts: list[Contribution] = []
+        failed: list[Failure] = []
+        for piece in pieces:
+            try:
+                parts.append(self._run(chunked, [piece]))
+            except Exception as error:
+                if not is_about_texts(error):
+                    raise
+                failed.append(chunked.failure(piece, error))
+        if not parts and not self.account.num_texts:
+            raise first
+        return Contribution.after(parts) if parts else None, failed
+
+    def _run(self, chunked: Chunked, pieces: list[int]) -> Contribution:
+        learned = self.learned
+        tokens = tokens_of(chunked.reading, pieces, learned.rarity, learned.rarity_because).with_sinks(learned.sinks)
+        return measure_batch(self.lm, tokens, self.statistics, self.kinds)
 
 log = logging.getLogger("manyheads")
 

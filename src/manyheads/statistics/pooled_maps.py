@@ -6,6 +6,7 @@ blocks are places relative to each text's length, so what a head does by positio
 content blurs. `because` says which it was.
 """
 
+
 from __future__ import annotations
 
 from collections import Counter
@@ -13,13 +14,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
-
 import numpy as np
 import torch
 from jaxtyping import Float32, Float64
 from numpy import ndarray
-
-from manyheads.errors import ShapeError, StatisticError
+from manyheads.errors import ShapeError
+from manyheads.errors import StatisticError
 from manyheads.heads import Head
 from manyheads.models.taps.call import Aligner
 from manyheads.models.taps.call import AttentionCall
@@ -36,7 +36,8 @@ from manyheads.recording.exact_map.one_pass import prepare
 from manyheads.recording.exact_map.requests import Pooled
 from manyheads.recording.tokens import Tokens
 from manyheads.spec import Site
-from manyheads.statistics.measuring import Progress
+from manyheads.statistics.gathered import Progress
+
 
 POOLINGS = ("mean", "max")
 

@@ -1,0 +1,395 @@
+"""A corpus as chunks of batches: always the same ones, whoever reads it, in however many processes.
+
+Documents come in chunks; a chunk is tokenised at once and sorted into batches of like length. Both hang on the corpus
+and the constants here alone, so a batch is known by two numbers, its chunk's and its own. By these a run knows what it
+has done, and processes share the work: each reads the whole stream, which is cheap (20 microseconds a sentence to
+tokenise, 4 milliseconds to measure), and measures batches of its own. Memory: one chunk.
+"""
+
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+from manyheads.corpora.corpus import Document
+from manyheads.errors import TextError
+from manyheads.models.inputs.texts import fault_in
+from manyheads.models.inputs.texts import BATCH_TOKENS
+from manyheads.models.inputs.texts import Piece
+from manyheads.models.inputs.texts import Reading
+from manyheads.models.inputs.texts import batches
+from manyheads.models.inputs.texts import encoded
+from manyheads.models.inputs.texts import is_long
+from manyheads.models.inputs.texts import pieces_of
+from manyheads.corpora.corpus import Failure
+from manyheads.corpora.corpus import is_about_texts
+from manyheads.corpora.corpus import reason_of
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import chain
+import torch
+from jaxtyping import Float32
+from torch import Tensor
+from manyheads.models.inputs.texts import rarity_of
+from manyheads.recording.tokens import Sinks
+from manyheads.statistics.sinks import find_sinks
+from manyheads.statistics.sinks import probed
+from manyheads.statistics.statistic import Statistic
+import hashlib
+import json
+from collections.abc import Sequence
+from importlib.resources import as_file, files
+from pathlib import Path
+from manyheads.corpora.corpus import Corpus
+from manyheads.errors import StatisticError
+
+__all__ = ["CHUNK_CHARACTERS", "CHUNK_TEXTS", "Chunk", "Chunked", "chunks", "read_chunk", "Head", "Learned", "Survey", "Wanted", "learn", "read_head"]
+
+
+CHUNK_TEXTS = 2_048  # enough of every length to fill batches: a twelfth of what is read is padding, for sentences
+CHUNK_CHARACTERS = 1 << 19  # about 120,000 tokens
+
+
+@dataclass(frozen=True, eq=False)
+class Chunk:
+    """Some documents in a row: the first is number `begin` of the corpus, and reading was at `begin_at` before it."""
+
+    number: int
+    documents: tuple[Document, ...]
+    begin: int
+    begin_at: int
+
+    @property
+    def end_at(self) -> int:
+        return max(self.begin_at, self.documents[-1].at)
+
+
+def chunks(documents: Iterable[Document]) -> Iterator[Chunk]:
+    """Documents in chunks of at most `CHUNK_TEXTS` texts and `CHUNK_CHARACTERS` characters, at least one text each."""
+    number, begin, begin_at, held, size = 0, 0, 0, [], 0
+    for document in documents:
+        full = len(held) == CHUNK_TEXTS or size + len(document.text) > CHUNK_CHARACTERS
+        if held and full:
+            chunk = Chunk(number, tuple(held), begin, begin_at)
+            yield chunk
+            number, begin, begin_at, held, size = number + 1, begin + len(held), chunk.end_at, [], 0
+        held.append(document)
+        size += len(document.text)
+    if held:
+        yield Chunk(number, tuple(held), begin, begin_at)
+
+
+@dataclass(frozen=True, eq=False)
+class Chunked:
+    """A chunk, tokenised: pieces that can be measured, how they make batches, and texts that cannot be read.
+
+    There is always a batch, an empty one where no text can be read. `cut`: texts longer than the model's positions,
+    which are read in `windows` pieces (one each where they are truncated); `cut_gold` of them had gold, now left out.
+    `error`: the first that the tokenizer raised itself, where no text of the chunk could be read.
+    """
+
+    chunk: Chunk
+    pieces: tuple[Piece, ...]
+    failures: tuple[Failure, ...]
+    cut: int
+    windows: int
+    cut_gold: int
+    error: Exception | None = None
+
+    @property
+    def texts(self) -> int:
+        """How many there are, readable or not."""
+        return len(self.chunk.documents)
+
+    @cached_property
+    def batches(self) -> list[list[int]]:
+        return batches(self.reading, BATCH_TOKENS) or [[]]
+
+    @cached_property
+    def reading(self) -> Reading:
+        return Reading(self.pieces, "some texts are cut" if self.cut else "")
+
+    def failure(self, index: int, error: Exception | str) -> Failure:
+        """Why the piece of this number cannot be measured; of a window, which one it is."""
+        piece = self.pieces[index]
+        return _failure(self.chunk, piece.source, error, f" (from its character {piece.begin:,})" * (piece.begin > 0))
+
+
+def read_chunk(lm: Any, chunk: Chunk, long: str) -> Chunked:
+    """Tokenise a chunk. A text that cannot be read is a failure, and no error."""
+    problems = [_problem(each) for each in chunk.documents]
+    failures = [_failure(chunk, index, problem) for index, problem in enumerate(problems) if problem]
+    readable = [index for index, problem in enumerate(problems) if not problem]
+    pieces: list[Piece] = []
+    limit, cut, windows, cut_gold = lm.max_positions, 0, 0, 0
+    first: Exception | None = None
+    for index, whole in zip(readable, _encoded(lm, chunk, readable), strict=True):
+        document = chunk.documents[index]
+        try:
+            if isinstance(whole, Exception):
+                raise whole
+            found = pieces_of(lm, document.text, whole, index, long, limit, "the text")
+        except Exception as error:
+            if not is_about_texts(error):
+                raise
+            first = first or (None if isinstance(error, TextError) else error)
+            failures.append(_failure(chunk, index, error))
+            continue
+        if is_long(whole, limit):
+            cut, windows, cut_gold = cut + 1, windows + len(found), cut_gold + (document.gold is not None)
+        elif document.gold is not None:
+            found = [replace(found[0], gold=document.gold)]
+        pieces += found
+    return Chunked(chunk, tuple(pieces), tuple(failures), cut, windows, cut_gold, None if pieces else first)
+
+
+def _problem(document: Document) -> str:
+    """Why there is nothing to tokenise. "" where there is."""
+    if document.problem:
+        return document.problem
+    fault = fault_in(document.text)
+    return f"the text {fault.rstrip('.')}" if fault else ""
+
+
+def _failure(chunk: Chunk, index: int, error: Exception | str, where: str = "") -> Failure:
+    name = chunk.documents[index].name
+    return Failure(chunk.begin + index, f"{name}{where}", error if isinstance(error, str) else reason_of(error))
+
+
+def _encoded(lm: Any, chunk: Chunk, readable: Sequence[int]) -> list[Mapping[str, Any] | Exception]:
+    """Every text tokenised, or the tokenizer's error in its place."""
+    texts = [chunk.documents[index].text for index in readable]
+    try:
+        return list(encoded(lm.tokenizer, texts))
+    except Exception as error:
+        if not is_about_texts(error):
+            raise
+    out: list[Mapping[str, Any] | Exception] = []
+    for text in texts:
+        try:
+            out += encoded(lm.tokenizer, [text])
+        except Exception as error:
+            if not is_about_texts(error):
+                raise
+            out.append(error)
+    return out
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What must be known of a corpus before its first batch is measured, learned from its head.
+#
+# A corpus of ten million texts is read once, and a pipe can be read only once: so the head is kept, surveyed, and then
+# measured like the rest. From it come how rare each token is, where the model parks its attention (`sinks`), and
+# whatever statistics are made for this corpus: `measure(lm, corpus, statistics)` takes a function of the survey.
+
+
+
+SURVEY_TOKENS = 50_000  # from so many tokens on, rarity is counted: whole chunks are read until there are as many
+SURVEY_TEXTS = 20_000  # or as many texts: those of one word never come to so many tokens
+
+
+@dataclass(frozen=True, eq=False)
+class Survey:
+    """The head of a corpus: its first documents in order, gold and all. `whole`: there are no others.
+
+    The same documents on every process and on every resumed run, whatever came of them: some may be empty or fail.
+    """
+
+    documents: tuple[Document, ...]
+    whole: bool
+
+
+Wanted = str | Sequence[str | Statistic] | Callable[[Survey], str | Sequence[str | Statistic]]
+"""What `measure` is asked for: "default", "all", names and Statistics; or what a function makes of the survey."""
+
+
+@dataclass(frozen=True, eq=False)
+class Head:
+    """The first chunks of a corpus, tokenised where that was needed, and all that follow."""
+
+    chunks: tuple[Chunk, ...]
+    read: dict[int, Chunked]
+    rest: Iterator[Chunk]
+    whole: bool
+
+    @property
+    def survey(self) -> Survey:
+        return Survey(tuple(document for chunk in self.chunks for document in chunk.documents), self.whole)
+
+    @property
+    def pieces(self) -> list[Piece]:
+        return [piece for chunked in self.read.values() for piece in chunked.pieces]
+
+    def stream(self) -> Iterator[Chunk]:
+        """The whole corpus from its beginning; once."""
+        return chain(self.chunks, self.rest)
+
+
+def read_head(lm: Any, stream: Iterator[Chunk], long: str, num_documents: int | None = None) -> Head:
+    """Chunks until they hold enough to learn from; `num_documents`: as many as an earlier run had, not tokenised."""
+    found: list[Chunk] = []
+    read: dict[int, Chunked] = {}
+    num_tokens = num_texts = 0
+    for chunk in stream:
+        found.append(chunk)
+        num_texts += len(chunk.documents)
+        if num_documents is None:
+            read[chunk.number] = read_chunk(lm, chunk, long)
+            num_tokens += read[chunk.number].reading.num_tokens
+        enough = num_tokens >= SURVEY_TOKENS or num_texts >= SURVEY_TEXTS
+        if enough if num_documents is None else num_texts >= num_documents:
+            break
+    following = next(stream, None)
+    rest = iter(()) if following is None else chain([following], stream)
+    return Head(tuple(found), read, rest, following is None)
+
+
+@dataclass(frozen=True, eq=False)
+class Learned:
+    """What the head of a corpus told, and in words from how much."""
+
+    rarity: Float32[Tensor, "vocabulary"]
+    rarity_because: str
+    sinks: Sinks
+    num_documents: int
+    because: str
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {"rarity": self.rarity}
+
+    def said(self) -> dict[str, Any]:
+        names = ("rarity_because", "num_documents", "because")
+        return {"sinks": asdict(self.sinks), **{name: getattr(self, name) for name in names}}
+
+    @staticmethod
+    def read(tensors: dict[str, Tensor], said: dict[str, Any]) -> Learned:
+        """Raises LookupError, TypeError or ValueError for what is not of that kind."""
+        told, rarity = said["sinks"], tensors["rarity"]
+        ids, names = tuple(int(each) for each in told["ids"]), tuple(str(each) for each in told["names"])
+        sinks = Sinks(bool(told["first"]), ids, names, str(told["because"]))
+        if rarity.ndim != 1:
+            raise ValueError(f"rarity has {rarity.ndim} axes")
+        return Learned(rarity, str(said["rarity_because"]), sinks, int(said["num_documents"]), str(said["because"]))
+
+
+def learn(lm: Any, head: Head, sinks: Sinks | None, statistics: Sequence[Statistic]) -> Learned:
+    """Count tokens, and look for sinks where they are not given and some statistic asks for them.
+
+    Cost: one forward pass over 24 texts spread over the head. Errors: as the model's, where it can read none of them.
+    """
+    pieces = head.pieces
+    ids = torch.tensor(list(chain.from_iterable(piece.ids for piece in pieces)), dtype=torch.long)
+    counts = torch.bincount(ids, minlength=lm.spec.vocab_size or 1)
+    rarity, because = rarity_of(counts, "the corpus'" if head.whole else "the first")
+    if sinks is None:
+        asked = any("sinks" in each.asks for each in statistics)
+        sinks = _sinks(lm, pieces) if asked and pieces else Sinks()
+    count = len(head.survey.documents)
+    which = f"all {count:,}" if head.whole else f"the first {count:,}"
+    said = f"{which} texts ({len(ids):,} tokens): how rare tokens are, sinks, what the statistics themselves ask"
+    return Learned(rarity.float(), because, sinks, count, said)
+
+
+def _sinks(lm: Any, pieces: Sequence[Piece]) -> Sinks:
+    """Sinks, of those of the probed texts that the model can read."""
+    tried = tuple(probed(pieces))
+    try:
+        return find_sinks(lm, Reading(tried, ""))
+    except Exception as error:
+        fine = tuple(piece for piece in tried if is_about_texts(error) and _readable(lm, piece))
+        if not fine:
+            raise
+    return find_sinks(lm, Reading(fine, ""))
+
+
+def _readable(lm: Any, piece: Piece) -> bool:
+    try:
+        find_sinks(lm, Reading((piece,), ""))
+    except Exception as error:
+        if not is_about_texts(error):
+            raise
+        return False
+    return True
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Everything that the numbers of a run over a corpus hang on, by name: a run goes on only with the same.
+#
+# Where the model computes (device, attention kernel, number of processes) is none of it: that changes rounding alone.
+
+
+
+SOURCES = ("nn", "recording", "models", "corpora", "statistics", "roles")  # the packages whose code numbers hang on
+ELSEWHERE = ("_name_or_path", "transformers_version")  # of a config: where it lay, not what the model does
+SHOWN = 48  # characters of an input in an error
+
+
+def inputs_of(
+    lm: Any, corpus: Corpus, statistics: Sequence[Statistic], long: str, sinks: Sinks | None, kinds: bool
+) -> dict[str, str]:
+    """Each input in words that are equal only where it is. Cost: a digest of the weights (22M parameters: 0.1 s)."""
+    asked = [(each.name, each.source, each.meaning, each.column, each.block and each.block.name) for each in statistics]
+    return {
+        "texts": corpus.key,
+        "model's weights": lm.weights_hash,
+        "model's config": config_digest(lm.model),
+        "dtype": str(lm.dtype).removeprefix("torch."),
+        "tokenizer": tokenizer_digest(lm.tokenizer),
+        "statistics": f"{len(statistics)} statistics {_digest(repr(asked))}",
+        "manyheads' own code": code_digest(),
+        "long": long,
+        "kinds": str(kinds),
+        "sinks": "as found" if sinks is None else repr(sinks),
+        "batches": f"{BATCH_TOKENS} tokens, {CHUNK_TEXTS} texts or {CHUNK_CHARACTERS} characters a chunk",
+        "survey": f"{SURVEY_TOKENS} tokens or {SURVEY_TEXTS} texts",
+    }
+
+
+def require_same(inputs: dict[str, str], known: dict[str, str], folder: Path) -> None:
+    """Errors: StatisticError names what is other than when the run in `folder` began."""
+    other = [name for name in inputs.keys() | known.keys() if inputs.get(name) != known.get(name)]
+    if other:
+        told = "; ".join(
+            f"{name} ({_short(known.get(name))} then, {_short(inputs.get(name))} now)" for name in sorted(other)
+        )
+        raise StatisticError(
+            f"the run in {folder} was begun with other inputs: {told}. What it has is left as it is: to measure with "
+            f"these inputs, give another folder, or delete that one."
+        )
+
+
+def _short(value: str | None) -> str:
+    return "none" if value is None else value if len(value) <= SHOWN else f"{value[:SHOWN]}..."
+
+
+def config_digest(model: Any) -> str:
+    """Of what a model's config says of the model."""
+    config: Any = getattr(model, "config", None)
+    shape = config.to_dict() if hasattr(config, "to_dict") else {}
+    return _digest(json.dumps({k: v for k, v in shape.items() if k not in ELSEWHERE}, default=str))
+
+
+def tokenizer_digest(tokenizer: Any) -> str:
+    """Of all that a fast tokenizer does; of a slow one its class and its words."""
+    backend: Any = getattr(tokenizer, "backend_tokenizer", None)
+    if hasattr(backend, "to_str"):
+        rules = json.loads(backend.to_str())
+        return _digest(json.dumps({k: v for k, v in rules.items() if k not in ("truncation", "padding")}))
+    words = sorted(tokenizer.get_vocab().items()) if hasattr(tokenizer, "get_vocab") else []
+    return _digest(f"{type(tokenizer).__name__} {words!r}")
+
+
+def code_digest() -> str:
+    """Digest of the source of the packages that numbers depend on, sub-folders included: an update may change them."""
+    parts: list[str] = []
+    for package in SOURCES:
+        with as_file(files("manyheads").joinpath(package)) as folder:  # a zip's members are unpacked for the time of it
+            modules = sorted(folder.rglob("*.py"), key=lambda path: path.relative_to(folder).as_posix())
+            parts += [path.read_text(encoding="utf-8") for path in modules]
+    return _digest("\0".join(parts))
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()

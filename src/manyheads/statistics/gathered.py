@@ -1,0 +1,98 @@
+"""TODO docstring of manyheads.statistics.gathered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+import torch
+from torch import nn
+from manyheads.corpora.corpus import Corpus
+from manyheads.corpora.corpus import Document
+from manyheads.errors import StatisticError
+from manyheads.models.inputs.texts import CallTexts
+from manyheads.models.inputs.texts import texts_of_call
+from manyheads.models.inputs.media import Given
+from manyheads.models.inputs.media import media_given
+from manyheads.models.recorder import watch
+from manyheads.models.describe import run
+from manyheads.models.taps.open_taps import EDITED
+from manyheads.models.taps.open_taps import left_out
+from manyheads.models.inputs.texts import Reading
+from manyheads.models.inputs.texts import batches
+from manyheads.models.inputs.texts import decoder_story
+from manyheads.models.inputs.texts import model_inputs
+from manyheads.models.inputs.texts import rarity_table
+from manyheads.models.inputs.texts import read_texts
+from manyheads.models.inputs.texts import tokens_of
+from manyheads.recording.tokens import Sinks
+from manyheads.recording.tokens import Tokens
+from manyheads.spec import CROSS
+from manyheads.statistics.head_table import HeadTable
+from manyheads.statistics.one_batch import Measured
+from manyheads.base.processes import Ranks
+from manyheads.statistics.sinks import find_sinks
+from manyheads.statistics.statistic import Statistic
+from manyheads.statistics.corpus_run.chunks import Wanted
+from manyheads.statistics.table import choose
+from manyheads.statistics.tally import Contribution
+from manyheads.statistics.tally import Tally
+from manyheads.statistics.tally import counted
+
+
+
+CROSSING = "left out, since queries and keys are not the same tokens"
+UNSEEN = "left out, since nobody can see it"
+WORDY = frozenset({"tokens", "sinks"})  # what a statistic may ask that only words answer
+Progress = Callable[[int, Any], None]
+"""Called with tokens read and tokens in all; of pictures and sounds, with how many of them. Of a corpus with how far
+reading has come, in the units of its `total` (bytes, or texts), and with that, which is None for a pipe."""
+
+
+def two_sided(lm: Any) -> dict[str, str]:
+    """What is to be known of a decoder beside an encoder of texts; "" where there is none."""
+    crossing = ", ".join(site.module for site in lm.spec.sites if site.stack == CROSS)
+    return {"decoder": decoder_story(lm), CROSSING: crossing}
+
+
+def measure_batch(lm: Any, tokens: Tokens, statistics: tuple[Statistic, ...], kinds: bool) -> Contribution:
+    """What one batch of a loaded model's texts adds."""
+    batch = Measured(CallTexts.of(lm, tokens), statistics, with_kinds=kinds)
+    state = watch(lm.model, lm.name, lambda: run(lm.model, lm.name, model_inputs(lm, tokens)), batch.observe)
+    return batch.contribution(state)
+
+
+@dataclass(eq=False)
+class Gathered:
+    """What has been measured so far: sums, by which backends, with the guard's worst error."""
+
+    tally: Tally | None = None
+    backend: dict[str, int] = field(default_factory=dict)
+    guard_error: float = 0.0
+    edited: bool = False
+
+    def add(self, batch: Contribution) -> None:
+        self.tally = self.tally or Tally.like(batch)
+        self.tally.add(batch)
+        self.backend = counted((self.backend, batch.backend or {}))
+        self.guard_error = max(self.guard_error, batch.guard_error)
+        self.edited |= batch.edited
+
+    def merge(self, other: Gathered) -> None:
+        """Add another process', or an earlier run's."""
+        if self.tally is None or other.tally is None:
+            self.tally = self.tally or other.tally
+        else:
+            self.tally.merge(other.tally)
+        self.backend = counted((self.backend, other.backend))
+        self.guard_error = max(self.guard_error, other.guard_error)
+        self.edited |= other.edited
+
+    def table(self, statistics: tuple[Statistic, ...], sinks: Sinks, notes: dict[str, str], **more: Any) -> HeadTable:
+        assert self.tally is not None, "nothing was measured"
+        said = {**notes, "backend": "; ".join(self.backend), "guard_error": f"{self.guard_error:.1e}"}
+        said["edited"] = EDITED if self.edited else ""
+        notes = {key: value for key, value in said.items() if value}
+        kinds = None if self.tally.kinds is None else self.tally.kinds.kinds()
+        return HeadTable(self.tally.sites, statistics, self.tally.sums(), sinks, notes, kinds, **more)
