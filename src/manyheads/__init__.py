@@ -25,11 +25,11 @@ if TYPE_CHECKING:
         WindowError,
     )
     from manyheads.heads import Head
-    from manyheads.interventions.applying import applied
-    from manyheads.interventions.conversion import convert_to_gqa
-    from manyheads.interventions.effects import effect
-    from manyheads.interventions.importance import importance
-    from manyheads.interventions.surgery import prune_heads
+    from manyheads.interventions.apply.applied import applied
+    from manyheads.interventions.convert.convert import convert_to_gqa
+    from manyheads.interventions.effects.effect import effect
+    from manyheads.interventions.effects.importance import importance
+    from manyheads.interventions.prune.prune import prune_heads
     from manyheads.models.dimensions import size
     from manyheads.models.loading.load import load
     from manyheads.models.recorder import record, record_call
@@ -126,16 +126,16 @@ _MODULE_OF = {
     "head_families": "manyheads.roles.families",
     "open_corpus": "manyheads.corpora.open",
     "show": "manyheads.studio.show",
-    "prune_heads": "manyheads.interventions.surgery",
-    "convert_to_gqa": "manyheads.interventions.conversion",
+    "prune_heads": "manyheads.interventions.prune.prune",
+    "convert_to_gqa": "manyheads.interventions.convert.convert",
     "attend": "manyheads.nn.attention",
     "MultiHeadAttention": "manyheads.nn.layer",
     "KVCache": "manyheads.nn.caches",
     "FeedForward": "manyheads.nn.feed_forward",
     "SwiGLU": "manyheads.nn.feed_forward",
-    "applied": "manyheads.interventions.applying",
-    "effect": "manyheads.interventions.effects",
-    "importance": "manyheads.interventions.importance",
+    "applied": "manyheads.interventions.apply.applied",
+    "effect": "manyheads.interventions.effects.effect",
+    "importance": "manyheads.interventions.effects.importance",
     **dict.fromkeys(("Plan", *_STEPS), "manyheads.plan"),
     "Head": "manyheads.heads",
     "ModelSpec": "manyheads.spec",

@@ -3,7 +3,7 @@
 import pytest
 
 from manyheads.cli.options import METRICS
-from manyheads.interventions.metrics import METRICS as OF_THE_LIBRARY
+from manyheads.interventions.effects.metrics import METRICS as OF_THE_LIBRARY
 
 from .conftest import assert_refused
 

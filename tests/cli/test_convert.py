@@ -6,7 +6,7 @@ import os
 import pytest
 
 import manyheads as mh
-from manyheads.interventions import convertedfiles
+from manyheads.interventions.save import save_converted as convertedfiles
 
 from ..models.tiny import WORDS, save_tiny, tiny_llama, tiny_tokenizer
 from .conftest import assert_refused

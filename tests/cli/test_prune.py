@@ -6,7 +6,7 @@ import os
 import pytest
 
 import manyheads as mh
-from manyheads.interventions import saving
+from manyheads.interventions.save import save as saving
 
 from .conftest import assert_refused
 

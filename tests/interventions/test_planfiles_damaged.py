@@ -12,11 +12,13 @@ import torch
 from safetensors.torch import load, save
 
 import manyheads as mh
-from manyheads import Ablate, Plan
+from manyheads.plan import Ablate
+from manyheads.plan import Plan
 from manyheads.errors import FileAccessError, PlanError
-from manyheads.interventions import planfiles
-from manyheads.interventions.computed import Computed
-from manyheads.interventions.planfiles import Prepared, open_plan
+from manyheads.interventions.apply import computed as planfiles
+from manyheads.interventions.apply.computed import Computed
+from manyheads.interventions.apply.computed import Prepared
+from manyheads.interventions.apply.computed import open_plan
 from tests.interventions.surgeries import TEXTS, loaded
 from tests.models.eager import draw
 

@@ -17,9 +17,12 @@ from safetensors.torch import save as save_tensors
 
 import manyheads as mh
 from manyheads.errors import ModelError
-from manyheads.interventions import saving, trials
-from manyheads.interventions.surgery import prune_heads
-from manyheads.interventions.trials import Trial, found_wrong, try_all
+from manyheads.interventions.save import save as saving
+from manyheads.interventions.save import fresh_process as trials
+from manyheads.interventions.prune.prune import prune_heads
+from manyheads.interventions.save.fresh_process import Trial
+from manyheads.interventions.save.fresh_process import found_wrong
+from manyheads.interventions.save.fresh_process import try_all
 from manyheads.models.weights import compact_form as compact
 from manyheads.models.loading.checkpoints import quietly
 from tests.interventions.checkpoints import BERT, COMPACT, SAME, STOCK, Family, by_hand

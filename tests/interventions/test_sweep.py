@@ -15,10 +15,10 @@ from manyheads.plan import Plan
 from manyheads.plan import Scale
 from manyheads.plan import SkipOutputProjection
 from manyheads.errors import StatisticError
-from manyheads.interventions.blocks import blocks_of
-from manyheads.interventions.metrics import choose_metric
-from manyheads.interventions.readings import read_corpus
-from manyheads.interventions.sweep import sweep
+from manyheads.interventions.effects.sweep import blocks_of
+from manyheads.interventions.effects.metrics import choose_metric
+from manyheads.interventions.effects.metrics import read_corpus
+from manyheads.interventions.effects.sweep import sweep
 from manyheads.models.taps.open_taps import OPEN
 from manyheads.spec import ModelSpec
 from tests.interventions.surgeries import HEADS, MATTERS, TEXTS, loaded

@@ -17,8 +17,8 @@ from PIL import Image
 
 import manyheads as mh
 from manyheads.figures.sheet import Sheet
-from manyheads.interventions import saving
-from manyheads.interventions.planfiles import open_plan
+from manyheads.interventions.save import save as saving
+from manyheads.interventions.apply.computed import open_plan
 from manyheads.nn.masks import Mask
 from manyheads.nn.masks import Rule
 from manyheads.recording.recording import LayerRecord

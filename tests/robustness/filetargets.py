@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import save
 
 import manyheads as mh
-from manyheads.interventions import saving
+from manyheads.interventions.save import save as saving
 from manyheads.models.inputs.media import picture_of
 from manyheads.models.inputs.media import sounds_of
 from manyheads.models.loading.checkpoints import quietly

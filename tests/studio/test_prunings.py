@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from manyheads.errors import FileAccessError, HeadError
-from manyheads.interventions import saving
+from manyheads.interventions.save import save as saving
 from manyheads.studio import prunings
 from manyheads.studio.problems import Stopped
 from manyheads.studio.schema.experiments import PruningAsk

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import manyheads as mh
-from manyheads.interventions.applying import applied
+from manyheads.interventions.apply.applied import applied
 from manyheads.models.recorder import record_call
 from manyheads.plan import Average, Plan
 from manyheads.roles.distances import row_divergences

@@ -26,7 +26,7 @@ from manyheads.cli.steps import load_model
 from manyheads.errors import PlanError
 
 if TYPE_CHECKING:
-    from manyheads.interventions.effects import Effect
+    from manyheads.interventions.effects.effect import Effect
     from manyheads.plan import Plan
 
 LABEL_WIDTH = 10
@@ -70,7 +70,7 @@ def ablate(
     other = None if corpus is None else given_texts(talk, [], corpus, lines).texts
     lm = load_model(talk, model)
     with talk.step("reading the texts, with these heads and without") as progress:
-        from manyheads.interventions.effects import effect
+        from manyheads.interventions.effects.effect import effect
 
         found = effect(lm, asked, texts.texts, metric=metric, corpus=other, controls=controls, progress=progress)
     if save_plan is not None:
@@ -88,7 +88,7 @@ def _plan(heads: str | None, kind: str | None, factor: float | None, source: str
     from manyheads.plan import KINDS, Ablate, Average, Copy, Plan, Scale, SkipOutputProjection
 
     if file is not None:
-        from manyheads.interventions.planfiles import open_plan
+        from manyheads.interventions.apply.computed import open_plan
 
         if heads is not None:
             raise PlanError(
@@ -144,7 +144,7 @@ def _names_heads(word: str) -> bool:
 
 
 def _save(lm: Any, plan: Plan, texts: list[str], path: Path) -> None:
-    from manyheads.interventions.applying import prepare
+    from manyheads.interventions.apply.applied import prepare
 
     prepare(lm, plan, texts if plan.needs_corpus else None)[0].save(path)
 

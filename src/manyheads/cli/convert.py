@@ -15,8 +15,8 @@ from manyheads.cli.progress import Talk
 from manyheads.cli.steps import load_model
 
 if TYPE_CHECKING:
-    from manyheads.interventions.conversion import Converted
-    from manyheads.interventions.saving import Saved
+    from manyheads.interventions.save.save_converted import Converted
+    from manyheads.interventions.save.save import Saved
 
 COUNT_HELP = "How many key/value heads each layer is to have: a divisor of those that it has. 1 is MQA."
 MODEL_HELP = "A folder, or a name on the Hugging Face hub."
@@ -46,7 +46,7 @@ def convert(
     texts = None if file is None else texts_in(read_source([], file), lines)
     lm = load_model(talk, model, reads=texts is not None)
     with talk.step(f"merging key/value heads into {kv_heads} and checking the copy"):
-        from manyheads.interventions.conversion import convert_to_gqa
+        from manyheads.interventions.convert.convert import convert_to_gqa
 
         converted = convert_to_gqa(lm, kv_heads, regroup=not no_regroup, texts=texts)
     with talk.step(f"saving to {out}, and loading it in a fresh process"):
@@ -59,7 +59,7 @@ def convert(
 
 def document(converted: Converted, saved: Saved) -> dict[str, Any]:
     """Everything, as data: what manyheads.json in the folder says, and where and as what it was saved."""
-    from manyheads.interventions.convertedfiles import as_dict
+    from manyheads.interventions.save.save_converted import as_dict
 
     said = {key: value for key, value in as_dict(converted).items() if key not in ("format", "version")}
     where = {"folder": str(saved.folder), "loads_as": saved.loads_as, "error": saved.error}

@@ -29,8 +29,8 @@ from manyheads.heads import Head
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from manyheads.interventions.curve import Curve
-    from manyheads.interventions.importance import Importance
+    from manyheads.interventions.effects.removal_curve import Curve
+    from manyheads.interventions.effects.importance import Importance
 
 SHADES = (" ░▒▓█", " .:*#")
 LISTED = 6
@@ -81,7 +81,7 @@ def _estimates(
     talk: Talk, lm: Any, texts: Texts, estimator: str, kind: str, metric: str
 ) -> tuple[Importance, Importance | None]:
     """What was asked for; the gradients too, where both were."""
-    from manyheads.interventions.importance import importance as measured
+    from manyheads.interventions.effects.importance import importance as measured
 
     first = "gradient" if estimator == "gradient" else "ablation"
     by_gradient = "reading, forwards and back"
@@ -95,7 +95,7 @@ def _estimates(
 
 def _draw(talk: Talk, lm: Any, texts: Texts, found: Importance, kind: str, metric: str, path: Path) -> Curve:
     from manyheads.figures.curve import save_curve
-    from manyheads.interventions.curve import removal_curve
+    from manyheads.interventions.effects.removal_curve import removal_curve
 
     with talk.step("removing more and more heads") as progress:
         drawn = removal_curve(lm, texts.texts, found.estimator, kind=kind, metric=metric, progress=progress)

@@ -106,8 +106,8 @@ def check_output(path: Path | None, option: str, endings: Sequence[str]) -> None
 
 def check_folder(path: Path) -> None:
     """Whether a checkpoint may be put there, known before a model is loaded. Errors: FileAccessError."""
-    from manyheads.interventions.saving import ZEROED
-    from manyheads.interventions.wholefolders import require_replaceable
+    from manyheads.interventions.save.save import ZEROED
+    from manyheads.interventions.save.whole_folder import require_replaceable
 
     try:
         require_replaceable(Path(os.path.realpath(path.expanduser())), ZEROED)

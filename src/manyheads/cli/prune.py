@@ -16,8 +16,8 @@ from manyheads.cli.steps import load_model
 from manyheads.errors import PlanError
 
 if TYPE_CHECKING:
-    from manyheads.interventions.saving import Saved
-    from manyheads.interventions.surgery import PrunedModel
+    from manyheads.interventions.save.save import Saved
+    from manyheads.interventions.save.save import PrunedModel
 
 LABEL_WIDTH = 12
 LOWEST_HELP = "In place of HEADS: the N least important ones, by ablation on texts."
@@ -67,7 +67,7 @@ def prune(
         heads, found = _lowest(talk, lm, lowest, texts)
         evidence = f"{found}. {evidence}" if evidence else found
     with talk.step(f"removing {heads} and checking what is left"):
-        from manyheads.interventions.surgery import prune_heads
+        from manyheads.interventions.prune.prune import prune_heads
 
         pruned = prune_heads(lm, heads, empty_layers=empty_layers)
     with talk.step(f"saving to {out}, and loading it in a fresh process"):
@@ -84,9 +84,9 @@ def _lowest(talk: Talk, lm: Any, count: int, texts: Texts) -> tuple[str, str]:
 
     Chosen on one half of the texts, the loss measured on the other.
     """
-    from manyheads.interventions.effects import effect
-    from manyheads.interventions.importance import importance
-    from manyheads.interventions.legal import least_groups
+    from manyheads.interventions.effects.effect import effect
+    from manyheads.interventions.effects.importance import importance
+    from manyheads.interventions.prune.which_heads import least_groups
     from manyheads.plan import Ablate
 
     least_groups(lm.spec, dict.fromkeys(lm.spec.heads, 0.0), count)  # a number that cannot be is known before reading
@@ -109,7 +109,7 @@ def _lowest(talk: Talk, lm: Any, count: int, texts: Texts) -> tuple[str, str]:
 
 def document(pruned: PrunedModel, saved: Saved) -> dict[str, Any]:
     """Everything, as data: what manyheads.json in the folder says, and where and as what it was saved."""
-    from manyheads.interventions.modelcard import as_dict
+    from manyheads.interventions.save.model_card import as_dict
 
     said = {key: value for key, value in as_dict(pruned, None).items() if key != "evidence"}
     where = {key: str(value) if isinstance(value, Path) else value for key, value in vars(saved).items()}
@@ -118,7 +118,8 @@ def document(pruned: PrunedModel, saved: Saved) -> dict[str, Any]:
 
 def page(pruned: PrunedModel, saved: Saved) -> list[tuple[str, str]]:
     """The same for people: lines, each with its label."""
-    from manyheads.interventions.modelcard import costs_of, removed_text
+    from manyheads.interventions.save.model_card import costs_of
+    from manyheads.interventions.save.model_card import removed_text
 
     costs = costs_of(pruned)
     before, after = costs.parameters

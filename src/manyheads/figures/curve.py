@@ -18,7 +18,7 @@ from numpy import ndarray
 
 from manyheads.figures.sheet import POINT, Sheet, kind_of
 from manyheads.figures.style import FADED, INK
-from manyheads.interventions.curve import Curve
+from manyheads.interventions.effects.removal_curve import Curve
 
 WIDTH, HEIGHT, MARGIN = 860, 520, 36
 TITLE, BODY, SMALL = 21, 12.5, 11

@@ -24,13 +24,14 @@ from numpy import ndarray
 
 from manyheads.errors import HeadError, PlanError, StatisticError
 from manyheads.heads import Head, HeadsLike
-from manyheads.interventions.applying import editors_of
-from manyheads.interventions.editing import Editor
-from manyheads.interventions.effects import interval_over_texts
-from manyheads.interventions.metrics import choose_metric
-from manyheads.interventions.readings import read_corpus, require_loaded
+from manyheads.interventions.apply.applied import editors_of
+from manyheads.interventions.apply.edits import Editor
+from manyheads.interventions.effects.effect import interval_over_texts
+from manyheads.interventions.effects.metrics import choose_metric
+from manyheads.interventions.effects.metrics import read_corpus
+from manyheads.interventions.effects.metrics import require_loaded
 from manyheads.statistics.gathered import Progress
-from manyheads.interventions.sweep import sweep
+from manyheads.interventions.effects.sweep import sweep
 from manyheads.models.taps.tap import tap
 from manyheads.models.inputs.texts import BATCH_TOKENS
 from manyheads.models.inputs.texts import read_texts

@@ -11,7 +11,7 @@ from jaxtyping import Float64
 from numpy import ndarray
 
 from manyheads.heads import Head
-from manyheads.interventions.editing import Editor
+from manyheads.interventions.apply.edits import Editor
 from manyheads.models.inputs.texts import CallTexts
 from manyheads.models.taps.tap import tap
 from manyheads.models.describe import run

@@ -21,7 +21,7 @@ from jaxtyping import Bool, Float64, Int
 from torch import Tensor, nn
 
 from manyheads.errors import StatisticError
-from manyheads.interventions.editing import Editor
+from manyheads.interventions.apply.edits import Editor
 from manyheads.models.taps.call import AttentionCall
 from manyheads.models.inputs.texts import CallTexts
 from manyheads.models.taps.open_taps import OPEN

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from manyheads.heads import Head
-from manyheads.interventions.importance import Importance
+from manyheads.interventions.effects.importance import Importance
 from manyheads.recording.recording import LayerRecord
 from manyheads.roles.page import PageLabels
 from manyheads.statistics.head_table import number

@@ -94,7 +94,7 @@ class Desk:
 
     def importance(self, opened: Opened, text: int, say: Say) -> Atlas:
         """The atlas with what is lost without each head, found once for a text. Raises NotHere."""
-        from manyheads.interventions.importance import importance
+        from manyheads.interventions.effects.importance import importance
 
         lm, words = self._to_run(opened, text, say)
 

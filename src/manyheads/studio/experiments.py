@@ -20,10 +20,16 @@ from jaxtyping import Float
 from torch import Tensor
 
 from manyheads.errors import HeadError
-from manyheads.interventions.applying import applied
-from manyheads.interventions.effects import CONTROLS, Effect, effect
-from manyheads.interventions.metrics import METRICS, choose_metric
-from manyheads.interventions.readings import Batch, exact, outputs_of, read_corpus
+from manyheads.interventions.apply.applied import applied
+from manyheads.interventions.effects.effect import CONTROLS
+from manyheads.interventions.effects.effect import Effect
+from manyheads.interventions.effects.effect import effect
+from manyheads.interventions.effects.metrics import METRICS
+from manyheads.interventions.effects.metrics import choose_metric
+from manyheads.interventions.effects.metrics import Batch
+from manyheads.interventions.effects.metrics import exact
+from manyheads.interventions.effects.metrics import outputs_of
+from manyheads.interventions.effects.metrics import read_corpus
 from manyheads.models.taps.tap import tap
 from manyheads.models.inputs.texts import batches
 from manyheads.models.inputs.texts import read_texts

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from manyheads.errors import FileAccessError
-from manyheads.interventions.modelcard import costs_of
-from manyheads.interventions.surgery import prune_heads
+from manyheads.interventions.save.model_card import costs_of
+from manyheads.interventions.prune.prune import prune_heads
 from manyheads.models.weights.compact_form import STOCK
 from manyheads.studio.jobs import Say
 from manyheads.studio.schema.experiments import Pruning, PruningAsk

@@ -162,7 +162,7 @@ class Recordings:
         lm = self.workspace.load(model)
         say("reading the text", 0, None)
         if plan:
-            from manyheads.interventions.applying import applied
+            from manyheads.interventions.apply.applied import applied
             from manyheads.studio.plans import corpus_of, plan_of
 
             wanted = plan_of(plan)

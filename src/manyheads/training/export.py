@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from manyheads.errors import ModelError
-from manyheads.interventions.wholefolders import replacing_folder
+from manyheads.interventions.save.whole_folder import replacing_folder
 from manyheads.models.weights.compact_form import MARK
 from manyheads.models.loading.offloaded import device_of
 from manyheads.models.loading.checkpoints import quietly

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from manyheads.interventions.conversion import convert_to_gqa
+from manyheads.interventions.convert.convert import convert_to_gqa
 from manyheads.models.loading.load import load
 from manyheads.models.loading.offloaded import device_of
 from manyheads.training.decoder import Decoder

@@ -15,7 +15,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from manyheads.heads import Head
-from manyheads.interventions.designs import HeadDesign, first, previous
+from manyheads.interventions.design.patterns import HeadDesign
+from manyheads.interventions.design.patterns import first
+from manyheads.interventions.design.patterns import previous
 from manyheads.training.decoder import Block, Decoder
 
 NOWHERE = -1

@@ -35,7 +35,7 @@ def pair(values: Values, load: Loader) -> Ran:
     """The two heads' maps of a text, with the first head and without, and what is predicted. Raises TextError."""
     import torch
 
-    from manyheads.interventions.applying import applied
+    from manyheads.interventions.apply.applied import applied
     from manyheads.models.recorder import record
     from manyheads.plan import Ablate
 
@@ -80,7 +80,7 @@ def pair(values: Values, load: Loader) -> Ran:
 
 def repeats(values: Values, load: Loader) -> Ran:
     """Random tokens, twice: where each head looks around the first copy, with the first head and without."""
-    from manyheads.interventions.applying import applied
+    from manyheads.interventions.apply.applied import applied
     from manyheads.plan import Ablate
     from manyheads.roles.probes import probe_repeats
 

@@ -25,10 +25,10 @@ def without_projection(values: Values, load: Loader) -> Ran:
 
     Raises TextError, LessonError.
     """
-    from manyheads.interventions.applying import editors_of
-    from manyheads.interventions.effects import carried_out
-    from manyheads.interventions.metrics import choose_metric
-    from manyheads.interventions.readings import read_corpus
+    from manyheads.interventions.apply.applied import editors_of
+    from manyheads.interventions.effects.effect import carried_out
+    from manyheads.interventions.effects.metrics import choose_metric
+    from manyheads.interventions.effects.metrics import read_corpus
     from manyheads.plan import Ablate, Plan, SkipOutputProjection
 
     lm, sentence, head = load(MODEL), values.text("sentence"), values.whole("head")

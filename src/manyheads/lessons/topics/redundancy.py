@@ -35,7 +35,7 @@ MORE, LESS = "worth at least {percent} % more than before", "less than that"
 def taken_away(values: Values, load: Loader) -> Ran:
     """Some heads ablated, and as many at random: what that does to the embedding. Raises HeadError, TextError."""
     from manyheads.corpora.bundled_texts import page_texts
-    from manyheads.interventions.effects import effect
+    from manyheads.interventions.effects.effect import effect
     from manyheads.plan import Ablate, Plan
 
     lm, sentence, kind = load(MODEL), values.text("sentence"), values.text("kind")
@@ -60,7 +60,8 @@ def taken_away(values: Values, load: Loader) -> Ran:
 
 def all_heads(values: Values, load: Loader) -> Ran:
     """Every head ablated by itself, beside how much of its weight is off the first token. Raises TextError."""
-    from manyheads.interventions.importance import importance, rank_correlation
+    from manyheads.interventions.effects.importance import importance
+    from manyheads.interventions.effects.importance import rank_correlation
     from manyheads.statistics.measurement import measure
 
     lm, sentence = load(MODEL), values.text("sentence")
@@ -116,7 +117,7 @@ def _vector(lm: Any, sentence: str, gone: tuple[str, ...]) -> Float64[ndarray, "
     """The sentence's vector, of length 1, without these heads: the mean over its tokens."""
     import torch
 
-    from manyheads.interventions.applying import applied
+    from manyheads.interventions.apply.applied import applied
     from manyheads.plan import Ablate
 
     inputs = lm.tokenizer(sentence, return_tensors="pt")
@@ -131,7 +132,7 @@ def _apart(one: Float64[ndarray, "m"], other: Float64[ndarray, "m"]) -> float:
 
 def cut(values: Values, load: Loader) -> Ran:
     """`prune_heads`, and what is left. Raises HeadError for what cannot go."""
-    from manyheads.interventions.surgery import prune_heads
+    from manyheads.interventions.prune.prune import prune_heads
 
     lm = load(MODEL)
     asked = lm.spec.select(values.text("heads"))

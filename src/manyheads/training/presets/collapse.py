@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from manyheads.interventions.applying import applied
+from manyheads.interventions.apply.applied import applied
 from manyheads.plan import Average, Plan, SkipOutputProjection
 from manyheads.training.charts import Points, PointsChart, PointsPanel
 from manyheads.training.presets.heads import TRIAL, WHOLE, Scale, equal_parameters, held_out_of, reader_run

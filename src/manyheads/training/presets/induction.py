@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from manyheads.interventions.applying import applied
+from manyheads.interventions.apply.applied import applied
 from manyheads.models.loading.load import LoadedModel
 from manyheads.models.loading.offloaded import device_of
 from manyheads.plan import Ablate, Plan

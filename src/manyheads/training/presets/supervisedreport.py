@@ -16,9 +16,9 @@ import torch
 from torch import nn
 
 from manyheads.heads import Head
-from manyheads.interventions.applying import applied
-from manyheads.interventions.designbuilding import build as build_designed
-from manyheads.interventions.designs import induction
+from manyheads.interventions.apply.applied import applied
+from manyheads.interventions.design.model import build as build_designed
+from manyheads.interventions.design.patterns import induction
 from manyheads.plan import Ablate, Plan
 from manyheads.recording.exact_map.requests import Band
 from manyheads.statistics.defined.masses import offset_name

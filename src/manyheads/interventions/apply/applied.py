@@ -1,0 +1,142 @@
+"""`applied`: inside the block the model is as the plan says; afterwards it is as it was, whatever happened.
+
+    with mh.applied(lm, mh.Plan([mh.Ablate("L3H7", kind="mean")]), corpus=texts) as now:
+        table = mh.measure(lm, "The cat sat ...")        # or any call of lm.model
+    now.unchanged                                          # steps that changed nothing, if any
+
+Why: transformers 5 ignores `head_mask` in silence. Edits here act on each head's output before the output projection,
+under the same seam that records, and say when they did nothing. Cost: nothing that shows, for zero, scale, mean and
+resample; average and copy make a layer's weights anew, in blocks.
+"""
+
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+from torch import nn
+from manyheads.errors import PlanError
+from manyheads.interventions.apply.computed import compute
+from manyheads.interventions.apply.computed import model_digest
+from manyheads.interventions.apply.edits import NOTHING
+from manyheads.interventions.apply.edits import Editor
+from manyheads.interventions.apply.computed import Prepared
+from manyheads.interventions.apply.computed import open_plan
+from manyheads.interventions.effects.metrics import require_loaded
+from manyheads.interventions.apply.edits import Acts
+from manyheads.interventions.apply.edits import plans_of
+from manyheads.models.loading.head_mask import refusing_head_mask
+from manyheads.models.taps.tap import tap
+from manyheads.plan import Plan
+from manyheads.plan import Step
+from manyheads.plan import describe
+
+__all__ = ["Applied", "applied"]
+
+
+log = logging.getLogger("manyheads")
+
+
+@dataclass(eq=False)
+class Applied:
+    """An applied plan: `unchanged` and `changes` say what its steps did so far."""
+
+    prepared: Prepared
+    editor: Editor
+
+    @property
+    def changes(self) -> dict[str, float]:
+        """Each step in words -> the largest change that it made, as a share of the largest head output it met."""
+        found: dict[str, float] = {}
+        for index, plan in enumerate(self.prepared.plans):
+            for place, step in enumerate(plan.steps):
+                name = describe(step) if len(self.prepared.plans) == 1 else f"plan {index}: {describe(step)}"
+                found[name] = max(found.get(name, 0.0), self.editor.changed.get((index, place), 0.0))
+        return found
+
+    @property
+    def unchanged(self) -> tuple[str, ...]:
+        """The steps that changed nothing, in words."""
+        return tuple(name for name, change in self.changes.items() if change <= NOTHING)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the plan as JSON, and beside it what was computed from a corpus. Errors: PlanError, FileAccessError."""
+        self.prepared.save(path)
+
+
+@contextmanager
+def applied(
+    lm: Any, plan: Plan | Step | Sequence[Plan | Step] | Prepared | str | os.PathLike[str], corpus: Any = None
+) -> Iterator[Applied]:
+    """Carry out a plan in every attention call that `lm`'s model makes in this thread, until the block is left.
+
+    `lm` is a loaded model, or any torch module in eval mode. `plan` is a Plan, one step, a file that `save` wrote, or
+    a list of plans, one for each sample of a batch. `corpus`: the texts that "mean" and "resample" ablation take
+    their values from (of a bare module: a list of its inputs, each a tensor, a tuple or keywords). Blocks nest: what
+    is applied later acts on what the earlier left.
+
+    A layer's own weights, as `record` and `measure` see them, stay those of its q and k whatever its heads say.
+    A step that changed nothing is told in a warning (logger "manyheads") when the block is left.
+    Errors: HeadError for heads that the model lacks; PlanError for a plan that needs a corpus and has none, that was
+    computed for another model, or whose `head_mask=` somebody still passes; ModelError and GuardError of the tap.
+    """
+    prepared, each_its_own = prepare(lm, plan, corpus)
+    model = lm if isinstance(lm, nn.Module) else lm.model
+    now = Applied(prepared, editor_of(lm, prepared, each_its_own))
+    editor = now.editor
+    with refusing_head_mask(model), tap(model, edits=[editor]) as state:
+        try:
+            yield now
+        finally:
+            editor.close()
+    if not state.sites:
+        log.warning("the plan changed nothing: the model did not run while it was applied.")
+        return
+    if unmet := editor.acts.unmet():
+        raise PlanError(
+            f"{unmet[0]!r} names no head of this {type(model).__name__}, which attended as "
+            f"{', '.join(f'{site} ({site.num_heads} heads)' for site in state.sites.values())}."
+        )
+    for name in now.unchanged:
+        log.warning("%s changed nothing in what was run.", name)
+
+
+def editor_of(lm: Any, prepared: Prepared, each_its_own: bool = False) -> Editor:
+    spec = None if isinstance(lm, nn.Module) else lm.spec
+    return Editor(Acts(prepared.plans, spec), each_its_own, prepared.computed)
+
+
+def editors_of(lm: Any, plans: Sequence[Plan], corpus: Any) -> list[Editor]:
+    """An editor for each plan, all of them with what one reading of the corpus gave. Errors: as `prepare`."""
+    computed = prepare(lm, list(plans), corpus)[0].computed
+    return [editor_of(lm, Prepared((plan,), computed)) for plan in plans]
+
+
+def prepare(lm: Any, plan: Any, corpus: Any = None) -> tuple[Prepared, bool]:
+    """A plan with all that it needs, and whether it is one for each sample. Errors: PlanError, HeadError, TextError."""
+    if not isinstance(lm, nn.Module):
+        require_loaded(lm)
+    if isinstance(plan, str | os.PathLike):
+        plan = open_plan(plan)
+    if isinstance(plan, Prepared):
+        prepared = plan if corpus is None else Prepared(plan.plans)
+        each_its_own = len(plan.plans) > 1
+    else:
+        plans, each_its_own = plans_of(plan)
+        prepared = Prepared(plans)
+    layers = None
+    if not isinstance(lm, nn.Module):  # heads are checked before a corpus is read
+        layers = frozenset(layer for layer, acts in Acts(prepared.plans, lm.spec).known.items() if acts)
+    if not prepared.computed.tensors:
+        prepared = Prepared(prepared.plans, compute(lm, prepared.plans, corpus, layers))
+    elif prepared.computed.model != model_digest(lm):
+        name = type(lm).__name__ if isinstance(lm, nn.Module) else lm.name
+        raise PlanError(
+            f"what this plan puts in place of heads was computed with another model than {name} (its weights have "
+            f"another digest): give corpus= to compute it anew."
+        )
+    return prepared, each_its_own

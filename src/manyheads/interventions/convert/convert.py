@@ -1,0 +1,269 @@
+"""MHA to GQA: key/value heads merged into fewer, as their means, after heads that are alike were put side by side.
+
+`convert_to_gqa` copies a model and changes the copy in three steps, each held to what it should compute on fresh random
+inputs: heads change places (free: outputs stay), each group's keys and values become their mean (this is what costs
+quality), and of the equal heads of a group one is kept (free again). What comes out is a stock model of its own class,
+whose config counts fewer key/value heads.
+Why: the cache, and what decoding reads of it, shrink by the number of heads in a group. What it does not do: keep the
+quality. Ainslie et al. train on for 5 % of the pre-training; the table says so beside its numbers.
+Source: Ainslie et al. 2023, GQA, sections 2.1 and 2.2. Which heads go together: `manyheads.interventions.convert.grouping`.
+"""
+
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+import torch
+from jaxtyping import Float64
+from torch import Tensor, nn
+from manyheads.errors import ModelError
+from manyheads.errors import ShapeError
+from manyheads.base.grouping import divisors
+from manyheads.heads import Head
+from manyheads.heads import HeadsLike
+from manyheads.interventions.convert.table import Comparison
+from manyheads.interventions.convert.table import ask
+from manyheads.interventions.convert.table import compare
+from manyheads.interventions.convert.grouping import Groups
+from manyheads.interventions.convert.grouping import distances
+from manyheads.interventions.convert.grouping import group_heads
+from manyheads.interventions.convert.grouping import merge
+from manyheads.interventions.convert.grouping import merge_error
+from manyheads.interventions.convert.grouping import neighbours
+from manyheads.interventions.prune.verify import SAME
+from manyheads.interventions.prune.verify import difference
+from manyheads.interventions.prune.verify import in_full
+from manyheads.interventions.prune.verify import outputs_of
+from manyheads.interventions.prune.verify import random_inputs
+from manyheads.interventions.prune.verify import require_in_memory
+from manyheads.models.weights.cut import REMEMBERED
+from manyheads.models.weights.cut import kept_in
+from manyheads.models.loading.load import LoadedModel
+from manyheads.models.weights.projections import ADVICE
+from manyheads.models.weights.projections import Projections
+from manyheads.models.weights.projections import projections_of
+from manyheads.interventions.save.stock_form import Proposal
+from manyheads.interventions.save.stock_form import checked
+from manyheads.spec import ModelSpec
+from manyheads.spec import Site
+from manyheads.interventions.save.save_converted import Converted
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from manyheads.interventions.save.save import Saved
+
+__all__ = ["FAMILIES", "Converted", "convert_to_gqa"]
+
+
+COUNT = "num_key_value_heads"
+FAMILIES = (
+    "llama", "mistral", "ministral", "mixtral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "gemma", "gemma2",
+    "gemma3_text", "phi", "phi3", "phimoe", "olmo", "granite", "cohere", "cohere2", "starcoder2", "stablelm", "smollm3",
+    "gpt_oss", "nanochat", "glm", "glm4", "helium", "exaone4", "nemotron", "hunyuan_v1_dense", "lfm2", "apertus",
+    "seed_oss", "eurobert", "jais2",
+)  # fmt: skip
+"""Model types of transformers 5.23 that were converted, saved and loaded; others are tried, and refused by name."""
+
+ON_TEXTS = "what each layer's attention puts out on these texts, given what it reads in the model as it was"
+BY_WEIGHTS = "the key and value weights of each layer (no texts were given)"
+
+
+def convert_to_gqa(
+    lm: Any,
+    num_kv_heads: int,
+    *,
+    regroup: bool = True,
+    texts: str | Sequence[Any] | None = None,
+    metric: str | Callable[..., Any] = "auto",
+) -> Converted:
+    """A copy of a loaded model with `num_kv_heads` key/value heads in every layer; `lm` stays as it is, to the bit.
+
+    Each new one is the mean of equally many old ones: of those that are alike (`regroup`), else of neighbours. With as
+    many as there are, the copy is the same model, to the bit. From MHA or from GQA; 1 is MQA.
+    `texts`: for the table's quality (`metric`, as of `effect`), its decode speed, and errors of attention outputs
+    instead of weights. Expect bad numbers: nothing here trains the model on.
+
+    Raises ShapeError where `num_kv_heads` does not divide the present number; ModelError for a model whose config
+    cannot count them, or whose copy did not pass a check; TextError and StatisticError for what cannot be compared.
+    Cost: a second copy of the model (and of each in float32 for the checks, if it is in half precision), five passes
+    over two short texts; with `texts`, two passes over them and some decoding.
+    """
+    sites = _require_convertible(lm, num_kv_heads)
+    asked = None if texts is None else ask(lm, texts, metric)
+    with _saying_which_can(lm):
+        apart = {site.layer: _apart(projections_of(lm.model, site)) for site in sites}
+        groups = {layer: _groups(each, num_kv_heads, regroup) for layer, each in apart.items()}
+        model = _converted(lm, groups)
+    because = f"{lm.because}; {_story(sites[0].num_kv_heads, num_kv_heads, regroup)}"
+    after = LoadedModel(model, lm.tokenizer, lm.name, because, lm.processor)
+    errors, table = compare(lm, after, asked)
+    by_weights = {layer: (merge_error(apart[layer], groups[layer]) / len("kv")) ** 0.5 for layer in groups}
+    return Converted(
+        model,
+        lm.tokenizer,
+        lm.name,
+        because,
+        lm.processor,
+        before=lm.spec,
+        weights_hash_before=lm.weights_hash,
+        permutation={site.layer: _query_heads(site, groups[site.layer]) for site in sites},
+        groups=groups,
+        error_by_layer=errors or by_weights,
+        error_because=ON_TEXTS if errors else BY_WEIGHTS,
+        table=table,
+    )
+
+
+# ---------------------------------------------------------------------------------------------------- what is possible
+
+
+def _require_convertible(lm: Any, num_kv_heads: Any) -> tuple[Site, ...]:
+    """The sites to convert. Raises ModelError or ShapeError."""
+    require_in_memory(lm, "convert_to_gqa", "convert")
+    if any(not kept.is_whole for kept in kept_in(lm.model)):
+        raise ModelError(
+            f"{lm.name} was pruned in this process: save it, and convert what mh.load makes of a stock checkpoint; or "
+            f"convert first and prune afterwards."
+        )
+    sites = _countable(lm)
+    present = sites[0].num_kv_heads
+    if type(num_kv_heads) is not int or num_kv_heads < 1 or present % num_kv_heads:
+        raise ShapeError(
+            f"{num_kv_heads=} does not divide the {present} key/value heads of {lm.name}: each new one is the mean of "
+            f"equally many. Use one of {divisors(present)}."
+        )
+    return sites
+
+
+def _countable(lm: LoadedModel) -> tuple[Site, ...]:
+    """The sites, if one number in a config counts the key/value heads of all of them. Raises ModelError."""
+    sites = lm.spec.sites
+    configs = [getattr(lm.model.get_submodule(site.module.split("#")[0]), "config", None) for site in sites]
+    if not sites or any(COUNT not in _fields(config) for config in configs):
+        raise _cannot(lm, f"its config has no {COUNT}")
+    if len(lm.spec.stacks) > 1 or len(set(map(id, configs))) > 1:
+        raise _cannot(
+            lm, f"it has {len(sites)} attention layers that no single config counts ({sites[0]}, {sites[-1]})"
+        )
+    if other := [site for site in sites if site.num_kv_heads != sites[0].num_kv_heads]:
+        counts = f"{sites[0]} has {sites[0].num_kv_heads} key/value heads, {other[0]} has {other[0].num_kv_heads}"
+        raise _cannot(lm, f"its layers differ, and a config counts once: {counts}")
+    return sites
+
+
+def _fields(config: Any) -> set[str]:
+    """What a config of this class says of itself: a count that somebody added to another one is read by nobody."""
+    return {*getattr(type(config), "__dataclass_fields__", ()), *getattr(config, "attribute_map", ())}
+
+
+def _cannot(lm: LoadedModel, why: str) -> ModelError:
+    return ModelError(
+        f"{lm.name} ({type(lm.model).__name__}) cannot be given fewer key/value heads: {why.rstrip('. ')}. Families "
+        f"that can: {', '.join(FAMILIES)}."
+    )
+
+
+@contextmanager
+def _saying_which_can(lm: LoadedModel) -> Iterator[None]:
+    """Inside, a ModelError says why this model cannot; outside, also which can."""
+    try:
+        yield
+    except ModelError as error:
+        raise _cannot(lm, str(error).replace(ADVICE, "")) from error
+
+
+# ---------------------------------------------------------------------------------------------------- which with which
+
+
+def _groups(apart: Float64[Tensor, "g g"], num_groups: int, regroup: bool) -> Groups:
+    """Of as many groups as heads each is one head, in its place."""
+    return group_heads(apart, num_groups) if regroup else neighbours(len(apart), num_groups)
+
+
+def _apart(found: Projections) -> Float64[Tensor, "g g"]:
+    """How far key/value heads are apart, by their weights with their biases: a column more."""
+    rows = []
+    for part in "kv":
+        weight, bias = found.read(part)
+        rows.append(weight if bias is None else torch.cat([weight, bias[..., None].to(weight)], -1))
+    return distances(*rows)
+
+
+def _story(present: int, num_kv_heads: int, regroup: bool) -> str:
+    if present == num_kv_heads:
+        return f"as many key/value heads as before, {present}: nothing was changed"
+    how = "those that are alike" if regroup else "neighbours"
+    return f"{present} key/value heads merged into {num_kv_heads}, {how}"
+
+
+def _query_heads(site: Site, groups: Groups) -> tuple[int, ...]:
+    """The query heads in their new order: those of each key/value head stay together."""
+    size = site.num_heads // site.num_kv_heads
+    return tuple(kv_head * size + at for group in groups for kv_head in group for at in range(size))
+
+
+# --------------------------------------------------------------------------------------------------------- the surgery
+
+
+def _converted(lm: LoadedModel, groups: Mapping[int, Groups]) -> nn.Module:
+    """A copy: regrouped, merged, one of each group kept; its outputs held to what they were wherever they should stay.
+
+    Raises ModelError where they do not stay, or where the class does not read the count that its config now says.
+    """
+    model = copy.deepcopy(lm.model)
+    vars(model).pop(REMEMBERED, None)
+    if all(len(group) == 1 for each in groups.values() for group in each):
+        return model
+    inputs = random_inputs(lm.model)
+    known = {site.layer: projections_of(model, site) for site in lm.spec.sites}
+    for layer, found in known.items():
+        _keep(found, _query_heads(found.site, groups[layer]), [head for group in groups[layer] for head in group])
+    _require_same("its heads in another order", outputs_of(in_full(lm.model), inputs), model, inputs)
+    for layer, found in known.items():
+        _merge(found, len(groups[layer]))
+    merged = outputs_of(in_full(model), inputs)
+    for layer, found in known.items():
+        _keep(found, range(found.site.num_heads), range(0, found.site.num_kv_heads, len(groups[layer][0])))
+        setattr(found.module.config, COUNT, len(groups[layer]))
+    if fault := checked(model, Proposal(type(model), model.config, "its own family")).fault:
+        raise ModelError(f"its class does not go by {COUNT}: {fault}")
+    _require_same("one of each group's equal key/value heads", merged, model, inputs)
+    return model
+
+
+def _keep(found: Projections, heads: Sequence[int], kv_heads: Sequence[int]) -> None:
+    """Select in place. The module goes on reading the model's own config: all layers will have the same numbers."""
+    config = found.module.config
+    found.select(heads, kv_heads)
+    found.module.config = config
+
+
+def _merge(found: Projections, num_groups: int) -> None:
+    """Put each group's mean in the place of all of its key/value heads: weights, biases, and what else is theirs."""
+    for part in "kv":
+        weight, bias = (None if each is None else merge(each, num_groups, repeated=True) for each in found.read(part))
+        assert weight is not None
+        found.write(part, weight, bias)
+    with torch.no_grad():
+        for path, (axis, part) in found.by_head.items():
+            if part in "kv":
+                tensor = found.module.get_parameter(path)
+                tensor.copy_(merge(tensor.movedim(axis, 0), num_groups, repeated=True).movedim(0, axis))
+
+
+def _require_same(what: str, want: dict[str, Tensor], model: nn.Module, inputs: dict[str, Tensor]) -> None:
+    try:
+        gap = difference(outputs_of(in_full(model), inputs), want)
+    except Exception as error:  # whatever a model stumbles over that was changed where it should not be
+        raise ModelError(f"with {what} it does not run ({type(error).__name__}: {error})") from error
+    if not gap <= SAME:
+        raise ModelError(
+            f"with {what} it should compute the same, and differs by {gap:.1e} of the largest output, so it is built "
+            f"in a way that is not known here"
+        )

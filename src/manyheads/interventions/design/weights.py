@@ -1,0 +1,397 @@
+"""From designs to weights: W_Q, W_K, W_V and W_O of each head, over a residual stream whose parts mean something.
+
+    token 64 | classes | place 64 | one | first | before 64 | said 64 | aside 64
+
+Embeddings fill the left half: the token's code, a flag a class, the place's code, a constant 1, a flag at the first
+token. The first token has neither code nor classes: heads rest there, so it should match nothing. Heads write to the
+right half: which token came before, what is said next (the prediction reads it), and aside, where nobody reads. So no
+head disturbs what another one reads, and the floors of `HeadDesign.least_mass` hold in every layer, by arithmetic.
+
+Every pattern is a sum of terms, each one product of a part of the query's stream with a part of the key's. With
+s for the sharpness, h for the most that two tokens' codes are alike, p for the most that two places' are, w for the
+spread between that and the least, and l for what the previous-token heads below may leak, a row's scores are:
+
+    offset o            g R(o) place . place + r first       g = 2 s / (1 - p - w), r = s + g w
+    first               s first
+    members, separator  2 s class + s first
+    same                a token . token - g place . place    g as above, a = 2 (s + g w) / (1 - h)
+                        + r first (row 0: r + g)             r = a - s - g w
+    induction           a token . before + r first           a = 2 s / (1 - h - l (3 - h)), r = s + a (h + l (1 - h))
+    uniform             0
+
+Each gain is the least with which every target is s above the first token, and that s above all others.
+Source: Elhage et al. 2021 for reading and writing parts of a stream; Olsson et al. 2022 for the pair.
+"""
+
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from manyheads.errors import PlanError
+from manyheads.interventions.design.patterns import HeadDesign
+import math
+from functools import lru_cache
+from manyheads.errors import ShapeError
+from collections.abc import Sequence
+from typing import Any
+from manyheads.recording.tokens import SUBWORD_MARKS
+
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Codes for tokens and for places: short vectors of length 1 of which two are never much alike.
+#
+# A head attends to "the same token" or "one to the left" if its scores tell that key from every other. Among 64 numbers
+# there is room for a whole vocabulary only if the vectors are chosen with care: random ones are alike to 0.5 and more
+# somewhere, and then no bound on a head's weights could be given. Both codes here come with proven bounds.
+#
+# - Tokens are the words of an extended BCH code, bits written as +-1/8: two of them differ in at least 24 of 64 places
+#   (22 in the larger code), so their product is at most 0.25 (0.3125).
+# - Places are 32 pairs (cos, sin) that turn by `2 pi f / P` a step, as sinusoidal positions do; so one fixed matrix, a
+#   rotation, takes every place to the place `offset` further on. The frequencies f are the 64 elements of a
+#   multiplicative group modulo the prime P, f and P - f being one pair. Then the likeness of two places takes only a
+#   handful of values (Gauss periods): for 512 places between -0.27 and 0.13; the best of 300 random draws came to 0.30.
+#
+# Source: Lin and Costello 2004, appendix C, for the generator polynomials; Vaswani et al. 2017, section 3.5, for
+# positions that a matrix moves.
+
+
+
+WIDTH = 64  # of a code, in numbers
+MIN_ROOM = 0.05  # below it, scores would be 40 times the sharpness asked for, and float32 would blur them
+
+
+@dataclass(frozen=True)
+class TokenCode:
+    """An extended BCH code for `2 ** bits` tokens. `distance`: in how many of 64 places two words differ at least."""
+
+    bits: int
+    generator: int
+    distance: int
+
+    @property
+    def high(self) -> float:
+        """The most that two different tokens are alike, 1 being the same."""
+        return 1 - 2 * self.distance / WIDTH
+
+    def table(self, num_tokens: int) -> Float[Tensor, "v 64"]:
+        """A token's code is the sum, modulo 2, of the shifted generators that the bits of its id choose."""
+        shifted = [self.generator << bit for bit in range(self.bits)]
+        rows = torch.tensor([[word >> place & 1 for place in range(WIDTH - 1)] for word in shifted])
+        rows = torch.cat([rows, rows.sum(1, keepdim=True) % 2], 1).float()
+        chosen = (torch.arange(num_tokens)[:, None] >> torch.arange(self.bits) & 1).float()
+        return (1 - 2 * (chosen @ rows % 2)) / math.sqrt(WIDTH)
+
+
+TOKEN_CODES = (TokenCode(16, 0o6331141367235453, 24), TokenCode(18, 0o1363026512351725, 22))
+
+
+def token_code(num_tokens: int) -> TokenCode:
+    """The code that tells so many tokens apart best. Errors: ShapeError."""
+    for code in TOKEN_CODES:
+        if num_tokens <= 2**code.bits:
+            return code
+    raise ShapeError(
+        f"the tokenizer has {num_tokens:,} tokens, and there are codes for {2 ** TOKEN_CODES[-1].bits:,}: use another."
+    )
+
+
+@dataclass(frozen=True)
+class Places:
+    """Codes of places. Two different ones, no more than `span` apart, are alike by `low` at least, `high` at most."""
+
+    span: int
+    period: int
+    frequencies: tuple[int, ...]
+    low: float
+    high: float
+
+    @property
+    def spread(self) -> float:
+        return self.high - self.low
+
+    @property
+    def room(self) -> float:
+        """How far a place sticks out of the others, once their own differences are made up for. Above 0, or no use."""
+        return 1 - self.high - self.spread
+
+    def table(self, num_places: int) -> Float[Tensor, "n 64"]:
+        angle = _angles(self.period, self.frequencies, torch.arange(num_places))
+        return (torch.cat([angle.cos(), angle.sin()], 1) / math.sqrt(WIDTH // 2)).float()
+
+    def turn(self, offset: int) -> Float[Tensor, "64 64"]:
+        """The matrix that takes each place to the one `offset` further on."""
+        angle = _angles(self.period, self.frequencies, torch.tensor([offset]))[0]
+        cos, sin = angle.cos().diag(), angle.sin().diag()
+        return torch.cat([torch.cat([cos, -sin], 1), torch.cat([sin, cos], 1)]).float()
+
+
+@lru_cache(maxsize=16)
+def places(span: int) -> Places:
+    """Codes that tell places apart over distances up to `span`. Errors: ShapeError where 64 numbers cannot."""
+    period = next(p for p in range(WIDTH + 1, 100 * (span + WIDTH), WIDTH) if p > span and _is_prime(p))
+    group = _group(period)
+    frequencies = tuple(sorted({min(f, period - f) for f in group}))
+    alike = _angles(period, frequencies, torch.arange(1, span + 1)).cos().mean(1)
+    found = Places(span, period, frequencies, float(alike.min()), float(alike.max()))
+    if found.room <= MIN_ROOM:
+        raise ShapeError(
+            f"{span} positions cannot be told apart sharply by {WIDTH} numbers (room {found.room:.2f}, and "
+            f"{MIN_ROOM} is needed): build with a smaller max_positions."
+        )
+    return found
+
+
+def _angles(period: int, frequencies: tuple[int, ...], steps: Tensor) -> Tensor:
+    """In float64: at place 500 a float32 angle is off by a ten-thousandth of a turn."""
+    return 2 * math.pi * (steps[:, None] * torch.tensor(frequencies) % period).double() / period
+
+
+def _group(period: int) -> list[int]:
+    """The 64 elements of the multiplicative group modulo `period` whose 64th power is 1."""
+    roots = (pow(base, (period - 1) // WIDTH, period) for base in range(2, period))
+    root = next(root for root in roots if pow(root, WIDTH // 2, period) == period - 1)
+    return [pow(root, power, period) for power in range(WIDTH)]
+
+
+def _is_prime(number: int) -> bool:
+    return all(number % divisor for divisor in range(2, math.isqrt(number) + 1))
+
+MOST_LEAK = 0.2  # of an induction head's previous-token heads: at 0.27 nothing would be left to tell copies by
+HEAD_DIM = 2 * WIDTH + 2  # of q and k: room for the longest sum of terms, "same", and even
+KNOWN = 2.0  # the square length of a token's code beside its place's
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Where each part of the residual stream lies. `classes` are the sets of tokens that designs ask for, in order."""
+
+    classes: tuple[frozenset[int], ...]
+
+    @property
+    def parts(self) -> dict[str, slice]:
+        out, begin = {}, 0
+        sizes = {"token": WIDTH, "classes": len(self.classes), "place": WIDTH, "one": 1, "first": 1}
+        for name, size in {**sizes, "before": WIDTH, "said": WIDTH, "aside": WIDTH}.items():
+            out[name] = slice(begin, begin + size)
+            begin += size
+        return out
+
+    @property
+    def width(self) -> int:
+        return self.parts["aside"].stop
+
+    def read(self, part: str) -> Float[Tensor, "d m"]:
+        """The matrix that takes a part out of the stream."""
+        return torch.eye(self.width)[self.parts[part]]
+
+    def write(self, part: str) -> Float[Tensor, "m f"]:
+        """The matrix that puts a token's code into a part of the stream."""
+        return self.read(part).T
+
+    def flag(self, members: frozenset[int]) -> Float[Tensor, "1 m"]:
+        """The row that takes out a class's flag."""
+        return self.read("classes")[[self.classes.index(members)]]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What gains hang on: the stream, the codes' likenesses, and what previous-token heads below leak."""
+
+    stream: Stream
+    places: Places
+    high: float
+    leak: float = 0.0
+
+
+class Term(NamedTuple):
+    """A part of a head's scores: the product of these features of the query's stream and of the key's."""
+
+    query: Float[Tensor, "d m"]
+    key: Float[Tensor, "d m"]
+
+
+class HeadWeights(NamedTuple):
+    """One head's four matrices, each as it multiplies a column: `d m`, and `m f` for the output."""
+
+    query: Float[Tensor, "d m"]
+    key: Float[Tensor, "d m"]
+    value: Float[Tensor, "f m"]
+    out: Float[Tensor, "m f"]
+
+
+def head_weights(
+    design: HeadDesign, members: frozenset[int] | None, setting: Setting, writes: Float[Tensor, "m f"]
+) -> HeadWeights:
+    """A designed head: its terms side by side, zeros below, and the token's code as the value, written as said."""
+    terms = _TERMS[design.kind](design, members, setting)
+    query, key = (torch.zeros(HEAD_DIM, setting.stream.width) for _ in range(2))
+    begin = 0
+    for term in terms:
+        rows = slice(begin, begin + len(term.query))
+        query[rows], key[rows], begin = term.query, term.key, rows.stop
+    return HeadWeights(query, key, setting.stream.read("token"), writes)
+
+
+def random_weights(design: HeadDesign, stream: Stream, generator: torch.Generator) -> HeadWeights:
+    """Normal weights on each token's code and place, whose scores spread as the design says; what they say goes aside.
+
+    Flags are not read: of random heads that read the flag of punctuation, one in ten is a punctuation head, truly. Nor
+    is what other heads write: scores would spread the more, the later the layer.
+    """
+
+    def normal(rows: int, columns: int, spread: float) -> Tensor:
+        return torch.randn(rows, columns, generator=generator) * spread
+
+    known = torch.cat([stream.read("token"), stream.read("place")])
+    spread = (design.sharpness / (KNOWN * HEAD_DIM**0.5)) ** 0.5
+    query, key = (normal(HEAD_DIM, len(known), spread) @ known for _ in range(2))
+    value = normal(WIDTH, len(known), (KNOWN * WIDTH) ** -0.5) @ known  # about as long as a token's code
+    return HeadWeights(query, key, value, stream.write("aside") @ normal(WIDTH, WIDTH, WIDTH**-0.5))
+
+
+def noisy(weights: HeadWeights, noise: int | float, generator: torch.Generator) -> HeadWeights:
+    """Each matrix with normal noise in every entry, `noise` times as long, all in all, as the matrix itself."""
+    drawn = [torch.randn(each.shape, generator=generator) for each in weights]
+    return HeadWeights(*(w + noise * w.square().mean().sqrt() * e for w, e in zip(weights, drawn, strict=True)))
+
+
+def require_earlier(leaks: Sequence[float], where: str) -> float:
+    """What the previous-token heads below an induction head leak. Errors: PlanError where it could not work."""
+    if not leaks:
+        raise PlanError(
+            f"{where} is an induction head and has no previous-token head in an earlier layer to read from: put "
+            f"previous() there."
+        )
+    leak = sum(leaks) / len(leaks)
+    if leak > MOST_LEAK:
+        raise PlanError(
+            f"{where} is an induction head, and what it reads from may go astray by {leak:.0%} over so many positions "
+            f"(at most {MOST_LEAK:.0%} will do): make previous() below it sharper, or max_positions smaller."
+        )
+    return leak
+
+
+def _offset(design: HeadDesign, members: frozenset[int] | None, setting: Setting) -> list[Term]:
+    gain = _place_gain(design, setting)
+    place = setting.stream.read("place")
+    turned = gain * setting.places.turn(design.offset) @ place
+    return [Term(turned, place), _rest(design.sharpness + gain * setting.places.spread, setting)]
+
+
+def _first(design: HeadDesign, members: frozenset[int] | None, setting: Setting) -> list[Term]:
+    return [_rest(design.sharpness, setting)]
+
+
+def _members(design: HeadDesign, members: frozenset[int] | None, setting: Setting) -> list[Term]:
+    assert members is not None
+    wanted = Term(2 * design.sharpness * setting.stream.read("one"), setting.stream.flag(members))
+    return [wanted, _rest(design.sharpness, setting)]
+
+
+def _same(design: HeadDesign, members: frozenset[int] | None, setting: Setting) -> list[Term]:
+    token, place, first = (setting.stream.read(part) for part in ("token", "place", "first"))
+    elsewhere = _place_gain(design, setting)
+    margin = design.sharpness + elsewhere * setting.places.spread
+    gain = 2 * margin / (1 - setting.high)
+    rest = _rest(gain - margin, setting)
+    home = rest.query + elsewhere * first  # the first row may look at itself: it has nowhere else to rest
+    return [Term(gain * token, token), Term(-elsewhere * place, place), Term(home, rest.key)]
+
+
+def _induction(design: HeadDesign, members: frozenset[int] | None, setting: Setting) -> list[Term]:
+    high, leak = setting.high, setting.leak
+    gain = 2 * design.sharpness / (1 - high - leak * (3 - high))
+    wanted = Term(gain * setting.stream.read("token"), setting.stream.read("before"))
+    return [wanted, _rest(design.sharpness + gain * (high + leak * (1 - high)), setting)]
+
+
+def _place_gain(design: HeadDesign, setting: Setting) -> float:
+    return 2 * design.sharpness / setting.places.room
+
+
+def _rest(gain: float, setting: Setting) -> Term:
+    """What a row gives the first token, so that it rests there if nothing better is to be seen."""
+    return Term(gain * setting.stream.read("one"), setting.stream.read("first"))
+
+
+_TERMS: dict[str, Callable[[HeadDesign, frozenset[int] | None, Setting], list[Term]]] = {
+    "offset": _offset,
+    "first": _first,
+    "members": _members,
+    "separator": _members,
+    "same": _same,
+    "induction": _induction,
+    "uniform": lambda *_: [],
+}
+KINDS = (*_TERMS, "random")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What a tokenizer's tokens are to designed heads: codes to tell them apart by, and flags of the classes asked for.
+#
+# Special tokens have no code: they are no words, and match nothing, as in the statistics of duplicates and induction.
+
+
+
+SPECIAL = ("bos", "cls", "sep", "eos", "pad", "mask")
+
+
+def members_of(design: HeadDesign, tokenizer: Any) -> frozenset[int]:
+    """The ids of the tokens that a design is after. Errors: PlanError where the tokenizer has none of them."""
+    if design.kind == "separator":
+        named = (getattr(tokenizer, f"{name}_token_id", None) for name in ("sep", "eos"))
+        found = next((number for number in named if number is not None), None)
+        if found is None:
+            raise PlanError("the tokenizer has neither a separator nor an end token: name one, as separator('.').")
+        return frozenset([found])
+    if callable(design.members):
+        pieces = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
+        special = _special(tokenizer)
+        found = (n for n, piece in enumerate(pieces) if n not in special and design.members(_surface(piece)))
+        ids = frozenset(found)
+        if not ids:
+            raise PlanError(f"no token of the tokenizer is in the class that {design.members!r} tells: try another.")
+        return ids
+    assert design.members is not None
+    return frozenset(_id(each, tokenizer) for each in design.members)
+
+
+def token_table(tokenizer: Any, code: TokenCode, classes: Sequence[frozenset[int]]) -> Float[Tensor, "v t"]:
+    """Codes, 0 for special tokens, and the flags of the classes."""
+    codes = code.table(len(tokenizer))
+    codes[sorted(_special(tokenizer))] = 0
+    flags = torch.zeros(len(tokenizer), len(classes))
+    for column, members in enumerate(classes):
+        flags[sorted(members), column] = 1
+    return torch.cat([codes, flags], 1)
+
+
+def _id(token: str | int, tokenizer: Any) -> int:
+    if isinstance(token, int):
+        if not 0 <= token < len(tokenizer):
+            raise PlanError(f"{token} is no token: the tokenizer's ids are 0 to {len(tokenizer) - 1}.")
+        return token
+    vocabulary = tokenizer.get_vocab()
+    if token not in vocabulary:
+        pieces = tokenizer.convert_ids_to_tokens(tokenizer(token)["input_ids"])
+        raise PlanError(f"{token!r} is no token of the tokenizer, which reads it as {pieces}: give one of its tokens.")
+    return vocabulary[token]
+
+
+def _surface(piece: str | None) -> str:
+    """A token as it reads, without the tokenizer's marks."""
+    text = piece or ""
+    for mark in SUBWORD_MARKS:
+        text = text.removeprefix(mark)
+    return text.removesuffix(SUBWORD_MARKS[-1]).strip()
+
+
+def _special(tokenizer: Any) -> set[int]:
+    found = {getattr(tokenizer, f"{name}_token_id", None) for name in SPECIAL}
+    return {number for number in found if number is not None}

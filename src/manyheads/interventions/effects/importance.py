@@ -1,0 +1,351 @@
+"""`importance`: how much each head is worth on some texts, by ablation or by gradient, with intervals and a ranking.
+
+Ablation is exact: each head is taken away, and what that changes is what it is worth, here, with all others in place.
+Gradients (`gradients`) are quicker for large models and only say how steep things are at the unedited model;
+`agreement` says how far the two rank alike. Neither says what a *set* of heads is worth: backups take over (`curve`).
+"""
+
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+import numpy as np
+from jaxtyping import Float64
+from numpy import ndarray
+from manyheads.errors import HeadError
+from manyheads.errors import StatisticError
+from manyheads.heads import Head
+from manyheads.heads import HeadSet
+from manyheads.heads import parse_heads
+from manyheads.interventions.effects.effect import interval_over_texts
+from manyheads.interventions.prune.which_heads import least_groups
+from manyheads.interventions.effects.metrics import choose_metric
+from manyheads.interventions.effects.metrics import read_corpus
+from manyheads.interventions.effects.metrics import require_loaded
+from manyheads.interventions.effects.sweep import sweep
+from manyheads.models.inputs.texts import BATCH_TOKENS
+from manyheads.plan import Ablate
+from manyheads.plan import Plan
+from manyheads.spec import ModelSpec
+from manyheads.statistics.head_table import write_frame
+from manyheads.statistics.gathered import Progress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+import torch
+from jaxtyping import Float, Float64
+from torch import Tensor
+from manyheads.interventions.effects.metrics import Metric
+from manyheads.interventions.effects.metrics import require_numbers
+from manyheads.interventions.effects.metrics import Batch
+from manyheads.interventions.effects.metrics import Corpus
+from manyheads.interventions.effects.metrics import outputs_of
+from manyheads.models.taps.call import AttentionCall
+from manyheads.models.taps.tap import tap
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["ESTIMATORS", "Importance", "importance", "rank_correlation", "REDUCE", "gradients"]
+
+
+ESTIMATORS = ("ablation", "gradient")
+GRADIENT_TOKENS = 1_024  # of a batch: gates and activations of all layers are held at once
+
+
+@dataclass(frozen=True, eq=False)
+class Importance:
+    """What each head is worth: `values[head]` in `unit`, means over texts of `per_text[text, head]`.
+
+    A high value is an important head. `notes` says by which metric and because of what, and how it was computed.
+    """
+
+    spec: ModelSpec
+    estimator: str
+    metric: str
+    unit: str
+    per_text: Float64[ndarray, "text head"]
+    notes: dict[str, str]
+
+    @property
+    def heads(self) -> tuple[Head, ...]:
+        return self.spec.heads.heads
+
+    @cached_property
+    def values(self) -> Float64[ndarray, "head"]:
+        return self.per_text.mean(0)
+
+    @cached_property
+    def interval(self) -> tuple[Float64[ndarray, "head"], Float64[ndarray, "head"]]:
+        """The 95 % interval of each value over texts (bootstrap)."""
+        return interval_over_texts(self.per_text)
+
+    @cached_property
+    def normalised(self) -> Float64[ndarray, "head"]:
+        """Values divided by their layer's Euclidean norm, as Michel et al. 2019 rank heads across layers."""
+        out = np.zeros_like(self.values)
+        for stack, layer in self.spec.heads.by_layer():
+            here = np.array([(head.stack, head.layer) == (stack, layer) for head in self.heads])
+            norm = np.linalg.norm(self.values[here])
+            out[here] = self.values[here] / norm if norm > 0 else 0.0
+        return out
+
+    def ranking(self, *, normalised: bool = False) -> tuple[Head, ...]:
+        """Heads from the least to the most important: the order in which to remove them."""
+        order = np.argsort(self.normalised if normalised else self.values, kind="stable")
+        return tuple(self.heads[at] for at in order)
+
+    def lowest(self, count: int, *, normalised: bool = False) -> HeadSet:
+        """The `count` least important heads. Errors: StatisticError for more than there are."""
+        self._require_count(count)
+        return parse_heads(list(self.ranking(normalised=normalised)[:count]), self.spec.shape)
+
+    def lowest_groups(self, count: int) -> HeadSet:
+        """The `count` least important heads in whole groups, which can be pruned: those that share a key/value head.
+
+        A group is worth the mean of its heads. Where no heads share one, or all of a layer do (MQA): as `lowest`.
+        Errors: StatisticError for more than there are; HeadError where whole groups do not come to `count`.
+        """
+        self._require_count(count)
+        return least_groups(self.spec, dict(zip(self.heads, self.values.tolist(), strict=True)), count)
+
+    def _require_count(self, count: int) -> None:
+        if type(count) is not int or not 0 <= count <= len(self.heads):
+            raise StatisticError(f"{count!r} heads of {len(self.heads)} were asked for: give a number up to that.")
+
+    def __getitem__(self, head: str | Head) -> float:
+        wanted = self.spec.select(head)
+        if len(wanted) != 1:
+            raise HeadError(f"{head!r} is {len(wanted)} heads: ask for one, as in importance['L3H7'].")
+        return float(self.values[self.heads.index(wanted.heads[0])])
+
+    def agreement(self, other: Importance) -> float:
+        """Spearman's rank correlation of two estimates of the same heads. Errors: StatisticError for other heads."""
+        if self.heads != other.heads:
+            raise StatisticError("these two estimates are of different heads: compare estimates of one model.")
+        return rank_correlation(self.values, other.values)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """A row a head: head, stack, layer, index, importance, low, high, normalised, rank (0 = least important)."""
+        import pandas as pd
+
+        low, high = self.interval
+        rank = {head: at for at, head in enumerate(self.ranking())}
+        return pd.DataFrame(
+            {
+                "head": [str(head) for head in self.heads],
+                "stack": [head.stack for head in self.heads],
+                "layer": [head.layer for head in self.heads],
+                "index": [head.index for head in self.heads],
+                "importance": self.values,
+                "low": low,
+                "high": high,
+                "normalised": self.normalised,
+                "rank": [rank[head] for head in self.heads],
+            }
+        )
+
+    def save(self, path: str | Path) -> None:
+        """Write the table by its ending: .parquet, .csv or .json, whole or not at all. Errors: FileAccessError."""
+        write_frame(self.to_pandas(), Path(path))
+
+    def __repr__(self) -> str:
+        top = ", ".join(str(head) for head in self.ranking()[::-1][:3])
+        what = f"{len(self.heads)} heads by {self.estimator}, {self.metric} on {len(self.per_text)} texts"
+        return f"Importance({what}; most important: {top})"
+
+
+def importance(
+    lm: Any,
+    texts: str | Sequence[Any],
+    estimator: str = "ablation",
+    *,
+    metric: str | Callable[..., Any] = "auto",
+    labels: Any = None,
+    kind: str = "zero",
+    corpus: Any = None,
+    reduce: str = "example",
+    num_tokens: int = BATCH_TOKENS,
+    progress: Progress | None = None,
+) -> Importance:
+    """How much each head is worth on these texts.
+
+    `estimator`: "ablation" takes each head away (`kind` as in `Ablate`; "mean" and "resample" take their values from
+    `corpus`, or from the texts themselves, which is said) and is exact; "gradient" is Michel et al. 2019, with the
+    absolute value taken per "token", "example" or "batch" (`reduce`), or, for a metric that is flat at the unedited
+    model, the squared derivative of the output. `metric` and `labels` as in `effect`.
+
+    Cost: ablation about (L + 1) / 2 forward passes for each head of a layer, of L layers, half of one by one;
+    gradient one forward and one backward pass (16 backward for a flat metric).
+    Errors: StatisticError, TextError, PlanError, ModelError. Source: Michel et al. 2019, section 4.1.
+    """
+    require_loaded(lm)
+    if estimator not in ESTIMATORS:
+        raise StatisticError(f"{estimator=} is unknown: use one of {', '.join(ESTIMATORS)}.")
+    if reduce not in REDUCE:
+        raise StatisticError(f"{reduce=} is no way to sum a gradient: use one of {', '.join(REDUCE)}.")
+    if type(num_tokens) is not int or num_tokens < 1:
+        raise StatisticError(f"num_tokens={num_tokens!r}: give a whole number, 1 or more, of tokens of a batch.")
+    chosen, why = choose_metric(lm, metric, labels)
+    notes = {"model": lm.name, "metric": why}
+    size = num_tokens // 4 if estimator == "ablation" else min(num_tokens, GRADIENT_TOKENS)
+    read = read_corpus(lm, texts, labels, size)
+    notes |= read.notes
+    if estimator == "gradient" and (kind != "zero" or corpus is not None):
+        raise StatisticError("kind= and corpus= are for the estimator 'ablation': a gradient takes nothing's place.")
+    if estimator == "gradient":
+        values, notes["computed"] = gradients(lm, read, chosen, reduce=reduce)
+        return Importance(lm.spec, estimator, chosen.name, chosen.unit, values.numpy(), notes)
+    plans = [Plan(Ablate(head, kind=kind)) for head in lm.spec.heads]
+    if corpus is None and plans[0].needs_corpus:
+        corpus, notes["corpus"] = texts, "the texts themselves, for want of another"
+    swept = sweep(lm, plans, read, chosen, texts=corpus, num_tokens=num_tokens, progress=progress)
+    notes["computed"] = f"{kind} ablation of each head; {swept.because}"
+    idle = [head for head, column in zip(lm.spec.heads, swept.changes.T, strict=True) if not bool(column.any())]
+    if idle:
+        notes["unchanged"] = f"{kind} ablation of {parse_heads(idle, lm.spec.shape)} changed nothing"
+    return Importance(lm.spec, estimator, chosen.name, chosen.unit, swept.changes.numpy(), notes)
+
+
+def rank_correlation(a: Float64[ndarray, "n"], b: Float64[ndarray, "n"]) -> float:
+    """Spearman's: the correlation of ranks, equal values sharing their mean rank. Errors: StatisticError."""
+    import pandas as pd
+
+    if any(len(np.unique(x)) < 2 for x in (a, b)):
+        raise StatisticError("all values are alike, so that they rank nothing: there is no correlation to speak of.")
+    ranks = np.stack([pd.Series(x).rank().to_numpy() for x in (a, b)])
+    return float(np.corrcoef(ranks)[0, 1])
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Importance by gradients: how steeply the work of a model answers to a gate on each head, at the unedited model.
+#
+# A gate multiplies a head's output before the output projection and stands at 1. One forward and one backward pass give
+# the derivative in the gate of every head, text and token: Michel et al. 2019 take its absolute value, whose sum over
+# tokens, texts or whole batches comes before or after that (`reduce`).
+#
+# Where the loss compares with the unedited model itself (1 - cosine, KL), it is flat there: its derivative is 0, and a
+# gradient says nothing. What rises then is the square of the output's derivative, `1/2 |P de/dg|^2 / |e|^2` of an
+# embedding e, P being what turns it. Its norm is taken over orthonormal directions drawn at random, one backward pass
+# each: exact when there are as many as the embedding is wide, unbiased with fewer.
+
+
+
+REDUCE = ("token", "example", "batch")
+DIRECTIONS = 16  # of an embedding: over 200 texts a head's mean square is then good to about 3 %
+
+
+def gradients(
+    lm: Any, corpus: Corpus, metric: Metric, *, reduce: str = "example", directions: int = DIRECTIONS, seed: int = 0
+) -> tuple[Float64[Tensor, "text head"], str]:
+    """Each text's importance of each head, in the order of `lm.spec.heads`, and how it was computed.
+
+    `reduce`: one of REDUCE. Under "batch", every text of a batch carries the batch's own, so that means over texts are
+    means over tokens alike.
+    Errors: StatisticError for a metric without a derivative.
+    """
+    found = torch.zeros(corpus.num_texts, len(lm.spec.heads), dtype=torch.float64)
+    generator = torch.Generator().manual_seed(seed)
+    for batch in corpus.batches:
+        if metric.flat:
+            found[list(batch.places)] = _squares(lm, batch, metric, directions, generator)
+        else:
+            found[list(batch.places)] = _slopes(lm, batch, metric, reduce)
+    require_numbers(found, metric, "its gradient")
+    if not metric.flat:
+        return found, f"|d {metric.name} / d gate|, summed by {reduce} before the absolute value"
+    return found, (
+        f"{metric.name} is flat at the unedited model, where its gradient is 0: half the squared derivative of the "
+        f"output in the gate instead, over {directions} random directions"
+    )
+
+
+def _slopes(lm: Any, batch: Batch, metric: Metric, reduce: str) -> Float64[Tensor, "b head"]:
+    """The derivative of each text's own metric in the gates of its tokens."""
+    with torch.enable_grad(), _gated(lm, batch) as gates:
+        reading = metric.read(outputs_of(lm, batch, head=metric.head, grad=True), batch)
+        texts = metric.change(torch.zeros_like(reading), reading)
+    _require_slope(texts, metric)
+    slopes = gates.by_head(lm.spec, torch.autograd.grad(texts.sum(), gates.all, allow_unused=True))
+    if reduce == "token":
+        return torch.stack([each.abs().sum(-1) for each in slopes], 1)
+    sums = torch.stack([each.sum(-1) for each in slopes], 1)
+    return sums.abs() if reduce == "example" else sums.sum(0, keepdim=True).abs().expand_as(sums) / len(sums)
+
+
+def _squares(
+    lm: Any, batch: Batch, metric: Metric, directions: int, generator: torch.Generator
+) -> Float64[Tensor, "b head"]:
+    """Half the squared derivative of the turned embedding (or of the predictions, in the metric of KL)."""
+    with torch.enable_grad(), _gated(lm, batch) as gates:
+        reading = metric.read(outputs_of(lm, batch, head=metric.head, grad=True), batch)
+    _require_slope(reading, metric)
+    units, width = _units(reading, metric), reading.shape[-1]
+    count = min(directions, width)
+    basis = torch.linalg.qr(torch.randn(width, count, generator=generator))[0].T.to(reading)
+    total = torch.zeros(len(batch.places), len(lm.spec.heads), dtype=torch.float64)
+    for number, direction in enumerate(basis):
+        side = (units * direction).sum()
+        got = torch.autograd.grad(side, gates.all, retain_graph=number + 1 < count, allow_unused=True)
+        total += torch.stack([each.sum(-1) for each in gates.by_head(lm.spec, got)], 1).square()
+    return total * width / count / 2
+
+
+def _units(reading: Tensor, metric: Metric) -> Tensor:
+    """What moves by the square root of the change: unit embeddings, whose derivative is tangent to the sphere."""
+    if metric.name == "cosine":
+        return reading / reading.norm(dim=-1, keepdim=True)
+    raise StatisticError(
+        f"metric {metric.name!r} is flat at the unedited model and has no derivative here: use 'loss', or the "
+        f"estimator 'ablation'."
+    )
+
+
+def _require_slope(value: Tensor, metric: Metric) -> None:
+    if not value.requires_grad:
+        raise StatisticError(
+            f"metric {metric.name!r} does not depend on the heads by anything that has a derivative (a count, an "
+            f"argmax): use the estimator 'ablation'."
+        )
+
+
+class _Gates:
+    """One gate a text, head and row of each layer, all 1."""
+
+    def __init__(self) -> None:
+        self.by_layer: dict[tuple[str, int], Float[Tensor, "b h q"]] = {}
+
+    @property
+    def all(self) -> list[Tensor]:
+        return list(self.by_layer.values())
+
+    def edit(self, call: AttentionCall) -> Tensor:
+        key = (call.site.stack, call.site.layer)
+        self.by_layer[key] = call.out.detach().new_ones(call.out.shape[:3]).requires_grad_()
+        return call.out * self.by_layer[key][..., None]
+
+    def by_head(self, spec: ModelSpec, got: Sequence[Tensor | None]) -> Iterator[Float64[Tensor, "b q"]]:
+        """Derivatives in the gates, head by head in the spec's order; zeros of a layer that nothing depends on."""
+        found, size = dict(zip(self.by_layer, got, strict=True)), len(self.all[0])
+        for head in spec.heads:
+            key = (head.stack, head.layer)
+            slope = found.get(key)
+            yield torch.zeros(size, 1).double() if slope is None else slope[:, head.index].double().cpu()
+
+
+@contextmanager
+def _gated(lm: Any, batch: Batch) -> Iterator[_Gates]:
+    gates = _Gates()
+    with tap(lm.model, edits=[gates.edit], guard=False):
+        yield gates
+    if wrong := [gate.shape for gate in gates.all if gate.shape[0] != len(batch.places)]:
+        raise StatisticError(
+            f"a layer of {lm.name} attends in a batch of {wrong[0][0]} where there are {len(batch.places)} texts (it "
+            f"cuts them up), so a text's own gradient cannot be told: use the estimator 'ablation'."
+        )

@@ -1,0 +1,349 @@
+"""What is compared before and after an intervention: a language model's loss, its predictions, an embedding, a class.
+
+A metric reads a few numbers off what the model returns, text by text, and says how far two readings are apart. A
+positive change is always for the worse. What the user compares may be any function of the model's outputs.
+"""
+
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+from manyheads.errors import StatisticError
+from manyheads.models.inputs.texts import writes_apart
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from jaxtyping import Bool
+from numpy import ndarray
+from manyheads.errors import ModelError
+from manyheads.errors import TextError
+from manyheads.models.describe import run
+from manyheads.models.inputs.texts import BATCH_TOKENS
+from manyheads.models.inputs.texts import batches
+from manyheads.models.inputs.texts import decoder_story
+from manyheads.models.inputs.texts import model_inputs
+from manyheads.models.inputs.texts import read_texts
+from manyheads.models.inputs.texts import tokens_of
+
+__all__ = ["METRICS", "Metric", "choose_metric", "Batch", "Corpus", "read_corpus"]
+
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# One corpus, read again and again: texts in batches of like length, and what a model returns for each of them.
+
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Inputs of one forward pass, which texts they are, and the texts' labels where there are any.
+
+    `targets`: the tokens that a decoder beside an encoder is to write, -100 where there is none: it repeats the text.
+    """
+
+    inputs: dict[str, Tensor]
+    places: tuple[int, ...]
+    labels: Tensor | None = None
+    targets: Tensor | None = None
+
+    @property
+    def real(self) -> Bool[Tensor, "b n"] | None:
+        """Where tokens are, not padding; None where the inputs do not say."""
+        mask = self.inputs.get("attention_mask")
+        return None if mask is None else mask.bool()
+
+    def repeated(self, times: int) -> Batch:
+        """Each text `times` times in a row."""
+        inputs = {name: x.repeat_interleave(times, 0) for name, x in self.inputs.items()}
+        places = tuple(place for place in self.places for _ in range(times))
+        labels, targets = (None if x is None else x.repeat_interleave(times, 0) for x in (self.labels, self.targets))
+        return Batch(inputs, places, labels, targets)
+
+
+@dataclass(frozen=True, eq=False)
+class Corpus:
+    """Batches, and how many texts and tokens they hold.
+
+    `notes`: how long texts were cut ("windows"), and what a decoder beside an encoder reads ("decoder"), where any is.
+    """
+
+    batches: tuple[Batch, ...]
+    num_texts: int
+    num_tokens: int
+    notes: Mapping[str, str] = field(default_factory=dict)
+
+
+def read_corpus(lm: Any, texts: str | Sequence[Any], labels: Any = None, num_tokens: int = BATCH_TOKENS) -> Corpus:
+    """Texts, or ready inputs (a list of mappings, each a batch: pictures, sounds, anything), as batches.
+
+    `num_tokens` is the size of a batch with padding. Long texts are read in windows; each is a text of its own.
+    Errors: TextError for no texts, or labels that are not one a text.
+    """
+    if not isinstance(texts, str) and isinstance(texts, Sequence) and texts and isinstance(texts[0], Mapping):
+        return _ready(lm, texts, labels)
+    reading = read_texts(lm, texts)
+    given = 1 if isinstance(texts, str) else len(texts)
+    _check_labels(labels, given)
+    found = []
+    for group in batches(reading, num_tokens):
+        inputs = model_inputs(lm, tokens_of(reading, group, None, ""))
+        beside, ids = "decoder_input_ids" in inputs, inputs["input_ids"]
+        targets = ids.masked_fill(inputs["attention_mask"] == 0, -100) if beside else None
+        sources = [reading.pieces[i].source for i in group]
+        found.append(Batch(inputs, tuple(group), _labels_of_readings(labels, sources), targets))
+    notes = {"windows": reading.because, "decoder": decoder_story(lm)}
+    said = {name: words for name, words in notes.items() if words}
+    return Corpus(tuple(found), len(reading.pieces), reading.num_tokens, said)
+
+
+def require_loaded(lm: Any) -> None:
+    """Errors: ModelError for what is no loaded model."""
+    if not hasattr(lm, "model") or not hasattr(lm, "spec"):
+        how = f"mh.load({lm!r})" if isinstance(lm, str) else "mh.load(model, tokenizer=...)"
+        raise ModelError(f"a {type(lm).__name__} is not a loaded model: load it first, as {how}.")
+
+
+def _ready(lm: Any, given: Sequence[Any], labels: Any) -> Corpus:
+    found, count, tokens = [], 0, 0
+    for inputs in given:
+        if not isinstance(inputs, Mapping) or not inputs or not all(isinstance(x, Tensor) for x in inputs.values()):
+            raise TextError("ready inputs are mappings of names to tensors, each a batch: one of these is none.")
+        inputs = {name: x.to(lm.device) for name, x in inputs.items()}
+        size = len(next(iter(inputs.values()))) if all(x.ndim for x in inputs.values()) else 0
+        if not size or any(len(x) != size for x in inputs.values()):
+            shapes = {name: tuple(x.shape) for name, x in inputs.items()}
+            raise TextError(f"a batch of inputs has {shapes}: the first axis of each must be the samples.")
+        places = range(count, count + size)
+        found.append(Batch(inputs, tuple(places), None))
+        count, tokens = count + size, tokens + int(inputs.get("attention_mask", torch.zeros(1)).sum())
+    _check_labels(labels, count)
+    found = [Batch(each.inputs, each.places, _labels_of_readings(labels, each.places)) for each in found]
+    return Corpus(tuple(found), count, tokens)
+
+
+def _check_labels(labels: Any, count: int) -> None:
+    if labels is None:
+        return
+    if isinstance(labels, str) or not isinstance(labels, Sequence | Tensor | ndarray):
+        raise TextError(f"labels is a {type(labels).__name__}: give a list of class numbers, one for each text.")
+    if len(labels) != count:
+        raise TextError(f"{len(labels)} labels were given for {count} texts: give one for each.")
+    if wrong := [label for label in labels if isinstance(label, str) or int(label) != label or label < 0]:
+        raise TextError(f"label {wrong[0]!r} is no class: give whole numbers, from 0.")
+
+
+def _labels_of_readings(labels: Any, sources: Sequence[int]) -> Tensor | None:
+    return None if labels is None else torch.tensor([int(labels[source]) for source in sources])
+
+
+def exact(x: Tensor) -> Tensor:
+    """Float32 at the least."""
+    return x if x.dtype == torch.float64 else x.float()
+
+
+def outputs_of(lm: Any, batch: Batch, *, head: bool, grad: bool = False) -> Any:
+    """What the model returns for a batch; without the model's head unless said."""
+    return run(lm.model, lm.name, batch.inputs, head=head, grad=grad)
+
+Own = Callable[[Any, dict[str, Tensor]], Any]
+"""A user's metric: (the model's outputs, its inputs) -> one number a text, where more is worse."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """`read` takes what is needed from a forward pass; `change` compares two readings, one number a text.
+
+    `head`: whether the model's head must run. `flat`: whether the change has no slope at the unedited model, since
+    that is what it is compared with. `by_token`: whether a reading holds one number a token.
+    """
+
+    name: str
+    unit: str
+    meaning: str
+    read: Callable[[Any, Batch], Tensor]
+    change: Callable[[Tensor, Tensor], Float[Tensor, "b"]]
+    head: bool = True
+    flat: bool = False
+    by_token: bool = False
+
+
+def token_losses(outputs: Any, batch: Batch) -> Float[Tensor, "b n"]:
+    """The cross-entropy of each next token, NaN where none is predicted (nats).
+
+    The tokens are those that the decoder reads, each predicted by the row before it; or, among ready inputs, `labels`
+    as transformers has them: -100 is not counted, and a decoder beside an encoder predicts label i in row i.
+    """
+    logits, given = _logits(outputs, "loss", 3), batch.inputs
+    side = "decoder_" if "decoder_input_ids" in given else ""
+    ids, mask = given.get(f"{side}input_ids"), given.get(f"{side}attention_mask")
+    labels = given.get("labels", batch.targets)
+    if labels is not None:
+        beside = _is_beside(outputs) or ids is None
+        logits, ids = (logits, labels) if beside else (logits[:, :-1], labels[:, 1:])
+        real = ids >= 0
+    elif ids is not None:
+        real = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask.bool()
+        logits, ids, real = logits[:, :-1], ids[:, 1:], real[:, 1:] & real[:, :-1]
+    else:
+        raise StatisticError("metric 'loss' reads input_ids, and these inputs have none: use a function of your own.")
+    if logits.shape[:2] != ids.shape:
+        raise StatisticError(
+            f"metric 'loss': {tuple(logits.shape[:2])} predictions and {tuple(ids.shape)} tokens do not fit: give "
+            f"labels of as many tokens as the decoder reads."
+        )
+    losses = F.cross_entropy(exact(logits.transpose(1, 2)), ids.clamp_min(0), reduction="none")
+    return losses.masked_fill(~real, torch.nan)
+
+
+def _is_beside(outputs: Any) -> bool:
+    """Whether they are of a decoder beside an encoder, which predicts label i in row i."""
+    return getattr(outputs, "encoder_last_hidden_state", None) is not None
+
+
+def predictions(outputs: Any, batch: Batch) -> Float[Tensor, "b n v"]:
+    """Log-probabilities of the next token at each real position, NaN elsewhere."""
+    logs = exact(_logits(outputs, "kl", 3)).log_softmax(-1)
+    if _is_beside(outputs):
+        labels, real = batch.inputs.get("labels", batch.targets), batch.inputs.get("decoder_attention_mask")
+        real = labels >= 0 if labels is not None else real
+    else:
+        real = batch.inputs.get("attention_mask")
+    return logs if real is None else logs.masked_fill(~real.bool()[..., None], torch.nan)
+
+
+def embedding(outputs: Any, batch: Batch) -> Float[Tensor, "b m"]:
+    """The mean of a text's last hidden states, padding left out: what sentence embeddings are."""
+    states = getattr(outputs, "encoder_last_hidden_state", None)
+    states = getattr(outputs, "last_hidden_state", None) if states is None else states
+    if not isinstance(states, Tensor):
+        raise StatisticError(
+            f"metric 'cosine' reads a model's last hidden states, and a {type(outputs).__name__} has none: use a "
+            f"function (outputs, inputs)."
+        )
+    states = exact(states)
+    states = states.flatten(1, -2) if states.ndim > 3 else states
+    if batch.real is None or batch.real.shape != states.shape[:2]:
+        return states.mean(1)
+    real = batch.real[..., None].to(states)
+    return (states * real).sum(1) / real.sum(1)
+
+
+def class_losses(outputs: Any, batch: Batch) -> Float[Tensor, "b"]:
+    logits = exact(_logits(outputs, "class_loss", 2))
+    return F.cross_entropy(logits, _labels(batch, logits), reduction="none")
+
+
+def class_errors(outputs: Any, batch: Batch) -> Float[Tensor, "b"]:
+    logits = _logits(outputs, "class_error", 2)
+    return (logits.argmax(-1) != _labels(batch, logits)).float()
+
+
+def _labels(batch: Batch, logits: Tensor) -> Tensor:
+    assert batch.labels is not None, "checked when the metric was chosen"
+    if int(batch.labels.max()) >= logits.shape[-1]:
+        raise StatisticError(
+            f"label {int(batch.labels.max())} is no class of this model: it has {logits.shape[-1]}, from 0."
+        )
+    return batch.labels.to(logits.device)
+
+
+def _logits(outputs: Any, metric: str, num_axes: int) -> Tensor:
+    logits = getattr(outputs, "logits", None)
+    if not isinstance(logits, Tensor) or logits.ndim != num_axes:
+        got = f"logits of shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else "no logits"
+        raise StatisticError(f"metric {metric!r}: a {type(outputs).__name__} has {got}. Use a function of your own.")
+    return logits
+
+
+def _mean_difference(before: Tensor, after: Tensor) -> Float[Tensor, "b"]:
+    change = after.double() - before.double()
+    return change.nanmean(-1) if change.ndim > 1 else change
+
+
+def _divergence(before: Tensor, after: Tensor) -> Float[Tensor, "b"]:
+    terms = before.exp() * (before - after)
+    return terms.masked_fill(before == -torch.inf, 0).sum(-1).double().nanmean(-1)  # 0 log 0 is 0
+
+
+def _turned(before: Tensor, after: Tensor) -> Float[Tensor, "b"]:
+    return 1 - F.cosine_similarity(before.double(), after.double(), dim=-1)
+
+
+METRICS = {
+    metric.name: metric
+    for metric in (
+        Metric("loss", "nats a token", "next-token loss, after less before", token_losses, _mean_difference,
+               by_token=True),
+        Metric("kl", "nats a token", "KL(before || after) of the next token", predictions, _divergence, flat=True),
+        Metric("cosine", "", "1 - cosine of the mean-pooled embeddings", embedding, _turned, head=False, flat=True),
+        Metric("class_loss", "nats", "loss on the labels, after less before", class_losses, _mean_difference),
+        Metric("class_error", "", "share of wrong labels, after less before", class_errors, _mean_difference),
+    )
+}  # fmt: skip
+
+
+def choose_metric(lm: Any, metric: str | Own | Metric, labels: Any = None) -> tuple[Metric, str]:
+    """The metric meant, and why. "auto": the labels' loss, else the language model's, else the embedding's cosine.
+
+    Errors: StatisticError for an unknown name, or one that this model or these texts cannot give.
+    """
+    if isinstance(metric, Metric):
+        return metric, "as asked"
+    if callable(metric):
+        return _own(metric), "a function of your own"
+    writes, sorts = _writes(lm), "Classification" in type(lm.model).__name__
+    if metric == "auto" and labels is not None:
+        return choose_metric(lm, "class_loss", labels)[0], "labels were given"
+    if metric == "auto":
+        if writes:
+            return METRICS["loss"], "a language model"
+        return METRICS["cosine"], "no labels, and no model that predicts the next token"
+    if not isinstance(metric, str) or metric not in METRICS:
+        raise StatisticError(f"{metric=} is unknown: use {', '.join(METRICS)}, or a function (outputs, inputs).")
+    if metric in ("loss", "kl") and not writes:
+        raise StatisticError(
+            f"metric={metric!r} needs a model that predicts the next token, and {type(lm.model).__name__} does not: "
+            f"use 'cosine', or a function (outputs, inputs)."
+        )
+    if metric.startswith("class"):
+        if labels is None:
+            raise StatisticError(f"metric={metric!r} needs labels=, one for each text.")
+        if not sorts:
+            raise StatisticError(f"metric={metric!r} needs a classifier, and {type(lm.model).__name__} is none.")
+    return METRICS[metric], "as asked"
+
+
+def _writes(lm: Any) -> bool:
+    """Whether the model predicts a token that it has not seen: one with a language-model head that sees all has."""
+    can = bool(getattr(lm.model, "can_generate", lambda: False)())
+    return can and (writes_apart(lm) or any(site.causal for site in lm.spec.sites))
+
+
+def _own(function: Own) -> Metric:
+    def read(outputs: Any, batch: Batch) -> Tensor:
+        value = function(outputs, batch.inputs)
+        try:
+            got = torch.as_tensor(value)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise StatisticError(f"the metric gave a {type(value).__name__}: give one number for each text.") from error
+        if got.shape != (len(batch.places),):
+            raise StatisticError(
+                f"the metric gave {tuple(got.shape)} for {len(batch.places)} texts: give one number for each text."
+            )
+        return got
+
+    return Metric(getattr(function, "__name__", "own"), "", "your own, after less before", read, _mean_difference)
+
+
+def require_numbers(values: Tensor, metric: Metric, what: str) -> None:
+    """Errors: StatisticError for NaN or infinity, naming what was run."""
+    if not bool(torch.isfinite(values).all()):
+        raise StatisticError(
+            f"metric {metric.name!r} gave NaN or infinity for {what}: nothing can be compared with that. Check the "
+            f"texts (a text of one token has no next token), the labels, or your function."
+        )

@@ -1,0 +1,105 @@
+"""How far can it go: the metric against the number of heads removed, least important first, and in random order.
+
+Importance is measured on every other text and the curve drawn on the rest, so that heads are not removed from the very
+texts that chose them. Random orders are nested as the ranked one is: each point adds heads to the one before it.
+Source of the question: Michel et al. 2019, section 4.2.
+"""
+
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+import numpy as np
+from jaxtyping import Float64
+from numpy import ndarray
+from manyheads.errors import TextError
+from manyheads.heads import Head
+from manyheads.interventions.apply.applied import editors_of
+from manyheads.interventions.effects.effect import carried_out
+from manyheads.interventions.effects.effect import interval_over_texts
+from manyheads.interventions.effects.importance import importance
+from manyheads.interventions.effects.metrics import choose_metric
+from manyheads.interventions.effects.metrics import read_corpus
+from manyheads.plan import Ablate
+from manyheads.plan import Plan
+from manyheads.statistics.gathered import Progress
+
+__all__ = ["Curve", "removal_curve"]
+
+
+POINTS = 13  # from no head to all of them
+ORDERS = 3  # random ones
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """`ranked[i]` is the mean change with `counts[i]` heads removed by importance, `low` and `high` its interval.
+
+    `random[r, i]` is the same in random orders. A positive change is for the worse.
+    """
+
+    model: str
+    metric: str
+    unit: str
+    counts: tuple[int, ...]
+    ranked: Float64[ndarray, "point"]
+    low: Float64[ndarray, "point"]
+    high: Float64[ndarray, "point"]
+    random: Float64[ndarray, "order point"]
+    order: tuple[Head, ...]
+    notes: dict[str, str]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {
+            "model": self.model,
+            "metric": self.metric,
+            "unit": self.unit,
+            "counts": list(self.counts),
+            "ranked": self.ranked.tolist(),
+            "low": None if np.isnan(self.low).any() else self.low.tolist(),  # one text has no interval
+            "high": None if np.isnan(self.high).any() else self.high.tolist(),
+            "random": self.random.tolist(),
+            "order": [str(head) for head in self.order],
+            "notes": self.notes,
+        }
+
+
+def removal_curve(
+    lm: Any,
+    texts: Sequence[str],
+    estimator: str = "ablation",
+    *,
+    metric: str | Callable[..., Any] = "auto",
+    kind: str = "zero",
+    progress: Progress | None = None,
+) -> Curve:
+    """The curve on every second text, by an importance that was measured on the others.
+
+    Cost: `importance` on half of the texts, and `(1 + ORDERS) * POINTS` forward passes over the other half.
+    Errors: TextError for fewer than two texts; those of `importance`.
+    """
+    if isinstance(texts, str) or len(texts) < 2:
+        raise TextError("a curve needs at least two texts: one half chooses the heads, the other shows what is lost.")
+    heads = lm.spec.heads.heads
+    counts = tuple(sorted({round(at) for at in np.linspace(0, len(heads), POINTS)}))
+    worth = importance(lm, texts[::2], estimator, metric=metric, kind=kind)
+    chosen, _ = choose_metric(lm, metric)
+    corpus = read_corpus(lm, texts[1::2])
+    generator = np.random.Generator(np.random.PCG64(0))
+    ways = [worth.ranking(), *(tuple(heads[at] for at in generator.permutation(len(heads))) for _ in range(ORDERS))]
+    plans = [Plan(Ablate(way[:count], kind=kind)) for way in ways for count in counts[1:]]
+    editors = editors_of(lm, plans, texts[::2])
+    removed = carried_out(lm, editors, corpus, chosen, progress)[2].numpy()  # [plan, text]
+    changes = np.zeros((len(ways), len(counts), corpus.num_texts))  # with no head removed, exactly 0
+    changes[:, 1:] = removed.reshape(len(ways), len(counts) - 1, -1)
+    low, high = interval_over_texts(changes[0].T)
+    means = changes.mean(2)
+    notes = {
+        **worth.notes,
+        "order": f"by {estimator} on {len(texts[::2])} texts",
+        "curve": f"on {corpus.num_texts} other texts, {corpus.num_tokens:,} tokens; {kind} ablation",
+    }
+    return Curve(lm.name, chosen.name, chosen.unit, counts, means[0], low, high, means[1:], worth.ranking(), notes)

@@ -1,0 +1,238 @@
+"""A pruned model as a checkpoint that loads: stock where a config can say what is left, else compact and zeroed.
+
+    stock      AutoModel.from_pretrained loads it, without us: all layers were left with the same numbers of heads, and
+               some family's config can count them
+    compact    else: the small tensors in `folder`, which `mh.load` reads exactly, and in `folder/zeroed` the original
+               shapes with zeros where heads were, which loads anywhere and saves nothing
+
+Which one it is, is found by trying: a folder is written beside its place, loaded in a fresh process, compared on random
+tokens (to 1e-5 of the largest output, and the same 12 tokens where the model generates), and only then moved into
+place. Until then an older folder of that name is untouched. Weights are safetensors, never a pickle.
+Cost: the weights written once or twice, and about 10 s for the other process. The compact form's weights have a
+checksum (1 to 2 s a GB, then and whenever they are loaded); stock and zeroed ones are plain safetensors, without.
+"""
+
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from manyheads.errors import ModelError
+from manyheads.interventions.save.model_card import as_dict
+from manyheads.interventions.save.model_card import model_card
+from manyheads.interventions.save.fresh_process import Trial
+from manyheads.interventions.save.fresh_process import found_wrong
+from manyheads.interventions.save.fresh_process import try_all
+from manyheads.interventions.prune.verify import SAME
+from manyheads.interventions.prune.verify import difference
+from manyheads.interventions.prune.verify import in_full
+from manyheads.interventions.prune.verify import outputs_of
+from manyheads.interventions.prune.verify import random_inputs
+from manyheads.interventions.save.whole_folder import replacing_folder
+from manyheads.models.weights.compact_form import COMPACT
+from manyheads.models.weights.compact_form import STOCK
+from manyheads.models.weights.compact_form import write_compact
+from manyheads.models.weights.compact_form import write_mark
+from manyheads.models.weights.cut import uncut
+from manyheads.models.loading.load import LoadedModel
+from manyheads.models.loading.checkpoints import quietly
+from manyheads.interventions.save.stock_form import Proposal
+from manyheads.interventions.save.stock_form import as_stock
+from manyheads.interventions.save.stock_form import proposals
+from manyheads.interventions.save.stock_form import why_not_uniform
+import copy
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+import torch
+from torch import Tensor, nn
+from manyheads.heads import Head
+from manyheads.heads import HeadSet
+from manyheads.heads import HeadsLike
+from manyheads.interventions.prune.which_heads import SAME_HEADS
+from manyheads.interventions.prune.which_heads import SAME_NUMBER
+from manyheads.interventions.prune.which_heads import Kept
+from manyheads.interventions.prune.which_heads import require_legal
+from manyheads.interventions.prune.verify import require_in_memory
+from manyheads.models.taps.call import AttentionCall
+from manyheads.models.weights.cut import KeptHeads
+from manyheads.models.weights.cut import cut_model
+from manyheads.models.weights.cut import kept_in
+from manyheads.models.weights.projections import projections_of
+from manyheads.spec import CROSS
+from manyheads.spec import ModelSpec
+from manyheads.spec import Site
+
+__all__ = ["ZEROED", "Saved", "save", "write_readers"]
+
+
+ZEROED = "zeroed"
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What was written: its form, where, why this form, and the largest error that the fresh process found.
+
+    `zeroed` is the folder of the same-shape form, None for a stock checkpoint. `loads_as` is the class.
+    """
+
+    form: str
+    folder: Path
+    zeroed: Path | None
+    loads_as: str
+    because: str
+    error: float
+
+
+@dataclass(frozen=True, eq=False)
+class Draft:
+    """A checkpoint written, and not yet tried: its form, and the trials that it must pass."""
+
+    form: str
+    because: str
+    loads_as: str
+    trials: tuple[Trial, ...]
+
+
+def save(lm: PrunedModel, folder: str | os.PathLike[str], *, evidence: str | None = None) -> Saved:
+    """Write `lm` to `folder`, in the best form that passes its trials; the module's docstring says which there are.
+
+    `evidence` goes into the model card. What an earlier save of ours wrote is replaced, whole, in one step.
+    Raises ModelError where no form reproduces the model; FileAccessError for what the operating system refuses, or
+    where the folder holds anything else, or is the one that the model came from. In either case nothing is written.
+    """
+    target = Path(os.path.expanduser(folder))
+    _require_pretrained(lm)
+    if evidence is not None and not isinstance(evidence, str):
+        raise ModelError(f"evidence is a {type(evidence).__name__}: give a text, for the model card.")
+    faults: list[str] = []
+    with replacing_folder(target, ZEROED, lm.model) as place, quietly():
+        for draft in drafts(lm, place, evidence, faults):
+            results = try_all(draft.trials)
+            wrong = list(filter(None, map(found_wrong, results)))
+            if not wrong:
+                break
+            if draft.form == COMPACT:
+                raise ModelError(f"{lm.name} was not saved: {'; '.join(wrong)}. Please report that.")
+            faults.append(f"saved as {draft.loads_as}, {wrong[0]}")
+            _clear(place)
+        else:
+            raise AssertionError("the compact form is always there")
+    error = max(result["error"] for result in results)
+    zeroed = target / ZEROED if draft.form == COMPACT else None
+    return Saved(draft.form, target, zeroed, draft.loads_as, draft.because, error)
+
+
+def drafts(lm: PrunedModel, place: Path, evidence: str | None, faults: list[str]) -> Iterator[Draft]:
+    """Checkpoints in `place`, the best first, one at a time; `faults` is told, and tells, why others are not."""
+    if uneven := why_not_uniform(lm.model, lm.spec):
+        faults.append(f"a config counts heads once for all layers, and {uneven}")
+    else:
+        for proposal in proposals(lm.model, lm.spec):
+            if proposal.fault:
+                faults.append(f"{proposal.cls.__name__} cannot be it: {proposal.fault.rstrip('.')}")
+            else:
+                yield draft_stock(lm, proposal, place, evidence)
+    yield draft_compact(lm, place, evidence, "; ".join(faults))
+
+
+def draft_stock(lm: PrunedModel, proposal: Proposal, place: Path, evidence: str | None) -> Draft:
+    """Write the stock form into `place`."""
+    made, name = as_stock(lm.model, proposal), proposal.cls.__name__
+    made.save_pretrained(place)
+    because = f"all layers have the same numbers of heads, which the config of {name} can say ({proposal.because})"
+    loaded_by = f'from transformers import {name}\n\nmodel = {name}.from_pretrained("FOLDER")'
+    _write_rest(lm, place, STOCK, because, evidence, loaded_by)
+    write_mark(place, {"form": STOCK, **as_dict(lm, evidence)})
+    return Draft(STOCK, because, name, (Trial(place, made.to(lm.device)),))
+
+
+def draft_compact(lm: PrunedModel, place: Path, evidence: str | None, why: str) -> Draft:
+    """Write the compact form into `place`, and the zeroed one into a folder in it."""
+    name = type(lm.model).__name__
+    because = f"transformers has no config for what is left ({why})"
+    write_compact(lm.model, place, as_dict(lm, evidence))
+    loaded_by = (
+        'import manyheads as mh\n\nlm = mh.load("FOLDER")  # the small tensors, exactly\n\n'
+        f"from transformers import {name}\n\n"
+        f'model = {name}.from_pretrained("FOLDER/{ZEROED}")  # the original shapes, zeros in place of removed heads'
+    )
+    _write_rest(lm, place, COMPACT, because, evidence, loaded_by)
+    whole = uncut(lm.model).to(lm.device)
+    inputs = random_inputs(lm.model)
+    gap = difference(outputs_of(in_full(whole), inputs), outputs_of(in_full(lm.model), inputs))
+    if not gap <= SAME:
+        raise ModelError(
+            f"{lm.name} was not saved: with zeros in place of the removed heads it differs by {gap:.1e} of the largest "
+            f"output. Please report that."
+        )
+    whole.save_pretrained(place / ZEROED)
+    write_readers(lm, place / ZEROED)
+    return Draft(COMPACT, because, name, (Trial(place / ZEROED, whole), Trial(place, lm.model, "manyheads")))
+
+
+def _write_rest(lm: PrunedModel, place: Path, form: str, because: str, evidence: str | None, loaded_by: str) -> None:
+    card = model_card(lm, form, because, evidence, loaded_by)
+    (place / "README.md").write_text(card, encoding="utf-8")
+    write_readers(lm, place)
+
+
+def write_readers(lm: LoadedModel, place: Path) -> None:
+    """The tokenizer and the processor, where there are any."""
+    for reader in (lm.tokenizer, lm.processor):
+        if hasattr(reader, "save_pretrained"):
+            reader.save_pretrained(place)
+
+
+def _clear(place: Path) -> None:
+    """Empty a folder whose checkpoint did not pass."""
+    for entry in place.iterdir():
+        shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+
+
+def _require_pretrained(lm: Any) -> None:
+    if not hasattr(lm.model, "save_pretrained") or not hasattr(lm.model, "config"):
+        raise ModelError(
+            f"{lm.name} is a {type(lm.model).__name__}, no model of transformers', so there is no checkpoint of it "
+            f"that others could load. Save lm.model.state_dict(), and build and cut the model in code."
+        )
+    if not type(lm.model).__module__.startswith("transformers."):
+        raise ModelError(
+            f"{lm.name} is a {type(lm.model).__name__} of {type(lm.model).__module__}, which transformers does not "
+            f"have: a checkpoint of it would need that code beside it. Save lm.model.state_dict() instead."
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class PrunedModel(LoadedModel):
+    """A model with heads removed. `before` is what it was cut from, `weights_hash_before` the digest of its weights.
+
+    `error` is how far its outputs were from the zero-ablated original's, `effect` how far these were from the
+    original's own, both as a share of the largest output.
+    """
+
+    before: ModelSpec = field(kw_only=True, repr=False)
+    weights_hash_before: str = field(kw_only=True)
+    error: float = field(kw_only=True)
+    effect: float = field(kw_only=True)
+
+    @property
+    def removed(self) -> tuple[Head, ...]:
+        """The removed heads, by their names in the architecture as it was built: of all cuts together."""
+        return tuple(head for kept in kept_in(self.model) for head in kept.removed)
+
+    def zeroed(self) -> LoadedModel:
+        """The same outputs in the original shapes, zeros where heads were: smaller in nothing, and loads anywhere."""
+        because = f"{self.because}; in the original shapes, zeros in place of what was removed"
+        return LoadedModel(uncut(self.model).to(self.device), self.tokenizer, self.name, because, self.processor)
+
+    def save(self, folder: str | os.PathLike[str], *, evidence: str | None = None) -> Saved:
+        """A checkpoint that loads, tried in a fresh process first. `evidence`: why these heads, for the model card.
+
+        See `manyheads.interventions.save.save.save`.
+        """
+
+        return save(self, folder, evidence=evidence)

@@ -1,0 +1,128 @@
+"""Folders that are written whole or not at all: beside their place, then exchanged with what is there, in one step.
+
+Whatever happens on the way (no space, Ctrl-C, a crash), an older folder of that name stays as it was. Where the system
+can exchange two folders at once (Linux), there is no moment without one; elsewhere the old one is moved aside first.
+"""
+
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import re
+import secrets
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+from manyheads.errors import FileAccessError
+from manyheads.models.weights.compact_form import MARK
+from manyheads.base.files import no_access
+from manyheads.base.files import refusal_in
+from manyheads.base.files import synced
+
+__all__ = ["replacing_folder", "require_replaceable"]
+
+
+OURS = re.compile(
+    r"README\.md|manyheads\.json|pruned\.safetensors|(model|pytorch_model)[-\w]*\.safetensors(\.index\.json)?|"
+    r"(config|generation_config|tokenizer|tokenizer_config|special_tokens_map|added_tokens|vocab|merges|"
+    r"preprocessor_config|processor_config|chat_template)\.(json|txt|jinja|model)|\w*(spm|piece|bpe)[.\w]*"
+)  # the names of all that a save of ours writes
+AT_FDCWD, RENAME_EXCHANGE = -100, 2  # of Linux' renameat2
+
+
+@contextmanager
+def replacing_folder(path: str | os.PathLike[str], inside: str, model: Any) -> Iterator[Path]:
+    """A new folder beside `path`, which takes its place when the block ends well; `inside`: a subfolder it may have.
+
+    A folder that is there already is replaced only if it is empty, or what an earlier save of ours wrote, all of it;
+    never the one that `model` was loaded from. Errors: FileAccessError for that, and for whatever the operating system
+    refuses.
+    """
+    target = Path(os.path.realpath(path))
+    require_replaceable(target, inside)
+    source = str(getattr(getattr(model, "config", None), "_name_or_path", "") or "")
+    if source and target.exists() and any(target.iterdir()) and os.path.realpath(source) == str(target):
+        raise FileAccessError(
+            f"cannot write {target}: the model was loaded from there, and would be lost. Name a new folder."
+        )
+    temporary = target.parent / f".manyheads-{secrets.token_hex(6)}.tmp"
+    try:
+        temporary.mkdir()
+        yield temporary
+        readable = temporary.stat().st_mode & 0o666  # by whom new files are; safetensors' writer lets nobody else
+        for file in sorted(temporary.rglob("*")):
+            if file.is_file():
+                file.chmod(readable)
+            synced(file)
+        _put(temporary, target, inside)
+    except BaseException as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        if (refusal := refusal_in(error)) is not None:
+            raise no_access("write", path, refusal) from error
+        raise
+    with suppress(OSError):
+        synced(target.parent)
+
+
+def require_replaceable(target: Path, inside: str) -> None:
+    """Raises FileAccessError unless nothing but a checkpoint would be lost."""
+    if not target.exists():
+        if not target.parent.is_dir():
+            raise no_access("write", target, FileNotFoundError(errno.ENOENT, "no folder"))
+        return
+    if not target.is_dir():
+        raise FileAccessError(f"cannot write {target}: it is a file. Name a folder.")
+    entries = list(target.iterdir())
+    strange = [entry.name for entry in entries if not _is_ours(entry, inside)]
+    if entries and (strange or not (target / MARK).is_file()):
+        what = f"{strange[0]!r} in it is not of" if strange else "what is in it is not of"
+        raise FileAccessError(
+            f"cannot write {target}: it is there, and {what} an earlier save by manyheads, which alone would be "
+            f"replaced. Name a new folder."
+        )
+
+
+def _is_ours(entry: Path, inside: str) -> bool:
+    if entry.is_symlink():
+        return False
+    if entry.is_dir():
+        return entry.name == inside and all(each.is_file() and OURS.fullmatch(each.name) for each in entry.iterdir())
+    return OURS.fullmatch(entry.name) is not None
+
+
+def _put(new: Path, target: Path, inside: str) -> None:
+    """`new` under the name of `target`; what was there is removed afterwards."""
+    if not target.exists():
+        try:
+            os.rename(new, target)
+            return
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            require_replaceable(target, inside)  # another process was first
+    if not _exchanged(new, target):
+        aside = target.parent / f".manyheads-{secrets.token_hex(6)}.old"
+        os.rename(target, aside)
+        try:
+            os.rename(new, target)
+        except OSError:
+            os.rename(aside, target)
+            raise
+        new = aside
+    shutil.rmtree(new, ignore_errors=True)
+
+
+def _exchanged(one: Path, other: Path) -> bool:
+    """Whether the two could be exchanged in one step."""
+    if not sys.platform.startswith("linux"):
+        return False
+    try:
+        rename = ctypes.CDLL(None, use_errno=True).renameat2
+    except (OSError, AttributeError):
+        return False
+    return rename(AT_FDCWD, os.fsencode(one), AT_FDCWD, os.fsencode(other), RENAME_EXCHANGE) == 0
