@@ -8,7 +8,7 @@ from manyheads.corpora.bundled_texts import reading_of
 
 
 def short_readings(count: int) -> Callable[[str], Reading]:
-    """In place of `manyheads.roles.page.reading_of`."""
+    """In place of `manyheads.corpora.bundled_texts.reading_of`."""
 
     def short(model: str) -> Reading:
         whole = reading_of(model)

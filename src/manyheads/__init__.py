@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from manyheads.nn.layer import MultiHeadAttention
     from manyheads.plan import Ablate, Average, Copy, Plan, Scale, SkipOutputProjection
     from manyheads.recording.file.write import open_recording
-    from manyheads.roles.families import head_families
-    from manyheads.roles.finding import find_roles
+    from manyheads.roles.compare.families import head_families
+    from manyheads.roles.find import find_roles
     from manyheads.spec import ModelSpec
     from manyheads.statistics.measurement import measure
     from manyheads.statistics.measurement import measure_call
@@ -122,8 +122,8 @@ _MODULE_OF = {
     "tap": "manyheads.models.taps.tap",
     "measure": "manyheads.statistics.measurement",
     "measure_call": "manyheads.statistics.measurement",
-    "find_roles": "manyheads.roles.finding",
-    "head_families": "manyheads.roles.families",
+    "find_roles": "manyheads.roles.find",
+    "head_families": "manyheads.roles.compare.families",
     "open_corpus": "manyheads.corpora.open",
     "show": "manyheads.studio.show",
     "prune_heads": "manyheads.interventions.prune.prune",

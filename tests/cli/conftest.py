@@ -43,7 +43,7 @@ def cache(tmp_path_factory) -> Path:
 @pytest.fixture(autouse=True)
 def surroundings(cache, monkeypatch, tmp_path):
     """A folder of its own to write into; a shorter page; no colour asked for, no terminal's width."""
-    monkeypatch.setattr("manyheads.roles.page.reading_of", short_readings(PAGE_TEXTS))
+    monkeypatch.setattr("manyheads.corpora.bundled_texts.reading_of", short_readings(PAGE_TEXTS))
     monkeypatch.setenv("MANYHEADS_CACHE", str(cache))
     for name in ("FORCE_COLOR", "NO_COLOR", "COLUMNS", "COLORTERM"):
         monkeypatch.delenv(name, raising=False)

@@ -208,7 +208,7 @@ def test_an_interrupt_while_the_page_is_measured_remembers_nothing(run, monkeypa
         raise KeyboardInterrupt
 
     monkeypatch.setenv("MANYHEADS_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("manyheads.roles.page.measure", interrupt)
+    monkeypatch.setattr("manyheads.statistics.measurement.measure", interrupt)
     assert run("look", TEXT, "--save", "t.csv").code == 130
     assert not list(tmp_path.rglob("*.*"))
 

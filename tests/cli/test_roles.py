@@ -11,8 +11,8 @@ import pytest
 import manyheads as mh
 from manyheads.cli.roles_page import page, ranking
 from manyheads.corpora.bundled_texts import page_texts
-from manyheads.roles import probing
-from manyheads.roles.goldrules import syntax_rules
+from manyheads.roles.probes import all as probing
+from manyheads.roles.rules import syntax_rules
 from manyheads.roles.rules import RULES
 from tests.figures.test_roles import roles_of
 

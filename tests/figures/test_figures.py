@@ -201,7 +201,7 @@ def test_pyplot_stays_out_and_neither_palette_nor_report_needs_matplotlib():
         "import manyheads.figures.style as style",
         "assert style.role_style('sink [CLS]').terminal.startswith('#')",
         "assert not {'matplotlib', 'torch'} & set(sys.modules)",
-        "import manyheads.figures.rolesreport, manyheads.figures.roleswhynot",
+        "import manyheads.figures.rolesreport, manyheads.roles.why_not",
         "assert 'matplotlib' not in sys.modules",
         "import manyheads.figures.grid, manyheads.figures.head",
         "assert 'matplotlib' in sys.modules and 'matplotlib.pyplot' not in sys.modules",

@@ -15,31 +15,31 @@ from manyheads.figures.roles import PALE
 from manyheads.figures.roles import ROW
 from manyheads.figures.rolesmarks import Marks
 from manyheads.figures.roles import save_roles
-from manyheads.figures.roleswords import (
-    DOWN,
-    FAMILIES,
-    OWN,
-    OWN_STYLE,
-    POSITIONS,
-    REFERENCE,
-    REFERENCE_STYLE,
-    SYNTAX_STYLE,
-    TOKENS,
-    UP,
-    by_family,
-    family_of,
-    guesses,
-    percent,
-    said,
-    short_word,
-    style_of,
-)
+from manyheads.roles.question_families import DOWN
+from manyheads.roles.question_families import FAMILIES
+from manyheads.roles.question_families import OWN
+from manyheads.figures.roleswords import OWN_STYLE
+from manyheads.roles.question_families import POSITIONS
+from manyheads.roles.question_families import REFERENCE
+from manyheads.figures.roleswords import REFERENCE_STYLE
+from manyheads.figures.roleswords import SYNTAX_STYLE
+from manyheads.roles.question_families import TOKENS
+from manyheads.roles.question_families import UP
+from manyheads.roles.question_families import by_family
+from manyheads.roles.question_families import family_of
+from manyheads.figures.roleswords import guesses
+from manyheads.figures.roleswords import percent
+from manyheads.figures.roleswords import said
+from manyheads.figures.roleswords import short_word
+from manyheads.figures.roleswords import style_of
 from manyheads.figures.style import INK, PAPER, ROLES, UNLABELLED
 from manyheads.heads import Head
 from manyheads.recording.tokens import Sinks
 from manyheads.roles.claims import Claim
-from manyheads.roles.found import Example, Roles
-from manyheads.roles.goldrules import coreference_rules, syntax_rules
+from manyheads.roles.results import Example
+from manyheads.roles.results import Roles
+from manyheads.roles.rules import coreference_rules
+from manyheads.roles.rules import syntax_rules
 from manyheads.roles.labels import Evidence, HeadRole
 from manyheads.roles.rules import ASKED as BY_OTHERS
 from manyheads.roles.rules import MIN_CONTENT, RULES, SINK_RULE, Rule

@@ -10,11 +10,11 @@ import pytest
 from manyheads.errors import FileAccessError
 from manyheads.figures.rolesquestions import TOP, interval, q_words
 from manyheads.figures.rolesreport import POLICY, page_of, write_report
-from manyheads.figures.roleswhynot import failing
+from manyheads.roles.why_not import failing
 from manyheads.figures.roleswords import percent
 from manyheads.figures.style import UNLABELLED
-from manyheads.roles.found import Example
-from manyheads.roles.goldrules import syntax_rules
+from manyheads.roles.results import Example
+from manyheads.roles.rules import syntax_rules
 from manyheads.roles.rules import LOCAL_RULE, POSITIONAL, RULES
 from tests.figures.pictures import HOSTILE
 from tests.figures.test_roles import ASKED, EXAMPLE, claim_of, label_of, roles_of

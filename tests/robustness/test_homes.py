@@ -13,7 +13,7 @@ import pytest
 
 from manyheads.errors import FileAccessError
 from manyheads.lessons.progress import Progress, state_folder
-from manyheads.roles.page import cache_folder
+from manyheads.roles.labels import cache_folder
 from tests.models.tiny import save_tiny, tiny_bert, tiny_tokenizer
 
 ROOT = Path(__file__).parents[2]

@@ -28,7 +28,7 @@ from manyheads.lessons.format import LessonError
 from manyheads.models.inputs.media import picture_of
 from manyheads.models.inputs.media import sounds_of
 from manyheads.recording.file import read as lazy
-from manyheads.roles.page import remembered
+from manyheads.roles.labels import remembered
 from manyheads.sizing.families.config import read_config
 from manyheads.spec import ModelSpec
 from manyheads.studio.safety import Guard

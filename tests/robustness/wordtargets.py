@@ -19,7 +19,9 @@ from manyheads.lessons.format import read_lesson
 from manyheads.lessons.progress import Progress
 from manyheads.recording.tokens import Sinks
 from manyheads.roles.labels import Evidence, HeadRole
-from manyheads.roles.page import PageLabels, _remember, remembered
+from manyheads.roles.labels import PageLabels
+from manyheads.roles.labels import _remember
+from manyheads.roles.labels import remembered
 from manyheads.sizing.families.config import read_config
 from manyheads.sizing.sizing import size
 from manyheads.spec import ModelSpec

@@ -10,9 +10,13 @@ import pytest
 import manyheads as mh
 from manyheads.errors import FileAccessError, HeadError, StatisticError, TextError
 from manyheads.heads import Head
-from manyheads.roles.asking import AHEAD, UNASKED, role_named
-from manyheads.roles.finding import check_resume, fixed_questions
-from manyheads.roles.goldrules import coreference_rules, syntax_rules
+from manyheads.roles.rules import AHEAD
+from manyheads.roles.rules import UNASKED
+from manyheads.roles.results import role_named
+from manyheads.roles.find import check_resume
+from manyheads.roles.find import fixed_questions
+from manyheads.roles.rules import coreference_rules
+from manyheads.roles.rules import syntax_rules
 from manyheads.roles.rules import RULES
 from tests.figures.test_roles import roles_of
 

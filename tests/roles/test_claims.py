@@ -16,7 +16,8 @@ from manyheads.heads import Head
 from manyheads.recording.tokens import Sinks, text_seed
 from manyheads.roles.chance import adjusted, as_normal
 from manyheads.roles.claims import CHOOSE, MAX_FALSE, Half, claims_of, control
-from manyheads.roles.goldrules import coreference_rules, syntax_rules
+from manyheads.roles.rules import coreference_rules
+from manyheads.roles.rules import syntax_rules
 from manyheads.roles.labels import label_heads
 from manyheads.roles.rules import NEEDED, RULES, SINK_RULE
 from manyheads.spec import Site
@@ -213,7 +214,7 @@ def test_a_head_is_named_after_the_claim_furthest_above_chance_and_the_sink_yiel
 
 
 def test_heads_are_ranked_by_the_choosing_half(rng):
-    from manyheads.roles.found import Roles
+    from manyheads.roles.results import Roles
 
     scores = accuracies(UP, **{"": 0.5, **GOOD, "given": np.linspace(0.3, 0.9, HEADS)})
     table = made(rng, scores)

@@ -10,8 +10,10 @@ from transformers import GPT2Model, OPTConfig, OPTForCausalLM
 
 import manyheads as mh
 from manyheads.errors import HeadError, ModelError, StatisticError
-from manyheads.roles.copying import Products, copying_scores, eigenvalue_score
-from manyheads.roles.folding import fold_of
+from manyheads.roles.probes.copying import Products
+from manyheads.roles.probes.copying import copying_scores
+from manyheads.roles.probes.copying import eigenvalue_score
+from manyheads.roles.probes.copying import fold_of
 from tests.models.eager import draw
 from tests.models.odd import tiny_t5
 from tests.models.tiny import tiny_bert, tiny_gemma2, tiny_gpt2, tiny_llama, tiny_tokenizer
@@ -161,7 +163,7 @@ def test_the_same_seed_gives_the_same_chance(fresh):
 
 def test_products_are_chunked_sums_over_the_vocabulary(fresh, monkeypatch):
     e, u = (torch.randn(23, 5, generator=fresh) for _ in range(2))
-    monkeypatch.setattr("manyheads.roles.copying.CHUNK_TOKENS", 7)
+    monkeypatch.setattr("manyheads.roles.probes.copying.CHUNK_TOKENS", 7)
     got = Products.of(e, u)
     a, b = ((each - each.mean(0)).double() for each in (e, u))
     for have, want in ((got.met, a.T @ b), (got.embedded, a.T @ a), (got.read, b.T @ b)):

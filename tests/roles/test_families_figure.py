@@ -12,8 +12,10 @@ from manyheads.figures.families import save_families
 from manyheads.figures.roleswords import REFERENCE_STYLE, SYNTAX_STYLE
 from manyheads.figures.style import UNLABELLED
 from manyheads.heads import Head
-from manyheads.roles.clusters import flat_map
-from manyheads.roles.familyresults import HeadFamilies, LayerDiversity, families_of
+from manyheads.roles.compare.clusters import flat_map
+from manyheads.roles.compare.families import HeadFamilies
+from manyheads.roles.compare.families import LayerDiversity
+from manyheads.roles.compare.families import families_of
 from manyheads.roles.labels import HeadRole
 from tests.figures.pictures import EVIDENCE, assert_is_file_of, words_in
 

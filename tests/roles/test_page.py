@@ -1,7 +1,7 @@
 """Labels are remembered under everything that they hang on."""
 
 import manyheads as mh
-from manyheads.roles import page
+from manyheads.roles import labels as page
 from manyheads.statistics.corpus_run import chunks as inputs
 from tests.models.tiny import tiny_bert, tiny_tokenizer
 

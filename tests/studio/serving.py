@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from manyheads.roles.page import PageLabels
+from manyheads.roles.labels import PageLabels
 from manyheads.studio.desk import Desk
 from manyheads.studio.envelopes import MEDIA_TYPE, unpack
 from manyheads.studio.server import bind, server_of

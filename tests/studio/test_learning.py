@@ -25,7 +25,7 @@ def studio(minilm, tmp_path_factory):
     workspace = Workspace.of([])
     workspace._loaded["minilm"] = minilm
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("manyheads.roles.page.reading_of", short_readings(PAGE_TEXTS))
+        patched.setattr("manyheads.corpora.bundled_texts.reading_of", short_readings(PAGE_TEXTS))
         patched.setenv("MANYHEADS_CACHE", str(tmp_path_factory.mktemp("cache")))
         with studio_of(workspace) as studio:
             yield studio

@@ -16,7 +16,7 @@ import manyheads as mh
 from manyheads.corpora.bundled_texts import page_texts
 from manyheads.corpora.bundled_texts import OWN_TEXT
 from manyheads.errors import FileAccessError
-from manyheads.roles.page import label_page
+from manyheads.roles.labels import label_page
 from manyheads.studio.report import MOST_CHARS, write_report
 from tests.models.eager import eager_maps
 from tests.models.odd import tiny_gpt_oss, tiny_t5
@@ -33,7 +33,7 @@ LINK_STEP, MAP_STEP = 1 / 65_535, 0.004  # what the page says that its numbers a
 def labels(minilm, tmp_path_factory):
     """Roles by the first texts of the page: enough for a file, and quick."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("manyheads.roles.page.reading_of", short_readings(100))
+        patch.setattr("manyheads.corpora.bundled_texts.reading_of", short_readings(100))
         return label_page(minilm, remember=False)
 
 

@@ -20,7 +20,7 @@ import manyheads as mh
 from manyheads.corpora.bundled_texts import page_texts
 from manyheads.corpora.bundled_texts import OWN_TEXT
 from manyheads.errors import ModelError, RecordingError, TextError
-from manyheads.roles.page import label_page
+from manyheads.roles.labels import label_page
 from manyheads.studio.widget import StudioWidget
 from tests.models.eager import eager_maps
 from tests.shortpages import short_readings
@@ -76,7 +76,7 @@ def ran():
 def labels(minilm):
     """Roles by a few texts, remembered nowhere: quick, and the same on every machine."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("manyheads.roles.page.reading_of", short_readings(100))
+        patch.setattr("manyheads.corpora.bundled_texts.reading_of", short_readings(100))
         return label_page(minilm, remember=False)
 
 
@@ -272,7 +272,7 @@ def test_roles_reach_the_snapshot_as_soon_as_they_are_known(minilm, labels):
 
 
 def test_a_model_in_hand_is_shown_with_its_roles_on_a_text(minilm, labels, monkeypatch):
-    monkeypatch.setattr("manyheads.roles.page.label_page", lambda lm: labels)
+    monkeypatch.setattr("manyheads.roles.labels.label_page", lambda lm: labels)
     widget = mh.show(minilm)
     path = f"/api/recordings/{widget._desk.first}/atlas"
     (_, (answer, (body,))) = told(widget, {"id": "1", "method": "GET", "path": path})

@@ -9,7 +9,7 @@ import manyheads as mh
 from manyheads.interventions.apply.applied import applied
 from manyheads.models.recorder import record_call
 from manyheads.plan import Average, Plan
-from manyheads.roles.distances import row_divergences
+from manyheads.roles.compare.rows import row_divergences
 from manyheads.training.relations import KINDS, NOTHING, Cards, Reader, answers, diversity, loss_of, scores_of
 
 LETTERS, NUMBERS, LENGTH, ROWS, WIDTH, HEADS = 5, 7, 11, 3, 24, 4

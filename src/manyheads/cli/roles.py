@@ -21,7 +21,7 @@ from manyheads.errors import FileAccessError, TextError
 
 if TYPE_CHECKING:
     from manyheads.corpora.corpus import Corpus
-    from manyheads.roles.found import Roles
+    from manyheads.roles.results import Roles
 
 REPORT_ENDINGS = (".html",)
 FAMILY_TEXTS = 300  # of the corpus' beginning: some thousand rows, which tell heads apart to a thousandth
@@ -76,7 +76,7 @@ def roles(
     other = _opened(elsewhere, **options) if elsewhere else None
     judge = _judge(ask or [], probes)
     if not _may_have_syntax(texts, options):
-        from manyheads.roles.finding import fixed_questions
+        from manyheads.roles.find import fixed_questions
 
         judge(fixed_questions(own_patterns, passages is not None))
     with joined_ranks(talk) as rank:
@@ -155,7 +155,7 @@ def _check_options(kind: str | None, sources: list[str], resume: Path | None) ->
         return
     if STDIN in sources:
         raise TextError("stdin cannot be resumed: write the texts to a file, and give that with --resume.")
-    from manyheads.roles.finding import check_resume
+    from manyheads.roles.find import check_resume
 
     check_resume(resume)
 
@@ -171,8 +171,8 @@ def _judge(ask: list[str], probes: bool) -> Callable[[dict[str, str]], None]:
     """What refuses a question that nobody asks, once it is known what is asked: before the long reading."""
 
     def judge(questions: dict[str, str]) -> None:
-        from manyheads.roles.asking import role_named
-        from manyheads.roles.probing import PROBES
+        from manyheads.roles.results import role_named
+        from manyheads.roles.probes.all import PROBES
 
         for role in ask:
             role_named(role, questions, PROBES if probes else {})
@@ -182,7 +182,7 @@ def _judge(ask: list[str], probes: bool) -> Callable[[dict[str, str]], None]:
 
 def _find(talk: Talk, lm: Any, texts: Corpus, elsewhere: Corpus | None, **asked: Any) -> Roles:
     """All that is read, each reading a step of its own by name."""
-    from manyheads.roles.finding import find_roles
+    from manyheads.roles.find import find_roles
 
     if lm.tokenizer is None:
         raise TextError(f"{lm.name} has no tokenizer, so it cannot read a corpus.")
@@ -201,7 +201,8 @@ def _find(talk: Talk, lm: Any, texts: Corpus, elsewhere: Corpus | None, **asked:
 
 
 def _probed(talk: Talk, lm: Any, found: Roles) -> Roles:
-    from manyheads.roles.probing import COST, ask_probes
+    from manyheads.roles.probes.all import COST
+    from manyheads.roles.probes.all import ask_probes
 
     with talk.step(f"probing: {COST}") as progress:
         return found.probed(ask_probes(lm, progress))
@@ -210,7 +211,7 @@ def _probed(talk: Talk, lm: Any, found: Roles) -> Roles:
 def _draw_families(talk: Talk, lm: Any, texts: Corpus, found: Roles, path: Path) -> None:
     """The map of all heads, on the corpus' first texts."""
     from manyheads.figures.families import save_families
-    from manyheads.roles.families import head_families
+    from manyheads.roles.compare.families import head_families
 
     if texts.total is None:
         raise TextError(f"--families reads the corpus again, and {texts.origin} can be read once only: give a file.")

@@ -18,7 +18,7 @@ from manyheads.cli.steps import model_arguments
 
 if TYPE_CHECKING:
     from manyheads.roles.claims import Claim
-    from manyheads.roles.found import Roles
+    from manyheads.roles.results import Roles
     from manyheads.corpora.corpus import Failure
 
 EFFECT_SAID = "attention is not effect: what is lost without a head was not measured"
@@ -176,7 +176,7 @@ def _rule(claim: Claim) -> float | None:
 
 def ranking(found: Roles, role: str, top: int) -> list[Text]:
     """The heads at one role, the best of the choosing half first; beneath a claim that does not hold, why."""
-    from manyheads.figures.roleswhynot import failing
+    from manyheads.roles.why_not import failing
 
     role = found.role_named(role)
     if role in found.probes:
@@ -199,7 +199,7 @@ def ranking(found: Roles, role: str, top: int) -> list[Text]:
 
 
 def _no_answer(why: str) -> str:
-    from manyheads.roles.asking import AHEAD
+    from manyheads.roles.rules import AHEAD
 
     return f"not asked: {why}" if why != AHEAD else f"not asked: the heads of this model see no later token, they {why}"
 

@@ -10,9 +10,9 @@ from manyheads.cli.console import clean
 from manyheads.cli.roleview import figure, span
 
 if TYPE_CHECKING:
-    from manyheads.roles.found import Roles
-    from manyheads.roles.headscores import HeadScore
-    from manyheads.roles.probing import Probe
+    from manyheads.roles.results import Roles
+    from manyheads.roles.probes.score import HeadScore
+    from manyheads.roles.probes.all import Probe
 
 BEST = 3  # heads of a probe that are shown
 COLUMNS = f"{'score':>8}{'chance':>8}{'95 %':>14}{'cases':>9}"

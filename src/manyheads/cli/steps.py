@@ -37,7 +37,8 @@ def load_model(talk: Talk, name: str, *, reads: bool = True) -> Any:
 def label_heads(talk: Talk, lm: Any, *, remember: bool = True) -> Any:
     """The model's `PageLabels`; without roles, and with the reason, where it cannot read the page."""
     from manyheads.recording.tokens import Sinks
-    from manyheads.roles.page import PageLabels, label_page
+    from manyheads.roles.labels import PageLabels
+    from manyheads.roles.labels import label_page
 
     try:
         with talk.step("reading the page that labels rest on (once for each model)") as progress:

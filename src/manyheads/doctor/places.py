@@ -12,7 +12,7 @@ from manyheads.doctor.findings import WRONG, Finding, shown
 
 def labels() -> Iterator[Finding]:
     """Where the labels of a model's heads are remembered."""
-    from manyheads.roles.page import cache_folder
+    from manyheads.roles.labels import cache_folder
 
     yield kept("labels", cache_folder(), "MANYHEADS_CACHE", "they are measured anew on every run")
 

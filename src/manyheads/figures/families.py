@@ -22,7 +22,7 @@ from manyheads.figures.roleswords import OWN_STYLE, REFERENCE_STYLE, SYNTAX_STYL
 from manyheads.figures.sheet import POINT, Sheet, kind_of
 from manyheads.figures.style import FADED, INK, PAPER, ROLES, UNLABELLED
 from manyheads.heads import Head
-from manyheads.roles.familyresults import HeadFamilies
+from manyheads.roles.compare.families import HeadFamilies
 from manyheads.roles.labels import HeadRole
 
 MARGIN, SIDE, GAP, PANEL = 36, 720, 44, 300

@@ -26,12 +26,19 @@ from manyheads.figures.rolesmarks import (
     rule_guess,
     shuffled,
 )
-from manyheads.figures.roleswords import Family, by_family, counted, family_of, guesses, left_out, percent, said
+from manyheads.roles.question_families import Family
+from manyheads.roles.question_families import by_family
+from manyheads.figures.roleswords import counted
+from manyheads.roles.question_families import family_of
+from manyheads.figures.roleswords import guesses
+from manyheads.figures.roleswords import left_out
+from manyheads.figures.roleswords import percent
+from manyheads.figures.roleswords import said
 from manyheads.figures.sheet import Sheet, kind_of
 from manyheads.figures.style import FADED, HAIRLINE, INK, PAPER
-from manyheads.roles.asking import UNASKED
+from manyheads.roles.rules import UNASKED
 from manyheads.roles.claims import MAX_FALSE, Claim
-from manyheads.roles.found import Roles
+from manyheads.roles.results import Roles
 
 WIDTH, MARGIN = 1_120, 36
 TITLE, BODY, SMALL = 21, 12.5, 11

@@ -6,9 +6,10 @@ import math
 
 from manyheads.figures.markup import data, isolated, table_of
 from manyheads.figures.roleswords import percent
-from manyheads.roles.found import Roles
-from manyheads.roles.headscores import HeadScore
-from manyheads.roles.probing import SHARE, Probe
+from manyheads.roles.results import Roles
+from manyheads.roles.probes.score import HeadScore
+from manyheads.roles.probes.all import SHARE
+from manyheads.roles.probes.all import Probe
 
 __all__ = ["probes_of"]
 

@@ -14,11 +14,19 @@ from html import escape
 from typing import NamedTuple
 
 from manyheads.figures.markup import data, isolated, table_of, terms_of
-from manyheads.figures.roleswhynot import FIXED, failing
-from manyheads.figures.roleswords import GUESSES, REFERENCE, Family, Ranked, by_family, family_of, guesses, percent
+from manyheads.roles.why_not import FIXED
+from manyheads.roles.why_not import failing
+from manyheads.figures.roleswords import GUESSES
+from manyheads.roles.question_families import REFERENCE
+from manyheads.roles.question_families import Family
+from manyheads.roles.question_families import Ranked
+from manyheads.roles.question_families import by_family
+from manyheads.roles.question_families import family_of
+from manyheads.figures.roleswords import guesses
+from manyheads.figures.roleswords import percent
 from manyheads.heads import Head
 from manyheads.roles.claims import Claim
-from manyheads.roles.found import Roles
+from manyheads.roles.results import Roles
 from manyheads.roles.rules import SINK_RULE
 
 __all__ = ["TOP", "against", "interval", "q_words", "questions_of"]

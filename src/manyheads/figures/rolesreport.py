@@ -25,24 +25,24 @@ from manyheads.errors import FileAccessError
 from manyheads.figures.markup import data, isolated, table_of, terms_of
 from manyheads.figures.rolesprobes import probes_of
 from manyheads.figures.rolesquestions import against, questions_of
-from manyheads.figures.roleswords import (
-    DOWN,
-    OWN_STYLE,
-    REFERENCE_STYLE,
-    SYNTAX_STYLE,
-    UP,
-    Ranked,
-    by_family,
-    counted,
-    percent,
-    short_word,
-    style_of,
-)
+from manyheads.roles.question_families import DOWN
+from manyheads.figures.roleswords import OWN_STYLE
+from manyheads.figures.roleswords import REFERENCE_STYLE
+from manyheads.figures.roleswords import SYNTAX_STYLE
+from manyheads.roles.question_families import UP
+from manyheads.roles.question_families import Ranked
+from manyheads.roles.question_families import by_family
+from manyheads.figures.roleswords import counted
+from manyheads.figures.roleswords import percent
+from manyheads.figures.roleswords import short_word
+from manyheads.figures.roleswords import style_of
 from manyheads.figures.style import ROLES, UNLABELLED, RoleStyle
 from manyheads.heads import Head
 from manyheads.roles.claims import MAX_FALSE, OVER_BASELINE_BY, Claim
-from manyheads.roles.found import EFFECT, Example, Roles
-from manyheads.roles.goldrules import MIN_ACCURACY
+from manyheads.roles.results import EFFECT
+from manyheads.roles.results import Example
+from manyheads.roles.results import Roles
+from manyheads.roles.rules import MIN_ACCURACY
 from manyheads.roles.labels import HeadRole
 from manyheads.roles.rules import (
     MIN_EXCESS,

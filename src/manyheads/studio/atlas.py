@@ -14,7 +14,7 @@ import torch
 from manyheads.heads import Head
 from manyheads.interventions.effects.importance import Importance
 from manyheads.recording.recording import LayerRecord
-from manyheads.roles.page import PageLabels
+from manyheads.roles.labels import PageLabels
 from manyheads.statistics.head_table import number
 from manyheads.statistics.of_a_recording import EVERY_ROW
 from manyheads.statistics.of_a_recording import measure_recording

@@ -6,7 +6,7 @@ from typing import Any
 
 from manyheads.errors import RecordingError, TextError
 from manyheads.recording.recording import Recording
-from manyheads.roles.page import PageLabels
+from manyheads.roles.labels import PageLabels
 from manyheads.studio.desk import Desk
 from manyheads.studio.recordings import TITLE, Opened
 from manyheads.studio.schema.base import MAX_TEXT

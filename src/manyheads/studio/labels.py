@@ -6,7 +6,8 @@ from dataclasses import asdict
 from typing import Any
 
 from manyheads.roles.labels import HeadRole
-from manyheads.roles.page import PageLabels, label_page
+from manyheads.roles.labels import PageLabels
+from manyheads.roles.labels import label_page
 from manyheads.statistics.head_table import number
 from manyheads.studio.jobs import Say
 from manyheads.studio.problems import NotHere

@@ -19,7 +19,7 @@ from typing import Any
 
 from manyheads.base.html import html_table
 from manyheads.recording.recording import Recording
-from manyheads.roles.page import PageLabels
+from manyheads.roles.labels import PageLabels
 from manyheads.studio.atlas import atlas_of
 from manyheads.studio.desk import Desk
 from manyheads.studio.hand import desk_with, open_recording, open_text

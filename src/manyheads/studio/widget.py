@@ -103,7 +103,7 @@ def of_recording(recording: Recording, height: int) -> StudioWidget:
 def of_model(lm: Any, text: str | None, height: int) -> StudioWidget:
     """A text through a model in hand, with its roles."""
     from manyheads.corpora.bundled_texts import reading_of
-    from manyheads.roles.page import label_page
+    from manyheads.roles.labels import label_page
 
     try:
         labels = label_page(lm)

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from manyheads.models.loading.load import LoadedModel
 from manyheads.models.loading.load import load
 from manyheads.models.loading.offloaded import device_of
-from manyheads.roles.probes import probe_repeats
-from manyheads.roles.repeats import Repeats
+from manyheads.roles.probes.repeats import probe_repeats
+from manyheads.roles.probes.repeats import Repeats
 from manyheads.statistics.head_table import HeadTable
 from manyheads.statistics.measurement import measure
 from manyheads.statistics.measurement import measure_call

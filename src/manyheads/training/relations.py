@@ -20,8 +20,10 @@ from manyheads.models.recorder import record_call
 from manyheads.nn.feed_forward import FeedForward
 from manyheads.nn.layer import MultiHeadAttention
 from manyheads.nn.projections import Projection
-from manyheads.roles.distances import MOST, pair_divergences
-from manyheads.roles.sampledrows import LEAST_KEYS, sharing_around
+from manyheads.roles.compare.rows import MOST
+from manyheads.roles.compare.rows import pair_divergences
+from manyheads.roles.compare.rows import LEAST_KEYS
+from manyheads.roles.compare.rows import sharing_around
 from manyheads.training.runs import Batch, generator_of
 
 BACK = (1, 3, 5)

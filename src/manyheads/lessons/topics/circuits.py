@@ -82,7 +82,7 @@ def repeats(values: Values, load: Loader) -> Ran:
     """Random tokens, twice: where each head looks around the first copy, with the first head and without."""
     from manyheads.interventions.apply.applied import applied
     from manyheads.plan import Ablate
-    from manyheads.roles.probes import probe_repeats
+    from manyheads.roles.probes.repeats import probe_repeats
 
     lm = _pair(load(MODEL).tokenizer, values.whole("sharpness"))
     length, seed = values.whole("length"), values.whole("seed")
@@ -237,7 +237,7 @@ def sharp_share(values: Values, load: Loader) -> str:
 
 def trained_induction(values: Values, load: Loader) -> str:
     """The head of a trained model that does it most on random repeats, and how much."""
-    from manyheads.roles.probes import probe_repeats
+    from manyheads.roles.probes.repeats import probe_repeats
 
     (found,) = probe_repeats(load(values.text("model")), length=25, samples=2).after.top(1)
     return (

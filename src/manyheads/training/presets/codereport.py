@@ -13,7 +13,7 @@ import torch
 
 from manyheads.models.loading.load import LoadedModel
 from manyheads.models.loading.load import load
-from manyheads.roles.probes import probe_repeats
+from manyheads.roles.probes.repeats import probe_repeats
 from manyheads.statistics.measurement import measure
 from manyheads.base.processes import ALONE
 from manyheads.training.charts import Chart, Line, Panel

@@ -22,7 +22,8 @@ from manyheads.interventions.apply.applied import applied
 from manyheads.models.loading.load import LoadedModel
 from manyheads.models.loading.offloaded import device_of
 from manyheads.plan import Ablate, Plan
-from manyheads.roles.repeats import LATEST, Repeats
+from manyheads.roles.probes.repeats import LATEST
+from manyheads.roles.probes.repeats import Repeats
 from manyheads.statistics.measurement import measure_call
 from manyheads.training.charts import Chart, Line, Panel
 from manyheads.training.decoder import Decoder, DecoderConfig, batch_loss

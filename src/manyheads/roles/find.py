@@ -5,6 +5,7 @@ of passages, stretches of sentences in which pronouns find what they mean. Each 
 that is said there about streaming, resuming and many processes holds here.
 """
 
+
 from __future__ import annotations
 
 import logging
@@ -12,17 +13,27 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
 from manyheads.corpora.corpus import Corpus
 from manyheads.corpora.corpus import Document
-from manyheads.errors import FileAccessError, TextError
-from manyheads.roles.claims import Claim, claims_of, control
+from manyheads.errors import FileAccessError
+from manyheads.errors import TextError
+from manyheads.roles.claims import Claim
+from manyheads.roles.claims import claims_of
+from manyheads.roles.claims import control
 from manyheads.roles.examples import find_examples
-from manyheads.roles.found import Roles
-from manyheads.roles.goldrules import coreference_rules, syntax_rules
-from manyheads.roles.labels import NOT_EFFECT, check_table, label_heads
-from manyheads.roles.probing import ask_probes
-from manyheads.roles.rules import ASKED, MIN_CONTENT, NEEDED, RULES, SINK_RULE, Rule
+from manyheads.roles.results import Roles
+from manyheads.roles.rules import coreference_rules
+from manyheads.roles.rules import syntax_rules
+from manyheads.roles.labels import NOT_EFFECT
+from manyheads.roles.labels import check_table
+from manyheads.roles.labels import label_heads
+from manyheads.roles.probes.all import ask_probes
+from manyheads.roles.rules import ASKED
+from manyheads.roles.rules import MIN_CONTENT
+from manyheads.roles.rules import NEEDED
+from manyheads.roles.rules import RULES
+from manyheads.roles.rules import SINK_RULE
+from manyheads.roles.rules import Rule
 from manyheads.statistics.defined.coreference import coreference_statistics
 from manyheads.statistics.defined.coreference import survey_coreference
 from manyheads.statistics.head_table import HeadTable
@@ -40,6 +51,7 @@ from manyheads.statistics.defined.syntax import syntax_statistics
 from manyheads.statistics.defined.syntax import MIN_ARCS
 from manyheads.statistics.defined.syntax import survey_syntax
 from manyheads.statistics.table import STATISTICS
+
 
 log = logging.getLogger("manyheads")
 

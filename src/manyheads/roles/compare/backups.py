@@ -11,19 +11,21 @@ Sources: Wang et al. 2023, section 3.4 (backup name movers); McGrath et al. 2023
 Benjamini and Hochberg 1995 (q).
 """
 
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
 import numpy as np
 from jaxtyping import Float64
 from numpy import ndarray
-
-from manyheads.errors import HeadError, PlanError, StatisticError
-from manyheads.heads import Head, HeadsLike
+from manyheads.errors import HeadError
+from manyheads.errors import PlanError
+from manyheads.errors import StatisticError
+from manyheads.heads import Head
+from manyheads.heads import HeadsLike
 from manyheads.interventions.apply.applied import editors_of
 from manyheads.interventions.apply.edits import Editor
 from manyheads.interventions.effects.effect import interval_over_texts
@@ -35,18 +37,39 @@ from manyheads.interventions.effects.sweep import sweep
 from manyheads.models.taps.tap import tap
 from manyheads.models.inputs.texts import BATCH_TOKENS
 from manyheads.models.inputs.texts import read_texts
-from manyheads.plan import Ablate, Plan
+from manyheads.plan import Ablate
+from manyheads.plan import Plan
 from manyheads.recording.tokens import text_seed
-from manyheads.roles.chance import q_values, random_targets, sign_flip_p
-from manyheads.roles.moves import moved_rows
+from manyheads.roles.chance import q_values
+from manyheads.roles.chance import random_targets
+from manyheads.roles.chance import sign_flip_p
 from manyheads.spec import ModelSpec
 from manyheads.statistics.head_table import number
 from manyheads.statistics.head_table import write_frame
+from collections.abc import Sequence
+from typing import Any
+import torch
+from manyheads.models.inputs.texts import CallTexts
+from manyheads.models.describe import run
+from manyheads.models.inputs.texts import Reading
+from manyheads.models.inputs.texts import batches
+from manyheads.models.inputs.texts import model_inputs
+from manyheads.models.inputs.texts import tokens_of
+from manyheads.recording.tokens import Tokens
+from manyheads.roles.compare.rows import row_divergences
+from manyheads.roles.compare.rows import KeptLayer
+from manyheads.roles.compare.rows import RowKeeper
+from manyheads.roles.compare.rows import block_size
+from manyheads.roles.compare.rows import rows_of_texts
+from manyheads.roles.compare.rows import sharing_around
+
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = ["BackupHeads", "HeadChange", "backup_heads"]
+
 
 CONTROLS = 3  # random targets: each costs as much as the target itself
 MOST_Q = 0.05  # of the heads called backups, at most one in twenty by chance over texts
@@ -294,3 +317,64 @@ def _changes(
 def _mean(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return float(np.mean(known)) if known else None
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# How far each head's rows move when a plan is carried out: the same rows of the same texts, before and after.
+
+
+
+def moved_rows(
+    lm: Any, reading: Reading, editors: Sequence[Editor], heads: Sequence[Head], rows: int | None
+) -> tuple[Float64[ndarray, "plan text head"], str]:
+    """The mean divergence of each head's rows under each plan from those before, in nats, and which rows.
+
+    NaN where a text has no row that sees two keys, and for layers that do not attend over whole texts.
+    Cost: 1 forward pass and one more for each plan. Memory: twice the keys of one batch.
+    """
+    count, why = rows_of_texts(reading, rows)
+    out = np.full((len(editors), len(reading.pieces), len(heads)), np.nan)
+    left_out: dict[str, None] = {}
+    for group in batches(reading):
+        tokens = tokens_of(reading, group, None, "")
+        before = _read(lm, tokens, count, None)
+        left_out |= before.left_out
+        for plan, editor in enumerate(editors):
+            after = _read(lm, tokens, count, editor)
+            for at, text in enumerate(group):
+                moved = _moved(before, after, at)
+                out[plan, text] = [moved.get(head, np.nan) for head in heads]
+    return out, "; ".join([why, *(f"not of {module}, which attends in stretches of its own" for module in left_out)])
+
+
+def _read(lm: Any, tokens: Tokens, count: int, editor: Editor | None) -> RowKeeper:
+    """One forward pass, and the chosen rows of every layer."""
+    keeper = RowKeeper(CallTexts.of(lm, tokens), count, None, sharing_around(lm.model))
+    try:
+        with tap(lm.model, on_call=keeper.observe, edits=[] if editor is None else [editor]):
+            run(lm.model, lm.name, model_inputs(lm, tokens))
+    finally:
+        if editor is not None:
+            editor.close()
+    return keeper
+
+
+def _moved(before: RowKeeper, after: RowKeeper, text: int) -> dict[Head, float]:
+    """Each head's mean divergence over the rows of a text."""
+    found: dict[Head, float] = {}
+    for module, layer in before.layers.items():
+        mean = _of_layer(layer, after.layers[module], text)
+        if mean is not None:
+            found |= zip(layer.site.heads, mean.tolist(), strict=True)
+    return found
+
+
+def _of_layer(layer: KeptLayer, other: KeptLayer, text: int) -> torch.Tensor | None:
+    usable = layer.usable(text).nonzero()[:, 0]
+    if not len(usable):
+        return None
+    parts = [
+        row_divergences(layer.weights(text, chosen), other.weights(text, chosen)).sum(-1)
+        for chosen in usable.split(block_size(layer.site.num_heads, layer.num_keys[text]))
+    ]
+    return torch.stack(parts).sum(0) / len(usable)

@@ -9,17 +9,16 @@ A row is kept with one key more: what it gives to nothing that can be seen (a si
 lets its tokens read). So every row sums to 1 and is never renormalised.
 """
 
+
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
-
 import torch
 from jaxtyping import Bool, Float64, Int
 from torch import Tensor, nn
-
 from manyheads.errors import StatisticError
 from manyheads.interventions.apply.edits import Editor
 from manyheads.models.taps.call import AttentionCall
@@ -29,10 +28,15 @@ from manyheads.models.inputs.texts import Reading
 from manyheads.nn.masks import Mask
 from manyheads.nn.masks import Rule
 from manyheads.nn.masks import grouped_scores
-from manyheads.plan import Average, Copy
+from manyheads.plan import Average
+from manyheads.plan import Copy
 from manyheads.recording.exact_map.one_pass import Layer
 from manyheads.recording.tokens import Tokens
 from manyheads.spec import Site
+import math
+from jaxtyping import Float64
+from torch import Tensor
+
 
 ROWS = 16  # of a text: rows of one text are alike, so more texts tell more than more rows of each
 LEAST_ROWS = 2_048  # of all texts together, or few texts give more each: the draw then moves a pair by 0.003 nats
@@ -192,3 +196,49 @@ def sharing_around(model: nn.Module) -> Sharing:
         return found
 
     return sharing
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# How far apart two heads are: the Jensen-Shannon divergence of their rows, in nats.
+#
+# 0 where two heads look at the same keys alike, ln 2 = 0.693 where no key that one looks at is looked at by the other;
+# always finite, weights of exactly 0 included, and without smoothing. Its square root is a metric, and the mean over
+# rows is a squared Euclidean distance in some space, so that heads can be laid out on a map (`clusters`).
+#
+# Computed by entropies, JS(p, q) = H((p + q) / 2) - (H(p) + H(q)) / 2: of each pair only the logarithm of the sum is
+# new. Cost: heads^2 / 2 x rows x keys logarithms in float64, 3 to 4 ns each on one core: 2 s for 72 heads and 5,000
+# rows of 40 keys, six minutes for 1,024 heads.
+# Sources: Lin 1991; Endres and Schindelin 2003 (the metric); Fuglede and Topsoe 2004 (the space).
+
+
+
+MOST = math.log(2)  # the divergence of two rows that share no key
+TINY = 1e-300  # keeps the logarithm of 0 finite; the 0 it is multiplied with does the rest
+
+
+def pair_divergences(p: Float64[Tensor, "h r n"]) -> Float64[Tensor, "h h"]:
+    """The divergences of all pairs of heads, summed over rows that each sum to 1. Symmetric, 0 on the diagonal."""
+    num_heads, num_rows = p.shape[:2]
+    own = _sum_of_logs(p, torch.empty_like(p)).sum(-1)
+    out = p.new_zeros(num_heads, num_heads)
+    sums, logs = torch.empty_like(p), torch.empty_like(p)
+    for head in range(num_heads - 1):
+        rest = num_heads - head - 1
+        both = torch.add(p[head + 1 :], p[head], out=sums[:rest])
+        mixed = _sum_of_logs(both, logs[:rest]).sum(-1)
+        out[head, head + 1 :] = (own[head] + own[head + 1 :] - mixed) / 2 + num_rows * MOST
+    return (out + out.T).clamp_min_(0)
+
+
+def row_divergences(p: Float64[Tensor, "h r n"], q: Float64[Tensor, "h r n"]) -> Float64[Tensor, "h r"]:
+    """The divergence of each row from its like in `q`; exactly 0 where the two are the same numbers."""
+    middle = ((p + q) / 2).clamp_min(TINY).log_()
+    apart = sum(each * (each.clamp_min(TINY).log_() - middle) for each in (p, q))
+    assert isinstance(apart, Tensor)
+    return (apart.sum(-1) / 2).clamp(0, MOST)
+
+
+def _sum_of_logs(p: Float64[Tensor, "h r n"], work: Float64[Tensor, "h r n"]) -> Float64[Tensor, "h r"]:
+    """sum p ln p, 0 ln 0 being 0."""
+    torch.clamp_min(p, TINY, out=work).log_()
+    return torch.einsum("hrn,hrn->hr", p, work)
