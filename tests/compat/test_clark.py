@@ -11,8 +11,13 @@ import pytest
 import torch
 
 from manyheads.compat import clark
-from manyheads.compat.clark import coreference, syntax, wordmaps
-from manyheads.compat.clark.wordmaps import NOBODY, Recorded, laid_out, most_attended
+from manyheads.compat.clark import coreference
+from manyheads.compat.clark import syntax
+from manyheads.compat.clark import words as wordmaps
+from manyheads.compat.clark.words import NOBODY
+from manyheads.compat.clark.words import Recorded
+from manyheads.compat.clark.words import laid_out
+from manyheads.compat.clark.words import most_attended
 from manyheads.corpora.corpus import Document
 from manyheads.errors import ModelError, ShapeError, StatisticError, TextError
 from manyheads.recording.tokens import ROOT

@@ -8,7 +8,7 @@ import torch
 
 import manyheads as mh
 from manyheads.compat import clark, inputs
-from manyheads.compat.clark import distances
+from manyheads.compat.clark import general as distances
 from manyheads.errors import RecordingError, TextError
 from tests.compat import clark_oracle as oracle
 from tests.compat.clark_reader import small_bert

@@ -5,29 +5,65 @@ texts are pairs of stretches of Wikipedia, 128 tokens at most, read as [CLS] a [
 at 0: give a list of pairs (a, b) for the same. Source: sections 3.1 to 3.3, `General_Analysis.ipynb`.
 """
 
+
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple
-
 import torch
 from jaxtyping import Float64
 from torch import Tensor
-
-from manyheads.compat.clark.quirks import SEPARATORS, SMOOTHING, chosen
-from manyheads.compat.inputs import (
-    Read,
-    as_list,
-    by_layer,
-    read_ids,
-    read_recording,
-    refuse_texts,
-    require_reader,
-    row_blocks,
-)
+from manyheads.compat.inputs import Read
+from manyheads.compat.inputs import as_list
+from manyheads.compat.inputs import by_layer
+from manyheads.compat.inputs import read_ids
+from manyheads.compat.inputs import read_recording
+from manyheads.compat.inputs import refuse_texts
+from manyheads.compat.inputs import require_reader
+from manyheads.compat.inputs import row_blocks
 from manyheads.errors import TextError
 from manyheads.recording.recording import LayerRecord
 from manyheads.recording.recording import Recording
+from dataclasses import dataclass
+from typing import Any
+from manyheads.compat.inputs import BLOCK_CELLS
+from manyheads.compat.inputs import heads_of
+from manyheads.heads import Head
+from collections.abc import Collection
+from manyheads.errors import StatisticError
+
+__all__ = ["QUIRKS", "chosen"]
+
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Where the published code does something else than its paper says, or than it seems to mean: each by name.
+
+
+
+POSS, VANISHING, FLOAT16, SMOOTHING, SEPARATORS = "poss", "vanishing", "float16", "smoothing", "two separators"
+QUIRKS = {
+    POSS: "a word with the relation `poss` before 's or s' counts as right where the *next* word's guess is right, "
+    "unless its own guess is the last word (an `and` and an `or` without parentheses)",
+    VANISHING: "a relation that a predictor never gets wrong is missing from its scores",
+    FLOAT16: "maps are rounded to float16 before words are merged, so that small weights tie and the first word wins",
+    SMOOTHING: "entropies are of 0.9999 p + 0.0001 / n",
+    SEPARATORS: "attention between [SEP]s is divided by 2 and that from others by n - 2, however many [SEP]s there are",
+}
+"""What each quirk is, in words."""
+
+
+def chosen(quirks: bool | Collection[str], known: tuple[str, ...]) -> frozenset[str]:
+    """Those of `known` that are asked for. Errors: StatisticError for names that are no quirks."""
+    if isinstance(quirks, bool):
+        return frozenset(known if quirks else ())
+    asked = {quirks} if isinstance(quirks, str) else set(quirks)
+    if unknown := asked - QUIRKS.keys():
+        raise StatisticError(
+            f"{quirks=}: {', '.join(sorted(map(repr, unknown)))} is no quirk. Give True, False, or some of "
+            f"{', '.join(map(repr, known))}."
+        )
+    return frozenset(asked.intersection(known))
 
 Texts = str | Sequence[str | tuple[str, str]]
 
@@ -130,3 +166,67 @@ def mean_over_texts(values: list[Tensor]) -> Tensor:
     if not values:
         raise TextError("no text was given: give at least one.")
     return torch.stack(values).mean(0)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# How differently two heads attend: Jensen-Shannon divergence between their rows, for all pairs of heads.
+#
+# JS(p, q) is H((p + q) / 2) - (H(p) + H(q)) / 2, and that is what is summed, cell by cell, so one logarithm a pair and
+# cell is all it takes. Weights are smoothed first, and the sums never divided: their script's name says average, it
+# gives sums over rows and texts. Source: section 6, `head_distances.py`.
+
+
+
+UNIFORM_SHARE_OF_DISTANCES = 0.001  # that smoothing mixes in
+
+
+@dataclass(frozen=True, eq=False)
+class HeadDistances:
+    """`sums[i, j]`, in nats: between `heads[i]` and `heads[j]`, over all rows of all texts, as their script has it."""
+
+    heads: tuple[Head, ...]
+    sums: Float64[Tensor, "h h"]
+    num_rows: int
+    num_texts: int
+
+    @property
+    def means(self) -> Float64[Tensor, "h h"]:
+        """A row's divergence, 0 to ln 2: what does not grow with the corpus."""
+        return self.sums / self.num_rows
+
+
+def head_distances(lm_or_recording: Any, texts: Texts | None = None) -> HeadDistances:
+    """The divergences between all pairs of heads of all layers.
+
+    Cost: a forward pass a text, and pairs x n^2 logarithms, a block of rows of all heads in memory (144 heads, 128
+    tokens: some seconds a text). Errors: as `attention_masses`.
+    """
+    sums, num_rows, num_texts = torch.zeros(0, 0), 0, 0
+    heads: tuple[Head, ...] = ()
+    for read, _ in reads(lm_or_recording, texts):
+        heads = heads_of(read.layers)
+        found = _of_text(read, len(heads))
+        sums = sums + found if num_texts else found
+        num_rows, num_texts = num_rows + len(read.ids), num_texts + 1
+    if not num_texts:
+        raise TextError("no text was given: give at least one.")
+    return HeadDistances(heads, sums, num_rows, num_texts)
+
+
+def _of_text(read: Read, num_heads: int) -> Float64[Tensor, "h h"]:
+    length, out = len(read.ids), torch.zeros(num_heads, num_heads, dtype=torch.float64)
+    step = max(1, BLOCK_CELLS // (num_heads * length))
+    for row in range(0, length, step):
+        rows = slice(row, min(row + step, length))
+        block = torch.cat([layer.weights(None, rows, None, read.text) for layer in read.layers]).double()
+        block = ((1 - UNIFORM_SHARE_OF_DISTANCES) * block + UNIFORM_SHARE_OF_DISTANCES / length).flatten(1)
+        own = _entropy(block)
+        for head in range(num_heads):
+            between = _entropy((block[head] + block[head:]) / 2) - (own[head] + own[head:]) / 2
+            out[head, head:] += between
+            out[head + 1 :, head] += between[1:]
+    return out
+
+
+def _entropy(weights: Float64[Tensor, "h cells"]) -> Float64[Tensor, "h"]:
+    return -torch.xlogy(weights, weights).sum(-1)
