@@ -28,8 +28,8 @@ from manyheads.spec import Site
 from manyheads.statistics.head_table import HeadTable
 from manyheads.studio.report import write_report
 from manyheads.training.checkpoints import read_state, save_state
-from manyheads.training.folders import write_json
-from manyheads.training.history import History
+from manyheads.training.session import write_json
+from manyheads.training.checkpoints import History
 from tests.models.tiny import tiny_bert, tiny_gpt2, tiny_tokenizer
 from tests.statistics.corpusruns import some_texts, tiny_lm
 

@@ -9,7 +9,7 @@ import pytest
 import manyheads as mh
 from manyheads.errors import PlanError, StatisticError
 from manyheads.statistics.corpus_run.store import RunFolder
-from manyheads.training.folders import alone_in
+from manyheads.training.session import alone_in
 from tests.robustness.faults import WRITERS, Writer, measure_resumed
 from tests.robustness.test_kills import version_of
 

@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 import pytest
 
-from manyheads.training import engine
+from manyheads.training import loop as engine
 from manyheads.training.session import Outcome, carry_out
 
 

@@ -10,7 +10,7 @@ import pytest
 from manyheads.errors import FileAccessError
 from manyheads.figures.training import save_chart
 from manyheads.training.charts import Chart, Line, Panel
-from manyheads.training.history import History
+from manyheads.training.checkpoints import History
 
 
 @pytest.fixture

@@ -6,12 +6,24 @@ import pytest
 import torch
 
 from manyheads.errors import FileAccessError, PlanError
-from manyheads.training.codedata import Stage, Windows, paste, random_twice, stream_of
-from manyheads.training.codetokens import BEGIN, BEGIN_ID, END_ID, train_tokenizer
-from manyheads.training.presets.code import TRIAL, read_data
+from manyheads.training.presets.code.data import Stage
+from manyheads.training.presets.code.data import Windows
+from manyheads.training.presets.code.data import paste
+from manyheads.training.presets.code.data import random_twice
+from manyheads.training.presets.code.data import stream_of
+from manyheads.training.presets.code.data import BEGIN
+from manyheads.training.presets.code.data import BEGIN_ID
+from manyheads.training.presets.code.data import END_ID
+from manyheads.training.presets.code.data import train_tokenizer
+from manyheads.training.presets.code.preset import TRIAL
+from manyheads.training.presets.code.preset import read_data
 from manyheads.training.presets.preset import Setup
-from manyheads.training.repeated import RepeatedTokens
-from manyheads.training.sourcetexts import QUICK_FOLDERS, data_digest, is_held_out, module_paths, read_sources
+from manyheads.training.presets.induction import RepeatedTokens
+from manyheads.training.presets.code.data import QUICK_FOLDERS
+from manyheads.training.presets.code.data import data_digest
+from manyheads.training.presets.code.data import is_held_out
+from manyheads.training.presets.code.data import module_paths
+from manyheads.training.presets.code.data import read_sources
 
 STAGES = (Stage(0.5, 16), Stage(1.0, 64))
 
@@ -74,8 +86,8 @@ def test_early_windows_are_short_and_late_ones_long():
 
 
 def test_windows_cover_the_stream_evenly(monkeypatch):
-    monkeypatch.setattr("manyheads.training.codedata.RANDOM_SHARE", 0.0)
-    monkeypatch.setattr("manyheads.training.codedata.PASTED_SHARE", 0.0)
+    monkeypatch.setattr("manyheads.training.presets.code.data.RANDOM_SHARE", 0.0)
+    monkeypatch.setattr("manyheads.training.presets.code.data.PASTED_SHARE", 0.0)
     counts = torch.zeros(5000)
     data = windows(stream=torch.arange(5000), steps=200, stages=(Stage(1.0, 16),))
     for step in range(200):
@@ -95,7 +107,7 @@ def test_a_share_of_the_windows_repeats_itself(monkeypatch):
     assert len(twice) == 33 and int(twice.min()) > END_ID
     assert any(torch.equal(twice[size:], twice[:-size]) for size in range(4, 17))
     plain = windows(stream=torch.arange(5000)).batch(0)["ids"]
-    monkeypatch.setattr("manyheads.training.codedata.PASTED_SHARE", 0.95)
+    monkeypatch.setattr("manyheads.training.presets.code.data.PASTED_SHARE", 0.95)
     assert not torch.equal(windows(stream=torch.arange(5000)).batch(0)["ids"], plain)
 
 

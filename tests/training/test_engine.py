@@ -20,9 +20,12 @@ from torch import nn
 from manyheads.errors import FileAccessError, ModelError, PlanError
 from manyheads.training import checkpoints
 from manyheads.training.checkpoints import read_state
-from manyheads.training.engine import train
-from manyheads.training.history import History, heads_table, metrics_table
-from manyheads.training.precision import autocast, choose_precision
+from manyheads.training.loop import train
+from manyheads.training.checkpoints import History
+from manyheads.training.checkpoints import heads_table
+from manyheads.training.checkpoints import metrics_table
+from manyheads.training.loop import autocast
+from manyheads.training.loop import choose_precision
 from manyheads.training.runs import Run, Settings
 
 CPU = torch.device("cpu")
@@ -125,7 +128,7 @@ sys.path.insert(0, sys.argv[1])
 import torch
 torch.set_num_threads(1)
 from test_engine import SETTINGS, run_of
-from manyheads.training.engine import train
+from manyheads.training.loop import train
 import time
 train(run_of(), Path(sys.argv[2]), progress=lambda done, total, note="", /: time.sleep(0 if done < 8 else 60))
 """
@@ -267,10 +270,10 @@ def test_histories_keep_what_was_not_taken_apart_from_what_was():
 
 def test_narrow_models_and_processors_without_bf16_train_in_float32(monkeypatch):
     assert choose_precision(64, CPU).name == "float32"
-    monkeypatch.setattr("manyheads.training.precision.native_bf16", lambda: True)
+    monkeypatch.setattr("manyheads.training.loop.native_bf16", lambda: True)
     assert choose_precision(256, CPU) == choose_precision(256, CPU)
     assert choose_precision(256, CPU).name == "bf16"
-    monkeypatch.setattr("manyheads.training.precision.native_bf16", lambda: False)
+    monkeypatch.setattr("manyheads.training.loop.native_bf16", lambda: False)
     assert choose_precision(256, CPU).because == "this CPU has no native bf16"
     with autocast("bf16", CPU):
         assert (torch.ones(2, 3) @ torch.ones(3, 2)).dtype == torch.bfloat16

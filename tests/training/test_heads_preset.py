@@ -8,7 +8,7 @@ import pandas as pd
 
 from manyheads.figures.training import save_chart
 from manyheads.training.presets import heads
-from manyheads.training.relations import RELATIONS
+from manyheads.training.presets.heads import RELATIONS
 from manyheads.training.session import carry_out
 
 from .stopping import whole_and_resumed

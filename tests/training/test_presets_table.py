@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from manyheads.errors import PlanError
-from manyheads.training.folders import alone_in
+from manyheads.training.session import alone_in
 from manyheads.training.presets import table
 from manyheads.training.session import carry_out
 
@@ -30,7 +30,7 @@ def test_every_preset_is_the_one_that_is_listed():
 
 
 def test_a_broken_preset_kills_no_other(monkeypatch):
-    monkeypatch.setitem(sys.modules, "manyheads.training.presets.rul", None)
+    monkeypatch.setitem(sys.modules, "manyheads.training.presets.rul.preset", None)
     assert table.preset_of("induction").name == "induction"
     with pytest.raises(ImportError):
         table.preset_of("rul")

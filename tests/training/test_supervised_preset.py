@@ -12,10 +12,19 @@ from manyheads.heads import Head
 from manyheads.models.recorder import record_call
 from manyheads.statistics.measurement import measure_call
 from manyheads.training.decoder import Decoder, DecoderConfig
-from manyheads.training.engine import train
-from manyheads.training.presets import supervised, supervisedreport
-from manyheads.training.presets.supervisedreport import PERIOD, WAYS, Way, after_copy, designed_net, seen_of
-from manyheads.training.supervision import NOWHERE, PATTERNS, head_weights, pattern_loss
+from manyheads.training.loop import train
+from manyheads.training.presets import supervised
+from manyheads.training.presets import supervised as supervisedreport
+from manyheads.training.presets.supervised import PERIOD
+from manyheads.training.presets.supervised import WAYS
+from manyheads.training.presets.supervised import Way
+from manyheads.training.presets.supervised import after_copy
+from manyheads.training.presets.supervised import designed_net
+from manyheads.training.presets.supervised import seen_of
+from manyheads.training.presets.supervised import NOWHERE
+from manyheads.training.presets.supervised import PATTERNS
+from manyheads.training.presets.supervised import head_weights
+from manyheads.training.presets.supervised import pattern_loss
 
 from .stopping import whole_and_resumed
 

@@ -19,7 +19,7 @@ def _processor() -> Iterator[Finding]:
     import torch
 
     from manyheads.base.files import free_memory_bytes
-    from manyheads.training.precision import native_bf16
+    from manyheads.training.loop import native_bf16
 
     name = torch.cpu.get_capabilities().get("cpu_name") or platform.processor() or platform.machine()
     bf16 = "natively" if native_bf16() else "by way of float32, slowly"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from manyheads.training.history import History
+from manyheads.training.checkpoints import History
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,8 @@ from manyheads.interventions.save.whole_folder import replacing_folder
 from manyheads.models.weights.compact_form import MARK
 from manyheads.models.loading.offloaded import device_of
 from manyheads.models.loading.checkpoints import quietly
-from manyheads.training.codetokens import BEGIN_ID, END_ID
+from manyheads.training.presets.code.data import BEGIN_ID
+from manyheads.training.presets.code.data import END_ID
 from manyheads.training.decoder import EPSILON, Decoder
 
 NAMES = {

@@ -21,7 +21,8 @@ from manyheads.lessons.parameters import Values, choice, fitting, number, read_m
 from manyheads.lessons.topics.bundled import MODEL, require_short
 from manyheads.lessons.topics.counts import HEADS, WIDTH, flops, weights
 from manyheads.reference import softmax_rows
-from manyheads.training.paperbleu import CIRCULATING_BLEU, PAPER_BLEU
+from manyheads.training.presets.heads import CIRCULATING_BLEU
+from manyheads.training.presets.heads import PAPER_BLEU
 
 __all__ = ["CELLS", "CHECKS", "FACTS", "PAPER_SOURCE"]
 

@@ -20,9 +20,14 @@ from manyheads.plan import Average, Plan, SkipOutputProjection
 from manyheads.training.charts import Points, PointsChart, PointsPanel
 from manyheads.training.presets.heads import TRIAL, WHOLE, Scale, equal_parameters, held_out_of, reader_run
 from manyheads.training.presets.preset import AllTrained, Findings, MakeRun, Preset, Setup, Training
-from manyheads.training.relations import KINDS, RELATIONS, diversity, scores_of
+from manyheads.training.presets.heads import KINDS
+from manyheads.training.presets.heads import RELATIONS
+from manyheads.training.presets.heads import diversity
+from manyheads.training.presets.heads import scores_of
 from manyheads.training.runs import Batch
-from manyheads.training.seeds import changes_said, paired, spreads_of
+from manyheads.training.runs import changes_said
+from manyheads.training.runs import paired
+from manyheads.training.runs import spreads_of
 
 NAME = "collapse"
 HEADS = 8

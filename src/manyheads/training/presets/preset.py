@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import torch
 
 from manyheads.training.charts import AnyChart
-from manyheads.training.engine import Trained
+from manyheads.training.loop import Trained
 from manyheads.training.runs import Run, Settings
 
 AllTrained = Mapping[str, Trained]

@@ -4,14 +4,13 @@ They are the same numbers that `probe_repeats` and `mh.measure` give of any mode
 left as it was.
 """
 
+
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
-
 from jaxtyping import Int
 from torch import Tensor, nn
-
 from manyheads.models.loading.load import LoadedModel
 from manyheads.models.loading.load import load
 from manyheads.models.loading.offloaded import device_of
@@ -21,7 +20,7 @@ from manyheads.statistics.head_table import HeadTable
 from manyheads.statistics.measurement import measure
 from manyheads.statistics.measurement import measure_call
 from manyheads.statistics.statistic import Statistic
-from manyheads.training.history import head_column
+from manyheads.training.checkpoints import head_column
 
 
 def live(model: nn.Module, tokenizer: Any = None) -> LoadedModel:

@@ -1,21 +1,31 @@
 """What the `rul` preset shows: errors over seeds, with attention, without, by a line; and which cycles heads read."""
 
+
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
-
 import numpy as np
 from jaxtyping import Float
 from numpy import ndarray
 from torch import nn
-
-from manyheads.training.charts import Reading, RulChart, Scatter
+from manyheads.training.charts import Reading
+from manyheads.training.charts import RulChart
+from manyheads.training.charts import Scatter
 from manyheads.training.presets.preset import Findings
-from manyheads.training.rulnet import RulNet, cycles_read, fit_ridge, predicted
-from manyheads.training.rulscores import scores
-from manyheads.training.rulwindows import CAP, LENGTH, Data, Windows
-from manyheads.training.seeds import paired, spreads_of
+from manyheads.training.presets.rul.net import RulNet
+from manyheads.training.presets.rul.net import cycles_read
+from manyheads.training.presets.rul.net import fit_ridge
+from manyheads.training.presets.rul.net import predicted
+from manyheads.training.presets.rul.data import CAP
+from manyheads.training.presets.rul.data import LENGTH
+from manyheads.training.presets.rul.data import Data
+from manyheads.training.presets.rul.data import Windows
+from manyheads.training.runs import paired
+from manyheads.training.runs import spreads_of
+import math
+from jaxtyping import Float, Num
+
 
 WITH, WITHOUT = "attention", "no-attention"
 WORN = 50  # cycles left, at most, of an engine that is called worn
@@ -156,3 +166,38 @@ def _gained(gain: Mapping[str, Any]) -> str:
     if gain["high"] < 0:
         return f"Attention makes it worse: what it takes off the RMSE is {between}."
     return f"No gain that seeds could not make: what attention takes off the RMSE is {between}."
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# How far predictions of remaining life are off: the error's size, and a score to which late is worse than early.
+#
+# Source: Saxena et al. 2008 (the score of PHM08's challenge).
+
+
+
+EARLY, LATE = 13.0, 10.0  # cycles for which the score of one engine is e - 1
+
+
+def rmse(predicted: Num[ndarray, "engine"], true: Num[ndarray, "engine"]) -> float:
+    """Root of the mean squared error, in cycles."""
+    return math.sqrt(float(np.square(predicted - true).mean()))
+
+
+def cmapss_score(predicted: Num[ndarray, "engine"], true: Num[ndarray, "engine"]) -> float:
+    """Sum over engines of exp(-d / 13) - 1 where d = predicted - true is below 0 (early), else exp(d / 10) - 1.
+
+    0 is best; it is a sum, so only sets of the same engines compare.
+    """
+    off = np.asarray(predicted, dtype=np.float64) - true
+    return float(np.expm1(np.where(off < 0, -off / EARLY, off / LATE)).sum())
+
+
+def scores(predicted: Float[ndarray, "engine"], left: Num[ndarray, "engine"], cap: int) -> dict[str, float]:
+    """Against the capped truth, as it was trained, and against the truth itself."""
+    capped = np.minimum(left, cap)
+    return {
+        "rmse": rmse(predicted, capped),
+        "score": cmapss_score(predicted, capped),
+        "rmse_uncapped": rmse(predicted, left),
+        "score_uncapped": cmapss_score(predicted, left),
+    }
