@@ -7,7 +7,7 @@ digits within a name ("L2H4", "GPT-2", "Llama-2 70B"); a 95 % interval; the numb
 
 import re
 
-from manyheads.lessons.quantities import DIMENSIONS
+from manyheads.lessons.parameters import DIMENSIONS
 
 PLACES = ("section", "table", "figure", "equation", "chapter", "appendix", "page", "step", "part", "row", "column",
           "token", "head", "layer", "key", "query", "place", "lesson", "question", "example", "version")  # fmt: skip

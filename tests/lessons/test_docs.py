@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from manyheads.lessons import shelf
-from manyheads.lessons.format import read_lesson
+from manyheads.lessons.lesson import read_lesson
 
 PAGE = (Path(__file__).parents[2] / "docs" / "lessons.md").read_text(encoding="utf-8")
 

@@ -8,15 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from manyheads.lessons import shelf
-from manyheads.lessons.facts import asked_facts, filled
-from manyheads.lessons.format import (
-    CellBlock,
-    CheckBlock,
-    InterviewBlock,
-    LessonError,
-    ProseBlock,
-    read_lesson,
-)
+from manyheads.lessons.shelf import asked_facts
+from manyheads.lessons.shelf import filled
+from manyheads.lessons.lesson import CellBlock
+from manyheads.lessons.lesson import CheckBlock
+from manyheads.lessons.lesson import InterviewBlock
+from manyheads.lessons.lesson import LessonError
+from manyheads.lessons.lesson import ProseBlock
+from manyheads.lessons.lesson import read_lesson
 from manyheads.studio import learning
 
 HEAD = "---\ntitle: A title\nsummary: In short.\nsources:\n- One 2017, section 3\n- Two: a book\n---\n"
@@ -203,7 +202,7 @@ def test_a_fact_whose_model_is_missing_says_so_in_its_place(monkeypatch):
 
 
 def test_two_topics_cannot_use_one_name():
-    from manyheads.lessons.topics import stepbystep
+    from manyheads.lessons.pages import one_head as stepbystep
 
     with pytest.raises(LessonError, match="'one-head' is another topic's name already"):
         shelf.joined("CELLS", (stepbystep, stepbystep))

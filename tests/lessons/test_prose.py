@@ -5,7 +5,7 @@ import re
 import pytest
 
 from manyheads.lessons import shelf
-from manyheads.lessons.format import ProseBlock
+from manyheads.lessons.lesson import ProseBlock
 
 from .literals import typed_numbers
 

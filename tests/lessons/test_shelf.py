@@ -12,10 +12,11 @@ import pytest
 from manyheads.errors import ManyHeadsError
 from manyheads.lessons import shelf
 from manyheads.lessons.cells import Cell
-from manyheads.lessons.checks import Check, Predict
-from manyheads.lessons.facts import asked_facts
-from manyheads.lessons.format import LessonError
-from manyheads.lessons.judging import judged
+from manyheads.lessons.answers import Check
+from manyheads.lessons.answers import Predict
+from manyheads.lessons.shelf import asked_facts
+from manyheads.lessons.lesson import LessonError
+from manyheads.lessons.answers import judged
 from manyheads.lessons.parameters import matrix_text, read_matrix
 from manyheads.studio import learning
 from manyheads.studio.problems import NotHere

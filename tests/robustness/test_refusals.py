@@ -24,7 +24,7 @@ from manyheads.errors import (
 from manyheads.heads import in_layer, parse_heads
 from manyheads.interventions.apply.computed import open_plan
 from manyheads.lessons import shelf
-from manyheads.lessons.format import LessonError
+from manyheads.lessons.lesson import LessonError
 from manyheads.models.inputs.media import picture_of
 from manyheads.models.inputs.media import sounds_of
 from manyheads.recording.file import read as lazy

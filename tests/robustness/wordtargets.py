@@ -15,7 +15,7 @@ import manyheads as mh
 from manyheads.errors import ModelError
 from manyheads.heads import Head, in_layer, parse_heads, written
 from manyheads.lessons import shelf
-from manyheads.lessons.format import read_lesson
+from manyheads.lessons.lesson import read_lesson
 from manyheads.lessons.progress import Progress
 from manyheads.recording.tokens import Sinks
 from manyheads.roles.labels import Evidence, HeadRole

@@ -11,7 +11,8 @@ import typer
 from manyheads.cli.console import emit, emit_document, print_cut, stdout_console
 from manyheads.cli.options import AsJson
 from manyheads.cli.progress import Talk
-from manyheads.lessons.format import Lesson, LessonError
+from manyheads.lessons.lesson import Lesson
+from manyheads.lessons.lesson import LessonError
 from manyheads.lessons.progress import Progress
 
 MAX_SEED = 2**31

@@ -16,7 +16,11 @@ from manyheads.cli.console import clean, print_cut, shortened
 from manyheads.errors import ManyHeadsError
 from manyheads.lessons import shelf
 from manyheads.lessons.cells import Ran, Table
-from manyheads.lessons.format import CellBlock, CheckBlock, InterviewBlock, Lesson, ProseBlock
+from manyheads.lessons.lesson import CellBlock
+from manyheads.lessons.lesson import CheckBlock
+from manyheads.lessons.lesson import InterviewBlock
+from manyheads.lessons.lesson import Lesson
+from manyheads.lessons.lesson import ProseBlock
 from manyheads.lessons.progress import Progress
 
 __all__ = [

@@ -16,7 +16,11 @@ from manyheads.cli.learn_page import cell_lines, check_lines, link_lines, prose,
 from manyheads.errors import ManyHeadsError
 from manyheads.lessons import shelf
 from manyheads.lessons.cells import Ran
-from manyheads.lessons.format import CellBlock, CheckBlock, InterviewBlock, Lesson, ProseBlock
+from manyheads.lessons.lesson import CellBlock
+from manyheads.lessons.lesson import CheckBlock
+from manyheads.lessons.lesson import InterviewBlock
+from manyheads.lessons.lesson import Lesson
+from manyheads.lessons.lesson import ProseBlock
 from manyheads.lessons.parameters import Values, read_values
 from manyheads.lessons.progress import Progress
 

@@ -4,6 +4,7 @@ Here the topics' tables are joined, and here a block of a page meets the functio
 question is filled with its inputs, an answer is judged, prose gets its numbers.
 """
 
+
 from __future__ import annotations
 
 import re
@@ -13,41 +14,53 @@ from functools import cache, lru_cache
 from importlib.resources import files
 from types import MappingProxyType, ModuleType
 from typing import Any
-
 import numpy as np
+from manyheads.errors import ManyHeadsError
+from manyheads.errors import ModelError
+from manyheads.lessons.cells import Cell
+from manyheads.lessons.cells import Fact
+from manyheads.lessons.cells import Loader
+from manyheads.lessons.cells import Ran
+from manyheads.lessons.answers import Check
+from manyheads.lessons.answers import Predict
+from manyheads.lessons.answers import Right
+from manyheads.lessons.answers import Verdict
+from manyheads.lessons.lesson import CellBlock
+from manyheads.lessons.lesson import CheckBlock
+from manyheads.lessons.lesson import Lesson
+from manyheads.lessons.lesson import LessonError
+from manyheads.lessons.lesson import ProseBlock
+from manyheads.lessons.lesson import read_lesson
+from manyheads.lessons.answers import judged
+from manyheads.lessons.parameters import Parameter
+from manyheads.lessons.parameters import Value
+from manyheads.lessons.parameters import Values
+from manyheads.lessons.parameters import drawn
+from manyheads.lessons.parameters import read_values
+from manyheads.lessons.parameters import singular
+from manyheads.lessons.pages import archetypes
+from manyheads.lessons.pages import kv_cache as caching
+from manyheads.lessons.pages import induction as circuits
+from manyheads.lessons.pages import counting
+from manyheads.lessons.pages import what_heads_learn as evidence
+from manyheads.lessons.pages import feed_forward as feedforward
+from manyheads.lessons.pages import interview
+from manyheads.lessons.pages import split_merge as looptime
+from manyheads.lessons.pages import masks
+from manyheads.lessons.pages import output_projection as mixing
+from manyheads.lessons.pages import feed_forward as modelparts
+from manyheads.lessons.pages import output_projection as projection
+from manyheads.lessons.pages import recap
+from manyheads.lessons.pages import pruning as redundancy
+from manyheads.lessons.pages import why_many_heads as severalheads
+from manyheads.lessons.pages import split_merge as splitting
+from manyheads.lessons.pages import one_head as stepbystep
+from manyheads.lessons.pages import split_merge as torchlayer
+import shlex
+from collections.abc import Callable
 
-from manyheads.errors import ManyHeadsError, ModelError
-from manyheads.lessons.cells import Cell, Fact, Loader, Ran
-from manyheads.lessons.checks import Check, Predict, Right, Verdict
-from manyheads.lessons.facts import asked_facts, filled
-from manyheads.lessons.format import CellBlock, CheckBlock, Lesson, LessonError, ProseBlock, read_lesson
-from manyheads.lessons.judging import judged
-from manyheads.lessons.parameters import Parameter, Value, Values, drawn, read_values, singular
-from manyheads.lessons.topics import (
-    archetypes,
-    caching,
-    circuits,
-    counting,
-    evidence,
-    feedforward,
-    interview,
-    looptime,
-    masks,
-    mixing,
-    modelparts,
-    projection,
-    recap,
-    redundancy,
-    severalheads,
-    splitting,
-    stepbystep,
-    torchlayer,
-)
+__all__ = ["CELLS", "CHECKS", "FACTS", "MISSING", "ORDER", "TOPICS", "answer", "ask", "checked", "draw", "inputs_of", "lessons", "load", "parameters_of", "right_of", "run_cell", "say", "asked_facts", "filled"]
 
-__all__ = [
-    "CELLS", "CHECKS", "FACTS", "MISSING", "ORDER", "TOPICS", "answer", "ask", "checked", "draw", "inputs_of",
-    "lessons", "load", "parameters_of", "right_of", "run_cell", "say",
-]  # fmt: skip
 
 TOPICS = (
     severalheads, stepbystep, splitting, looptime, torchlayer, projection, mixing, counting, masks, feedforward,
@@ -242,3 +255,32 @@ def load(name: str) -> object:
     from manyheads.models.loading.load import load as load_model
 
     return load_model(name)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Numbers in prose: `{{name}}`, or `{{name d_model=512 heads=8}}`, is filled in with what the fact of it says.
+
+
+
+PLACE_OF_FACTS = re.compile(r"\{\{(?P<asked>[^{}]+)\}\}")
+
+
+def filled(where: str, text: str, say: Callable[[str, dict[str, str]], str]) -> str:
+    """The text with every fact said. `say(name, inputs)` gives its words. Raises LessonError, or as `say`."""
+    return PLACE_OF_FACTS.sub(lambda found: say(*_asked(where, found["asked"])), text)
+
+
+def asked_facts(where: str, text: str) -> list[tuple[str, dict[str, str]]]:
+    """What a text asks for: each fact's name and inputs. Raises LessonError."""
+    return [_asked(where, found["asked"]) for found in PLACE_OF_FACTS.finditer(text)]
+
+
+def _asked(where: str, written: str) -> tuple[str, dict[str, str]]:
+    try:
+        name, *inputs = shlex.split(written)
+    except ValueError as error:
+        raise LessonError(f"{where}: {{{{{written[:60]}}}}} cannot be read: {error}.") from None
+    pairs = [each.partition("=") for each in inputs]
+    if wrong := [each[0] for each in pairs if not each[1]]:
+        raise LessonError(f"{where}: {wrong[0][:40]!r} in {{{{{written[:60]}}}}} is no input: write name=value.")
+    return name, {key: value for key, _, value in pairs}

@@ -11,8 +11,12 @@ from markdown_it import MarkdownIt
 
 from manyheads.lessons import shelf
 from manyheads.lessons.cells import Table
-from manyheads.lessons.format import Block, CellBlock, CheckBlock, InterviewBlock, ProseBlock
-from manyheads.lessons.format import Lesson as Page
+from manyheads.lessons.lesson import Block
+from manyheads.lessons.lesson import CellBlock
+from manyheads.lessons.lesson import CheckBlock
+from manyheads.lessons.lesson import InterviewBlock
+from manyheads.lessons.lesson import ProseBlock
+from manyheads.lessons.lesson import Lesson as Page
 from manyheads.lessons.parameters import Parameter as Given
 from manyheads.studio.jobs import Say
 from manyheads.studio.problems import NotHere

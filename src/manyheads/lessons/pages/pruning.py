@@ -3,25 +3,41 @@
 Changes are those of the bundled model's sentence embedding, 1 - cosine to what it was (`mh.effect`, `mh.importance`).
 """
 
+
 from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import Any
-
 import numpy as np
 from jaxtyping import Float64
 from numpy import ndarray
-
-from manyheads.lessons.cells import Cell, Fact, HeadLink, Loader, Ran, cited, matrix, numbered
-from manyheads.lessons.checks import Check, Predict, Right
-from manyheads.lessons.format import LessonError
-from manyheads.lessons.parameters import Values, choice, fitting, text, whole
-from manyheads.lessons.topics.bundled import MAX_UNSEEN, MODEL, SENTENCE, require_short
-from manyheads.lessons.topics.counts import pruned_away
+from manyheads.lessons.cells import Cell
+from manyheads.lessons.cells import Fact
+from manyheads.lessons.cells import HeadLink
+from manyheads.lessons.cells import Loader
+from manyheads.lessons.cells import Ran
+from manyheads.lessons.cells import cited
+from manyheads.lessons.cells import matrix
+from manyheads.lessons.cells import numbered
+from manyheads.lessons.answers import Check
+from manyheads.lessons.answers import Predict
+from manyheads.lessons.answers import Right
+from manyheads.lessons.lesson import LessonError
+from manyheads.lessons.parameters import Values
+from manyheads.lessons.parameters import choice
+from manyheads.lessons.parameters import fitting
+from manyheads.lessons.parameters import text
+from manyheads.lessons.parameters import whole
+from manyheads.lessons.pages.shared import MAX_UNSEEN
+from manyheads.lessons.pages.shared import MODEL
+from manyheads.lessons.pages.shared import SENTENCE
+from manyheads.lessons.pages.shared import require_short
+from manyheads.lessons.pages.shared import pruned_away
 from manyheads.sizing.sizing import size
 
 __all__ = ["CELLS", "CHECKS", "FACTS"]
+
 
 MAX_HEADS = 6  # taken away one by one, and all but one: two forward passes each
 CONTROLS = 4  # random sets beside them

@@ -1,30 +1,175 @@
-"""How a number is judged: right if it is the right one as far as it was written out (three figures), or nearly so.
+"""Checks: what a lesson asks. What is right is found by a function when somebody answers; `judging` then judges."""
 
-What else it may be is tried next: a mistake that the check knows, the same in another unit; each is told as what it is.
-"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from manyheads.lessons.cells import Loader
+from manyheads.lessons.cells import Ran
+from manyheads.lessons.parameters import Parameter
+from manyheads.lessons.parameters import Values
 import re
 from collections.abc import Sequence
+from manyheads.lessons.parameters import COUNT
+from manyheads.lessons.parameters import DIMENSIONS
+from manyheads.lessons.parameters import NOUNS
+from manyheads.lessons.parameters import POINTS
+from manyheads.lessons.parameters import SHARES
+from manyheads.lessons.parameters import Quantity
+from manyheads.lessons.parameters import counts_bits
+from manyheads.lessons.parameters import dimension_of
+from manyheads.lessons.parameters import factor_of
+from manyheads.lessons.parameters import read_quantity
+from manyheads.lessons.parameters import system_of
 
-from manyheads.lessons.checks import Right, Verdict, same
-from manyheads.lessons.quantities import (
-    COUNT,
-    DIMENSIONS,
-    NOUNS,
-    POINTS,
-    SHARES,
-    Quantity,
-    counts_bits,
-    dimension_of,
-    factor_of,
-    read_quantity,
-    system_of,
-)
+__all__ = ["Check", "Predict", "Right", "Verdict", "same", "judged", "judged_number"]
 
-__all__ = ["judged_number"]
+
+@dataclass(frozen=True)
+class Right:
+    """The right answer, what to say to it, and what to say to a wrong one.
+
+    `unit`: what the number counts or measures, as the question asks for it: "GiB", "%", "ms", "parameters". With
+    `free`, the unit is the reader's to choose, and must be said. `tolerance`: how far off a number may be, in that
+    unit; None is exact for a whole number, else two places or three figures. `mistakes`: wrong answers (a number in
+    that unit, a choice, a word) and the sentence that explains each. `also`: other words that are right.
+    """
+
+    answer: int | float | str
+    words: str
+    hint: str
+    unit: str = ""
+    free: bool = False
+    tolerance: int | float | None = None
+    mistakes: Mapping[Any, str] = field(default_factory=dict)
+    also: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """A mistake that comes out right with these inputs is none."""
+        kept = {each: said for each, said in self.mistakes.items() if not same(each, self.answer)}
+        object.__setattr__(self, "mistakes", kept)
+
+
+def same(one: Any, other: int | float | str) -> bool:
+    """Equal, but for rounding or capitals."""
+    if isinstance(one, str) or isinstance(other, str):
+        return str(one).casefold() == str(other).casefold()
+    return math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-12)
+
+
+@dataclass(frozen=True)
+class Check:
+    """A question. `find(values, load)` computes what is right from the inputs.
+
+    `sound`: whether inputs make a question worth asking; such are drawn. None: any do.
+    """
+
+    find: Callable[[Values, Loader], Right]
+    parameters: tuple[Parameter, ...] = ()
+    sound: Callable[[Values], bool] | None = None
+
+
+@dataclass(frozen=True)
+class Predict:
+    """A question about a cell: `find(values, ran)` reads what is right in what the cell has just computed."""
+
+    find: Callable[[Values, Ran], Right]
+    parameters: tuple[Parameter, ...] = ()
+    sound: Callable[[Values], bool] | None = None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`answered`: whether it was an answer at all, right or wrong; what was none costs nothing."""
+
+    right: bool
+    points: int
+    words: str
+    answered: bool = True
+
+    @classmethod
+    def correct(cls, right: Right, points: int, note: str = "") -> Verdict:
+        return cls(True, points, f"Right. {note}{right.words}")
+
+    @classmethod
+    def wrong(cls, words: str) -> Verdict:
+        return cls(False, 0, f"Not yet. {words}")
+
+    @classmethod
+    def no_answer(cls, words: str) -> Verdict:
+        return cls(False, 0, words, answered=False)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# How an answer is judged: a choice, a word, a number. What is no answer at all is told, too, and costs nothing.
+
+
+
+def judged(right: Right, kind: str, choices: Sequence[str], points: int, given: str, question: str = "") -> Verdict:
+    """Whether an answer is right. `kind` is number, choice or text. What `question` names may be said as a unit."""
+    written = " ".join(given.split())
+    if not written:
+        return Verdict.no_answer("Write an answer first.")
+    if kind == "number":
+        return judged_number(right, points, written, question)
+    if kind == "choice":
+        chosen = _chosen(choices, written)
+        if chosen is None:
+            return Verdict.no_answer(f"{written[:40]!r} is none of the choices: {'; '.join(choices)}.")
+        written = chosen
+    known = {form for each in (right.answer, *right.also) for form in _forms(str(each))}
+    if known & set(_forms(written)):
+        return Verdict.correct(right, points)
+    return Verdict.wrong(_mistake(right, written) or _counted_from_one(known, written) or right.hint)
+
+
+def _chosen(choices: Sequence[str], written: str) -> str | None:
+    """The choice that is meant: all of it, its number on the page (2), or words that begin a part of only one."""
+    forms, folded = _forms(written), [each.casefold() for each in choices]
+    for form in forms:
+        if form in folded:
+            return choices[folded.index(form)]
+    meant = forms[-1]
+    number = re.fullmatch(r"([1-9])\)?", meant)
+    if number is not None:
+        return choices[int(number[1]) - 1] if int(number[1]) <= len(choices) else None
+    part = re.compile(rf"(?<!\w){re.escape(meant)}")
+    found = [each for each, fold in zip(choices, folded, strict=True) if part.search(fold)]
+    return found[0] if len(found) == 1 else None
+
+
+def _forms(written: str) -> tuple[str, ...]:
+    """A word as it is written, and without quotes, final punctuation and a leading article: "The cat." is cat."""
+    exact = " ".join(written.split()).casefold()
+    bare = exact.strip("\"'`\u201c\u201d\u2018\u2019\u00ab\u00bb\u201e ")
+    short = re.sub(r"[.,;:!?\"'`\u201d\u2019\u00bb ]+$", "", bare) or bare
+    word = re.sub(r"^(?:the|an?) (?=\S)", "", short)
+    found = [re.sub(r"^token\s*#?\s*(\d+)$", r"token \1", each) for each in (exact, bare, short, word)]
+    return tuple(dict.fromkeys(each for each in found if each))
+
+
+def _counted_from_one(known: set[str], written: str) -> str | None:
+    """A place that is right but for where counting begins."""
+    for form in _forms(written):
+        if (place := re.fullmatch(r"(?:token )?(\d+)", form)) and f"token {int(place[1]) - 1}" in known:
+            return "Count from 0: the first one is token 0."
+    return None
+
+
+def _mistake(right: Right, written: str) -> str | None:
+    known = {form: said for each, said in right.mistakes.items() for form in _forms(str(each))}
+    return next((known[form] for form in _forms(written) if form in known), None)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# How a number is judged: right if it is the right one as far as it was written out (three figures), or nearly so.
+#
+# What else it may be is tried next: a mistake that the check knows, the same in another unit; each is told as what it is.
+
+
 
 PLACES, SHARE = 0.006, 0.005  # how far a number may be off: two places behind the point, or three figures
 FIGURES = 3  # of a rounded answer, at the least

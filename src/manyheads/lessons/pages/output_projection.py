@@ -1,0 +1,336 @@
+"""The output projection: the heads' outputs side by side, times W_O: a sum of one part a head."""
+
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+import numpy as np
+from einops import rearrange
+from jaxtyping import Float64
+from numpy import ndarray
+from manyheads.errors import ShapeError
+from manyheads.lessons.cells import Cell
+from manyheads.lessons.cells import Fact
+from manyheads.lessons.cells import Loader
+from manyheads.lessons.cells import Ran
+from manyheads.lessons.cells import matrix
+from manyheads.lessons.cells import numbered
+from manyheads.lessons.answers import Check
+from manyheads.lessons.answers import Predict
+from manyheads.lessons.answers import Right
+from manyheads.lessons.lesson import LessonError
+from manyheads.lessons.parameters import Values
+from manyheads.lessons.parameters import choice
+from manyheads.lessons.parameters import fitting
+from manyheads.lessons.parameters import matrix_text
+from manyheads.lessons.parameters import read_matrix
+from manyheads.lessons.parameters import text
+from manyheads.lessons.parameters import whole
+from manyheads.lessons.pages.shared import HEADS
+from manyheads.lessons.pages.shared import KV_HEADS
+from manyheads.lessons.pages.shared import WIDTH
+from manyheads.lessons.pages.shared import weights
+from typing import Any
+from manyheads.lessons.cells import HeadLink
+from manyheads.lessons.pages.shared import MAX_UNSEEN
+from manyheads.lessons.pages.shared import MODEL
+from manyheads.lessons.pages.shared import SENTENCE
+from manyheads.lessons.pages.shared import require_short
+from manyheads.spec import Site
+
+__all__ = ["CELLS", "CHECKS", "FACTS", "head_parts"]
+
+
+MIXING = "1 0 0 1\n0 1 1 0\n1 0 -1 0\n0 1 0 -1"
+MIXED, NONE, OWN = "a W_O that mixes", "none: heads side by side", "my own, below"
+WITH, WITHOUT = "with W_O", "without it"
+
+# -------------------------------------------------------------------------------------------------------------- cells
+
+
+def sum_of_parts(values: Values, load: Loader) -> Ran:
+    """Heads side by side times W_O, and head by head; with the reader's own numbers. Raises LessonError, ShapeError."""
+    heads, w_o = read_matrix("heads", values.text("heads")), read_matrix("w_o", values.text("w_o"))
+    (h, f), m = heads.shape, w_o.shape[1]
+    if len(w_o) != h * f:
+        raise ShapeError(
+            f"heads has {h} rows of {f}, so {h * f} numbers in all, and w_o {len(w_o)} rows: they must be as many."
+        )
+    parts = head_parts(heads, w_o)
+    whole_way, sums = heads.reshape(1, -1) @ w_o, parts.sum(0, keepdims=True)
+    names = numbered("head", h)
+    reach = [int((np.abs(rows).max(0) > 0).sum()) for rows in rearrange(w_o, "(h f) m -> h f m", h=h)]
+    gap = float(np.abs(whole_way - sums).max())
+    return Ran(
+        f"The sum of the heads' parts is the output{f', to {gap:.0e}' if gap else ''}. "
+        + ", ".join(f"{name} can reach {count} of {m} columns" for name, count in zip(names, reach, strict=True))
+        + ".",
+        (
+            matrix("heads", "what each head says at one token", heads, names, "f"),
+            matrix("side by side", "concat: head 0's numbers, then head 1's", heads.reshape(1, -1), ("token",),
+                   tuple(f"h{i}.{j}" for i in range(h) for j in range(f))),
+            matrix("W_O", "its first rows are head 0's, the next are head 1's", w_o,
+                   tuple(f"head {i}, row {j}" for i in range(h) for j in range(f)), numbered("m", m)),
+            matrix("parts", "each head times its own rows of W_O", parts, names, numbered("m", m)),
+            matrix("sum", "of the parts", sums, ("token",), numbered("m", m)),
+            matrix("concat W_O", "all at once: the same", whole_way, ("token",), numbered("m", m)),
+        ),
+    )  # fmt: skip
+
+
+def head_parts(heads: Float64[ndarray, "h f"], w_o: Float64[ndarray, "hf m"]) -> Float64[ndarray, "h m"]:
+    """What each head adds to the output: its numbers times its rows of W_O."""
+    return np.einsum("hf,hfm->hm", heads, rearrange(w_o, "(h f) m -> h f m", h=len(heads)), optimize=True)
+
+
+_KIND = choice("kind", "W_O", (MIXED, NONE, OWN), {MIXED: {"w_o": MIXING}, NONE: {"w_o": matrix_text(np.eye(4))}})
+CELLS: Mapping[str, Cell] = {
+    "sum-of-parts": Cell(
+        sum_of_parts,
+        (
+            text("heads", "what the heads say, a row for each", "1 2\n3 4"),
+            _KIND,
+            text("w_o", "W_O, a row for each number of theirs", MIXING),
+        ),
+    ),
+}
+
+# ------------------------------------------------------------------------------------------------------------- checks
+
+
+def part_of_head(values: Values, ran: Ran) -> Right:
+    """What a head adds to a column of the output."""
+    head, column = values.whole("head"), values.whole("column")
+    parts, total = ran.table("parts"), ran.table("sum").values[0]
+    if head >= len(parts.rows) or column >= len(parts.columns):
+        raise LessonError(f"the cell now has {len(parts.rows)} heads and {len(parts.columns)} columns, counted from 0.")
+    answer = float(parts.values[head, column])
+    f = ran.table("heads").values.shape[1]
+    said, rows = ran.table("heads").values[head], ran.table("W_O").values[head * f : (head + 1) * f, column]
+    worked = " + ".join(f"{a:g} x {b:g}" for a, b in zip(said, rows, strict=True))
+    apart = abs(total[column] - answer) > 0.05
+    return Right(
+        answer,
+        f"{worked} = {answer:g}.",
+        f"Take head {head}'s numbers, and column {column} of the rows of W_O that are head {head}'s.",
+        mistakes={float(total[column]): "That is the sum of all heads."} if apart else {},
+    )
+
+
+def reaches(values: Values, load: Loader) -> Right:
+    """How many columns of the output change when one head says something else: tried on random numbers."""
+    m, h, mixes = values.whole("d_model"), values.whole("heads"), values["how"] == WITH
+    answer, other = (_reach(m, h, each) for each in (mixes, not mixes))
+    return Right(
+        float(answer),
+        f"Its {m // h} rows of W_O go into every column."
+        if mixes
+        else f"Only its own {m // h}: nothing has mixed them.",
+        "Which columns does a row of W_O write into? And where does a head's output stand if nothing follows?",
+        unit="columns",
+        mistakes={float(other): f"So it is {WITHOUT if mixes else WITH}."},
+    )
+
+
+def _reach(m: int, h: int, mixes: bool) -> int:
+    rng = np.random.Generator(np.random.PCG64(0))
+    f = m // h
+    w_o = rng.normal(size=(f, m)) if mixes else np.eye(m)[:f]
+    return int((np.abs(rng.normal(size=(1, f)) @ w_o) > 0).sum())
+
+
+def first_row(values: Values, load: Loader) -> Right:
+    """Where a head's rows of W_O begin."""
+    m, h, head = values.whole("d_model"), values.whole("heads"), values.whole("head")
+    rows = rearrange(np.arange(m), "(h f) -> h f", h=h)[head]
+    return Right(
+        float(rows[0]),
+        f"Rows {rows[0]} to {rows[-1]} are head {head}'s: {m // h} for each of the {head} before it, and then its own.",
+        "The heads stand side by side in concat, so their rows stand one below the other in W_O. Count from 0.",
+        mistakes={
+            float(rows[0] + 1): "Count from 0.",
+            float(rows[-1] + 1): f"There head {head + 1} begins.",
+            float(head): "Each head has several rows, as many as it is wide.",
+        },
+    )
+
+
+def projection_share(values: Values, load: Loader) -> Right:
+    """What part of an attention layer's weights W_O is."""
+    m, h, g = values.whole("d_model"), values.whole("heads"), values.whole("kv_heads")
+    parts = weights(m, h, kv_heads=g)
+    answer = 100 * parts["o"] / sum(parts.values())
+    plain = weights(m, h)
+    usual = 100 * plain["o"] / sum(plain.values())
+    return Right(
+        answer,
+        f"{parts['o']:,} of {sum(parts.values()):,}. W_K and W_V shrink with the key/value heads, W_Q and W_O do not.",
+        "W_Q and W_O are d x d each. W_K and W_V have columns for the key/value heads only.",
+        unit="%",
+        mistakes={
+            usual: "That is with a key/value head for every query head.",
+            100 * parts["o"] / (sum(parts.values()) - parts["o"]): "Count W_O itself in the sum, too.",
+        },
+    )
+
+
+CHECKS: Mapping[str, Check | Predict] = {
+    "part-of-head": Predict(
+        part_of_head,
+        (whole("head", "head", 1, 0, 11, others=(0,)), whole("column", "column", 2, 0, 11, others=(0, 1, 3))),
+    ),
+    "reaches": Check(reaches, (WIDTH, HEADS, choice("how", "how", (WITH, WITHOUT))), sound=fitting),
+    "first-row": Check(first_row, (WIDTH, HEADS, whole("head", "head", 2, 0, 127, others=(1, 3))), sound=fitting),
+    "projection-share": Check(projection_share, (WIDTH, HEADS, KV_HEADS), sound=fitting),
+}
+
+# -------------------------------------------------------------------------------------------------------------- facts
+
+
+def share_of_projection(values: Values, load: Loader) -> str:
+    return f"{float(projection_share(values, load).answer):.0f} %"
+
+
+FACTS: Mapping[str, Fact] = {
+    "projection-percent": Fact(share_of_projection, CHECKS["projection-share"].parameters),
+}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The output projection in a real layer: what each head adds, what its columns hold after W_O, and life without it.
+
+
+
+BEFORE, AFTER = "before W_O", "after W_O"
+
+
+def without_projection(values: Values, load: Loader) -> Ran:
+    """How far a sentence's embedding turns when W_O is skipped in one layer, beside what else one could take away.
+
+    Raises TextError, LessonError.
+    """
+    from manyheads.interventions.apply.applied import editors_of
+    from manyheads.interventions.effects.effect import carried_out
+    from manyheads.interventions.effects.metrics import choose_metric
+    from manyheads.interventions.effects.metrics import read_corpus
+    from manyheads.plan import Ablate, Plan, SkipOutputProjection
+
+    lm, sentence, head = load(MODEL), values.text("sentence"), values.whole("head")
+    require_short(lm, sentence, MAX_UNSEEN)
+    depths = range(len(lm.spec.sites))
+    steps = [(SkipOutputProjection(at), Ablate(f"L{at}"), Ablate(f"L{at}H{head}")) for at in depths]
+    editors = editors_of(lm, [Plan(each) for row in steps for each in row], None)
+    metric, _ = choose_metric(lm, "cosine", None)
+    _, _, changes = carried_out(lm, editors, read_corpus(lm, [sentence], None), metric, None)
+    turned = np.asarray(changes[:, 0], np.float64).reshape(len(steps), -1)
+    worse = int((turned[:, 0] > turned[:, 1]).sum())
+    return Ran(
+        f"Without its W_O a layer turns the embedding by {turned[:, 0].min():.3f} to {turned[:, 0].max():.3f} "
+        f"(1 - cosine: 0 is the same, 1 at right angles). In {worse} of {len(turned)} layers that is worse than "
+        f"removing all of its heads.",
+        (
+            matrix("change", "of the sentence's embedding, 1 - cosine", turned, "layer",
+                   ("no W_O", "no heads", f"no H{head}")),
+        ),
+        (HeadLink(f"L{len(turned) - 1}H{head}", sentence, MODEL),),
+    )  # fmt: skip
+
+
+def slice_zeroed(values: Values, load: Loader) -> Ran:
+    """A head's columns set to 0 before W_O, and as many after it: who loses what. Raises TextError, LessonError."""
+    lm, sentence, depth, head = load(MODEL), values.text("sentence"), values.whole("layer"), values.whole("head")
+    said, w_o = _layer(lm, sentence, depth)
+    parts = np.einsum("hnf,hfm->hnm", said, w_o, optimize=True)
+    h, _, f = said.shape
+    own = slice(head * f, (head + 1) * f)
+    before = np.where(np.arange(h) == head, 100.0, 0.0)
+    after = 100 * (parts[:, :, own] ** 2).sum((1, 2)) / (parts**2).sum((1, 2))
+    names = tuple(f"L{depth}H{i}" for i in range(h))
+    return Ran(
+        f"Columns {own.start} to {own.stop - 1} set to 0 before W_O: {names[head]} is gone, nobody else is touched. "
+        f"The same columns after W_O: every head loses {after.min():.1f} to {after.max():.1f} % of what it adds, "
+        f"{names[head]} {after[head]:.1f} %.",
+        (
+            matrix("lost", "of what each head adds on this sentence (squared length), in percent",
+                   np.stack((before, after), 1), names, ("before", "after")),
+            matrix("stays", "of a head's rows of W_O, the share in the head's own columns, in percent; none mixed: 100",
+                   100 * _at_home(w_o, f)[:, None], names, ("%",)),
+        ),
+        (HeadLink(names[head], sentence, MODEL),),
+    )  # fmt: skip
+
+
+def _layer(lm: Any, sentence: str, depth: int) -> tuple[Float64[ndarray, "h n f"], Float64[ndarray, "h f m"]]:
+    """What each head of a layer says at each token of a sentence, and its rows of W_O."""
+    from manyheads.models.recorder import record
+
+    require_short(lm, sentence, MAX_UNSEEN)
+    layer = record(lm, sentence, keep=("q", "k", "v", "lse")).layers[depth]
+    assert layer.v is not None
+    heads = range(layer.site.num_heads)
+    maps = np.stack([np.asarray(layer.weights(head).double()) for head in heads])
+    v = np.stack([np.asarray(layer.v[0, layer.site.kv_head_of(head)].double()) for head in heads])
+    return np.einsum("hqk,hkf->hqf", maps, v, optimize=True), _w_o(lm, layer.site)
+
+
+def _w_o(lm: Any, site: Site) -> Float64[ndarray, "h f m"]:
+    """Each head's rows of a layer's W_O."""
+    from manyheads.models.weights.projections import output_projection
+    from manyheads.models.weights.projections import weight_by_head
+
+    found = output_projection(lm.model, site.module, site.num_heads * site.v_dim)
+    assert found is not None
+    return np.asarray(weight_by_head(found[1], site.num_heads).detach().double())
+
+
+def _at_home(w_o: Float64[ndarray, "h f m"], f: int) -> Float64[ndarray, "h"]:
+    """Of each head's rows of W_O, the share (squared length) that is in the head's own columns."""
+    return np.array([(rows[:, i * f : (i + 1) * f] ** 2).sum() / (rows**2).sum() for i, rows in enumerate(w_o)])
+
+
+_SENTENCE = text("sentence", "A sentence", SENTENCE)
+CELLS_OF_MIXING: Mapping[str, Cell] = {
+    "without-projection": Cell(without_projection, (_SENTENCE, whole("head", "a head to compare with", 4, 0, 11))),
+    "slice-zeroed": Cell(slice_zeroed, (_SENTENCE, whole("layer", "layer", 2, 0, 5), whole("head", "head", 4, 0, 11))),
+}
+
+
+def lost_part(values: Values, ran: Ran) -> Right:
+    """What a head loses when columns are set to 0 before W_O or after it."""
+    table, head, when = ran.table("lost"), values.whole("head"), values.text("when")
+    found = table.values[head]
+    answer, other = (float(found[at]) for at in ((0, 1) if when == BEFORE else (1, 0)))
+    mistakes = {}
+    if abs(other - answer) > 10:
+        mistakes = {other: f"That is {AFTER if when == BEFORE else BEFORE}."}
+    elif answer < 90:
+        mistakes = {100.0: f"All of it goes only for the head whose columns they are, and only {BEFORE}."}
+    words = f"{table.rows[head]} loses {found[0]:.0f} % of what it adds before W_O, and {found[1]:.1f} % after it."
+    return Right(
+        answer,
+        words,
+        f"{words} Before W_O the columns are one head's. After it, every head has written into all of them.",
+        unit="%",
+        tolerance=5.0,
+        mistakes=mistakes,
+    )
+
+
+CHECKS_OF_MIXING: Mapping[str, Check | Predict] = {
+    "lost-part": Predict(lost_part, (whole("head", "head", 7, 0, 11), choice("when", "when", (AFTER, BEFORE)))),
+}
+
+
+def stays_home(values: Values, load: Loader) -> str:
+    """Of all heads' rows of W_O in the bundled model, the share in the head's own columns: the mean over all heads."""
+    lm = load(MODEL)
+    if values["of"] == "measured":
+        share = float(np.mean([_at_home(_w_o(lm, site), site.v_dim) for site in lm.spec.sites]))
+    else:
+        share = 1 / lm.spec.sites[0].num_heads
+    return f"{100 * share:.1f} %"
+
+
+FACTS_OF_MIXING: Mapping[str, Fact] = {
+    "stays-home": Fact(stays_home, (choice("of", "of", ("measured", "if spread evenly")),)),
+}
