@@ -19,9 +19,9 @@ from IPython.display import Image
 
 import manyheads as mh
 from manyheads.corpora.bundled_texts import page_texts
-from manyheads.figures.grid import save_grid
+from manyheads.figures.maps import save_grid
 from manyheads.figures.head import save_head
-from manyheads.figures.style import role_style
+from manyheads.figures.paper import role_style
 from manyheads.statistics.pooled_maps import pooled_maps
 
 folder = Path(mkdtemp())  # for pictures

@@ -15,10 +15,13 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from manyheads.errors import FileAccessError, ShapeError
 from manyheads.figures import head
-from manyheads.figures.grid import save_grid
+from manyheads.figures.maps import save_grid
 from manyheads.figures.head import block_means, save_head
-from manyheads.figures.lettering import drawable, fitted, text_width
-from manyheads.figures.style import PAPER, ramp
+from manyheads.figures.paper import drawable
+from manyheads.figures.paper import fitted
+from manyheads.figures.paper import text_width
+from manyheads.figures.paper import PAPER
+from manyheads.figures.paper import ramp
 from tests.figures.pictures import HOSTILE, KINDS, assert_is_file_of, maps_of, pixels, rgb, roles_of, sites, words_in
 
 # ---------------------------------------------------------------------------------------------------------- a head
@@ -198,12 +201,12 @@ class TestFiles:
 def test_pyplot_stays_out_and_neither_palette_nor_report_needs_matplotlib():
     lines = (
         "import sys",
-        "import manyheads.figures.style as style",
+        "import manyheads.figures.paper as style",
         "assert style.role_style('sink [CLS]').terminal.startswith('#')",
         "assert not {'matplotlib', 'torch'} & set(sys.modules)",
-        "import manyheads.figures.rolesreport, manyheads.roles.why_not",
+        "import manyheads.figures.roles.report, manyheads.roles.why_not",
         "assert 'matplotlib' not in sys.modules",
-        "import manyheads.figures.grid, manyheads.figures.head",
+        "import manyheads.figures.maps, manyheads.figures.head",
         "assert 'matplotlib' in sys.modules and 'matplotlib.pyplot' not in sys.modules",
     )
     subprocess.run([sys.executable, "-c", "\n".join(lines)], check=True)

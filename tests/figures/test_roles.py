@@ -10,29 +10,32 @@ import pytest
 from matplotlib.image import imread
 
 from manyheads.errors import FileAccessError
-from manyheads.figures import roles as drawn
-from manyheads.figures.roles import PALE
-from manyheads.figures.roles import ROW
-from manyheads.figures.rolesmarks import Marks
-from manyheads.figures.roles import save_roles
+from manyheads.figures.roles import questions as drawn
+from manyheads.figures.roles.questions import PALE
+from manyheads.figures.roles.questions import ROW
+from manyheads.figures.roles.questions import Marks
+from manyheads.figures.roles.questions import save_roles
 from manyheads.roles.question_families import DOWN
 from manyheads.roles.question_families import FAMILIES
 from manyheads.roles.question_families import OWN
-from manyheads.figures.roleswords import OWN_STYLE
+from manyheads.figures.roles.words import OWN_STYLE
 from manyheads.roles.question_families import POSITIONS
 from manyheads.roles.question_families import REFERENCE
-from manyheads.figures.roleswords import REFERENCE_STYLE
-from manyheads.figures.roleswords import SYNTAX_STYLE
+from manyheads.figures.roles.words import REFERENCE_STYLE
+from manyheads.figures.roles.words import SYNTAX_STYLE
 from manyheads.roles.question_families import TOKENS
 from manyheads.roles.question_families import UP
 from manyheads.roles.question_families import by_family
 from manyheads.roles.question_families import family_of
-from manyheads.figures.roleswords import guesses
-from manyheads.figures.roleswords import percent
-from manyheads.figures.roleswords import said
-from manyheads.figures.roleswords import short_word
-from manyheads.figures.roleswords import style_of
-from manyheads.figures.style import INK, PAPER, ROLES, UNLABELLED
+from manyheads.figures.roles.words import guesses
+from manyheads.figures.roles.words import percent
+from manyheads.figures.roles.words import said
+from manyheads.figures.roles.words import short_word
+from manyheads.figures.roles.words import style_of
+from manyheads.figures.paper import INK
+from manyheads.figures.paper import PAPER
+from manyheads.figures.paper import ROLES
+from manyheads.figures.paper import UNLABELLED
 from manyheads.heads import Head
 from manyheads.recording.tokens import Sinks
 from manyheads.roles.claims import Claim

@@ -8,11 +8,15 @@ from pathlib import Path
 import pytest
 
 from manyheads.errors import FileAccessError
-from manyheads.figures.rolesquestions import TOP, interval, q_words
-from manyheads.figures.rolesreport import POLICY, page_of, write_report
+from manyheads.figures.roles.report_tables import TOP
+from manyheads.figures.roles.report_tables import interval
+from manyheads.figures.roles.report_tables import q_words
+from manyheads.figures.roles.report import POLICY
+from manyheads.figures.roles.report import page_of
+from manyheads.figures.roles.report import write_report
 from manyheads.roles.why_not import failing
-from manyheads.figures.roleswords import percent
-from manyheads.figures.style import UNLABELLED
+from manyheads.figures.roles.words import percent
+from manyheads.figures.paper import UNLABELLED
 from manyheads.roles.results import Example
 from manyheads.roles.rules import syntax_rules
 from manyheads.roles.rules import LOCAL_RULE, POSITIONAL, RULES

@@ -16,7 +16,7 @@ import torch
 from PIL import Image
 
 import manyheads as mh
-from manyheads.figures.sheet import Sheet
+from manyheads.figures.paper import Sheet
 from manyheads.interventions.save import save as saving
 from manyheads.interventions.apply.computed import open_plan
 from manyheads.nn.masks import Mask

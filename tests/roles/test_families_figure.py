@@ -9,8 +9,9 @@ import pytest
 from manyheads.errors import FileAccessError, HeadError
 from manyheads.figures import families as figure
 from manyheads.figures.families import save_families
-from manyheads.figures.roleswords import REFERENCE_STYLE, SYNTAX_STYLE
-from manyheads.figures.style import UNLABELLED
+from manyheads.figures.roles.words import REFERENCE_STYLE
+from manyheads.figures.roles.words import SYNTAX_STYLE
+from manyheads.figures.paper import UNLABELLED
 from manyheads.heads import Head
 from manyheads.roles.compare.clusters import flat_map
 from manyheads.roles.compare.families import HeadFamilies

@@ -13,7 +13,7 @@ from transformers import GPT2Model
 import manyheads as mh
 from manyheads.corpora.bundled_texts import page_texts
 from manyheads.errors import StatisticError
-from manyheads.figures.rolesreport import page_of
+from manyheads.figures.roles.report import page_of
 from manyheads.roles import find as finding
 from manyheads.roles.probes import all as probing
 from manyheads.roles.probes.copying import copying_scores

@@ -94,7 +94,7 @@ def _estimates(
 
 
 def _draw(talk: Talk, lm: Any, texts: Texts, found: Importance, kind: str, metric: str, path: Path) -> Curve:
-    from manyheads.figures.curve import save_curve
+    from manyheads.figures.removal_curve import save_curve
     from manyheads.interventions.effects.removal_curve import removal_curve
 
     with talk.step("removing more and more heads") as progress:

@@ -159,7 +159,7 @@ def _measure(talk: Talk, lm: Any, source: Source, labels: Any, asked: Sequence[s
 
 def _plot(talk: Talk, lm: Any, source: Source, labels: Any, path: Path, long: str) -> str:
     """Draw the grid of pooled maps; what it shows, in words."""
-    from manyheads.figures.grid import save_grid
+    from manyheads.figures.maps import save_grid
     from manyheads.statistics.pooled_maps import pooled_maps
 
     with talk.step("reading your text for the maps") as progress:

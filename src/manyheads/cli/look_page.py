@@ -129,7 +129,7 @@ def _summary(found: Looked, console: Console) -> list[Text]:
 
 def hue(name: str) -> str:
     """The role's colour in a terminal; unlabelled heads are faint."""
-    from manyheads.figures.style import role_style
+    from manyheads.figures.paper import role_style
 
     return "dim" if name == UNLABELLED else role_style(name).terminal
 

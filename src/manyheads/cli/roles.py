@@ -230,10 +230,10 @@ def _write(found: Roles, save: Path | None, plot: Path | None, report: Path | No
     if save is not None:
         found.save(save)
     if plot is not None:
-        from manyheads.figures.roles import save_roles
+        from manyheads.figures.roles.questions import save_roles
 
         save_roles(found, plot)
     if report is not None:
-        from manyheads.figures.rolesreport import write_report
+        from manyheads.figures.roles.report import write_report
 
         write_report(found, report)

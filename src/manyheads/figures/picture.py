@@ -17,9 +17,14 @@ from jaxtyping import Float64, UInt8
 from numpy import ndarray
 
 from manyheads.errors import ShapeError
-from manyheads.figures.lettering import text_width
-from manyheads.figures.sheet import Sheet, kind_of
-from manyheads.figures.style import FADED, HAIRLINE, PAPER, inked, role_style
+from manyheads.figures.paper import text_width
+from manyheads.figures.paper import Sheet
+from manyheads.figures.paper import kind_of
+from manyheads.figures.paper import FADED
+from manyheads.figures.paper import HAIRLINE
+from manyheads.figures.paper import PAPER
+from manyheads.figures.paper import inked
+from manyheads.figures.paper import role_style
 
 PANEL = 460  # pixels that a picture's longer side is enlarged to, by a whole factor; larger ones stay as they are
 MOST = 1_040  # and no larger than this: then by every second, third ... pixel

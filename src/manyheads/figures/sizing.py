@@ -15,9 +15,15 @@ from dataclasses import dataclass, replace
 from matplotlib.collections import LineCollection
 from matplotlib.colors import to_hex
 
-from manyheads.figures.lettering import Pixels, text_width
-from manyheads.figures.sheet import POINT, Sheet, kind_of
-from manyheads.figures.style import FADED, HAIRLINE, INK, ramp
+from manyheads.figures.paper import Pixels
+from manyheads.figures.paper import text_width
+from manyheads.figures.paper import POINT
+from manyheads.figures.paper import Sheet
+from manyheads.figures.paper import kind_of
+from manyheads.figures.paper import FADED
+from manyheads.figures.paper import HAIRLINE
+from manyheads.figures.paper import INK
+from manyheads.figures.paper import ramp
 from manyheads.sizing import units
 from manyheads.sizing.costs import OPERATIONS
 from manyheads.sizing.costs import Sizing

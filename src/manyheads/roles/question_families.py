@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from typing import NamedTuple
-from manyheads.figures.style import INK
-from manyheads.figures.style import UNLABELLED
-from manyheads.figures.style import RoleStyle
-from manyheads.figures.style import role_style
+from manyheads.figures.paper import INK
+from manyheads.figures.paper import UNLABELLED
+from manyheads.figures.paper import RoleStyle
+from manyheads.figures.paper import role_style
 from manyheads.roles.rules import AHEAD
 from manyheads.roles.rules import UNASKED
 from manyheads.roles.claims import Claim

@@ -10,6 +10,7 @@ in `rolesquestions`.
 Cost: half a second and 0.5 MB for 72 heads and 109 questions.
 """
 
+
 from __future__ import annotations
 
 import os
@@ -20,43 +21,52 @@ from html import escape
 from importlib.resources import files
 from itertools import groupby
 from pathlib import Path
-
 from manyheads.errors import FileAccessError
-from manyheads.figures.markup import data, isolated, table_of, terms_of
-from manyheads.figures.rolesprobes import probes_of
-from manyheads.figures.rolesquestions import against, questions_of
+from manyheads.figures.roles.words import data
+from manyheads.figures.roles.words import isolated
+from manyheads.figures.roles.words import table_of
+from manyheads.figures.roles.words import terms_of
+from manyheads.figures.roles.report_tables import against
+from manyheads.figures.roles.report_tables import questions_of
 from manyheads.roles.question_families import DOWN
-from manyheads.figures.roleswords import OWN_STYLE
-from manyheads.figures.roleswords import REFERENCE_STYLE
-from manyheads.figures.roleswords import SYNTAX_STYLE
+from manyheads.figures.roles.words import OWN_STYLE
+from manyheads.figures.roles.words import REFERENCE_STYLE
+from manyheads.figures.roles.words import SYNTAX_STYLE
 from manyheads.roles.question_families import UP
 from manyheads.roles.question_families import Ranked
 from manyheads.roles.question_families import by_family
-from manyheads.figures.roleswords import counted
-from manyheads.figures.roleswords import percent
-from manyheads.figures.roleswords import short_word
-from manyheads.figures.roleswords import style_of
-from manyheads.figures.style import ROLES, UNLABELLED, RoleStyle
+from manyheads.figures.roles.words import counted
+from manyheads.figures.roles.words import percent
+from manyheads.figures.roles.words import short_word
+from manyheads.figures.roles.words import style_of
+from manyheads.figures.paper import ROLES
+from manyheads.figures.paper import UNLABELLED
+from manyheads.figures.paper import RoleStyle
 from manyheads.heads import Head
-from manyheads.roles.claims import MAX_FALSE, OVER_BASELINE_BY, Claim
+from manyheads.roles.claims import MAX_FALSE
+from manyheads.roles.claims import OVER_BASELINE_BY
+from manyheads.roles.claims import Claim
 from manyheads.roles.results import EFFECT
 from manyheads.roles.results import Example
 from manyheads.roles.results import Roles
 from manyheads.roles.rules import MIN_ACCURACY
 from manyheads.roles.labels import HeadRole
-from manyheads.roles.rules import (
-    MIN_EXCESS,
-    MIN_GIVEN,
-    MIN_GIVEN_SCORE,
-    MIN_LIFT,
-    MIN_LIFT_LOW,
-    MIN_QUERIES,
-    SINK_RULE,
-)
+from manyheads.roles.rules import MIN_EXCESS
+from manyheads.roles.rules import MIN_GIVEN
+from manyheads.roles.rules import MIN_GIVEN_SCORE
+from manyheads.roles.rules import MIN_LIFT
+from manyheads.roles.rules import MIN_LIFT_LOW
+from manyheads.roles.rules import MIN_QUERIES
+from manyheads.roles.rules import SINK_RULE
 from manyheads.statistics.statistic import Statistic
 from manyheads.base.files import replacing
+import math
+from manyheads.roles.probes.score import HeadScore
+from manyheads.roles.probes.all import SHARE
+from manyheads.roles.probes.all import Probe
 
-__all__ = ["page_of", "write_report"]
+__all__ = ["page_of", "write_report", "probes_of"]
+
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
 KINDS = (".html", ".htm")
@@ -297,3 +307,60 @@ def _general(each: Statistic) -> tuple[str, str, str, str]:
         return each.name, each.meaning, each.unit, each.source
     name, meaning = each.name.removeprefix(f"{relation}."), re.sub(r" \([^()]+\)$", "", meaning)
     return f"{ANY}.{name}", meaning, each.unit, each.source
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The report's section of probes: each one's best heads beside chance and its variant, or why it was not asked.
+
+
+
+TOP = 3  # heads a probe that are shown
+TITLES = ("head", "score", "chance", "95% interval", "cases", "above chance?")
+LEAD = (
+    "Texts made for one question, or the weights alone. No label rests on them, since labels rest on natural text: "
+    "what a head does with random tokens it need not do with words."
+)
+
+
+def probes_of(roles: Roles) -> str:
+    """The whole section; "" where no probe was asked."""
+    if not roles.probes:
+        return ""
+    bodies = "".join(_probe(each) for each in roles.probes.values())
+    return (
+        '<section id="probes" aria-labelledby="probes-title"><h2 id="probes-title">Probes</h2>'
+        f'<p class="second">{LEAD}</p>{table_of("claims attention", TITLES, bodies)}</section>'
+    )
+
+
+def _probe(probe: Probe) -> str:
+    best = probe.top(TOP)
+    lacking = "not asked: " if probe.scores is None else "" if best else "no head was counted: "
+    rows = "".join(_row(probe, each) for each in best)
+    return (
+        f'<tbody><tr><th class="asked" scope="rowgroup" colspan="{len(TITLES)}">{isolated(probe.asks)}'
+        f"<span>{isolated(probe.name)}</span></th></tr>{rows}"
+        f'<tr><td class="second" colspan="{len(TITLES)}">{lacking}{isolated(probe.says)}</td></tr></tbody>'
+    )
+
+
+def _row(probe: Probe, each: HeadScore) -> str:
+    beats, z = probe.beats_chance(each), probe.z(each)
+    chance = _figure(each.chance, probe) if z is None else f"0 ± {each.score / z if z else 0:.2f}"
+    between = _interval(each, probe) if z is None else f"{z:+.1f} standard deviations"
+    cases = f"{each.num_queries:,}" if each.num_queries else "–"
+    cells = "".join(f'<td class="n">{said}</td>' for said in (_figure(each.score, probe), chance, between, cases))
+    return (
+        f'<tr class="{"holds" if beats else "weak"}"><th scope="row" class="mono">{data(each.head)}</th>{cells}'
+        f'<td class="verdict">{"yes" if beats else "within chance"}</td></tr>'
+    )
+
+
+def _figure(value: float, probe: Probe) -> str:
+    return percent(value) if probe.unit == SHARE else f"{value:.2f}"
+
+
+def _interval(each: HeadScore, probe: Probe) -> str:
+    if math.isnan(each.low) or math.isnan(each.high):
+        return "–"
+    return f"{_figure(each.low, probe).removesuffix('%')}–{_figure(each.high, probe)}"

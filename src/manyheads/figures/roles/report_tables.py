@@ -5,6 +5,7 @@ figures and on one small axis. A claim that does not hold stays in, in grey, wit
 (`roleswhynot`).
 """
 
+
 from __future__ import annotations
 
 import math
@@ -12,24 +13,27 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from typing import NamedTuple
-
-from manyheads.figures.markup import data, isolated, table_of, terms_of
+from manyheads.figures.roles.words import data
+from manyheads.figures.roles.words import isolated
+from manyheads.figures.roles.words import table_of
+from manyheads.figures.roles.words import terms_of
 from manyheads.roles.why_not import FIXED
 from manyheads.roles.why_not import failing
-from manyheads.figures.roleswords import GUESSES
+from manyheads.figures.roles.words import GUESSES
 from manyheads.roles.question_families import REFERENCE
 from manyheads.roles.question_families import Family
 from manyheads.roles.question_families import Ranked
 from manyheads.roles.question_families import by_family
 from manyheads.roles.question_families import family_of
-from manyheads.figures.roleswords import guesses
-from manyheads.figures.roleswords import percent
+from manyheads.figures.roles.words import guesses
+from manyheads.figures.roles.words import percent
 from manyheads.heads import Head
 from manyheads.roles.claims import Claim
 from manyheads.roles.results import Roles
 from manyheads.roles.rules import SINK_RULE
 
 __all__ = ["TOP", "against", "interval", "q_words", "questions_of"]
+
 
 TOP, NAMED = 3, 6  # heads a question that are shown; of those for which it holds, so many are named
 SCORES = {

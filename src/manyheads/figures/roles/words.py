@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from typing import NamedTuple
-from manyheads.figures.style import INK
-from manyheads.figures.style import UNLABELLED
-from manyheads.figures.style import RoleStyle
-from manyheads.figures.style import role_style
+from manyheads.figures.paper import INK
+from manyheads.figures.paper import UNLABELLED
+from manyheads.figures.paper import RoleStyle
+from manyheads.figures.paper import role_style
 from manyheads.roles.rules import AHEAD
 from manyheads.roles.rules import UNASKED
 from manyheads.roles.claims import Claim
@@ -29,6 +29,11 @@ from manyheads.roles.question_families import OWN
 from manyheads.roles.question_families import REFERENCE
 from manyheads.roles.question_families import UP
 from manyheads.roles.question_families import family_of
+import unicodedata
+from collections.abc import Iterable, Sequence
+from html import escape
+
+__all__ = ["data", "isolated", "table_of", "terms_of"]
 
 
 SYNTAX_STYLE = RoleStyle("syntax", "#AA55EE", "#af5fff", "syntax", "synt")
@@ -90,3 +95,35 @@ def guesses(claim: Claim) -> dict[str, float]:
     """What fixed guesses get, by name ("mode", "rule", "nearest", "same_word"), as far as they are known."""
     every = {name.rpartition(".")[2]: value for name, value in (claim.baselines | claim.beyond).items()}
     return {name: every[name] for name in GUESSES if not math.isnan(every.get(name, math.nan))}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# How the report writes any text and any table: texts, names and notes are data, whatever they hold.
+
+
+
+LONGEST = 2_000  # characters of a text that are shown
+
+
+def data(text: object) -> str:
+    """Any text as a page may hold it: escaped, without control characters and halves of characters."""
+    whole = str(text)
+    kept = "".join(
+        "\N{REPLACEMENT CHARACTER}" if unicodedata.category(char) in ("Cc", "Cs") and char not in "\n\t" else char
+        for char in whole[:LONGEST]
+    )
+    return escape(kept + "…" * (len(whole) > LONGEST))
+
+
+def isolated(text: object) -> str:
+    """The same within a sentence of ours, its direction of writing its own."""
+    return f"<bdi>{data(text)}</bdi>"
+
+
+def table_of(kind: str, titles: Sequence[str], bodies: str) -> str:
+    head = "".join(f'<th scope="col">{title}</th>' for title in titles)
+    return f'<div class="wide"><table class="{kind}"><thead><tr>{head}</tr></thead>{bodies}</table></div>'
+
+
+def terms_of(pairs: Iterable[tuple[str, str]]) -> str:
+    return f"<dl>{''.join(f'<dt>{isolated(name)}</dt><dd>{isolated(told)}</dd>' for name, told in pairs)}</dl>"

@@ -1,0 +1,355 @@
+"""A sheet of paper to draw on, in pixels from the top left, and its way to a file.
+
+Everything is placed by hand on one pair of axes: a thousand small maps cost a thousand pictures, not a thousand axes,
+and every edge falls on a whole pixel. Plain matplotlib on its Agg canvas; pyplot, its figures and its settings are
+not touched, save for a moment while a file is written. Files come out whole or not at all, and the same for the same
+input.
+"""
+
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+import matplotlib
+from jaxtyping import UInt8
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.collections import LineCollection
+from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
+from matplotlib.patches import Rectangle
+from matplotlib.text import Text
+from numpy import ndarray
+from manyheads.errors import FileAccessError
+from manyheads.base.files import replacing
+import unicodedata
+from functools import lru_cache
+from matplotlib import font_manager
+from matplotlib.font_manager import FontProperties
+from matplotlib.textpath import text_to_path
+from dataclasses import dataclass
+import numpy as np
+from jaxtyping import Float, UInt8
+
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Words in figures: tokens are data, whatever they hold, and are drawn as they are written.
+#
+# A token may be a formula's dollar sign, markup, an emoji, a line break, right-to-left script, or four thousand letters.
+# So nothing is ever read as mathtext, what cannot be printed gets a visible stand-in, what is too long is cut with an
+# ellipsis at a measured width, and characters that no font here has become a box, said nowhere else. DejaVu ships with
+# matplotlib and covers Latin, Greek, Cyrillic, Hebrew, Arabic and much else; fonts for other scripts are used where the
+# system has them.
+
+
+
+Pixels = int | float
+
+SANS = "DejaVu Sans"
+MONO = "DejaVu Sans Mono"
+OTHER_SCRIPTS = (  # asked for only where installed
+    "Noto Sans", "Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans SC", "Noto Sans JP", "Noto Sans KR",
+    "Noto Sans Devanagari", "Noto Sans Bengali", "Noto Sans Thai", "Noto Sans Symbols 2", "Noto Sans Symbols2",
+    "Noto Emoji", "Hiragino Sans", "PingFang SC", "Apple SD Gothic Neo", "Apple Symbols", "Arial Unicode MS",
+    "Microsoft YaHei", "Malgun Gothic", "Nirmala UI", "Leelawadee UI", "Segoe UI Symbol", "WenQuanYi Zen Hei",
+)  # fmt: skip
+STAND_INS = {"\n": "↵", "\r": "↵", "\t": "⇥", "\u2028": "↵", "\u2029": "↵"}
+NOT_PRINTED = "\N{REPLACEMENT CHARACTER}"  # control characters, halves of surrogate pairs, code points of no meaning
+NO_GLYPH = "\N{WHITE SQUARE}"
+NOTHING = "\N{MIDDLE DOT}"  # for a token of which nothing is left to see: zero-width marks alone
+LONGEST = 400  # characters: more fit no line, and measuring them costs time
+JOINERS = "\N{ZERO WIDTH NON-JOINER}\N{ZERO WIDTH JOINER}"  # letters of Persian and Indic scripts hang on them
+
+
+@lru_cache
+def families(mono: bool) -> tuple[str, ...]:
+    """Fonts to look in for each character, in this order."""
+    installed = set(font_manager.fontManager.get_font_names())
+    first = (MONO, SANS) if mono else (SANS, MONO)
+    return (*first, *(name for name in OTHER_SCRIPTS if name in installed))
+
+
+@lru_cache
+def _coverage() -> frozenset[int]:
+    """The code points that some font has."""
+    paths = (font_manager.findfont(FontProperties(family=name)) for name in families(mono=False))
+    return frozenset(code for path in paths for code in font_manager.get_font(path).get_charmap())
+
+
+def printable(text: str) -> str:
+    """The text on one line, with stand-ins for what cannot be printed; valid in any XML file."""
+    kept = "".join(_stand_in(char) for char in text[:LONGEST])
+    return kept + "…" if len(text) > LONGEST else kept or (NOTHING if text else "")
+
+
+def _stand_in(char: str) -> str:
+    if char in STAND_INS:
+        return STAND_INS[char]
+    category = unicodedata.category(char)
+    if category == "Cf":  # invisible marks, among them those that would turn the rest of the line round
+        return char if char in JOINERS else ""
+    return NOT_PRINTED if category in ("Cc", "Cs", "Co", "Cn") else char
+
+
+def drawable(text: str) -> str:
+    """`printable`, with a box for each character that no font here has."""
+    covered = _coverage()
+    return "".join(char if ord(char) in covered else "" if _goes_unseen(char) else NO_GLYPH for char in printable(text))
+
+
+def _goes_unseen(char: str) -> bool:
+    """Joiners and variation selectors only change their neighbours."""
+    return char in JOINERS or "\ufe00" <= char <= "\ufe0f"
+
+
+@lru_cache(maxsize=8_192)
+def text_width(text: str, size: Pixels, mono: bool = False, weight: str = "normal") -> float:
+    """How wide a drawable text is, in the unit of `size`."""
+    font = FontProperties(family=list(families(mono)), size=100, weight=weight)
+    return text_to_path.get_text_width_height_descent(text, font, ismath=False)[0] * size / 100
+
+
+def fitted(text: str, width: Pixels, size: Pixels, mono: bool = False, weight: str = "normal") -> str:
+    """`drawable`, cut with an ellipsis where it is wider than `width`; "" where not even one letter fits."""
+    whole = drawable(text)
+    if text_width(whole, size, mono, weight) <= width:
+        return whole
+    low, high = 0, len(whole)
+    while low < high:  # the most letters that fit
+        middle = (low + high + 1) // 2
+        if text_width(whole[:middle].rstrip() + "…", size, mono, weight) <= width:
+            low = middle
+        else:
+            high = middle - 1
+    return whole[:low].rstrip() + "…" if low else ""
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# How figures look: paper, ink, one ramp between them, and a colour for each role. Plain data; no matplotlib.
+#
+# Maps are drawn in one ramp from paper to ink whose steps are even to the eye (equal steps of lightness in OKLab), so
+# that no band stands out that the numbers do not have. Its light end is a shade darker than the paper: a weight of 0 is
+# something, and where nothing is visible there is bare paper. Roles have ten hues, Okabe and Ito's and kin, told apart
+# under the three kinds of colour blindness; sinks and heads without a role are grey. A colour never stands without its
+# word. Terminals take `terminal`: colours of the 256 that all of them have, legible on black and on white.
+#
+# Sources: Okabe and Ito 2008 (Color Universal Design); Ottosson 2020 (OKLab).
+
+
+
+PAPER = "#FCFBF8"
+INK = "#1B1E26"
+FADED = "#5C5F66"  # second voice of text: 6 to 1 against paper
+HAIRLINE = "#D6D2C7"
+
+RAMP_STEPS = 256
+RAMP_LIGHTNESS = (0.935, 0.175)
+RAMP_TINTS = ((0.002, 0.012), (-0.028, -0.070), (0.002, -0.035))  # OKLab a and b: warm paper, blue middle, blue-black
+
+
+@dataclass(frozen=True)
+class RoleStyle:
+    """How a role is shown: its colour on paper and in terminals, its name, and shorter words where room is scarce."""
+
+    name: str
+    colour: str
+    terminal: str
+    short: str
+    tiny: str
+
+
+ROLES = (
+    RoleStyle("previous token", "#0072B2", "#0087d7", "previous", "prev"),
+    RoleStyle("next token", "#56B4E9", "#008787", "next", "next"),
+    RoleStyle("offset", "#332288", "#5f5fd7", "offset", "offs"),
+    RoleStyle("self", "#00524A", "#5f8700", "self", "self"),
+    RoleStyle("local", "#009E73", "#00875f", "local", "local"),
+    RoleStyle("sink", "#6F6F6F", "#878787", "sink", "sink"),
+    RoleStyle("duplicate token", "#D55E00", "#d75f00", "duplicate", "dupl"),
+    RoleStyle("induction", "#CC79A7", "#d75f87", "induction", "ind"),
+    RoleStyle("punctuation", "#E69F00", "#af8700", "punctuation", "punct"),
+    RoleStyle("rare tokens", "#661100", "#af5f5f", "rare", "rare"),
+    RoleStyle("broad", "#8C510A", "#af875f", "broad", "broad"),
+)
+UNLABELLED = RoleStyle("unlabelled", "#C9C4B8", "#767676", "unlabelled", "")
+
+
+def role_style(name: str) -> RoleStyle:
+    """The style of a role as `HeadRole.name` gives it: "offset -3" and "sink [CLS]" too. Unknown roles go in grey."""
+    for style in ROLES:
+        if name == style.name or name.startswith(f"{style.name} "):
+            return style
+    return UNLABELLED
+
+
+def ramp(steps: int = RAMP_STEPS) -> Float[ndarray, "step rgb"]:
+    """Paper to ink in steps of equal lightness, sRGB from 0 to 1; tints run along a Bezier curve in OKLab's a and b."""
+    t = np.linspace(0, 1, steps)[:, None]
+    start, middle, end = (np.array(tint) for tint in RAMP_TINTS)
+    tints = (1 - t) ** 2 * start + 2 * t * (1 - t) * middle + t**2 * end
+    light, dark = RAMP_LIGHTNESS
+    return _srgb(np.concatenate([light + t * (dark - light), tints], axis=1))
+
+
+def inked(shares: Float[ndarray, "*shape"]) -> UInt8[ndarray, "*shape rgba"]:
+    """Each share, 0 to 1, in the ramp's colour; NaN is transparent, so that paper shows."""
+    steps = (np.nan_to_num(shares, nan=0.0).clip(0, 1) * (RAMP_STEPS - 1)).round().astype(np.intp)
+    colours = (ramp() * 255).round().astype(np.uint8)[steps]
+    opaque = np.where(np.isnan(shares), 0, 255).astype(np.uint8)
+    return np.concatenate([colours, opaque[..., None]], axis=-1)
+
+
+def _srgb(lab: Float[ndarray, "step lab"]) -> Float[ndarray, "step rgb"]:
+    """OKLab to sRGB, through the responses of the eye's long, middle and short cones."""
+    linear = ((lab @ LAB_TO_CONES.T) ** 3 @ CONES_TO_RGB.T).clip(0, 1)
+    return np.where(linear <= 0.0031308, 12.92 * linear, 1.055 * linear ** (1 / 2.4) - 0.055)
+
+
+LAB_TO_CONES = np.array(
+    [[1, 0.3963377774, 0.2158037573], [1, -0.1055613458, -0.0638541728], [1, -0.0894841775, -1.2914855480]]
+)
+CONES_TO_RGB = np.array(
+    [
+        [4.0767416621, -3.3077115913, 0.2309699292],
+        [-1.2684380046, 2.6097574011, -0.3413193965],
+        [-0.0041960863, -0.7034186147, 1.7076147010],
+    ]
+)
+
+Point = tuple[Pixels, Pixels]
+
+KINDS = (".png", ".svg", ".pdf")
+DPI = 100
+POINT = 72 / DPI  # points to a pixel: matplotlib's unit for letters and lines
+SETTINGS: dict[Any, Any] = {
+    "svg.fonttype": "none",  # letters stay letters: found, copied, read aloud
+    "svg.hashsalt": "manyheads",
+    "font.sans-serif": [SANS, "Verdana"],  # where an SVG's reader lacks the first: fonts about as wide
+    "font.monospace": [MONO, "Menlo", "Consolas"],
+    "pdf.fonttype": 42,  # fonts are embedded as outlines
+    "image.composite_image": False,
+    "path.simplify": False,
+    "savefig.bbox": "standard",
+    "text.hinting": "no_hinting",  # hinted letters stand at whole pixels: lines would be up to 6 % wider than measured
+}
+METADATA: dict[str, dict[str, Any]] = {
+    ".png": {"Software": "manyheads"},
+    ".svg": {"Creator": "manyheads", "Date": None},
+    ".pdf": {"Creator": "manyheads", "Producer": None, "CreationDate": None},
+}
+_saving = threading.Lock()  # matplotlib's settings are one for all threads
+
+
+class Sheet:
+    """Paper of `width` x `height` pixels. Coordinates are pixels from the top left, y down."""
+
+    def __init__(self, width: Pixels, height: Pixels) -> None:
+        self.width, self.height = round(width), round(height)
+        size = (self.width / DPI, self.height / DPI)
+        self.figure = Figure(figsize=size, dpi=DPI, facecolor=PAPER, edgecolor="none")
+        self.figure.set_layout_engine("none")
+        FigureCanvasAgg(self.figure)
+        self.axes = self.figure.add_axes((0, 0, 1, 1))
+        self.axes.set_axis_off()
+        self.axes.set(xlim=(0, self.width), ylim=(self.height, 0), autoscale_on=False)
+
+    def text(
+        self,
+        x: Pixels,
+        y: Pixels,
+        text: str,
+        size: Pixels,
+        *,
+        width: Pixels | None = None,
+        mono: bool = False,
+        weight: str = "normal",
+        colour: str = INK,
+        align: Literal["left", "center", "right"] = "left",
+        turned: bool = False,
+    ) -> float:
+        """Write `text` with its baseline at y, cut to `width`; how wide it came out. `turned`: upwards from (x, y)."""
+        shown = drawable(text) if width is None else fitted(text, width, size, mono, weight)
+        if not shown:
+            return 0.0
+        artist = Text(
+            x,
+            y,
+            shown,
+            color=colour,
+            fontsize=size * POINT,
+            fontfamily=[*families(mono), "monospace" if mono else "sans-serif"],
+            fontweight=weight,
+            horizontalalignment=align,
+            verticalalignment="baseline",
+            rotation=90 if turned else 0,
+            rotation_mode="anchor",
+            parse_math=False,
+            usetex=False,
+        )
+        self.axes.add_artist(artist)
+        return text_width(shown, size, mono, weight)
+
+    def picture(
+        self, x: Pixels, y: Pixels, width: Pixels, height: Pixels, rgba: UInt8[ndarray, "row column rgba"]
+    ) -> None:
+        """An array of colours, each as a sharp rectangle; nothing is smoothed in between.
+
+        Sent at a pixel a pixel, since readers of SVG and PDF may smooth what they enlarge, and would smear colour over
+        cells where there is nothing.
+        """
+        rows, columns = (
+            max(1, round(size / count)) for size, count in zip((height, width), rgba.shape[:2], strict=True)
+        )
+        image = AxesImage(self.axes, interpolation="none", origin="upper", extent=(x, x + width, y + height, y))
+        image.set_data(rgba.repeat(rows, axis=0).repeat(columns, axis=1))
+        image.set_zorder(1)
+        self.axes.add_image(image)
+
+    def box(
+        self,
+        x: Pixels,
+        y: Pixels,
+        width: Pixels,
+        height: Pixels,
+        *,
+        fill: str = "none",
+        edge: str = "none",
+        line: Pixels = 1.0,
+    ) -> None:
+        """A rectangle; its line runs half inside and half outside."""
+        patch = Rectangle((x, y), width, height, facecolor=fill, edgecolor=edge, linewidth=line * POINT, zorder=2)
+        patch.set(joinstyle="miter", snap=False)  # snapping would move frames off the pictures' edges
+        self.axes.add_artist(patch)
+
+    def lines(self, ends: list[tuple[Point, Point]], colour: str = HAIRLINE) -> None:
+        """Hairlines between pairs of points."""
+        self.axes.add_artist(LineCollection(ends, colors=colour, linewidths=POINT, zorder=2))
+
+    def curve(self, points: Sequence[Point], colour: str, wide: Pixels, alpha: float | None = None) -> None:
+        """A line through points, `wide` pixels wide, above what boxes and hairlines are there."""
+        line = LineCollection([list(points)], colors=colour, linewidths=wide * POINT, alpha=alpha, zorder=3)
+        self.axes.add_collection(line)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the file that the path's ending asks for, whole or not at all. Errors: FileAccessError."""
+        kind = kind_of(path)
+        with replacing(path, kind) as temporary:
+            self._write(temporary, kind)
+
+    def _write(self, path: str, kind: str) -> None:
+        with _saving, matplotlib.rc_context(SETTINGS):
+            self.figure.savefig(
+                path, format=kind[1:], dpi=DPI, facecolor=PAPER, transparent=False, metadata=METADATA[kind]
+            )
+
+
+def kind_of(path: str | os.PathLike[str]) -> str:
+    """The path's ending, if it is one that can be written. Raises FileAccessError: call it before the work."""
+    kind = Path(path).suffix.lower()
+    if kind not in KINDS:
+        raise FileAccessError(f"cannot tell what kind of figure {Path(path).name!r} is: end it in {', '.join(KINDS)}.")
+    return kind
