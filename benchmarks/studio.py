@@ -178,7 +178,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--without-bertviz", action="store_true")
     asked = parser.parse_args()
-    from manyheads.studio.report import write_report
+    from manyheads.studio.outside.one_file import write_report
 
     lm = mh.load("minilm")
     text = own_text(lm.tokenizer, TOKENS - 2)  # and a number at its end

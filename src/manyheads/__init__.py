@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from manyheads.spec import ModelSpec
     from manyheads.statistics.measurement import measure
     from manyheads.statistics.measurement import measure_call
-    from manyheads.studio.show import show
+    from manyheads.studio.outside.notebook import show
 
 __version__ = "0.1.0"
 
@@ -125,7 +125,7 @@ _MODULE_OF = {
     "find_roles": "manyheads.roles.find",
     "head_families": "manyheads.roles.compare.families",
     "open_corpus": "manyheads.corpora.open",
-    "show": "manyheads.studio.show",
+    "show": "manyheads.studio.outside.notebook",
     "prune_heads": "manyheads.interventions.prune.prune",
     "convert_to_gqa": "manyheads.interventions.convert.convert",
     "attend": "manyheads.nn.attention",

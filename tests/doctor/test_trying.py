@@ -144,7 +144,7 @@ def test_a_step_without_what_it_needs_is_left_out():
 
 @pytest.mark.parametrize(("script", "said"), [(None, "FileNotFoundError"), ("", "/studio.js answers 200, 0 bytes")])
 def test_a_page_without_its_script_is_wrong(monkeypatch, tmp_path, script, said):
-    from manyheads.studio import app
+    from manyheads.studio.server import app
 
     (tmp_path / "static").mkdir()
     for name in ("index.html", "studio.css", "favicon.svg", "studio.js"):

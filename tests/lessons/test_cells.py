@@ -14,7 +14,7 @@ from manyheads.errors import HeadError, ShapeError, TextError
 from manyheads.lessons.lesson import LessonError
 from manyheads.lessons.parameters import Parameter, drawn, matrix_text, number, read_matrix, read_values, text, whole
 from manyheads.lessons.parameters import read_quantity
-from manyheads.studio import learning
+from manyheads.studio.views import lessons as learning
 from manyheads.studio.problems import Stopped
 from manyheads.studio.schema.lessons import CellAsk, CellResult
 

@@ -16,7 +16,7 @@ from manyheads.lessons.lesson import InterviewBlock
 from manyheads.lessons.lesson import LessonError
 from manyheads.lessons.lesson import ProseBlock
 from manyheads.lessons.lesson import read_lesson
-from manyheads.studio import learning
+from manyheads.studio.views import lessons as learning
 
 HEAD = "---\ntitle: A title\nsummary: In short.\nsources:\n- One 2017, section 3\n- Two: a book\n---\n"
 PAGE = f"""{HEAD}

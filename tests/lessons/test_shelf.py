@@ -18,7 +18,7 @@ from manyheads.lessons.shelf import asked_facts
 from manyheads.lessons.lesson import LessonError
 from manyheads.lessons.answers import judged
 from manyheads.lessons.parameters import matrix_text, read_matrix
-from manyheads.studio import learning
+from manyheads.studio.views import lessons as learning
 from manyheads.studio.problems import NotHere
 from manyheads.studio.schema.lessons import CellAsk, CheckAsk, Lesson
 

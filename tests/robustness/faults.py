@@ -26,7 +26,7 @@ from manyheads.recording.recording import Recording
 from manyheads.recording.tokens import Tokens
 from manyheads.spec import Site
 from manyheads.statistics.head_table import HeadTable
-from manyheads.studio.report import write_report
+from manyheads.studio.outside.one_file import write_report
 from manyheads.training.checkpoints import read_state, save_state
 from manyheads.training.session import write_json
 from manyheads.training.checkpoints import History

@@ -10,15 +10,15 @@ import pytest
 
 import manyheads as mh
 from manyheads.errors import TextError
-from manyheads.studio import desk as desk_module
+from manyheads.studio import session as desk_module
 from manyheads.studio import jobs as jobs_module
-from manyheads.studio.desk import Desk
+from manyheads.studio.session import Desk
 from manyheads.studio.jobs import Jobs
 from manyheads.studio.problems import NotHere
 from manyheads.studio.schema.experiments import ExperimentAsk
 from manyheads.studio.schema.lessons import CellResult
 from manyheads.studio.schema.recordings import RecordingAsk
-from manyheads.studio.workspace import Workspace
+from manyheads.studio.state.workspace import Workspace
 from tests.models.tiny import tiny_bert, tiny_tokenizer
 
 
@@ -106,7 +106,7 @@ def test_texts_that_fail_and_texts_asked_for_twice_leave_nothing_behind(desk):
 SCATTERED = """
 import sys
 from tests.robustness.target import resident
-from manyheads.studio.server import give_memory_back
+from manyheads.studio.server.serve import give_memory_back
 if sys.argv[1] == "given back":
     give_memory_back()
 before, kept = resident(), []
@@ -133,7 +133,7 @@ def test_large_blocks_go_back_to_the_system_among_small_ones_that_stay():
 SMALL = """
 import numpy as np
 from tests.robustness.target import resident
-from manyheads.studio.server import give_memory_back, trim
+from manyheads.studio.server.serve import give_memory_back, trim
 give_memory_back()
 kept = [np.ones(6_000) for _ in range(8_000)]  # 48 kB each
 full = resident()

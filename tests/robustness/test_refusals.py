@@ -31,7 +31,7 @@ from manyheads.recording.file import read as lazy
 from manyheads.roles.labels import remembered
 from manyheads.sizing.families.config import read_config
 from manyheads.spec import ModelSpec
-from manyheads.studio.safety import Guard
+from manyheads.studio.server.serve import Guard
 from tests.robustness import filetargets, wordtargets
 from tests.robustness.filetargets import padded, signed, split
 from tests.robustness.plantargets import PLAN, plan_tensors

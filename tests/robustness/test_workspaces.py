@@ -5,7 +5,7 @@ import json
 import pytest
 
 from manyheads.studio.problems import NotHere
-from manyheads.studio.workspace import Workspace
+from manyheads.studio.state.workspace import Workspace
 from tests.robustness.faults import recording
 
 

@@ -25,7 +25,7 @@ from manyheads.roles.labels import remembered
 from manyheads.sizing.families.config import read_config
 from manyheads.sizing.sizing import size
 from manyheads.spec import ModelSpec
-from manyheads.studio import learning
+from manyheads.studio.views import lessons as learning
 from manyheads.studio.schema.lessons import CellAsk, CheckAsk
 from tests.models.tiny import tiny_llama
 from tests.robustness.mutations import DEEP_JSON, DIGITS

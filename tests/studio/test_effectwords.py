@@ -2,7 +2,7 @@
 
 import manyheads as mh
 from manyheads.plan import Ablate, Plan, Scale
-from manyheads.studio.effectwords import sentence
+from manyheads.studio.views.experiments import sentence
 from tests.interventions.surgeries import TEXTS, loaded
 from tests.models.eager import draw
 

@@ -8,8 +8,8 @@ import time
 import pytest
 
 from manyheads.studio import jobs as jobs_module
-from manyheads.studio.safety import MAX_BODY
-from manyheads.studio.workspace import Workspace
+from manyheads.studio.server.serve import MAX_BODY
+from manyheads.studio.state.workspace import Workspace
 from tests.studio.serving import minilm_studio
 from tests.studio.workspaces import TEXT, save_mixed
 
@@ -149,10 +149,10 @@ def test_tiles_outside_the_map_are_not_there(studio, place):
 
 
 def test_another_address_needs_the_token_that_was_printed(folder):
-    from manyheads.studio.desk import Desk
-    from manyheads.studio.inprocess import answer
-    from manyheads.studio.safety import Guard
-    from manyheads.studio.server import bind
+    from manyheads.studio.session import Desk
+    from manyheads.studio.server.in_process import answer
+    from manyheads.studio.server.serve import Guard
+    from manyheads.studio.server.serve import bind
 
     desk = Desk(Workspace.of([folder]))
     serving = bind(desk, host="0.0.0.0", port=0)
@@ -173,7 +173,7 @@ def test_another_address_needs_the_token_that_was_printed(folder):
 @pytest.fixture
 def slow_tiles(studio, monkeypatch):
     """Tiles whose computation goes on until it is told to stop; what happened, in `seen`."""
-    from manyheads.studio import tiles
+    from manyheads.studio.views import tiles
 
     seen = {"begun": threading.Event(), "stopped": threading.Event()}
 

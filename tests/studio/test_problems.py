@@ -5,12 +5,12 @@ import re
 
 import pytest
 
-from manyheads.studio.app import create_app
-from manyheads.studio.desk import Desk
-from manyheads.studio.inprocess import answer
-from manyheads.studio.openapi import openapi_text
+from manyheads.studio.server.app import create_app
+from manyheads.studio.session import Desk
+from manyheads.studio.server.in_process import answer
+from manyheads.studio.server.app import openapi_text
 from manyheads.studio.problems import WRITTEN, misfit
-from manyheads.studio.workspace import Workspace
+from manyheads.studio.state.workspace import Workspace
 
 CHECK, CELL = "/api/lessons/masks/checks/x", "/api/lessons/masks/cells/x"
 RUN, SIZE = "/api/experiments", "/api/sizes"

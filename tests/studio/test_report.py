@@ -17,7 +17,8 @@ from manyheads.corpora.bundled_texts import page_texts
 from manyheads.corpora.bundled_texts import OWN_TEXT
 from manyheads.errors import FileAccessError
 from manyheads.roles.labels import label_page
-from manyheads.studio.report import MOST_CHARS, write_report
+from manyheads.studio.outside.one_file import MOST_CHARS
+from manyheads.studio.outside.one_file import write_report
 from tests.models.eager import eager_maps
 from tests.models.odd import tiny_gpt_oss, tiny_t5
 from tests.models.tiny import TEXT, tiny_llama, tiny_tokenizer
@@ -266,7 +267,7 @@ def test_several_texts_are_kept_as_long_as_they_are_small(opened, tmp_path):
 
 def test_of_a_long_text_the_first_window_is_kept_and_said(tmp_path, monkeypatch):
     monkeypatch.setattr("manyheads.studio.snapshot.PACKED_BYTES", 1)
-    monkeypatch.setattr("manyheads.studio.report.MOST_CHARS", 3_000)
+    monkeypatch.setattr("manyheads.studio.outside.one_file.MOST_CHARS", 3_000)
     model = mh.load(tiny_llama(2), tokenizer=tiny_tokenizer(model_max_length=80))
     said = write_report(tmp_path / "windows.html", model, LONG)
     assert "texts or windows, the first; of a text of 20,000 characters, 3,000 were read" in said

@@ -15,10 +15,10 @@ from schemathesis.specs.openapi.checks import (
 )
 
 import manyheads as mh
-from manyheads.studio.app import create_app
-from manyheads.studio.desk import Desk
-from manyheads.studio.openapi import openapi_text
-from manyheads.studio.workspace import Workspace
+from manyheads.studio.server.app import create_app
+from manyheads.studio.session import Desk
+from manyheads.studio.server.app import openapi_text
+from manyheads.studio.state.workspace import Workspace
 from tests.models.tiny import tiny_bert, tiny_tokenizer
 
 ROOT = Path(__file__).parents[2]
@@ -70,7 +70,7 @@ def test_no_request_ends_in_a_fault_of_ours(route):
 
 
 def test_the_pages_description_of_the_server_is_the_servers():
-    """`python -m manyheads.studio.openapi` and `npm run types` (in web/) make both anew."""
+    """`python -m manyheads.studio.server.app` and `npm run types` (in web/) make both anew."""
     assert (ROOT / "web/openapi.json").read_text(encoding="utf-8") == openapi_text()
 
 

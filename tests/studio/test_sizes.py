@@ -11,7 +11,7 @@ import manyheads as mh
 from manyheads.errors import ManyHeadsError, ModelError, ShapeError
 from manyheads.sizing.presets import PRESETS
 from manyheads.sizing.architecture import by_part
-from manyheads.studio import sizes
+from manyheads.studio.views import sizes
 from manyheads.studio.schema.sizes import SizeAsk, SizeReport
 
 GIB = 2**30

@@ -21,7 +21,7 @@ from manyheads.corpora.bundled_texts import page_texts
 from manyheads.corpora.bundled_texts import OWN_TEXT
 from manyheads.errors import ModelError, RecordingError, TextError
 from manyheads.roles.labels import label_page
-from manyheads.studio.widget import StudioWidget
+from manyheads.studio.outside.notebook import StudioWidget
 from tests.models.eager import eager_maps
 from tests.shortpages import short_readings
 
@@ -238,7 +238,7 @@ def test_whatever_goes_wrong_is_an_answer(widget, monkeypatch):
     def broken(*_):
         raise ZeroDivisionError("on purpose")
 
-    monkeypatch.setattr("manyheads.studio.widget.answer", broken)
+    monkeypatch.setattr("manyheads.studio.server.in_process.answer", broken)
     status, words = status_of({"id": "5", "method": "GET", "path": "/api/workspace"})
     assert status == 500 and "a fault of manyheads" in words and "on purpose" in words
     assert told(widget, {"cancel": "nothing"}) == [] and told(widget, {"cancel": "5"}) == []
@@ -295,6 +295,6 @@ def test_show_says_what_it_needs(minilm, monkeypatch):
         mh.show(recording, "another")
     with pytest.raises(RecordingError, match="height=10: give a height of 320 to 4000 pixels"):
         mh.show(recording, height=10)
-    monkeypatch.setattr("manyheads.studio.show.find_spec", lambda name: None)
+    monkeypatch.setattr("manyheads.studio.outside.notebook.find_spec", lambda name: None)
     with pytest.raises(ModelError, match=r'pip install "manyheads\[studio\]"'):
         mh.show(recording)

@@ -4,11 +4,12 @@ import json
 
 import pytest
 
-from manyheads.studio import recordings as recordings_module
+from manyheads.studio.state import recordings as recordings_module
 from manyheads.studio.problems import NotHere
-from manyheads.studio.recordings import Recordings
+from manyheads.studio.state.recordings import Recordings
 from manyheads.studio.schema.recordings import RecordingAsk
-from manyheads.studio.workspace import ModelPlace, Workspace
+from manyheads.studio.state.workspace import ModelPlace
+from manyheads.studio.state.workspace import Workspace
 from tests.robustness.faults import recording
 
 

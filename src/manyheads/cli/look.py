@@ -183,7 +183,7 @@ def _check_studio(html: bool, open_page: bool, as_json: bool) -> None:
 
 def _report(talk: Talk, lm: Any, source: Source, labels: Any, path: Path, long: str) -> str:
     """Write the page; what it holds, in words."""
-    from manyheads.studio.report import write_report
+    from manyheads.studio.outside.one_file import write_report
 
     with talk.step(f"writing {path.name}") as progress:
         words = write_report(path, lm, source.text, labels=labels, long=long, progress=progress)
@@ -193,7 +193,9 @@ def _report(talk: Talk, lm: Any, source: Source, labels: Any, path: Path, long: 
 def _open(talk: Talk, found: Looked) -> None:
     """Serve the studio with this model, its roles and this text, and open it there."""
     from manyheads.cli.studio import open_studio
-    from manyheads.studio.hand import address_of, desk_with, open_text
+    from manyheads.studio.session import address_of
+    from manyheads.studio.session import desk_with
+    from manyheads.studio.session import open_text
 
     with talk.step("starting the studio"):
         desk = desk_with(found.lm, found.labels)

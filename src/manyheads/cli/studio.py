@@ -61,8 +61,8 @@ def desk_of(paths: list[Path], model: str | None, folder: Path | None) -> Any:
     """What the studio works with. Errors: ModelError where its extra is missing, FileAccessError."""
     if lacking := [name for name in SERVER if find_spec(name) is None]:
         raise ModelError(f'the studio needs {" and ".join(lacking)}: pip install "manyheads[studio]".')
-    from manyheads.studio.desk import Desk
-    from manyheads.studio.workspace import Workspace
+    from manyheads.studio.session import Desk
+    from manyheads.studio.state.workspace import Workspace
 
     workspace = Workspace.of(paths, model, folder)
     first = next(iter(workspace.files), None) if len(paths) == 1 and paths[0].is_file() else None
@@ -71,8 +71,8 @@ def desk_of(paths: list[Path], model: str | None, folder: Path | None) -> Any:
 
 def print_answer(desk: Any, path: str) -> None:
     """One answer on stdout: JSON as text, arrays as bytes. Raises TextError for what is no 200."""
-    from manyheads.studio.app import create_app
-    from manyheads.studio.inprocess import answer
+    from manyheads.studio.server.app import create_app
+    from manyheads.studio.server.in_process import answer
 
     if not path.startswith("/"):
         raise TextError(f"--get {path}: give a path, as /api/workspace.")
@@ -91,7 +91,9 @@ def open_studio(
     talk: Talk, desk: Any, *, host: str = "127.0.0.1", port: int | None = None, browser: bool = True, view: str = ""
 ) -> None:
     """Serve until Ctrl-C, and say where. `view` is the fragment that the page opens at."""
-    from manyheads.studio.server import bind, serve, warm
+    from manyheads.studio.server.serve import bind
+    from manyheads.studio.server.serve import serve
+    from manyheads.studio.server.serve import warm
 
     serving = bind(desk, host, port)
     warm(desk)

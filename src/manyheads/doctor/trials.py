@@ -224,10 +224,10 @@ def recorded(name: str) -> Iterator[Finding]:
 
 def page() -> Iterator[Finding]:
     """The studio answers, without a socket: its page, what the page asks for, and what it may open."""
-    from manyheads.studio.app import create_app
-    from manyheads.studio.desk import Desk
-    from manyheads.studio.inprocess import answer
-    from manyheads.studio.workspace import Workspace
+    from manyheads.studio.server.app import create_app
+    from manyheads.studio.session import Desk
+    from manyheads.studio.server.in_process import answer
+    from manyheads.studio.state.workspace import Workspace
 
     desk = Desk(Workspace.of([], None, None), None)
     app = create_app(desk)

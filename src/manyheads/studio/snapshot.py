@@ -18,13 +18,18 @@ from typing import Any
 
 import numpy as np
 
-from manyheads.studio.atlas import atlas_of, card_of
-from manyheads.studio.desk import Desk
-from manyheads.studio.envelopes import pack
-from manyheads.studio.keptmaps import held_of, packed, read_map
-from manyheads.studio.recordings import Opened
+from manyheads.studio.views.atlas import atlas_of
+from manyheads.studio.views.atlas import card_of
+from manyheads.studio.session import Desk
+from manyheads.studio.views.envelope import pack
+from manyheads.studio.outside.kept_maps import held_of
+from manyheads.studio.outside.kept_maps import packed
+from manyheads.studio.outside.kept_maps import read_map
+from manyheads.studio.state.recordings import Opened
 from manyheads.studio.schema.recordings import HeadCard, RecordingInfo
-from manyheads.studio.schema.workspace import Limits, ModelEntry, Workspace
+from manyheads.studio.schema.base import Limits
+from manyheads.studio.schema.base import ModelEntry
+from manyheads.studio.schema.base import Workspace
 from manyheads.base.files import users_home
 
 __all__ = ["FORMAT", "Snapshot", "snapshot_of"]

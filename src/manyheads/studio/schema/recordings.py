@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from manyheads.studio.schema.base import Name, Number, Said, Text, Told
-from manyheads.studio.schema.plans import Steps
+from manyheads.studio.schema.base import Steps
 
 
 class RecordingAsk(Told):

@@ -1,18 +1,22 @@
 """Maps but for tiles: one exact row of a head, and every head's map, small. Both are envelopes."""
 
+
 from __future__ import annotations
 
 import numpy as np
 import torch
 from jaxtyping import Bool
 from torch import Tensor
-
 from manyheads.recording.recording import LayerRecord
-from manyheads.studio.envelopes import MIN_MISSING, in_steps, pack
-from manyheads.studio.problems import NotHere, TooLarge
-from manyheads.studio.recordings import Opened
+from manyheads.studio.views.envelope import MIN_MISSING
+from manyheads.studio.views.envelope import in_steps
+from manyheads.studio.views.envelope import pack
+from manyheads.studio.problems import NotHere
+from manyheads.studio.problems import TooLarge
+from manyheads.studio.state.recordings import Opened
 
 __all__ = ["row_of", "thumbnails_of", "visible_cells"]
+
 
 THUMBNAIL_ROWS = 8  # rows a block of a thumbnail, of a long text
 THUMBNAIL_SIZES = (4, 256)

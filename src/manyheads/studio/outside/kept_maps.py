@@ -4,20 +4,21 @@ A short text's maps are exact; of a longer one each head's map is kept in blocks
 coarser), beside the exact strongest links of every row. web/src/lib/snapshot.ts reads what `packed` makes.
 """
 
+
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-
 import numpy as np
 from numpy import ndarray
-
 from manyheads.recording.exact_map.zoom import read_region
 from manyheads.recording.recording import LayerRecord
-from manyheads.studio.envelopes import MIN_MISSING, in_steps
+from manyheads.studio.views.envelope import MIN_MISSING
+from manyheads.studio.views.envelope import in_steps
 from manyheads.studio.schema.recordings import LayerInfo
 
 __all__ = ["HeadMap", "Held", "held_of", "packed", "read_map"]
+
 
 MAP_CELLS = 1_200_000  # of all heads' maps together: 72 maps of 128 x 128 are 0.75 MB, packed
 FLOAT_CELLS = 150_000  # up to so many exact weights are kept as they are; more, to 1/65,534

@@ -4,17 +4,18 @@ Numbers go to the page as they are: what is read off a pixel is the value, not a
 made.
 """
 
+
 from __future__ import annotations
 
 import json
 import struct
 from typing import Any
-
 import numpy as np
 from jaxtyping import Float32, UInt8
 from numpy import ndarray
 
 __all__ = ["MAGIC", "MEDIA_TYPE", "MIN_MISSING", "in_steps", "pack", "unpack"]
+
 
 MAGIC = b"MHB1"
 MEDIA_TYPE = "application/vnd.manyheads.arrays"

@@ -5,6 +5,7 @@ max, and the tiles of the two finer levels below it, which are what a person see
 hang on, up to `CACHE_BYTES`. Requests for what is being computed wait for it; when nobody waits any more it stops.
 """
 
+
 from __future__ import annotations
 
 import threading
@@ -13,17 +14,18 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import NamedTuple
-
 import numpy as np
 from numpy import ndarray
-
 from manyheads.recording.exact_map.zoom import Region
 from manyheads.recording.exact_map.zoom import read_region
-from manyheads.studio.envelopes import pack
-from manyheads.studio.problems import NotHere, Stopped
-from manyheads.studio.recordings import TILE_CELLS, Opened
+from manyheads.studio.views.envelope import pack
+from manyheads.studio.problems import NotHere
+from manyheads.studio.problems import Stopped
+from manyheads.studio.state.recordings import TILE_CELLS
+from manyheads.studio.state.recordings import Opened
 
 __all__ = ["Address", "Tiles"]
+
 
 CACHE_BYTES = 384_000_000
 SAMPLED_CELLS = 1 << 27  # of a region; more, and rows are sampled unless all are asked for: 0.3 s

@@ -7,27 +7,33 @@ without a socket, in threads: a cell that runs does not wait for it. Whatever go
 Nothing comes from a network: the page's module and style sheet are part of the widget, and are saved with the notebook.
 """
 
+
 from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
-
 import anywidget
 import traitlets
-
-from manyheads.errors import ManyHeadsError, TextError
+from manyheads.errors import ManyHeadsError
+from manyheads.errors import TextError
 from manyheads.recording.recording import Recording
-from manyheads.studio.app import create_app
-from manyheads.studio.desk import Desk
-from manyheads.studio.hand import desk_with, open_recording, open_text
-from manyheads.studio.inprocess import answer
+from manyheads.studio.server.app import create_app
+from manyheads.studio.session import Desk
+from manyheads.studio.session import desk_with
+from manyheads.studio.session import open_recording
+from manyheads.studio.session import open_text
+from manyheads.studio.server.in_process import answer
 from manyheads.studio.problems import told
-from manyheads.studio.recordings import Opened
-from manyheads.studio.report import bundle
+from manyheads.studio.state.recordings import Opened
+from manyheads.studio.outside.one_file import bundle
 from manyheads.studio.snapshot import snapshot_of
-from manyheads.studio.workspace import Workspace
+from manyheads.studio.state.workspace import Workspace
+from importlib.util import find_spec
+from manyheads.errors import ModelError
+from manyheads.errors import RecordingError
 
-__all__ = ["StudioWidget", "of_model", "of_recording"]
+__all__ = ["StudioWidget", "of_model", "of_recording", "show"]
+
 
 THREADS = 8  # of one widget: a page has some tiles under way, and each job that it waits for holds one
 METHODS = ("GET", "POST", "DELETE")
@@ -112,3 +118,46 @@ def of_model(lm: Any, text: str | None, height: int) -> StudioWidget:
     desk = desk_with(lm, labels)
     opened = open_text(desk, lm, reading_of(lm.name).sentence if text is None else text)
     return StudioWidget(desk, opened, snapshot_of(desk, opened).data, height)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# `show`: heads in a notebook, by the same page as the studio's, alive while the kernel is and readable after.
+
+
+
+INSTALL = 'show() needs the studio: pip install "manyheads[studio]".'
+HEIGHTS = (320, 4000)
+
+
+def show(what: Any, text: str | None = None, height: int = 640) -> Any:
+    """Every head in a notebook: the atlas, any head's map, comparisons, experiments. Ends a cell: `mh.show(rec)`.
+
+    `what` is a Recording, or a LoadedModel with a `text` (a sentence of ours unless given), whose heads then have their
+    roles: the first time for a model that takes seconds. A table has numbers but no maps, and comes back as it is: a
+    notebook shows it as a table. `height` in pixels.
+
+    While the kernel runs, the page asks it for everything. What is saved with the notebook is a snapshot: the atlas,
+    cards, maps and strongest links, which show without a kernel, and say what they are. No network is used.
+    Returns an anywidget.AnyWidget. Cost: reading every weight once (72 heads, 512 tokens: 1.5 s), about 2 MB in the
+    notebook. Errors: ModelError without the extra "studio", RecordingError for anything else, TextError.
+    """
+    from manyheads.statistics.head_table import HeadTable
+
+    low, high = HEIGHTS
+    if not isinstance(height, int) or not low <= height <= high:
+        raise RecordingError(f"{height=}: give a height of {low} to {high} pixels.")
+    if isinstance(what, HeadTable):
+        return what
+    if find_spec("anywidget") is None or find_spec("fastapi") is None:
+        raise ModelError(INSTALL)
+    from manyheads.recording.recording import Recording
+
+    if isinstance(what, Recording):
+        if text is not None:
+            raise TextError("a recording has its own text: show(rec) without text=, or show(lm, text).")
+        return of_recording(what, height)
+    if hasattr(what, "model") and hasattr(what, "tokenizer"):
+        return of_model(what, text, height)
+    raise RecordingError(
+        f"show() was given {type(what).__name__}: give a recording, show(record(lm, text)), or a model, show(lm)."
+    )

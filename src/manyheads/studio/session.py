@@ -1,5 +1,6 @@
 """What one studio works with: its workspace, open recordings, labels, tiles, jobs, experiments."""
 
+
 from __future__ import annotations
 
 import asyncio
@@ -8,23 +9,41 @@ from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
-
 from manyheads.errors import FileAccessError
-from manyheads.studio.atlas import atlas_of
-from manyheads.studio.jobs import Jobs, Say
-from manyheads.studio.labels import Labels
-from manyheads.studio.problems import Busy, NotHere
-from manyheads.studio.recordings import Opened, Recordings
-from manyheads.studio.schema.experiments import Experiment, ExperimentAsk, Pruning, PruningAsk
-from manyheads.studio.schema.recordings import Atlas, RecordingAsk, RecordingInfo, Worth
-from manyheads.studio.telling import recording_info
-from manyheads.studio.tiles import Tiles
-from manyheads.studio.workspace import Workspace
+from manyheads.studio.views.atlas import atlas_of
+from manyheads.studio.jobs import Jobs
+from manyheads.studio.jobs import Say
+from manyheads.studio.state.labels import Labels
+from manyheads.studio.problems import Busy
+from manyheads.studio.problems import NotHere
+from manyheads.studio.state.recordings import Opened
+from manyheads.studio.state.recordings import Recordings
+from manyheads.studio.schema.experiments import Experiment
+from manyheads.studio.schema.experiments import ExperimentAsk
+from manyheads.studio.schema.experiments import Pruning
+from manyheads.studio.schema.experiments import PruningAsk
+from manyheads.studio.schema.recordings import Atlas
+from manyheads.studio.schema.recordings import RecordingAsk
+from manyheads.studio.schema.recordings import RecordingInfo
+from manyheads.studio.schema.recordings import Worth
+from manyheads.studio.views.recording import recording_info
+from manyheads.studio.views.tiles import Tiles
+from manyheads.studio.state.workspace import Workspace
+from typing import Any
+from manyheads.errors import RecordingError
+from manyheads.errors import TextError
+from manyheads.recording.recording import Recording
+from manyheads.roles.labels import PageLabels
+from manyheads.studio.state.recordings import TITLE
+from manyheads.studio.schema.base import MAX_TEXT
+
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-__all__ = ["Desk", "Queue"]
+__all__ = ["Desk", "Queue", "address_of", "desk_with", "open_recording", "open_text"]
+
 
 TILE_THREADS = 2
 MOST_WAITING = 512  # tiles; a page has some dozens under way
@@ -86,7 +105,7 @@ class Desk:
 
     def worth(self, opened: Opened, head: str, kind: str, text: int, say: Say) -> Worth:
         """What is lost without one head. Raises NotHere."""
-        from manyheads.studio import experiments
+        from manyheads.studio.views import experiments
 
         opened.layer_of(head)
         lm, words = self._to_run(opened, text, say)
@@ -118,7 +137,7 @@ class Desk:
         return self.workspace.load(opened.model), texts[opened.check_text(text)]
 
     def experiment(self, ask: ExperimentAsk, say: Say) -> Experiment:
-        from manyheads.studio import experiments
+        from manyheads.studio.views import experiments
 
         say(f"loading {ask.model}", 0, None)
         found = experiments.run(self.workspace.load(ask.model), ask, progress=say)
@@ -137,7 +156,7 @@ class Desk:
         return self._experiments[name]
 
     def prune(self, ask: PruningAsk, say: Say) -> Pruning:
-        from manyheads.studio import prunings
+        from manyheads.studio.views import experiments as prunings
 
         if self.workspace.folder is None:
             raise FileAccessError("this studio may write nothing: start it with --folder DIR to save pruned models.")
@@ -152,3 +171,63 @@ class Desk:
     def close(self) -> None:
         self.jobs.close()
         self.queue.close()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A desk for what a caller has in hand, a model or a recording, instead of what a command line named.
+
+
+
+LONGEST_ADDRESS = 2_000  # characters that every browser and every system's way to start one takes
+
+
+def desk_with(lm: Any = None, labels: PageLabels | None = None) -> Desk:
+    """A desk with the bundled models, and first of all this one as it is in memory, with its labels."""
+    workspace = Workspace.of()
+    if lm is not None:
+        workspace.add_model(lm)
+    desk = Desk(workspace)
+    if lm is not None and labels is not None and labels.roles:
+        desk.labels.known[lm.name] = labels
+    return desk
+
+
+def open_text(desk: Desk, lm: Any, text: str, long: str = "windows") -> Opened:
+    """A text through the model that the desk was made with; the page would open the same under the same name.
+
+    Errors: TextError above what a page takes; whatever `record` raises.
+    """
+    from manyheads.models.recorder import record
+
+    if len(text) > MAX_TEXT:
+        raise TextError(
+            f"the text has {len(text):,} characters, above the studio's {MAX_TEXT:,}: record() it, and show that."
+        )
+    if long == "windows":
+        opened = desk.recordings.open(RecordingAsk(model=lm.name, text=text), lambda *_: None)
+    else:
+        opened = desk.recordings.add(record(lm, text, long=long), text[:TITLE], lm.name)
+    desk.first = opened.id
+    return opened
+
+
+def open_recording(desk: Desk, recording: Recording) -> Opened:
+    """A recording in hand. Errors: RecordingError for one that holds nothing."""
+    if not any(len(layers) for layers in recording.stacks.values()):
+        raise RecordingError("this recording holds no attention layer: there is nothing to show.")
+    texts = recording.tokens.texts
+    opened = desk.recordings.add(recording, texts[0][:TITLE] if texts else "a recording")
+    opened.source = "a recording in hand"
+    desk.first = opened.id
+    return opened
+
+
+def address_of(model: str, text: str) -> str:
+    """The fragment at which the page opens a text, as web/src/lib/view.svelte.ts reads it.
+
+    A long text has none: no browser takes it, and the page then opens what the desk has first.
+    """
+    from urllib.parse import urlencode
+
+    fragment = f"#/atlas?{urlencode({'model': model, 'text': text})}"
+    return fragment if len(fragment) <= LONGEST_ADDRESS else ""

@@ -1,5 +1,6 @@
 """The studio's application: its routes, the built page, and what every error becomes: a status and words."""
 
+
 from __future__ import annotations
 
 import gzip
@@ -7,20 +8,25 @@ from collections.abc import Callable
 from functools import cache
 from importlib.resources import files
 from typing import Any
-
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
-
 from manyheads import __version__
 from manyheads.errors import ManyHeadsError
-from manyheads.studio.desk import Desk
-from manyheads.studio.problems import Busy, Stopped, misfit, told
-from manyheads.studio.routes import add_routes
+from manyheads.studio.session import Desk
+from manyheads.studio.problems import Busy
+from manyheads.studio.problems import Stopped
+from manyheads.studio.problems import misfit
+from manyheads.studio.problems import told
+from manyheads.studio.server.routes import add_routes
 from manyheads.studio.schema.base import Problem
+import json
+import sys
+from pathlib import Path
 
-__all__ = ["create_app"]
+__all__ = ["create_app", "openapi_text"]
+
 
 STATIC = {
     "": ("index.html", "text/html; charset=utf-8"),
@@ -95,3 +101,25 @@ def _add_page(app: FastAPI) -> None:
 
     for path, (name, kind) in STATIC.items():
         app.get(f"/{path}", include_in_schema=False)(serve(name, kind))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The server's description as a file: `python -m manyheads.studio.server.app` writes web/openapi.json anew.
+#
+# The page's own types are generated from it; a test holds file and server equal.
+
+
+
+def openapi_text() -> str:
+    """The description, as the file holds it."""
+    from manyheads.studio.session import Desk
+    from manyheads.studio.state.workspace import Workspace
+
+    said = create_app(Desk(Workspace())).openapi()
+    said["info"]["version"] = "0"  # the page's types do not hang on ours
+    return json.dumps(said, indent=1, sort_keys=True) + "\n"
+
+
+if __name__ == "__main__":
+    target = Path(sys.argv[1] if len(sys.argv) > 1 else "web/openapi.json")
+    target.write_text(openapi_text(), encoding="utf-8")

@@ -6,6 +6,7 @@ Cost: 4 + `controls` forward passes over the text. `progress` is called at every
 raises stops the work within a layer; the model is as it was, for `mh.effect` and `mh.applied` leave it so.
 """
 
+
 from __future__ import annotations
 
 import json
@@ -13,12 +14,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
-
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
-
 from manyheads.errors import HeadError
 from manyheads.interventions.apply.applied import applied
 from manyheads.interventions.effects.effect import CONTROLS
@@ -34,19 +33,35 @@ from manyheads.models.taps.tap import tap
 from manyheads.models.inputs.texts import batches
 from manyheads.models.inputs.texts import read_texts
 from manyheads.models.inputs.texts import tokens_of
-from manyheads.plan import Ablate, Copy, Plan
+from manyheads.plan import Ablate
+from manyheads.plan import Copy
+from manyheads.plan import Plan
 from manyheads.recording.tokens import Sinks
 from manyheads.statistics.head_table import number
-from manyheads.studio.effectwords import sentence
 from manyheads.studio.jobs import Say
-from manyheads.studio.plans import corpus_of, plan_of
-from manyheads.studio.recordings import recording_id
-from manyheads.studio.schema.experiments import Experiment, ExperimentAsk, Guess
+from manyheads.studio.state.plans import corpus_of
+from manyheads.studio.state.plans import plan_of
+from manyheads.studio.state.recordings import recording_id
+from manyheads.studio.schema.experiments import Experiment
+from manyheads.studio.schema.experiments import ExperimentAsk
+from manyheads.studio.schema.experiments import Guess
 from manyheads.studio.schema.recordings import Worth
-from manyheads.studio.telling import told_tokens
-from manyheads.studio.workspace import digest
+from manyheads.studio.views.recording import told_tokens
+from manyheads.studio.state.workspace import digest
+from manyheads.plan import Average
+from manyheads.plan import Scale
+from manyheads.plan import SkipOutputProjection
+from manyheads.plan import Step
+from pathlib import Path
+from manyheads.errors import FileAccessError
+from manyheads.interventions.save.model_card import costs_of
+from manyheads.interventions.prune.prune import prune_heads
+from manyheads.models.weights.compact_form import STOCK
+from manyheads.studio.schema.experiments import Pruning
+from manyheads.studio.schema.experiments import PruningAsk
 
-__all__ = ["run", "worth"]
+__all__ = ["run", "worth", "sentence"]
+
 
 GUESSES = 8  # the likeliest next tokens before, and the likeliest after: what fits beside a text
 OWN_PASSES = 2
@@ -259,3 +274,131 @@ def _window_notes(count: int, found: Effect) -> dict[str, str]:
 def _digest(ask: ExperimentAsk, name: str) -> str:
     """The same for the same question about the same model, in every process."""
     return digest("experiment", name, json.dumps(ask.model_dump(mode="json"), sort_keys=True))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What a plan changed, in one plain sentence, with the random heads beside it: a number alone invites over-reading.
+
+
+
+ROUNDING = 1e-9  # a change below it is that of float32 sums in another order
+MOST_STEPS = 3  # that are told one by one; a longer plan is counted
+INSTEAD = {
+    "mean": "held at the mean output",
+    "resample": "as on another text",
+    "first": "looking at the first token alone",
+}
+
+
+def sentence(found: Any, num_heads: int) -> str:
+    """An `Effect` for people. `num_heads`: how many the plan touches, and so does each random set."""
+    if "unchanged" in found.notes and found.change == 0:
+        return f"{_done(found.plan)}, nothing changes: {found.notes['unchanged']} has no effect here."
+    if abs(found.change) < ROUNDING:
+        return f"{_done(found.plan)}, nothing changes (what differs is rounding); {_beside(found, num_heads)}."
+    return f"{_done(found.plan)}, {_change(found)}; {_beside(found, num_heads)}."
+
+
+def _done(plan: Plan) -> str:
+    """What was done, as the beginning of a sentence."""
+    if len(plan.steps) > MOST_STEPS:
+        return f"After {len(plan.steps)} steps"
+    said = " and ".join(map(_step, plan.steps))
+    return said[:1].upper() + said[1:]
+
+
+def _step(step: Step) -> str:
+    match step:
+        case Ablate(kind="zero"):
+            return f"without {step.heads}"
+        case Ablate():
+            return f"with {step.heads} {INSTEAD[step.kind]}"
+        case Scale():
+            return f"with {step.heads} {step.factor:g} times as loud"
+        case Average():
+            return f"with one mean map for the heads of {step.heads}"
+        case Copy():
+            return f"with the weights of {step.source} in {step.heads}"
+        case SkipOutputProjection():
+            return f"without the output projection of {step.layer}"
+
+
+def _change(found: Any) -> str:
+    size = f"{abs(found.change):.3g}"
+    if found.metric == "cosine":
+        return f"the text's embedding turns by {found.change:.3g} (1 - cosine)"
+    if found.metric == "kl":
+        return f"what is predicted moves by {found.change:.3g} nats a token (KL divergence)"
+    verb = "rises" if found.change > 0 else "falls"
+    if found.metric == "loss":
+        levels = f", from {found.before:.4g} to {found.after:.4g}" if found.before is not None else ""
+        return f"the loss {verb} by {size} nats a token{levels}"
+    return f"{found.metric} {verb} by {size}{f' {found.unit}' if found.unit else ''}"
+
+
+def _beside(found: Any, num_heads: int) -> str:
+    """The control in words."""
+    if not found.control:
+        return f"nothing to compare it with ({found.notes['control']})"
+    count = len(found.control)
+    whole = all(isinstance(step, SkipOutputProjection) for step in found.plan.steps)
+    sets = f"{count} random {'layer' if whole else 'head'}{'s' * (count != 1)}"
+    if num_heads != 1 and not (whole and len(found.plan.steps) == 1 and "," not in found.plan.steps[0].heads):
+        sets = f"{count} random set{'s' * (count != 1)} of as many {'layers' if whole else 'heads'}"
+    span = " to ".join(dict.fromkeys(f"{each:.3g}" for each in (min(found.control), max(found.control))))
+    above = sum(abs(each) >= abs(found.change) for each in found.control)
+    which = f"{above or 'none'} of them change{'s' * (above < 2)} it as much or more, up or down"
+    return f"{sets}: {span} ({which})"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Heads removed for good, written as a checkpoint into the workspace's own folder, and nowhere else.
+#
+# Cost: `mh.prune_heads` and its `save`: a second copy of the model, and some 10 s for the fresh process that tries it.
+
+
+
+EVIDENCE = "chosen by hand in the studio"
+
+
+def run_of_prunings(lm: Any, ask: PruningAsk, folder: Path, *, progress: Say) -> Pruning:
+    """Remove heads and save what is left as `folder / ask.name`. `progress` may raise: then nothing is written.
+
+    Errors: FileAccessError for a name that would leave the folder, or where something else than an earlier save of ours
+    stands; HeadError for heads that cannot go, with the nearest that can; ModelError.
+    """
+    target = _inside(folder, ask.name)
+    if target.exists():
+        raise FileAccessError(f"{ask.name} is there already: give another name, or remove that folder first.")
+    asked = lm.spec.select(ask.heads)
+    progress(f"removing {asked} and checking what is left", 0, 2)
+    pruned = prune_heads(lm, str(asked), empty_layers=ask.empty_layers)
+    progress(f"saving {ask.name}, and loading it in a fresh process", 1, 2)
+    saved = pruned.save(target, evidence=EVIDENCE)
+    before, after = costs_of(pruned).parameters
+    stock = saved.form == STOCK
+    loads = (
+        "stock transformers loads it as it is" if stock else "mh.load reads it, and its folder zeroed loads anywhere"
+    )
+    return Pruning(
+        folder=str(saved.folder),
+        model=ask.model,
+        heads=[str(head) for head in asked],
+        parameters_before=before,
+        parameters_after=after,
+        stock=stock,
+        words=(
+            f"Equal to {lm.name} with {asked} at zero, to {max(pruned.error, saved.error):.1e} of the largest output: "
+            f"{loads}, for {saved.because}."
+        ),
+    )
+
+
+def _inside(folder: Path, name: str) -> Path:
+    """`folder / name`, resolved. Raises FileAccessError unless that lies right in the folder."""
+    target = folder / name
+    if target.resolve().parent != folder.resolve() or target.is_symlink():
+        raise FileAccessError(
+            f"cannot write {name!r}: it would not lie in {folder}. Give a plain name of a new folder."
+        )
+    return target
