@@ -8,7 +8,7 @@ import pytest
 
 from manyheads.cli.app import main
 from manyheads.cli.console import WIDTH
-from manyheads.doctor import examining
+from manyheads.doctor import examination as examining
 from manyheads.doctor.findings import ABSENT, NOTE, WRONG, Examination, Finding
 
 from ..doctor.hiding import without

@@ -5,8 +5,10 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from manyheads.doctor import attention
-from manyheads.doctor.attention import CASES, arguments, backends
+from manyheads.doctor import trials as attention
+from manyheads.doctor.trials import CASES
+from manyheads.doctor.trials import arguments
+from manyheads.doctor.trials import backends
 from manyheads.doctor.findings import FINE, WRONG
 from manyheads.nn.attention import Attended, attend
 

@@ -94,7 +94,10 @@ def _explain(error: Exception, debug: bool) -> int:
 def _import_story(error: Exception) -> str:
     """What is wrong with a package of others, or with what it is told; "" for any other exception."""
     from manyheads.doctor.findings import in_words
-    from manyheads.doctor.importing import BACKEND, BACKEND_REMEDY, failed_import, refused_backend
+    from manyheads.doctor.imports import BACKEND
+    from manyheads.doctor.imports import BACKEND_REMEDY
+    from manyheads.doctor.imports import failed_import
+    from manyheads.doctor.imports import refused_backend
 
     if refused := refused_backend(error):
         return f"{BACKEND} is wrong: {refused}. {BACKEND_REMEDY}"

@@ -4,8 +4,8 @@ import json
 import sys
 
 from manyheads import __version__
-from manyheads.doctor.examining import examine
-from manyheads.doctor.words import lines
+from manyheads.doctor.examination import examine
+from manyheads.doctor.findings import lines
 
 WIDTH = 100
 

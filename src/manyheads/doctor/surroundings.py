@@ -1,5 +1,6 @@
 """What the process is given from outside: variables that change results, a port for the studio, the tests' browser."""
 
+
 from __future__ import annotations
 
 import difflib
@@ -10,8 +11,15 @@ import socket
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
+from manyheads.doctor.findings import ABSENT
+from manyheads.doctor.findings import NOTE
+from manyheads.doctor.findings import WRONG
+from manyheads.doctor.findings import Finding
+from manyheads.doctor.findings import one_line
+import tempfile
+from collections.abc import Iterator
+from manyheads.doctor.findings import shown
 
-from manyheads.doctor.findings import ABSENT, NOTE, WRONG, Finding, one_line
 
 THREADS = "how many threads compute: sums are added in another order, so last digits differ"
 HUB = "where models of the hub are kept"
@@ -134,3 +142,42 @@ def variables_markdown() -> str:
     """The table of docs/doctor.md."""
     rows = [f"| `{name}` | {meaning} |" for name, meaning in VARIABLES.items()]
     return "\n".join(["| variable | what it does, where it is set |", "|---|---|", *rows])
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Where something is kept between two runs, and whether it can be.
+
+
+
+def labels() -> Iterator[Finding]:
+    """Where the labels of a model's heads are remembered."""
+    from manyheads.roles.labels import cache_folder
+
+    yield kept("labels", cache_folder(), "MANYHEADS_CACHE", "they are measured anew on every run")
+
+
+def progress() -> Iterator[Finding]:
+    """Where it is kept how far a learner is."""
+    from manyheads.lessons.progress import state_folder
+
+    yield kept("progress in lessons", state_folder(), "MANYHEADS_STATE", "it is lost with every run")
+
+
+def hub() -> Iterator[Finding]:
+    """Where models of the hub are kept."""
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    yield kept("models of the hub", Path(HF_HUB_CACHE), "HF_HUB_CACHE", "none can be fetched")
+
+
+def kept(subject: str, folder: Path, variable: str, otherwise: str) -> Finding:
+    """Whether a folder can be written; one that is not there yet, whether it could be made."""
+    above = next((each for each in (folder, *folder.parents) if each.exists()), Path(os.sep))
+    later = "" if above == folder else ", made when it is needed"
+    try:
+        with tempfile.TemporaryFile(dir=above):
+            pass
+    except OSError as error:
+        said = f"{folder} cannot be written ({error.strerror or error}), so {otherwise}"
+        return Finding(subject, said, WRONG, f"Name a folder that you may write to in {variable}.")
+    return Finding(subject, f"{shown(folder)}{later}")

