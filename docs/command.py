@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from manyheads.cli import app
+from manyheads.cli import main as app
 from manyheads.cli.commands import COMMANDS
 
 PAGE = Path(__file__).parent / "reference" / "command.md"

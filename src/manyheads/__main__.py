@@ -1,6 +1,6 @@
 """`python -m manyheads` is the command `manyheads`."""
 
-from manyheads.cli.app import main
+from manyheads.cli.main import main
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pytest
 
 import manyheads.models.loading.load
-from manyheads.cli.app import main
+from manyheads.cli.main import main
 
 from ..models.odd import tiny_t5
 from ..models.tiny import save_tiny, tiny_bert, tiny_gpt2, tiny_tokenizer

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 import manyheads
-from manyheads.cli.app import main
-from manyheads.cli.progress import Talk
+from manyheads.cli.main import main
+from manyheads.cli.terminal.progress import Talk
 
 from .conftest import assert_refused, start
 
@@ -28,7 +28,7 @@ TEXT = "Ada gave Grace the key, and Grace kept the key."
 
 def test_version_and_help_come_without_torch_and_at_once():
     program = (
-        "import sys; from manyheads.cli.app import main\n"
+        "import sys; from manyheads.cli.main import main\n"
         "codes = [main(['--version']), main(['--help']), main(['look', '--help']), main([])]\n"
         "heavy = [name for name in ('torch', 'numpy', 'transformers', 'pandas') if name in sys.modules]\n"
         "print(codes, heavy, file=sys.stderr)"
@@ -53,7 +53,7 @@ def test_the_module_and_the_script_are_the_same_command():
 def test_a_package_that_is_not_installed_is_named_with_who_knows_more(package, command):
     program = (
         f"import sys; sys.modules[{package!r}] = None\n"
-        f"from manyheads.cli.app import main\n"
+        f"from manyheads.cli.main import main\n"
         f"sys.exit(main([{command!r}]))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
@@ -148,7 +148,7 @@ def test_an_interrupt_anywhere_is_exit_130(run, monkeypatch):
     def interrupt(*args, **kwargs):
         raise KeyboardInterrupt
 
-    for place in ("manyheads.models.loading.load.load", "manyheads.cli.commands.run", "manyheads.cli.look.read_source"):
+    for place in ("manyheads.models.loading.load.load", "manyheads.cli.commands.run", "manyheads.cli.arguments.read_source"):
         with monkeypatch.context() as patched:
             patched.setattr(place, interrupt)
             ran = run("look", TEXT)
@@ -174,7 +174,7 @@ def test_being_told_to_end_is_exit_143(bert_folder, cache):
 
 
 def test_a_slow_step_ends_at_100_per_cent_and_steps_have_names(capsys, monkeypatch):
-    monkeypatch.setattr("manyheads.cli.progress.SLOW_SECONDS", 0.0)
+    monkeypatch.setattr("manyheads.cli.terminal.progress.SLOW_SECONDS", 0.0)
     with Talk().steps() as steps:
         for name in ("reading sentences", "reading passages"):
             steps.begin(name)

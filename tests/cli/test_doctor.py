@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from manyheads.cli.app import main
-from manyheads.cli.console import WIDTH
+from manyheads.cli.main import main
+from manyheads.cli.terminal.console import WIDTH
 from manyheads.doctor import examination as examining
 from manyheads.doctor.findings import ABSENT, NOTE, WRONG, Examination, Finding
 

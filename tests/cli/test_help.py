@@ -4,7 +4,7 @@ import inspect
 
 import pytest
 
-from manyheads.cli.app import main
+from manyheads.cli.main import main
 from manyheads.cli.commands import COMMANDS
 
 

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from manyheads.cli.learn_page import table_lines
-from manyheads.cli.learn_walk import Walk
+from manyheads.cli.learn.page import table_lines
+from manyheads.cli.learn.walk import Walk
 from manyheads.lessons import shelf
 from manyheads.lessons.cells import matrix
 from manyheads.lessons.progress import Progress

@@ -102,7 +102,7 @@ def test_what_cannot_be_counted_is_a_dash_not_a_number(run):
 
 
 def test_a_narrow_terminal_loses_columns_not_lines(run, monkeypatch):
-    monkeypatch.setattr("manyheads.cli.console.WIDTH", 80)
+    monkeypatch.setattr("manyheads.cli.terminal.console.WIDTH", 80)
     lines = run("look", TEXT).lines
     assert max(map(len, lines)) <= 80
     rows = rows_of(lines)

@@ -9,7 +9,8 @@ import pandas as pd
 import pytest
 
 import manyheads as mh
-from manyheads.cli.roles_page import page, ranking
+from manyheads.cli.roles.page import page
+from manyheads.cli.roles.page import ranking
 from manyheads.corpora.bundled_texts import page_texts
 from manyheads.roles.probes import all as probing
 from manyheads.roles.rules import syntax_rules
@@ -89,7 +90,7 @@ def test_a_role_of_ones_own_comes_from_a_file(run, page_file, tmp_path):
     ],
 )
 def test_bad_input_is_one_line_before_anything_is_loaded(run, monkeypatch, arguments, said):
-    monkeypatch.setattr("manyheads.cli.roles.load_model", lambda *_: pytest.fail("loaded"))
+    monkeypatch.setattr("manyheads.cli.steps.load_model", lambda *_: pytest.fail("loaded"))
     Path("other.txt").write_text("A cat sat.", encoding="utf-8")
     assert_refused(run("roles", *arguments), said)
 

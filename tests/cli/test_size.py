@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from manyheads.cli.app import main
-from manyheads.cli.console import WIDTH
+from manyheads.cli.main import main
+from manyheads.cli.terminal.console import WIDTH
 from manyheads.sizing.presets import PRESETS
 
 from .conftest import Ran, assert_refused

@@ -144,7 +144,7 @@ def _slack(shown: str) -> float:
 
 def _run_command(block: Block, command: Command) -> str:
     """Errors come back as words: what was typed, the exit code, what it said."""
-    from manyheads.cli.app import main
+    from manyheads.cli.main import main
 
     words = shlex.split(command.text, comments=True)
     if {"|", ">", "<"} & set(command.text.split()):

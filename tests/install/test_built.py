@@ -45,7 +45,7 @@ def test_the_metadata_says_what_the_package_is(wheel):
     (metadata,) = (text.decode() for name, text in named.items() if name.endswith("/METADATA"))
     (points,) = (text.decode() for name, text in named.items() if name.endswith("/entry_points.txt"))
     assert [name for name in named if name.endswith(".dist-info/licenses/LICENSE")]
-    assert "manyheads = manyheads.cli.app:main" in points
+    assert "manyheads = manyheads.cli.main:main" in points
     for line in ("License-Expression: Apache-2.0", "Requires-Python: >=3.11", "Description-Content-Type: text/markdown",
                  "Provides-Extra: minilm", "Provides-Extra: studio", "Provides-Extra: bench"):  # fmt: skip
         assert f"\n{line}\n" in metadata

@@ -123,7 +123,7 @@ def test_a_run_over_a_corpus_ends_in_words_and_goes_on_when_there_is_room(disk):
 
 
 def test_the_commands_say_a_full_disk_in_one_line(disk, capfd):
-    from manyheads.cli.app import main
+    from manyheads.cli.main import main
 
     fill(disk, 0)
     plan = disk / "sizes.png"

@@ -5,7 +5,7 @@ import socket
 import pytest
 
 import manyheads as mh
-from manyheads.cli.app import main
+from manyheads.cli.main import main
 from manyheads.errors import ModelError
 from tests.models.tiny import save_tiny, tiny_bert, tiny_tokenizer
 

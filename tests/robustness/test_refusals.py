@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import manyheads as mh
-from manyheads.cli.patternfiles import read_patterns
+from manyheads.cli.roles.command import read_patterns
 from manyheads.errors import (
     FileAccessError,
     HeadError,

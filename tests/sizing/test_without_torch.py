@@ -71,7 +71,7 @@ def test_a_family_without_a_row_says_what_would_be_needed(tmp_path):
 
 
 def test_the_command(tmp_path):
-    done = without_torch("from manyheads.cli.app import main; raise SystemExit(main(['size', 'gpt2', '--json']))")
+    done = without_torch("from manyheads.cli.main import main; raise SystemExit(main(['size', 'gpt2', '--json']))")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["parameters"]["total"] == 124_439_808
 

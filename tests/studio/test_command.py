@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from manyheads.cli.app import main
+from manyheads.cli.main import main
 from manyheads.studio.views.envelope import unpack
 from tests.studio.workspaces import save_mixed
 

@@ -12,7 +12,7 @@ from manyheads.training.session import carry_out
 
 LISTS = """
 import sys
-from manyheads.cli.app import main
+from manyheads.cli.main import main
 main(["train"])
 loaded = [name for name in sys.modules if name == "torch" or name.startswith("manyheads.training.presets.")]
 print(loaded)

@@ -1,26 +1,31 @@
 """The list of commands, and what is said when a line cannot be read as one."""
 
+
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Annotated, Any
-
 import typer
-
 from manyheads.cli.ablate import ablate
-from manyheads.cli.console import emit, shortened
+from manyheads.cli.terminal.console import emit
+from manyheads.cli.terminal.console import shortened
 from manyheads.cli.convert import convert
 from manyheads.cli.doctor import doctor
-from manyheads.cli.head import head
-from manyheads.cli.helping import HelpfulCommand, HelpfulGroup, help_of
+from manyheads.cli.head.command import head
 from manyheads.cli.importance import importance
-from manyheads.cli.learn import learn
-from manyheads.cli.look import look
+from manyheads.cli.learn.command import learn
+from manyheads.cli.look.command import look
 from manyheads.cli.prune import prune
-from manyheads.cli.roles import roles
+from manyheads.cli.roles.command import roles
 from manyheads.cli.size import size
 from manyheads.cli.studio import studio
 from manyheads.cli.train import train
+import inspect
+import re
+from collections.abc import Callable
+from typing import Any
+from typer.core import TyperCommand, TyperGroup
+
 
 COMMANDS = (look, head, roles, ablate, importance, prune, convert, size, train, learn, studio, doctor)
 
@@ -100,3 +105,41 @@ def _root(
 
         emit(f"manyheads {__version__}")
         raise typer.Exit
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# How `--help` shows a command: said once, for all of them.
+#
+# Typer would show a flag as if it took a value (`--json <bool>`) and an argument with its Python type
+# (`TEXT <list[str]>`), and would keep the line breaks of a docstring, which fit no terminal but ours.
+
+
+
+class HelpfulCommand(TyperCommand):
+    """A command that shows its parameters as they are typed."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _as_typed(super().get_params(ctx))
+
+
+class HelpfulGroup(TyperGroup):
+    """The same for `manyheads` itself."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _as_typed(super().get_params(ctx))
+
+
+def help_of(command: Callable[..., Any]) -> str:
+    """Its docstring, a line for each paragraph: the terminal wraps them."""
+    parts = re.split(r"\n\s*\n", inspect.getdoc(command) or "")
+    return "\n\n".join(" ".join(part.split()) for part in parts)
+
+
+def _as_typed(params: list[Any]) -> list[Any]:
+    """The parameters, `--help` among them: a flag takes no value, and an argument has its name and no type."""
+    for each in params:
+        if getattr(each, "is_flag", False):
+            each.metavar = ""
+        elif each.param_type_name == "argument":
+            each.display_type_rich = lambda ctx: None  # typer has no option for that
+    return params

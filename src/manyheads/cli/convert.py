@@ -7,11 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from manyheads.cli.console import clean, emit_document, print_whole
-from manyheads.cli.corpus import texts_in
-from manyheads.cli.inputs import check_folder, read_source
-from manyheads.cli.options import TEXTS_HELP, AsJson, TextsAreLines
-from manyheads.cli.progress import Talk
+from manyheads.cli.terminal.console import clean
+from manyheads.cli.terminal.console import emit_document
+from manyheads.cli.terminal.console import print_whole
+from manyheads.cli.arguments import texts_in
+from manyheads.cli.arguments import check_folder
+from manyheads.cli.arguments import read_source
+from manyheads.cli.arguments import TEXTS_HELP
+from manyheads.cli.arguments import AsJson
+from manyheads.cli.arguments import TextsAreLines
+from manyheads.cli.terminal.progress import Talk
 from manyheads.cli.steps import load_model
 
 if TYPE_CHECKING:

@@ -7,11 +7,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from manyheads.cli.console import clean, emit_document, print_whole
-from manyheads.cli.corpus import Texts, given_texts
-from manyheads.cli.inputs import check_folder
-from manyheads.cli.options import DEFAULT_MODEL, AsJson, HeadNames, ModelName, TextsAreLines, TextsFile
-from manyheads.cli.progress import Talk
+from manyheads.cli.terminal.console import clean
+from manyheads.cli.terminal.console import emit_document
+from manyheads.cli.terminal.console import print_whole
+from manyheads.cli.arguments import Texts
+from manyheads.cli.arguments import given_texts
+from manyheads.cli.arguments import check_folder
+from manyheads.cli.arguments import DEFAULT_MODEL
+from manyheads.cli.arguments import AsJson
+from manyheads.cli.arguments import HeadNames
+from manyheads.cli.arguments import ModelName
+from manyheads.cli.arguments import TextsAreLines
+from manyheads.cli.arguments import TextsFile
+from manyheads.cli.terminal.progress import Talk
 from manyheads.cli.steps import load_model
 from manyheads.errors import PlanError
 

@@ -3,19 +3,43 @@
 Arithmetic: no weights, no network, and no torch unless a family has to be built to be known.
 """
 
+
 from __future__ import annotations
 
 import re
 from pathlib import Path
 from typing import Annotated, Any
-
 import typer
-
-from manyheads.cli.console import emit_document
-from manyheads.cli.inputs import PICTURE_ENDINGS, check_output
-from manyheads.cli.options import AsJson, to_file
-from manyheads.cli.size_page import print_page, print_presets
+from manyheads.cli.terminal.console import emit_document
+from manyheads.cli.arguments import PICTURE_ENDINGS
+from manyheads.cli.arguments import check_output
+from manyheads.cli.arguments import AsJson
+from manyheads.cli.arguments import to_file
 from manyheads.errors import ShapeError
+import textwrap
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+from rich.console import Console
+from rich.text import Text
+from manyheads.cli.terminal.console import Column
+from manyheads.cli.terminal.console import Row
+from manyheads.cli.terminal.console import lay_out
+from manyheads.cli.terminal.console import rules_of
+from manyheads.cli.terminal.console import clean
+from manyheads.cli.terminal.console import knows_blocks
+from manyheads.cli.terminal.console import print_cut
+from manyheads.cli.terminal.console import print_sections
+from manyheads.cli.terminal.console import stdout_console
+from manyheads.sizing import units
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from manyheads.sizing.costs import Flops
+    from manyheads.sizing.costs import Sizing
+    from manyheads.sizing.costs import Variant
+
 
 DEFAULT = "llama-2-70b"
 WHAT_HELP = (
@@ -104,3 +128,189 @@ def _as_options(message: str) -> str:
     """What is wrong with a description, in the options that it was typed in: "--heads 7" for num_heads=7."""
     said = message.removesuffix(" (A config of transformers has a model_type.)").replace("gated=True", "--gated")
     return re.sub(rf"\b({'|'.join(WORDS)})(=(?=\S))?", lambda found: _option(found[1]) + " " * bool(found[2]), said)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What `manyheads size` shows: the parts of an architecture, its cache beside MHA, GQA and MQA, and the presets.
+
+
+
+BAR_WIDTH, VARIANT_BAR_WIDTH = 22, 18
+EIGHTHS = " ▏▎▍▌▋▊▉█"
+MOST_KINDS = 4  # of layers that are told apart, a line each
+
+
+def print_page(found: Sizing, written: Sequence[str]) -> None:
+    console = stdout_console()
+    sections = [_headline(found, console), _parts(found, console), _cache(found, console), _decoding(found, console)]
+    sections.append(_notes(found, written, console))
+    print_sections(sections, console)
+
+
+def _headline(found: Sizing, console: Console) -> list[Text]:
+    from manyheads.sizing.costs import layers_in_words
+    from manyheads.sizing.costs import shape_in_words
+
+    at, weights = found.architecture, found.weight_bytes
+    active = f", {units.count(found.num_active)} of them active" if found.num_active != found.num_parameters else ""
+    size_said = f"{units.gib(weights)} ({units.gb(weights)}) in {found.ask.dtype}"
+    title = (clean(found.name), "bold")
+    lines = [Text.assemble(title, f" · {units.count(found.num_parameters)} parameters{active} · {size_said}")]
+    for said in (shape_in_words(at), layers_in_words(at)):
+        lines += [Text(line) for line in textwrap.wrap(said, console.width)]
+    return lines + _wrapped(clean("; ".join(at.because)), console)
+
+
+def _parts(found: Sizing, console: Console) -> list[Text]:
+    """A row a part: its parameters, and the FLOPs that go through it."""
+    from manyheads.sizing.costs import OPERATIONS
+
+    spent = [each.operations for each in (found.prefill, found.decode) if each]
+    text = f"{'a text' if found.architecture.num_tokens is None else 'an image'} of {found.ask.context:,}"
+    token = "one more token"
+    columns = [Column("part", right=False), Column("count", "parameters"), Column("share", "parameters")]
+    columns += [Column("", "parameters", right=False, spare=2)]
+    columns += [Column("FLOPs", text), Column("share", text)] if found.prefill else []
+    columns += [Column("FLOPs", token), Column("share", token, spare=1)] if found.decode else []
+    rows: list[Row] = []
+    for part in OPERATIONS:
+        number = found.parameters.get(part, 0)
+        if not number and not any(each.get(part) for each in spent):
+            continue
+        share = number / found.num_parameters
+        row = [Text(part), Text(units.count(number) if number else ""), Text(_percent(share) if number else "")]
+        row.append(_bar(share, console))
+        for each in spent:
+            row += _flops(each.get(part, 0), sum(each.values()))
+        rows.append(row)
+    total = [Text("all", style="bold"), Text(units.count(found.num_parameters), style="bold"), Text(), Text()]
+    for each in spent:
+        total += [Text(units.flops(sum(each.values())), style="bold"), Text()]
+    return lay_out(columns, [*rows, None, total], console.width, **rules_of(console)) + _each_layer(found, console)
+
+
+def _flops(count: int, total: int) -> list[Text]:
+    return [Text(units.flops(count)), Text(_percent(count / total))] if count else [Text(), Text()]
+
+
+def _each_layer(found: Sizing, console: Console) -> list[Text]:
+    """One line for each kind of layer: how many, and what it is made of."""
+    stacks = (layer.stack for layer in found.architecture.layers)
+    kinds = Counter((stack, *sorted(parts.items())) for stack, parts in zip(stacks, found.layers, strict=True))
+    lines = []
+    for (stack, *kind), count in list(kinds.items())[:MOST_KINDS]:
+        parts = dict(kind)
+        attention = sum(parts.get(name, 0) for name in ("q", "k", "v", "qkv", "latent", "o"))
+        said = [("attention", attention)] + [(name, parts.get(name, 0)) for name in ("feed-forward", "mixer", "norm")]
+        rest = ", ".join(f"{name} {units.count(number)}" for name, number in said if number)
+        layers = f"{stack} layer".strip()
+        which = f"each of {count} {layers}s" if count > 1 else f"1 {layers}"
+        lines += textwrap.wrap(f"{which}: {units.count(sum(parts.values()))}: {rest}", console.width)
+    if len(kinds) > MOST_KINDS:
+        lines.append(f"and {len(kinds) - MOST_KINDS} more kinds of layers")
+    return [Text(line, style="dim") for line in lines]
+
+
+def _cache(found: Sizing, console: Console) -> list[Text]:
+    """The cache as it is, beside MHA, GQA and MQA."""
+    if found.cache is None:
+        return []
+    ask = found.ask
+    title = f"KV cache of {ask.batch:,} text{'s' * (ask.batch != 1)} of {ask.context:,} tokens, in {ask.cache_dtype}"
+    if found.architecture.has_source:
+        title += f", and {ask.source:,} that the encoder read"
+    columns = [Column("", right=False), Column("a token adds"), Column("kept, GiB"), Column("kept, GB")]
+    columns += [Column("", right=False, spare=3), Column("parameters", spare=1), Column("FLOPs a byte", spare=2)]
+    most = max(each.cache.steady for each in found.variants)
+    rows = [_variant(each, most, console) for each in found.variants]
+    lines = [Text(title, style="bold"), *lay_out(columns, rows, console.width, **rules_of(console))]
+    cache = found.cache
+    said = []
+    if more := cache.allocated - cache.steady:
+        said.append(f"Set aside beforehand, {units.gib(more)} more: a window has a place for the newest, too.")
+    if cache.growth != cache.token:
+        said.append(f"At this context one more token adds {units.gib(cache.growth)}: full windows shed one.")
+    if cache.state:
+        said.append(f"Of this {units.gib(cache.state)} does not grow with the text.")
+    return lines + [line for each in said for line in _wrapped(each, console)]
+
+
+def _variant(each: Variant, most: float, console: Console) -> Row:
+    style = "bold" if each.own else ""
+    name = f"{each.name or 'as it is'}{' (as it is)' if each.own and each.name else ''}"
+    known = units.count(each.num_parameters) if each.num_parameters is not None else "not told"
+    row = [Text(name, style=style), Text(units.gib(each.cache.token), style=style)]
+    row += [Text(units.gib(each.cache.steady), style=style), Text(units.gb(each.cache.steady), style=style)]
+    row += [_bar(each.cache.steady / most if most else 0, console, VARIANT_BAR_WIDTH), Text(known, style=style)]
+    return [*row, Text(units.plain(each.intensity) if each.intensity is not None else "not told", style=style)]
+
+
+def _decoding(found: Sizing, console: Console) -> list[Text]:
+    if found.decoding is None:
+        return []
+    step, batch = found.decoding, found.ask.batch
+    texts = f"each of {batch:,} texts" if batch > 1 else "a text"
+    read = f"{units.gb(step.weight_bytes)} of weights, {units.gb(step.cache_bytes)} of cache"
+    said = (
+        f"One more token of {texts}: {units.flops(step.flops)}, and {units.gb(step.weight_bytes + step.cache_bytes)} "
+        f"read ({read}): {units.plain(step.intensity)} FLOPs a byte. GPUs do 100 to 300 in the time of a byte: below, "
+        f"memory sets the pace."
+    )
+    return [Text("Decoding", style="bold"), *(Text(line) for line in textwrap.wrap(said, console.width))]
+
+
+def _notes(found: Sizing, written: Sequence[str], console: Console) -> list[Text]:
+    """What is counted, what was assumed, and what cannot be told."""
+    said = [f"{what} cannot be told: {why}." for what, why in found.architecture.untold]
+    said += [f"{note[:1].upper()}{note[1:]}." for note in found.notes]
+    if found.prefill:
+        said.append(_counted(found.prefill))
+    if any(each.experts > 1 for each in found.architecture.weights) and found.decoding:
+        said.append("Experts read: as many as that many tokens choose on average, every choice as likely as any other.")
+    said += [f"Wrote {clean(each)}." for each in written]
+    return [line for each in said for line in _wrapped(each, console)]
+
+
+def _counted(prefill: Flops) -> str:
+    said = "FLOPs: a multiply and an add are 2; matrix products only."
+    if prefill.dense == prefill.total:
+        return said
+    dense = units.flops(prefill.dense)
+    return f"{said} Scores and values: pairs that are visible ({dense} in all where the others are computed, too)."
+
+
+def print_presets() -> None:
+    """A row a preset: width, heads, a head's width, parameters."""
+    from manyheads.sizing.presets import PRESETS, preset
+
+    console = stdout_console()
+    columns = [Column("preset", right=False), Column("d_model"), Column("layers"), Column("heads"), Column("on kv")]
+    columns += [Column("d_k"), Column("parameters"), Column("what", right=False, most=27, spare=1)]
+    rows: list[Row] = []
+    for name, each in PRESETS.items():
+        made = preset(name)
+        at = made.attention[0]
+        numbers = (f"{made.embed_dim:,}", f"{len(made.layers)}", f"{at.num_heads}")
+        numbers += ("latents" if at.latent else f"{at.num_kv_heads}", f"{at.qk_dim}", units.count(made.num_parameters))
+        rows.append([Text(name, style="bold"), *map(Text, numbers), Text(each.title, style="dim")])
+    print_cut(lay_out(columns, rows, console.width, **rules_of(console)), console)
+
+
+# -------------------------------------------------------------------------------------------------------- small things
+
+
+def _bar(share: float, console: Console, width: int = BAR_WIDTH) -> Text:
+    """A bar of that share of the width, in eighths of a column where those can be drawn."""
+    if not knows_blocks(console):
+        return Text("#" * round(share * width))
+    eighths = round(share * width * 8)
+    eighths = max(eighths, 1) if share > 0 else 0
+    return Text(EIGHTHS[8] * (eighths // 8) + EIGHTHS[eighths % 8].strip(), style="#0087d7")
+
+
+def _percent(share: float) -> str:
+    return f"{share:.1%}" if share >= 0.0005 else "<0.1%"
+
+
+def _wrapped(said: str, console: Console) -> list[Text]:
+    return [Text(line, style="dim") for line in textwrap.wrap(said, console.width)]

@@ -1,13 +1,16 @@
 """The slow steps that commands share: a model loaded, its heads labelled. Each says what is going on."""
 
+
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
-
-from manyheads.cli.options import DEFAULT_MODEL
-from manyheads.cli.progress import Talk
-from manyheads.errors import ModelError, TextError
+from manyheads.cli.arguments import DEFAULT_MODEL
+from manyheads.cli.terminal.progress import Talk
+from manyheads.errors import ModelError
+from manyheads.errors import TextError
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
 def load_model(talk: Talk, name: str, *, reads: bool = True) -> Any:
@@ -52,3 +55,21 @@ def model_arguments(name: str) -> str:
     import shlex
 
     return "" if name == DEFAULT_MODEL else f" --model {shlex.quote(name)}"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Several processes started by torchrun: the first speaks for all, the others say nothing but what goes wrong.
+
+
+
+@contextmanager
+def joined_ranks(talk: Talk) -> Iterator[int]:
+    """This process's number among those that torchrun started; 0 where it is alone."""
+    from manyheads.base.processes import torchrun
+
+    with torchrun() as (rank, world):
+        if rank:
+            talk.silence()
+        elif world > 1:
+            talk.note(f"{world} processes share the corpus")
+        yield rank

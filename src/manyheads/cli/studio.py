@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from manyheads.cli.console import emit
-from manyheads.cli.progress import Talk
+from manyheads.cli.terminal.console import emit
+from manyheads.cli.terminal.progress import Talk
 from manyheads.errors import ModelError, TextError
 
 SERVER = ("fastapi", "uvicorn")

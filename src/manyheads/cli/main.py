@@ -10,6 +10,7 @@ stdout is data, stderr is talk. Nothing heavy is imported here nor by the module
 and `--version` answer at once. Other libraries' log lines and warnings are held back while a command runs.
 """
 
+
 from __future__ import annotations
 
 import errno
@@ -19,8 +20,9 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from manyheads.cli.exit_codes import ASKED_WRONG
 
-OK, FAULT, ASKED_WRONG, INTERRUPTED, TERMINATED = 0, 1, 2, 130, 143
+
 DEBUG = "--debug"
 
 
@@ -66,7 +68,7 @@ def _explain(error: Exception, debug: bool) -> int:
         _say(story)
         return ASKED_WRONG
     from manyheads.cli.commands import usage_story
-    from manyheads.cli.console import ClosedPipe
+    from manyheads.cli.terminal.console import ClosedPipe
     from manyheads.errors import ManyHeadsError
 
     if isinstance(error, ClosedPipe | BrokenPipeError):

@@ -1,5 +1,6 @@
 """`manyheads head L3H2 --image cat.png`: where a head looks in a picture, as a small grid, as JSON, or drawn on it."""
 
+
 from __future__ import annotations
 
 import re
@@ -8,18 +9,28 @@ import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
-
 import torch
 from rich.console import Console
 from rich.text import Text
+from manyheads.cli.terminal.console import clean
+from manyheads.cli.terminal.console import emit_document
+from manyheads.cli.terminal.console import print_sections
+from manyheads.cli.terminal.console import stdout_console
+from manyheads.cli.arguments import PICTURE_ENDINGS
+from manyheads.cli.arguments import check_output
+from manyheads.cli.look.page import hanging
+from manyheads.cli.look.page import offered
+from manyheads.cli.terminal.progress import Talk
+from manyheads.cli.terminal.console import cells_of
+from manyheads.cli.terminal.console import drawn
+from manyheads.cli.terminal.console import legend
+from manyheads.cli.terminal.console import shades_of
+from manyheads.cli.steps import load_model
+from manyheads.cli.steps import model_arguments
+from manyheads.errors import FileAccessError
+from manyheads.errors import HeadError
+from manyheads.errors import ShapeError
 
-from manyheads.cli.console import clean, emit_document, print_sections, stdout_console
-from manyheads.cli.inputs import PICTURE_ENDINGS, check_output
-from manyheads.cli.look_page import hanging, offered
-from manyheads.cli.progress import Talk
-from manyheads.cli.shades import cells_of, drawn, legend, shades_of
-from manyheads.cli.steps import load_model, model_arguments
-from manyheads.errors import FileAccessError, HeadError, ShapeError
 
 LABEL = 6
 NUM_STRONGEST = 8
@@ -105,7 +116,7 @@ def _place(patch: str | None) -> tuple[int, int] | None:
 
 def _head_of(lm: Any, name: str) -> Any:
     """The head by that name; one without a stack is of the patches' own. Errors: HeadError."""
-    from manyheads.cli.head import head_of
+    from manyheads.cli.head.looked import head_of
     from manyheads.heads import Head
 
     asked, own = Head.parse(name), lm.spec.shape.get("", ())

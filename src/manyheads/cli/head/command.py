@@ -3,46 +3,43 @@
 One text, or one window of a longer one (`--window`): `look` reads all of it. A picture (`--image`): `head_picture`.
 """
 
+
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
-
 import typer
-
-from manyheads.cli.console import emit_document
-from manyheads.cli.inputs import PICTURE_ENDINGS, Source, check_output, read_source, source_note
-from manyheads.cli.options import DEFAULT_MODEL, AsJson, ModelName, NoCache, TextFile, TextWords, to_file
-from manyheads.cli.progress import Talk
-from manyheads.cli.steps import label_heads, load_model
-from manyheads.errors import HeadError, ModelError, TextError
+from manyheads.cli.terminal.console import emit_document
+from manyheads.cli.arguments import PICTURE_ENDINGS
+from manyheads.cli.arguments import Source
+from manyheads.cli.arguments import check_output
+from manyheads.cli.arguments import read_source
+from manyheads.cli.arguments import source_note
+from manyheads.cli.arguments import DEFAULT_MODEL
+from manyheads.cli.arguments import AsJson
+from manyheads.cli.arguments import ModelName
+from manyheads.cli.arguments import NoCache
+from manyheads.cli.arguments import TextFile
+from manyheads.cli.arguments import TextWords
+from manyheads.cli.arguments import to_file
+from manyheads.cli.terminal.progress import Talk
+from manyheads.cli.steps import label_heads
+from manyheads.cli.steps import load_model
+from manyheads.errors import HeadError
+from manyheads.errors import ModelError
+from manyheads.errors import TextError
 from manyheads.spec import CROSS
+from manyheads.cli.head.looked import HeadLooked
+from manyheads.cli.head.looked import head_of
+
 
 MOST_CELLS, BLOCKS = 512, 256  # a picture shows every weight of up to 512 tokens, the means of blocks of a longer text
 TOP_HELP = "How many keys to show for each word."
 WINDOW_HELP = "Which window of a long text, from 1."
 IMAGE_HELP = "Look at this picture, with a model of pictures."
 PATCH_HELP = "Whose look, row and column from 0; else the class token's."
-
-
-@dataclass(frozen=True)
-class HeadLooked:
-    """One head on one text: its label from the page, the layer's record of the text, the table of its statistics."""
-
-    lm: Any
-    model: str
-    source: Source
-    head: Any
-    role: Any
-    labels: Any
-    layer: Any
-    table: Any
-    window: int
-    num_windows: int
-    written: tuple[str, ...]
-    seconds: float
 
 
 def head(
@@ -67,7 +64,7 @@ def head(
     words = text or []
     Head.parse(name)
     if image is not None:
-        from manyheads.cli.head_picture import look_at_picture
+        from manyheads.cli.head.picture import look_at_picture
 
         if words or file is not None:
             raise TextError("a text and --image were given: give one of them.")
@@ -80,11 +77,11 @@ def head(
         talk.note(note)
     found = gather(talk, source, name, model, window, plot=plot, remember=not no_cache)
     if as_json:
-        from manyheads.cli.head_data import document
+        from manyheads.cli.head.page import document
 
         emit_document(document(found, top))
     else:
-        from manyheads.cli.head_page import print_page
+        from manyheads.cli.head.page import print_page
 
         print_page(found, top)
 
@@ -93,7 +90,7 @@ def gather(
     talk: Talk, source: Source, name: str, model: str, window: int, *, plot: Path | None = None, remember: bool = True
 ) -> HeadLooked:
     """Load, label, record and measure one text or window, and draw the picture that was asked for."""
-    from manyheads.cli.roleview import role_of
+    from manyheads.cli.role_words import role_of
     from manyheads.models.inputs.media import require_reader
     from manyheads.models.loading.modality import TEXT
 
@@ -118,19 +115,6 @@ def gather(
     return HeadLooked(
         lm, model, source, wanted, role, labels, layer, table, window, num_windows, tuple(written), seconds
     )
-
-
-def head_of(lm: Any, name: str) -> Any:
-    """The head by that name. Errors: HeadError, which says what the model has."""
-    try:
-        (found,) = lm.spec.select(name)
-    except HeadError as error:
-        if len(lm.spec.shape) != 1:
-            raise
-        (counts,) = lm.spec.shape.values()
-        what = f"layers 0-{len(counts) - 1} and heads 0-{max(counts) - 1}"
-        raise HeadError(f"{name}: {lm.name} has {what}.") from error
-    return found
 
 
 def _window(lm: Any, source: Source, window: int) -> tuple[str, str, int]:
@@ -164,8 +148,9 @@ def _read(lm: Any, wanted: Any, text: str, long: str, labels: Any) -> tuple[Any,
 
 def _plot(talk: Talk, lm: Any, layer: Any, wanted: Any, role: Any, path: Path) -> str:
     """Draw the head's map; what it shows, in words."""
-    from manyheads.cli.head_data import small_map, word
-    from manyheads.cli.roleview import UNLABELLED
+    from manyheads.cli.head.page import small_map
+    from manyheads.cli.head.page import word
+    from manyheads.cli.role_words import UNLABELLED
     from manyheads.figures.head import save_head
 
     with talk.step(f"drawing {path.name}"):

@@ -1,27 +1,42 @@
 """`manyheads roles`: which head does what over a corpus, how surely, against which chance level."""
 
+
 from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
-
 import typer
-
-from manyheads.cli.console import clean, emit_document, print_whole
-from manyheads.cli.inputs import PICTURE_ENDINGS, STDIN, TABLE_ENDINGS, check_output
-from manyheads.cli.options import DEFAULT_MODEL, AsJson, ModelName, to_file
-from manyheads.cli.patternfiles import read_patterns
-from manyheads.cli.progress import Talk
-from manyheads.cli.ranks import joined_ranks
-from manyheads.cli.roles_page import document, num_failed, page, ranking
+from manyheads.cli.terminal.console import clean
+from manyheads.cli.terminal.console import emit_document
+from manyheads.cli.terminal.console import print_whole
+from manyheads.cli.arguments import PICTURE_ENDINGS
+from manyheads.cli.arguments import STDIN
+from manyheads.cli.arguments import TABLE_ENDINGS
+from manyheads.cli.arguments import check_output
+from manyheads.cli.arguments import DEFAULT_MODEL
+from manyheads.cli.arguments import AsJson
+from manyheads.cli.arguments import ModelName
+from manyheads.cli.arguments import to_file
+from manyheads.cli.terminal.progress import Talk
+from manyheads.cli.steps import joined_ranks
+from manyheads.cli.roles.page import document
+from manyheads.cli.roles.page import num_failed
+from manyheads.cli.roles.page import page
+from manyheads.cli.roles.page import ranking
 from manyheads.cli.steps import load_model
-from manyheads.errors import FileAccessError, TextError
+from manyheads.errors import FileAccessError
+from manyheads.errors import TextError
+import runpy
+from typing import Any
+
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from manyheads.corpora.corpus import Corpus
     from manyheads.roles.results import Roles
+
 
 REPORT_ENDINGS = (".html",)
 FAMILY_TEXTS = 300  # of the corpus' beginning: some thousand rows, which tell heads apart to a thousandth
@@ -237,3 +252,30 @@ def _write(found: Roles, save: Path | None, plot: Path | None, report: Path | No
         from manyheads.figures.roles.report import write_report
 
         write_report(found, report)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Roles of one's own from a Python file: every public function in it is a pattern, its name the role's.
+
+
+
+def read_patterns(path: Path) -> dict[str, Any]:
+    """The file's own functions by name, run as Python runs a file. Errors: FileAccessError, TextError."""
+    if not path.is_file():
+        raise FileAccessError(f"--pattern {path}: there is no such file.")
+    try:
+        names = runpy.run_path(str(path), run_name="manyheads_pattern")
+    except (Exception, SystemExit) as error:
+        raise TextError(f"--pattern {path} cannot be run: {type(error).__name__}: {error}.") from error
+    own = {
+        name.replace("_", " "): value
+        for name, value in names.items()
+        if not name.startswith("_") and callable(value) and getattr(value, "__module__", "") == "manyheads_pattern"
+        and not isinstance(value, type)
+    }  # fmt: skip
+    if not own:
+        raise TextError(
+            f"--pattern {path} defines no function: write one that takes a text's tokens and returns, for each of "
+            f"them, the places it should look at (docs/roles.md)."
+        )
+    return own

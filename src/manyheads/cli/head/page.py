@@ -1,23 +1,41 @@
 """One head as a page to read: what it does and how that is known, a small map, where each word looks, its numbers."""
 
+
 from __future__ import annotations
 
 import math
 from typing import TYPE_CHECKING
-
 from rich.console import Console
 from rich.text import Text
-
-from manyheads.cli.columns import Column, Row, lay_out
-from manyheads.cli.console import clean, print_sections, shortened, stdout_console
-from manyheads.cli.head_data import NUM_LINKS, Link, Links, find_links, small_map, word
-from manyheads.cli.look_page import hanging, home, hue, offered
-from manyheads.cli.roleview import UNLABELLED, figure, span, unit_of
-from manyheads.cli.shades import cells_of, drawn, legend, shades_of
+from manyheads.cli.terminal.console import Column
+from manyheads.cli.terminal.console import Row
+from manyheads.cli.terminal.console import lay_out
+from manyheads.cli.terminal.console import clean
+from manyheads.cli.terminal.console import print_sections
+from manyheads.cli.terminal.console import shortened
+from manyheads.cli.terminal.console import stdout_console
+from manyheads.cli.look.page import hanging
+from manyheads.cli.look.page import home
+from manyheads.cli.look.page import hue
+from manyheads.cli.look.page import offered
+from manyheads.cli.role_words import UNLABELLED
+from manyheads.cli.role_words import figure
+from manyheads.cli.role_words import span
+from manyheads.cli.role_words import unit_of
+from manyheads.cli.terminal.console import cells_of
+from manyheads.cli.terminal.console import drawn
+from manyheads.cli.terminal.console import legend
+from manyheads.cli.terminal.console import shades_of
 from manyheads.cli.steps import model_arguments
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+import torch
+
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from manyheads.cli.head import HeadLooked
+    from manyheads.cli.head.looked import HeadLooked
+
 
 MOST_WORDS = 40  # a text of more tokens is shown by its strongest rows, and its map in blocks
 BLOCKS = 32
@@ -193,3 +211,88 @@ def _next(found: HeadLooked, console: Console) -> list[Text]:
         offers.append((following, "the next window"))
     offers.append((f"manyheads look{again}{model}", "every head"))
     return offered(offers, console)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Where the words of one text look, for one head: read off its record row by row, never as a whole map.
+
+
+
+ROWS = 256  # rows of the map held at once
+NUM_LINKS = 10
+
+
+@dataclass(frozen=True)
+class Link:
+    """Token `query` gives `weight` of its attention to token `key`. Both count from 0."""
+
+    query: int
+    key: int
+    weight: float
+
+
+@dataclass(frozen=True)
+class Links:
+    """`looks[i]`: the strongest keys of token i. `strongest`: each token's best link but those to sinks, best first."""
+
+    looks: tuple[tuple[Link, ...], ...]
+    strongest: tuple[Link, ...]
+
+
+def find_links(layer: Any, head: int, top: int) -> Links:
+    """One reading of a head's map, `ROWS` rows at a time. Keys that cannot be seen are left out."""
+    length = int(layer.lengths[0])
+    sinks = layer.tokens.sink[0, :length] if layer.tokens.ids is not None else torch.zeros(length, dtype=torch.bool)
+    looks: list[tuple[Link, ...]] = []
+    best: list[Link] = []
+    for begin in range(0, length, ROWS):
+        weights = layer.weights(head=head, queries=slice(begin, begin + ROWS))
+        values, keys = weights.topk(min(top, length), dim=-1)
+        for row, (value, key) in enumerate(zip(values.tolist(), keys.tolist(), strict=True)):
+            pairs = zip(key, value, strict=True)
+            looks.append(tuple(Link(begin + row, k, v) for k, v in pairs if v > 0))
+        value, key = weights.masked_fill(sinks, 0).max(-1)
+        each = zip(range(begin, begin + ROWS), key.tolist(), value.tolist(), strict=False)
+        best += [Link(query, k, v) for query, k, v in each if v > 0]
+    strongest = sorted(best, key=lambda link: -link.weight)
+    return Links(tuple(looks), tuple(strongest))
+
+
+def small_map(layer: Any, head: int, most: int, blocks: int) -> torch.Tensor:
+    """The map in at most `blocks` x `blocks` blocks, by mean, or whole up to `most` tokens. NaN: nothing visible."""
+    from manyheads.recording.exact_map.requests import Pooled
+
+    length = int(layer.lengths[0])
+    request = Pooled(length if length <= most else blocks)
+    return layer.reduce([request])[request][0, head]
+
+
+def word(tokens: Any, position: int) -> str:
+    """What stands at a token in the text, or the token's own name where nothing does."""
+    return tokens.surface(0, position) or tokens.pieces[0][position]
+
+
+def document(found: HeadLooked, top: int) -> dict[str, Any]:
+    """Everything about one head: what the page says, its numbers on the text, where every token looks."""
+    from manyheads.cli.look.page import evidence_of
+    from manyheads.statistics.head_table import number
+
+    links = find_links(found.layer, found.head.index, top)
+    tokens, table = found.layer.tokens, found.table
+    at = table.heads.index(found.head)
+    return {
+        "model": {"asked": found.model, "name": found.lm.name, "because": found.lm.because},
+        "head": str(found.head),
+        "role": None if found.role is None else found.role.name,
+        "evidence": None if found.role is None else evidence_of(found.role),
+        "page": found.labels.values.get(str(found.head)),
+        "text": {name: number(table.column(name)[at]) for name in table.names},
+        "window": {"shown": found.window, "of": found.num_windows},
+        "tokens": [word(tokens, i) for i in range(int(found.layer.lengths[0]))],
+        "sinks": list(tokens.sinks.names),
+        "looks": [[{"key": link.key, "weight": link.weight} for link in row] for row in links.looks],
+        "strongest": [vars(link) for link in links.strongest[:NUM_LINKS]],
+        "notes": {"labels": found.labels.because, **table.notes, "backend": found.layer.because},
+        "written": list(found.written),
+        "seconds": round(found.seconds, 3),
+    }

@@ -1,7 +1,10 @@
-"""What the commands are given, checked before anything slow begins: one text from one source, and paths to write to."""
+"""The arguments and options that several commands take, each said once."""
+
 
 from __future__ import annotations
 
+from typing import Annotated, Any
+import typer
 import os
 import select
 import shlex
@@ -12,12 +15,52 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-
-from manyheads.cli.console import shortened
-from manyheads.cli.options import DEFAULT_MODEL, METRICS
+from manyheads.cli.terminal.console import shortened
 from manyheads.corpora.bundled_texts import reading_of
-from manyheads.errors import FileAccessError, ManyHeadsError, StatisticError, TextError
+from manyheads.errors import FileAccessError
+from manyheads.errors import ManyHeadsError
+from manyheads.errors import StatisticError
+from manyheads.errors import TextError
 from manyheads.base.files import no_access
+import re
+from manyheads.cli.terminal.progress import Talk
+
+
+DEFAULT_MODEL = "minilm"
+
+TEXT_HELP = "What to read, in quotes; - reads it from stdin. None: a sentence of our own."
+FILE_HELP = "Read the text from this file (UTF-8); - is stdin."
+MODEL_HELP = "minilm or tiny-code (come with us), a folder, or a name on the Hugging Face hub."
+HEADS_HELP = "Which heads: 'L3H7', 'L3', 'L3H0-5', 'L*H7', 'encoder:L0H1', or several separated by commas."
+TEXT_OR_OWN_HELP = "What to read, in quotes; - reads it from stdin. None: 64 texts of our own."
+TEXTS_HELP = "Read texts from this file (UTF-8): paragraphs, parted by empty lines; - is stdin."
+
+ModelName = Annotated[str, typer.Option("--model", metavar="MODEL", help=MODEL_HELP)]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON document instead of the page.")]
+NoCache = Annotated[bool, typer.Option("--no-cache", help="Measure the labels anew, and remember nothing.")]
+HeadNames = Annotated[str | None, typer.Argument(metavar="HEADS", help=HEADS_HELP, show_default=False)]
+METRICS = ("auto", "loss", "kl", "cosine")
+"""Those that need no labels: nobody types any. Here, so that `--help` and a misspelt one need no model."""
+MetricName = Annotated[str, typer.Option("--metric", metavar="NAME", help="auto, loss, kl or cosine.")]
+
+TextWords = Annotated[list[str] | None, typer.Argument(metavar="TEXT", help=TEXT_HELP, show_default=False)]
+"""A list, so that a text without its quotes can be told from two arguments too many."""
+
+TextFile = Annotated[str | None, typer.Option("--file", metavar="FILE", help=FILE_HELP)]
+TextOrOwn = Annotated[list[str] | None, typer.Argument(metavar="TEXT", help=TEXT_OR_OWN_HELP, show_default=False)]
+TextsFile = Annotated[str | None, typer.Option("--file", metavar="FILE", help=TEXTS_HELP)]
+TextsAreLines = Annotated[bool, typer.Option("--lines", help="Each line of the file is a text.")]
+
+
+def to_file(name: str, help: str) -> Any:
+    """An option for a file to write."""
+    return typer.Option(name, metavar="FILE", help=help)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What the commands are given, checked before anything slow begins: one text from one source, and paths to write to.
+
+
 
 STDIN, TYPED = "-", "what you typed"
 TABLE_ENDINGS = (".parquet", ".csv", ".json")
@@ -154,3 +197,45 @@ def _quoted(text: str) -> str:
 
 def _brief(text: str) -> str:
     return _quoted(shortened(text, 40))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The texts that an intervention is measured on: typed, from a file, or a part of our own page.
+
+
+
+OWN_TEXTS = 64  # of the page: every few of them, so that all kinds are there
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Texts, and where they came from in words."""
+
+    texts: list[str]
+    origin: str
+
+
+def given_texts(talk: Talk, words: Sequence[str], file: str | None, lines: bool, model: str = DEFAULT_MODEL) -> Texts:
+    """What was typed or is in the file; where nothing was given, of the page that the model is shown.
+
+    Errors: TextError, FileAccessError.
+    """
+    if not words and file is None:
+        reading = reading_of(model)
+        if note := source_note(words, file, model):
+            talk.note(note.replace(f"{reading.sentence_is} is", "our own texts are"))
+        texts = reading.spread(OWN_TEXTS)
+        return Texts(texts, f"{len(texts)} {reading.texts_are}")
+    source = read_source(words, file)
+    if note := source_note(words, file):
+        talk.note(note)
+    texts = texts_in(source, lines)
+    return Texts(texts, f"{len(texts)} {'text' if len(texts) == 1 else 'texts'} of {source.origin}")
+
+
+def texts_in(source: Source, lines: bool) -> list[str]:
+    """The texts of a source: its lines, or its paragraphs, whose own line breaks are blanks."""
+    if lines:
+        return [line.strip() for line in source.text.splitlines() if line.strip()]
+    parts = re.split(r"\n\s*\n", source.text)
+    return [" ".join(part.split()) for part in parts if part.strip()]

@@ -1,5 +1,6 @@
 """What `manyheads roles` shows: the heads by role, every question's best head, and what all that rests on."""
 
+
 from __future__ import annotations
 
 import math
@@ -7,19 +8,27 @@ import shlex
 from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
-
 from rich.text import Text
-
-from manyheads.cli.console import clean
-from manyheads.cli.inputs import STDIN
-from manyheads.cli.roles_probes import by_probe, ranking_of_probe
-from manyheads.cli.roleview import ABSENT, UNLABELLED, plain, q_words
+from manyheads.cli.terminal.console import clean
+from manyheads.cli.arguments import STDIN
+from manyheads.cli.role_words import ABSENT
+from manyheads.cli.role_words import UNLABELLED
+from manyheads.cli.role_words import plain
+from manyheads.cli.role_words import q_words
 from manyheads.cli.steps import model_arguments
+from typing import TYPE_CHECKING
+from manyheads.cli.role_words import figure
+from manyheads.cli.role_words import span
+
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from manyheads.roles.claims import Claim
     from manyheads.roles.results import Roles
     from manyheads.corpora.corpus import Failure
+    from manyheads.roles.probes.score import HeadScore
+    from manyheads.roles.probes.all import Probe
+
 
 EFFECT_SAID = "attention is not effect: what is lost without a head was not measured"
 GENERAL = (UNLABELLED, "broad")
@@ -258,3 +267,57 @@ def num_failed(found: Roles) -> int:
 def failed_texts(found: Roles) -> list[Failure]:
     """Those of them that are kept by name."""
     return [each for table in found.tables for each in table.failures]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What `manyheads roles --probes` shows: each probe's best heads beside chance, or why it was not asked.
+
+
+
+BEST = 3  # heads of a probe that are shown
+COLUMNS = f"{'score':>8}{'chance':>8}{'95 %':>14}{'cases':>9}"
+
+
+def by_probe(found: Roles) -> list[Text]:
+    """Every probe with its best heads and its variant in words; nothing where none was asked."""
+    if not found.probes:
+        return []
+    lines = [
+        Text(f"Probes: {found.notes['probes']}", style="bold"),
+        Text(f"  {'':<28}{'head':<8}{COLUMNS}", style="dim"),
+    ]
+    said = ""
+    for probe in found.probes.values():
+        best = probe.top(BEST)
+        name = (f"{clean(probe.name):<28}", "bold")
+        lines += [Text.assemble("  ", name if at == 0 else " " * 28, row(probe, each)) for at, each in enumerate(best)]
+        if not best:
+            lines.append(Text.assemble("  ", name, f"{lacking(probe)}: {clean(probe.says)}"))
+        elif probe.says != said:  # the places of one probe rest on the same
+            lines.append(Text(f"      {clean(probe.says)}", style="dim"))
+        said = probe.says
+    return [*lines, Text()]
+
+
+def ranking_of_probe(found: Roles, name: str, top: int) -> list[Text]:
+    """The heads by one probe, the furthest above chance first."""
+    probe = found.probes[name]
+    best = probe.top(top)
+    lines = [Text(clean(probe.asks), style="bold")]
+    lines += [Text(f"  {'head':<8}{COLUMNS}", style="dim")] if best else [Text(f"  {lacking(probe)}")]
+    lines += [Text.assemble("  ", row(probe, each)) for each in best]
+    return [*lines, Text(), Text(f"  {clean(probe.says)}"), Text(f"  {found.notes['probes']}")]
+
+
+def row(probe: Probe, each: HeadScore) -> str:
+    """A head's figures; where scores have no interval, how many standard deviations of chance it lies from it."""
+    z = probe.z(each)
+    level = figure(each.chance, probe.unit) if z is None else f"±{each.score / z if z else 0:.2f}"
+    between = span(each.low, each.high, probe.unit) if z is None else f"{z:+.1f} sd"
+    cases = f"{each.num_queries:,}" if each.num_queries else "–"
+    mark = "" if probe.beats_chance(each) else "  within chance"
+    return f"{each.head!s:<8}{figure(each.score, probe.unit):>8}{level:>8}{between:>14}{cases:>9}{mark}"
+
+
+def lacking(probe: Probe) -> str:
+    return "not asked" if probe.scores is None else "no head was counted"

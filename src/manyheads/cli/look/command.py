@@ -4,6 +4,7 @@ Roles come from the bundled page (hundreds of texts, measured once for each mode
 numbers of your text stand beside them.
 """
 
+
 from __future__ import annotations
 
 import operator
@@ -12,45 +13,31 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
-
 import typer
+from manyheads.cli.terminal.console import emit_document
+from manyheads.cli.arguments import PICTURE_ENDINGS
+from manyheads.cli.arguments import TABLE_ENDINGS
+from manyheads.cli.arguments import Source
+from manyheads.cli.arguments import check_output
+from manyheads.cli.arguments import read_source
+from manyheads.cli.arguments import source_note
+from manyheads.cli.arguments import way_to_read
+from manyheads.cli.arguments import DEFAULT_MODEL
+from manyheads.cli.arguments import AsJson
+from manyheads.cli.arguments import ModelName
+from manyheads.cli.arguments import NoCache
+from manyheads.cli.arguments import TextFile
+from manyheads.cli.arguments import TextWords
+from manyheads.cli.arguments import to_file
+from manyheads.cli.terminal.progress import Talk
+from manyheads.cli.steps import label_heads
+from manyheads.cli.steps import load_model
+from manyheads.errors import ModelError
+from manyheads.errors import TextError
+from manyheads.cli.look.looked import Looked
 
-from manyheads.cli.console import emit_document
-from manyheads.cli.inputs import (
-    PICTURE_ENDINGS,
-    TABLE_ENDINGS,
-    Source,
-    check_output,
-    read_source,
-    source_note,
-    way_to_read,
-)
-from manyheads.cli.options import DEFAULT_MODEL, AsJson, ModelName, NoCache, TextFile, TextWords, to_file
-from manyheads.cli.progress import Talk
-from manyheads.cli.steps import label_heads, load_model
-from manyheads.errors import ModelError, TextError
 
 PAGE_ENDINGS = (".html", ".htm")
-
-
-@dataclass(frozen=True)
-class Looked:
-    """All that one look found: the labels from the page, the table of your text, and what it took.
-
-    `asked` are the statistics that were asked for; the table may hold more. `written` are the files, in words;
-    `seconds` are those of the steps: loading the model, the labels, the text, and all.
-    """
-
-    lm: Any
-    model: str
-    source: Source
-    labels: Any
-    table: Any
-    asked: tuple[str, ...]
-    written: tuple[str, ...]
-    seconds: dict[str, float]
-    given: tuple[str, ...] = ()
-    """The options that asked for files."""
 
 
 def look(
@@ -87,11 +74,11 @@ def look(
         talk.note(note)
     found = gather(talk, source, model, statistics, long, save=save, plot=plot, html=html, remember=not no_cache)
     if as_json:
-        from manyheads.cli.look_data import document
+        from manyheads.cli.look.page import document
 
         emit_document(document(found))
     else:
-        from manyheads.cli.look_page import print_page
+        from manyheads.cli.look.page import print_page
 
         print_page(found)
     if open_page:
@@ -121,7 +108,7 @@ def gather(
     times.append(time.perf_counter())
     written = []
     if save is not None:
-        from manyheads.cli.look_data import frame
+        from manyheads.cli.look.page import frame
         from manyheads.statistics.head_table import write_frame
 
         write_frame(frame(labels, table, asked), save)
@@ -147,7 +134,7 @@ def _asked(talk: Talk, statistics: str) -> tuple[str, ...]:
 
 def _measure(talk: Talk, lm: Any, source: Source, labels: Any, asked: Sequence[str], long: str) -> Any:
     """The table of the text: what was asked for, what the page shows, and what each head's role is about."""
-    from manyheads.cli.look_page import SHOWN
+    from manyheads.cli.look.looked import SHOWN
     from manyheads.statistics.measurement import measure
 
     about = (role.evidence.statistic for role in labels.roles)

@@ -1,34 +1,41 @@
 """What a look found as a page to read: what was read, what heads do, a row for each head, what to try next."""
 
+
 from __future__ import annotations
 
 import textwrap
 from typing import TYPE_CHECKING, Any
-
 from rich.console import Console
 from rich.text import Text
-
-from manyheads.cli.columns import Column, Row, lay_out, left_out, rules_of
-from manyheads.cli.console import clean, print_sections, shortened, stdout_console
-from manyheads.cli.look_data import CAVEAT
-from manyheads.cli.roleview import (
-    UNLABELLED,
-    by_role,
-    example_head,
-    figure,
-    nearest_role,
-    role_of,
-    span,
-    unit_of,
-)
+from manyheads.cli.terminal.console import Column
+from manyheads.cli.terminal.console import Row
+from manyheads.cli.terminal.console import lay_out
+from manyheads.cli.terminal.console import left_out
+from manyheads.cli.terminal.console import rules_of
+from manyheads.cli.terminal.console import clean
+from manyheads.cli.terminal.console import print_sections
+from manyheads.cli.terminal.console import shortened
+from manyheads.cli.terminal.console import stdout_console
+from manyheads.cli.role_words import UNLABELLED
+from manyheads.cli.role_words import by_role
+from manyheads.cli.role_words import example_head
+from manyheads.cli.role_words import figure
+from manyheads.cli.role_words import nearest_role
+from manyheads.cli.role_words import role_of
+from manyheads.cli.role_words import span
+from manyheads.cli.role_words import unit_of
 from manyheads.cli.steps import model_arguments
 from manyheads.base.files import users_home
+from manyheads.cli.look.looked import SHOWN
+from manyheads.cli.role_words import plain
+from manyheads.statistics.head_table import number
+
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from manyheads.cli.look import Looked
+    from manyheads.cli.look.looked import Looked
+    import pandas as pd
 
-SHOWN = ("entropy", "distance", "sink_mass", "duplicate_mass")
-"""Statistics of your text that stand beside the roles unless others are asked for by name."""
 
 TITLES = {"sink_mass": "sink", "duplicate_mass": "repeat"}
 LABEL_WIDTH = 9
@@ -257,3 +264,81 @@ def offered(offers: list[tuple[str, str]], console: Console) -> list[Text]:
         else:
             lines += [Text(f"  {command}"), Text(f"      {what}", style="dim")]
     return lines
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What a look found as data: one JSON document, and a frame with a row a head.
+
+
+
+CAVEAT = "Attention is not effect: a role says what a head reads, not what is lost without it."
+
+
+def document(found: Looked) -> dict[str, Any]:
+    """Everything; null where there is no number."""
+    lm, labels, table = found.lm, found.labels, found.table
+    return {
+        "model": {"asked": found.model, "because": lm.because, **lm.spec.to_dict()},
+        "text": {
+            "origin": found.source.origin,
+            "text": found.source.text,
+            "tokens_read": table.sums.num_tokens,
+            "texts_or_windows": table.sums.num_texts,
+        },
+        "page": {
+            "texts": labels.num_texts,
+            "texts_are": labels.texts_are,
+            "tokens": labels.num_tokens,
+            "because": labels.because,
+            "sinks": list(labels.sinks.names),
+            "notes": dict(labels.notes),
+        },
+        "statistics": {
+            each.name: {"unit": each.unit, "meaning": each.meaning, "source": each.source} for each in table.statistics
+        },
+        "heads": _heads(found),
+        "notes": {**table.notes, "caveat": CAVEAT},
+        "written": list(found.written),
+        "seconds": {step: round(value, 3) for step, value in found.seconds.items()},
+    }
+
+
+def _heads(found: Looked) -> list[dict[str, Any]]:
+    columns = {name: found.table.column(name) for name in found.table.names}
+    heads = []
+    for index, head in enumerate(found.table.heads):
+        values = {name: number(column[index]) for name, column in columns.items()}
+        role = role_of(found.labels, head)
+        heads.append(
+            {
+                "head": str(head),
+                "stack": head.stack,
+                "layer": head.layer,
+                "index": head.index,
+                "role": None if role is None else role.name,
+                "evidence": None if role is None else evidence_of(role),
+                "page": found.labels.values.get(str(head)),
+                "text": values,
+            }
+        )
+    return heads
+
+
+def evidence_of(role: Any) -> dict[str, Any]:
+    return {key: value for key, value in plain(role.to_dict()).items() if key not in ("head", "role")}
+
+
+def frame(labels: Any, table: Any, asked: tuple[str, ...]) -> pd.DataFrame:
+    """A row a head: role and evidence from the page, then what was asked of the text."""
+    from dataclasses import asdict
+
+    import pandas as pd
+
+    from manyheads.roles.labels import Evidence
+
+    whole = table.to_pandas()
+    roles = [role_of(labels, head) for head in table.heads]
+    said = pd.DataFrame([{} if role is None else asdict(role.evidence) for role in roles])
+    said = said.reindex(columns=list(Evidence.__dataclass_fields__)).add_prefix("page_")
+    said.insert(0, "role", [None if role is None else role.name for role in roles])
+    return pd.concat([whole[["head", "stack", "layer", "index", "module"]], said, whole[list(asked)]], axis=1)

@@ -1,0 +1,269 @@
+"""Where the command writes: stdout for data, stderr for talk, at most 100 columns, colour only for people.
+
+Colour is off where stdout is no terminal or NO_COLOR is set, on where FORCE_COLOR is. Whatever comes from outside (a
+text, a token, a file's name) is printed through `clean`: it may hold anything, escape sequences too.
+"""
+
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+import unicodedata
+from collections.abc import Iterable
+from typing import Any, NoReturn
+from rich.console import Console
+from rich.text import Text
+from collections.abc import Sequence
+from dataclasses import dataclass
+import math
+import re
+
+
+WIDTH = 100
+NARROWEST = 60  # below this, lines are cut rather than wrapped into ribbons
+
+
+class ClosedPipe(Exception):
+    """Whoever read our output has gone: end quietly. (No OSError: nobody on the way may take it for one.)"""
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> NoReturn:
+        raise ClosedPipe from None
+
+
+def emit(text: str) -> None:
+    """Write plain data to stdout."""
+    if sys.stdout is None:
+        return
+    try:
+        sys.stdout.write(f"{text}\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise ClosedPipe from None
+
+
+def emit_document(content: dict[str, Any]) -> None:
+    """Write one JSON document, the version first: no NaN, and UTF-8 as ASCII escapes, for any reader and terminal."""
+    from manyheads import __version__
+
+    emit(json.dumps({"manyheads": __version__, **content}, indent=1, allow_nan=False))
+
+
+def print_whole(lines: Iterable[str | Text]) -> None:
+    """Write lines to stdout as long as they are: a terminal wraps them, a pipe gets each as one."""
+    console = stdout_console()
+    for line in lines:
+        console.print(line, soft_wrap=True)
+
+
+def print_cut(lines: Iterable[Text], console: Console) -> None:
+    """Write lines, each cut where the console ends."""
+    for line in lines:
+        console.print(line, no_wrap=True, overflow="ellipsis", crop=True)
+
+
+def print_sections(sections: Iterable[list[Text]], console: Console) -> None:
+    """Write sections of cut lines, an empty line between them; one without lines is left out."""
+    for at, lines in enumerate(filter(None, sections)):
+        if at:
+            console.print()
+        print_cut(lines, console)
+
+
+def stdout_console() -> Console:
+    return _console(sys.stdout)
+
+
+def stderr_console() -> Console:
+    return _console(sys.stderr)
+
+
+def _console(stream: Any) -> Console:
+    stream = io.StringIO() if stream is None else stream  # closed by the shell: `2>&-`
+    terminal = stream.isatty()
+    if isinstance(stream, io.TextIOWrapper):
+        stream.reconfigure(errors="replace")  # an ASCII terminal shows ? for what it lacks
+    options: dict[str, Any] = {"highlight": False, "markup": False, "emoji": False}
+    console = _Console(file=stream, width=None if terminal else WIDTH, **options)
+    console.width = max(NARROWEST, min(console.width, WIDTH))
+    return console
+
+
+def knows_blocks(console: Console) -> bool:
+    """Whether shades and rules can be drawn, or only ASCII."""
+    return (console.encoding or "").lower().startswith("utf")
+
+
+def clean(text: str) -> str:
+    """Text on one line and without anything that a terminal would obey."""
+    return " ".join("".join(map(_shown, text)).split())
+
+
+def _shown(char: str) -> str:
+    if char.isspace():
+        return " "
+    return "\N{REPLACEMENT CHARACTER}" if unicodedata.category(char) in ("Cc", "Cf", "Cs", "Co", "Cn") else char
+
+
+def shortened(text: str, width: int) -> str:
+    """At most `width` columns of a text, whole words where possible, with an ellipsis where some is left out."""
+    text = clean(text)
+    if Text(text).cell_len <= width:
+        return text
+    cut = Text(text)
+    cut.truncate(width - 1)
+    words = cut.plain.rsplit(" ", 1)
+    return f"{words[0] if len(words[0]) > width // 2 else cut.plain.rstrip()}…"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Aligned columns under two lines of headings, cut to the width there is: a table that never wraps.
+#
+# Figures stand right, words left. Columns belong to groups, with a bar between groups and the group's name above it.
+# Where the page is too narrow, whole columns go, those with the highest `spare` first.
+
+
+
+GAP, BAR = "  ", " │ "
+
+
+@dataclass(frozen=True)
+class Column:
+    """`spare`: 0 stays whatever the width; else the higher, the sooner it goes. `most`: wider cells are cut."""
+
+    title: str
+    group: str = ""
+    right: bool = True
+    spare: int = 0
+    most: int = 40
+
+
+Row = Sequence[Text] | None
+"""Cells, or None for a light rule."""
+
+
+def lay_out(
+    columns: Sequence[Column], rows: Sequence[Row], width: int, *, rule: str = "─", bar: str = BAR
+) -> list[Text]:
+    """The table, a line an entry."""
+    widths = _widths(columns, rows)
+    kept = _kept(columns, widths, width, bar)
+    full = _total(columns, widths, kept, bar)
+    titles = [Text(column.title, style="dim") for column in columns]
+    lines = [_groups(columns, widths, kept, bar), _line(columns, widths, kept, titles, bar)]
+    for row in rows:
+        lines.append(Text(rule * full, style="dim") if row is None else _line(columns, widths, kept, row, bar))
+    return [line for line in lines if line.plain.strip()]
+
+
+def rules_of(console: Console) -> dict[str, str]:
+    """What `lay_out` draws rules and bars with, where that must be ASCII."""
+    return {} if knows_blocks(console) else {"rule": "-", "bar": " | "}
+
+
+def left_out(columns: Sequence[Column], rows: Sequence[Row], width: int) -> list[str]:
+    """The titles of the columns for which there is no room."""
+    kept = _kept(columns, _widths(columns, rows), width, BAR)
+    return [column.title for at, column in enumerate(columns) if at not in kept]
+
+
+def _widths(columns: Sequence[Column], rows: Sequence[Row]) -> list[int]:
+    return [
+        max(len(column.title), min(column.most, max((row[at].cell_len for row in rows if row), default=0)))
+        for at, column in enumerate(columns)
+    ]
+
+
+def _kept(columns: Sequence[Column], widths: Sequence[int], width: int, bar: str) -> list[int]:
+    kept = list(range(len(columns)))
+    while _total(columns, widths, kept, bar) > width:
+        spare = max(kept, key=lambda i: (columns[i].spare, i))
+        if not columns[spare].spare:
+            break
+        kept.remove(spare)
+    return kept
+
+
+def _between(columns: Sequence[Column], kept: Sequence[int], at: int, bar: str) -> str:
+    """What stands before the column at place `at` of those kept."""
+    if at == 0:
+        return ""
+    same = columns[kept[at]].group == columns[kept[at - 1]].group
+    return GAP if same else bar
+
+
+def _total(columns: Sequence[Column], widths: Sequence[int], kept: Sequence[int], bar: str) -> int:
+    return sum(widths[i] + len(_between(columns, kept, at, bar)) for at, i in enumerate(kept))
+
+
+def _line(
+    columns: Sequence[Column], widths: Sequence[int], kept: Sequence[int], cells: Sequence[Text], bar: str
+) -> Text:
+    line = Text()
+    for at, i in enumerate(kept):
+        cell = cells[i].copy()
+        cell.truncate(widths[i], overflow="ellipsis")
+        space = " " * (widths[i] - cell.cell_len)
+        line.append(_between(columns, kept, at, bar), style="dim")
+        line.append_text(Text.assemble(space, cell) if columns[i].right else Text.assemble(cell, space))
+    line.rstrip()
+    return line
+
+
+def _groups(columns: Sequence[Column], widths: Sequence[int], kept: Sequence[int], bar: str) -> Text:
+    """The names of the groups, each above its first column."""
+    line, at = Text(), 0
+    while at < len(kept):
+        group, end = columns[kept[at]].group, at
+        room = 0
+        while end < len(kept) and columns[kept[end]].group == group:
+            room += widths[kept[end]] + (len(_between(columns, kept, end, bar)) if end > at else 0)
+            end += 1
+        line.append(_between(columns, kept, at, bar), style="dim")
+        name = Text(group, style="bold")
+        name.truncate(room, overflow="ellipsis", pad=True)
+        line.append_text(name)
+        at = end
+    line.rstrip()
+    return line
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A head's weights as a small map in a terminal: the larger beside the largest, the darker.
+
+
+
+SHADES, ASCII_SHADES = "·░▒▓█", ".:+x#"
+STEPS = (0.1, 0.35, 0.6, 0.85)  # of the largest weight: where one shade ends and the next begins
+
+
+def shades_of(console: Console) -> str:
+    return SHADES if knows_blocks(console) else ASCII_SHADES
+
+
+def legend(largest: float, shades: str) -> Text:
+    """What each shade means, in percent."""
+    bounds = [f"{100 * step * largest:.2g}%" for step in STEPS]
+    words = [f"under {bounds[0]}", *(f"from {bound}" for bound in bounds)]
+    return Text("   ".join(f"{mark} {said}" for mark, said in zip(shades, words, strict=True)), style="dim")
+
+
+def cells_of(values: Sequence[float], largest: float, shades: str) -> list[str]:
+    """A row of the map. Two columns of the terminal a cell, so that cells are about square."""
+    return [shade(value, largest, shades) * 2 for value in values]
+
+
+def shade(value: float, largest: float, shades: str) -> str:
+    if math.isnan(value):
+        return " "
+    return shades[sum(value >= step * largest for step in STEPS) if largest > 0 else 0]
+
+
+def drawn(cells: Sequence[str], shades: str, colour: str = "") -> Text:
+    """A row of cells as a line, those next to nothing faint."""
+    line = Text("".join(cells).rstrip(), style=colour)
+    line.highlight_regex(f"{re.escape(shades[0])}+", "dim")
+    return line
