@@ -20,10 +20,7 @@ import torch
 import manyheads as mh
 from benchmarks.rounds import ratio
 from manyheads.corpora.bundled_texts import page_texts
-from manyheads.interventions.effects.metrics import METRICS
-from manyheads.interventions.effects.metrics import Corpus
-from manyheads.interventions.effects.metrics import outputs_of
-from manyheads.interventions.effects.metrics import read_corpus
+from manyheads.interventions.effects.metrics import METRICS, Corpus, outputs_of, read_corpus
 from manyheads.interventions.effects.sweep import sweep
 
 THREADS = 2

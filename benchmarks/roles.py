@@ -48,10 +48,7 @@ def sentences(count: int = COUNT) -> list[Any]:
 def plain(lm: Any, texts: list[Any]) -> float:
     """Seconds of the forward pass alone, over the batches that measuring makes of these texts."""
     from manyheads.models.describe import run
-    from manyheads.models.inputs.texts import batches
-    from manyheads.models.inputs.texts import model_inputs
-    from manyheads.models.inputs.texts import read_texts
-    from manyheads.models.inputs.texts import tokens_of
+    from manyheads.models.inputs.texts import batches, model_inputs, read_texts, tokens_of
 
     reading = read_texts(lm, [each.text for each in texts])
     inputs = [model_inputs(lm, tokens_of(reading, group, None, "")) for group in batches(reading)]
@@ -129,8 +126,7 @@ def memory(count: int) -> None:
     import transformers
 
     import manyheads as mh
-    from manyheads.corpora.corpus import Corpus
-    from manyheads.corpora.corpus import Document
+    from manyheads.corpora.corpus import Corpus, Document
 
     found = sentences()
     config = transformers.BertConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64)

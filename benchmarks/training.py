@@ -43,9 +43,8 @@ def tiny_code() -> dict[str, Any]:
     """The best head on one half of the modules, reported on the other."""
     import manyheads as mh
     from manyheads.roles.claims import CHOOSE, REPORT
+    from manyheads.training.presets.code.data import is_held_out, read_sources
     from manyheads.training.presets.code.preset import first_repeats
-    from manyheads.training.presets.code.data import is_held_out
-    from manyheads.training.presets.code.data import read_sources
 
     texts = [each.text[:LENGTH] for each in read_sources() if is_held_out(each.path)]
     table = mh.measure(mh.load("tiny-code"), texts, list(first_repeats()))

@@ -3,8 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from manyheads.corpora.bundled_texts import Reading
-from manyheads.corpora.bundled_texts import reading_of
+from manyheads.corpora.bundled_texts import Reading, reading_of
 
 
 def short_readings(count: int) -> Callable[[str], Reading]:

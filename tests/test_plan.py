@@ -11,16 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manyheads.plan import Ablate
-from manyheads.plan import Average
-from manyheads.plan import Copy
-from manyheads.heads import Head
-from manyheads.plan import Plan
-from manyheads.plan import Scale
-from manyheads.plan import SkipOutputProjection
 from manyheads.errors import HeadError, PlanError
-from manyheads.heads import HeadSet, in_layer, parse_heads, written
-from manyheads.plan import KINDS
+from manyheads.heads import Head, HeadSet, in_layer, parse_heads, written
+from manyheads.plan import KINDS, Ablate, Average, Copy, Plan, Scale, SkipOutputProjection
 
 SHAPE = {"": (6, 6, 0, 5), "cross": (4, 4)}
 PLAN = Plan([Ablate("L3H7", kind="mean"), Scale("L0H1", 0.5), Average("L2"), Copy("L1", source="L1H0")])

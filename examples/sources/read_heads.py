@@ -19,8 +19,8 @@ from IPython.display import Image
 
 import manyheads as mh
 from manyheads.corpora.bundled_texts import page_texts
-from manyheads.figures.maps import save_grid
 from manyheads.figures.head import save_head
+from manyheads.figures.maps import save_grid
 from manyheads.figures.paper import role_style
 from manyheads.statistics.pooled_maps import pooled_maps
 

@@ -19,18 +19,9 @@ import numpy as np
 import torch
 
 import manyheads as mh
-from manyheads.training.presets.rul.data import CHANNELS
-from manyheads.training.presets.rul.data import read_cmapss
-from manyheads.training.presets.rul.net import RulNet
-from manyheads.training.presets.rul.net import cycles_read
-from manyheads.training.presets.rul.net import fit_ridge
-from manyheads.training.presets.rul.net import predicted
+from manyheads.training.presets.rul.data import CAP, CHANNELS, LENGTH, Scaling, read_cmapss, split, windows_of
+from manyheads.training.presets.rul.net import RulNet, cycles_read, fit_ridge, predicted
 from manyheads.training.presets.rul.report import rmse
-from manyheads.training.presets.rul.data import CAP
-from manyheads.training.presets.rul.data import LENGTH
-from manyheads.training.presets.rul.data import Scaling
-from manyheads.training.presets.rul.data import split
-from manyheads.training.presets.rul.data import windows_of
 from manyheads.training.presets.rul.simulator import write_simulated
 
 folder = write_simulated(Path(mkdtemp()) / "SIMULATED", seed=0, trained=60, tested=60)

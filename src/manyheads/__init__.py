@@ -36,16 +36,14 @@ if TYPE_CHECKING:
     from manyheads.models.taps.tap import tap
     from manyheads.nn.attention import attend
     from manyheads.nn.caches import KVCache
-    from manyheads.nn.feed_forward import FeedForward
-    from manyheads.nn.feed_forward import SwiGLU
+    from manyheads.nn.feed_forward import FeedForward, SwiGLU
     from manyheads.nn.layer import MultiHeadAttention
     from manyheads.plan import Ablate, Average, Copy, Plan, Scale, SkipOutputProjection
     from manyheads.recording.file.write import open_recording
     from manyheads.roles.compare.families import head_families
     from manyheads.roles.find import find_roles
     from manyheads.spec import ModelSpec
-    from manyheads.statistics.measurement import measure
-    from manyheads.statistics.measurement import measure_call
+    from manyheads.statistics.measurement import measure, measure_call
     from manyheads.studio.outside.notebook import show
 
 __version__ = "0.1.0"

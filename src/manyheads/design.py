@@ -9,18 +9,20 @@ docs/design.md says how each is made, and what its sharpness promises.
 """
 
 from manyheads.interventions.design.model import build
-from manyheads.interventions.design.patterns import HeadDesign
-from manyheads.interventions.design.patterns import first
-from manyheads.interventions.design.patterns import induction
-from manyheads.interventions.design.patterns import next
-from manyheads.interventions.design.patterns import offset
-from manyheads.interventions.design.patterns import previous
-from manyheads.interventions.design.patterns import punctuation
-from manyheads.interventions.design.patterns import random
-from manyheads.interventions.design.patterns import same_token
-from manyheads.interventions.design.patterns import separator
-from manyheads.interventions.design.patterns import token_class
-from manyheads.interventions.design.patterns import uniform
+from manyheads.interventions.design.patterns import (
+    HeadDesign,
+    first,
+    induction,
+    next,
+    offset,
+    previous,
+    punctuation,
+    random,
+    same_token,
+    separator,
+    token_class,
+    uniform,
+)
 
 __all__ = [
     "HeadDesign",

@@ -17,29 +17,37 @@ Everywhere a set of heads is asked for (plans, pruning, commands, the page), it 
 reads it, `sets` finds in a model what it names.
 """
 
-
 from __future__ import annotations
 
+import difflib
 import operator
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, SupportsIndex, TypeAlias, cast
-from manyheads.errors import HeadError
-import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import groupby
-from typing import TypeAlias, cast
+from typing import Any, SupportsIndex, TypeAlias, cast
 
-__all__ = ["Head", "HeadSet", "HeadsLike", "Shape", "in_layer", "parse_heads", "written", "layer_name", "matched", "parts_of", "span_of", "whole"]
+from manyheads.errors import HeadError
 
-
+__all__ = [
+    "Head",
+    "HeadSet",
+    "HeadsLike",
+    "Shape",
+    "in_layer",
+    "parse_heads",
+    "written",
+    "layer_name",
+    "matched",
+    "parts_of",
+    "span_of",
+    "whole",
+]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Heads as text, with no model at hand: one head, and the parts that a set of heads is written in.
-
 
 
 HeadsLike: TypeAlias = "str | Head | Mapping[int, Iterable[int]] | Iterable[Any]"
@@ -166,7 +174,6 @@ def _did_you_mean(what: object, numbers: int = 1) -> str:
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Heads of a model: the set that what is asked names, or an error with the nearest form that would name some.
-
 
 
 Shape: TypeAlias = Mapping[str, Sequence[int]]

@@ -148,7 +148,11 @@ def test_an_interrupt_anywhere_is_exit_130(run, monkeypatch):
     def interrupt(*args, **kwargs):
         raise KeyboardInterrupt
 
-    for place in ("manyheads.models.loading.load.load", "manyheads.cli.commands.run", "manyheads.cli.arguments.read_source"):
+    for place in (
+        "manyheads.models.loading.load.load",
+        "manyheads.cli.commands.run",
+        "manyheads.cli.arguments.read_source",
+    ):
         with monkeypatch.context() as patched:
             patched.setattr(place, interrupt)
             ran = run("look", TEXT)

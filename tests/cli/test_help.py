@@ -4,8 +4,8 @@ import inspect
 
 import pytest
 
-from manyheads.cli.main import main
 from manyheads.cli.commands import COMMANDS
+from manyheads.cli.main import main
 
 
 @pytest.mark.parametrize("command", ["", *(each.__name__ for each in COMMANDS)])

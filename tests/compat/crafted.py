@@ -7,10 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from manyheads.nn.masks import Mask
-from manyheads.nn.masks import Rule
-from manyheads.recording.recording import LayerRecord
-from manyheads.recording.recording import Recording
+from manyheads.nn.masks import Mask, Rule
+from manyheads.recording.recording import LayerRecord, Recording
 from manyheads.recording.tokens import Tokens
 from manyheads.spec import Site
 

@@ -11,19 +11,12 @@ import pytest
 import torch
 
 from manyheads.compat import clark
-from manyheads.compat.clark import coreference
-from manyheads.compat.clark import syntax
+from manyheads.compat.clark import coreference, syntax
 from manyheads.compat.clark import words as wordmaps
-from manyheads.compat.clark.words import NOBODY
-from manyheads.compat.clark.words import Recorded
-from manyheads.compat.clark.words import laid_out
-from manyheads.compat.clark.words import most_attended
+from manyheads.compat.clark.words import NOBODY, Recorded, laid_out, most_attended
 from manyheads.corpora.corpus import Document
 from manyheads.errors import ModelError, ShapeError, StatisticError, TextError
-from manyheads.recording.tokens import ROOT
-from manyheads.recording.tokens import Gold
-from manyheads.recording.tokens import GoldWord
-from manyheads.recording.tokens import Mention
+from manyheads.recording.tokens import ROOT, Gold, GoldWord, Mention
 from manyheads.recording.words import Words
 from tests.compat import clark_oracle as oracle
 from tests.compat.clark_reader import WHOLE, small_bert

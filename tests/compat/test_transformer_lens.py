@@ -15,8 +15,7 @@ import torch
 
 import manyheads as mh
 from manyheads.compat import inputs, transformer_lens
-from manyheads.compat.transformer_lens import lens_ids
-from manyheads.compat.transformer_lens import HEAD_NAMES, detect_head, pattern_of
+from manyheads.compat.transformer_lens import HEAD_NAMES, detect_head, lens_ids, pattern_of
 from manyheads.errors import HeadError, ModelError, RecordingError, ShapeError, StatisticError, TextError
 from manyheads.recording.exact_map import one_pass as tiles
 from tests.compat.crafted import crafted

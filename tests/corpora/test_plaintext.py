@@ -7,11 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manyheads.corpora.open import json_documents
-from manyheads.corpora.open import line_documents
-from manyheads.corpora.open import paragraph_documents
-from manyheads.corpora.open import text_of
 from manyheads.corpora.lines import Line
+from manyheads.corpora.open import json_documents, line_documents, paragraph_documents, text_of
 
 LINES = st.lists(st.text(st.sampled_from("ab \t\r\u00a0é"), max_size=6), max_size=12)
 

@@ -4,13 +4,15 @@ import ast
 
 import pytest
 
-from manyheads.corpora.bundled_texts import own_corpora
-from manyheads.corpora.bundled_texts import own_corpus
-from manyheads.corpora.bundled_texts import page_digest
-from manyheads.corpora.bundled_texts import page_texts
-from manyheads.corpora.bundled_texts import READINGS
-from manyheads.corpora.bundled_texts import reading_of
-from manyheads.corpora.bundled_texts import OWN_TEXT
+from manyheads.corpora.bundled_texts import (
+    OWN_TEXT,
+    READINGS,
+    own_corpora,
+    own_corpus,
+    page_digest,
+    page_texts,
+    reading_of,
+)
 from manyheads.models.loading.checkpoints import BUNDLED
 
 

@@ -6,10 +6,8 @@ import pytest
 import torch
 
 from manyheads.doctor import trials as attention
-from manyheads.doctor.trials import CASES
-from manyheads.doctor.trials import arguments
-from manyheads.doctor.trials import backends
 from manyheads.doctor.findings import FINE, WRONG
+from manyheads.doctor.trials import CASES, arguments, backends
 from manyheads.nn.attention import Attended, attend
 
 CPU = torch.device("cpu")

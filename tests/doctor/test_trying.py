@@ -9,9 +9,8 @@ from importlib.util import find_spec
 
 import pytest
 
-from manyheads.doctor import packages
-from manyheads.doctor import trials
 from manyheads.doctor import examination as trying
+from manyheads.doctor import packages, trials
 from manyheads.doctor.findings import NOTE, WRONG, Finding
 from manyheads.doctor.imports import module_of
 from manyheads.models.loading.checkpoints import BUNDLED

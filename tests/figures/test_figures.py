@@ -15,13 +15,9 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from manyheads.errors import FileAccessError, ShapeError
 from manyheads.figures import head
-from manyheads.figures.maps import save_grid
 from manyheads.figures.head import block_means, save_head
-from manyheads.figures.paper import drawable
-from manyheads.figures.paper import fitted
-from manyheads.figures.paper import text_width
-from manyheads.figures.paper import PAPER
-from manyheads.figures.paper import ramp
+from manyheads.figures.maps import save_grid
+from manyheads.figures.paper import PAPER, drawable, fitted, ramp, text_width
 from tests.figures.pictures import HOSTILE, KINDS, assert_is_file_of, maps_of, pixels, rgb, roles_of, sites, words_in
 
 # ---------------------------------------------------------------------------------------------------------- a head

@@ -8,11 +8,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from manyheads.errors import HeadError
 from manyheads.figures import maps as grid
-from manyheads.figures.maps import flow
-from manyheads.figures.maps import save_grid
-from manyheads.figures.maps import scaled
-from manyheads.figures.paper import PAPER
-from manyheads.figures.paper import ramp
+from manyheads.figures.maps import flow, save_grid, scaled
+from manyheads.figures.paper import PAPER, ramp
 from manyheads.heads import Head
 from manyheads.roles.labels import HeadRole
 from manyheads.statistics.pooled_maps import pooled_maps

@@ -9,53 +9,45 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
+from manyheads.corpora.corpus import Failure, Failures
 from manyheads.errors import FileAccessError
+from manyheads.figures.paper import INK, PAPER, ROLES, UNLABELLED
 from manyheads.figures.roles import questions as drawn
-from manyheads.figures.roles.questions import PALE
-from manyheads.figures.roles.questions import ROW
-from manyheads.figures.roles.questions import Marks
-from manyheads.figures.roles.questions import save_roles
-from manyheads.roles.question_families import DOWN
-from manyheads.roles.question_families import FAMILIES
-from manyheads.roles.question_families import OWN
-from manyheads.figures.roles.words import OWN_STYLE
-from manyheads.roles.question_families import POSITIONS
-from manyheads.roles.question_families import REFERENCE
-from manyheads.figures.roles.words import REFERENCE_STYLE
-from manyheads.figures.roles.words import SYNTAX_STYLE
-from manyheads.roles.question_families import TOKENS
-from manyheads.roles.question_families import UP
-from manyheads.roles.question_families import by_family
-from manyheads.roles.question_families import family_of
-from manyheads.figures.roles.words import guesses
-from manyheads.figures.roles.words import percent
-from manyheads.figures.roles.words import said
-from manyheads.figures.roles.words import short_word
-from manyheads.figures.roles.words import style_of
-from manyheads.figures.paper import INK
-from manyheads.figures.paper import PAPER
-from manyheads.figures.paper import ROLES
-from manyheads.figures.paper import UNLABELLED
+from manyheads.figures.roles.questions import PALE, ROW, Marks, save_roles
+from manyheads.figures.roles.words import (
+    OWN_STYLE,
+    REFERENCE_STYLE,
+    SYNTAX_STYLE,
+    guesses,
+    percent,
+    said,
+    short_word,
+    style_of,
+)
 from manyheads.heads import Head
 from manyheads.recording.tokens import Sinks
 from manyheads.roles.claims import Claim
-from manyheads.roles.results import Example
-from manyheads.roles.results import Roles
-from manyheads.roles.rules import coreference_rules
-from manyheads.roles.rules import syntax_rules
 from manyheads.roles.labels import Evidence, HeadRole
+from manyheads.roles.question_families import (
+    DOWN,
+    FAMILIES,
+    OWN,
+    POSITIONS,
+    REFERENCE,
+    TOKENS,
+    UP,
+    by_family,
+    family_of,
+)
+from manyheads.roles.results import Example, Roles
 from manyheads.roles.rules import ASKED as BY_OTHERS
-from manyheads.roles.rules import MIN_CONTENT, RULES, SINK_RULE, Rule
+from manyheads.roles.rules import MIN_CONTENT, RULES, SINK_RULE, Rule, coreference_rules, syntax_rules
 from manyheads.spec import Site
 from manyheads.statistics.defined.coreference import coreference_statistics
-from manyheads.corpora.corpus import Failure
-from manyheads.corpora.corpus import Failures
+from manyheads.statistics.defined.syntax import FAR, Relation, syntax_statistics
+from manyheads.statistics.defined.syntax import Rule as Nearest
 from manyheads.statistics.head_table import HeadTable
 from manyheads.statistics.sums import Sums
-from manyheads.statistics.defined.syntax import syntax_statistics
-from manyheads.statistics.defined.syntax import FAR
-from manyheads.statistics.defined.syntax import Relation
-from manyheads.statistics.defined.syntax import Rule as Nearest
 from manyheads.statistics.table import STATISTICS
 from tests.figures.test_style import SEEN_AS, TOLD_APART, contrast, linear, oklab
 

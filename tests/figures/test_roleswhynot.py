@@ -6,10 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from manyheads.roles.why_not import failing
 from manyheads.roles.claims import MAX_FALSE, holds
-from manyheads.roles.rules import syntax_rules
-from manyheads.roles.rules import MIN_LIFT_LOW, MIN_QUERIES, RULES, SINK_RULE
+from manyheads.roles.rules import MIN_LIFT_LOW, MIN_QUERIES, RULES, SINK_RULE, syntax_rules
+from manyheads.roles.why_not import failing
 from tests.figures.test_roles import ASKED, claim_of
 
 

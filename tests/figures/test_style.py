@@ -5,15 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from manyheads.figures.paper import FADED
-from manyheads.figures.paper import HAIRLINE
-from manyheads.figures.paper import INK
-from manyheads.figures.paper import PAPER
-from manyheads.figures.paper import ROLES
-from manyheads.figures.paper import UNLABELLED
-from manyheads.figures.paper import inked
-from manyheads.figures.paper import ramp
-from manyheads.figures.paper import role_style
+from manyheads.figures.paper import FADED, HAIRLINE, INK, PAPER, ROLES, UNLABELLED, inked, ramp, role_style
 from manyheads.roles.rules import RULES
 
 SEEN_AS = {  # Machado, Oliveira and Fernandes 2009, severity 1: what linear RGB looks like without one kind of cone

@@ -14,9 +14,7 @@ import transformers
 from torch import nn
 
 import manyheads as mh
-from manyheads.interventions.prune.verify import difference
-from manyheads.interventions.prune.verify import outputs_of
-from manyheads.interventions.prune.verify import random_inputs
+from manyheads.interventions.prune.verify import difference, outputs_of, random_inputs
 
 SAME = 1e-5  # of the largest output
 VOCABULARY = 97

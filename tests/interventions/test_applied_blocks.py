@@ -11,14 +11,9 @@ import pytest
 import torch
 
 import manyheads as mh
-from manyheads.plan import Ablate
-from manyheads.plan import Average
-from manyheads.plan import Copy
-from manyheads.plan import Plan
-from manyheads.plan import Scale
-from manyheads.plan import SkipOutputProjection
 from manyheads.errors import HeadError, ModelError, PlanError
 from manyheads.models.taps.open_taps import OPEN
+from manyheads.plan import Ablate, Average, Copy, Plan, Scale, SkipOutputProjection
 from tests.interventions.surgeries import TEXTS, assert_close, assert_matters, edited, loaded, output, without_heads
 from tests.models.eager import draw, padded, spans
 from tests.models.tiny import VOCAB_SIZE

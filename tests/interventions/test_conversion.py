@@ -17,9 +17,7 @@ from manyheads.errors import ModelError, ShapeError
 from manyheads.interventions.convert import convert as conversion
 from manyheads.interventions.convert import table as conversiontable
 from manyheads.interventions.convert.convert import convert_to_gqa
-from manyheads.interventions.prune.verify import difference
-from manyheads.interventions.prune.verify import outputs_of
-from manyheads.interventions.prune.verify import random_inputs
+from manyheads.interventions.prune.verify import difference, outputs_of, random_inputs
 from manyheads.models.weights.projections import projections_of
 from tests.interventions.checkpoints import BERT, DECODER, SAME, T5, fresh_mha
 from tests.models.tiny import tiny_gpt2

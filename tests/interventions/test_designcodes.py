@@ -4,10 +4,7 @@ import numpy as np
 import pytest
 
 from manyheads.errors import ShapeError
-from manyheads.interventions.design.weights import TOKEN_CODES
-from manyheads.interventions.design.weights import WIDTH
-from manyheads.interventions.design.weights import places
-from manyheads.interventions.design.weights import token_code
+from manyheads.interventions.design.weights import TOKEN_CODES, WIDTH, places, token_code
 
 
 @pytest.mark.parametrize("code", TOKEN_CODES, ids=lambda code: f"{code.bits} bits")

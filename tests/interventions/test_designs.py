@@ -8,10 +8,10 @@ import pytest
 import torch
 
 import manyheads as mh
-from manyheads.plan import Ablate
 from manyheads import design
 from manyheads.corpora.bundled_texts import page_texts
 from manyheads.interventions.design.patterns import HeadDesign
+from manyheads.plan import Ablate
 from tests.models.tiny import VOCAB_SIZE, WORDS, tiny_tokenizer
 
 SPECIALS, FIRST_WORD, CLS, SEP, PAD = 5, 5, 2, 3, 0  # of the tiny tokenizer

@@ -12,13 +12,9 @@ import torch.nn.functional as F
 from transformers import BertForSequenceClassification, BertLMHeadModel
 
 import manyheads as mh
-from manyheads.plan import Ablate
-from manyheads.plan import Plan
-from manyheads.plan import Scale
 from manyheads.errors import HeadError, PlanError, StatisticError, TextError
-from manyheads.interventions.effects.metrics import METRICS
-from manyheads.interventions.effects.metrics import choose_metric
-from manyheads.interventions.effects.metrics import Batch
+from manyheads.interventions.effects.metrics import METRICS, Batch, choose_metric
+from manyheads.plan import Ablate, Plan, Scale
 from tests.interventions.surgeries import TEXTS, loaded, projection
 from tests.models.eager import draw
 from tests.models.odd import tiny_t5

@@ -4,14 +4,8 @@ import numpy as np
 import pytest
 
 import manyheads as mh
-from manyheads.plan import Ablate
-from manyheads.plan import Average
-from manyheads.plan import Copy
-from manyheads.plan import Plan
-from manyheads.plan import Scale
-from manyheads.plan import SkipOutputProjection
-from manyheads.interventions.effects.effect import interval_over_texts
-from manyheads.interventions.effects.effect import random_plans
+from manyheads.interventions.effects.effect import interval_over_texts, random_plans
+from manyheads.plan import Ablate, Average, Copy, Plan, Scale, SkipOutputProjection
 from tests.interventions.surgeries import TEXTS, loaded
 from tests.models.eager import draw
 

@@ -12,12 +12,10 @@ import torch
 from transformers import SwinConfig, SwinModel
 
 import manyheads as mh
-from manyheads.plan import Ablate
 from manyheads.errors import FileAccessError, HeadError, ManyHeadsError, StatisticError, TextError
-from manyheads.interventions.effects.importance import Importance
-from manyheads.interventions.effects.importance import rank_correlation
-from manyheads.interventions.effects.metrics import METRICS
-from manyheads.interventions.effects.metrics import choose_metric
+from manyheads.interventions.effects.importance import Importance, rank_correlation
+from manyheads.interventions.effects.metrics import METRICS, choose_metric
+from manyheads.plan import Ablate
 from tests.interventions.surgeries import TEXTS, loaded
 from tests.models.eager import draw
 from tests.models.tiny import tiny_gpt2

@@ -6,14 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manyheads.errors import HeadError
 from manyheads.base.grouping import divisors
-from manyheads.interventions.prune.which_heads import SAME_HEADS
-from manyheads.interventions.prune.which_heads import SAME_NUMBER
-from manyheads.interventions.prune.which_heads import Kept
-from manyheads.interventions.prune.which_heads import kept_of
-from manyheads.interventions.prune.which_heads import nearest_in_layer
-from manyheads.interventions.prune.which_heads import require_legal
+from manyheads.errors import HeadError
+from manyheads.interventions.prune.which_heads import (
+    SAME_HEADS,
+    SAME_NUMBER,
+    Kept,
+    kept_of,
+    nearest_in_layer,
+    require_legal,
+)
 from manyheads.spec import ModelSpec, Site
 
 MOST = 8

@@ -9,12 +9,10 @@ import pytest
 import torch
 
 import manyheads as mh
-from manyheads.plan import Ablate
-from manyheads.plan import Plan
-from manyheads.plan import Scale
 from manyheads.errors import FileAccessError, HeadError, PlanError
 from manyheads.interventions.apply import computed as planfiles
 from manyheads.interventions.apply.computed import open_plan
+from manyheads.plan import Ablate, Plan, Scale
 from tests.interventions.surgeries import TEXTS, assert_matters, loaded
 from tests.models.eager import draw, padded
 from tests.models.tiny import VOCAB_SIZE

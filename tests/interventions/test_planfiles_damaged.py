@@ -12,13 +12,10 @@ import torch
 from safetensors.torch import load, save
 
 import manyheads as mh
-from manyheads.plan import Ablate
-from manyheads.plan import Plan
 from manyheads.errors import FileAccessError, PlanError
 from manyheads.interventions.apply import computed as planfiles
-from manyheads.interventions.apply.computed import Computed
-from manyheads.interventions.apply.computed import Prepared
-from manyheads.interventions.apply.computed import open_plan
+from manyheads.interventions.apply.computed import Computed, Prepared, open_plan
+from manyheads.plan import Ablate, Plan
 from tests.interventions.surgeries import TEXTS, loaded
 from tests.models.eager import draw
 

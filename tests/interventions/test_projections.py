@@ -9,11 +9,8 @@ from torch import nn
 
 import manyheads as mh
 from manyheads.errors import ModelError, ShapeError
-from manyheads.interventions.prune.verify import difference
-from manyheads.interventions.prune.verify import outputs_of
-from manyheads.interventions.prune.verify import random_inputs
-from manyheads.models.weights.projections import OwnCounts
-from manyheads.models.weights.projections import projections_of
+from manyheads.interventions.prune.verify import difference, outputs_of, random_inputs
+from manyheads.models.weights.projections import OwnCounts, projections_of
 from manyheads.spec import Site
 from tests.interventions.checkpoints import COMPACT, STOCK
 

@@ -6,11 +6,7 @@ import pytest
 import torch
 
 from manyheads.errors import ShapeError
-from manyheads.interventions.convert.grouping import distances
-from manyheads.interventions.convert.grouping import group_heads
-from manyheads.interventions.convert.grouping import merge
-from manyheads.interventions.convert.grouping import merge_error
-from manyheads.interventions.convert.grouping import neighbours
+from manyheads.interventions.convert.grouping import distances, group_heads, merge, merge_error, neighbours
 
 CASES = [(6, 3), (6, 2), (8, 4), (8, 2), (9, 3), (10, 5), (10, 2)]
 TIMES = 4

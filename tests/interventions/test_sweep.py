@@ -8,18 +8,11 @@ import torch
 from torch import nn
 
 import manyheads as mh
-from manyheads.plan import Ablate
-from manyheads.plan import Average
-from manyheads.plan import Copy
-from manyheads.plan import Plan
-from manyheads.plan import Scale
-from manyheads.plan import SkipOutputProjection
 from manyheads.errors import StatisticError
-from manyheads.interventions.effects.sweep import blocks_of
-from manyheads.interventions.effects.metrics import choose_metric
-from manyheads.interventions.effects.metrics import read_corpus
-from manyheads.interventions.effects.sweep import sweep
+from manyheads.interventions.effects.metrics import choose_metric, read_corpus
+from manyheads.interventions.effects.sweep import blocks_of, sweep
 from manyheads.models.taps.open_taps import OPEN
+from manyheads.plan import Ablate, Average, Copy, Plan, Scale, SkipOutputProjection
 from manyheads.spec import ModelSpec
 from tests.interventions.surgeries import HEADS, MATTERS, TEXTS, loaded
 from tests.models.eager import draw

@@ -12,11 +12,20 @@ import torch.nn.functional as F
 
 from manyheads.errors import HeadError, ShapeError, TextError
 from manyheads.lessons.lesson import LessonError
-from manyheads.lessons.parameters import Parameter, drawn, matrix_text, number, read_matrix, read_values, text, whole
-from manyheads.lessons.parameters import read_quantity
-from manyheads.studio.views import lessons as learning
+from manyheads.lessons.parameters import (
+    Parameter,
+    drawn,
+    matrix_text,
+    number,
+    read_matrix,
+    read_quantity,
+    read_values,
+    text,
+    whole,
+)
 from manyheads.studio.problems import Stopped
 from manyheads.studio.schema.lessons import CellAsk, CellResult
+from manyheads.studio.views import lessons as learning
 
 X, W_Q, W_K, W_V = (
     [[1, 0, 1, 0], [0, 1, 0, 1], [1, 1, 0, 0]],

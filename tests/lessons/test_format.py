@@ -8,14 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from manyheads.lessons import shelf
-from manyheads.lessons.shelf import asked_facts
-from manyheads.lessons.shelf import filled
-from manyheads.lessons.lesson import CellBlock
-from manyheads.lessons.lesson import CheckBlock
-from manyheads.lessons.lesson import InterviewBlock
-from manyheads.lessons.lesson import LessonError
-from manyheads.lessons.lesson import ProseBlock
-from manyheads.lessons.lesson import read_lesson
+from manyheads.lessons.lesson import CellBlock, CheckBlock, InterviewBlock, LessonError, ProseBlock, read_lesson
+from manyheads.lessons.shelf import asked_facts, filled
 from manyheads.studio.views import lessons as learning
 
 HEAD = "---\ntitle: A title\nsummary: In short.\nsources:\n- One 2017, section 3\n- Two: a book\n---\n"

@@ -7,12 +7,12 @@ import torch
 from manyheads.errors import HeadError, ShapeError, TextError
 from manyheads.lessons import shelf
 from manyheads.lessons.lesson import LessonError
-from manyheads.lessons.parameters import read_values
 from manyheads.lessons.pages import archetypes
-from manyheads.lessons.pages import kv_cache as caching
 from manyheads.lessons.pages import induction as circuits
-from manyheads.lessons.pages import what_heads_learn as evidence
+from manyheads.lessons.pages import kv_cache as caching
 from manyheads.lessons.pages import pruning as redundancy
+from manyheads.lessons.pages import what_heads_learn as evidence
+from manyheads.lessons.parameters import read_values
 
 TOPICS = (archetypes, caching, circuits, evidence, redundancy)
 

@@ -4,11 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from manyheads.lessons.answers import Right
-from manyheads.lessons.answers import judged
-from manyheads.lessons.parameters import DIMENSIONS
-from manyheads.lessons.parameters import factor_of
-from manyheads.lessons.parameters import read_quantity
+from manyheads.lessons.answers import Right, judged
+from manyheads.lessons.parameters import DIMENSIONS, factor_of, read_quantity
 
 CACHE = Right(10.0, "So it is.", "Count again.", unit="GiB", mistakes={80.0: "That is MHA."})
 COUNT = Right(1_050_624.0, "So it is.", "Count again.", unit="parameters", mistakes={1_048_576.0: "No biases."})

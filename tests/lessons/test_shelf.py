@@ -11,16 +11,14 @@ import pytest
 
 from manyheads.errors import ManyHeadsError
 from manyheads.lessons import shelf
+from manyheads.lessons.answers import Check, Predict, judged
 from manyheads.lessons.cells import Cell
-from manyheads.lessons.answers import Check
-from manyheads.lessons.answers import Predict
-from manyheads.lessons.shelf import asked_facts
 from manyheads.lessons.lesson import LessonError
-from manyheads.lessons.answers import judged
 from manyheads.lessons.parameters import matrix_text, read_matrix
-from manyheads.studio.views import lessons as learning
+from manyheads.lessons.shelf import asked_facts
 from manyheads.studio.problems import NotHere
 from manyheads.studio.schema.lessons import CellAsk, CheckAsk, Lesson
+from manyheads.studio.views import lessons as learning
 
 DRAWS = 6  # of each check's inputs
 ENDS = (".", "?", "!")

@@ -13,12 +13,12 @@ import torch.nn.functional as F
 from manyheads.errors import ShapeError
 from manyheads.lessons import shelf
 from manyheads.lessons.lesson import LessonError
-from manyheads.lessons.pages import shared as counts
 from manyheads.lessons.pages import feed_forward as feedforward
-from manyheads.lessons.pages import split_merge as looptime
-from manyheads.lessons.pages import output_projection as mixing
 from manyheads.lessons.pages import feed_forward as modelparts
+from manyheads.lessons.pages import output_projection as mixing
 from manyheads.lessons.pages import output_projection as projection
+from manyheads.lessons.pages import shared as counts
+from manyheads.lessons.pages import split_merge as looptime
 from manyheads.lessons.pages import split_merge as splitting
 
 SENTENCE = "A small dog ran home because it was cold."

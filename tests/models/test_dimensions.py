@@ -13,10 +13,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from manyheads.errors import ModelError, ShapeError
 from manyheads.models.dimensions import describe, describe_model, size
 from manyheads.sizing import costs as counting
-from manyheads.sizing.families.config import FAMILIES
-from manyheads.sizing.families.config import describe_config
-from manyheads.sizing.families.decoder_table import DECODERS
 from manyheads.sizing.architecture import by_part
+from manyheads.sizing.families.config import FAMILIES, describe_config
+from manyheads.sizing.families.decoder_table import DECODERS
 
 from ..sizing import real
 from .tiny import tiny_bert, tiny_gemma2, tiny_gpt2, tiny_llama

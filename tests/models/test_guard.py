@@ -15,11 +15,10 @@ import torch
 import manyheads as mh
 from manyheads.errors import GuardError
 from manyheads.models.taps import call as guard
-from manyheads.models.taps import through_transformers as interface
-from manyheads.models.taps import tap as seam
 from manyheads.models.taps import open_taps as taps
-from manyheads.models.taps.mask_arguments import MaskReader
-from manyheads.models.taps.mask_arguments import read_rule
+from manyheads.models.taps import tap as seam
+from manyheads.models.taps import through_transformers as interface
+from manyheads.models.taps.mask_arguments import MaskReader, read_rule
 from manyheads.nn.masks import Mask
 from manyheads.recording.recording import Recording
 from tests.models.eager import draw, implementation, padded

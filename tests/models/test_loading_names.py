@@ -16,9 +16,7 @@ import transformers
 
 from manyheads.errors import ModelError
 from manyheads.models.loading import checkpoints as bundled
-from manyheads.models.loading.checkpoints import BUNDLED
-from manyheads.models.loading.checkpoints import Bundled
-from manyheads.models.loading.checkpoints import find_bundled
+from manyheads.models.loading.checkpoints import BUNDLED, Bundled, find_bundled
 from manyheads.models.loading.load import load
 from tests.models.folders import answer_hub
 from tests.models.tiny import save_tiny, tiny_bert, tiny_tokenizer

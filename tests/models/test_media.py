@@ -7,9 +7,7 @@ from PIL import Image
 import manyheads as mh
 from manyheads.errors import FileAccessError, ModelError, RecordingError, ShapeError, TextError
 from manyheads.models.loading.modality import PICTURES as OF_PICTURES
-from manyheads.models.loading.modality import SOUNDS
-from manyheads.models.loading.modality import TEXT
-from manyheads.models.loading.modality import sense_of
+from manyheads.models.loading.modality import SOUNDS, TEXT, sense_of
 from manyheads.recording.media import grid_of
 from tests.models.eager import draw
 from tests.models.tiny import tiny_bert, tiny_tokenizer

@@ -13,8 +13,7 @@ from transformers import AutoModelForCausalLM
 
 import manyheads as mh
 from manyheads.errors import ModelError
-from manyheads.models.loading.offloaded import device_of
-from manyheads.models.loading.offloaded import weight_of
+from manyheads.models.loading.offloaded import device_of, weight_of
 from manyheads.recording.tokens import Sinks
 from manyheads.statistics.table import STATISTICS
 from tests.models.eager import draw

@@ -14,8 +14,8 @@ from PIL import Image
 import manyheads as mh
 from manyheads.errors import ModelError, RecordingError
 from manyheads.models.inputs import media
-from manyheads.models.inputs.positions import look
 from manyheads.models.inputs.media import picture_of
+from manyheads.models.inputs.positions import look
 from manyheads.recording.media import grid_of
 from tests.models.eager import SHARP, assert_near, draw, eager_maps, implementation
 from tests.models.tinymedia import (

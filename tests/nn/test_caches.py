@@ -10,9 +10,8 @@ import torch
 from numpy.testing import assert_allclose, assert_array_equal
 
 from manyheads.errors import ShapeError
+from manyheads.nn.attention import LONG_KEYS, decode_one
 from manyheads.nn.caches import FIRST_CAPACITY, KVCache
-from manyheads.nn.attention import LONG_KEYS
-from manyheads.nn.attention import decode_one
 from manyheads.nn.layer import MultiHeadAttention
 from manyheads.nn.positions import Rope
 from tests.nn.layer_oracle import stirred

@@ -8,10 +8,7 @@ import pytest
 import torch
 from numpy.testing import assert_allclose
 
-from manyheads.nn.feed_forward import ACTIVATIONS
-from manyheads.nn.feed_forward import FeedForward
-from manyheads.nn.feed_forward import SwiGLU
-from manyheads.nn.feed_forward import gated_width
+from manyheads.nn.feed_forward import ACTIVATIONS, FeedForward, SwiGLU, gated_width
 from tests.nn.layer_oracle import stirred
 
 B, Q, M = 2, 7, 24

@@ -13,11 +13,9 @@ import torch
 from numpy.testing import assert_allclose, assert_array_equal
 
 import manyheads as mh
-from manyheads.nn.mixing import LayerCall
-from manyheads.nn.mixing import add_hook
-from manyheads.nn.mixing import remove_hook
 from manyheads.nn.layer import MultiHeadAttention
 from manyheads.nn.masks import Mask
+from manyheads.nn.mixing import LayerCall, add_hook, remove_hook
 from manyheads.nn.positions import Rope
 from tests.nn.layer_oracle import normal, stirred
 

@@ -16,12 +16,7 @@ import manyheads as mh
 from manyheads.errors import ShapeError
 from manyheads.nn.caches import KVCache
 from manyheads.nn.layer import MultiHeadAttention
-from manyheads.nn.layer_inputs import OPTIONS
-from manyheads.nn.layer_inputs import fate
-from manyheads.nn.layer_inputs import options_markdown
-from manyheads.nn.layer_inputs import pairs
-from manyheads.nn.layer_inputs import pairs_markdown
-from manyheads.nn.layer_inputs import refusals_markdown
+from manyheads.nn.layer_inputs import OPTIONS, fate, options_markdown, pairs, pairs_markdown, refusals_markdown
 from manyheads.nn.positions import Rope
 from tests.nn.layer_oracle import expected, stirred
 

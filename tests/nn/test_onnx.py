@@ -21,10 +21,8 @@ from torch import Tensor, nn
 from manyheads.nn.attention import attend
 from manyheads.nn.caches import KVCache
 from manyheads.nn.layer import MultiHeadAttention
-from manyheads.nn.masks import Mask
+from manyheads.nn.masks import Mask, Rule, grouped_scores
 from manyheads.nn.positions import rotate
-from manyheads.nn.masks import Rule
-from manyheads.nn.masks import grouped_scores
 from manyheads.recording.recording import LayerRecord
 from manyheads.recording.tokens import Tokens
 from manyheads.spec import Site

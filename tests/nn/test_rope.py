@@ -10,14 +10,8 @@ import torch
 from numpy.testing import assert_allclose
 
 from manyheads.errors import ShapeError
-from manyheads.nn.positions import alibi_bias
-from manyheads.nn.positions import alibi_slopes
 from manyheads.nn.layer import MultiHeadAttention
-from manyheads.nn.positions import Llama3
-from manyheads.nn.positions import Rope
-from manyheads.nn.positions import RotaryTable
-from manyheads.nn.positions import Yarn
-from manyheads.nn.positions import rotate
+from manyheads.nn.positions import Llama3, Rope, RotaryTable, Yarn, alibi_bias, alibi_slopes, rotate
 from tests.nn.layer_oracle import alibi_slope, turned
 
 B, H, Q, D = 2, 6, 7, 16

@@ -12,9 +12,7 @@ from torch import nn
 from manyheads.errors import ShapeError
 from manyheads.nn.layer import MultiHeadAttention
 from manyheads.nn.positions import Rope
-from manyheads.nn.state_dicts import dump_state
-from manyheads.nn.state_dicts import layer_from_config
-from manyheads.nn.state_dicts import load_state
+from manyheads.nn.state_dicts import dump_state, layer_from_config, load_state
 from tests.nn.layer_oracle import stirred
 
 B, Q, M, H, G = 2, 9, 24, 6, 3

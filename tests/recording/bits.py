@@ -2,10 +2,8 @@
 
 import torch
 
-from manyheads.nn.masks import Mask
-from manyheads.nn.masks import Rule
-from manyheads.recording.recording import LayerRecord
-from manyheads.recording.recording import Recording
+from manyheads.nn.masks import Mask, Rule
+from manyheads.recording.recording import LayerRecord, Recording
 from manyheads.recording.tokens import Sinks, Tokens
 from manyheads.spec import Site
 

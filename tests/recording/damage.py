@@ -8,13 +8,10 @@ import pytest
 import torch
 
 from manyheads.errors import RecordingError
-from manyheads.nn.masks import Mask
-from manyheads.nn.masks import Rule
+from manyheads.nn.masks import Mask, Rule
 from manyheads.recording.file.safetensors_io import metadata_sum
-from manyheads.recording.file.write import open_recording
-from manyheads.recording.file.write import save_recording
-from manyheads.recording.recording import LayerRecord
-from manyheads.recording.recording import Recording
+from manyheads.recording.file.write import open_recording, save_recording
+from manyheads.recording.recording import LayerRecord, Recording
 from manyheads.recording.tokens import Sinks, Tokens
 from manyheads.spec import Site
 

@@ -8,24 +8,24 @@ import torch
 from numpy.testing import assert_allclose, assert_array_equal
 
 from manyheads import reference
-from manyheads.nn.masks import Mask
-from manyheads.nn.masks import Rule
-from manyheads.recording.exact_map.one_pass import Layer
-from manyheads.recording.exact_map.one_pass import prepare
-from manyheads.recording.exact_map.requests import Band
-from manyheads.recording.exact_map.requests import Distance
-from manyheads.recording.exact_map.requests import Entropy
-from manyheads.recording.exact_map.requests import Linear
-from manyheads.recording.exact_map.requests import Mass
-from manyheads.recording.exact_map.requests import Match
-from manyheads.recording.exact_map.requests import MatchReceived
-from manyheads.recording.exact_map.requests import Maximum
-from manyheads.recording.exact_map.requests import Pooled
-from manyheads.recording.exact_map.requests import Received
-from manyheads.recording.exact_map.requests import RowsReceived
-from manyheads.recording.exact_map.requests import Square
-from manyheads.recording.exact_map.requests import Strongest
-from manyheads.recording.exact_map.requests import WordRows
+from manyheads.nn.masks import Mask, Rule
+from manyheads.recording.exact_map.one_pass import Layer, prepare
+from manyheads.recording.exact_map.requests import (
+    Band,
+    Distance,
+    Entropy,
+    Linear,
+    Mass,
+    Match,
+    MatchReceived,
+    Maximum,
+    Pooled,
+    Received,
+    RowsReceived,
+    Square,
+    Strongest,
+    WordRows,
+)
 from manyheads.recording.tokens import Tokens
 from manyheads.reference import reductions
 

@@ -17,13 +17,10 @@ from safetensors import safe_open
 
 import manyheads
 from manyheads.nn.attention import attend
-from manyheads.nn.masks import Mask
-from manyheads.nn.masks import Rule
+from manyheads.nn.masks import Mask, Rule
 from manyheads.recording.file import safetensors_io as container
-from manyheads.recording.file.write import open_recording
-from manyheads.recording.file.write import save_recording
-from manyheads.recording.recording import LayerRecord
-from manyheads.recording.recording import Recording
+from manyheads.recording.file.write import open_recording, save_recording
+from manyheads.recording.recording import LayerRecord, Recording
 from manyheads.recording.tokens import Tokens
 from manyheads.spec import Site
 from tests.recording.bits import (

@@ -4,9 +4,8 @@ import pytest
 import torch
 
 import manyheads as mh
+from manyheads.recording.exact_map.requests import Entropy, Received
 from manyheads.recording.joining import together
-from manyheads.recording.exact_map.requests import Entropy
-from manyheads.recording.exact_map.requests import Received
 from manyheads.recording.tokens import Tokens
 from tests.models.eager import GUARDED, draw, implementation
 from tests.models.odd import tiny_gpt_oss, tiny_t5

@@ -12,8 +12,7 @@ import pytest
 import torch
 
 from manyheads.recording.file import read as lazy
-from manyheads.recording.file.write import open_recording
-from manyheads.recording.file.write import save_recording
+from manyheads.recording.file.write import open_recording, save_recording
 from tests.recording.bits import assert_same_layer, make_recording
 
 

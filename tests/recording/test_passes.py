@@ -13,14 +13,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from manyheads.nn.masks import Mask
 from manyheads.recording.exact_map import one_pass as tiles
-from manyheads.recording.exact_map.one_pass import Layer
-from manyheads.recording.exact_map.one_pass import prepare
-from manyheads.recording.exact_map.requests import Band
-from manyheads.recording.exact_map.requests import Entropy
-from manyheads.recording.exact_map.requests import Mass
-from manyheads.recording.exact_map.requests import Pooled
-from manyheads.recording.exact_map.requests import Received
-from manyheads.recording.exact_map.requests import Square
+from manyheads.recording.exact_map.one_pass import Layer, prepare
+from manyheads.recording.exact_map.requests import Band, Entropy, Mass, Pooled, Received, Square
 from manyheads.recording.tokens import Tokens
 from tests.recording.passing import (
     KINDS,

@@ -12,16 +12,11 @@ import torch
 from numpy.testing import assert_allclose, assert_array_equal
 
 from manyheads.errors import StatisticError
-from manyheads.nn.masks import Mask
-from manyheads.nn.masks import Rule
+from manyheads.nn.masks import Mask, Rule
 from manyheads.recording.exact_map import one_pass as passes
 from manyheads.recording.exact_map import one_pass as tiles
-from manyheads.recording.exact_map.one_pass import Layer
-from manyheads.recording.exact_map.one_pass import prepare
-from manyheads.recording.exact_map.requests import Mass
-from manyheads.recording.exact_map.requests import Match
-from manyheads.recording.exact_map.requests import Pooled
-from manyheads.recording.exact_map.requests import Strongest
+from manyheads.recording.exact_map.one_pass import Layer, prepare
+from manyheads.recording.exact_map.requests import Mass, Match, Pooled, Strongest
 from manyheads.recording.tokens import Tokens
 from manyheads.reference import reductions
 from tests.recording.passing import (

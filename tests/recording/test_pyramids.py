@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from manyheads import reference
 from manyheads.errors import ShapeError
-from manyheads.nn.masks import Mask
-from manyheads.nn.masks import Rule
+from manyheads.nn.masks import Mask, Rule
 from manyheads.recording.exact_map import zoom as pyramids
 from manyheads.recording.exact_map.zoom import read_region
 from manyheads.recording.recording import LayerRecord

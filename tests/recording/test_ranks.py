@@ -13,8 +13,7 @@ import torch.multiprocessing as mp
 
 import manyheads as mh
 from manyheads.errors import RecordingError
-from manyheads.recording.joining import heads_together
-from manyheads.recording.joining import gathered
+from manyheads.recording.joining import gathered, heads_together
 from manyheads.recording.recording import Recording
 from manyheads.recording.tokens import Sinks
 from tests.models.eager import draw

@@ -13,13 +13,10 @@ import torch
 from manyheads import reference
 from manyheads.errors import RecordingError, ShapeError, WindowError
 from manyheads.nn.attention import attend
-from manyheads.nn.masks import Mask
-from manyheads.nn.masks import Rule
+from manyheads.nn.masks import Mask, Rule
 from manyheads.recording import recording as records
-from manyheads.recording.recording import LayerRecord
-from manyheads.recording.recording import Recording
-from manyheads.recording.exact_map.requests import Mass
-from manyheads.recording.exact_map.requests import Received
+from manyheads.recording.exact_map.requests import Mass, Received
+from manyheads.recording.recording import LayerRecord, Recording
 from manyheads.recording.tokens import Tokens
 from manyheads.spec import Site
 from tests.recording.onelayer import LENGTHS, SCALE, D, G, H, assert_near, make_case

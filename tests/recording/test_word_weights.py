@@ -8,8 +8,7 @@ import torch
 
 import manyheads as mh
 from manyheads.errors import RecordingError, ShapeError, StatisticError, TextError, WindowError
-from manyheads.nn.masks import Mask
-from manyheads.nn.masks import Rule
+from manyheads.nn.masks import Mask, Rule
 from manyheads.recording import recording as records
 from manyheads.recording.recording import LayerRecord
 from manyheads.recording.words import HOWS, Unit, Words

@@ -14,10 +14,7 @@ from tokenizers import decoders
 
 from manyheads.errors import TextError
 from manyheads.recording.tokens import Tokens
-from manyheads.recording.words import Unit, Words
-from manyheads.recording.words import is_space
-from manyheads.recording.words import run_spans
-from manyheads.recording.words import word_spans
+from manyheads.recording.words import Unit, Words, is_space, run_spans, word_spans
 from tests.recording.wordtexts import BYTE_KINDS, KINDS, TEXTS, WORDS_OF, made_of, made_up, tokenizer, words_in
 
 every_kind = pytest.mark.parametrize("kind", KINDS)

@@ -7,8 +7,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from manyheads.reference.cells import CELLS, MATCHES
-from manyheads.reference.statistics import norm_masses
-from manyheads.reference.statistics import MOVABLE, WEIGHTED, statistics
+from manyheads.reference.statistics import MOVABLE, WEIGHTED, norm_masses, statistics
 from tests.reference.facts import TEXTS, H, assert_pair, some_map, some_text
 
 

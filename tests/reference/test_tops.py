@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from manyheads.reference.statistics import rarest
-from manyheads.reference.statistics import tops
+from manyheads.reference.statistics import rarest, tops
 from tests.reference.facts import TEXTS, H, assert_pair, some_map, some_text
 
 

@@ -17,19 +17,16 @@ from PIL import Image
 
 import manyheads as mh
 from manyheads.figures.paper import Sheet
-from manyheads.interventions.save import save as saving
 from manyheads.interventions.apply.computed import open_plan
-from manyheads.nn.masks import Mask
-from manyheads.nn.masks import Rule
-from manyheads.recording.recording import LayerRecord
-from manyheads.recording.recording import Recording
+from manyheads.interventions.save import save as saving
+from manyheads.nn.masks import Mask, Rule
+from manyheads.recording.recording import LayerRecord, Recording
 from manyheads.recording.tokens import Tokens
 from manyheads.spec import Site
 from manyheads.statistics.head_table import HeadTable
 from manyheads.studio.outside.one_file import write_report
-from manyheads.training.checkpoints import read_state, save_state
+from manyheads.training.checkpoints import History, read_state, save_state
 from manyheads.training.session import write_json
-from manyheads.training.checkpoints import History
 from tests.models.tiny import tiny_bert, tiny_gpt2, tiny_tokenizer
 from tests.statistics.corpusruns import some_texts, tiny_lm
 

@@ -17,8 +17,7 @@ from safetensors.torch import save
 
 import manyheads as mh
 from manyheads.interventions.save import save as saving
-from manyheads.models.inputs.media import picture_of
-from manyheads.models.inputs.media import sounds_of
+from manyheads.models.inputs.media import picture_of, sounds_of
 from manyheads.models.loading.checkpoints import quietly
 from manyheads.recording.file.safetensors_io import metadata_sum
 from manyheads.training.checkpoints import read_state
@@ -85,10 +84,8 @@ def read_recording(data: bytes, folder: Path) -> None:
 
 def padded(longest: int, texts: int) -> bytes:
     """One long text and many of one token: packed it is small, with its padding it is not."""
-    from manyheads.recording.file.safetensors_io import Part
-    from manyheads.recording.file.safetensors_io import write_tensors
-    from manyheads.recording.file.write import FORMAT
-    from manyheads.recording.file.write import FORMAT_VERSION
+    from manyheads.recording.file.safetensors_io import Part, write_tensors
+    from manyheads.recording.file.write import FORMAT, FORMAT_VERSION
 
     lengths = torch.ones(texts, dtype=torch.int64)
     lengths[0] = longest

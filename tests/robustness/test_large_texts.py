@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from manyheads.corpora import open as plaintext
 from manyheads.corpora import lines as sources
+from manyheads.corpora import open as plaintext
 from manyheads.corpora.open import open_corpus
 
 RANGE = "\tab" + "\t_" * 8 + "\n"

@@ -25,8 +25,7 @@ from manyheads.heads import in_layer, parse_heads
 from manyheads.interventions.apply.computed import open_plan
 from manyheads.lessons import shelf
 from manyheads.lessons.lesson import LessonError
-from manyheads.models.inputs.media import picture_of
-from manyheads.models.inputs.media import sounds_of
+from manyheads.models.inputs.media import picture_of, sounds_of
 from manyheads.recording.file import read as lazy
 from manyheads.roles.labels import remembered
 from manyheads.sizing.families.config import read_config

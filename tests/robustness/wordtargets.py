@@ -18,15 +18,12 @@ from manyheads.lessons import shelf
 from manyheads.lessons.lesson import read_lesson
 from manyheads.lessons.progress import Progress
 from manyheads.recording.tokens import Sinks
-from manyheads.roles.labels import Evidence, HeadRole
-from manyheads.roles.labels import PageLabels
-from manyheads.roles.labels import _remember
-from manyheads.roles.labels import remembered
+from manyheads.roles.labels import Evidence, HeadRole, PageLabels, _remember, remembered
 from manyheads.sizing.families.config import read_config
 from manyheads.sizing.sizing import size
 from manyheads.spec import ModelSpec
-from manyheads.studio.views import lessons as learning
 from manyheads.studio.schema.lessons import CellAsk, CheckAsk
+from manyheads.studio.views import lessons as learning
 from tests.models.tiny import tiny_llama
 from tests.robustness.mutations import DEEP_JSON, DIGITS
 from tests.robustness.target import Target

@@ -10,14 +10,9 @@ import pytest
 import manyheads as mh
 from manyheads.errors import FileAccessError, HeadError, StatisticError, TextError
 from manyheads.heads import Head
-from manyheads.roles.rules import AHEAD
-from manyheads.roles.rules import UNASKED
+from manyheads.roles.find import check_resume, fixed_questions
 from manyheads.roles.results import role_named
-from manyheads.roles.find import check_resume
-from manyheads.roles.find import fixed_questions
-from manyheads.roles.rules import coreference_rules
-from manyheads.roles.rules import syntax_rules
-from manyheads.roles.rules import RULES
+from manyheads.roles.rules import AHEAD, RULES, UNASKED, coreference_rules, syntax_rules
 from tests.figures.test_roles import roles_of
 
 NAMES = {f"{name}: {way}": f"Which {way} {name}?" for name in ("obj", "iobj", "ccomp") for way in ("up", "down")}

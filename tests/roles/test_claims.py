@@ -16,10 +16,8 @@ from manyheads.heads import Head
 from manyheads.recording.tokens import Sinks, text_seed
 from manyheads.roles.chance import adjusted, as_normal
 from manyheads.roles.claims import CHOOSE, MAX_FALSE, Half, claims_of, control
-from manyheads.roles.rules import coreference_rules
-from manyheads.roles.rules import syntax_rules
 from manyheads.roles.labels import label_heads
-from manyheads.roles.rules import NEEDED, RULES, SINK_RULE
+from manyheads.roles.rules import NEEDED, RULES, SINK_RULE, coreference_rules, syntax_rules
 from manyheads.spec import Site
 from manyheads.statistics.head_table import HeadTable
 from manyheads.statistics.statistic import Statistic

@@ -10,10 +10,7 @@ from transformers import GPT2Model, OPTConfig, OPTForCausalLM
 
 import manyheads as mh
 from manyheads.errors import HeadError, ModelError, StatisticError
-from manyheads.roles.probes.copying import Products
-from manyheads.roles.probes.copying import copying_scores
-from manyheads.roles.probes.copying import eigenvalue_score
-from manyheads.roles.probes.copying import fold_of
+from manyheads.roles.probes.copying import Products, copying_scores, eigenvalue_score, fold_of
 from tests.models.eager import draw
 from tests.models.odd import tiny_t5
 from tests.models.tiny import tiny_bert, tiny_gemma2, tiny_gpt2, tiny_llama, tiny_tokenizer

@@ -11,9 +11,8 @@ import manyheads as mh
 from manyheads.corpora.bundled_texts import page_texts
 from manyheads.errors import FileAccessError, HeadError, ModelError, StatisticError
 from manyheads.roles.compare import rows as sampledrows
-from manyheads.roles.compare.rows import pair_divergences
-from manyheads.roles.compare.rows import row_divergences
 from manyheads.roles.compare.families import head_families
+from manyheads.roles.compare.rows import pair_divergences, row_divergences
 from tests.interventions.surgeries import TEXTS, loaded
 from tests.models.eager import draw, implementation
 from tests.models.tiny import tiny_llama, tiny_tokenizer

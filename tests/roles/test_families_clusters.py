@@ -3,12 +3,7 @@
 import numpy as np
 import pytest
 
-from manyheads.roles.compare.clusters import average_linkage
-from manyheads.roles.compare.clusters import best_cut
-from manyheads.roles.compare.clusters import cut
-from manyheads.roles.compare.clusters import flat_map
-from manyheads.roles.compare.clusters import medoid
-from manyheads.roles.compare.clusters import silhouettes
+from manyheads.roles.compare.clusters import average_linkage, best_cut, cut, flat_map, medoid, silhouettes
 
 
 @pytest.fixture

@@ -9,14 +9,11 @@ import pytest
 from manyheads.errors import FileAccessError, HeadError
 from manyheads.figures import families as figure
 from manyheads.figures.families import save_families
-from manyheads.figures.roles.words import REFERENCE_STYLE
-from manyheads.figures.roles.words import SYNTAX_STYLE
 from manyheads.figures.paper import UNLABELLED
+from manyheads.figures.roles.words import REFERENCE_STYLE, SYNTAX_STYLE
 from manyheads.heads import Head
 from manyheads.roles.compare.clusters import flat_map
-from manyheads.roles.compare.families import HeadFamilies
-from manyheads.roles.compare.families import LayerDiversity
-from manyheads.roles.compare.families import families_of
+from manyheads.roles.compare.families import HeadFamilies, LayerDiversity, families_of
 from manyheads.roles.labels import HeadRole
 from tests.figures.pictures import EVIDENCE, assert_is_file_of, words_in
 

@@ -8,15 +8,9 @@ import pytest
 import torch
 
 import manyheads as mh
-from manyheads.models.inputs.texts import rarity_table
-from manyheads.models.inputs.texts import read_texts
+from manyheads.models.inputs.texts import rarity_table, read_texts
 from manyheads.recording.tokens import Sinks
-from manyheads.roles.examples import _best
-from manyheads.roles.examples import AT_DISTANCE
-from manyheads.roles.examples import OF_CLASS
-from manyheads.roles.examples import OF_MATCH
-from manyheads.roles.examples import _cells
-from manyheads.roles.examples import pairs_of
+from manyheads.roles.examples import AT_DISTANCE, OF_CLASS, OF_MATCH, _best, _cells, pairs_of
 from tests.models.tiny import tiny_bert, tiny_gpt2, tiny_tokenizer
 
 TEXT = "the cat saw the dog and the man saw the cat"

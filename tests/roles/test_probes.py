@@ -12,11 +12,7 @@ from torch import nn
 import manyheads as mh
 from manyheads.errors import HeadError, ModelError, StatisticError
 from manyheads.heads import Head
-from manyheads.roles.probes.repeats import PLACES
-from manyheads.roles.probes.repeats import probe_repeats
-from manyheads.roles.probes.repeats import VARIANTS
-from manyheads.roles.probes.repeats import Repeats
-from manyheads.roles.probes.repeats import sample
+from manyheads.roles.probes.repeats import PLACES, VARIANTS, Repeats, probe_repeats, sample
 from tests.models.eager import draw, eager_maps, implementation
 from tests.models.odd import tiny_t5
 from tests.models.tiny import tiny_bert, tiny_gemma2, tiny_gpt2, tiny_llama, tiny_tokenizer

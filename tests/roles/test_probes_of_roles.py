@@ -16,15 +16,9 @@ from manyheads.errors import StatisticError
 from manyheads.figures.roles.report import page_of
 from manyheads.roles import find as finding
 from manyheads.roles.probes import all as probing
+from manyheads.roles.probes.all import LENGTHS, NEEDLE, NEEDLE_DEPTHS, PROBES, QUESTION, Probe, ask_probes
 from manyheads.roles.probes.copying import copying_scores
 from manyheads.roles.probes.repeats import probe_repeats
-from manyheads.roles.probes.all import LENGTHS
-from manyheads.roles.probes.all import NEEDLE
-from manyheads.roles.probes.all import NEEDLE_DEPTHS
-from manyheads.roles.probes.all import PROBES
-from manyheads.roles.probes.all import QUESTION
-from manyheads.roles.probes.all import Probe
-from manyheads.roles.probes.all import ask_probes
 from manyheads.roles.probes.retrieval import retrieval_scores
 from tests.models.tiny import tiny_bert, tiny_gpt2, tiny_tokenizer
 

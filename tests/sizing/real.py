@@ -12,8 +12,7 @@ from transformers.models.auto import modeling_auto as auto
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from manyheads.models.loading.checkpoints import quietly
-from manyheads.sizing.families.encoders import ENCODERS
-from manyheads.sizing.families.encoders import IMAGES
+from manyheads.sizing.families.encoders import ENCODERS, IMAGES
 from manyheads.sizing.families.seq2seq import SEQ2SEQ
 
 SMALL: dict[str, Any] = {

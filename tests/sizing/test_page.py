@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from manyheads.sizing.__main__ import families_markdown
-from manyheads.sizing.__main__ import presets_markdown
+from manyheads.sizing.__main__ import families_markdown, presets_markdown
 
 PAGE = (Path(__file__).parents[2] / "docs" / "sizing.md").read_text(encoding="utf-8")
 

@@ -8,19 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manyheads.sizing.building_blocks import experts
-from manyheads.sizing.building_blocks import matrix
-from manyheads.sizing.building_blocks import projections
-from manyheads.sizing.building_blocks import transformer
-from manyheads.sizing.costs import decoding
-from manyheads.sizing.costs import dense_pairs
-from manyheads.sizing.costs import prefill
-from manyheads.sizing.costs import visible_pairs
+from manyheads.sizing.architecture import PARTS, Attention, kind_of
+from manyheads.sizing.building_blocks import experts, matrix, projections, transformer
+from manyheads.sizing.costs import DTYPES, decoding, dense_pairs, prefill, visible_pairs
 from manyheads.sizing.presets import PRESETS, preset
-from manyheads.sizing.costs import DTYPES
-from manyheads.sizing.architecture import kind_of
-from manyheads.sizing.architecture import PARTS
-from manyheads.sizing.architecture import Attention
 from manyheads.sizing.sizing import size
 from tests.sizing.described import GIB, LLAMA, OWN
 

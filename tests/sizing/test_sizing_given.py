@@ -11,9 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from manyheads.errors import FileAccessError, ManyHeadsError, ModelError, ShapeError
-from manyheads.sizing.families.config import FAMILIES
-from manyheads.sizing.families.config import describe_config
-from manyheads.sizing.families.config import read_config
+from manyheads.sizing.families.config import FAMILIES, describe_config, read_config
 from manyheads.sizing.sizing import size
 from manyheads.spec import ModelSpec, Site
 from tests.sizing.described import GIB, LLAMA, OWN

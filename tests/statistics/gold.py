@@ -13,9 +13,7 @@ from numpy import ndarray
 from torch import Tensor, nn
 
 from manyheads.corpora.corpus import Document
-from manyheads.models.inputs.texts import batches
-from manyheads.models.inputs.texts import read_texts
-from manyheads.models.inputs.texts import tokens_of
+from manyheads.models.inputs.texts import batches, read_texts, tokens_of
 from manyheads.statistics.gathered import measure_batch
 from manyheads.statistics.statistic import Statistic
 from tests.models.eager import eager_maps, spans

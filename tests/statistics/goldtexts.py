@@ -4,9 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from manyheads.recording.tokens import ROOT
-from manyheads.recording.tokens import Gold
-from manyheads.recording.tokens import GoldWord
+from manyheads.recording.tokens import ROOT, Gold, GoldWord
 
 
 class Text(NamedTuple):

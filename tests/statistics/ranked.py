@@ -15,10 +15,9 @@ import torch
 import torch.distributed as dist
 
 import manyheads as mh
+from manyheads.base.processes import ALONE, torchrun
 from manyheads.corpora.corpus import corpus_of
 from manyheads.statistics.corpus_run import run as workers
-from manyheads.base.processes import ALONE
-from manyheads.base.processes import torchrun
 from tests.statistics.corpusruns import STATISTICS, differences, small_batches, some_texts, tiny_lm
 
 TEXTS = [*some_texts(90), "", " "]

@@ -7,8 +7,7 @@ import torch
 import manyheads as mh
 from manyheads.errors import ShapeError, StatisticError
 from manyheads.nn.attention import log_sum_exp
-from manyheads.nn.masks import Mask
-from manyheads.nn.masks import Rule
+from manyheads.nn.masks import Mask, Rule
 from manyheads.recording import recording as records
 from manyheads.recording.recording import LayerRecord
 from manyheads.recording.tokens import Tokens

@@ -13,11 +13,8 @@ import numpy as np
 import pytest
 
 import manyheads as mh
-from manyheads.recording.tokens import Gold
-from manyheads.recording.tokens import Mention
-from manyheads.statistics.defined.coreference import KINDS
-from manyheads.statistics.defined.coreference import coreference_statistics
-from manyheads.statistics.defined.coreference import survey_coreference
+from manyheads.recording.tokens import Gold, Mention
+from manyheads.statistics.defined.coreference import KINDS, coreference_statistics, survey_coreference
 from tests.corpora.conftest import treebank as treebank_file
 from tests.models.eager import draw
 from tests.models.tiny import tiny_bert, tiny_gemma2, tiny_gpt2, tiny_llama, tiny_tokenizer

@@ -12,14 +12,9 @@ import pytest
 import torch
 
 import manyheads as mh
-from manyheads.corpora.corpus import Corpus
-from manyheads.corpora.corpus import Document
-from manyheads.corpora.corpus import corpus_of
+from manyheads.corpora.corpus import Corpus, Document, corpus_of
 from manyheads.errors import StatisticError, TextError
-from manyheads.recording.tokens import ROOT
-from manyheads.recording.tokens import Gold
-from manyheads.recording.tokens import GoldWord
-from manyheads.recording.tokens import Sinks
+from manyheads.recording.tokens import ROOT, Gold, GoldWord, Sinks
 from manyheads.statistics.corpus_run import chunks
 from manyheads.statistics.corpus_run import chunks as surveys
 from manyheads.statistics.defined.masses import class_mass

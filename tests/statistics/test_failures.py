@@ -6,13 +6,9 @@ import pytest
 import torch
 
 import manyheads as mh
-from manyheads.corpora.corpus import Document
+from manyheads.corpora.corpus import NAMED, Document, Failure, Failures, is_about_texts
 from manyheads.errors import GuardError, StatisticError, TextError
 from manyheads.recording.tokens import Sinks
-from manyheads.corpora.corpus import NAMED
-from manyheads.corpora.corpus import Failure
-from manyheads.corpora.corpus import Failures
-from manyheads.corpora.corpus import is_about_texts
 from manyheads.statistics.statistic import Block, Statistic
 from tests.models.eager import draw
 from tests.statistics.corpusruns import CHUNK, assert_near, patch_few_texts, some_texts, tiny_lm

@@ -11,8 +11,7 @@ import torch
 import manyheads as mh
 from manyheads.errors import StatisticError
 from manyheads.recording.tokens import relabelling
-from manyheads.statistics.defined.own_pattern import pattern_statistics
-from manyheads.statistics.defined.own_pattern import targets
+from manyheads.statistics.defined.own_pattern import pattern_statistics, targets
 
 from ..models.tiny import WORDS, tiny_bert, tiny_gpt2, tiny_tokenizer
 

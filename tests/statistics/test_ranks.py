@@ -12,12 +12,9 @@ from pathlib import Path
 import pytest
 
 import manyheads as mh
-from manyheads.errors import LostProcessError
+from manyheads.base.processes import ALONE, _interrupt, here, torchrun
 from manyheads.corpora.corpus import is_about_texts
-from manyheads.base.processes import ALONE
-from manyheads.base.processes import _interrupt
-from manyheads.base.processes import here
-from manyheads.base.processes import torchrun
+from manyheads.errors import LostProcessError
 from tests.statistics.corpusruns import some_texts, tiny_lm
 
 ROOT = Path(__file__).parents[2]

@@ -7,10 +7,7 @@ import torch
 import manyheads as mh
 from manyheads.errors import ShapeError, StatisticError
 from manyheads.recording.recording import small_maps
-from manyheads.statistics.of_a_recording import BY_ROW
-from manyheads.statistics.of_a_recording import EVERY_ROW
-from manyheads.statistics.of_a_recording import measure_recording
-from manyheads.statistics.of_a_recording import sinks_of
+from manyheads.statistics.of_a_recording import BY_ROW, EVERY_ROW, measure_recording, sinks_of
 from manyheads.statistics.table import STATISTICS
 from tests.models.tiny import WORDS, tiny_bert, tiny_gpt2, tiny_llama, tiny_tokenizer
 

@@ -2,11 +2,8 @@
 
 import pytest
 
-from manyheads.recording.tokens import ROOT
-from manyheads.recording.tokens import Gold
-from manyheads.recording.tokens import GoldWord
-from manyheads.statistics.defined.syntax import MIN_ARCS
-from manyheads.statistics.defined.syntax import survey_syntax
+from manyheads.recording.tokens import ROOT, Gold, GoldWord
+from manyheads.statistics.defined.syntax import MIN_ARCS, survey_syntax
 from tests.statistics.gold import FAR
 from tests.statistics.syntaxtexts import TEXTS, WRITTEN, assert_surveyed
 

@@ -11,9 +11,7 @@ import torch
 
 import manyheads as mh
 from manyheads.errors import FileAccessError, StatisticError
-from manyheads.statistics.defined.masses import class_mass
-from manyheads.statistics.defined.masses import class_relabelled
-from manyheads.statistics.defined.masses import class_uniform
+from manyheads.statistics.defined.masses import class_mass, class_relabelled, class_uniform
 from manyheads.statistics.statistic import Statistic
 from manyheads.statistics.table import DEFAULT, STATISTICS, choose
 from tests.models.eager import draw, eager_maps

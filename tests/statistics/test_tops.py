@@ -3,10 +3,8 @@
 import pytest
 import torch
 
-from manyheads.nn.masks import Mask
-from manyheads.nn.masks import Rule
-from manyheads.recording.exact_map.one_pass import Layer
-from manyheads.recording.exact_map.one_pass import prepare
+from manyheads.nn.masks import Mask, Rule
+from manyheads.recording.exact_map.one_pass import Layer, prepare
 from manyheads.recording.exact_map.requests import Maximum
 from manyheads.recording.tokens import Tokens
 from manyheads.reference import statistics as reference

@@ -9,12 +9,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from manyheads.roles.labels import PageLabels
+from manyheads.studio.server.serve import bind, server_of
 from manyheads.studio.session import Desk
-from manyheads.studio.views.envelope import MEDIA_TYPE
-from manyheads.studio.views.envelope import unpack
-from manyheads.studio.server.serve import bind
-from manyheads.studio.server.serve import server_of
 from manyheads.studio.state.workspace import Workspace
+from manyheads.studio.views.envelope import MEDIA_TYPE, unpack
 
 
 class Said(NamedTuple):

@@ -17,13 +17,12 @@ import manyheads as mh
 from manyheads.errors import HeadError, PlanError, StatisticError, TextError
 from manyheads.models.taps.open_taps import OPEN
 from manyheads.plan import Ablate, Plan, Scale
-from manyheads.studio.views import experiments
-from manyheads.studio.state.plans import corpus_of
-from manyheads.studio.state.plans import plan_of
 from manyheads.studio.problems import Stopped
-from manyheads.studio.state.recordings import recording_id
 from manyheads.studio.schema.base import MAX_STEPS
 from manyheads.studio.schema.experiments import Experiment, ExperimentAsk
+from manyheads.studio.state.plans import corpus_of, plan_of
+from manyheads.studio.state.recordings import recording_id
+from manyheads.studio.views import experiments
 from tests.interventions.surgeries import loaded, without_heads
 from tests.models.eager import draw
 from tests.models.tiny import tiny_bert, tiny_tokenizer

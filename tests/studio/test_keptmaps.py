@@ -6,9 +6,7 @@ import torch
 
 import manyheads as mh
 from manyheads.recording.exact_map.zoom import read_region
-from manyheads.studio.outside.kept_maps import Held
-from manyheads.studio.outside.kept_maps import packed
-from manyheads.studio.outside.kept_maps import read_map
+from manyheads.studio.outside.kept_maps import Held, packed, read_map
 from tests.models.tiny import tiny_llama, tiny_tokenizer
 
 TEXT = "the old dog sat there and the cat that it saw sat down beside it on the mat"

@@ -149,10 +149,9 @@ def test_tiles_outside_the_map_are_not_there(studio, place):
 
 
 def test_another_address_needs_the_token_that_was_printed(folder):
-    from manyheads.studio.session import Desk
     from manyheads.studio.server.in_process import answer
-    from manyheads.studio.server.serve import Guard
-    from manyheads.studio.server.serve import bind
+    from manyheads.studio.server.serve import Guard, bind
+    from manyheads.studio.session import Desk
 
     desk = Desk(Workspace.of([folder]))
     serving = bind(desk, host="0.0.0.0", port=0)

@@ -10,9 +10,9 @@ import torch
 
 from manyheads.errors import FileAccessError, HeadError
 from manyheads.interventions.save import save as saving
-from manyheads.studio.views import experiments as prunings
 from manyheads.studio.problems import Stopped
 from manyheads.studio.schema.experiments import PruningAsk
+from manyheads.studio.views import experiments as prunings
 from tests.interventions.surgeries import loaded, without_heads
 from tests.models.eager import draw
 

@@ -13,12 +13,10 @@ import torch
 from playwright.sync_api import expect
 
 import manyheads as mh
-from manyheads.corpora.bundled_texts import page_texts
-from manyheads.corpora.bundled_texts import OWN_TEXT
+from manyheads.corpora.bundled_texts import OWN_TEXT, page_texts
 from manyheads.errors import FileAccessError
 from manyheads.roles.labels import label_page
-from manyheads.studio.outside.one_file import MOST_CHARS
-from manyheads.studio.outside.one_file import write_report
+from manyheads.studio.outside.one_file import MOST_CHARS, write_report
 from tests.models.eager import eager_maps
 from tests.models.odd import tiny_gpt_oss, tiny_t5
 from tests.models.tiny import TEXT, tiny_llama, tiny_tokenizer

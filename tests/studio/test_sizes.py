@@ -9,10 +9,10 @@ import pytest
 
 import manyheads as mh
 from manyheads.errors import ManyHeadsError, ModelError, ShapeError
-from manyheads.sizing.presets import PRESETS
 from manyheads.sizing.architecture import by_part
-from manyheads.studio.views import sizes
+from manyheads.sizing.presets import PRESETS
 from manyheads.studio.schema.sizes import SizeAsk, SizeReport
+from manyheads.studio.views import sizes
 
 GIB = 2**30
 EVERY_KIND = (

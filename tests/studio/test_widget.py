@@ -17,8 +17,7 @@ from nbclient import NotebookClient
 from playwright.sync_api import expect
 
 import manyheads as mh
-from manyheads.corpora.bundled_texts import page_texts
-from manyheads.corpora.bundled_texts import OWN_TEXT
+from manyheads.corpora.bundled_texts import OWN_TEXT, page_texts
 from manyheads.errors import ModelError, RecordingError, TextError
 from manyheads.roles.labels import label_page
 from manyheads.studio.outside.notebook import StudioWidget

@@ -4,12 +4,11 @@ import json
 
 import pytest
 
-from manyheads.studio.state import recordings as recordings_module
 from manyheads.studio.problems import NotHere
-from manyheads.studio.state.recordings import Recordings
 from manyheads.studio.schema.recordings import RecordingAsk
-from manyheads.studio.state.workspace import ModelPlace
-from manyheads.studio.state.workspace import Workspace
+from manyheads.studio.state import recordings as recordings_module
+from manyheads.studio.state.recordings import Recordings
+from manyheads.studio.state.workspace import ModelPlace, Workspace
 from tests.robustness.faults import recording
 
 

@@ -15,11 +15,9 @@ from manyheads.models.loading import checkpoints as bundled
 from manyheads.roles.probes.repeats import probe_repeats
 from manyheads.training import bundle as bundling
 from manyheads.training.bundle import FOLDER, MOST_BYTES, bundle, numbers_table
+from manyheads.training.presets.code.data import is_held_out, read_sources
 from manyheads.training.presets.code.preset import NAME_OF_FIRSTREPEATS as NAME
-from manyheads.training.presets.code.preset import NULL
-from manyheads.training.presets.code.preset import first_repeats
-from manyheads.training.presets.code.data import is_held_out
-from manyheads.training.presets.code.data import read_sources
+from manyheads.training.presets.code.preset import NULL, first_repeats
 
 
 @pytest.fixture(scope="module")

@@ -12,15 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from manyheads.errors import FileAccessError, TextError
-from manyheads.training.presets.rul.data import CHANNELS
-from manyheads.training.presets.rul.data import COLUMNS
-from manyheads.training.presets.rul.data import Engine
-from manyheads.training.presets.rul.data import read_cmapss
-from manyheads.training.presets.rul.data import CAP
-from manyheads.training.presets.rul.data import LENGTH
-from manyheads.training.presets.rul.data import Scaling
-from manyheads.training.presets.rul.data import split
-from manyheads.training.presets.rul.data import windows_of
+from manyheads.training.presets.rul.data import (
+    CAP,
+    CHANNELS,
+    COLUMNS,
+    LENGTH,
+    Engine,
+    Scaling,
+    read_cmapss,
+    split,
+    windows_of,
+)
 
 REST = " ".join(f"{value}.5" for value in range(COLUMNS - 2))
 

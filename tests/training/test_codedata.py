@@ -6,24 +6,25 @@ import pytest
 import torch
 
 from manyheads.errors import FileAccessError, PlanError
-from manyheads.training.presets.code.data import Stage
-from manyheads.training.presets.code.data import Windows
-from manyheads.training.presets.code.data import paste
-from manyheads.training.presets.code.data import random_twice
-from manyheads.training.presets.code.data import stream_of
-from manyheads.training.presets.code.data import BEGIN
-from manyheads.training.presets.code.data import BEGIN_ID
-from manyheads.training.presets.code.data import END_ID
-from manyheads.training.presets.code.data import train_tokenizer
-from manyheads.training.presets.code.preset import TRIAL
-from manyheads.training.presets.code.preset import read_data
-from manyheads.training.presets.preset import Setup
+from manyheads.training.presets.code.data import (
+    BEGIN,
+    BEGIN_ID,
+    END_ID,
+    QUICK_FOLDERS,
+    Stage,
+    Windows,
+    data_digest,
+    is_held_out,
+    module_paths,
+    paste,
+    random_twice,
+    read_sources,
+    stream_of,
+    train_tokenizer,
+)
+from manyheads.training.presets.code.preset import TRIAL, read_data
 from manyheads.training.presets.induction import RepeatedTokens
-from manyheads.training.presets.code.data import QUICK_FOLDERS
-from manyheads.training.presets.code.data import data_digest
-from manyheads.training.presets.code.data import is_held_out
-from manyheads.training.presets.code.data import module_paths
-from manyheads.training.presets.code.data import read_sources
+from manyheads.training.presets.preset import Setup
 
 STAGES = (Stage(0.5, 16), Stage(1.0, 64))
 

@@ -9,10 +9,9 @@ from safetensors.torch import load_file
 import manyheads as mh
 from manyheads.errors import ModelError, ShapeError
 from manyheads.training import export
-from manyheads.training.presets.code.data import as_transformers
-from manyheads.training.presets.code.data import train_tokenizer
 from manyheads.training.decoder import Decoder, DecoderConfig, next_token_loss
 from manyheads.training.export import save_llama, to_llama
+from manyheads.training.presets.code.data import as_transformers, train_tokenizer
 from manyheads.training.presets.code.preset import first_repeats
 
 VOCAB, WIDTH, LAYERS, HEADS, KV_HEADS, HEAD_DIM, WIDE, PLACES = 300, 42, 3, 6, 2, 10, 56, 64

@@ -19,13 +19,8 @@ from torch import nn
 
 from manyheads.errors import FileAccessError, ModelError, PlanError
 from manyheads.training import checkpoints
-from manyheads.training.checkpoints import read_state
-from manyheads.training.loop import train
-from manyheads.training.checkpoints import History
-from manyheads.training.checkpoints import heads_table
-from manyheads.training.checkpoints import metrics_table
-from manyheads.training.loop import autocast
-from manyheads.training.loop import choose_precision
+from manyheads.training.checkpoints import History, heads_table, metrics_table, read_state
+from manyheads.training.loop import autocast, choose_precision, train
 from manyheads.training.runs import Run, Settings
 
 CPU = torch.device("cpu")

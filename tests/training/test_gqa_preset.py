@@ -10,15 +10,12 @@ import torch
 import manyheads as mh
 from manyheads.errors import ShapeError
 from manyheads.figures.training import save_chart
+from manyheads.training.decode_speed import decode_all, next_logits
 from manyheads.training.decoder import Decoder, DecoderConfig
-from manyheads.training.decode_speed import decode_all
-from manyheads.training.decode_speed import next_logits
-from manyheads.training.loop import train
 from manyheads.training.export import to_llama
+from manyheads.training.loop import train
 from manyheads.training.presets import gqa
-from manyheads.training.presets.gqa import EQUAL
-from manyheads.training.presets.gqa import divergence
-from manyheads.training.presets.gqa import with_fewer_kv_heads
+from manyheads.training.presets.gqa import EQUAL, divergence, with_fewer_kv_heads
 
 from .stopping import whole_and_resumed
 

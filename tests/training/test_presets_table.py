@@ -6,9 +6,8 @@ import sys
 import pytest
 
 from manyheads.errors import PlanError
-from manyheads.training.session import alone_in
 from manyheads.training.presets import table
-from manyheads.training.session import carry_out
+from manyheads.training.session import alone_in, carry_out
 
 LISTS = """
 import sys

@@ -10,14 +10,7 @@ from manyheads.interventions.apply.applied import applied
 from manyheads.models.recorder import record_call
 from manyheads.plan import Average, Plan
 from manyheads.roles.compare.rows import row_divergences
-from manyheads.training.presets.heads import KINDS
-from manyheads.training.presets.heads import NOTHING
-from manyheads.training.presets.heads import Cards
-from manyheads.training.presets.heads import Reader
-from manyheads.training.presets.heads import answers
-from manyheads.training.presets.heads import diversity
-from manyheads.training.presets.heads import loss_of
-from manyheads.training.presets.heads import scores_of
+from manyheads.training.presets.heads import KINDS, NOTHING, Cards, Reader, answers, diversity, loss_of, scores_of
 
 LETTERS, NUMBERS, LENGTH, ROWS, WIDTH, HEADS = 5, 7, 11, 3, 24, 4
 

@@ -4,9 +4,7 @@ import math
 
 import pytest
 
-from manyheads.training.runs import changes_said
-from manyheads.training.runs import paired
-from manyheads.training.runs import spread_of
+from manyheads.training.runs import changes_said, paired, spread_of
 
 
 def test_spreads_and_pairs_are_those_of_a_table():

@@ -6,17 +6,16 @@ import numpy as np
 import pytest
 
 from manyheads.errors import FileAccessError
-from manyheads.training.presets.rul.data import CHANNELS
-from manyheads.training.presets.rul.data import SENSORS
-from manyheads.training.presets.rul.data import SETTINGS
-from manyheads.training.presets.rul.data import read_cmapss
-from manyheads.training.presets.rul.simulator import LIVES
-from manyheads.training.presets.rul.simulator import RESPONSES
-from manyheads.training.presets.rul.simulator import TEST_LEFT
-from manyheads.training.presets.rul.simulator import TEST_SHORTEST
-from manyheads.training.presets.rul.simulator import _life
-from manyheads.training.presets.rul.simulator import simulate
-from manyheads.training.presets.rul.simulator import write_simulated
+from manyheads.training.presets.rul.data import CHANNELS, SENSORS, SETTINGS, read_cmapss
+from manyheads.training.presets.rul.simulator import (
+    LIVES,
+    RESPONSES,
+    TEST_LEFT,
+    TEST_SHORTEST,
+    _life,
+    simulate,
+    write_simulated,
+)
 
 UP = ("T24", "T30", "T50", "Nf", "Nc", "Ps30", "NRf", "NRc", "BPR", "htBleed")
 DOWN = ("P30", "phi", "W31", "W32")

@@ -15,16 +15,18 @@ from manyheads.training.decoder import Decoder, DecoderConfig
 from manyheads.training.loop import train
 from manyheads.training.presets import supervised
 from manyheads.training.presets import supervised as supervisedreport
-from manyheads.training.presets.supervised import PERIOD
-from manyheads.training.presets.supervised import WAYS
-from manyheads.training.presets.supervised import Way
-from manyheads.training.presets.supervised import after_copy
-from manyheads.training.presets.supervised import designed_net
-from manyheads.training.presets.supervised import seen_of
-from manyheads.training.presets.supervised import NOWHERE
-from manyheads.training.presets.supervised import PATTERNS
-from manyheads.training.presets.supervised import head_weights
-from manyheads.training.presets.supervised import pattern_loss
+from manyheads.training.presets.supervised import (
+    NOWHERE,
+    PATTERNS,
+    PERIOD,
+    WAYS,
+    Way,
+    after_copy,
+    designed_net,
+    head_weights,
+    pattern_loss,
+    seen_of,
+)
 
 from .stopping import whole_and_resumed
 

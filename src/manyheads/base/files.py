@@ -5,7 +5,6 @@ in one step. Whatever happens on the way (no space, Ctrl-C, a crash), an older f
 Reading goes by the same rule: a folder, a device or a pipe is told at once, and not waited for.
 """
 
-
 from __future__ import annotations
 
 import errno
@@ -16,10 +15,21 @@ import stat
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from manyheads.errors import FileAccessError
-from manyheads.errors import ManyHeadsError
 
-__all__ = ["no_access", "opened", "read_bytes", "refusal_in", "replacing", "synced", "users_folder", "users_home", "MEMORY_SHARE", "free_memory_bytes"]
+from manyheads.errors import FileAccessError, ManyHeadsError
+
+__all__ = [
+    "no_access",
+    "opened",
+    "read_bytes",
+    "refusal_in",
+    "replacing",
+    "synced",
+    "users_folder",
+    "users_home",
+    "MEMORY_SHARE",
+    "free_memory_bytes",
+]
 
 
 @contextmanager
@@ -154,7 +164,6 @@ def no_access(verb: str, path: str | os.PathLike[str], error: OSError | ValueErr
 
 # ---------------------------------------------------------------------------------------------------------------------
 # How much memory is free, asked before something large is made: a refusal in words is better than the system's.
-
 
 
 MEMORY_SHARE = 0.7  # of the memory that is free: what would take more is refused before it starts

@@ -1,6 +1,5 @@
 """Query heads that share key/value heads: every key/value head serves equally many. Said once, for all who check it."""
 
-
 from __future__ import annotations
 
 from manyheads.errors import ShapeError

@@ -4,7 +4,6 @@ Everything that is shown is escaped: tokens and texts are data. Colours are the 
 and in dark.
 """
 
-
 from __future__ import annotations
 
 import math

@@ -6,7 +6,6 @@ They speak by gloo, in a group of their own: it works whatever torch.distributed
 long as it takes. What they send is numbers and JSON, never pickle.
 """
 
-
 from __future__ import annotations
 
 import os
@@ -17,12 +16,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
+
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from manyheads.errors import LostProcessError
-from manyheads.errors import ManyHeadsError
-from manyheads.errors import StatisticError
+
+from manyheads.errors import LostProcessError, ManyHeadsError, StatisticError
 
 __all__ = ["ALONE", "Ranks", "torchrun"]
 

@@ -7,24 +7,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from manyheads.cli.terminal.console import clean
-from manyheads.cli.terminal.console import emit_document
-from manyheads.cli.terminal.console import print_whole
-from manyheads.cli.arguments import Texts
-from manyheads.cli.arguments import given_texts
-from manyheads.cli.arguments import check_metric
-from manyheads.cli.arguments import check_output
-from manyheads.cli.arguments import DEFAULT_MODEL
-from manyheads.cli.arguments import AsJson
-from manyheads.cli.arguments import HeadNames
-from manyheads.cli.arguments import MetricName
-from manyheads.cli.arguments import ModelName
-from manyheads.cli.arguments import TextOrOwn
-from manyheads.cli.arguments import TextsAreLines
-from manyheads.cli.arguments import TextsFile
-from manyheads.cli.arguments import to_file
-from manyheads.cli.terminal.progress import Talk
+from manyheads.cli.arguments import (
+    DEFAULT_MODEL,
+    AsJson,
+    HeadNames,
+    MetricName,
+    ModelName,
+    TextOrOwn,
+    Texts,
+    TextsAreLines,
+    TextsFile,
+    check_metric,
+    check_output,
+    given_texts,
+    to_file,
+)
 from manyheads.cli.steps import load_model
+from manyheads.cli.terminal.console import clean, emit_document, print_whole
+from manyheads.cli.terminal.progress import Talk
 from manyheads.errors import PlanError
 
 if TYPE_CHECKING:

@@ -1,11 +1,9 @@
 """The arguments and options that several commands take, each said once."""
 
-
 from __future__ import annotations
 
-from typing import Annotated, Any
-import typer
 import os
+import re
 import select
 import shlex
 import stat
@@ -15,16 +13,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from manyheads.cli.terminal.console import shortened
-from manyheads.corpora.bundled_texts import reading_of
-from manyheads.errors import FileAccessError
-from manyheads.errors import ManyHeadsError
-from manyheads.errors import StatisticError
-from manyheads.errors import TextError
-from manyheads.base.files import no_access
-import re
-from manyheads.cli.terminal.progress import Talk
+from typing import Annotated, Any
 
+import typer
+
+from manyheads.base.files import no_access
+from manyheads.cli.terminal.console import shortened
+from manyheads.cli.terminal.progress import Talk
+from manyheads.corpora.bundled_texts import reading_of
+from manyheads.errors import FileAccessError, ManyHeadsError, StatisticError, TextError
 
 DEFAULT_MODEL = "minilm"
 
@@ -59,7 +56,6 @@ def to_file(name: str, help: str) -> Any:
 
 # ---------------------------------------------------------------------------------------------------------------------
 # What the commands are given, checked before anything slow begins: one text from one source, and paths to write to.
-
 
 
 STDIN, TYPED = "-", "what you typed"
@@ -201,7 +197,6 @@ def _brief(text: str) -> str:
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The texts that an intervention is measured on: typed, from a file, or a part of our own page.
-
 
 
 OWN_TEXTS = 64  # of the page: every few of them, so that all kinds are there

@@ -1,14 +1,16 @@
 """The list of commands, and what is said when a line cannot be read as one."""
 
-
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+import re
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
+
 import typer
+from typer.core import TyperCommand, TyperGroup
+
 from manyheads.cli.ablate import ablate
-from manyheads.cli.terminal.console import emit
-from manyheads.cli.terminal.console import shortened
 from manyheads.cli.convert import convert
 from manyheads.cli.doctor import doctor
 from manyheads.cli.head.command import head
@@ -19,13 +21,8 @@ from manyheads.cli.prune import prune
 from manyheads.cli.roles.command import roles
 from manyheads.cli.size import size
 from manyheads.cli.studio import studio
+from manyheads.cli.terminal.console import emit, shortened
 from manyheads.cli.train import train
-import inspect
-import re
-from collections.abc import Callable
-from typing import Any
-from typer.core import TyperCommand, TyperGroup
-
 
 COMMANDS = (look, head, roles, ablate, importance, prune, convert, size, train, learn, studio, doctor)
 
@@ -112,7 +109,6 @@ def _root(
 #
 # Typer would show a flag as if it took a value (`--json <bool>`) and an argument with its Python type
 # (`TEXT <list[str]>`), and would keep the line breaks of a docstring, which fit no terminal but ours.
-
 
 
 class HelpfulCommand(TyperCommand):

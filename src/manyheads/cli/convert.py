@@ -7,21 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from manyheads.cli.terminal.console import clean
-from manyheads.cli.terminal.console import emit_document
-from manyheads.cli.terminal.console import print_whole
-from manyheads.cli.arguments import texts_in
-from manyheads.cli.arguments import check_folder
-from manyheads.cli.arguments import read_source
-from manyheads.cli.arguments import TEXTS_HELP
-from manyheads.cli.arguments import AsJson
-from manyheads.cli.arguments import TextsAreLines
-from manyheads.cli.terminal.progress import Talk
+from manyheads.cli.arguments import TEXTS_HELP, AsJson, TextsAreLines, check_folder, read_source, texts_in
 from manyheads.cli.steps import load_model
+from manyheads.cli.terminal.console import clean, emit_document, print_whole
+from manyheads.cli.terminal.progress import Talk
 
 if TYPE_CHECKING:
-    from manyheads.interventions.save.save_converted import Converted
     from manyheads.interventions.save.save import Saved
+    from manyheads.interventions.save.save_converted import Converted
 
 COUNT_HELP = "How many key/value heads each layer is to have: a divisor of those that it has. 1 is MQA."
 MODEL_HELP = "A folder, or a name on the Hugging Face hub."

@@ -5,10 +5,8 @@ from __future__ import annotations
 import typer
 from rich.text import Text
 
-from manyheads.cli.terminal.console import emit_document
-from manyheads.cli.terminal.console import knows_blocks
-from manyheads.cli.terminal.console import stdout_console
 from manyheads.cli.arguments import AsJson
+from manyheads.cli.terminal.console import emit_document, knows_blocks, stdout_console
 from manyheads.cli.terminal.progress import Talk
 
 STYLES = {"title": "bold", "fine": "", "note": "", "absent": "dim", "wrong": "red"}

@@ -8,35 +8,33 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from manyheads.cli.terminal.console import clean
-from manyheads.cli.terminal.console import emit_document
-from manyheads.cli.terminal.console import knows_blocks
-from manyheads.cli.terminal.console import print_whole
-from manyheads.cli.terminal.console import stdout_console
-from manyheads.cli.arguments import Texts
-from manyheads.cli.arguments import given_texts
-from manyheads.cli.arguments import PICTURE_ENDINGS
-from manyheads.cli.arguments import TABLE_ENDINGS
-from manyheads.cli.arguments import check_metric
-from manyheads.cli.arguments import check_output
-from manyheads.cli.arguments import DEFAULT_MODEL
-from manyheads.cli.arguments import AsJson
-from manyheads.cli.arguments import MetricName
-from manyheads.cli.arguments import ModelName
-from manyheads.cli.arguments import TextOrOwn
-from manyheads.cli.arguments import TextsAreLines
-from manyheads.cli.arguments import TextsFile
-from manyheads.cli.arguments import to_file
-from manyheads.cli.terminal.progress import Talk
+from manyheads.cli.arguments import (
+    DEFAULT_MODEL,
+    PICTURE_ENDINGS,
+    TABLE_ENDINGS,
+    AsJson,
+    MetricName,
+    ModelName,
+    TextOrOwn,
+    Texts,
+    TextsAreLines,
+    TextsFile,
+    check_metric,
+    check_output,
+    given_texts,
+    to_file,
+)
 from manyheads.cli.steps import load_model, model_arguments
+from manyheads.cli.terminal.console import clean, emit_document, knows_blocks, print_whole, stdout_console
+from manyheads.cli.terminal.progress import Talk
 from manyheads.errors import StatisticError
 from manyheads.heads import Head
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from manyheads.interventions.effects.removal_curve import Curve
     from manyheads.interventions.effects.importance import Importance
+    from manyheads.interventions.effects.removal_curve import Curve
 
 SHADES = (" ░▒▓█", " .:*#")
 LISTED = 6

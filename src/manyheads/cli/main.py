@@ -10,7 +10,6 @@ stdout is data, stderr is talk. Nothing heavy is imported here nor by the module
 and `--version` answer at once. Other libraries' log lines and warnings are held back while a command runs.
 """
 
-
 from __future__ import annotations
 
 import errno
@@ -20,8 +19,8 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from manyheads.cli.exit_codes import ASKED_WRONG
 
+from manyheads.cli.exit_codes import ASKED_WRONG, FAULT, INTERRUPTED, OK, TERMINATED
 
 DEBUG = "--debug"
 
@@ -96,10 +95,7 @@ def _explain(error: Exception, debug: bool) -> int:
 def _import_story(error: Exception) -> str:
     """What is wrong with a package of others, or with what it is told; "" for any other exception."""
     from manyheads.doctor.findings import in_words
-    from manyheads.doctor.imports import BACKEND
-    from manyheads.doctor.imports import BACKEND_REMEDY
-    from manyheads.doctor.imports import failed_import
-    from manyheads.doctor.imports import refused_backend
+    from manyheads.doctor.imports import BACKEND, BACKEND_REMEDY, failed_import, refused_backend
 
     if refused := refused_backend(error):
         return f"{BACKEND} is wrong: {refused}. {BACKEND_REMEDY}"

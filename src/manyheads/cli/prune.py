@@ -7,25 +7,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from manyheads.cli.terminal.console import clean
-from manyheads.cli.terminal.console import emit_document
-from manyheads.cli.terminal.console import print_whole
-from manyheads.cli.arguments import Texts
-from manyheads.cli.arguments import given_texts
-from manyheads.cli.arguments import check_folder
-from manyheads.cli.arguments import DEFAULT_MODEL
-from manyheads.cli.arguments import AsJson
-from manyheads.cli.arguments import HeadNames
-from manyheads.cli.arguments import ModelName
-from manyheads.cli.arguments import TextsAreLines
-from manyheads.cli.arguments import TextsFile
-from manyheads.cli.terminal.progress import Talk
+from manyheads.cli.arguments import (
+    DEFAULT_MODEL,
+    AsJson,
+    HeadNames,
+    ModelName,
+    Texts,
+    TextsAreLines,
+    TextsFile,
+    check_folder,
+    given_texts,
+)
 from manyheads.cli.steps import load_model
+from manyheads.cli.terminal.console import clean, emit_document, print_whole
+from manyheads.cli.terminal.progress import Talk
 from manyheads.errors import PlanError
 
 if TYPE_CHECKING:
-    from manyheads.interventions.save.save import Saved
-    from manyheads.interventions.save.save import PrunedModel
+    from manyheads.interventions.save.save import PrunedModel, Saved
 
 LABEL_WIDTH = 12
 LOWEST_HELP = "In place of HEADS: the N least important ones, by ablation on texts."
@@ -126,8 +125,7 @@ def document(pruned: PrunedModel, saved: Saved) -> dict[str, Any]:
 
 def page(pruned: PrunedModel, saved: Saved) -> list[tuple[str, str]]:
     """The same for people: lines, each with its label."""
-    from manyheads.interventions.save.model_card import costs_of
-    from manyheads.interventions.save.model_card import removed_text
+    from manyheads.interventions.save.model_card import costs_of, removed_text
 
     costs = costs_of(pruned)
     before, after = costs.parameters

@@ -1,12 +1,10 @@
 """Roles as commands show them: in which order, which head is the strongest of its kind, how a figure is written."""
 
-
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from typing import Any
-
 
 UNLABELLED = "unlabelled"
 ABSENT = "–"

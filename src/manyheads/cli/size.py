@@ -3,42 +3,37 @@
 Arithmetic: no weights, no network, and no torch unless a family has to be built to be known.
 """
 
-
 from __future__ import annotations
 
 import re
-from pathlib import Path
-from typing import Annotated, Any
-import typer
-from manyheads.cli.terminal.console import emit_document
-from manyheads.cli.arguments import PICTURE_ENDINGS
-from manyheads.cli.arguments import check_output
-from manyheads.cli.arguments import AsJson
-from manyheads.cli.arguments import to_file
-from manyheads.errors import ShapeError
 import textwrap
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 from rich.console import Console
 from rich.text import Text
-from manyheads.cli.terminal.console import Column
-from manyheads.cli.terminal.console import Row
-from manyheads.cli.terminal.console import lay_out
-from manyheads.cli.terminal.console import rules_of
-from manyheads.cli.terminal.console import clean
-from manyheads.cli.terminal.console import knows_blocks
-from manyheads.cli.terminal.console import print_cut
-from manyheads.cli.terminal.console import print_sections
-from manyheads.cli.terminal.console import stdout_console
+
+from manyheads.cli.arguments import PICTURE_ENDINGS, AsJson, check_output, to_file
+from manyheads.cli.terminal.console import (
+    Column,
+    Row,
+    clean,
+    emit_document,
+    knows_blocks,
+    lay_out,
+    print_cut,
+    print_sections,
+    rules_of,
+    stdout_console,
+)
+from manyheads.errors import ShapeError
 from manyheads.sizing import units
 
-from typing import TYPE_CHECKING
-
 if TYPE_CHECKING:
-    from manyheads.sizing.costs import Flops
-    from manyheads.sizing.costs import Sizing
-    from manyheads.sizing.costs import Variant
+    from manyheads.sizing.costs import Flops, Sizing, Variant
 
 
 DEFAULT = "llama-2-70b"
@@ -134,7 +129,6 @@ def _as_options(message: str) -> str:
 # What `manyheads size` shows: the parts of an architecture, its cache beside MHA, GQA and MQA, and the presets.
 
 
-
 BAR_WIDTH, VARIANT_BAR_WIDTH = 22, 18
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 MOST_KINDS = 4  # of layers that are told apart, a line each
@@ -148,8 +142,7 @@ def print_page(found: Sizing, written: Sequence[str]) -> None:
 
 
 def _headline(found: Sizing, console: Console) -> list[Text]:
-    from manyheads.sizing.costs import layers_in_words
-    from manyheads.sizing.costs import shape_in_words
+    from manyheads.sizing.costs import layers_in_words, shape_in_words
 
     at, weights = found.architecture, found.weight_bytes
     active = f", {units.count(found.num_active)} of them active" if found.num_active != found.num_parameters else ""

@@ -1,16 +1,15 @@
 """The slow steps that commands share: a model loaded, its heads labelled. Each says what is going on."""
 
-
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-from manyheads.cli.arguments import DEFAULT_MODEL
-from manyheads.cli.terminal.progress import Talk
-from manyheads.errors import ModelError
-from manyheads.errors import TextError
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from manyheads.cli.arguments import DEFAULT_MODEL
+from manyheads.cli.terminal.progress import Talk
+from manyheads.errors import ModelError, TextError
 
 
 def load_model(talk: Talk, name: str, *, reads: bool = True) -> Any:
@@ -23,8 +22,7 @@ def load_model(talk: Talk, name: str, *, reads: bool = True) -> Any:
     here = name in BUNDLED or Path(name).exists() or name.startswith(("/", ".", "~")) or name.count("/") > 1
     with talk.step(f"loading {name}" if here else f"loading {name} (fetched from the hub the first time)", bar=here):
         from manyheads.models.loading.load import load
-        from manyheads.models.loading.pretrained import OPTIONS
-        from manyheads.models.loading.pretrained import has_tokenizer_files
+        from manyheads.models.loading.pretrained import OPTIONS, has_tokenizer_files
 
         folder = Path(name)
         if not reads and folder.is_dir() and not has_tokenizer_files(folder):
@@ -40,8 +38,7 @@ def load_model(talk: Talk, name: str, *, reads: bool = True) -> Any:
 def label_heads(talk: Talk, lm: Any, *, remember: bool = True) -> Any:
     """The model's `PageLabels`; without roles, and with the reason, where it cannot read the page."""
     from manyheads.recording.tokens import Sinks
-    from manyheads.roles.labels import PageLabels
-    from manyheads.roles.labels import label_page
+    from manyheads.roles.labels import PageLabels, label_page
 
     try:
         with talk.step("reading the page that labels rest on (once for each model)") as progress:
@@ -59,7 +56,6 @@ def model_arguments(name: str) -> str:
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Several processes started by torchrun: the first speaks for all, the others say nothing but what goes wrong.
-
 
 
 @contextmanager

@@ -91,9 +91,7 @@ def open_studio(
     talk: Talk, desk: Any, *, host: str = "127.0.0.1", port: int | None = None, browser: bool = True, view: str = ""
 ) -> None:
     """Serve until Ctrl-C, and say where. `view` is the fragment that the page opens at."""
-    from manyheads.studio.server.serve import bind
-    from manyheads.studio.server.serve import serve
-    from manyheads.studio.server.serve import warm
+    from manyheads.studio.server.serve import bind, serve, warm
 
     serving = bind(desk, host, port)
     warm(desk)

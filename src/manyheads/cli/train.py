@@ -13,11 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from manyheads.cli.exit_codes import ASKED_WRONG
-from manyheads.cli.terminal.console import clean
-from manyheads.cli.terminal.console import emit
-from manyheads.cli.terminal.console import print_whole
 from manyheads.cli.arguments import AsJson
+from manyheads.cli.exit_codes import ASKED_WRONG
+from manyheads.cli.terminal.console import clean, emit, print_whole
 from manyheads.cli.terminal.progress import Talk
 from manyheads.errors import FileAccessError, LostProcessError, ManyHeadsError, PlanError
 

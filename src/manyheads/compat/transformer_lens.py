@@ -10,39 +10,33 @@ BOS is prepended; a list of texts is the mean of their scores; heads not asked f
 our errors, where theirs asserts. Source: their published code.
 """
 
-
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
 import torch
 from jaxtyping import Float, Float64, Int
 from torch import Tensor
-from manyheads.compat.inputs import Read
-from manyheads.compat.inputs import as_list
-from manyheads.compat.inputs import by_layer
-from manyheads.compat.inputs import read_ids
-from manyheads.compat.inputs import read_recording
-from manyheads.compat.inputs import refuse_texts
-from manyheads.compat.inputs import require_reader
-from manyheads.compat.inputs import row_blocks
-from manyheads.errors import RecordingError
-from manyheads.errors import ShapeError
-from manyheads.errors import StatisticError
-from manyheads.errors import TextError
-from manyheads.heads import Head
-from manyheads.heads import HeadsLike
-from manyheads.heads import parse_heads
+
+from manyheads.compat.inputs import (
+    Read,
+    as_list,
+    by_layer,
+    read_ids,
+    read_recording,
+    refuse_texts,
+    require_reader,
+    row_blocks,
+)
+from manyheads.errors import RecordingError, ShapeError, StatisticError, TextError
+from manyheads.heads import Head, HeadsLike, parse_heads
 from manyheads.nn.masks import Mask
-from manyheads.recording.recording import one_text
-from manyheads.recording.exact_map.one_pass import count_matches
-from manyheads.recording.exact_map.one_pass import prepare
-from manyheads.recording.recording import LayerRecord
-from manyheads.recording.recording import Recording
-from manyheads.recording.exact_map.requests import Labels
-from manyheads.recording.exact_map.requests import Match
+from manyheads.recording.exact_map.one_pass import count_matches, prepare
+from manyheads.recording.exact_map.requests import Labels, Match
+from manyheads.recording.recording import LayerRecord, Recording, one_text
 from manyheads.recording.tokens import Tokens
 
 __all__ = ["ERROR_MEASURES", "HEAD_NAMES", "detect_head", "pattern_of"]
@@ -286,7 +280,6 @@ def _require_causal(layer: LayerRecord, text: int) -> None:
 # A text as TransformerLens reads it: with a beginning-of-sequence token in front, or without. Checked on 4.3.
 #
 # A score over few tokens hangs on whether that token is there, so which models get one is part of the figure.
-
 
 
 FALLBACK_BOS = "<|endoftext|>"

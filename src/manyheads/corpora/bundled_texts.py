@@ -1,22 +1,18 @@
 """What is read where no corpus is given: our own page and our own annotated sentences, one after the other."""
 
-
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
-from manyheads.corpora.corpus import Corpus
-from manyheads.corpora.corpus import Document
-from manyheads.corpora.corpus import corpus_of
 import hashlib
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from manyheads.corpora.open import open_corpus
-import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import cache
 from types import MappingProxyType
+
+from manyheads.corpora.corpus import Corpus, Document, corpus_of
+from manyheads.corpora.open import open_corpus
 from manyheads.models.loading.checkpoints import BUNDLED
 
 __all__ = ["OWN_TEXT", "PROSE", "READINGS", "Reading", "reading_of"]
@@ -50,7 +46,6 @@ def own_corpus() -> Corpus:
 # something to do. One text a line.
 
 
-
 def page_texts() -> list[str]:
     """The page's texts, in order."""
     return _read().splitlines()
@@ -71,7 +66,6 @@ def _read() -> str:
 # Few, short and plain: enough to see which heads follow syntax and pronouns, too few for fine comparisons.
 
 
-
 FILE = "sentences.conllu"
 
 
@@ -85,7 +79,6 @@ def gold_corpus(unit: str = "sentence") -> Corpus:
 # The sentence that is read where none is given.
 
 
-
 OWN_TEXT = "The cat sat on the mat because it was tired, and the dog that saw the cat sat down beside it."
 """Words that recur, a pronoun, a relative clause, a comma: something for most kinds of heads."""
 
@@ -93,10 +86,9 @@ OWN_TEXT = "The cat sat on the mat because it was tired, and the dog that saw th
 # ---------------------------------------------------------------------------------------------------------------------
 # What a model is shown where nothing is given: a page for its labels and its experiments, and one short text.
 #
-# A model is judged on what it has read. Most have read prose, ours among it; a bundled model that has read something else
-# says so in its row of `BUNDLED`, and is shown that. Python is a frozen copy of this package's own source: always at
-# hand, and nothing that a model of ours was trained on.
-
+# A model is judged on what it has read. Most have read prose, ours among it; a bundled model that has read something
+# else says so in its row of `BUNDLED`, and is shown that. Python is a frozen copy of this package's own source: always
+# at hand, and nothing that a model of ours was trained on.
 
 
 PYTHON_SENTENCE = """def largest(values):

@@ -4,22 +4,17 @@ Nothing holds a whole corpus: readers hand out documents as they come (`files`, 
 opened again, so that a run that was stopped can go on where it was.
 """
 
-
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from manyheads.recording.tokens import Gold
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
-from manyheads.errors import TextError
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
+
 import torch
-from manyheads.errors import LostProcessError
-from manyheads.errors import PatternError
+
+from manyheads.errors import LostProcessError, PatternError, TextError
+from manyheads.recording.tokens import Gold
 
 __all__ = ["as_corpus", "NONE_FAILED", "Failure", "Failures", "is_about_texts", "reason_of"]
 
@@ -71,7 +66,6 @@ def corpus_of(texts: Sequence[str], origin: str = "") -> Corpus:
 # Whatever texts somebody has, as a corpus: a list, an iterator of strings or Documents, a corpus as it is.
 
 
-
 def as_corpus(texts: Any) -> Corpus:
     """A list is named by its contents and can be read again; an iterator has no key: it can be read once only.
 
@@ -108,7 +102,6 @@ def _documents(texts: Iterable[Any]) -> Iterator[Document]:
 #
 # One bad text of millions ends no run. But an error that is not a text's fault (no memory, no disk, Ctrl-C) is never
 # taken for one, and where nothing at all can be measured, the first error is raised as it is.
-
 
 
 NAMED = 20  # of those that failed, the first so many are kept by name

@@ -5,7 +5,6 @@ limit (`MOST_BYTES`): what is longer, and a packed file of few bytes may be, is 
 What a file is goes by its ending; how far reading has come goes by the bytes on the disk, packed or not.
 """
 
-
 from __future__ import annotations
 
 import errno
@@ -21,10 +20,9 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
-from manyheads.errors import FileAccessError
-from manyheads.errors import TextError
-from manyheads.base.files import no_access
 
+from manyheads.base.files import no_access
+from manyheads.errors import FileAccessError, TextError
 
 STDIN = "-"
 ENDINGS = {

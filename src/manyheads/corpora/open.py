@@ -4,37 +4,23 @@ Nothing is read but as it is asked for, so a corpus may be as large as it likes.
 `.txt`, `.md`, `.rst`, `.py` and none (texts in UTF-8), `.jsonl` and `.ndjson`, `.conllu`; each also with `.gz`.
 """
 
-
 from __future__ import annotations
 
 import hashlib
-import secrets
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
-from manyheads.corpora.corpus import Corpus
-from manyheads.corpora.corpus import Document
-from manyheads.corpora.lines import KINDS
-from manyheads.corpora.lines import STDIN
-from manyheads.corpora.lines import Line
-from manyheads.corpora.lines import Source
-from manyheads.corpora.lines import digest_of
-from manyheads.corpora.lines import find_sources
-from manyheads.corpora.lines import numbered_lines
-from manyheads.corpora.treebanks import PASSAGE_WORDS
-from manyheads.corpora.treebanks import UNITS
-from manyheads.corpora.treebanks import treebank_documents
-from manyheads.errors import TextError
 import json
 import re
-from collections.abc import Iterable, Iterator
-from manyheads.corpora.lines import stretches
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+import secrets
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib import import_module
+from pathlib import Path
 from typing import Any
-from manyheads.errors import FileAccessError
+
+from manyheads.corpora.corpus import Corpus, Document
+from manyheads.corpora.lines import KINDS, STDIN, Line, Source, digest_of, find_sources, numbered_lines, stretches
+from manyheads.corpora.treebanks import PASSAGE_WORDS, UNITS, treebank_documents
+from manyheads.errors import FileAccessError, TextError
 
 
 @dataclass(frozen=True)
@@ -163,7 +149,6 @@ def _is_no_file(given: str | Path) -> bool:
 # Texts out of lines: paragraphs, the lines themselves, or a field of JSON objects, one a line.
 
 
-
 MOST_JSON = 32 << 20  # characters of a line of JSON: what it becomes may take twenty times as much
 UNEVEN = re.compile(r"[^\S ]|  ")  # white space other than single blanks
 SURROGATE = re.compile("[\ud800-\udfff]")  # JSON can write what no UTF-8 can hold, nor any tokenizer take
@@ -237,7 +222,6 @@ def _told(value: object) -> str:
 #
 # The `datasets` library does it, where it is installed: most corpora are files, so it is no dependency. A folder of
 # data files by its path stands for a dataset, too, as it does there.
-
 
 
 PREFIX = "hf:"

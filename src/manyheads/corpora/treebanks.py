@@ -4,29 +4,22 @@ Read a sentence at a time, by the `conllu` library; its lines are collected here
 document with a problem and no end of the file. Source: universaldependencies.org/format.
 """
 
-
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 from typing import NamedTuple
+
 from conllu import Token, parse_token_and_metadata
 from conllu.exceptions import ParseException
-from manyheads.corpora.corpus import Document
-from manyheads.corpora.lines import Line
-from manyheads.corpora.lines import stretches
-from manyheads.errors import TextError
-from manyheads.recording.tokens import ROOT
-from manyheads.recording.tokens import Gold
-from manyheads.recording.tokens import GoldWord
-from manyheads.recording.tokens import Mention
-from collections.abc import Iterator, Sequence
-from conllu import Token
-from collections import defaultdict
-from collections.abc import Sequence
 
+from manyheads.corpora.corpus import Document
+from manyheads.corpora.lines import Line, stretches
+from manyheads.errors import TextError
+from manyheads.recording.tokens import ROOT, Gold, GoldWord, Mention
 
 UNITS = ("sentence", "passage")
 MARKED = re.compile(r"[\t|]Entity=")
@@ -228,7 +221,6 @@ def _joined(sentences: Sequence[Document]) -> Document:
 # A treebank's sentence as a text and its words: where each stands in the text, and on which it hangs.
 
 
-
 NONE = "_"
 
 
@@ -352,7 +344,6 @@ def _given(value: str) -> str:
 # `(7-abstract-new(3-abstract-giv)` opens a mention of 7 and, inside it, one of 3 that is this word alone; `7)6)` closes
 # two. `(12[1/2]-...` is the first of a mention's two parts. Bridging and split antecedents stand elsewhere and are left
 # out. Source: Nedoluzhko et al. 2022, CorefUD 1.0; Zeldes 2017, the GUM corpus.
-
 
 
 ENTITY_FIELDS = ("GRP", "eid")

@@ -1,27 +1,18 @@
 """Everything looked at, one after another: what cannot be looked at is a finding too, and the rest goes on."""
 
-
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from importlib.metadata import PackageNotFoundError
-from manyheads.doctor import packages
-from manyheads.doctor import surroundings
-from manyheads.doctor.findings import NOTE
-from manyheads.doctor.findings import REPORT
-from manyheads.doctor.findings import WRONG
-from manyheads.doctor.findings import Examination
-from manyheads.doctor.findings import Finding
-from manyheads.doctor.findings import in_words
-from manyheads.doctor.imports import failed_import
 import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from manyheads.doctor.findings import one_line
+from collections.abc import Callable, Iterable, Iterator
+from importlib.metadata import PackageNotFoundError
 
+from manyheads.doctor import packages, surroundings
+from manyheads.doctor.findings import NOTE, REPORT, WRONG, Examination, Finding, in_words, one_line
+from manyheads.doctor.imports import failed_import
 
 TITLES = ("packages", "extras", "machine", "attention", "bundled models", "places", "studio", "environment")
 
@@ -65,7 +56,6 @@ def looked(subject: str, look: Callable[[], Iterable[Finding]], said: set[str]) 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The trials, started in a fresh process and read: what they found, or what they were at when the process ended.
-
 
 
 SECONDS = 300  # it takes about 10

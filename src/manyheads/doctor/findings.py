@@ -3,17 +3,15 @@
 A finding is FINE; a NOTE, worth knowing; ABSENT, where something may be added; or WRONG, and then it says what to do.
 """
 
-
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
-from manyheads.doctor.imports import failed_import
-import textwrap
-from collections.abc import Iterator
 
+from manyheads.doctor.imports import failed_import
 
 FINE, NOTE, ABSENT, WRONG = "fine", "note", "absent", "wrong"
 ERROR_WIDTH = 200  # characters of somebody else's message
@@ -88,7 +86,6 @@ def shown(path: object) -> str:
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The examination as lines of a page, each with the state of what it tells: whoever prints may colour them by it.
-
 
 
 MARKS = {FINE: "✓", NOTE: "·", ABSENT: "–", WRONG: "✗"}

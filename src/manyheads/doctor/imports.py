@@ -5,7 +5,6 @@ a module of that package was being run, and nothing of manyheads was running fur
 code is ours, and stays so. Only packages that our metadata names are judged, and none is imported for it.
 """
 
-
 from __future__ import annotations
 
 import os
@@ -17,7 +16,6 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution
 from traceback import walk_tb
 from types import MappingProxyType
-
 
 NAME = "manyheads"
 MODULES = MappingProxyType({"markdown-it-py": "markdown_it"})  # where pip and Python call it by two names

@@ -1,6 +1,5 @@
 """What the process is given from outside: variables that change results, a port for the studio, the tests' browser."""
 
-
 from __future__ import annotations
 
 import difflib
@@ -8,18 +7,12 @@ import os
 import re
 import shutil
 import socket
+import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from manyheads.doctor.findings import ABSENT
-from manyheads.doctor.findings import NOTE
-from manyheads.doctor.findings import WRONG
-from manyheads.doctor.findings import Finding
-from manyheads.doctor.findings import one_line
-import tempfile
-from collections.abc import Iterator
-from manyheads.doctor.findings import shown
 
+from manyheads.doctor.findings import ABSENT, NOTE, WRONG, Finding, one_line, shown
 
 THREADS = "how many threads compute: sums are added in another order, so last digits differ"
 HUB = "where models of the hub are kept"
@@ -112,8 +105,7 @@ def _offline(name: str, value: str) -> Finding:
 
 def port() -> Iterator[Finding]:
     """Whether the studio finds its usual port. It takes the next free one where it does not."""
-    from manyheads.studio.server.serve import DEFAULT_PORT
-    from manyheads.studio.server.serve import LOCAL
+    from manyheads.studio.server.serve import DEFAULT_PORT, LOCAL
 
     with socket.socket() as bound:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -146,7 +138,6 @@ def variables_markdown() -> str:
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Where something is kept between two runs, and whether it can be.
-
 
 
 def labels() -> Iterator[Finding]:

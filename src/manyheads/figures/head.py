@@ -16,15 +16,7 @@ from jaxtyping import Float64
 from numpy import ndarray
 
 from manyheads.errors import ShapeError
-from manyheads.figures.paper import fitted
-from manyheads.figures.paper import text_width
-from manyheads.figures.paper import Sheet
-from manyheads.figures.paper import kind_of
-from manyheads.figures.paper import FADED
-from manyheads.figures.paper import HAIRLINE
-from manyheads.figures.paper import INK
-from manyheads.figures.paper import PAPER
-from manyheads.figures.paper import inked
+from manyheads.figures.paper import FADED, HAIRLINE, INK, PAPER, Sheet, fitted, inked, kind_of, text_width
 
 MOST = 1_040  # pixels of a map's longer side, and so the most cells that are drawn one by one: two for each of 512
 LARGEST_CELL = 46

@@ -6,7 +6,6 @@ by square root: on one scale for all, a sink's column would leave every other he
 to the middle of the ramp, for its noise is no structure.
 """
 
-
 from __future__ import annotations
 
 import os
@@ -14,29 +13,32 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
+
 import numpy as np
 from jaxtyping import Float, Float32
 from numpy import ndarray
+
 from manyheads.errors import HeadError
-from manyheads.figures.paper import Pixels
-from manyheads.figures.paper import drawable
-from manyheads.figures.paper import text_width
-from manyheads.figures.paper import Sheet
-from manyheads.figures.paper import kind_of
-from manyheads.figures.paper import FADED
-from manyheads.figures.paper import HAIRLINE
-from manyheads.figures.paper import INK
-from manyheads.figures.paper import PAPER
-from manyheads.figures.paper import ROLES
-from manyheads.figures.paper import UNLABELLED
-from manyheads.figures.paper import RoleStyle
-from manyheads.figures.paper import inked
-from manyheads.figures.paper import role_style
+from manyheads.figures.paper import (
+    FADED,
+    HAIRLINE,
+    INK,
+    PAPER,
+    ROLES,
+    UNLABELLED,
+    Pixels,
+    RoleStyle,
+    Sheet,
+    drawable,
+    inked,
+    kind_of,
+    role_style,
+    text_width,
+)
 from manyheads.heads import Head
 from manyheads.roles.labels import HeadRole
 from manyheads.spec import Site
 from manyheads.statistics.pooled_maps import PooledMaps
-
 
 SCALE_TOP = 99  # percentile of a map's visible cells that is drawn as full ink: the few above do not dim the rest
 MIN_TOP = 5  # ... unless that is under 5 times the map's mean: an even map would else be as dark as a sharp one

@@ -6,45 +6,42 @@ not touched, save for a moment while a file is written. Files come out whole or 
 input.
 """
 
-
 from __future__ import annotations
 
 import os
 import threading
+import unicodedata
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
+
 import matplotlib
-from jaxtyping import UInt8
+import numpy as np
+from jaxtyping import Float, UInt8
+from matplotlib import font_manager
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
 from matplotlib.image import AxesImage
 from matplotlib.patches import Rectangle
 from matplotlib.text import Text
-from numpy import ndarray
-from manyheads.errors import FileAccessError
-from manyheads.base.files import replacing
-import unicodedata
-from functools import lru_cache
-from matplotlib import font_manager
-from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import text_to_path
-from dataclasses import dataclass
-import numpy as np
-from jaxtyping import Float, UInt8
+from numpy import ndarray
 
-
+from manyheads.base.files import replacing
+from manyheads.errors import FileAccessError
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Words in figures: tokens are data, whatever they hold, and are drawn as they are written.
 #
-# A token may be a formula's dollar sign, markup, an emoji, a line break, right-to-left script, or four thousand letters.
-# So nothing is ever read as mathtext, what cannot be printed gets a visible stand-in, what is too long is cut with an
-# ellipsis at a measured width, and characters that no font here has become a box, said nowhere else. DejaVu ships with
-# matplotlib and covers Latin, Greek, Cyrillic, Hebrew, Arabic and much else; fonts for other scripts are used where the
-# system has them.
-
+# A token may be a formula's dollar sign, markup, an emoji, a line break, right-to-left script, or four thousand
+# letters. So nothing is ever read as mathtext, what cannot be printed gets a visible stand-in, what is too long is cut
+# with an ellipsis at a measured width, and characters that no font here has become a box, said nowhere else. DejaVu
+# ships with matplotlib and covers Latin, Greek, Cyrillic, Hebrew, Arabic and much else; fonts for other scripts are
+# used where the system has them.
 
 
 Pixels = int | float
@@ -138,7 +135,6 @@ def fitted(text: str, width: Pixels, size: Pixels, mono: bool = False, weight: s
 # word. Terminals take `terminal`: colours of the 256 that all of them have, legible on black and on white.
 #
 # Sources: Okabe and Ito 2008 (Color Universal Design); Ottosson 2020 (OKLab).
-
 
 
 PAPER = "#FCFBF8"

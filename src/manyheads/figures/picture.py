@@ -17,14 +17,7 @@ from jaxtyping import Float64, UInt8
 from numpy import ndarray
 
 from manyheads.errors import ShapeError
-from manyheads.figures.paper import text_width
-from manyheads.figures.paper import Sheet
-from manyheads.figures.paper import kind_of
-from manyheads.figures.paper import FADED
-from manyheads.figures.paper import HAIRLINE
-from manyheads.figures.paper import PAPER
-from manyheads.figures.paper import inked
-from manyheads.figures.paper import role_style
+from manyheads.figures.paper import FADED, HAIRLINE, PAPER, Sheet, inked, kind_of, role_style, text_width
 
 PANEL = 460  # pixels that a picture's longer side is enlarged to, by a whole factor; larger ones stay as they are
 MOST = 1_040  # and no larger than this: then by every second, third ... pixel

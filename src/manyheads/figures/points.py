@@ -14,11 +14,8 @@ from collections.abc import Callable
 import numpy as np
 from matplotlib.patches import Circle
 
+from manyheads.figures.paper import FADED, INK, Pixels, Sheet
 from manyheads.figures.removal_curve import even_step
-from manyheads.figures.paper import Pixels
-from manyheads.figures.paper import Sheet
-from manyheads.figures.paper import FADED
-from manyheads.figures.paper import INK
 from manyheads.training.charts import Points, PointsChart, PointsPanel
 
 WIDTH, MARGIN = 860, 36

@@ -4,24 +4,20 @@ Read from the left: while the ink line lies on the floor, heads go for nothing. 
 many heads: where ink and grey part, importance knew something.
 """
 
-
 from __future__ import annotations
 
 import math
 import os
 from collections.abc import Callable
+
 import numpy as np
 from jaxtyping import Float
 from matplotlib.collections import LineCollection
 from matplotlib.patches import Polygon
 from numpy import ndarray
-from manyheads.figures.paper import POINT
-from manyheads.figures.paper import Sheet
-from manyheads.figures.paper import kind_of
-from manyheads.figures.paper import FADED
-from manyheads.figures.paper import INK
-from manyheads.interventions.effects.removal_curve import Curve
 
+from manyheads.figures.paper import FADED, INK, POINT, Sheet, kind_of
+from manyheads.interventions.effects.removal_curve import Curve
 
 WIDTH, HEIGHT, MARGIN = 860, 520, 36
 TITLE, BODY, SMALL = 21, 12.5, 11

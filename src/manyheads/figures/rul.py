@@ -10,13 +10,8 @@ import os
 import numpy as np
 from matplotlib.lines import Line2D
 
+from manyheads.figures.paper import FADED, INK, POINT, Pixels, Point, Sheet
 from manyheads.figures.removal_curve import even_step
-from manyheads.figures.paper import Pixels
-from manyheads.figures.paper import POINT
-from manyheads.figures.paper import Point
-from manyheads.figures.paper import Sheet
-from manyheads.figures.paper import FADED
-from manyheads.figures.paper import INK
 from manyheads.training.charts import Reading, RulChart, Scatter
 
 WIDTH, MARGIN = 1000, 36

@@ -15,20 +15,9 @@ from dataclasses import dataclass, replace
 from matplotlib.collections import LineCollection
 from matplotlib.colors import to_hex
 
-from manyheads.figures.paper import Pixels
-from manyheads.figures.paper import text_width
-from manyheads.figures.paper import POINT
-from manyheads.figures.paper import Sheet
-from manyheads.figures.paper import kind_of
-from manyheads.figures.paper import FADED
-from manyheads.figures.paper import HAIRLINE
-from manyheads.figures.paper import INK
-from manyheads.figures.paper import ramp
+from manyheads.figures.paper import FADED, HAIRLINE, INK, POINT, Pixels, Sheet, kind_of, ramp, text_width
 from manyheads.sizing import units
-from manyheads.sizing.costs import OPERATIONS
-from manyheads.sizing.costs import Sizing
-from manyheads.sizing.costs import layers_in_words
-from manyheads.sizing.costs import shape_in_words
+from manyheads.sizing.costs import OPERATIONS, Sizing, layers_in_words, shape_in_words
 
 WIDTH, MARGIN = 1_040, 36
 TITLE, BODY, SMALL = 21, 12.5, 11

@@ -11,14 +11,10 @@ import os
 
 import numpy as np
 
-from manyheads.figures.removal_curve import even_step
-from manyheads.figures.paper import Pixels
+from manyheads.figures.paper import FADED, INK, Pixels, Sheet, kind_of
 from manyheads.figures.points import save_points
+from manyheads.figures.removal_curve import even_step
 from manyheads.figures.rul import save_rul
-from manyheads.figures.paper import Sheet
-from manyheads.figures.paper import kind_of
-from manyheads.figures.paper import FADED
-from manyheads.figures.paper import INK
 from manyheads.training.charts import AnyChart, Chart, Line, Panel, PointsChart, RulChart
 
 WIDTH, PANEL, MARGIN = 860, 220, 36

@@ -1,29 +1,29 @@
 """Checks: what a lesson asks. What is right is found by a function when somebody answers; `judging` then judges."""
 
-
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-from manyheads.lessons.cells import Loader
-from manyheads.lessons.cells import Ran
-from manyheads.lessons.parameters import Parameter
-from manyheads.lessons.parameters import Values
-import re
-from collections.abc import Sequence
-from manyheads.lessons.parameters import COUNT
-from manyheads.lessons.parameters import DIMENSIONS
-from manyheads.lessons.parameters import NOUNS
-from manyheads.lessons.parameters import POINTS
-from manyheads.lessons.parameters import SHARES
-from manyheads.lessons.parameters import Quantity
-from manyheads.lessons.parameters import counts_bits
-from manyheads.lessons.parameters import dimension_of
-from manyheads.lessons.parameters import factor_of
-from manyheads.lessons.parameters import read_quantity
-from manyheads.lessons.parameters import system_of
+
+from manyheads.lessons.cells import Loader, Ran
+from manyheads.lessons.parameters import (
+    COUNT,
+    DIMENSIONS,
+    NOUNS,
+    POINTS,
+    SHARES,
+    Parameter,
+    Quantity,
+    Values,
+    counts_bits,
+    dimension_of,
+    factor_of,
+    read_quantity,
+    system_of,
+)
 
 __all__ = ["Check", "Predict", "Right", "Verdict", "same", "judged", "judged_number"]
 
@@ -107,7 +107,6 @@ class Verdict:
 # How an answer is judged: a choice, a word, a number. What is no answer at all is told, too, and costs nothing.
 
 
-
 def judged(right: Right, kind: str, choices: Sequence[str], points: int, given: str, question: str = "") -> Verdict:
     """Whether an answer is right. `kind` is number, choice or text. What `question` names may be said as a unit."""
     written = " ".join(given.split())
@@ -167,8 +166,8 @@ def _mistake(right: Right, written: str) -> str | None:
 # ---------------------------------------------------------------------------------------------------------------------
 # How a number is judged: right if it is the right one as far as it was written out (three figures), or nearly so.
 #
-# What else it may be is tried next: a mistake that the check knows, the same in another unit; each is told as what it is.
-
+# What else it may be is tried next: a mistake that the check knows, the same in another unit; each is told as what it
+# is.
 
 
 PLACES, SHARE = 0.006, 0.005  # how far a number may be off: two places behind the point, or three figures

@@ -54,13 +54,13 @@ Why a format of our own: a lesson should be prose that anybody can edit, and hol
 Cost: a page is parsed in some milliseconds, once.
 """
 
-
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+
 from manyheads.errors import ManyHeadsError
 
 __all__ = ["Block", "CellBlock", "CheckBlock", "InterviewBlock", "Lesson", "LessonError", "ProseBlock", "read_lesson"]

@@ -1,22 +1,47 @@
 """What a reader may change in a cell, and what a question is made from: texts, numbers and choices, within limits."""
 
-
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+
 import numpy as np
 from jaxtyping import Float64, Real
 from numpy import ndarray
-from manyheads.errors import ShapeError
-from manyheads.base.grouping import divisors
-from manyheads.lessons.lesson import LessonError
-from collections.abc import Mapping
-from dataclasses import dataclass
 
-__all__ = ["Parameter", "Value", "Values", "choice", "drawn", "fitting", "matrix_text", "number", "read_matrix", "read_values", "require_fitting", "singular", "text", "whole", "COUNT", "DIMENSIONS", "NOUNS", "POINTS", "SHARES", "Quantity", "counts_bits", "dimension_of", "factor_of", "read_quantity", "system_of"]
+from manyheads.base.grouping import divisors
+from manyheads.errors import ShapeError
+from manyheads.lessons.lesson import LessonError
+
+__all__ = [
+    "Parameter",
+    "Value",
+    "Values",
+    "choice",
+    "drawn",
+    "fitting",
+    "matrix_text",
+    "number",
+    "read_matrix",
+    "read_values",
+    "require_fitting",
+    "singular",
+    "text",
+    "whole",
+    "COUNT",
+    "DIMENSIONS",
+    "NOUNS",
+    "POINTS",
+    "SHARES",
+    "Quantity",
+    "counts_bits",
+    "dimension_of",
+    "factor_of",
+    "read_quantity",
+    "system_of",
+]
 
 
 MAX_TEXT = 2_000  # characters of a parameter: a table of numbers, or a sentence
@@ -230,9 +255,8 @@ def _entry(name: str, written: str) -> float:
 # ---------------------------------------------------------------------------------------------------------------------
 # Numbers as people write them, with or without a unit: 0.25, 1/4, 25 %, 1,050,624, 1.05 M, 10 GiB, 10.7 GB, 3 ms.
 #
-# A unit belongs to a dimension (memory, time ...), within which it is converted. Bytes have two systems, powers of 1,000
-# and of 1,024: GB is not GiB, and whoever means one is not told that the other is the same.
-
+# A unit belongs to a dimension (memory, time ...), within which it is converted. Bytes have two systems, powers of
+# 1,000 and of 1,024: GB is not GiB, and whoever means one is not told that the other is the same.
 
 
 COUNT = "a plain number"

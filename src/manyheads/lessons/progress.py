@@ -11,10 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from manyheads.base.files import no_access, replacing, users_folder
 from manyheads.errors import FileAccessError
-from manyheads.base.files import no_access
-from manyheads.base.files import replacing
-from manyheads.base.files import users_folder
 
 __all__ = ["Progress", "state_folder"]
 

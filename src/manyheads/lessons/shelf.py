@@ -4,67 +4,67 @@ Here the topics' tables are joined, and here a block of a page meets the functio
 question is filled with its inputs, an answer is judged, prose gets its numbers.
 """
 
-
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import shlex
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache, lru_cache
 from importlib.resources import files
 from types import MappingProxyType, ModuleType
 from typing import Any
-import numpy as np
-from manyheads.errors import ManyHeadsError
-from manyheads.errors import ModelError
-from manyheads.lessons.cells import Cell
-from manyheads.lessons.cells import Fact
-from manyheads.lessons.cells import Loader
-from manyheads.lessons.cells import Ran
-from manyheads.lessons.answers import Check
-from manyheads.lessons.answers import Predict
-from manyheads.lessons.answers import Right
-from manyheads.lessons.answers import Verdict
-from manyheads.lessons.lesson import CellBlock
-from manyheads.lessons.lesson import CheckBlock
-from manyheads.lessons.lesson import Lesson
-from manyheads.lessons.lesson import LessonError
-from manyheads.lessons.lesson import ProseBlock
-from manyheads.lessons.lesson import read_lesson
-from manyheads.lessons.answers import judged
-from manyheads.lessons.parameters import Parameter
-from manyheads.lessons.parameters import Value
-from manyheads.lessons.parameters import Values
-from manyheads.lessons.parameters import drawn
-from manyheads.lessons.parameters import read_values
-from manyheads.lessons.parameters import singular
-from manyheads.lessons.pages import archetypes
-from manyheads.lessons.pages import kv_cache as caching
-from manyheads.lessons.pages import induction as circuits
-from manyheads.lessons.pages import counting
-from manyheads.lessons.pages import what_heads_learn as evidence
-from manyheads.lessons.pages import feed_forward as feedforward
-from manyheads.lessons.pages import interview
-from manyheads.lessons.pages import split_merge as looptime
-from manyheads.lessons.pages import masks
-from manyheads.lessons.pages import output_projection as mixing
-from manyheads.lessons.pages import feed_forward as modelparts
-from manyheads.lessons.pages import output_projection as projection
-from manyheads.lessons.pages import recap
-from manyheads.lessons.pages import pruning as redundancy
-from manyheads.lessons.pages import why_many_heads as severalheads
-from manyheads.lessons.pages import split_merge as splitting
-from manyheads.lessons.pages import one_head as stepbystep
-from manyheads.lessons.pages import split_merge as torchlayer
-import shlex
-from collections.abc import Callable
 
-__all__ = ["CELLS", "CHECKS", "FACTS", "MISSING", "ORDER", "TOPICS", "answer", "ask", "checked", "draw", "inputs_of", "lessons", "load", "parameters_of", "right_of", "run_cell", "say", "asked_facts", "filled"]
+import numpy as np
+
+from manyheads.errors import ManyHeadsError, ModelError
+from manyheads.lessons.answers import Check, Predict, Right, Verdict, judged
+from manyheads.lessons.cells import Cell, Fact, Loader, Ran
+from manyheads.lessons.lesson import CellBlock, CheckBlock, Lesson, LessonError, ProseBlock, read_lesson
+from manyheads.lessons.pages import (
+    archetypes,
+    counting,
+    feed_forward,
+    induction,
+    interview,
+    kv_cache,
+    masks,
+    one_head,
+    output_projection,
+    pruning,
+    recap,
+    split_merge,
+    what_heads_learn,
+    why_many_heads,
+)  # fmt: skip
+from manyheads.lessons.parameters import Parameter, Value, Values, drawn, read_values, singular
+
+__all__ = [
+    "CELLS",
+    "CHECKS",
+    "FACTS",
+    "MISSING",
+    "ORDER",
+    "TOPICS",
+    "answer",
+    "ask",
+    "checked",
+    "draw",
+    "inputs_of",
+    "lessons",
+    "load",
+    "parameters_of",
+    "right_of",
+    "run_cell",
+    "say",
+    "asked_facts",
+    "filled",
+]
 
 
 TOPICS = (
-    severalheads, stepbystep, splitting, looptime, torchlayer, projection, mixing, counting, masks, feedforward,
-    modelparts, archetypes, caching, circuits, evidence, redundancy, recap, interview,
+    why_many_heads, one_head, split_merge, output_projection, counting, masks, feed_forward, archetypes, kv_cache,
+    induction, what_heads_learn, pruning, recap, interview,
 )  # fmt: skip
 """A module or two a topic, each with the tables CELLS, CHECKS and FACTS, or those of them that it needs."""
 MISSING = "a number that cannot be had here"
@@ -259,7 +259,6 @@ def load(name: str) -> object:
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Numbers in prose: `{{name}}`, or `{{name d_model=512 heads=8}}`, is filled in with what the fact of it says.
-
 
 
 PLACE_OF_FACTS = re.compile(r"\{\{(?P<asked>[^{}]+)\}\}")

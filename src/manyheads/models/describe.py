@@ -3,55 +3,20 @@
 Read off the calls themselves rather than off the config: names of config fields differ between families, calls do not.
 """
 
-
 from __future__ import annotations
 
 import inspect
 from typing import Any
+
 import torch
 from torch import nn
-from manyheads.errors import ManyHeadsError
-from manyheads.errors import ModelError
-from manyheads.models.loading.offloaded import device_of
-from manyheads.models.taps.tap import tap
-from manyheads.models.loading.modality import TEXT
-from manyheads.models.loading.modality import blank_inputs
-from manyheads.models.loading.modality import sense_of
-from manyheads.models.taps.open_taps import no_way_in
-from manyheads.spec import ModelSpec
-from manyheads.spec import Site
-import hashlib
-import os
-import re
-import warnings
-from dataclasses import dataclass, field, replace
-from functools import cached_property
-from manyheads.models.loading.checkpoints import Checkpoint
-from manyheads.models.loading.checkpoints import few
-from manyheads.models.loading.checkpoints import find_checkpoint
-from manyheads.models.loading.checkpoints import first_line
-from manyheads.models.loading.head_mask import refuse_head_mask
-from manyheads.models.loading.pretrained import build
-from manyheads.models.loading.pretrained import class_for
-from manyheads.models.loading.pretrained import processor_beside
-from manyheads.models.loading.pretrained import reader_beside
-from manyheads.models.loading.checkpoints import quietly
-from collections.abc import Mapping, Sequence
-from jaxtyping import Float64
-from torch import Tensor, nn
-from manyheads.models.taps.call import AttentionCall
-from manyheads.models.inputs.texts import CallTexts
-from manyheads.models.taps.open_taps import EDITED
-from manyheads.models.taps.open_taps import Tap
-from manyheads.models.taps.open_taps import left_out
-from manyheads.models.taps.open_taps import log
-from manyheads.nn.attention import attend
-from manyheads.recording.joining import together
-from manyheads.recording.exact_map.one_pass import Layer
-from manyheads.recording.recording import LayerRecord
-from manyheads.recording.recording import Recording
-from manyheads.recording.tokens import Tokens
 
+from manyheads.errors import ManyHeadsError, ModelError
+from manyheads.models.loading.modality import TEXT, blank_inputs, sense_of
+from manyheads.models.loading.offloaded import device_of
+from manyheads.models.taps.open_taps import no_way_in
+from manyheads.models.taps.tap import tap
+from manyheads.spec import ModelSpec, Site
 
 PROBE_TOKENS = 4
 

@@ -18,27 +18,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from manyheads.errors import ManyHeadsError, ModelError
-from manyheads.models.loading.checkpoints import BUNDLED
-from manyheads.models.loading.checkpoints import find_bundled
-from manyheads.models.loading.checkpoints import brief
+from manyheads.models.loading.checkpoints import BUNDLED, brief, find_bundled
 from manyheads.sizing import costs as counting
-from manyheads.sizing.families.config import UnknownFamily
-from manyheads.sizing.families.config import describe_config
-from manyheads.sizing.families.config import load_config
-from manyheads.sizing.families.config import name_of
-from manyheads.sizing.families.fields import FEW_LAYERS
-from manyheads.sizing.families.fields import require_few_layers
-from manyheads.sizing.from_a_built_model import attention_of
-from manyheads.sizing.from_a_built_model import fault_of
-from manyheads.sizing.from_a_built_model import settled
-from manyheads.sizing.from_a_built_model import state_of
-from manyheads.sizing.from_a_built_model import weights_of
-from manyheads.sizing.presets import PRESETS, key_of
+from manyheads.sizing.architecture import LAST, Architecture, LayerShape, Weights
 from manyheads.sizing.costs import Sizing
-from manyheads.sizing.architecture import LAST
-from manyheads.sizing.architecture import Architecture
-from manyheads.sizing.architecture import LayerShape
-from manyheads.sizing.architecture import Weights
+from manyheads.sizing.families.config import UnknownFamily, describe_config, load_config, name_of
+from manyheads.sizing.families.fields import FEW_LAYERS, require_few_layers
+from manyheads.sizing.from_a_built_model import attention_of, fault_of, settled, state_of, weights_of
+from manyheads.sizing.presets import PRESETS, key_of
 from manyheads.sizing.sizing import architecture_of, sized
 
 if TYPE_CHECKING:

@@ -4,54 +4,44 @@
 computes what is asked of a layer while the layer's tensors are there, and drops them.
 """
 
-
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
-import torch
-from torch import nn
-from manyheads.errors import ModelError
-from manyheads.errors import RecordingError
-from manyheads.models.inputs import media
-from manyheads.models.inputs import generation as transcripts
-from manyheads.models.taps.call import AttentionCall
-from manyheads.models.inputs.texts import DECODER
-from manyheads.models.inputs.texts import CallTexts
-from manyheads.models.inputs.texts import texts_of_call
-from manyheads.models.inputs.generation import Joiner
-from manyheads.models.inputs.generation import generate
-from manyheads.models.inputs.generation import read_prompts
-from manyheads.models.describe import model_facts
-from manyheads.models.taps.open_taps import Tap
-from manyheads.models.taps.tap import tap
-from manyheads.models.describe import run
-from manyheads.models.taps.open_taps import log
-from manyheads.models.taps.open_taps import no_way_in
-from manyheads.models.inputs.texts import batches
-from manyheads.models.inputs.texts import decoder_story
-from manyheads.models.inputs.texts import decoder_tokens
-from manyheads.models.inputs.texts import model_inputs
-from manyheads.models.inputs.texts import rarity_table
-from manyheads.models.inputs.texts import read_texts
-from manyheads.models.inputs.texts import tokens_of
-from manyheads.models.inputs.texts import writes_apart
-from manyheads.base.files import MEMORY_SHARE
-from manyheads.base.files import free_memory_bytes
-from manyheads.recording.recording import Recording
-from manyheads.recording.tokens import Tokens
-from manyheads.spec import CROSS
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
 from jaxtyping import Float64
 from torch import Tensor, nn
-from manyheads.models.taps.open_taps import EDITED
-from manyheads.models.taps.open_taps import left_out
-from manyheads.nn.attention import attend
-from manyheads.recording.joining import together
-from manyheads.recording.exact_map.one_pass import Layer
-from manyheads.recording.recording import LayerRecord
 
+from manyheads.base.files import MEMORY_SHARE, free_memory_bytes
+from manyheads.errors import ModelError, RecordingError
+from manyheads.models.describe import model_facts, run
+from manyheads.models.inputs import generation as transcripts
+from manyheads.models.inputs import media
+from manyheads.models.inputs.generation import Joiner, generate, read_prompts
+from manyheads.models.inputs.texts import (
+    DECODER,
+    CallTexts,
+    batches,
+    decoder_story,
+    decoder_tokens,
+    model_inputs,
+    rarity_table,
+    read_texts,
+    texts_of_call,
+    tokens_of,
+    writes_apart,
+)
+from manyheads.models.taps.call import AttentionCall
+from manyheads.models.taps.open_taps import EDITED, Tap, left_out, log, no_way_in
+from manyheads.models.taps.tap import tap
+from manyheads.nn.attention import attend
+from manyheads.recording.exact_map.one_pass import Layer
+from manyheads.recording.joining import together
+from manyheads.recording.recording import LayerRecord, Recording
+from manyheads.recording.tokens import Tokens
+from manyheads.spec import CROSS
 
 KEEP = ("q", "k", "v", "lse")
 
@@ -228,7 +218,6 @@ def _announce(spec: Any, tokens: Tokens, kept: frozenset[str]) -> None:
 
 # ---------------------------------------------------------------------------------------------------------------------
 # What is kept of each layer as its call comes by, and the recording that is made of it.
-
 
 
 ERROR_ROWS = 4  # rows of a layer on which the error against float64 is measured

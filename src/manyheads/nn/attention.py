@@ -12,21 +12,18 @@ Source: Dao 2023, FlashAttention-2, Algorithm 1 (the lse); Xiao et al. 2024 and 
 Oracle: reference.attend.
 """
 
-
 from __future__ import annotations
 
 from dataclasses import dataclass
-import torch
-from jaxtyping import Float, Float32
-from torch import Tensor
-from manyheads.errors import ShapeError
-from manyheads.base.grouping import check_groups
-from manyheads.nn.masks import Mask
-from manyheads.nn.masks import Rule
-from manyheads.nn.masks import check_softcap
-import torch.nn.functional as F
-from jaxtyping import Float, Shaped
 
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Float32, Shaped
+from torch import Tensor
+
+from manyheads.base.grouping import check_groups
+from manyheads.errors import ShapeError
+from manyheads.nn.masks import Mask, Rule, check_softcap
 
 BLOCK_CELLS = 4_000_000  # cells of one block of rows in `tiles`: 16 MB of float32, near the size of a last-level cache
 BACKENDS = ("auto", "fused", "tiles")
@@ -297,7 +294,6 @@ def log_sum_exp(
 # A decoded token costs what it costs to read K and V once. A kernel that takes query heads one by one reads each
 # key/value head again for every head it serves; repeating K and V copies them first. Packed, `[b, h, 1, d]` queries are
 # `[b, g, h / g, d]`: as many rows as a group has heads, and each key is read once for all of them.
-
 
 
 LONG_KEYS = 1024  # below it a step is a few calls' overhead, and the fused kernel makes fewest

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from manyheads.base.grouping import check_groups, divisors
 from manyheads.errors import ShapeError
-from manyheads.base.grouping import check_groups
-from manyheads.base.grouping import divisors
 from manyheads.nn.caches import KVCache
 from manyheads.nn.layer_inputs import MASK_TRUE
-from manyheads.nn.projections import LAYOUTS, Sizes
-from manyheads.nn.positions import Rope
 from manyheads.nn.masks import check_softcap
+from manyheads.nn.positions import Rope
+from manyheads.nn.projections import LAYOUTS, Sizes
 
 if TYPE_CHECKING:
     from manyheads.nn.layer import MultiHeadAttention

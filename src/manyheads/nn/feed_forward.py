@@ -5,18 +5,18 @@
 Source: Vaswani et al. 2017, section 3.3; Shazeer 2020 (SwiGLU), section 2; Llama 2023, section 2.2.
 """
 
-
 from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
+
 from manyheads.errors import ShapeError
 from manyheads.nn.projections import Projection
-
 
 WIDENING = 4
 GATED_WIDENING = Fraction(8, 3)  # 2/3 of 4: three matrices of this width hold what two of width 4 do

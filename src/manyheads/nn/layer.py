@@ -8,38 +8,24 @@ and which a tap can watch (`hooks`): so its heads are recorded, edited and prune
 Source: Vaswani et al. 2017, section 3.2.2; each option names its own in `docs/layer.md`. Oracle: reference.attend.
 """
 
-
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
 import torch
 from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+
 from manyheads.errors import ShapeError
-from manyheads.nn.positions import alibi_bias
-from manyheads.nn.positions import alibi_slopes
 from manyheads.nn.caches import KVCache
-from manyheads.nn.checks import call_faults
-from manyheads.nn.checks import read_sizes
-from manyheads.nn.mixing import LayerCall
-from manyheads.nn.mixing import watching
-from manyheads.nn.layer_inputs import read_masks
-from manyheads.nn.layer_inputs import with_extra
-from manyheads.nn.masks import Mask
-from manyheads.nn.mixing import Mixed
-from manyheads.nn.mixing import dense_weights
-from manyheads.nn.mixing import mix
-from manyheads.nn.mixing import weigh
-from manyheads.nn.projections import FusedProjections
-from manyheads.nn.projections import SplitProjections
-from manyheads.nn.projections import injected
-from manyheads.nn.projections import own_projections
-from manyheads.nn.positions import Rope
-from manyheads.nn.positions import RotaryTable
-from manyheads.nn.masks import Rule
-from manyheads.nn.layer_inputs import View
+from manyheads.nn.checks import call_faults, read_sizes
+from manyheads.nn.layer_inputs import View, read_masks, with_extra
+from manyheads.nn.masks import Mask, Rule
+from manyheads.nn.mixing import LayerCall, Mixed, dense_weights, mix, watching, weigh
+from manyheads.nn.positions import Rope, RotaryTable, alibi_bias, alibi_slopes
+from manyheads.nn.projections import FusedProjections, SplitProjections, injected, own_projections
 
 
 class MultiHeadAttention(nn.Module):

@@ -3,16 +3,16 @@
 Every pair that is not listed here works, and equals the reference. A pair that is listed is refused, with these words.
 """
 
-
 from __future__ import annotations
 
-from dataclasses import dataclass
-from itertools import combinations
-import torch
-from torch import Tensor
-from manyheads.errors import ShapeError
 from dataclasses import dataclass, replace
+from itertools import combinations
+
+import torch
 from jaxtyping import Bool
+from torch import Tensor
+
+from manyheads.errors import ShapeError
 from manyheads.nn.masks import Mask
 
 
@@ -150,7 +150,6 @@ def refusals_markdown() -> str:
 # | floats | added to the scores; -inf hides |
 
 
-
 MASK_TRUE = ("hide", "see")
 
 
@@ -238,7 +237,6 @@ def with_extra(mask: Tensor | None, extra: int, fill: float | bool) -> Tensor | 
 # Positions are said by two numbers, so a call without masks keeps no mask at all, and the fused kernels can be told
 # `is_causal`. One rule places the queries: they are the *last* of the keys' positions, so that query i of Q stands at
 # position `i + K - Q`. In self-attention that is the plain triangle; with a cache it is the new tokens after the old.
-
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,16 +6,15 @@ cumulative sums. Only where a mask is *proven* not to fit (`Mask.from_dense` che
 An empty run (`start == stop`) is a row that sees nothing: its weights and its output are zero, its lse is -inf.
 """
 
-
 from __future__ import annotations
 
 from dataclasses import dataclass
+
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from manyheads.errors import ShapeError
-from jaxtyping import Float
 
+from manyheads.errors import ShapeError
 
 DENSE_ROWS = 512  # rows of a dense mask looked at together: bounds the temporaries of from_dense
 
@@ -169,7 +168,6 @@ def _rolled(dense: Tensor, first: Tensor, lengths: Tensor, longest: int) -> Bool
 #
 # The order is the field's: `score = scale * q.k`, then `cap * tanh(score / cap)` (Gemma 2), then the bias (T5,
 # ALiBi), then the mask. Sinks (gpt-oss) add `exp(sink)` to the denominator only: rows then sum to less than 1.
-
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,25 +8,21 @@ so all of it compiles into one graph. Every way returns `because`.
 Oracle: reference.attend.
 """
 
-
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
-from torch import Tensor
-from manyheads.nn.attention import attend
-from manyheads.nn.attention import decode_one
-from manyheads.nn.masks import Rule
-from manyheads.nn.layer_inputs import View
-import threading
-from collections.abc import Callable
-from typing import Protocol, runtime_checkable
 from torch import Tensor, nn
-from manyheads.nn.masks import Mask
 
+from manyheads.nn.attention import attend, decode_one
+from manyheads.nn.layer_inputs import View
+from manyheads.nn.masks import Mask, Rule
 
 DENSE_CELLS = 1 << 26  # a mask of more cells (64 MB of booleans) is not formed where tiles can serve
 
@@ -160,9 +156,9 @@ def weigh(
 # Where somebody may look over a layer's shoulder: see each attention call, and put other outputs in its place.
 #
 # Our own layers have no interface of another library to wrap, so they ask here before they attend. This floor knows no
-# taps: a hook is anything with `wants` and `seen`. The list is replaced, never changed, under a lock: a layer in another
-# thread reads it whole, and pays one look at an empty tuple where nobody watches. Compiled layers are not watched.
-
+# taps: a hook is anything with `wants` and `seen`. The list is replaced, never changed, under a lock: a layer in
+# another thread reads it whole, and pays one look at an empty tuple where nobody watches. Compiled layers are not
+# watched.
 
 
 @dataclass(frozen=True, eq=False)

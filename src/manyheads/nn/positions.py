@@ -8,20 +8,18 @@ Source: Su et al. 2021 (RoPE); Chen et al. 2023 (linear); Llama 3 2024, as in Me
 sections 3.2-3.4. Oracle: transformers' own functions, and a plain complex rotation.
 """
 
-
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from manyheads.errors import ShapeError
-from jaxtyping import Float
-from torch import Tensor
 
+from manyheads.errors import ShapeError
 
 MAX_POSITIONS = 4096  # of a table nobody sized: 2 MB for heads of 128
 
@@ -247,7 +245,6 @@ def rotate(
 # ALiBi: no positions in the tokens; each head's scores fall with distance instead, at a slope of its own.
 #
 # Source: Press et al. 2022, section 3. Cost: the bias of all heads, O(h * q * k), made for each call.
-
 
 
 def alibi_slopes(num_heads: int) -> Float[Tensor, "h"]:

@@ -6,19 +6,19 @@ layer that a transformers config describes; then `load_state` fills it and outpu
 All of them put query head i on key/value head `i // (h / g)`, as we do. A name that nothing reads is an error.
 """
 
-
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
+
 import torch
 from torch import Tensor
+
 from manyheads.errors import ShapeError
 from manyheads.nn.layer import MultiHeadAttention
-from manyheads.nn.projections import FusedProjections
 from manyheads.nn.positions import Rope
-
+from manyheads.nn.projections import FusedProjections
 
 Tensors = dict[str, Tensor]
 

@@ -5,25 +5,23 @@ left-aligned and padded to the longest text. Where a model's heads are split ove
 process records its own (`ranks` brings them to one place). Cost: a copy of what is kept.
 """
 
-
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
-import torch
-from torch import Tensor
-from manyheads.errors import RecordingError
-from manyheads.nn.masks import Mask
-from manyheads.nn.masks import Rule
-from manyheads.recording.recording import LayerRecord
-from manyheads.recording.recording import Recording
-from manyheads.recording.tokens import Tokens
-import tempfile
 from pathlib import Path
 from typing import Any
+
+import torch
 import torch.distributed as dist
-from manyheads.recording.file.write import open_recording
-from manyheads.recording.file.write import save_recording
+from torch import Tensor
+
+from manyheads.errors import RecordingError
+from manyheads.nn.masks import Mask, Rule
+from manyheads.recording.file.write import open_recording, save_recording
+from manyheads.recording.recording import LayerRecord, Recording
+from manyheads.recording.tokens import Tokens
 
 __all__ = ["heads_together", "together", "gathered"]
 
@@ -160,9 +158,8 @@ def _all_heads(parts: Sequence[LayerRecord]) -> LayerRecord:
 # Recordings of several processes, brought to one of them: a model whose heads are split (tensor parallel) as one.
 #
 # Under tensor parallelism a process computes some of each layer's heads, and records those. What travels is the file
-# format, bytes that are checked when they are read: nothing is pickled. Cost: every recording once over the network, and
-# all of them in the first process's memory and temporary folder.
-
+# format, bytes that are checked when they are read: nothing is pickled. Cost: every recording once over the network,
+# and all of them in the first process's memory and temporary folder.
 
 
 def gathered(recording: Recording, group: Any = None) -> Recording | None:

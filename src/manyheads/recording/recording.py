@@ -5,45 +5,29 @@ left-aligned, padding rolled away. What is asked of a layer costs what is asked:
 statistics by one pass over tiles, a window of the map for people's eyes. Sources: Dao 2023 (lse), docs/decisions.
 """
 
-
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from manyheads.errors import RecordingError
-from manyheads.errors import ShapeError
-from manyheads.errors import WindowError
+
 from manyheads.base.html import html_table
+from manyheads.errors import RecordingError, ShapeError, WindowError
 from manyheads.nn.attention import attend
-from manyheads.nn.masks import Mask
-from manyheads.nn.masks import Rule
-from manyheads.recording.exact_map.cells import cell_weights
-from manyheads.recording.exact_map.cells import window_weights
-from manyheads.recording.media import Frames
-from manyheads.recording.media import Grid
-from manyheads.recording.media import frames_of
-from manyheads.recording.media import grid_of
-from manyheads.recording.exact_map.one_pass import Layer
-from manyheads.recording.exact_map.one_pass import Reduced
-from manyheads.recording.exact_map.one_pass import prepare
-from manyheads.recording.exact_map.requests import Received
-from manyheads.recording.exact_map.requests import Request
+from manyheads.nn.masks import Mask, Rule
+from manyheads.recording.exact_map.cells import cell_weights, window_weights
+from manyheads.recording.exact_map.one_pass import Layer, Reduced, bins, prepare, visible_blocks
+from manyheads.recording.exact_map.requests import Received, Request
+from manyheads.recording.media import Frames, Grid, frames_of, grid_of
 from manyheads.recording.tokens import Tokens
-from manyheads.recording.words import Merging
-from manyheads.recording.words import WordMap
-from manyheads.recording.words import Words
-from manyheads.recording.words import numbered
-from manyheads.recording.words import words_of_text
-from manyheads.spec import CROSS
-from manyheads.spec import Site
-from typing import NamedTuple
-from manyheads.recording.exact_map.one_pass import visible_blocks
-from manyheads.recording.exact_map.one_pass import bins
+from manyheads.recording.words import Merging, WordMap, Words, numbered, words_of_text
+from manyheads.spec import CROSS, Site
 
 __all__ = ["SmallMaps", "one_text", "small_maps"]
 
@@ -320,7 +304,6 @@ class Recording:
 #
 # Small maps are for a grid of all heads: each layer takes one more attention call, with a column a block of keys where
 # the values stood. Cost: as attention itself; of a long text some rows a block are read, and the answer says how many.
-
 
 
 class SmallMaps(NamedTuple):

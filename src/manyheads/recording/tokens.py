@@ -6,7 +6,6 @@ text through the tokenizer's offsets, so an uncased tokenizer still knows what w
 A bare module has no tokens, only lengths: statistics that need more say so instead of guessing.
 """
 
-
 from __future__ import annotations
 
 import hashlib
@@ -15,19 +14,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
+
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+
 from manyheads.errors import TextError
-
-
 
 # ---------------------------------------------------------------------------------------------------------------------
 # What people have said about a text: its words, who depends on whom, and who is meant by which words.
 #
 # Treebanks come as this (`corpora`), and statistics of syntax and coreference read it off the tokens of a batch. A text
 # without it is no error: it counts for everything that asks no gold.
-
 
 
 ROOT = -1
@@ -70,6 +68,7 @@ class Gold(NamedTuple):
     mentions: tuple[Mention, ...] = ()
     has_syntax: bool = True
     has_coreference: bool = False
+
 
 RARE_SHARE = 0.1  # the rarest tenth of a text's ordinary tokens counts as rare: at least one token from 5 words on
 SUBWORD_MARKS = ("##", "▁", "Ġ", "Ċ", "</w>")  # WordPiece, SentencePiece, byte-level BPE (space, newline), CLIP

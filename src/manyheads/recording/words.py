@@ -5,24 +5,20 @@ a word the mean over them, so rows that sum to one still do. Tokens of no word (
 of their own. Sources: Clark et al. 2019, section 4.1 (sum, mean); their published code takes the first piece.
 """
 
-
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+import unicodedata
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
+
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from manyheads.errors import ShapeError
-from manyheads.errors import StatisticError
-from manyheads.errors import TextError
+
+from manyheads.errors import ShapeError, StatisticError, TextError
 from manyheads.recording.tokens import Tokens
-import unicodedata
-from collections.abc import Callable, Sequence
-import re
-
-
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Where the words of a text stand: spans `(begin, end)` of its characters, ordered and disjoint.
@@ -30,7 +26,6 @@ import re
 # What a word is has no one answer, so each answer has a name (`WAYS`). None of them knows a language: a stretch of
 # Chinese or Thai, written without spaces, is one word here, and `don't` is one word, not the `do` and `n't` of a
 # treebank. Whoever wants those words gives their spans. Cost: O(characters). Source: Unicode's general categories.
-
 
 
 Span = tuple[int, int]
@@ -152,7 +147,6 @@ def _extends(char: str) -> bool:
 # Offsets say exactly which characters a token was made from, so marks are read only where there are none: slow
 # tokenizers, generated text. Marks of byte-level tokenizers spell the text exactly. The others do not say what was
 # changed before (case, accents) or how wide a space was, and WordPiece parts `didn't` into three words.
-
 
 
 def texts_and_offsets(tokens: Tokens) -> tuple[Sequence[str], Sequence[Sequence[Span]], str]:

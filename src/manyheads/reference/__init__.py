@@ -1,17 +1,21 @@
 """The oracle: attention and multi-head attention in NumPy, float64, written to be read. Start with `naive`."""
 
-from manyheads.reference.attention import Attended, attend
-from manyheads.reference.multihead import BatchedWeights
-from manyheads.reference.multihead import FusedWeights
-from manyheads.reference.multihead import NaiveWeights
-from manyheads.reference.multihead import count_parameters
-from manyheads.reference.multihead import initialise
-from manyheads.reference.multihead import to_batched
-from manyheads.reference.multihead import to_fused
-from manyheads.reference.multihead import to_naive
-from manyheads.reference.multihead import MultiHead, batched, fused, naive, worked_example
-from manyheads.reference.attention import softmax_rows
-from manyheads.reference.attention import visible_keys
+from manyheads.reference.attention import Attended, attend, softmax_rows, visible_keys
+from manyheads.reference.multihead import (
+    BatchedWeights,
+    FusedWeights,
+    MultiHead,
+    NaiveWeights,
+    batched,
+    count_parameters,
+    fused,
+    initialise,
+    naive,
+    to_batched,
+    to_fused,
+    to_naive,
+    worked_example,
+)
 
 __all__ = [
     "Attended",

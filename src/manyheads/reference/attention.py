@@ -7,14 +7,14 @@ Source: Vaswani et al. 2017, section 3.2; grouped key/value heads: Ainslie et al
 Axes: b batch, h query head, g key/value head, q query, k key, d width of q and k, f width of v.
 """
 
-
 from dataclasses import dataclass
+
 import numpy as np
 from einops import repeat
-from jaxtyping import Float64, Real, Shaped
-from manyheads.errors import ShapeError
+from jaxtyping import Bool, Float, Float64, Real, Shaped
+
 from manyheads.base.grouping import check_groups
-from jaxtyping import Bool, Float, Float64, Shaped
+from manyheads.errors import ShapeError
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,6 @@ def _heads_served(q: Shaped[np.ndarray, "..."], k: Shaped[np.ndarray, "..."], v:
 # look at, a mask that sits one position off, a sink that somebody renormalised away. One short page settles each case.
 # Cost: O(scores) time and memory; the scores are the whole map, which is why this is the reference and not the product.
 # Source: Vaswani et al. 2017, section 3.2.1; the sink logit is that of gpt-oss (OpenAI 2025, model card).
-
 
 
 def softmax_rows(

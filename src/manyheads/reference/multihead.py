@@ -8,22 +8,16 @@ Cost: as `attend`, O(b h q k) memory. Source: Vaswani et al. 2017, section 3.2.2
 Axes: b batch, h query head, g key/value head, q query, k key, d width of q and k, f width of v, m width of the model.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 
-from dataclasses import dataclass
 import numpy as np
 from einops import rearrange
 from jaxtyping import Float64, Real, Shaped
+
+from manyheads.base.grouping import check_groups, divisors
 from manyheads.errors import ShapeError
-from manyheads.reference.attention import attend
-from manyheads.reference.attention import softmax_rows
-from manyheads.reference.attention import visible_keys
-from collections.abc import Callable
-from dataclasses import dataclass, fields
-from jaxtyping import Real
-from manyheads.base.grouping import check_groups
-from manyheads.base.grouping import divisors
-
-
+from manyheads.reference.attention import attend, softmax_rows, visible_keys
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The weights of multi-head attention in three layouts: a matrix a head, side by side, or all in one.
@@ -33,7 +27,6 @@ from manyheads.base.grouping import divisors
 # them is in `multihead`.
 #
 # Axes: h query head, g key/value head, d width of q and k, f width of v, m width of the model.
-
 
 
 @dataclass(frozen=True)
@@ -196,6 +189,7 @@ def _expect(weights: Weights, **shapes: tuple[int, ...]) -> None:
         if array is not None and array.shape != shape:
             owner = type(weights).__name__
             raise ShapeError(f"{owner}.{name} has shape {array.shape}; beside the other weights it must be {shape}.")
+
 
 @dataclass(frozen=True)
 class MultiHead:

@@ -15,22 +15,15 @@ induction: Olsson et al. 2022; sink_norm_mass: Kobayashi et al. 2020 (norms); si
 A row is *alive* if it sees at least one key. Mass on a kind of key is counted over the rows that see such a key.
 """
 
-
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+
 import numpy as np
-from jaxtyping import Bool, Float64, Real
-from manyheads.errors import ShapeError
-from manyheads.reference import reductions
-from manyheads.reference.cells import CELLS
-from manyheads.reference.cells import MATCHES
-from manyheads.reference.cells import Cells
-from manyheads.reference.cells import TextFacts
-from manyheads.reference.cells import rows_with
-from collections.abc import Mapping
-from jaxtyping import Bool, Float64, Real, Shaped
 from jaxtyping import Bool, Float64, Int, Real, Shaped
 
+from manyheads.errors import ShapeError
+from manyheads.reference import reductions
+from manyheads.reference.cells import CELLS, MATCHES, Cells, TextFacts, rows_with
 
 NEAR = 3  # tokens to either side that count as local
 MOVABLE = ("punctuation", "number", "capitalised", "rare")  # classes of words, which may stand in another order
@@ -207,7 +200,6 @@ WHOLE: dict[str, Callable[[Map, TextFacts], Pair]] = {"heaviest_key": heaviest_k
 # Source: Kobayashi et al. 2020 (norm-weighted attention), as a ratio of sums over a text.
 
 
-
 def norm_masses(
     weights: Map,
     norms: Real[np.ndarray, "h n"],
@@ -271,7 +263,6 @@ def scattered(
 # Why: so Voita et al. found the head that looks at rare words. Added tokens are left out, as rows and as answers.
 # Cost: one pass over the map. Of equal weights the first is the strongest.
 # Source: Voita et al. 2019 (rare words).
-
 
 
 def tops(

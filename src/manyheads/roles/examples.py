@@ -7,59 +7,44 @@ something; a sentence shows what that looks like.
 Cost: one more reading of at most `MOST_TEXTS`, and of as many passages where coreference is asked.
 """
 
-
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
+
 import torch
-from torch import Tensor
-from manyheads.corpora.corpus import Document
-from manyheads.heads import Head
-from manyheads.models.inputs.texts import CallTexts
-from manyheads.models.recorder import record
-from manyheads.models.recorder import watch
-from manyheads.models.describe import run
-from manyheads.models.inputs.texts import Piece
-from manyheads.models.inputs.texts import Reading
-from manyheads.models.inputs.texts import batches
-from manyheads.models.inputs.texts import model_inputs
-from manyheads.models.inputs.texts import rarity_table
-from manyheads.models.inputs.texts import read_texts
-from manyheads.models.inputs.texts import tokens_of
-from manyheads.recording.tokens import ROOT
-from manyheads.recording.tokens import Gold
-from manyheads.recording.tokens import Sinks
-from manyheads.recording.tokens import text_seed
-from manyheads.recording.words import WordMap
-from manyheads.recording.words import Words
-from manyheads.roles.claims import REPORT
-from manyheads.roles.results import Example
-from manyheads.roles.results import Roles
-from manyheads.roles.rules import coreference_rules
-from manyheads.roles.labels import UNLABELLED
-from manyheads.statistics.defined.coreference import searches
-from manyheads.corpora.corpus import is_about_texts
-from manyheads.statistics.one_batch import Measured
-from manyheads.statistics.defined.own_pattern import Pattern
-from manyheads.statistics.defined.own_pattern import surfaces_of
-from manyheads.statistics.statistic import Statistic
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple
 from jaxtyping import Bool
-from manyheads.recording.tokens import Tokens
-from manyheads.statistics.defined.masses import CLASSES
-from manyheads.statistics.defined.masses import LOCAL
-from manyheads.statistics.defined.masses import MATCHES
-from manyheads.statistics.defined.masses import OFFSETS
-from manyheads.statistics.defined.masses import offset_name
-from manyheads.statistics.defined.masses import words
-from manyheads.statistics.defined.own_pattern import targets
+from torch import Tensor
+
+from manyheads.corpora.corpus import Document, is_about_texts
+from manyheads.heads import Head
+from manyheads.models.describe import run
+from manyheads.models.inputs.texts import (
+    CallTexts,
+    Piece,
+    Reading,
+    batches,
+    model_inputs,
+    rarity_table,
+    read_texts,
+    tokens_of,
+)
+from manyheads.models.recorder import record, watch
+from manyheads.recording.tokens import ROOT, Gold, Sinks, Tokens, text_seed
+from manyheads.recording.words import WordMap, Words
+from manyheads.roles.claims import REPORT
+from manyheads.roles.labels import UNLABELLED
+from manyheads.roles.results import Example, Roles
+from manyheads.roles.rules import coreference_rules
+from manyheads.statistics.defined.coreference import searches
+from manyheads.statistics.defined.masses import CLASSES, LOCAL, MATCHES, OFFSETS, offset_name, words
+from manyheads.statistics.defined.own_pattern import Pattern, surfaces_of, targets
 from manyheads.statistics.defined.rarest import rarest
+from manyheads.statistics.one_batch import Measured
+from manyheads.statistics.statistic import Statistic
 
 __all__ = ["Pairs", "pairs_of"]
-
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -67,7 +52,6 @@ __all__ = ["Pairs", "pairs_of"]
 #
 # An example shows what its label says and nothing else; so the links that it may show are those that the statistic
 # counts, taken from the statistics' own tables and at their own granularity: tokens, not words.
-
 
 
 AT_DISTANCE = {offset_name(offset): offset for offset in OFFSETS}
@@ -124,6 +108,7 @@ def _cells(statistic: str, tokens: Tokens, text: int) -> Bool[Tensor, "q k"]:
         return same & (away != 0) if asked.elsewhere else same
     word = words(tokens)[text] >= 0
     return word[:, None] & word[None] & (away != 0)
+
 
 MOST_TEXTS = 200
 MIN_ROWS = 3  # questions in a text, so that one lucky one is no example; fewer where no such text does it half as much

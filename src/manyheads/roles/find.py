@@ -5,7 +5,6 @@ of passages, stretches of sentences in which pronouns find what they mean. Each 
 that is said there about streaming, resuming and many processes holds here.
 """
 
-
 from __future__ import annotations
 
 import logging
@@ -13,45 +12,26 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from manyheads.corpora.corpus import Corpus
-from manyheads.corpora.corpus import Document
-from manyheads.errors import FileAccessError
-from manyheads.errors import TextError
-from manyheads.roles.claims import Claim
-from manyheads.roles.claims import claims_of
-from manyheads.roles.claims import control
-from manyheads.roles.examples import find_examples
-from manyheads.roles.results import Roles
-from manyheads.roles.rules import coreference_rules
-from manyheads.roles.rules import syntax_rules
-from manyheads.roles.labels import NOT_EFFECT
-from manyheads.roles.labels import check_table
-from manyheads.roles.labels import label_heads
-from manyheads.roles.probes.all import ask_probes
-from manyheads.roles.rules import ASKED
-from manyheads.roles.rules import MIN_CONTENT
-from manyheads.roles.rules import NEEDED
-from manyheads.roles.rules import RULES
-from manyheads.roles.rules import SINK_RULE
-from manyheads.roles.rules import Rule
-from manyheads.statistics.defined.coreference import coreference_statistics
-from manyheads.statistics.defined.coreference import survey_coreference
-from manyheads.statistics.head_table import HeadTable
-from manyheads.statistics.gathered import Progress
-from manyheads.statistics.measurement import measure
-from manyheads.statistics.defined.own_pattern import Pattern
-from manyheads.statistics.defined.own_pattern import pattern_statistics
-from manyheads.base.processes import is_split
-from manyheads.base.processes import own_rank
-from manyheads.statistics.corpus_run.store import require_own
-from manyheads.statistics.statistic import Statistic
-from manyheads.statistics.corpus_run.chunks import Survey
-from manyheads.statistics.corpus_run.chunks import Wanted
-from manyheads.statistics.defined.syntax import syntax_statistics
-from manyheads.statistics.defined.syntax import MIN_ARCS
-from manyheads.statistics.defined.syntax import survey_syntax
-from manyheads.statistics.table import STATISTICS
 
+from manyheads.base.processes import is_split, own_rank
+from manyheads.corpora.corpus import Corpus, Document
+from manyheads.errors import FileAccessError, TextError
+from manyheads.roles.claims import Claim, claims_of, control
+from manyheads.roles.examples import find_examples
+from manyheads.roles.labels import NOT_EFFECT, check_table, label_heads
+from manyheads.roles.probes.all import ask_probes
+from manyheads.roles.results import Roles
+from manyheads.roles.rules import ASKED, MIN_CONTENT, NEEDED, RULES, SINK_RULE, Rule, coreference_rules, syntax_rules
+from manyheads.statistics.corpus_run.chunks import Survey, Wanted
+from manyheads.statistics.corpus_run.store import require_own
+from manyheads.statistics.defined.coreference import coreference_statistics, survey_coreference
+from manyheads.statistics.defined.own_pattern import Pattern, pattern_statistics
+from manyheads.statistics.defined.syntax import MIN_ARCS, survey_syntax, syntax_statistics
+from manyheads.statistics.gathered import Progress
+from manyheads.statistics.head_table import HeadTable
+from manyheads.statistics.measurement import measure
+from manyheads.statistics.statistic import Statistic
+from manyheads.statistics.table import STATISTICS
 
 log = logging.getLogger("manyheads")
 

@@ -6,48 +6,38 @@ the share of false claims is kept down (`roles.claims`).
 "Attention is not effect": a label says what a head reads, not what is lost without it.
 """
 
-
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
-from manyheads.errors import StatisticError
-from manyheads.heads import Head
-from manyheads.roles.claims import CHOOSE
-from manyheads.roles.claims import REPORT
-from manyheads.roles.claims import Claim
-from manyheads.roles.claims import Half
-from manyheads.roles.claims import claims_of
-from manyheads.roles.claims import control
-from manyheads.roles.rules import LOCAL_RULE
-from manyheads.roles.rules import MIN_BROAD
-from manyheads.roles.rules import MIN_GIVEN
-from manyheads.roles.rules import MIN_QUERIES
-from manyheads.roles.rules import MIN_TEXTS
-from manyheads.roles.rules import NEEDED
-from manyheads.roles.rules import NORMS
-from manyheads.roles.rules import RULES
-from manyheads.roles.rules import SINK_RULE
-from manyheads.roles.rules import Rule
-from manyheads.statistics.head_table import HeadTable
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
+from typing import Any
+
+from manyheads.base.files import no_access, replacing, users_folder
 from manyheads.corpora.bundled_texts import reading_of
-from manyheads.errors import FileAccessError
+from manyheads.errors import FileAccessError, StatisticError
+from manyheads.heads import Head
 from manyheads.recording.tokens import Sinks
-from manyheads.statistics.head_table import number
-from manyheads.statistics.corpus_run.chunks import code_digest
-from manyheads.statistics.corpus_run.chunks import config_digest
+from manyheads.roles.claims import CHOOSE, REPORT, Claim, Half, claims_of, control
+from manyheads.roles.rules import (
+    LOCAL_RULE,
+    MIN_BROAD,
+    MIN_GIVEN,
+    MIN_QUERIES,
+    MIN_TEXTS,
+    NEEDED,
+    NORMS,
+    RULES,
+    SINK_RULE,
+    Rule,
+)
+from manyheads.statistics.corpus_run.chunks import code_digest, config_digest
 from manyheads.statistics.gathered import Progress
+from manyheads.statistics.head_table import HeadTable, number
 from manyheads.statistics.measurement import measure
 from manyheads.statistics.table import DEFAULT
-from manyheads.base.files import no_access
-from manyheads.base.files import replacing
-from manyheads.base.files import users_folder
-
 
 UNLABELLED = "unlabelled"  # the name of a head of which evidence is missing
 NOT_EFFECT = "attention is not effect: a label says what a head reads, not what is lost without it (manyheads ablate)"
@@ -174,11 +164,10 @@ def evidence_of(rule: Rule, claim: Claim, what: str = "") -> Evidence:
 # ---------------------------------------------------------------------------------------------------------------------
 # Labels for a model from the bundled page, measured once and remembered by the weights' hash.
 #
-# Labels need more than the sentence somebody types: they rest on a page of what the model reads (prose, but for a bundled
-# model that has read something else), a few seconds' work. The answer is kept as JSON in the user's cache folder, under
-# everything it hangs on: the weights, the page, our own source. A cache that cannot be written, or is damaged, is said
-# and costs those seconds again.
-
+# Labels need more than the sentence somebody types: they rest on a page of what the model reads (prose, but for a
+# bundled model that has read something else), a few seconds' work. The answer is kept as JSON in the user's cache
+# folder, under everything it hangs on: the weights, the page, our own source. A cache that cannot be written, or is
+# damaged, is said and costs those seconds again.
 
 
 DIGEST = "digest"  # under which the file says what the rest of it hashes to

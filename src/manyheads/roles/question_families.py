@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from typing import NamedTuple
-from manyheads.figures.paper import INK
-from manyheads.figures.paper import UNLABELLED
-from manyheads.figures.paper import RoleStyle
-from manyheads.figures.paper import role_style
-from manyheads.roles.rules import AHEAD
-from manyheads.roles.rules import UNASKED
-from manyheads.roles.claims import Claim
-from manyheads.roles.results import Roles
-from manyheads.roles.rules import PEOPLE_SAY
-from manyheads.roles.rules import coreference_rules
-from manyheads.roles.rules import ASKED
-from manyheads.roles.rules import CONTENT
-from manyheads.roles.rules import LOCAL_RULE
-from manyheads.roles.rules import POSITIONAL
-from manyheads.roles.rules import SINK_RULE
 
+from manyheads.roles.claims import Claim
+from manyheads.roles.rules import (
+    ASKED,
+    CONTENT,
+    LOCAL_RULE,
+    POSITIONAL,
+    SINK_RULE,
+    coreference_rules,
+)
 
 
 class Family(NamedTuple):

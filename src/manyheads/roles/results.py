@@ -4,33 +4,24 @@ A `Roles` is a sequence of `HeadRole`, in the model's order. Asked by question, 
 and shows figures of the other half, so that the first of a ranking is no lucky one.
 """
 
-
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, overload
+
+from manyheads.base.html import html_table
 from manyheads.errors import StatisticError
 from manyheads.heads import Head
-from manyheads.base.html import html_table
 from manyheads.roles.claims import Claim
-from manyheads.roles.labels import UNLABELLED
-from manyheads.roles.labels import HeadRole
-from manyheads.roles.probes.all import NO_LABEL
-from manyheads.roles.probes.all import Probe
-from manyheads.statistics.head_table import HeadTable
-from manyheads.statistics.head_table import write_frame
-import difflib
-from collections.abc import Mapping, Sequence
-from manyheads.roles.probes.all import PROBES
-from manyheads.statistics.defined.masses import OFFSETS
-from manyheads.statistics.defined.masses import offset_name
-from manyheads.roles.rules import AHEAD
-from manyheads.roles.rules import UNASKED
-
-from typing import TYPE_CHECKING
+from manyheads.roles.labels import UNLABELLED, HeadRole
+from manyheads.roles.probes.all import NO_LABEL, PROBES, Probe
+from manyheads.roles.rules import AHEAD, UNASKED
+from manyheads.statistics.defined.masses import OFFSETS, offset_name
+from manyheads.statistics.head_table import HeadTable, write_frame
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,13 +29,11 @@ if TYPE_CHECKING:
 __all__ = ["AHEAD", "UNASKED", "role_named", "unanswerable", "why_unasked"]
 
 
-
 # ---------------------------------------------------------------------------------------------------------------------
 # Which questions a model can be asked at all, and why not: a causal head has no answer to what comes later.
 #
-# A question that no head was asked is no question that no head answers: it is left out of counts, pictures and rankings,
-# and said for itself.
-
+# A question that no head was asked is no question that no head answers: it is left out of counts, pictures and
+# rankings, and said for itself.
 
 
 LATER = frozenset(offset_name(offset) for offset in OFFSETS if offset > 0)
@@ -97,6 +86,7 @@ def role_named(asked: str, questions: Mapping[str, str], probes: Mapping[str, st
 
 def _spaced(name: str) -> str:
     return name.casefold().replace("_", " ")
+
 
 SHOWN = 12  # heads in a notebook's view
 EFFECT = "not measured"  # attention is not effect: every row of a table says so

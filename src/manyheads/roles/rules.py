@@ -10,23 +10,13 @@ role when, on the texts set apart for choosing,
 and when the other half of the texts bears it out. Anything else is "unlabelled": a label is evidence, not a guess.
 """
 
-
 from __future__ import annotations
 
-from dataclasses import dataclass
-from manyheads.statistics.defined.masses import LOCAL
-from manyheads.statistics.defined.masses import OFFSETS
-from manyheads.statistics.defined.masses import offset_name
-from manyheads.statistics.defined.norms import weighted_name
 from collections.abc import Sequence
-import difflib
-from collections.abc import Mapping, Sequence
-from manyheads.errors import StatisticError
-from manyheads.heads import Head
-from manyheads.roles.claims import Claim
-from manyheads.roles.probes.all import PROBES
-from manyheads.statistics.head_table import HeadTable
+from dataclasses import dataclass
 
+from manyheads.statistics.defined.masses import LOCAL, OFFSETS, offset_name
+from manyheads.statistics.defined.norms import weighted_name
 
 MIN_QUERIES = 100
 """Rows on the reporting half: below 100, an interval is about +-10 points wide."""
@@ -209,9 +199,9 @@ NEEDED = tuple(dict.fromkeys((*_READ, "entropy", "entropy.uniform")))
 # The rules that need a treebank: for each relation and direction, and for coreference, what a head must score.
 #
 # An accuracy on words alone is easily high: most determiners stand before their noun. So what a head scores must beat,
-# on texts that it was not chosen on, the most frequent offset (by a tenth and three points), the same link with position
-# and part of speech kept and the rest destroyed, and even chance where the offset fails. See statistics/syntax.py.
-
+# on texts that it was not chosen on, the most frequent offset (by a tenth and three points), the same link with
+# position and part of speech kept and the rest destroyed, and even chance where the offset fails. See
+# statistics/syntax.py.
 
 
 MIN_ACCURACY = 0.3

@@ -4,28 +4,25 @@ What was looked for and not found is a result, too, but a bare "no" does not say
 The thresholds are those of the rules themselves: `roles.claims` decides what holds, here it is only said.
 """
 
-
 from __future__ import annotations
 
 import math
-from manyheads.roles.question_families import FLOORS
-from manyheads.roles.question_families import family_of
-from manyheads.roles.question_families import known
-from manyheads.roles.rules import UNASKED
-from manyheads.roles.claims import MAX_FALSE
-from manyheads.roles.claims import OVER_BASELINE
-from manyheads.roles.claims import OVER_BASELINE_BY
-from manyheads.roles.claims import Claim
-from manyheads.roles.rules import MIN_ACCURACY
-from manyheads.roles.rules import MIN_CONTENT
-from manyheads.roles.rules import MIN_EXCESS
-from manyheads.roles.rules import MIN_GIVEN
-from manyheads.roles.rules import MIN_GIVEN_SCORE
-from manyheads.roles.rules import MIN_LIFT
-from manyheads.roles.rules import MIN_LIFT_LOW
-from manyheads.roles.rules import MIN_QUERIES
-from manyheads.roles.rules import MIN_TEXTS
-from manyheads.roles.rules import SINK_RULE
+
+from manyheads.roles.claims import MAX_FALSE, OVER_BASELINE, OVER_BASELINE_BY, Claim
+from manyheads.roles.question_families import FLOORS, family_of, known
+from manyheads.roles.rules import (
+    MIN_ACCURACY,
+    MIN_CONTENT,
+    MIN_EXCESS,
+    MIN_GIVEN,
+    MIN_GIVEN_SCORE,
+    MIN_LIFT,
+    MIN_LIFT_LOW,
+    MIN_QUERIES,
+    MIN_TEXTS,
+    SINK_RULE,
+    UNASKED,
+)
 
 __all__ = ["FIXED", "failing"]
 

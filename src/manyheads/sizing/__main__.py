@@ -1,23 +1,18 @@
 """Print the tables of docs/sizing.md."""
 
-
 from __future__ import annotations
 
 from manyheads.sizing import units
 from manyheads.sizing.families.decoder_table import DECODERS
-from manyheads.sizing.families.encoders import ENCODERS
-from manyheads.sizing.families.encoders import IMAGES
-from manyheads.sizing.presets import PRESETS
-from manyheads.sizing.presets import preset
+from manyheads.sizing.families.encoders import ENCODERS, IMAGES
 from manyheads.sizing.families.seq2seq import SEQ2SEQ
+from manyheads.sizing.presets import PRESETS, preset
 
 __all__ = ["families_markdown", "presets_markdown"]
 
 
-
 # ---------------------------------------------------------------------------------------------------------------------
 # The tables of docs/sizing.md, from the code: `python -m manyheads.sizing` prints them, a test compares.
-
 
 
 KINDS = (
@@ -48,6 +43,7 @@ def families_markdown() -> str:
     for kind, families in KINDS:
         lines.append(f"| {kind} | {', '.join(f'`{name}`' for name in sorted(families))} |")
     return "\n".join(lines)
+
 
 print(presets_markdown())
 print()

@@ -6,17 +6,13 @@ it keeps. Everything else here is addition (`manyheads.sizing.costs`).
 Cost: a model of 100 layers is 100 references to a few values.
 """
 
-
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from manyheads.errors import ShapeError
+
 from manyheads.base.grouping import check_groups
-from functools import cached_property
-from typing import Any
-from manyheads.base.grouping import divisors
-from manyheads.sizing import costs as counting
+from manyheads.errors import ShapeError
 
 __all__ = ["LAST", "ONCE", "PARTS", "SOURCE", "TEXT", "Architecture", "Attention", "LayerShape", "Weights"]
 

@@ -4,20 +4,23 @@ Why: families differ in which of these they use and with which biases, never in 
 is counted once.
 """
 
-
 from __future__ import annotations
 
 from manyheads.errors import ShapeError
+from manyheads.sizing.architecture import LAST, SOURCE, TEXT, Architecture, Attention, LayerShape, Weights
 from manyheads.sizing.families.fields import MOST_LISTED
-from manyheads.sizing.architecture import LAST
-from manyheads.sizing.architecture import SOURCE
-from manyheads.sizing.architecture import TEXT
-from manyheads.sizing.architecture import Architecture
-from manyheads.sizing.architecture import Attention
-from manyheads.sizing.architecture import LayerShape
-from manyheads.sizing.architecture import Weights
 
-__all__ = ["experts", "feed_forward", "head", "latent_attention", "matrix", "projections", "table", "transformer", "vector"]
+__all__ = [
+    "experts",
+    "feed_forward",
+    "head",
+    "latent_attention",
+    "matrix",
+    "projections",
+    "table",
+    "transformer",
+    "vector",
+]
 
 
 NORMS = {"rms": 1, "layer": 2, "none": 0}

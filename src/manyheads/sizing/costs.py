@@ -10,30 +10,49 @@ MLA is counted as its authors run it: a whole text with the keys and values of e
 themselves (the up-projections are absorbed into the queries and the output; DeepSeek-AI 2024, section 2.1.2).
 """
 
-
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from manyheads.sizing.architecture import LAST
-from manyheads.sizing.architecture import ONCE
-from manyheads.sizing.architecture import PARTS
-from manyheads.sizing.architecture import SOURCE
-from manyheads.sizing.architecture import TEXT
-from manyheads.sizing.architecture import Architecture
-from manyheads.sizing.architecture import Attention
-from manyheads.sizing.architecture import Weights
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
-from manyheads.base.grouping import divisors
-from manyheads.sizing.architecture import by_part
-from manyheads.sizing.architecture import kind_of
-from dataclasses import asdict
-from manyheads.sizing.architecture import LayerShape
-from collections import Counter
 
-__all__ = ["allocated_numbers", "cached_numbers", "decoding", "dense_pairs", "prefill", "read_numbers", "visible_pairs", "DTYPES", "Ask", "Cache", "Decoding", "Flops", "Sizing", "Variant", "COUNTED", "document", "layers_in_words", "shape_in_words"]
+from manyheads.base.grouping import divisors
+from manyheads.sizing.architecture import (
+    LAST,
+    ONCE,
+    PARTS,
+    SOURCE,
+    TEXT,
+    Architecture,
+    Attention,
+    LayerShape,
+    Weights,
+    by_part,
+    kind_of,
+)
+
+__all__ = [
+    "allocated_numbers",
+    "cached_numbers",
+    "decoding",
+    "dense_pairs",
+    "prefill",
+    "read_numbers",
+    "visible_pairs",
+    "DTYPES",
+    "Ask",
+    "Cache",
+    "Decoding",
+    "Flops",
+    "Sizing",
+    "Variant",
+    "COUNTED",
+    "document",
+    "layers_in_words",
+    "shape_in_words",
+]
 
 
 OPERATIONS: tuple[str, ...] = (*PARTS[:6], "scores", "values", *PARTS[6:])
@@ -157,7 +176,6 @@ def _kept(spent: Mapping[str, int]) -> dict[str, int]:
 # A sizing as one JSON document: every number that it has, what each means, and where the description comes from.
 
 
-
 COUNTED = (
     "A multiply and an add are 2 FLOPs. Counted are matrix products: projections, feed-forward (the experts that a "
     "token goes through), router, scores, values, head (for the last token, where a model generates). Causal attention "
@@ -245,7 +263,6 @@ def _variant_of_document(each: Variant) -> dict[str, Any]:
 
 # ---------------------------------------------------------------------------------------------------------------------
 # A `Sizing` and its parts: what the sums of `manyheads.sizing.costs` come to, in FLOPs and bytes.
-
 
 
 DTYPES = {
@@ -468,7 +485,6 @@ def _variant(name: str, count: int | None, architecture: Architecture, own: bool
 
 # ---------------------------------------------------------------------------------------------------------------------
 # An architecture in words: how its attention is shaped, and which layers differ. For pages, figures and documents.
-
 
 
 def shape_in_words(architecture: Architecture) -> str:

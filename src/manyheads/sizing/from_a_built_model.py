@@ -6,16 +6,14 @@ parameter is counted, and whether a row is multiplied by it; the count itself is
 be seen the answer is None, and whoever asked has to say that FLOPs cannot be told.
 """
 
-
 from __future__ import annotations
 
 import re
 from dataclasses import replace
 from math import prod
 from typing import Any
-from manyheads.sizing.architecture import LAST
-from manyheads.sizing.architecture import Attention
-from manyheads.sizing.architecture import Weights
+
+from manyheads.sizing.architecture import LAST, Attention, Weights
 
 __all__ = ["attention_of", "fault_of", "part_of", "settled", "state_of", "weights_of"]
 

@@ -14,10 +14,9 @@ from typing import Any
 
 from manyheads.errors import ModelError
 from manyheads.sizing import building_blocks as blocks
+from manyheads.sizing.architecture import SOURCE, Architecture
 from manyheads.sizing.families.config import describe_config
 from manyheads.sizing.families.seq2seq import pair
-from manyheads.sizing.architecture import SOURCE
-from manyheads.sizing.architecture import Architecture
 
 __all__ = ["PRESETS", "Preset", "preset"]
 

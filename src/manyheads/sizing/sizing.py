@@ -8,7 +8,6 @@ description, and what a description does not say is refused, never estimated.
 Cost: arithmetic. Neither torch nor NumPy is imported; what needs transformers is in `manyheads.models.dimensions`.
 """
 
-
 from __future__ import annotations
 
 import os
@@ -16,23 +15,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from inspect import signature
 from typing import Any, cast
-from manyheads.errors import FileAccessError
-from manyheads.errors import ModelError
-from manyheads.errors import ShapeError
+
+from manyheads.errors import FileAccessError, ModelError, ShapeError
 from manyheads.sizing import building_blocks as blocks
-from manyheads.sizing.families.config import describe_config
-from manyheads.sizing.families.config import read_config
-from manyheads.sizing.presets import PRESETS
-from manyheads.sizing.presets import key_of
-from manyheads.sizing.presets import nearest
-from manyheads.sizing.presets import preset
-from manyheads.sizing.costs import DTYPES
-from manyheads.sizing.costs import Ask
-from manyheads.sizing.costs import Sizing
-from manyheads.sizing.architecture import Architecture
+from manyheads.sizing.architecture import Architecture, Attention, LayerShape
+from manyheads.sizing.costs import DTYPES, Ask, Sizing
+from manyheads.sizing.families.config import describe_config, read_config
+from manyheads.sizing.presets import PRESETS, key_of, nearest, preset
 from manyheads.spec import ModelSpec
-from manyheads.sizing.architecture import Attention
-from manyheads.sizing.architecture import LayerShape
 
 __all__ = ["CONTEXT", "architecture_of", "size", "sized", "from_spec"]
 
@@ -172,7 +162,6 @@ def _dtype(name: str, asked: Any) -> str:
 
 # ---------------------------------------------------------------------------------------------------------------------
 # From a `ModelSpec`, which knows attention and little else, to a description that says what it cannot tell.
-
 
 
 REMEDY = "Give the model itself, its config.json or its folder"

@@ -2,45 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, cast
-import torch
-from torch import nn
-from manyheads.corpora.corpus import Corpus
-from manyheads.corpora.corpus import Document
-from manyheads.errors import StatisticError
-from manyheads.models.inputs.texts import CallTexts
-from manyheads.models.inputs.texts import texts_of_call
-from manyheads.models.inputs.media import Given
-from manyheads.models.inputs.media import media_given
-from manyheads.models.recorder import watch
+from typing import Any
+
 from manyheads.models.describe import run
+from manyheads.models.inputs.texts import (
+    CallTexts,
+    decoder_story,
+    model_inputs,
+)
+from manyheads.models.recorder import watch
 from manyheads.models.taps.open_taps import EDITED
-from manyheads.models.taps.open_taps import left_out
-from manyheads.models.inputs.texts import Reading
-from manyheads.models.inputs.texts import batches
-from manyheads.models.inputs.texts import decoder_story
-from manyheads.models.inputs.texts import model_inputs
-from manyheads.models.inputs.texts import rarity_table
-from manyheads.models.inputs.texts import read_texts
-from manyheads.models.inputs.texts import tokens_of
-from manyheads.recording.tokens import Sinks
-from manyheads.recording.tokens import Tokens
+from manyheads.recording.tokens import Sinks, Tokens
 from manyheads.spec import CROSS
 from manyheads.statistics.head_table import HeadTable
 from manyheads.statistics.one_batch import Measured
-from manyheads.base.processes import Ranks
-from manyheads.statistics.sinks import find_sinks
 from manyheads.statistics.statistic import Statistic
-from manyheads.statistics.corpus_run.chunks import Wanted
-from manyheads.statistics.table import choose
-from manyheads.statistics.tally import Contribution
-from manyheads.statistics.tally import Tally
-from manyheads.statistics.tally import counted
-
-
+from manyheads.statistics.tally import Contribution, Tally, counted
 
 CROSSING = "left out, since queries and keys are not the same tokens"
 UNSEEN = "left out, since nobody can see it"

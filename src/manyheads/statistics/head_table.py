@@ -1,6 +1,5 @@
 """A row a head, a column a statistic: what `measure` returns."""
 
-
 from __future__ import annotations
 
 import math
@@ -8,22 +7,20 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
+
 from jaxtyping import Float64
 from numpy import ndarray
-from manyheads.errors import FileAccessError
-from manyheads.errors import StatisticError
-from manyheads.heads import Head
+
+from manyheads.base.files import replacing
 from manyheads.base.html import html_table
+from manyheads.corpora.corpus import NONE_FAILED, Failures
+from manyheads.errors import FileAccessError, StatisticError
+from manyheads.heads import Head
 from manyheads.recording.tokens import Sinks
 from manyheads.spec import Site
-from manyheads.corpora.corpus import NONE_FAILED
-from manyheads.corpora.corpus import Failures
-from manyheads.statistics.token_kinds import TokenKinds
 from manyheads.statistics.statistic import Statistic
 from manyheads.statistics.sums import Sums
-from manyheads.base.files import replacing
-
-from typing import TYPE_CHECKING
+from manyheads.statistics.token_kinds import TokenKinds
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -4,53 +4,38 @@ Each layer's tensors are reduced while they are there and dropped: memory does n
 square of their length. Cost: the forward pass and one more product of q and k; docs/lab.md has the figures.
 """
 
-
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, cast
+
 import torch
 from torch import nn
-from manyheads.corpora.corpus import Corpus
-from manyheads.corpora.corpus import Document
+
+from manyheads.base.processes import Ranks
+from manyheads.corpora.corpus import Corpus, Document
 from manyheads.errors import StatisticError
-from manyheads.models.inputs.texts import CallTexts
-from manyheads.models.inputs.texts import texts_of_call
-from manyheads.models.inputs.media import Given
-from manyheads.models.inputs.media import media_given
-from manyheads.models.recorder import watch
 from manyheads.models.describe import run
-from manyheads.models.taps.open_taps import EDITED
+from manyheads.models.inputs.media import Given, media_given
+from manyheads.models.inputs.texts import (
+    Reading,
+    batches,
+    rarity_table,
+    read_texts,
+    texts_of_call,
+    tokens_of,
+)
+from manyheads.models.recorder import watch
 from manyheads.models.taps.open_taps import left_out
-from manyheads.models.inputs.texts import Reading
-from manyheads.models.inputs.texts import batches
-from manyheads.models.inputs.texts import decoder_story
-from manyheads.models.inputs.texts import model_inputs
-from manyheads.models.inputs.texts import rarity_table
-from manyheads.models.inputs.texts import read_texts
-from manyheads.models.inputs.texts import tokens_of
 from manyheads.recording.tokens import Sinks
-from manyheads.recording.tokens import Tokens
-from manyheads.spec import CROSS
+from manyheads.statistics.corpus_run.chunks import Wanted
+from manyheads.statistics.gathered import CROSSING, UNSEEN, WORDY, Gathered, Progress, measure_batch, two_sided
 from manyheads.statistics.head_table import HeadTable
 from manyheads.statistics.one_batch import Measured
-from manyheads.base.processes import Ranks
 from manyheads.statistics.sinks import find_sinks
 from manyheads.statistics.statistic import Statistic
-from manyheads.statistics.corpus_run.chunks import Wanted
 from manyheads.statistics.table import choose
-from manyheads.statistics.tally import Contribution
-from manyheads.statistics.tally import Tally
-from manyheads.statistics.tally import counted
-from manyheads.statistics.gathered import CROSSING
-from manyheads.statistics.gathered import Gathered
-from manyheads.statistics.gathered import Progress
-from manyheads.statistics.gathered import UNSEEN
-from manyheads.statistics.gathered import WORDY
-from manyheads.statistics.gathered import measure_batch
-from manyheads.statistics.gathered import two_sided
 
 __all__ = ["CROSSING", "UNSEEN", "WORDY", "Progress", "measure", "measure_call"]
 

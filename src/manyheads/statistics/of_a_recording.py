@@ -5,32 +5,25 @@ for a whole pass is read by rows spread evenly over it; what hangs on where a ro
 (distances, offsets, repeats) cannot be had so, and is NaN. `notes["rows"]` says what was read.
 """
 
-
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+
 import torch
 from jaxtyping import Int
 from torch import Tensor
-from manyheads.errors import ShapeError
-from manyheads.errors import StatisticError
-from manyheads.recording.recording import one_text
+
+from manyheads.errors import ShapeError, StatisticError
 from manyheads.recording.exact_map.one_pass import prepare
-from manyheads.recording.recording import LayerRecord
-from manyheads.recording.recording import Recording
 from manyheads.recording.exact_map.requests import Received
-from manyheads.recording.tokens import Sinks
-from manyheads.recording.tokens import Tokens
+from manyheads.recording.recording import LayerRecord, Recording, one_text
+from manyheads.recording.tokens import Sinks, Tokens
 from manyheads.spec import Site
+from manyheads.statistics.gathered import UNSEEN, WORDY
 from manyheads.statistics.head_table import HeadTable
-from manyheads.statistics.gathered import UNSEEN
-from manyheads.statistics.gathered import WORDY
-from manyheads.statistics.one_batch import finish
-from manyheads.statistics.one_batch import requests_of
-from manyheads.statistics.sinks import evenly
-from manyheads.statistics.sinks import judge
-from manyheads.statistics.statistic import Facts
-from manyheads.statistics.statistic import Statistic
+from manyheads.statistics.one_batch import finish, requests_of
+from manyheads.statistics.sinks import evenly, judge
+from manyheads.statistics.statistic import Facts, Statistic
 from manyheads.statistics.sums import Sums
 from manyheads.statistics.table import choose
 

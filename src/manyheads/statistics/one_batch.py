@@ -3,33 +3,29 @@
 What is left of a layer is two numbers a text, head and statistic; of the batch, a `Contribution` that adds to others.
 """
 
-
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+
 import torch
 from jaxtyping import Float64
 from torch import Tensor
+
 from manyheads.errors import StatisticError
-from manyheads.models.taps.call import AttentionCall
 from manyheads.models.inputs.texts import CallTexts
-from manyheads.models.taps.through_torch import unwatched
+from manyheads.models.taps.call import AttentionCall
 from manyheads.models.taps.open_taps import Tap
-from manyheads.recording.exact_map.one_pass import Pass
-from manyheads.recording.exact_map.one_pass import prepare
-from manyheads.recording.exact_map.requests import Received
-from manyheads.recording.exact_map.requests import Request
+from manyheads.models.taps.through_torch import unwatched
+from manyheads.recording.exact_map.one_pass import Pass, prepare
+from manyheads.recording.exact_map.requests import Received, Request
 from manyheads.recording.tokens import Tokens
 from manyheads.spec import Site
-from manyheads.statistics.token_kinds import KindCounts
-from manyheads.statistics.token_kinds import Places
 from manyheads.statistics.sinks import evenly
-from manyheads.statistics.statistic import Facts
-from manyheads.statistics.statistic import PerText
-from manyheads.statistics.statistic import Statistic
+from manyheads.statistics.statistic import Facts, PerText, Statistic
 from manyheads.statistics.tally import Contribution
+from manyheads.statistics.token_kinds import KindCounts, Places
 
 
 class Finished(NamedTuple):

@@ -6,7 +6,6 @@ blocks are places relative to each text's length, so what a head does by positio
 content blurs. `because` says which it was.
 """
 
-
 from __future__ import annotations
 
 from collections import Counter
@@ -14,30 +13,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
+
 import numpy as np
 import torch
 from jaxtyping import Float32, Float64
 from numpy import ndarray
-from manyheads.errors import ShapeError
-from manyheads.errors import StatisticError
+
+from manyheads.errors import ShapeError, StatisticError
 from manyheads.heads import Head
-from manyheads.models.taps.call import Aligner
-from manyheads.models.taps.call import AttentionCall
-from manyheads.models.recorder import watch
 from manyheads.models.describe import run
-from manyheads.models.inputs.texts import Piece
-from manyheads.models.inputs.texts import Reading
-from manyheads.models.inputs.texts import batches
-from manyheads.models.inputs.texts import model_inputs
-from manyheads.models.inputs.texts import read_texts
-from manyheads.models.inputs.texts import tokens_of
-from manyheads.recording.exact_map.one_pass import Pass
-from manyheads.recording.exact_map.one_pass import prepare
+from manyheads.models.inputs.texts import Piece, Reading, batches, model_inputs, read_texts, tokens_of
+from manyheads.models.recorder import watch
+from manyheads.models.taps.call import Aligner, AttentionCall
+from manyheads.recording.exact_map.one_pass import Pass, prepare
 from manyheads.recording.exact_map.requests import Pooled
 from manyheads.recording.tokens import Tokens
 from manyheads.spec import Site
 from manyheads.statistics.gathered import Progress
-
 
 POOLINGS = ("mean", "max")
 

@@ -15,14 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from manyheads.models.taps.call import Aligner
-from manyheads.models.taps.call import AttentionCall
-from manyheads.models.recorder import watch
 from manyheads.models.describe import run
-from manyheads.models.inputs.texts import Piece
-from manyheads.models.inputs.texts import Reading
-from manyheads.models.inputs.texts import model_inputs
-from manyheads.models.inputs.texts import tokens_of
+from manyheads.models.inputs.texts import Piece, Reading, model_inputs, tokens_of
+from manyheads.models.recorder import watch
+from manyheads.models.taps.call import Aligner, AttentionCall
 from manyheads.nn.masks import Mask
 from manyheads.recording.exact_map.one_pass import prepare
 from manyheads.recording.exact_map.requests import Received

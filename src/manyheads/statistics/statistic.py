@@ -19,8 +19,7 @@ import torch
 from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
-from manyheads.recording.exact_map.one_pass import Layer
-from manyheads.recording.exact_map.one_pass import Reduced
+from manyheads.recording.exact_map.one_pass import Layer, Reduced
 from manyheads.recording.exact_map.requests import Request
 from manyheads.recording.tokens import Tokens
 

@@ -6,19 +6,18 @@ import difflib
 from collections.abc import Sequence
 
 from manyheads.errors import StatisticError
-from manyheads.statistics.defined.masses import OFFSETS
-from manyheads.statistics.defined.masses import local_mass
-from manyheads.statistics.defined.masses import offset_mass
-from manyheads.statistics.defined.masses import offset_name
-from manyheads.statistics.defined.masses import token_classes
-from manyheads.statistics.defined.masses import token_matches
-from manyheads.statistics.defined.norms import norm_masses
-from manyheads.statistics.defined.norms import norm_matches
-from manyheads.statistics.defined.shape import effects
-from manyheads.statistics.defined.shape import places
-from manyheads.statistics.defined.shape import spread
-from manyheads.statistics.statistic import Statistic
+from manyheads.statistics.defined.masses import (
+    OFFSETS,
+    local_mass,
+    offset_mass,
+    offset_name,
+    token_classes,
+    token_matches,
+)
+from manyheads.statistics.defined.norms import norm_masses, norm_matches
 from manyheads.statistics.defined.rarest import tops
+from manyheads.statistics.defined.shape import effects, places, spread
+from manyheads.statistics.statistic import Statistic
 
 STATISTICS: dict[str, Statistic] = {
     statistic.name: statistic

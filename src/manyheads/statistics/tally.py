@@ -9,23 +9,19 @@ What a text adds is rounded to the precision that it was computed in (float32, m
 that was written down and read again adds to the last bit what it would have added at once.
 """
 
-
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+
 import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
+
 from manyheads.spec import Site
-from manyheads.statistics.token_kinds import KindCounts
-from manyheads.statistics.token_kinds import KindTally
-from manyheads.statistics.sums import HALVES
-from manyheads.statistics.sums import REPLICATES
-from manyheads.statistics.sums import Sums
-from manyheads.statistics.sums import add_weighted
-from manyheads.statistics.sums import text_weights
+from manyheads.statistics.sums import HALVES, REPLICATES, Sums, add_weighted, text_weights
+from manyheads.statistics.token_kinds import KindCounts, KindTally
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,22 +9,20 @@ four in the end. How it comes to be: `kindcounts`.
 Source of the rank statistic: Mann and Whitney 1947, as the share of pairs (the area under the ROC curve).
 """
 
-
 from __future__ import annotations
 
-from dataclasses import dataclass
-import numpy as np
-from jaxtyping import Bool, Float64, Int64
-from numpy import ndarray
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
+
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Float64, Int, Int64
+from numpy import ndarray
 from torch import Tensor
+
 from manyheads.recording.tokens import Tokens
 from manyheads.statistics.sums import HALVES
-
 
 MIN_EVEN = 3.0
 """A kind counts from an even share of three rows' whole attention on: below it, its share is one place's luck."""
@@ -63,7 +61,6 @@ class TokenKinds:
 #
 # What a batch adds is as large as the batch; what is kept is as large as the vocabulary that was seen, and adding to it
 # touches the batch's own kinds alone. The even share is the same for all heads of a layer and is kept once for each.
-
 
 
 ARRAYS = ("ids", "mark", "mass", "even")  # of what is counted, by the name under which each is written down

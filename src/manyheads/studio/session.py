@@ -1,6 +1,5 @@
 """What one studio works with: its workspace, open recordings, labels, tiles, jobs, experiments."""
 
-
 from __future__ import annotations
 
 import asyncio
@@ -9,35 +8,21 @@ from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
-from manyheads.errors import FileAccessError
-from manyheads.studio.views.atlas import atlas_of
-from manyheads.studio.jobs import Jobs
-from manyheads.studio.jobs import Say
-from manyheads.studio.state.labels import Labels
-from manyheads.studio.problems import Busy
-from manyheads.studio.problems import NotHere
-from manyheads.studio.state.recordings import Opened
-from manyheads.studio.state.recordings import Recordings
-from manyheads.studio.schema.experiments import Experiment
-from manyheads.studio.schema.experiments import ExperimentAsk
-from manyheads.studio.schema.experiments import Pruning
-from manyheads.studio.schema.experiments import PruningAsk
-from manyheads.studio.schema.recordings import Atlas
-from manyheads.studio.schema.recordings import RecordingAsk
-from manyheads.studio.schema.recordings import RecordingInfo
-from manyheads.studio.schema.recordings import Worth
-from manyheads.studio.views.recording import recording_info
-from manyheads.studio.views.tiles import Tiles
-from manyheads.studio.state.workspace import Workspace
-from typing import Any
-from manyheads.errors import RecordingError
-from manyheads.errors import TextError
+
+from manyheads.errors import FileAccessError, RecordingError, TextError
 from manyheads.recording.recording import Recording
 from manyheads.roles.labels import PageLabels
-from manyheads.studio.state.recordings import TITLE
+from manyheads.studio.jobs import Jobs, Say
+from manyheads.studio.problems import Busy, NotHere
 from manyheads.studio.schema.base import MAX_TEXT
-
-from typing import TYPE_CHECKING
+from manyheads.studio.schema.experiments import Experiment, ExperimentAsk, Pruning, PruningAsk
+from manyheads.studio.schema.recordings import Atlas, RecordingAsk, RecordingInfo, Worth
+from manyheads.studio.state.labels import Labels
+from manyheads.studio.state.recordings import TITLE, Opened, Recordings
+from manyheads.studio.state.workspace import Workspace
+from manyheads.studio.views.atlas import atlas_of
+from manyheads.studio.views.recording import recording_info
+from manyheads.studio.views.tiles import Tiles
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -175,7 +160,6 @@ class Desk:
 
 # ---------------------------------------------------------------------------------------------------------------------
 # A desk for what a caller has in hand, a model or a recording, instead of what a command line named.
-
 
 
 LONGEST_ADDRESS = 2_000  # characters that every browser and every system's way to start one takes

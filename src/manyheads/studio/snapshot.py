@@ -18,19 +18,14 @@ from typing import Any
 
 import numpy as np
 
-from manyheads.studio.views.atlas import atlas_of
-from manyheads.studio.views.atlas import card_of
-from manyheads.studio.session import Desk
-from manyheads.studio.views.envelope import pack
-from manyheads.studio.outside.kept_maps import held_of
-from manyheads.studio.outside.kept_maps import packed
-from manyheads.studio.outside.kept_maps import read_map
-from manyheads.studio.state.recordings import Opened
-from manyheads.studio.schema.recordings import HeadCard, RecordingInfo
-from manyheads.studio.schema.base import Limits
-from manyheads.studio.schema.base import ModelEntry
-from manyheads.studio.schema.base import Workspace
 from manyheads.base.files import users_home
+from manyheads.studio.outside.kept_maps import held_of, packed, read_map
+from manyheads.studio.schema.base import Limits, ModelEntry, Workspace
+from manyheads.studio.schema.recordings import HeadCard, RecordingInfo
+from manyheads.studio.session import Desk
+from manyheads.studio.state.recordings import Opened
+from manyheads.studio.views.atlas import atlas_of, card_of
+from manyheads.studio.views.envelope import pack
 
 __all__ = ["FORMAT", "Snapshot", "snapshot_of"]
 

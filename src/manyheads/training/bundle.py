@@ -15,11 +15,8 @@ from typing import Any
 
 from manyheads.errors import FileAccessError, ManyHeadsError, ModelError
 from manyheads.training.presets.code.preset import NAME_OF_FIRSTREPEATS as FIRST
-from manyheads.training.presets.code.preset import NULL
-from manyheads.training.session import REPORT
-from manyheads.training.session import read_json
-from manyheads.training.session import write_json
-from manyheads.training.presets.code.preset import best_of
+from manyheads.training.presets.code.preset import NULL, best_of
+from manyheads.training.session import REPORT, read_json, write_json
 
 NAME = "tiny-code"
 FOLDER = Path(str(files("manyheads"))) / "bundled" / NAME

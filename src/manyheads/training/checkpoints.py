@@ -5,33 +5,28 @@ says the run, the step and the settings. A file is written whole or not at all, 
 that a process killed at any moment leaves a checkpoint that can be gone on from, bit by bit.
 """
 
-
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 import torch
 from torch import Tensor, nn
+
+from manyheads.base.files import no_access, replacing
 from manyheads.errors import ModelError
-from manyheads.base.files import no_access
-from manyheads.base.files import replacing
-import math
-from dataclasses import dataclass, field
-import numpy as np
-from torch import Tensor
-
-
 
 # ---------------------------------------------------------------------------------------------------------------------
 # What was seen on the way: a row a step, a column a number, NaN where a number was not taken.
 #
 # Columns are float64, so that a loss that comes back from a checkpoint is the loss that went in. Head statistics are
 # columns too, named `heads/<head>/<statistic>`; as a table they are rows (`heads_table`).
-
 
 
 HEADS = "heads"
@@ -101,6 +96,7 @@ def heads_table(histories: Mapping[str, History]) -> Any:
             _, head, statistic = name.split("/")
             rows += [(run, int(step), head, statistic, value) for step, value in zip(*history.taken(name), strict=True)]
     return pd.DataFrame(rows, columns=["run", "step", "head", "statistic", "value"])
+
 
 FORMAT = "manyheads.training"
 VERSION = 1

@@ -5,22 +5,21 @@ counts, and ratios are taken within a round. Every round decodes the same tokens
 Cost: one prompt a model, then rounds x steps x models tokens.
 """
 
-
 from __future__ import annotations
 
 import statistics
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
+
 from manyheads.models.loading.offloaded import device_of
 from manyheads.nn.caches import KVCache
-from manyheads.training.decoder import Block
-from manyheads.training.decoder import Decoder
-
+from manyheads.training.decoder import Block, Decoder
 
 CHUNK = 256  # tokens of a prompt that are read at once
 

@@ -4,21 +4,19 @@ They are the same numbers that `probe_repeats` and `mh.measure` give of any mode
 left as it was.
 """
 
-
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+
 from jaxtyping import Int
 from torch import Tensor, nn
-from manyheads.models.loading.load import LoadedModel
-from manyheads.models.loading.load import load
+
+from manyheads.models.loading.load import LoadedModel, load
 from manyheads.models.loading.offloaded import device_of
-from manyheads.roles.probes.repeats import probe_repeats
-from manyheads.roles.probes.repeats import Repeats
+from manyheads.roles.probes.repeats import Repeats, probe_repeats
 from manyheads.statistics.head_table import HeadTable
-from manyheads.statistics.measurement import measure
-from manyheads.statistics.measurement import measure_call
+from manyheads.statistics.measurement import measure, measure_call
 from manyheads.statistics.statistic import Statistic
 from manyheads.training.checkpoints import head_column
 

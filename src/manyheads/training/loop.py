@@ -7,28 +7,22 @@ with the same number of threads and processes: sums are added in another order e
 Source: Loshchilov and Hutter 2019 (AdamW). Cost: 16 bytes a parameter besides activations; docs/training.md has times.
 """
 
-
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+
 import torch
 from torch import nn
+
 from manyheads.errors import ModelError
-from manyheads.training.checkpoints import read_state
-from manyheads.training.checkpoints import restore
-from manyheads.training.checkpoints import save_state
-from manyheads.training.checkpoints import History
-from manyheads.training.runs import Batch
-from manyheads.training.runs import Progress
-from manyheads.training.runs import Run
-from manyheads.training.runs import Settings
-from manyheads.training.together import SINGLE
-from manyheads.training.together import Team
-from contextlib import AbstractContextManager, nullcontext
+from manyheads.training.checkpoints import History, read_state, restore, save_state
+from manyheads.training.runs import Batch, Progress, Run, Settings
+from manyheads.training.together import SINGLE, Team
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,10 +138,9 @@ def _require_same(facts: Mapping, run: Run, path: Path) -> None:
 # ---------------------------------------------------------------------------------------------------------------------
 # Float32 or bf16: decided by what the processor multiplies natively, and said, so that a run can be repeated.
 #
-# Weights, optimizer and sums stay float32; under bf16 it is the matrix products that are rounded (autocast). Measured on
-# a CPU with avx512_bf16, CPU seconds a step against float32's: 0.6 of them in the `code` preset's model (256 wide), 0.75
-# of a model 128 wide, 1.4 of one 64 wide, where conversions cost more than products gain (docs/lab.md).
-
+# Weights, optimizer and sums stay float32; under bf16 it is the matrix products that are rounded (autocast). Measured
+# on a CPU with avx512_bf16, CPU seconds a step against float32's: 0.6 of them in the `code` preset's model (256 wide),
+# 0.75 of a model 128 wide, 1.4 of one 64 wide, where conversions cost more than products gain (docs/lab.md).
 
 
 NARROW = 128  # numbers a token: below it bf16 did not pay on the CPU

@@ -5,20 +5,18 @@ attention. A batch is a function of its step alone, so the data's position is th
 goes on with the very batches that it would have seen.
 """
 
-
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
 import torch
 from torch import Tensor, nn
-from manyheads.errors import PlanError
-from collections.abc import Mapping, Sequence
-from typing import Any
-import numpy as np
 
+from manyheads.errors import PlanError
 
 SEED_STRIDE = 1_000_003  # a prime: no two seeds share a step's random numbers within a million steps
 HELD_OUT_STEP = 10**9  # no training is that long: its batch is of texts that no step sees
@@ -102,7 +100,6 @@ class Run:
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Numbers of trainings that differ by their seed alone: their spread, and how far one way is from another.
-
 
 
 T_95 = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}

@@ -4,42 +4,31 @@ A second start in the same folder goes on where the first one was; of a finished
 and writes the tables and the report again, which costs no training.
 """
 
-
 from __future__ import annotations
 
+import json
 import os
 import platform
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
 import torch
-from manyheads.errors import LostProcessError
-from manyheads.errors import PlanError
-from manyheads.plan import SEEDS
+
+from manyheads.base.files import no_access, replacing
 from manyheads.base.processes import torchrun
+from manyheads.errors import FileAccessError, LostProcessError, PlanError
+from manyheads.plan import SEEDS
 from manyheads.training.charts import Chart
-from manyheads.training.loop import Trained
-from manyheads.training.loop import train
-from manyheads.training.checkpoints import heads_table
-from manyheads.training.checkpoints import metrics_table
-from manyheads.training.presets.preset import Findings
-from manyheads.training.presets.preset import Preset
-from manyheads.training.presets.preset import Setup
-from manyheads.training.presets.preset import Training
+from manyheads.training.checkpoints import heads_table, metrics_table
+from manyheads.training.loop import Trained, train
+from manyheads.training.presets.preset import Findings, Preset, Setup, Training
 from manyheads.training.presets.table import preset_of
 from manyheads.training.runs import Progress
-from manyheads.training.together import Team
-from manyheads.training.together import own_gpu
-from manyheads.training.together import together
-from manyheads.base.files import replacing
-import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
-from manyheads.errors import FileAccessError
-from manyheads.base.files import no_access
+from manyheads.training.together import Team, own_gpu, together
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,8 +190,8 @@ def _write_tables(folder: Path, trained: dict[str, Trained]) -> None:
 # The folder of one training: what it holds, and that it holds the same training from its first start to its last.
 #
 # `run.json` says which (preset, options, data), and is written first; a start that asks for something else is refused.
-# `checkpoint-<run>.safetensors` is where a run is. `metrics.parquet`, `heads.parquet` and `report.json` come at the end.
-
+# `checkpoint-<run>.safetensors` is where a run is. `metrics.parquet`, `heads.parquet` and `report.json` come at the
+# end.
 
 
 try:

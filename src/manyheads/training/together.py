@@ -20,11 +20,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from manyheads.base.processes import ALONE, PATIENCE, Ranks, here
 from manyheads.errors import PlanError, StatisticError
-from manyheads.base.processes import ALONE
-from manyheads.base.processes import PATIENCE
-from manyheads.base.processes import Ranks
-from manyheads.base.processes import here
 from manyheads.training.runs import SEED_STRIDE, Batch, Run, rows_of
 
 

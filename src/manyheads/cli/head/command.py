@@ -3,37 +3,34 @@
 One text, or one window of a longer one (`--window`): `look` reads all of it. A picture (`--image`): `head_picture`.
 """
 
-
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
-import typer
-from manyheads.cli.terminal.console import emit_document
-from manyheads.cli.arguments import PICTURE_ENDINGS
-from manyheads.cli.arguments import Source
-from manyheads.cli.arguments import check_output
-from manyheads.cli.arguments import read_source
-from manyheads.cli.arguments import source_note
-from manyheads.cli.arguments import DEFAULT_MODEL
-from manyheads.cli.arguments import AsJson
-from manyheads.cli.arguments import ModelName
-from manyheads.cli.arguments import NoCache
-from manyheads.cli.arguments import TextFile
-from manyheads.cli.arguments import TextWords
-from manyheads.cli.arguments import to_file
-from manyheads.cli.terminal.progress import Talk
-from manyheads.cli.steps import label_heads
-from manyheads.cli.steps import load_model
-from manyheads.errors import HeadError
-from manyheads.errors import ModelError
-from manyheads.errors import TextError
-from manyheads.spec import CROSS
-from manyheads.cli.head.looked import HeadLooked
-from manyheads.cli.head.looked import head_of
 
+import typer
+
+from manyheads.cli.arguments import (
+    DEFAULT_MODEL,
+    PICTURE_ENDINGS,
+    AsJson,
+    ModelName,
+    NoCache,
+    Source,
+    TextFile,
+    TextWords,
+    check_output,
+    read_source,
+    source_note,
+    to_file,
+)
+from manyheads.cli.head.looked import HeadLooked, head_of
+from manyheads.cli.steps import label_heads, load_model
+from manyheads.cli.terminal.console import emit_document
+from manyheads.cli.terminal.progress import Talk
+from manyheads.errors import ModelError, TextError
+from manyheads.spec import CROSS
 
 MOST_CELLS, BLOCKS = 512, 256  # a picture shows every weight of up to 512 tokens, the means of blocks of a longer text
 TOP_HELP = "How many keys to show for each word."
@@ -148,8 +145,7 @@ def _read(lm: Any, wanted: Any, text: str, long: str, labels: Any) -> tuple[Any,
 
 def _plot(talk: Talk, lm: Any, layer: Any, wanted: Any, role: Any, path: Path) -> str:
     """Draw the head's map; what it shows, in words."""
-    from manyheads.cli.head.page import small_map
-    from manyheads.cli.head.page import word
+    from manyheads.cli.head.page import small_map, word
     from manyheads.cli.role_words import UNLABELLED
     from manyheads.figures.head import save_head
 

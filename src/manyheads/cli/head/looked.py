@@ -2,33 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated, Any
-import typer
-from manyheads.cli.terminal.console import emit_document
-from manyheads.cli.arguments import PICTURE_ENDINGS
-from manyheads.cli.arguments import Source
-from manyheads.cli.arguments import check_output
-from manyheads.cli.arguments import read_source
-from manyheads.cli.arguments import source_note
-from manyheads.cli.arguments import DEFAULT_MODEL
-from manyheads.cli.arguments import AsJson
-from manyheads.cli.arguments import ModelName
-from manyheads.cli.arguments import NoCache
-from manyheads.cli.arguments import TextFile
-from manyheads.cli.arguments import TextWords
-from manyheads.cli.arguments import to_file
-from manyheads.cli.terminal.progress import Talk
-from manyheads.cli.steps import label_heads
-from manyheads.cli.steps import load_model
-from manyheads.errors import HeadError
-from manyheads.errors import ModelError
-from manyheads.errors import TextError
-from manyheads.spec import CROSS
-from manyheads.cli.head.command import head
+from typing import Any
 
+from manyheads.cli.arguments import (
+    Source,
+)
+from manyheads.errors import HeadError
 
 
 @dataclass(frozen=True)

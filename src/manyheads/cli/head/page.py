@@ -1,37 +1,31 @@
 """One head as a page to read: what it does and how that is known, a small map, where each word looks, its numbers."""
 
-
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
-from rich.console import Console
-from rich.text import Text
-from manyheads.cli.terminal.console import Column
-from manyheads.cli.terminal.console import Row
-from manyheads.cli.terminal.console import lay_out
-from manyheads.cli.terminal.console import clean
-from manyheads.cli.terminal.console import print_sections
-from manyheads.cli.terminal.console import shortened
-from manyheads.cli.terminal.console import stdout_console
-from manyheads.cli.look.page import hanging
-from manyheads.cli.look.page import home
-from manyheads.cli.look.page import hue
-from manyheads.cli.look.page import offered
-from manyheads.cli.role_words import UNLABELLED
-from manyheads.cli.role_words import figure
-from manyheads.cli.role_words import span
-from manyheads.cli.role_words import unit_of
-from manyheads.cli.terminal.console import cells_of
-from manyheads.cli.terminal.console import drawn
-from manyheads.cli.terminal.console import legend
-from manyheads.cli.terminal.console import shades_of
-from manyheads.cli.steps import model_arguments
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-import torch
 
-from typing import TYPE_CHECKING
+import torch
+from rich.console import Console
+from rich.text import Text
+
+from manyheads.cli.look.page import hanging, home, hue, offered
+from manyheads.cli.role_words import UNLABELLED, figure, span, unit_of
+from manyheads.cli.steps import model_arguments
+from manyheads.cli.terminal.console import (
+    Column,
+    Row,
+    cells_of,
+    clean,
+    drawn,
+    lay_out,
+    legend,
+    print_sections,
+    shades_of,
+    shortened,
+    stdout_console,
+)
 
 if TYPE_CHECKING:
     from manyheads.cli.head.looked import HeadLooked
@@ -215,7 +209,6 @@ def _next(found: HeadLooked, console: Console) -> list[Text]:
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Where the words of one text look, for one head: read off its record row by row, never as a whole map.
-
 
 
 ROWS = 256  # rows of the map held at once

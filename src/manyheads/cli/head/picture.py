@@ -1,6 +1,5 @@
 """`manyheads head L3H2 --image cat.png`: where a head looks in a picture, as a small grid, as JSON, or drawn on it."""
 
-
 from __future__ import annotations
 
 import re
@@ -9,28 +8,26 @@ import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
+
 import torch
 from rich.console import Console
 from rich.text import Text
-from manyheads.cli.terminal.console import clean
-from manyheads.cli.terminal.console import emit_document
-from manyheads.cli.terminal.console import print_sections
-from manyheads.cli.terminal.console import stdout_console
-from manyheads.cli.arguments import PICTURE_ENDINGS
-from manyheads.cli.arguments import check_output
-from manyheads.cli.look.page import hanging
-from manyheads.cli.look.page import offered
-from manyheads.cli.terminal.progress import Talk
-from manyheads.cli.terminal.console import cells_of
-from manyheads.cli.terminal.console import drawn
-from manyheads.cli.terminal.console import legend
-from manyheads.cli.terminal.console import shades_of
-from manyheads.cli.steps import load_model
-from manyheads.cli.steps import model_arguments
-from manyheads.errors import FileAccessError
-from manyheads.errors import HeadError
-from manyheads.errors import ShapeError
 
+from manyheads.cli.arguments import PICTURE_ENDINGS, check_output
+from manyheads.cli.look.page import hanging, offered
+from manyheads.cli.steps import load_model, model_arguments
+from manyheads.cli.terminal.console import (
+    cells_of,
+    clean,
+    drawn,
+    emit_document,
+    legend,
+    print_sections,
+    shades_of,
+    stdout_console,
+)
+from manyheads.cli.terminal.progress import Talk
+from manyheads.errors import FileAccessError, HeadError, ShapeError
 
 LABEL = 6
 NUM_STRONGEST = 8
@@ -80,10 +77,9 @@ def gather(
     talk: Talk, name: str, image: str, place: tuple[int, int] | None, model: str, plot: Path | None
 ) -> PictureLooked:
     """Load, record, read the row, and draw the picture that was asked for."""
-    from manyheads.models.inputs.media import require_reader
-    from manyheads.models.inputs.media import picture_of
-    from manyheads.models.recorder import record
+    from manyheads.models.inputs.media import picture_of, require_reader
     from manyheads.models.loading.modality import PICTURES
+    from manyheads.models.recorder import record
     from manyheads.recording.media import grid_of
 
     begun = time.perf_counter()

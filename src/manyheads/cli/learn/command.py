@@ -1,22 +1,18 @@
 """`manyheads learn`: lessons with live numbers, walked through; or listed, printed, run and answered."""
 
-
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, TextIO
-import typer
-from manyheads.cli.terminal.console import emit
-from manyheads.cli.terminal.console import emit_document
-from manyheads.cli.terminal.console import print_cut
-from manyheads.cli.terminal.console import stdout_console
-from manyheads.cli.arguments import AsJson
-from manyheads.cli.terminal.progress import Talk
-from manyheads.lessons.lesson import Lesson
-from manyheads.lessons.lesson import LessonError
-from manyheads.lessons.progress import Progress
 
+import typer
+
+from manyheads.cli.arguments import AsJson
+from manyheads.cli.terminal.console import emit, emit_document, print_cut, stdout_console
+from manyheads.cli.terminal.progress import Talk
+from manyheads.lessons.lesson import Lesson, LessonError
+from manyheads.lessons.progress import Progress
 
 MAX_SEED = 2**31
 LESSON_HELP = "Its name or its number. None: the lessons are listed."
@@ -126,8 +122,7 @@ def _seed(page: Lesson, asked: int | None) -> int | None:
 
 
 def _list(progress: Progress, as_json: bool) -> None:
-    from manyheads.cli.learn.page import entry_document
-    from manyheads.cli.learn.page import list_lines
+    from manyheads.cli.learn.page import entry_document, list_lines
     from manyheads.lessons.shelf import lessons
 
     if as_json:
@@ -139,8 +134,7 @@ def _list(progress: Progress, as_json: bool) -> None:
 
 def _print(talk: Talk, page: Lesson, load: Callable[[str], Any], seed: int | None, as_json: bool) -> None:
     """The whole lesson, its cells run and its questions asked."""
-    from manyheads.cli.learn.page import lesson_document
-    from manyheads.cli.learn.page import print_lesson
+    from manyheads.cli.learn.page import lesson_document, print_lesson
 
     seed = _seed(page, seed)
     if as_json:
@@ -158,8 +152,7 @@ def _print(talk: Talk, page: Lesson, load: Callable[[str], Any], seed: int | Non
 
 
 def _run(page: Lesson, name: str, given: dict[str, str], load: Callable[[str], Any], as_json: bool) -> None:
-    from manyheads.cli.learn.page import print_ran
-    from manyheads.cli.learn.page import ran_document
+    from manyheads.cli.learn.page import print_ran, ran_document
     from manyheads.lessons.shelf import run_cell
 
     ran = run_cell(_named(page.cells, name, page, "cell"), given, load)

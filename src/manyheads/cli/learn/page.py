@@ -1,32 +1,36 @@
 """A lesson as lines of a terminal, or as plain data: prose, tables of numbers, questions."""
 
-
 from __future__ import annotations
 
 import math
 import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any
+
 from rich.console import Console
 from rich.markdown import Markdown
 from rich.text import Text
-from manyheads.cli.terminal.console import Column
-from manyheads.cli.terminal.console import lay_out
-from manyheads.cli.terminal.console import clean
-from manyheads.cli.terminal.console import print_cut
-from manyheads.cli.terminal.console import shortened
+
+from manyheads.cli.terminal.console import Column, clean, lay_out, print_cut, shortened
 from manyheads.errors import ManyHeadsError
 from manyheads.lessons import shelf
-from manyheads.lessons.cells import Ran
-from manyheads.lessons.cells import Table
-from manyheads.lessons.lesson import CellBlock
-from manyheads.lessons.lesson import CheckBlock
-from manyheads.lessons.lesson import InterviewBlock
-from manyheads.lessons.lesson import Lesson
-from manyheads.lessons.lesson import ProseBlock
+from manyheads.lessons.cells import Ran, Table
+from manyheads.lessons.lesson import CellBlock, CheckBlock, InterviewBlock, Lesson, ProseBlock
 from manyheads.lessons.progress import Progress
 
-__all__ = ["cell_lines", "check_lines", "entry_document", "lesson_document", "link_lines", "list_lines", "print_lesson", "print_ran", "prose", "ran_document", "table_lines"]
+__all__ = [
+    "cell_lines",
+    "check_lines",
+    "entry_document",
+    "lesson_document",
+    "link_lines",
+    "list_lines",
+    "print_lesson",
+    "print_ran",
+    "prose",
+    "ran_document",
+    "table_lines",
+]
 
 
 LABEL, MOST_LABEL = 16, 34  # columns of a row's name: as a rule, and at the most

@@ -3,30 +3,21 @@
 Everywhere: Enter goes on, b goes back, q ends; NAME=VALUE changes what is in a cell. What was got right is kept.
 """
 
-
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+
 from rich.console import Console
 from rich.text import Text
-from manyheads.cli.terminal.console import clean
-from manyheads.cli.terminal.console import print_cut
-from manyheads.cli.learn.page import cell_lines
-from manyheads.cli.learn.page import check_lines
-from manyheads.cli.learn.page import link_lines
-from manyheads.cli.learn.page import prose
-from manyheads.cli.learn.page import table_lines
+
+from manyheads.cli.learn.page import cell_lines, check_lines, link_lines, prose, table_lines
+from manyheads.cli.terminal.console import clean, print_cut
 from manyheads.errors import ManyHeadsError
 from manyheads.lessons import shelf
 from manyheads.lessons.cells import Ran
-from manyheads.lessons.lesson import CellBlock
-from manyheads.lessons.lesson import CheckBlock
-from manyheads.lessons.lesson import InterviewBlock
-from manyheads.lessons.lesson import Lesson
-from manyheads.lessons.lesson import ProseBlock
-from manyheads.lessons.parameters import Values
-from manyheads.lessons.parameters import read_values
+from manyheads.lessons.lesson import CellBlock, CheckBlock, InterviewBlock, Lesson, ProseBlock
+from manyheads.lessons.parameters import Values, read_values
 from manyheads.lessons.progress import Progress
 
 __all__ = ["Walk"]

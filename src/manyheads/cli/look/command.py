@@ -4,38 +4,37 @@ Roles come from the bundled page (hundreds of texts, measured once for each mode
 numbers of your text stand beside them.
 """
 
-
 from __future__ import annotations
 
 import operator
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
-import typer
-from manyheads.cli.terminal.console import emit_document
-from manyheads.cli.arguments import PICTURE_ENDINGS
-from manyheads.cli.arguments import TABLE_ENDINGS
-from manyheads.cli.arguments import Source
-from manyheads.cli.arguments import check_output
-from manyheads.cli.arguments import read_source
-from manyheads.cli.arguments import source_note
-from manyheads.cli.arguments import way_to_read
-from manyheads.cli.arguments import DEFAULT_MODEL
-from manyheads.cli.arguments import AsJson
-from manyheads.cli.arguments import ModelName
-from manyheads.cli.arguments import NoCache
-from manyheads.cli.arguments import TextFile
-from manyheads.cli.arguments import TextWords
-from manyheads.cli.arguments import to_file
-from manyheads.cli.terminal.progress import Talk
-from manyheads.cli.steps import label_heads
-from manyheads.cli.steps import load_model
-from manyheads.errors import ModelError
-from manyheads.errors import TextError
-from manyheads.cli.look.looked import Looked
 
+import typer
+
+from manyheads.cli.arguments import (
+    DEFAULT_MODEL,
+    PICTURE_ENDINGS,
+    TABLE_ENDINGS,
+    AsJson,
+    ModelName,
+    NoCache,
+    Source,
+    TextFile,
+    TextWords,
+    check_output,
+    read_source,
+    source_note,
+    to_file,
+    way_to_read,
+)
+from manyheads.cli.look.looked import Looked
+from manyheads.cli.steps import label_heads, load_model
+from manyheads.cli.terminal.console import emit_document
+from manyheads.cli.terminal.progress import Talk
+from manyheads.errors import ModelError, TextError
 
 PAGE_ENDINGS = (".html", ".htm")
 
@@ -180,9 +179,7 @@ def _report(talk: Talk, lm: Any, source: Source, labels: Any, path: Path, long: 
 def _open(talk: Talk, found: Looked) -> None:
     """Serve the studio with this model, its roles and this text, and open it there."""
     from manyheads.cli.studio import open_studio
-    from manyheads.studio.session import address_of
-    from manyheads.studio.session import desk_with
-    from manyheads.studio.session import open_text
+    from manyheads.studio.session import address_of, desk_with, open_text
 
     with talk.step("starting the studio"):
         desk = desk_with(found.lm, found.labels)

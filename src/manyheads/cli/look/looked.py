@@ -2,58 +2,12 @@
 
 from __future__ import annotations
 
-import operator
-import time
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated, Any
-import typer
-from manyheads.cli.terminal.console import emit_document
-from manyheads.cli.arguments import PICTURE_ENDINGS
-from manyheads.cli.arguments import TABLE_ENDINGS
-from manyheads.cli.arguments import Source
-from manyheads.cli.arguments import check_output
-from manyheads.cli.arguments import read_source
-from manyheads.cli.arguments import source_note
-from manyheads.cli.arguments import way_to_read
-from manyheads.cli.arguments import DEFAULT_MODEL
-from manyheads.cli.arguments import AsJson
-from manyheads.cli.arguments import ModelName
-from manyheads.cli.arguments import NoCache
-from manyheads.cli.arguments import TextFile
-from manyheads.cli.arguments import TextWords
-from manyheads.cli.arguments import to_file
-from manyheads.cli.terminal.progress import Talk
-from manyheads.cli.steps import label_heads
-from manyheads.cli.steps import load_model
-from manyheads.errors import ModelError
-from manyheads.errors import TextError
-import textwrap
-from typing import TYPE_CHECKING, Any
-from rich.console import Console
-from rich.text import Text
-from manyheads.cli.terminal.console import Column
-from manyheads.cli.terminal.console import Row
-from manyheads.cli.terminal.console import lay_out
-from manyheads.cli.terminal.console import left_out
-from manyheads.cli.terminal.console import rules_of
-from manyheads.cli.terminal.console import clean
-from manyheads.cli.terminal.console import print_sections
-from manyheads.cli.terminal.console import shortened
-from manyheads.cli.terminal.console import stdout_console
-from manyheads.cli.look.page import CAVEAT
-from manyheads.cli.role_words import UNLABELLED
-from manyheads.cli.role_words import by_role
-from manyheads.cli.role_words import example_head
-from manyheads.cli.role_words import figure
-from manyheads.cli.role_words import nearest_role
-from manyheads.cli.role_words import role_of
-from manyheads.cli.role_words import span
-from manyheads.cli.role_words import unit_of
-from manyheads.cli.steps import model_arguments
-from manyheads.base.files import users_home
+from typing import Any
 
+from manyheads.cli.arguments import (
+    Source,
+)
 
 
 @dataclass(frozen=True)

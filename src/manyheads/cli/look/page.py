@@ -1,40 +1,44 @@
 """What a look found as a page to read: what was read, what heads do, a row for each head, what to try next."""
 
-
 from __future__ import annotations
 
 import textwrap
 from typing import TYPE_CHECKING, Any
+
 from rich.console import Console
 from rich.text import Text
-from manyheads.cli.terminal.console import Column
-from manyheads.cli.terminal.console import Row
-from manyheads.cli.terminal.console import lay_out
-from manyheads.cli.terminal.console import left_out
-from manyheads.cli.terminal.console import rules_of
-from manyheads.cli.terminal.console import clean
-from manyheads.cli.terminal.console import print_sections
-from manyheads.cli.terminal.console import shortened
-from manyheads.cli.terminal.console import stdout_console
-from manyheads.cli.role_words import UNLABELLED
-from manyheads.cli.role_words import by_role
-from manyheads.cli.role_words import example_head
-from manyheads.cli.role_words import figure
-from manyheads.cli.role_words import nearest_role
-from manyheads.cli.role_words import role_of
-from manyheads.cli.role_words import span
-from manyheads.cli.role_words import unit_of
-from manyheads.cli.steps import model_arguments
+
 from manyheads.base.files import users_home
 from manyheads.cli.look.looked import SHOWN
-from manyheads.cli.role_words import plain
+from manyheads.cli.role_words import (
+    UNLABELLED,
+    by_role,
+    example_head,
+    figure,
+    nearest_role,
+    plain,
+    role_of,
+    span,
+    unit_of,
+)
+from manyheads.cli.steps import model_arguments
+from manyheads.cli.terminal.console import (
+    Column,
+    Row,
+    clean,
+    lay_out,
+    left_out,
+    print_sections,
+    rules_of,
+    shortened,
+    stdout_console,
+)
 from manyheads.statistics.head_table import number
 
-from typing import TYPE_CHECKING
-
 if TYPE_CHECKING:
-    from manyheads.cli.look.looked import Looked
     import pandas as pd
+
+    from manyheads.cli.look.looked import Looked
 
 
 TITLES = {"sink_mass": "sink", "duplicate_mass": "repeat"}
@@ -268,7 +272,6 @@ def offered(offers: list[tuple[str, str]], console: Console) -> list[Text]:
 
 # ---------------------------------------------------------------------------------------------------------------------
 # What a look found as data: one JSON document, and a frame with a row a head.
-
 
 
 CAVEAT = "Attention is not effect: a role says what a head reads, not what is lost without it."

@@ -1,37 +1,30 @@
 """`manyheads roles`: which head does what over a corpus, how surely, against which chance level."""
 
-
 from __future__ import annotations
 
+import runpy
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
-import typer
-from manyheads.cli.terminal.console import clean
-from manyheads.cli.terminal.console import emit_document
-from manyheads.cli.terminal.console import print_whole
-from manyheads.cli.arguments import PICTURE_ENDINGS
-from manyheads.cli.arguments import STDIN
-from manyheads.cli.arguments import TABLE_ENDINGS
-from manyheads.cli.arguments import check_output
-from manyheads.cli.arguments import DEFAULT_MODEL
-from manyheads.cli.arguments import AsJson
-from manyheads.cli.arguments import ModelName
-from manyheads.cli.arguments import to_file
-from manyheads.cli.terminal.progress import Talk
-from manyheads.cli.steps import joined_ranks
-from manyheads.cli.roles.page import document
-from manyheads.cli.roles.page import num_failed
-from manyheads.cli.roles.page import page
-from manyheads.cli.roles.page import ranking
-from manyheads.cli.steps import load_model
-from manyheads.errors import FileAccessError
-from manyheads.errors import TextError
-import runpy
-from typing import Any
 
-from typing import TYPE_CHECKING
+import typer
+
+from manyheads.cli.arguments import (
+    DEFAULT_MODEL,
+    PICTURE_ENDINGS,
+    STDIN,
+    TABLE_ENDINGS,
+    AsJson,
+    ModelName,
+    check_output,
+    to_file,
+)
+from manyheads.cli.roles.page import document, num_failed, page, ranking
+from manyheads.cli.steps import joined_ranks, load_model
+from manyheads.cli.terminal.console import clean, emit_document, print_whole
+from manyheads.cli.terminal.progress import Talk
+from manyheads.errors import FileAccessError, TextError
 
 if TYPE_CHECKING:
     from manyheads.corpora.corpus import Corpus
@@ -186,8 +179,8 @@ def _judge(ask: list[str], probes: bool) -> Callable[[dict[str, str]], None]:
     """What refuses a question that nobody asks, once it is known what is asked: before the long reading."""
 
     def judge(questions: dict[str, str]) -> None:
-        from manyheads.roles.results import role_named
         from manyheads.roles.probes.all import PROBES
+        from manyheads.roles.results import role_named
 
         for role in ask:
             role_named(role, questions, PROBES if probes else {})
@@ -216,8 +209,7 @@ def _find(talk: Talk, lm: Any, texts: Corpus, elsewhere: Corpus | None, **asked:
 
 
 def _probed(talk: Talk, lm: Any, found: Roles) -> Roles:
-    from manyheads.roles.probes.all import COST
-    from manyheads.roles.probes.all import ask_probes
+    from manyheads.roles.probes.all import COST, ask_probes
 
     with talk.step(f"probing: {COST}") as progress:
         return found.probed(ask_probes(lm, progress))
@@ -256,7 +248,6 @@ def _write(found: Roles, save: Path | None, plot: Path | None, report: Path | No
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Roles of one's own from a Python file: every public function in it is a pattern, its name the role's.
-
 
 
 def read_patterns(path: Path) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """What `manyheads roles` shows: the heads by role, every question's best head, and what all that rests on."""
 
-
 from __future__ import annotations
 
 import math
@@ -8,26 +7,20 @@ import shlex
 from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
-from rich.text import Text
-from manyheads.cli.terminal.console import clean
-from manyheads.cli.arguments import STDIN
-from manyheads.cli.role_words import ABSENT
-from manyheads.cli.role_words import UNLABELLED
-from manyheads.cli.role_words import plain
-from manyheads.cli.role_words import q_words
-from manyheads.cli.steps import model_arguments
-from typing import TYPE_CHECKING
-from manyheads.cli.role_words import figure
-from manyheads.cli.role_words import span
 
-from typing import TYPE_CHECKING
+from rich.text import Text
+
+from manyheads.cli.arguments import STDIN
+from manyheads.cli.role_words import ABSENT, UNLABELLED, figure, plain, q_words, span
+from manyheads.cli.steps import model_arguments
+from manyheads.cli.terminal.console import clean
 
 if TYPE_CHECKING:
-    from manyheads.roles.claims import Claim
-    from manyheads.roles.results import Roles
     from manyheads.corpora.corpus import Failure
-    from manyheads.roles.probes.score import HeadScore
+    from manyheads.roles.claims import Claim
     from manyheads.roles.probes.all import Probe
+    from manyheads.roles.probes.score import HeadScore
+    from manyheads.roles.results import Roles
 
 
 EFFECT_SAID = "attention is not effect: what is lost without a head was not measured"
@@ -271,7 +264,6 @@ def failed_texts(found: Roles) -> list[Failure]:
 
 # ---------------------------------------------------------------------------------------------------------------------
 # What `manyheads roles --probes` shows: each probe's best heads beside chance, or why it was not asked.
-
 
 
 BEST = 3  # heads of a probe that are shown

@@ -4,22 +4,20 @@ Colour is off where stdout is no terminal or NO_COLOR is set, on where FORCE_COL
 text, a token, a file's name) is printed through `clean`: it may hold anything, escape sequences too.
 """
 
-
 from __future__ import annotations
 
 import io
 import json
-import sys
-import unicodedata
-from collections.abc import Iterable
-from typing import Any, NoReturn
-from rich.console import Console
-from rich.text import Text
-from collections.abc import Sequence
-from dataclasses import dataclass
 import math
 import re
+import sys
+import unicodedata
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
 
+from rich.console import Console
+from rich.text import Text
 
 WIDTH = 100
 NARROWEST = 60  # below this, lines are cut rather than wrapped into ribbons
@@ -124,7 +122,6 @@ def shortened(text: str, width: int) -> str:
 #
 # Figures stand right, words left. Columns belong to groups, with a bar between groups and the group's name above it.
 # Where the page is too narrow, whole columns go, those with the highest `spare` first.
-
 
 
 GAP, BAR = "  ", " │ "
@@ -233,7 +230,6 @@ def _groups(columns: Sequence[Column], widths: Sequence[int], kept: Sequence[int
 
 # ---------------------------------------------------------------------------------------------------------------------
 # A head's weights as a small map in a terminal: the larger beside the largest, the darker.
-
 
 
 SHADES, ASCII_SHADES = "·░▒▓█", ".:+x#"

@@ -1,6 +1,5 @@
 """What is going on, on stderr: a line that comes and goes on a terminal, plain lines for slow steps elsewhere."""
 
-
 from __future__ import annotations
 
 import threading
@@ -8,11 +7,11 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Protocol, runtime_checkable
+
 from rich.console import Console
 from rich.text import Text
-from manyheads.cli.terminal.console import clean
-from manyheads.cli.terminal.console import stderr_console
 
+from manyheads.cli.terminal.console import clean, stderr_console
 
 SLOW_SECONDS = 1.0  # what is over sooner needs no line in a log
 LINE_SECONDS = 5.0  # between two lines of the same step

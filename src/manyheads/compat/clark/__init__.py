@@ -12,10 +12,7 @@ and every function takes `quirks=True` (all of them, as published), False, or so
 """
 
 from manyheads.compat.clark.coreference import CoreferenceScores, coreference_accuracies
-from manyheads.compat.clark.general import HeadDistances
-from manyheads.compat.clark.general import head_distances
-from manyheads.compat.clark.general import Entropies, attention_masses, entropies
-from manyheads.compat.clark.general import QUIRKS
+from manyheads.compat.clark.general import QUIRKS, Entropies, HeadDistances, attention_masses, entropies, head_distances
 from manyheads.compat.clark.syntax import BestHead, SyntaxScores, syntax_accuracies
 from manyheads.compat.clark.words import word_attention
 

@@ -20,18 +20,11 @@ import torch
 from jaxtyping import Float64, Int
 from torch import Tensor
 
-from manyheads.compat.clark.general import FLOAT16
-from manyheads.compat.clark.general import chosen
+from manyheads.compat.clark.general import FLOAT16, chosen
 from manyheads.compat.clark.syntax import MAX_TOKENS
-from manyheads.compat.clark.words import Sentence
-from manyheads.compat.clark.words import laid_out
-from manyheads.compat.clark.words import most_attended
-from manyheads.compat.clark.words import most_tokens
-from manyheads.compat.clark.words import num_tokens
-from manyheads.compat.clark.words import recorded
+from manyheads.compat.clark.words import Sentence, laid_out, most_attended, most_tokens, num_tokens, recorded
 from manyheads.compat.inputs import gold_documents, heads_of, require_reader
-from manyheads.corpora.corpus import Corpus
-from manyheads.corpora.corpus import Document
+from manyheads.corpora.corpus import Corpus, Document
 from manyheads.errors import TextError
 from manyheads.heads import Head
 from manyheads.recording.tokens import Mention

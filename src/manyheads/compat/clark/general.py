@@ -5,40 +5,37 @@ texts are pairs of stretches of Wikipedia, 128 tokens at most, read as [CLS] a [
 at 0: give a list of pairs (a, b) for the same. Source: sections 3.1 to 3.3, `General_Analysis.ipynb`.
 """
 
-
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
+
 import torch
 from jaxtyping import Float64
 from torch import Tensor
-from manyheads.compat.inputs import Read
-from manyheads.compat.inputs import as_list
-from manyheads.compat.inputs import by_layer
-from manyheads.compat.inputs import read_ids
-from manyheads.compat.inputs import read_recording
-from manyheads.compat.inputs import refuse_texts
-from manyheads.compat.inputs import require_reader
-from manyheads.compat.inputs import row_blocks
-from manyheads.errors import TextError
-from manyheads.recording.recording import LayerRecord
-from manyheads.recording.recording import Recording
-from dataclasses import dataclass
-from typing import Any
-from manyheads.compat.inputs import BLOCK_CELLS
-from manyheads.compat.inputs import heads_of
+
+from manyheads.compat.inputs import (
+    BLOCK_CELLS,
+    Read,
+    as_list,
+    by_layer,
+    heads_of,
+    read_ids,
+    read_recording,
+    refuse_texts,
+    require_reader,
+    row_blocks,
+)
+from manyheads.errors import StatisticError, TextError
 from manyheads.heads import Head
-from collections.abc import Collection
-from manyheads.errors import StatisticError
+from manyheads.recording.recording import LayerRecord, Recording
 
 __all__ = ["QUIRKS", "chosen"]
 
 
-
 # ---------------------------------------------------------------------------------------------------------------------
 # Where the published code does something else than its paper says, or than it seems to mean: each by name.
-
 
 
 POSS, VANISHING, FLOAT16, SMOOTHING, SEPARATORS = "poss", "vanishing", "float16", "smoothing", "two separators"
@@ -64,6 +61,7 @@ def chosen(quirks: bool | Collection[str], known: tuple[str, ...]) -> frozenset[
             f"{', '.join(map(repr, known))}."
         )
     return frozenset(asked.intersection(known))
+
 
 Texts = str | Sequence[str | tuple[str, str]]
 
@@ -174,7 +172,6 @@ def mean_over_texts(values: list[Tensor]) -> Tensor:
 # JS(p, q) is H((p + q) / 2) - (H(p) + H(q)) / 2, and that is what is summed, cell by cell, so one logarithm a pair and
 # cell is all it takes. Weights are smoothed first, and the sums never divided: their script's name says average, it
 # gives sums over rows and texts. Source: section 6, `head_distances.py`.
-
 
 
 UNIFORM_SHARE_OF_DISTANCES = 0.001  # that smoothing mixes in

@@ -5,26 +5,23 @@ written, which moves some relations by several points. Attention to a word is th
 that of its first piece: their code's default, though the paper says the mean. Source: section 4.1, `bpe_utils.py`.
 """
 
-
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, islice
 from typing import Any, NamedTuple
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+
 from manyheads.compat.inputs import BLOCK_CELLS
 from manyheads.corpora.corpus import Document
-from manyheads.errors import StatisticError
-from manyheads.errors import TextError
+from manyheads.errors import StatisticError, TextError
 from manyheads.models.recorder import record
-from manyheads.recording.tokens import Gold
 from manyheads.recording.recording import LayerRecord
-from manyheads.recording.words import Words
-from manyheads.recording.words import merge
-from manyheads.recording.words import numbered
-
+from manyheads.recording.tokens import Gold
+from manyheads.recording.words import Words, merge, numbered
 
 LAYOUTS = ("joined", "raw")
 MODES = ("first", "mean", "max")

@@ -5,39 +5,22 @@ the other half. What counts is not how far right the dot lies but how far right 
 somebody does who never saw the sentence. A claim that holds is in ink, one that does not is hollow and grey.
 """
 
-
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
-from manyheads.figures.maps import flow
-from manyheads.figures.paper import Pixels
-from manyheads.figures.paper import text_width
-from manyheads.roles.question_families import Family
-from manyheads.roles.question_families import by_family
-from manyheads.figures.roles.words import counted
-from manyheads.roles.question_families import family_of
-from manyheads.figures.roles.words import guesses
-from manyheads.figures.roles.words import left_out
-from manyheads.figures.roles.words import percent
-from manyheads.figures.roles.words import said
-from manyheads.figures.paper import Sheet
-from manyheads.figures.paper import kind_of
-from manyheads.figures.paper import FADED
-from manyheads.figures.paper import HAIRLINE
-from manyheads.figures.paper import INK
-from manyheads.figures.paper import PAPER
-from manyheads.roles.rules import UNASKED
-from manyheads.roles.claims import MAX_FALSE
-from manyheads.roles.claims import Claim
-from manyheads.roles.results import Roles
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+
 from matplotlib.collections import LineCollection
 from matplotlib.lines import Line2D
-from manyheads.figures.paper import POINT
-from manyheads.figures.paper import Point
 
+from manyheads.figures.maps import flow
+from manyheads.figures.paper import FADED, HAIRLINE, INK, PAPER, POINT, Pixels, Point, Sheet, kind_of, text_width
+from manyheads.figures.roles.words import counted, guesses, left_out, percent, said
+from manyheads.roles.claims import MAX_FALSE, Claim
+from manyheads.roles.question_families import Family, by_family, family_of
+from manyheads.roles.results import Roles
+from manyheads.roles.rules import UNASKED
 
 WIDTH, MARGIN = 1_120, 36
 TITLE, BODY, SMALL = 21, 12.5, 11
@@ -169,7 +152,6 @@ def _key(claims: Sequence[Claim]) -> list[tuple[str, Draw, str]]:
 #
 # Chance hangs from a row's axis or stands on it, fixed guesses cross it with a flag, scores are dots, diamonds and
 # crosses. Cost: a thousand marks take a dozen artists, as lines and points of one look are gathered first.
-
 
 
 TICK = 7  # how far a tick reaches up or down

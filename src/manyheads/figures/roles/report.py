@@ -10,9 +10,9 @@ in `rolesquestions`.
 Cost: half a second and 0.5 MB for 72 heads and 109 questions.
 """
 
-
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections import Counter
@@ -21,49 +21,42 @@ from html import escape
 from importlib.resources import files
 from itertools import groupby
 from pathlib import Path
-from manyheads.errors import FileAccessError
-from manyheads.figures.roles.words import data
-from manyheads.figures.roles.words import isolated
-from manyheads.figures.roles.words import table_of
-from manyheads.figures.roles.words import terms_of
-from manyheads.figures.roles.report_tables import against
-from manyheads.figures.roles.report_tables import questions_of
-from manyheads.roles.question_families import DOWN
-from manyheads.figures.roles.words import OWN_STYLE
-from manyheads.figures.roles.words import REFERENCE_STYLE
-from manyheads.figures.roles.words import SYNTAX_STYLE
-from manyheads.roles.question_families import UP
-from manyheads.roles.question_families import Ranked
-from manyheads.roles.question_families import by_family
-from manyheads.figures.roles.words import counted
-from manyheads.figures.roles.words import percent
-from manyheads.figures.roles.words import short_word
-from manyheads.figures.roles.words import style_of
-from manyheads.figures.paper import ROLES
-from manyheads.figures.paper import UNLABELLED
-from manyheads.figures.paper import RoleStyle
-from manyheads.heads import Head
-from manyheads.roles.claims import MAX_FALSE
-from manyheads.roles.claims import OVER_BASELINE_BY
-from manyheads.roles.claims import Claim
-from manyheads.roles.results import EFFECT
-from manyheads.roles.results import Example
-from manyheads.roles.results import Roles
-from manyheads.roles.rules import MIN_ACCURACY
-from manyheads.roles.labels import HeadRole
-from manyheads.roles.rules import MIN_EXCESS
-from manyheads.roles.rules import MIN_GIVEN
-from manyheads.roles.rules import MIN_GIVEN_SCORE
-from manyheads.roles.rules import MIN_LIFT
-from manyheads.roles.rules import MIN_LIFT_LOW
-from manyheads.roles.rules import MIN_QUERIES
-from manyheads.roles.rules import SINK_RULE
-from manyheads.statistics.statistic import Statistic
+
 from manyheads.base.files import replacing
-import math
+from manyheads.errors import FileAccessError
+from manyheads.figures.paper import ROLES, UNLABELLED, RoleStyle
+from manyheads.figures.roles.report_tables import against, questions_of
+from manyheads.figures.roles.words import (
+    OWN_STYLE,
+    REFERENCE_STYLE,
+    SYNTAX_STYLE,
+    counted,
+    data,
+    isolated,
+    percent,
+    short_word,
+    style_of,
+    table_of,
+    terms_of,
+)
+from manyheads.heads import Head
+from manyheads.roles.claims import MAX_FALSE, OVER_BASELINE_BY, Claim
+from manyheads.roles.labels import HeadRole
+from manyheads.roles.probes.all import SHARE, Probe
 from manyheads.roles.probes.score import HeadScore
-from manyheads.roles.probes.all import SHARE
-from manyheads.roles.probes.all import Probe
+from manyheads.roles.question_families import DOWN, UP, Ranked, by_family
+from manyheads.roles.results import EFFECT, Example, Roles
+from manyheads.roles.rules import (
+    MIN_ACCURACY,
+    MIN_EXCESS,
+    MIN_GIVEN,
+    MIN_GIVEN_SCORE,
+    MIN_LIFT,
+    MIN_LIFT_LOW,
+    MIN_QUERIES,
+    SINK_RULE,
+)
+from manyheads.statistics.statistic import Statistic
 
 __all__ = ["page_of", "write_report", "probes_of"]
 
@@ -311,7 +304,6 @@ def _general(each: Statistic) -> tuple[str, str, str, str]:
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The report's section of probes: each one's best heads beside chance and its variant, or why it was not asked.
-
 
 
 TOP = 3  # heads a probe that are shown

@@ -5,7 +5,6 @@ figures and on one small axis. A claim that does not hold stays in, in grey, wit
 (`roleswhynot`).
 """
 
-
 from __future__ import annotations
 
 import math
@@ -13,24 +12,14 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from typing import NamedTuple
-from manyheads.figures.roles.words import data
-from manyheads.figures.roles.words import isolated
-from manyheads.figures.roles.words import table_of
-from manyheads.figures.roles.words import terms_of
-from manyheads.roles.why_not import FIXED
-from manyheads.roles.why_not import failing
-from manyheads.figures.roles.words import GUESSES
-from manyheads.roles.question_families import REFERENCE
-from manyheads.roles.question_families import Family
-from manyheads.roles.question_families import Ranked
-from manyheads.roles.question_families import by_family
-from manyheads.roles.question_families import family_of
-from manyheads.figures.roles.words import guesses
-from manyheads.figures.roles.words import percent
+
+from manyheads.figures.roles.words import GUESSES, data, guesses, isolated, percent, table_of, terms_of
 from manyheads.heads import Head
 from manyheads.roles.claims import Claim
+from manyheads.roles.question_families import REFERENCE, Family, Ranked, by_family, family_of
 from manyheads.roles.results import Roles
 from manyheads.roles.rules import SINK_RULE
+from manyheads.roles.why_not import FIXED, failing
 
 __all__ = ["TOP", "against", "interval", "q_words", "questions_of"]
 

@@ -3,35 +3,23 @@
 Plain data and words: no matplotlib, so that commands and the report do without.
 """
 
-
 from __future__ import annotations
 
 import math
-from collections import Counter
-from typing import NamedTuple
-from manyheads.figures.paper import INK
-from manyheads.figures.paper import UNLABELLED
-from manyheads.figures.paper import RoleStyle
-from manyheads.figures.paper import role_style
-from manyheads.roles.rules import AHEAD
-from manyheads.roles.rules import UNASKED
-from manyheads.roles.claims import Claim
-from manyheads.roles.results import Roles
-from manyheads.roles.rules import PEOPLE_SAY
-from manyheads.roles.rules import coreference_rules
-from manyheads.roles.rules import ASKED
-from manyheads.roles.rules import CONTENT
-from manyheads.roles.rules import LOCAL_RULE
-from manyheads.roles.rules import POSITIONAL
-from manyheads.roles.rules import SINK_RULE
-from manyheads.roles.question_families import DOWN
-from manyheads.roles.question_families import OWN
-from manyheads.roles.question_families import REFERENCE
-from manyheads.roles.question_families import UP
-from manyheads.roles.question_families import family_of
 import unicodedata
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from html import escape
+
+from manyheads.figures.paper import INK, UNLABELLED, RoleStyle, role_style
+from manyheads.roles.claims import Claim
+from manyheads.roles.question_families import DOWN, OWN, REFERENCE, UP, family_of
+from manyheads.roles.results import Roles
+from manyheads.roles.rules import (
+    AHEAD,
+    PEOPLE_SAY,
+    UNASKED,
+)
 
 __all__ = ["data", "isolated", "table_of", "terms_of"]
 
@@ -99,7 +87,6 @@ def guesses(claim: Claim) -> dict[str, float]:
 
 # ---------------------------------------------------------------------------------------------------------------------
 # How the report writes any text and any table: texts, names and notes are data, whatever they hold.
-
 
 
 LONGEST = 2_000  # characters of a text that are shown

@@ -9,7 +9,6 @@ under the same seam that records, and say when they did nothing. Cost: nothing t
 resample; average and copy make a layer's weights anew, in blocks.
 """
 
-
 from __future__ import annotations
 
 import logging
@@ -18,22 +17,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+
 from torch import nn
+
 from manyheads.errors import PlanError
-from manyheads.interventions.apply.computed import compute
-from manyheads.interventions.apply.computed import model_digest
-from manyheads.interventions.apply.edits import NOTHING
-from manyheads.interventions.apply.edits import Editor
-from manyheads.interventions.apply.computed import Prepared
-from manyheads.interventions.apply.computed import open_plan
+from manyheads.interventions.apply.computed import Prepared, compute, model_digest, open_plan
+from manyheads.interventions.apply.edits import NOTHING, Acts, Editor, plans_of
 from manyheads.interventions.effects.metrics import require_loaded
-from manyheads.interventions.apply.edits import Acts
-from manyheads.interventions.apply.edits import plans_of
 from manyheads.models.loading.head_mask import refusing_head_mask
 from manyheads.models.taps.tap import tap
-from manyheads.plan import Plan
-from manyheads.plan import Step
-from manyheads.plan import describe
+from manyheads.plan import Plan, Step, describe
 
 __all__ = ["Applied", "applied"]
 

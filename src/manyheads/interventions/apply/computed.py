@@ -5,40 +5,29 @@ a mean is one vector a head (or one a position and head), a resampled text one v
 beside the plan's JSON, with a digest of the corpus and of the model that they were computed with.
 """
 
-
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from manyheads.errors import PlanError
-from manyheads.models.taps.call import AttentionCall
-from manyheads.models.inputs.texts import CallTexts
-from manyheads.models.inputs.texts import texts_of_call
+
+from manyheads.base.files import no_access, read_bytes, replacing
+from manyheads.errors import FileAccessError, HeadError, PlanError
+from manyheads.models.describe import run
+from manyheads.models.inputs.texts import CallTexts, batches, model_inputs, read_texts, texts_of_call, tokens_of
 from manyheads.models.loading.load import LoadedModel
 from manyheads.models.recorder import watch
-from manyheads.models.describe import run
-from manyheads.models.inputs.texts import batches
-from manyheads.models.inputs.texts import model_inputs
-from manyheads.models.inputs.texts import read_texts
-from manyheads.models.inputs.texts import tokens_of
-from manyheads.plan import Ablate
-from manyheads.plan import Plan
+from manyheads.models.taps.call import AttentionCall
+from manyheads.plan import Ablate, Plan
 from manyheads.spec import Site
-import os
-from collections.abc import Mapping
-from pathlib import Path
-from torch import Tensor
-from manyheads.errors import FileAccessError
-from manyheads.errors import HeadError
-from manyheads.base.files import no_access
-from manyheads.base.files import read_bytes
-from manyheads.base.files import replacing
 
 __all__ = ["Computed", "compute", "Prepared", "open_plan"]
 
@@ -281,11 +270,10 @@ def model_digest(lm: Any) -> str:
 # Plans with what was computed for them: a JSON file that people read, and tensors beside it.
 #
 # `plan.json` holds the steps, and the digests of the corpus and of the model; `plan.safetensors` the tensors, where
-# there are any. Both are written whole or not at all. `plan.json` names the tensors' file by its checksum, too (sha256),
-# so that a damaged one is refused, and not put into a model. Tensors of a plan that was saved before there were checksums
-# are held to what a step can use: finite floating-point numbers of the right shapes.
-# Cost of opening: reading the tensors, and 1 to 2 s a GB for the checksum; a tensor is rarely more than some MB.
-
+# there are any. Both are written whole or not at all. `plan.json` names the tensors' file by its checksum, too
+# (sha256), so that a damaged one is refused, and not put into a model. Tensors of a plan that was saved before there
+# were checksums are held to what a step can use: finite floating-point numbers of the right shapes. Cost of opening:
+# reading the tensors, and 1 to 2 s a GB for the checksum; a tensor is rarely more than some MB.
 
 
 MOST_BYTES = 4_000_000  # of a plan's JSON, thousands of steps: in memory it may take 25 times as much

@@ -5,50 +5,35 @@ put other vectors in its place; average and copy make new weights, block of rows
 held. One plan serves all samples, or each sample has its own: then many ablations run as one batch.
 """
 
-
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+
 from manyheads.errors import PlanError
+from manyheads.heads import in_layer
 from manyheads.interventions.apply.computed import Computed
 from manyheads.interventions.effects.metrics import exact
 from manyheads.models.taps.call import AttentionCall
-from manyheads.models.weights.projections import input_width
-from manyheads.models.weights.projections import is_transposed
-from manyheads.plan import Ablate
-from manyheads.plan import Average
-from manyheads.plan import Copy
-from manyheads.plan import Scale
-from manyheads.plan import SkipOutputProjection
-from manyheads.plan import Step
-from manyheads.plan import describe
-from manyheads.spec import Site
-from dataclasses import dataclass, field
-from jaxtyping import Int
-from torch import Tensor
+from manyheads.models.weights.projections import input_width, is_transposed
 from manyheads.nn.masks import Mask
-from manyheads.spec import CROSS
-from collections.abc import Iterable, Sequence
-from manyheads.heads import in_layer
-from manyheads.plan import Plan
-from manyheads.spec import ModelSpec
+from manyheads.plan import Ablate, Average, Copy, Plan, Scale, SkipOutputProjection, Step, describe
+from manyheads.spec import CROSS, ModelSpec, Site
 
 __all__ = ["Places", "Act", "Acts"]
-
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Where a row stands in its text: padding before a text counted out, and what a cache holds counted in.
 #
-# A cache shows how much it holds, as long as it holds everything. Layers with a window keep only its end, and layers that
-# look at another text keep the other text: both go by what was seen before, call after call.
-
+# A cache shows how much it holds, as long as it holds everything. Layers with a window keep only its end, and layers
+# that look at another text keep the other text: both go by what was seen before, call after call.
 
 
 @dataclass(eq=False)
@@ -90,7 +75,6 @@ def _first(mask: Mask) -> Int[Tensor, "b 1"]:
 #
 # Of a loaded model the layers are known, so every head is checked before anything runs. A bare module shows its layers
 # one by one as it calls them: what it turns out not to have is told at the end.
-
 
 
 @dataclass(frozen=True)
@@ -223,6 +207,7 @@ def plans_of(plan: Plan | Step | Sequence[Plan | Step]) -> tuple[tuple[Plan, ...
     raise PlanError(
         f"{plan!r} is no plan: give a Plan, as Plan([Ablate('L3H7')]), or a list of plans, one for each sample."
     )
+
 
 BLOCK_CELLS = 4_000_000  # weights of one block of rows, of all heads that are read
 NOTHING = 1e-6  # a change below this share of the largest number is rounding

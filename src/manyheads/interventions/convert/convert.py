@@ -9,54 +9,31 @@ quality. Ainslie et al. train on for 5 % of the pre-training; the table says so 
 Source: Ainslie et al. 2023, GQA, sections 2.1 and 2.2. Which heads go together: `manyheads.interventions.convert.grouping`.
 """
 
-
 from __future__ import annotations
 
 import copy
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
 import torch
 from jaxtyping import Float64
 from torch import Tensor, nn
-from manyheads.errors import ModelError
-from manyheads.errors import ShapeError
-from manyheads.base.grouping import divisors
-from manyheads.heads import Head
-from manyheads.heads import HeadsLike
-from manyheads.interventions.convert.table import Comparison
-from manyheads.interventions.convert.table import ask
-from manyheads.interventions.convert.table import compare
-from manyheads.interventions.convert.grouping import Groups
-from manyheads.interventions.convert.grouping import distances
-from manyheads.interventions.convert.grouping import group_heads
-from manyheads.interventions.convert.grouping import merge
-from manyheads.interventions.convert.grouping import merge_error
-from manyheads.interventions.convert.grouping import neighbours
-from manyheads.interventions.prune.verify import SAME
-from manyheads.interventions.prune.verify import difference
-from manyheads.interventions.prune.verify import in_full
-from manyheads.interventions.prune.verify import outputs_of
-from manyheads.interventions.prune.verify import random_inputs
-from manyheads.interventions.prune.verify import require_in_memory
-from manyheads.models.weights.cut import REMEMBERED
-from manyheads.models.weights.cut import kept_in
-from manyheads.models.loading.load import LoadedModel
-from manyheads.models.weights.projections import ADVICE
-from manyheads.models.weights.projections import Projections
-from manyheads.models.weights.projections import projections_of
-from manyheads.interventions.save.stock_form import Proposal
-from manyheads.interventions.save.stock_form import checked
-from manyheads.spec import ModelSpec
-from manyheads.spec import Site
-from manyheads.interventions.save.save_converted import Converted
 
-from typing import TYPE_CHECKING
+from manyheads.base.grouping import divisors
+from manyheads.errors import ModelError, ShapeError
+from manyheads.interventions.convert.grouping import Groups, distances, group_heads, merge, merge_error, neighbours
+from manyheads.interventions.convert.table import ask, compare
+from manyheads.interventions.prune.verify import SAME, difference, in_full, outputs_of, random_inputs, require_in_memory
+from manyheads.interventions.save.save_converted import Converted
+from manyheads.interventions.save.stock_form import Proposal, checked
+from manyheads.models.loading.load import LoadedModel
+from manyheads.models.weights.cut import REMEMBERED, kept_in
+from manyheads.models.weights.projections import ADVICE, Projections, projections_of
+from manyheads.spec import Site
 
 if TYPE_CHECKING:
-    from manyheads.interventions.save.save import Saved
+    pass
 
 __all__ = ["FAMILIES", "Converted", "convert_to_gqa"]
 

@@ -11,16 +11,17 @@ Cost: O(g^2) a swap for g heads; 32 heads take 30 ms, 128 half a second.
 Source: Ainslie et al. 2023, section 2.1 (mean pooling, of neighbours); Chen et al. 2024, AsymGQA (groups by likeness).
 """
 
-
 from __future__ import annotations
 
 from collections.abc import Sequence
+
 import torch
 from einops import rearrange, reduce, repeat
 from jaxtyping import Float, Float64, Shaped
 from torch import Tensor
-from manyheads.errors import ShapeError
+
 from manyheads.base.grouping import divisors
+from manyheads.errors import ShapeError
 
 __all__ = ["Groups", "distances", "group_heads", "merge", "merge_error", "neighbours"]
 

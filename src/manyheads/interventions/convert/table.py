@@ -4,29 +4,32 @@ Quality is a metric of `effect` on texts; the cache is counted (`mh.size`); the 
 of it is before uptraining, which conversion is made for, and the table says so.
 """
 
-
 from __future__ import annotations
 
+import statistics
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+
 import torch
+from jaxtyping import Int
 from torch import Tensor
+
 from manyheads.errors import ManyHeadsError
 from manyheads.interventions.effects.effect import interval_over_texts
-from manyheads.interventions.effects.metrics import Metric
-from manyheads.interventions.effects.metrics import choose_metric
-from manyheads.interventions.effects.metrics import require_numbers
-from manyheads.interventions.effects.metrics import Batch
-from manyheads.interventions.effects.metrics import Corpus
-from manyheads.interventions.effects.metrics import outputs_of
-from manyheads.interventions.effects.metrics import read_corpus
+from manyheads.interventions.effects.metrics import (
+    Batch,
+    Corpus,
+    Metric,
+    choose_metric,
+    outputs_of,
+    read_corpus,
+    require_numbers,
+)
 from manyheads.models.dimensions import size
 from manyheads.models.loading.load import LoadedModel
-import statistics
-import time
-from jaxtyping import Int
 
 __all__ = ["Asked", "Comparison", "Row", "ask", "compare", "Rates", "decode_rates"]
 
@@ -201,7 +204,6 @@ def _change(row: Row) -> str:
 # One text, greedy; only the steps after the prompt are timed. The median of the rounds counts, and how far the rounds'
 # own ratios reach is said: where that includes 1, no difference was seen. On a short text a smaller cache saves little:
 # what decoding reads is then nearly all weights.
-
 
 
 STEPS, ROUNDS = 12, 7

@@ -6,46 +6,41 @@ else here it is a model like any other: it reads ids and a mask, has a config, a
 Source: Elhage et al. 2021, "A mathematical framework for transformer circuits", on attention-only models.
 """
 
-
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from manyheads.errors import ModelError
-from manyheads.errors import ShapeError
-from manyheads.interventions.design.weights import WIDTH
-from manyheads.interventions.design.weights import HEAD_DIM
-from manyheads.interventions.design.weights import HeadWeights
-from manyheads.interventions.design.weights import Stream
-from manyheads.nn.layer import MultiHeadAttention
-import math
-from dataclasses import dataclass, replace
-from jaxtyping import Float
-from torch import Tensor
-from manyheads.errors import PlanError
-from manyheads.interventions.design.weights import Places
-from manyheads.interventions.design.weights import places
-from manyheads.interventions.design.weights import token_code
-from manyheads.interventions.design.patterns import HeadDesign
-from manyheads.interventions.design.patterns import previous
-from manyheads.interventions.design.patterns import random
-from manyheads.interventions.design.weights import members_of
-from manyheads.interventions.design.weights import token_table
-from manyheads.interventions.design.weights import KINDS
-from manyheads.interventions.design.weights import Setting
-from manyheads.interventions.design.weights import head_weights
-from manyheads.interventions.design.weights import noisy
-from manyheads.interventions.design.weights import random_weights
-from manyheads.interventions.design.weights import require_earlier
+
+from manyheads.errors import ModelError, PlanError, ShapeError
+from manyheads.interventions.design.patterns import HeadDesign, previous, random
+from manyheads.interventions.design.weights import (
+    HEAD_DIM,
+    KINDS,
+    WIDTH,
+    HeadWeights,
+    Places,
+    Setting,
+    Stream,
+    head_weights,
+    members_of,
+    noisy,
+    places,
+    random_weights,
+    require_earlier,
+    token_code,
+    token_table,
+)
 from manyheads.models.loading.checkpoints import find_checkpoint
-from manyheads.models.loading.load import LoadedModel
-from manyheads.models.loading.load import load
+from manyheads.models.loading.load import LoadedModel, load
 from manyheads.models.loading.pretrained import tokenizer_beside
+from manyheads.nn.layer import MultiHeadAttention
 
 
 @dataclass(frozen=True)
@@ -159,7 +154,6 @@ def attention_layer(heads: Sequence[HeadWeights], width: int, causal: bool) -> M
 #
 # Why: whoever studies heads, or writes a tool that names them, needs models of which the right answer is known before
 # the question is asked. Cost: under a second, mostly for the tokenizer; 64 numbers a token of the vocabulary.
-
 
 
 BUNDLED = "minilm"  # whose tokenizer reads, if none is given

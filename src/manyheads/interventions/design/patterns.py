@@ -5,7 +5,6 @@ gap between scores, in nats: in a row that sees keys of the pattern, each of the
 other key; in a row that sees none, the first token does. So a head's weights have a floor, `HeadDesign.least_mass`.
 """
 
-
 from __future__ import annotations
 
 import math
@@ -13,8 +12,8 @@ import unicodedata
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
-from manyheads.errors import PlanError
 
+from manyheads.errors import PlanError
 
 SHARP = 10.0  # e^-10: over 512 keys, at most 2.3 % of a row go astray
 RANDOM_SHARPNESS = 2.0  # of a random head: some keys get 50 times what others get, as in trained models

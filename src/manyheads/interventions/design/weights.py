@@ -23,25 +23,21 @@ Each gain is the least with which every target is s above the first token, and t
 Source: Elhage et al. 2021 for reading and writing parts of a stream; Olsson et al. 2022 for the pair.
 """
 
-
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import lru_cache
+from typing import Any, NamedTuple
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from manyheads.errors import PlanError
+
+from manyheads.errors import PlanError, ShapeError
 from manyheads.interventions.design.patterns import HeadDesign
-import math
-from functools import lru_cache
-from manyheads.errors import ShapeError
-from collections.abc import Sequence
-from typing import Any
 from manyheads.recording.tokens import SUBWORD_MARKS
-
-
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Codes for tokens and for places: short vectors of length 1 of which two are never much alike.
@@ -59,7 +55,6 @@ from manyheads.recording.tokens import SUBWORD_MARKS
 #
 # Source: Lin and Costello 2004, appendix C, for the generator polynomials; Vaswani et al. 2017, section 3.5, for
 # positions that a matrix moves.
-
 
 
 WIDTH = 64  # of a code, in numbers
@@ -161,6 +156,7 @@ def _group(period: int) -> list[int]:
 
 def _is_prime(number: int) -> bool:
     return all(number % divisor for divisor in range(2, math.isqrt(number) + 1))
+
 
 MOST_LEAK = 0.2  # of an induction head's previous-token heads: at 0.27 nothing would be left to tell copies by
 HEAD_DIM = 2 * WIDTH + 2  # of q and k: room for the longest sum of terms, "same", and even
@@ -336,7 +332,6 @@ KINDS = (*_TERMS, "random")
 # What a tokenizer's tokens are to designed heads: codes to tell them apart by, and flags of the classes asked for.
 #
 # Special tokens have no code: they are no words, and match nothing, as in the statistics of duplicates and induction.
-
 
 
 SPECIAL = ("bos", "cls", "sep", "eos", "pad", "mask")

@@ -4,36 +4,33 @@ A change by itself says little: removing any head changes something. So the plan
 same steps on as many heads drawn at random, and both come with an interval over texts.
 """
 
-
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+
 import numpy as np
 import torch
 from jaxtyping import Float64
 from numpy import ndarray
 from torch import Tensor
+
 from manyheads.errors import StatisticError
-from manyheads.heads import Head
-from manyheads.heads import parse_heads
+from manyheads.heads import Head, parse_heads
 from manyheads.interventions.apply.applied import editors_of
 from manyheads.interventions.apply.edits import Editor
-from manyheads.interventions.effects.metrics import Metric
-from manyheads.interventions.effects.metrics import choose_metric
-from manyheads.interventions.effects.metrics import require_numbers
-from manyheads.interventions.effects.metrics import Corpus
-from manyheads.interventions.effects.metrics import outputs_of
-from manyheads.interventions.effects.metrics import read_corpus
-from manyheads.interventions.effects.metrics import require_loaded
+from manyheads.interventions.effects.metrics import (
+    Corpus,
+    Metric,
+    choose_metric,
+    outputs_of,
+    read_corpus,
+    require_loaded,
+    require_numbers,
+)
 from manyheads.models.taps.tap import tap
-from manyheads.plan import Average
-from manyheads.plan import Copy
-from manyheads.plan import Plan
-from manyheads.plan import SkipOutputProjection
-from manyheads.plan import Step
-from manyheads.plan import describe
+from manyheads.plan import Average, Copy, Plan, SkipOutputProjection, Step, describe
 from manyheads.spec import ModelSpec
 from manyheads.statistics.gathered import Progress
 

@@ -5,49 +5,43 @@ Gradients (`gradients`) are quicker for large models and only say how steep thin
 `agreement` says how far the two rank alike. Neither says what a *set* of heads is worth: backups take over (`curve`).
 """
 
-
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
 import numpy as np
-from jaxtyping import Float64
-from numpy import ndarray
-from manyheads.errors import HeadError
-from manyheads.errors import StatisticError
-from manyheads.heads import Head
-from manyheads.heads import HeadSet
-from manyheads.heads import parse_heads
-from manyheads.interventions.effects.effect import interval_over_texts
-from manyheads.interventions.prune.which_heads import least_groups
-from manyheads.interventions.effects.metrics import choose_metric
-from manyheads.interventions.effects.metrics import read_corpus
-from manyheads.interventions.effects.metrics import require_loaded
-from manyheads.interventions.effects.sweep import sweep
-from manyheads.models.inputs.texts import BATCH_TOKENS
-from manyheads.plan import Ablate
-from manyheads.plan import Plan
-from manyheads.spec import ModelSpec
-from manyheads.statistics.head_table import write_frame
-from manyheads.statistics.gathered import Progress
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
 import torch
 from jaxtyping import Float, Float64
+from numpy import ndarray
 from torch import Tensor
-from manyheads.interventions.effects.metrics import Metric
-from manyheads.interventions.effects.metrics import require_numbers
-from manyheads.interventions.effects.metrics import Batch
-from manyheads.interventions.effects.metrics import Corpus
-from manyheads.interventions.effects.metrics import outputs_of
+
+from manyheads.errors import HeadError, StatisticError
+from manyheads.heads import Head, HeadSet, parse_heads
+from manyheads.interventions.effects.effect import interval_over_texts
+from manyheads.interventions.effects.metrics import (
+    Batch,
+    Corpus,
+    Metric,
+    choose_metric,
+    outputs_of,
+    read_corpus,
+    require_loaded,
+    require_numbers,
+)
+from manyheads.interventions.effects.sweep import sweep
+from manyheads.interventions.prune.which_heads import least_groups
+from manyheads.models.inputs.texts import BATCH_TOKENS
 from manyheads.models.taps.call import AttentionCall
 from manyheads.models.taps.tap import tap
-
-from typing import TYPE_CHECKING
+from manyheads.plan import Ablate, Plan
+from manyheads.spec import ModelSpec
+from manyheads.statistics.gathered import Progress
+from manyheads.statistics.head_table import write_frame
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -234,7 +228,6 @@ def rank_correlation(a: Float64[ndarray, "n"], b: Float64[ndarray, "n"]) -> floa
 # gradient says nothing. What rises then is the square of the output's derivative, `1/2 |P de/dg|^2 / |e|^2` of an
 # embedding e, P being what turns it. Its norm is taken over orthonormal directions drawn at random, one backward pass
 # each: exact when there are as many as the embedding is wide, unbiased with fewer.
-
 
 
 REDUCE = ("token", "example", "batch")

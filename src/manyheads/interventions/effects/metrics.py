@@ -4,39 +4,35 @@ A metric reads a few numbers off what the model returns, text by text, and says 
 positive change is always for the worse. What the user compares may be any function of the model's outputs.
 """
 
-
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
+
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
-from torch import Tensor
-from manyheads.errors import StatisticError
-from manyheads.models.inputs.texts import writes_apart
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from jaxtyping import Bool
+from jaxtyping import Bool, Float
 from numpy import ndarray
-from manyheads.errors import ModelError
-from manyheads.errors import TextError
+from torch import Tensor
+
+from manyheads.errors import ModelError, StatisticError, TextError
 from manyheads.models.describe import run
-from manyheads.models.inputs.texts import BATCH_TOKENS
-from manyheads.models.inputs.texts import batches
-from manyheads.models.inputs.texts import decoder_story
-from manyheads.models.inputs.texts import model_inputs
-from manyheads.models.inputs.texts import read_texts
-from manyheads.models.inputs.texts import tokens_of
+from manyheads.models.inputs.texts import (
+    BATCH_TOKENS,
+    batches,
+    decoder_story,
+    model_inputs,
+    read_texts,
+    tokens_of,
+    writes_apart,
+)
 
 __all__ = ["METRICS", "Metric", "choose_metric", "Batch", "Corpus", "read_corpus"]
 
 
-
 # ---------------------------------------------------------------------------------------------------------------------
 # One corpus, read again and again: texts in batches of like length, and what a model returns for each of them.
-
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,6 +145,7 @@ def exact(x: Tensor) -> Tensor:
 def outputs_of(lm: Any, batch: Batch, *, head: bool, grad: bool = False) -> Any:
     """What the model returns for a batch; without the model's head unless said."""
     return run(lm.model, lm.name, batch.inputs, head=head, grad=grad)
+
 
 Own = Callable[[Any, dict[str, Tensor]], Any]
 """A user's metric: (the model's outputs, its inputs) -> one number a text, where more is worse."""

@@ -5,25 +5,23 @@ texts that chose them. Random orders are nested as the ranked one is: each point
 Source of the question: Michel et al. 2019, section 4.2.
 """
 
-
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
+
 import numpy as np
 from jaxtyping import Float64
 from numpy import ndarray
+
 from manyheads.errors import TextError
 from manyheads.heads import Head
 from manyheads.interventions.apply.applied import editors_of
-from manyheads.interventions.effects.effect import carried_out
-from manyheads.interventions.effects.effect import interval_over_texts
+from manyheads.interventions.effects.effect import carried_out, interval_over_texts
 from manyheads.interventions.effects.importance import importance
-from manyheads.interventions.effects.metrics import choose_metric
-from manyheads.interventions.effects.metrics import read_corpus
-from manyheads.plan import Ablate
-from manyheads.plan import Plan
+from manyheads.interventions.effects.metrics import choose_metric, read_corpus
+from manyheads.plan import Ablate, Plan
 from manyheads.statistics.gathered import Progress
 
 __all__ = ["Curve", "removal_curve"]

@@ -9,38 +9,30 @@ An expanded batch is checked once: unedited, it must give what the plain pass ga
 the residual stream a layer and text.
 """
 
-
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
-import torch
-from jaxtyping import Float64
-from torch import Tensor, nn
-from manyheads.interventions.apply.applied import prepare
-from manyheads.interventions.apply.computed import Computed
-from manyheads.interventions.apply.edits import Editor
-from manyheads.interventions.effects.metrics import Metric
-from manyheads.interventions.effects.metrics import require_numbers
-from manyheads.interventions.effects.metrics import Batch
-from manyheads.interventions.effects.metrics import Corpus
-from manyheads.interventions.effects.metrics import outputs_of
-from manyheads.interventions.apply.edits import Acts
-from manyheads.models.taps.tap import tap
-from manyheads.models.inputs.texts import BATCH_TOKENS
-from manyheads.plan import Plan
-from manyheads.spec import Site
-from manyheads.statistics.gathered import Progress
 import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
 from einops import rearrange
+from jaxtyping import Float64
+from torch import Tensor, nn
+
+from manyheads.interventions.apply.applied import prepare
+from manyheads.interventions.apply.computed import Computed
+from manyheads.interventions.apply.edits import Acts, Editor
+from manyheads.interventions.effects.metrics import Batch, Corpus, Metric, outputs_of, require_numbers
+from manyheads.models.inputs.texts import BATCH_TOKENS
 from manyheads.models.taps.call import AttentionCall
-from manyheads.spec import ModelSpec
+from manyheads.models.taps.tap import tap
+from manyheads.plan import Plan
+from manyheads.spec import ModelSpec, Site
+from manyheads.statistics.gathered import Progress
 
 __all__ = ["Sweep", "sweep"]
 
@@ -223,7 +215,6 @@ class _Runner:
 # does the attention inside the block that an intervention begins in: its heads' outputs are known, only their edit and
 # the output projection are new. Both stand in for the module's own forward while a block is open, and are put right
 # again whatever happens. Only in the thread that asked: others may run the same model meanwhile, and see nothing of it.
-
 
 
 SAME_OF_BLOCKS = 1e-5  # of the largest number, in float32: the same sums in another order

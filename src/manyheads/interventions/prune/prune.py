@@ -6,45 +6,26 @@ does not pass is never handed out. Whether heads can go depends on how the model
 Source: Michel et al. 2019, section 4. Saving what is left: `manyheads.interventions.save.save`.
 """
 
-
 from __future__ import annotations
 
 import copy
-import os
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-import torch
-from torch import Tensor, nn
-from manyheads.errors import ModelError
-from manyheads.heads import Head
-from manyheads.heads import HeadSet
-from manyheads.heads import HeadsLike
-from manyheads.interventions.prune.which_heads import SAME_HEADS
-from manyheads.interventions.prune.which_heads import SAME_NUMBER
-from manyheads.interventions.prune.which_heads import Kept
-from manyheads.interventions.prune.which_heads import require_legal
-from manyheads.interventions.prune.verify import SAME
-from manyheads.interventions.prune.verify import difference
-from manyheads.interventions.prune.verify import in_full
-from manyheads.interventions.prune.verify import outputs_of
-from manyheads.interventions.prune.verify import random_inputs
-from manyheads.interventions.prune.verify import require_in_memory
-from manyheads.models.taps.call import AttentionCall
-from manyheads.models.weights.cut import KeptHeads
-from manyheads.models.weights.cut import cut_model
-from manyheads.models.weights.cut import kept_in
-from manyheads.models.weights.cut import uncut
-from manyheads.models.loading.load import LoadedModel
-from manyheads.models.weights.projections import projections_of
-from manyheads.spec import CROSS
-from manyheads.spec import ModelSpec
-from manyheads.spec import Site
-from manyheads.interventions.save.save import PrunedModel
 
-from typing import TYPE_CHECKING
+from torch import Tensor, nn
+
+from manyheads.errors import ModelError
+from manyheads.heads import HeadSet, HeadsLike
+from manyheads.interventions.prune.verify import SAME, difference, in_full, outputs_of, random_inputs, require_in_memory
+from manyheads.interventions.prune.which_heads import SAME_HEADS, SAME_NUMBER, Kept, require_legal
+from manyheads.interventions.save.save import PrunedModel
+from manyheads.models.loading.load import LoadedModel
+from manyheads.models.taps.call import AttentionCall
+from manyheads.models.weights.cut import KeptHeads, cut_model
+from manyheads.models.weights.projections import projections_of
+from manyheads.spec import ModelSpec, Site
 
 if TYPE_CHECKING:
-    from manyheads.interventions.save.save import Saved
+    pass
 
 __all__ = ["PrunedModel", "prune_heads"]
 

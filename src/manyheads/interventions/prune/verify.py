@@ -4,7 +4,6 @@ Surgery is judged by this and by nothing else: names of attributes may mislead, 
 Models in half precision are compared in float32, where a wrong head shows and rounding does not.
 """
 
-
 from __future__ import annotations
 
 import copy
@@ -12,15 +11,15 @@ import inspect
 import secrets
 from collections.abc import Sequence
 from typing import Any
+
 import torch
 from torch import Tensor, nn
+
 from manyheads.errors import ModelError
-from manyheads.models.taps.call import Edit
 from manyheads.models.loading.load import LoadedModel
+from manyheads.models.loading.modality import TEXT, blank_inputs, sense_of
+from manyheads.models.taps.call import Edit
 from manyheads.models.taps.tap import tap
-from manyheads.models.loading.modality import TEXT
-from manyheads.models.loading.modality import blank_inputs
-from manyheads.models.loading.modality import sense_of
 
 __all__ = ["DRAWS", "SAME", "difference", "fitting", "in_full", "outputs_of", "random_inputs", "require_in_memory"]
 

@@ -8,16 +8,14 @@ a stack share one bias of positions (T5), that bias has as many heads as every l
 The nearest plan changes as few heads as can be, and of equal changes leaves fewest in that somebody wanted to go.
 """
 
-
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+
 from manyheads.errors import HeadError
-from manyheads.heads import Head
-from manyheads.heads import HeadSet
-from manyheads.spec import ModelSpec
-from manyheads.spec import Site
+from manyheads.heads import Head, HeadSet
+from manyheads.spec import ModelSpec, Site
 
 __all__ = ["SAME_HEADS", "SAME_NUMBER", "Kept", "kept_of", "least_groups", "nearest_in_layer", "require_legal"]
 

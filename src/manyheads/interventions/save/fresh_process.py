@@ -6,7 +6,6 @@ same numbers and, where it generates, the same tokens. Cost: 6 s for the first f
 next ones take what loading takes.
 """
 
-
 from __future__ import annotations
 
 import json
@@ -19,17 +18,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
 import torch
+
 import manyheads
 from manyheads.errors import ModelError
-from manyheads.interventions.prune.verify import DRAWS
-from manyheads.interventions.prune.verify import SAME
-from manyheads.interventions.prune.verify import fitting
-from manyheads.interventions.prune.verify import outputs_of
-from manyheads.interventions.prune.verify import random_inputs
+from manyheads.interventions.prune.verify import DRAWS, SAME, fitting, outputs_of, random_inputs
 from manyheads.interventions.save import fresh_process_program as freshprocess
-from manyheads.models.loading.modality import TEXT
-from manyheads.models.loading.modality import sense_of
+from manyheads.models.loading.modality import TEXT, sense_of
 
 __all__ = ["NEW_TOKENS", "Trial", "found_wrong", "try_all"]
 

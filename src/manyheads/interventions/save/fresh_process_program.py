@@ -5,7 +5,6 @@ what passes here is what a stock transformers on another machine will do. Reads 
 given, and writes one JSON line of findings to stdout. No network is asked.
 """
 
-
 import json
 import os
 import sys

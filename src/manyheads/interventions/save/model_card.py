@@ -1,47 +1,15 @@
 """The README.md of a saved pruned model: what was removed, from what, on what evidence, the cost, how to load it."""
 
-
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
-from manyheads.heads import parse_heads
-from manyheads.interventions.save.save import PrunedModel
-from manyheads.models.weights.cut import kept_in
-import copy
-import os
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+
 import torch
-from torch import Tensor, nn
-from manyheads.errors import ModelError
-from manyheads.heads import Head
-from manyheads.heads import HeadSet
-from manyheads.heads import HeadsLike
-from manyheads.interventions.prune.which_heads import SAME_HEADS
-from manyheads.interventions.prune.which_heads import SAME_NUMBER
-from manyheads.interventions.prune.which_heads import Kept
-from manyheads.interventions.prune.which_heads import require_legal
-from manyheads.interventions.prune.verify import SAME
-from manyheads.interventions.prune.verify import difference
-from manyheads.interventions.prune.verify import in_full
-from manyheads.interventions.prune.verify import outputs_of
-from manyheads.interventions.prune.verify import random_inputs
-from manyheads.interventions.prune.verify import require_in_memory
-from manyheads.models.taps.call import AttentionCall
-from manyheads.models.weights.cut import KeptHeads
-from manyheads.models.weights.cut import cut_model
-from manyheads.models.weights.cut import uncut
-from manyheads.models.loading.load import LoadedModel
-from manyheads.models.weights.projections import projections_of
-from manyheads.spec import CROSS
-from manyheads.spec import ModelSpec
-from manyheads.spec import Site
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from manyheads.interventions.save.save import Saved
+from manyheads.heads import parse_heads
+from manyheads.models.weights.cut import kept_in
+from manyheads.spec import CROSS, ModelSpec
 
 __all__ = ["Costs", "costs_of", "model_card", "removed_text"]
 
@@ -57,13 +25,13 @@ class Costs:
     cache_bytes: tuple[int, int]
 
 
-def costs_of(lm: PrunedModel) -> Costs:
+def costs_of(lm: Any) -> Costs:
     generates = bool(getattr(lm.model, "can_generate", lambda: False)())
     kept = [cache_bytes_per_token(spec, lm.dtype) if generates else 0 for spec in (lm.before, lm.spec)]
     return Costs((lm.before.num_parameters, lm.spec.num_parameters), (kept[0], kept[1]))
 
 
-def removed_text(lm: PrunedModel) -> str:
+def removed_text(lm: Any) -> str:
     """The removed heads in the grammar; "" where there are none."""
     counts: dict[str, dict[int, int]] = {}
     for kept in kept_in(lm.model):
@@ -72,7 +40,7 @@ def removed_text(lm: PrunedModel) -> str:
     return str(parse_heads(list(lm.removed), shape))
 
 
-def model_card(lm: PrunedModel, form: str, because: str, evidence: str | None, loaded_by: str) -> str:
+def model_card(lm: Any, form: str, because: str, evidence: str | None, loaded_by: str) -> str:
     """The page, in Markdown. `loaded_by`: lines of Python that load what lies in the folder."""
     costs, before = costs_of(lm), lm.before
     rows = [_row("parameters", *costs.parameters)]
@@ -111,7 +79,7 @@ Made by manyheads.
 """
 
 
-def as_dict(lm: PrunedModel, evidence: str | None) -> dict[str, Any]:
+def as_dict(lm: Any, evidence: str | None) -> dict[str, Any]:
     """The same as data, for manyheads.json."""
     costs, before = costs_of(lm), lm.before
     return {

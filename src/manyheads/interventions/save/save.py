@@ -12,59 +12,27 @@ Cost: the weights written once or twice, and about 10 s for the other process. T
 checksum (1 to 2 s a GB, then and whenever they are loaded); stock and zeroed ones are plain safetensors, without.
 """
 
-
 from __future__ import annotations
 
 import os
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
 from manyheads.errors import ModelError
-from manyheads.interventions.save.model_card import as_dict
-from manyheads.interventions.save.model_card import model_card
-from manyheads.interventions.save.fresh_process import Trial
-from manyheads.interventions.save.fresh_process import found_wrong
-from manyheads.interventions.save.fresh_process import try_all
-from manyheads.interventions.prune.verify import SAME
-from manyheads.interventions.prune.verify import difference
-from manyheads.interventions.prune.verify import in_full
-from manyheads.interventions.prune.verify import outputs_of
-from manyheads.interventions.prune.verify import random_inputs
-from manyheads.interventions.save.whole_folder import replacing_folder
-from manyheads.models.weights.compact_form import COMPACT
-from manyheads.models.weights.compact_form import STOCK
-from manyheads.models.weights.compact_form import write_compact
-from manyheads.models.weights.compact_form import write_mark
-from manyheads.models.weights.cut import uncut
-from manyheads.models.loading.load import LoadedModel
-from manyheads.models.loading.checkpoints import quietly
-from manyheads.interventions.save.stock_form import Proposal
-from manyheads.interventions.save.stock_form import as_stock
-from manyheads.interventions.save.stock_form import proposals
-from manyheads.interventions.save.stock_form import why_not_uniform
-import copy
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
-import torch
-from torch import Tensor, nn
 from manyheads.heads import Head
-from manyheads.heads import HeadSet
-from manyheads.heads import HeadsLike
-from manyheads.interventions.prune.which_heads import SAME_HEADS
-from manyheads.interventions.prune.which_heads import SAME_NUMBER
-from manyheads.interventions.prune.which_heads import Kept
-from manyheads.interventions.prune.which_heads import require_legal
-from manyheads.interventions.prune.verify import require_in_memory
-from manyheads.models.taps.call import AttentionCall
-from manyheads.models.weights.cut import KeptHeads
-from manyheads.models.weights.cut import cut_model
-from manyheads.models.weights.cut import kept_in
-from manyheads.models.weights.projections import projections_of
-from manyheads.spec import CROSS
+from manyheads.interventions.prune.verify import SAME, difference, in_full, outputs_of, random_inputs
+from manyheads.interventions.save.fresh_process import Trial, found_wrong, try_all
+from manyheads.interventions.save.model_card import as_dict, model_card
+from manyheads.interventions.save.stock_form import Proposal, as_stock, proposals, why_not_uniform
+from manyheads.interventions.save.whole_folder import replacing_folder
+from manyheads.models.loading.checkpoints import quietly
+from manyheads.models.loading.load import LoadedModel
+from manyheads.models.weights.compact_form import COMPACT, STOCK, write_compact, write_mark
+from manyheads.models.weights.cut import kept_in, uncut
 from manyheads.spec import ModelSpec
-from manyheads.spec import Site
 
 __all__ = ["ZEROED", "Saved", "save", "write_readers"]
 

@@ -6,61 +6,26 @@ moved into place. `manyheads.json` keeps the order of heads, so that names can b
 Cost: the weights written once, and about 10 s for the other process.
 """
 
-
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
 from manyheads.errors import ModelError
-from manyheads.interventions.save.save import ZEROED
-from manyheads.interventions.save.save import Saved
-from manyheads.interventions.save.save import write_readers
-from manyheads.interventions.save.fresh_process import Trial
-from manyheads.interventions.save.fresh_process import found_wrong
-from manyheads.interventions.save.fresh_process import try_all
-from manyheads.interventions.save.whole_folder import replacing_folder
-from manyheads.models.weights.compact_form import MARK
-from manyheads.models.weights.compact_form import STOCK
-from manyheads.models.loading.checkpoints import quietly
-import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
-import torch
-from jaxtyping import Float64
-from torch import Tensor, nn
-from manyheads.errors import ShapeError
-from manyheads.base.grouping import divisors
-from manyheads.heads import Head
-from manyheads.heads import HeadsLike
-from manyheads.interventions.convert.table import Comparison
-from manyheads.interventions.convert.table import ask
-from manyheads.interventions.convert.table import compare
+from manyheads.heads import Head, HeadsLike
 from manyheads.interventions.convert.grouping import Groups
-from manyheads.interventions.convert.grouping import distances
-from manyheads.interventions.convert.grouping import group_heads
-from manyheads.interventions.convert.grouping import merge
-from manyheads.interventions.convert.grouping import merge_error
-from manyheads.interventions.convert.grouping import neighbours
-from manyheads.interventions.prune.verify import SAME
-from manyheads.interventions.prune.verify import difference
-from manyheads.interventions.prune.verify import in_full
-from manyheads.interventions.prune.verify import outputs_of
-from manyheads.interventions.prune.verify import random_inputs
-from manyheads.interventions.prune.verify import require_in_memory
-from manyheads.models.weights.cut import REMEMBERED
-from manyheads.models.weights.cut import kept_in
+from manyheads.interventions.convert.table import Comparison
+from manyheads.interventions.save.fresh_process import Trial, found_wrong, try_all
+from manyheads.interventions.save.save import ZEROED, Saved, write_readers
+from manyheads.interventions.save.whole_folder import replacing_folder
+from manyheads.models.loading.checkpoints import quietly
 from manyheads.models.loading.load import LoadedModel
-from manyheads.models.weights.projections import ADVICE
-from manyheads.models.weights.projections import Projections
-from manyheads.models.weights.projections import projections_of
-from manyheads.interventions.save.stock_form import Proposal
-from manyheads.interventions.save.stock_form import checked
+from manyheads.models.weights.compact_form import MARK, STOCK
 from manyheads.spec import ModelSpec
-from manyheads.spec import Site
 
 __all__ = ["as_dict", "card", "save"]
 

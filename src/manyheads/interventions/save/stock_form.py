@@ -6,7 +6,6 @@ the model's width). Here configs are only proposed, and one whose model has not 
 whether it computes the same is tried with the saved files (`trials`). Source: transformers 5.23, tried on small models.
 """
 
-
 from __future__ import annotations
 
 import copy
@@ -14,8 +13,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
+
 import torch
 from torch import Tensor
+
 from manyheads.models.loading.checkpoints import brief
 from manyheads.models.weights.cut import kept_in
 from manyheads.spec import ModelSpec

@@ -4,7 +4,6 @@ Whatever happens on the way (no space, Ctrl-C, a crash), an older folder of that
 can exchange two folders at once (Linux), there is no moment without one; elsewhere the old one is moved aside first.
 """
 
-
 from __future__ import annotations
 
 import ctypes
@@ -18,11 +17,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+from manyheads.base.files import no_access, refusal_in, synced
 from manyheads.errors import FileAccessError
 from manyheads.models.weights.compact_form import MARK
-from manyheads.base.files import no_access
-from manyheads.base.files import refusal_in
-from manyheads.base.files import synced
 
 __all__ = ["replacing_folder", "require_replaceable"]
 

@@ -4,34 +4,19 @@ Cells show the maps of known heads side by side, or one head's map with its shar
 beside what it moves. All figures are `measure`'s, which also says what each share means.
 """
 
-
 from __future__ import annotations
 
 from collections.abc import Mapping
 from math import isnan
 from typing import Any
+
 import numpy as np
-from manyheads.lessons.cells import Cell
-from manyheads.lessons.cells import Fact
-from manyheads.lessons.cells import HeadLink
-from manyheads.lessons.cells import Loader
-from manyheads.lessons.cells import Ran
-from manyheads.lessons.cells import matrix
-from manyheads.lessons.answers import Check
-from manyheads.lessons.answers import Predict
-from manyheads.lessons.answers import Right
+
+from manyheads.lessons.answers import Check, Predict, Right
+from manyheads.lessons.cells import Cell, Fact, HeadLink, Loader, Ran, matrix
 from manyheads.lessons.lesson import LessonError
-from manyheads.lessons.parameters import Values
-from manyheads.lessons.parameters import choice
-from manyheads.lessons.parameters import text
-from manyheads.lessons.parameters import whole
-from manyheads.lessons.pages.shared import MAX_TOKENS
-from manyheads.lessons.pages.shared import MODEL
-from manyheads.lessons.pages.shared import looked_at
-from manyheads.lessons.pages.shared import map_of
-from manyheads.lessons.pages.shared import one_named
-from manyheads.lessons.pages.shared import require_short
-from manyheads.lessons.pages.shared import tie
+from manyheads.lessons.pages.shared import MAX_TOKENS, MODEL, looked_at, map_of, one_named, require_short, tie
+from manyheads.lessons.parameters import Values, choice, text, whole
 
 __all__ = ["CELLS", "CHECKS", "FACTS"]
 

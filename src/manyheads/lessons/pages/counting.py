@@ -4,32 +4,16 @@ Every count comes from `sizing`, which counts what a layer holds and multiplies;
 it (without memory for its numbers) and counts what is there.
 """
 
-
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+
 import numpy as np
-from manyheads.lessons.cells import Cell
-from manyheads.lessons.cells import Fact
-from manyheads.lessons.cells import Loader
-from manyheads.lessons.cells import Ran
-from manyheads.lessons.cells import matrix
-from manyheads.lessons.answers import Check
-from manyheads.lessons.answers import Predict
-from manyheads.lessons.answers import Right
-from manyheads.lessons.parameters import Values
-from manyheads.lessons.parameters import choice
-from manyheads.lessons.parameters import fitting
-from manyheads.lessons.parameters import require_fitting
-from manyheads.lessons.parameters import whole
-from manyheads.lessons.pages.shared import HEADS
-from manyheads.lessons.pages.shared import STACKED
-from manyheads.lessons.pages.shared import WIDTH
-from manyheads.lessons.pages.shared import even_tokens
-from manyheads.lessons.pages.shared import flops
-from manyheads.lessons.pages.shared import in_flops
-from manyheads.lessons.pages.shared import scaled
-from manyheads.lessons.pages.shared import weights
+
+from manyheads.lessons.answers import Check, Predict, Right
+from manyheads.lessons.cells import Cell, Fact, Loader, Ran, matrix
+from manyheads.lessons.pages.shared import HEADS, STACKED, WIDTH, even_tokens, flops, in_flops, scaled, weights
+from manyheads.lessons.parameters import Values, choice, fitting, require_fitting, whole
 
 __all__ = ["CELLS", "CHECKS", "FACTS"]
 

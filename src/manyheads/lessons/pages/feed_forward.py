@@ -4,34 +4,21 @@ The small cell computes both kinds on the reader's own numbers, in NumPy. Counts
 memory for their numbers.
 """
 
-
 from __future__ import annotations
 
 from collections.abc import Mapping
+
 import numpy as np
 from jaxtyping import Float64
 from numpy import ndarray
+
 from manyheads.errors import ShapeError
-from manyheads.lessons.cells import Cell
-from manyheads.lessons.cells import Fact
-from manyheads.lessons.cells import Loader
-from manyheads.lessons.cells import Ran
-from manyheads.lessons.cells import matrix
-from manyheads.lessons.answers import Check
-from manyheads.lessons.answers import Predict
-from manyheads.lessons.answers import Right
-from manyheads.lessons.parameters import Values
-from manyheads.lessons.parameters import choice
-from manyheads.lessons.parameters import read_matrix
-from manyheads.lessons.parameters import text
-from manyheads.lessons.parameters import whole
-from manyheads.lessons.pages.shared import in_prefix
-from manyheads.lessons.pages.shared import scaled
-from manyheads.lessons.cells import cited
-from manyheads.lessons.pages.shared import in_words
+from manyheads.lessons.answers import Check, Predict, Right
+from manyheads.lessons.cells import Cell, Fact, Loader, Ran, cited, matrix
+from manyheads.lessons.pages.shared import in_prefix, in_words, scaled
+from manyheads.lessons.parameters import Values, choice, read_matrix, text, whole
 from manyheads.sizing.costs import Sizing
-from manyheads.sizing.sizing import architecture_of
-from manyheads.sizing.sizing import size
+from manyheads.sizing.sizing import architecture_of, size
 
 __all__ = ["ATTENTION", "CELLS", "CHECKS", "FACTS", "FEED", "WIDENING"]
 
@@ -111,8 +98,7 @@ def _must_fit(x: ndarray, w1: ndarray, w3: ndarray, w2: ndarray, gated: bool) ->
 
 def _blocks(m: int, multiple: int) -> tuple[int, tuple[int, int]]:
     """Weights of the classic block; width and weights of the gated one."""
-    from manyheads.nn.feed_forward import FeedForward
-    from manyheads.nn.feed_forward import gated_width
+    from manyheads.nn.feed_forward import FeedForward, gated_width
 
     classic = sum(each.numel() for each in FeedForward(m, bias=False, device="meta").parameters())
     width = gated_width(m, multiple)
@@ -127,7 +113,7 @@ def _gated(m: int, width: int) -> int:
 
 _W1 = "1 0 -1 0.5\n0 1 1 -0.5"
 _W2 = "1 0\n0 1\n0.5 0.5\n-1 1"
-CELLS: Mapping[str, Cell] = {
+CELLS: dict[str, Cell] = {
     "feed-forward": Cell(
         feed_forward,
         (
@@ -223,7 +209,7 @@ def _touched(n: int, alone: bool) -> int:
 
 _M = whole("d_model", "model width", 512, 8, 16_384, 8, others=(256, 768, 1024, 4096))
 _BLOCK = choice("block", "block", (FEED, ATTENTION))
-CHECKS: Mapping[str, Check | Predict] = {
+CHECKS: dict[str, Check | Predict] = {
     "classic-weights": Check(classic_weights, (_M,)),
     "swiglu-width": Check(
         swiglu_width,
@@ -244,7 +230,7 @@ def block_weights(values: Values, load: Loader) -> str:
     return {"classic": f"{classic:,}", "SwiGLU": f"{gated:,}", "SwiGLU's width": f"{width:,}"}[values.text("of")]
 
 
-FACTS: Mapping[str, Fact] = {
+FACTS: dict[str, Fact] = {
     "block-weights": Fact(
         block_weights,
         (
@@ -258,7 +244,6 @@ FACTS: Mapping[str, Fact] = {
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Where a model's parameters are: in attention, in the feed-forward blocks, outside of both; of `sizing`'s presets.
-
 
 
 NORMS = "norms"
@@ -305,7 +290,7 @@ def _split(parts: Mapping[str, int]) -> dict[str, int]:
     return {ATTENTION: attention, FEED: feed, NORMS: parts.get("norm", 0)}
 
 
-CELLS_OF_MODELPARTS: Mapping[str, Cell] = {
+CELLS |= {
     "model-shares": Cell(model_shares, (choice("model", "model", MODELS),)),
 }
 
@@ -362,7 +347,7 @@ def share_of_layer(values: Values, ran: Ran) -> Right:
 
 
 _SOME = choice("model", "model", ("llama-2-70b", "llama-2-7b", "gpt2", "bert-base"))
-CHECKS_OF_MODELPARTS: Mapping[str, Check | Predict] = {
+CHECKS |= {
     "model-feed": Check(model_feed, (_SOME, choice("of", "of", (LAYER, MODEL)))),
     "share-of-layer": Predict(share_of_layer, (choice("part", "which block", (FEED, ATTENTION)),)),
 }
@@ -390,7 +375,7 @@ def inner_width(values: Values, load: Loader) -> str:
 
 _MODEL = choice("model", "model", MODELS)
 _PARTS = choice("part", "part", (FEED, ATTENTION))
-FACTS_OF_MODELPARTS: Mapping[str, Fact] = {
+FACTS |= {
     "part-of": Fact(part_of, (_MODEL, _PARTS, choice("of", "of", (LAYER, MODEL)))),
     "percent-of": Fact(percent_of, (_MODEL, _PARTS)),
     "inner-width": Fact(inner_width, (_MODEL, choice("as", "as", ("width", "times d", "8/3 d")))),

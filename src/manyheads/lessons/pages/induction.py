@@ -4,31 +4,19 @@ The model is `mh.design`'s: two layers whose weights are written down, not train
 does. It reads a text of the reader's, or random tokens that repeat (`probe_repeats`).
 """
 
-
 from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import nullcontext
 from itertools import pairwise
 from typing import Any
+
 import numpy as np
-from manyheads.lessons.cells import Cell
-from manyheads.lessons.cells import Fact
-from manyheads.lessons.cells import Loader
-from manyheads.lessons.cells import Ran
-from manyheads.lessons.cells import matrix
-from manyheads.lessons.answers import Check
-from manyheads.lessons.answers import Predict
-from manyheads.lessons.answers import Right
-from manyheads.lessons.parameters import Values
-from manyheads.lessons.parameters import choice
-from manyheads.lessons.parameters import text
-from manyheads.lessons.parameters import whole
-from manyheads.lessons.pages.shared import MAX_TOKENS
-from manyheads.lessons.pages.shared import MODEL
-from manyheads.lessons.pages.shared import looked_at
-from manyheads.lessons.pages.shared import require_short
-from manyheads.lessons.pages.shared import tie
+
+from manyheads.lessons.answers import Check, Predict, Right
+from manyheads.lessons.cells import Cell, Fact, Loader, Ran, matrix
+from manyheads.lessons.pages.shared import MAX_TOKENS, MODEL, looked_at, require_short, tie
+from manyheads.lessons.parameters import Values, choice, text, whole
 
 __all__ = ["CELLS", "CHECKS", "FACTS"]
 

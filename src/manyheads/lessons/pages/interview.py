@@ -1,17 +1,14 @@
 """The facts of the interviews' model answers."""
 
-
 from __future__ import annotations
 
 from collections.abc import Mapping
+
 import numpy as np
-from manyheads.lessons.cells import Fact
-from manyheads.lessons.cells import Loader
-from manyheads.lessons.cells import cited
-from manyheads.lessons.parameters import Values
-from manyheads.lessons.parameters import choice
-from manyheads.lessons.parameters import whole
+
+from manyheads.lessons.cells import Fact, Loader, cited
 from manyheads.lessons.pages.why_many_heads import PAPER_SOURCE
+from manyheads.lessons.parameters import Values, choice, whole
 from manyheads.reference import softmax_rows
 from manyheads.training.presets.heads import PAPER_BLEU
 

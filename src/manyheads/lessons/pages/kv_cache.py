@@ -4,27 +4,17 @@ Sizes are `mh.size`'s. The other cell runs a small layer of ours on random token
 `KVCache`, as a model does that writes.
 """
 
-
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+
 import numpy as np
+
 from manyheads.base.grouping import divisors
-from manyheads.lessons.cells import Cell
-from manyheads.lessons.cells import Fact
-from manyheads.lessons.cells import Loader
-from manyheads.lessons.cells import Ran
-from manyheads.lessons.cells import matrix
-from manyheads.lessons.answers import Check
-from manyheads.lessons.answers import Predict
-from manyheads.lessons.answers import Right
-from manyheads.lessons.parameters import Values
-from manyheads.lessons.parameters import choice
-from manyheads.lessons.parameters import fitting
-from manyheads.lessons.parameters import require_fitting
-from manyheads.lessons.parameters import text
-from manyheads.lessons.parameters import whole
+from manyheads.lessons.answers import Check, Predict, Right
+from manyheads.lessons.cells import Cell, Fact, Loader, Ran, matrix
+from manyheads.lessons.parameters import Values, choice, fitting, require_fitting, text, whole
 from manyheads.sizing.costs import DTYPES
 from manyheads.sizing.sizing import size
 

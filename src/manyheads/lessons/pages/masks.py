@@ -4,33 +4,21 @@ The cells are a table of scores with its mask, then one head whose keys come fro
 to a mask: it is the same row of scores, some of them minus infinity.
 """
 
-
 from __future__ import annotations
 
 from collections.abc import Mapping
+
 import numpy as np
 from jaxtyping import Bool, Float64
 from numpy import ndarray
+
 from manyheads.errors import ShapeError
-from manyheads.lessons.cells import Cell
-from manyheads.lessons.cells import Fact
-from manyheads.lessons.cells import Loader
-from manyheads.lessons.cells import Ran
-from manyheads.lessons.cells import matrix
-from manyheads.lessons.cells import numbered
-from manyheads.lessons.answers import Check
-from manyheads.lessons.answers import Predict
-from manyheads.lessons.answers import Right
+from manyheads.lessons.answers import Check, Predict, Right
+from manyheads.lessons.cells import Cell, Fact, Loader, Ran, matrix, numbered
 from manyheads.lessons.lesson import LessonError
-from manyheads.lessons.parameters import Values
-from manyheads.lessons.parameters import choice
-from manyheads.lessons.parameters import read_matrix
-from manyheads.lessons.parameters import text
-from manyheads.lessons.parameters import whole
-from manyheads.lessons.pages.one_head import head_steps
-from manyheads.lessons.pages.one_head import reading
-from manyheads.reference import softmax_rows
-from manyheads.reference import visible_keys
+from manyheads.lessons.pages.one_head import head_steps, reading
+from manyheads.lessons.parameters import Values, choice, read_matrix, text, whole
+from manyheads.reference import softmax_rows, visible_keys
 
 __all__ = ["CELLS", "CHECKS", "FACTS"]
 

@@ -1,42 +1,19 @@
 """The operation, step by step: one head on the reader's own numbers, and on a sentence with a real model's."""
 
-
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+
 import numpy as np
 from jaxtyping import Bool, Float64
 from numpy import ndarray
+
 from manyheads.errors import ShapeError
-from manyheads.lessons.cells import Cell
-from manyheads.lessons.cells import Fact
-from manyheads.lessons.cells import HeadLink
-from manyheads.lessons.cells import Loader
-from manyheads.lessons.cells import Ran
-from manyheads.lessons.cells import Table
-from manyheads.lessons.cells import matrix
-from manyheads.lessons.cells import numbered
-from manyheads.lessons.cells import quoted
-from manyheads.lessons.answers import Check
-from manyheads.lessons.answers import Predict
-from manyheads.lessons.answers import Right
-from manyheads.lessons.parameters import Values
-from manyheads.lessons.parameters import choice
-from manyheads.lessons.parameters import matrix_text
-from manyheads.lessons.parameters import number
-from manyheads.lessons.parameters import read_matrix
-from manyheads.lessons.parameters import text
-from manyheads.lessons.parameters import whole
-from manyheads.lessons.pages.shared import MODEL
-from manyheads.lessons.pages.shared import looked_at
-from manyheads.lessons.pages.shared import map_of
-from manyheads.lessons.pages.shared import one_named
-from manyheads.lessons.pages.shared import require_short
-from manyheads.reference import attend
-from manyheads.reference import naive
-from manyheads.reference import softmax_rows
-from manyheads.reference import visible_keys
-from manyheads.reference import worked_example
+from manyheads.lessons.answers import Check, Predict, Right
+from manyheads.lessons.cells import Cell, Fact, HeadLink, Loader, Ran, Table, matrix, numbered, quoted
+from manyheads.lessons.pages.shared import MODEL, looked_at, map_of, one_named, require_short
+from manyheads.lessons.parameters import Values, choice, matrix_text, number, read_matrix, text, whole
+from manyheads.reference import attend, naive, softmax_rows, visible_keys, worked_example
 
 __all__ = ["CELLS", "CHECKS", "FACTS", "head_steps", "reading"]
 

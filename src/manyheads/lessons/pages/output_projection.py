@@ -1,41 +1,20 @@
 """The output projection: the heads' outputs side by side, times W_O: a sum of one part a head."""
 
-
 from __future__ import annotations
 
-from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 from einops import rearrange
 from jaxtyping import Float64
 from numpy import ndarray
+
 from manyheads.errors import ShapeError
-from manyheads.lessons.cells import Cell
-from manyheads.lessons.cells import Fact
-from manyheads.lessons.cells import Loader
-from manyheads.lessons.cells import Ran
-from manyheads.lessons.cells import matrix
-from manyheads.lessons.cells import numbered
-from manyheads.lessons.answers import Check
-from manyheads.lessons.answers import Predict
-from manyheads.lessons.answers import Right
+from manyheads.lessons.answers import Check, Predict, Right
+from manyheads.lessons.cells import Cell, Fact, HeadLink, Loader, Ran, matrix, numbered
 from manyheads.lessons.lesson import LessonError
-from manyheads.lessons.parameters import Values
-from manyheads.lessons.parameters import choice
-from manyheads.lessons.parameters import fitting
-from manyheads.lessons.parameters import matrix_text
-from manyheads.lessons.parameters import read_matrix
-from manyheads.lessons.parameters import text
-from manyheads.lessons.parameters import whole
-from manyheads.lessons.pages.shared import HEADS
-from manyheads.lessons.pages.shared import KV_HEADS
-from manyheads.lessons.pages.shared import WIDTH
-from manyheads.lessons.pages.shared import weights
-from typing import Any
-from manyheads.lessons.cells import HeadLink
-from manyheads.lessons.pages.shared import MAX_UNSEEN
-from manyheads.lessons.pages.shared import MODEL
-from manyheads.lessons.pages.shared import SENTENCE
-from manyheads.lessons.pages.shared import require_short
+from manyheads.lessons.pages.shared import HEADS, KV_HEADS, MAX_UNSEEN, MODEL, SENTENCE, WIDTH, require_short, weights
+from manyheads.lessons.parameters import Values, choice, fitting, matrix_text, read_matrix, text, whole
 from manyheads.spec import Site
 
 __all__ = ["CELLS", "CHECKS", "FACTS", "head_parts"]
@@ -84,7 +63,7 @@ def head_parts(heads: Float64[ndarray, "h f"], w_o: Float64[ndarray, "hf m"]) ->
 
 
 _KIND = choice("kind", "W_O", (MIXED, NONE, OWN), {MIXED: {"w_o": MIXING}, NONE: {"w_o": matrix_text(np.eye(4))}})
-CELLS: Mapping[str, Cell] = {
+CELLS: dict[str, Cell] = {
     "sum-of-parts": Cell(
         sum_of_parts,
         (
@@ -174,7 +153,7 @@ def projection_share(values: Values, load: Loader) -> Right:
     )
 
 
-CHECKS: Mapping[str, Check | Predict] = {
+CHECKS: dict[str, Check | Predict] = {
     "part-of-head": Predict(
         part_of_head,
         (whole("head", "head", 1, 0, 11, others=(0,)), whole("column", "column", 2, 0, 11, others=(0, 1, 3))),
@@ -191,14 +170,13 @@ def share_of_projection(values: Values, load: Loader) -> str:
     return f"{float(projection_share(values, load).answer):.0f} %"
 
 
-FACTS: Mapping[str, Fact] = {
+FACTS: dict[str, Fact] = {
     "projection-percent": Fact(share_of_projection, CHECKS["projection-share"].parameters),
 }
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The output projection in a real layer: what each head adds, what its columns hold after W_O, and life without it.
-
 
 
 BEFORE, AFTER = "before W_O", "after W_O"
@@ -211,8 +189,7 @@ def without_projection(values: Values, load: Loader) -> Ran:
     """
     from manyheads.interventions.apply.applied import editors_of
     from manyheads.interventions.effects.effect import carried_out
-    from manyheads.interventions.effects.metrics import choose_metric
-    from manyheads.interventions.effects.metrics import read_corpus
+    from manyheads.interventions.effects.metrics import choose_metric, read_corpus
     from manyheads.plan import Ablate, Plan, SkipOutputProjection
 
     lm, sentence, head = load(MODEL), values.text("sentence"), values.whole("head")
@@ -275,8 +252,7 @@ def _layer(lm: Any, sentence: str, depth: int) -> tuple[Float64[ndarray, "h n f"
 
 def _w_o(lm: Any, site: Site) -> Float64[ndarray, "h f m"]:
     """Each head's rows of a layer's W_O."""
-    from manyheads.models.weights.projections import output_projection
-    from manyheads.models.weights.projections import weight_by_head
+    from manyheads.models.weights.projections import output_projection, weight_by_head
 
     found = output_projection(lm.model, site.module, site.num_heads * site.v_dim)
     assert found is not None
@@ -289,7 +265,7 @@ def _at_home(w_o: Float64[ndarray, "h f m"], f: int) -> Float64[ndarray, "h"]:
 
 
 _SENTENCE = text("sentence", "A sentence", SENTENCE)
-CELLS_OF_MIXING: Mapping[str, Cell] = {
+CELLS |= {
     "without-projection": Cell(without_projection, (_SENTENCE, whole("head", "a head to compare with", 4, 0, 11))),
     "slice-zeroed": Cell(slice_zeroed, (_SENTENCE, whole("layer", "layer", 2, 0, 5), whole("head", "head", 4, 0, 11))),
 }
@@ -316,7 +292,7 @@ def lost_part(values: Values, ran: Ran) -> Right:
     )
 
 
-CHECKS_OF_MIXING: Mapping[str, Check | Predict] = {
+CHECKS |= {
     "lost-part": Predict(lost_part, (whole("head", "head", 7, 0, 11), choice("when", "when", (AFTER, BEFORE)))),
 }
 
@@ -331,6 +307,6 @@ def stays_home(values: Values, load: Loader) -> str:
     return f"{100 * share:.1f} %"
 
 
-FACTS_OF_MIXING: Mapping[str, Fact] = {
+FACTS |= {
     "stays-home": Fact(stays_home, (choice("of", "of", ("measured", "if spread evenly")),)),
 }

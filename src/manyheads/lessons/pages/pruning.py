@@ -3,37 +3,21 @@
 Changes are those of the bundled model's sentence embedding, 1 - cosine to what it was (`mh.effect`, `mh.importance`).
 """
 
-
 from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import Any
+
 import numpy as np
 from jaxtyping import Float64
 from numpy import ndarray
-from manyheads.lessons.cells import Cell
-from manyheads.lessons.cells import Fact
-from manyheads.lessons.cells import HeadLink
-from manyheads.lessons.cells import Loader
-from manyheads.lessons.cells import Ran
-from manyheads.lessons.cells import cited
-from manyheads.lessons.cells import matrix
-from manyheads.lessons.cells import numbered
-from manyheads.lessons.answers import Check
-from manyheads.lessons.answers import Predict
-from manyheads.lessons.answers import Right
+
+from manyheads.lessons.answers import Check, Predict, Right
+from manyheads.lessons.cells import Cell, Fact, HeadLink, Loader, Ran, cited, matrix, numbered
 from manyheads.lessons.lesson import LessonError
-from manyheads.lessons.parameters import Values
-from manyheads.lessons.parameters import choice
-from manyheads.lessons.parameters import fitting
-from manyheads.lessons.parameters import text
-from manyheads.lessons.parameters import whole
-from manyheads.lessons.pages.shared import MAX_UNSEEN
-from manyheads.lessons.pages.shared import MODEL
-from manyheads.lessons.pages.shared import SENTENCE
-from manyheads.lessons.pages.shared import require_short
-from manyheads.lessons.pages.shared import pruned_away
+from manyheads.lessons.pages.shared import MAX_UNSEEN, MODEL, SENTENCE, pruned_away, require_short
+from manyheads.lessons.parameters import Values, choice, fitting, text, whole
 from manyheads.sizing.sizing import size
 
 __all__ = ["CELLS", "CHECKS", "FACTS"]
@@ -76,8 +60,7 @@ def taken_away(values: Values, load: Loader) -> Ran:
 
 def all_heads(values: Values, load: Loader) -> Ran:
     """Every head ablated by itself, beside how much of its weight is off the first token. Raises TextError."""
-    from manyheads.interventions.effects.importance import importance
-    from manyheads.interventions.effects.importance import rank_correlation
+    from manyheads.interventions.effects.importance import importance, rank_correlation
     from manyheads.statistics.measurement import measure
 
     lm, sentence = load(MODEL), values.text("sentence")

@@ -4,35 +4,20 @@ Every answer is counted by the library: `sizing` for parameters and caches, `ref
 at. Some questions are other topics' own.
 """
 
-
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+
 import numpy as np
 from einops import rearrange
-from manyheads.lessons.cells import Fact
-from manyheads.lessons.cells import Loader
-from manyheads.lessons.answers import Check
-from manyheads.lessons.answers import Right
-from manyheads.lessons.parameters import Values
-from manyheads.lessons.parameters import choice
-from manyheads.lessons.parameters import fitting
-from manyheads.lessons.parameters import text
-from manyheads.lessons.parameters import whole
-from manyheads.lessons.pages.kv_cache import SHAPE
-from manyheads.lessons.pages.kv_cache import cache_bytes
-from manyheads.lessons.pages.shared import HEADS
-from manyheads.lessons.pages.shared import KV_HEADS
-from manyheads.lessons.pages.shared import WIDTH
-from manyheads.lessons.pages.shared import pruned_away
-from manyheads.lessons.pages.shared import weights
-from manyheads.reference.cells import Cells
-from manyheads.reference.cells import TextFacts
-from manyheads.reference.cells import at_offset
-from manyheads.reference.cells import on_duplicate
-from manyheads.reference.cells import on_first
-from manyheads.reference.cells import on_induction
+
+from manyheads.lessons.answers import Check, Right
+from manyheads.lessons.cells import Fact, Loader
+from manyheads.lessons.pages.kv_cache import SHAPE, cache_bytes
+from manyheads.lessons.pages.shared import HEADS, KV_HEADS, WIDTH, pruned_away, weights
+from manyheads.lessons.parameters import Values, choice, fitting, text, whole
+from manyheads.reference.cells import Cells, TextFacts, at_offset, on_duplicate, on_first, on_induction
 from manyheads.sizing.sizing import size
 
 __all__ = ["CHECKS", "FACTS"]

@@ -1,24 +1,47 @@
 """What cells on the bundled model share: a head by its name and its map, a sentence that fits a page, a map's row."""
 
-
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
+
 import numpy as np
 from jaxtyping import Float64
 from numpy import ndarray
+
 from manyheads.errors import TextError
 from manyheads.heads import Head
 from manyheads.lessons.cells import Table
 from manyheads.lessons.lesson import LessonError
-from collections.abc import Mapping
 from manyheads.lessons.parameters import whole
-from manyheads.sizing.building_blocks import projections
 from manyheads.sizing.architecture import Attention
+from manyheads.sizing.building_blocks import projections
 from manyheads.sizing.costs import Sizing
 from manyheads.sizing.sizing import size
 
-__all__ = ["MAX_TOKENS", "MAX_UNSEEN", "MODEL", "SENTENCE", "looked_at", "map_of", "one_named", "require_short", "tie", "HEADS", "KV_HEADS", "STACKED", "WIDTH", "even_tokens", "flops", "in_flops", "in_prefix", "in_words", "pruned_away", "scaled", "weights"]
+__all__ = [
+    "MAX_TOKENS",
+    "MAX_UNSEEN",
+    "MODEL",
+    "SENTENCE",
+    "looked_at",
+    "map_of",
+    "one_named",
+    "require_short",
+    "tie",
+    "HEADS",
+    "KV_HEADS",
+    "STACKED",
+    "WIDTH",
+    "even_tokens",
+    "flops",
+    "in_flops",
+    "in_prefix",
+    "in_words",
+    "pruned_away",
+    "scaled",
+    "weights",
+]
 
 
 MODEL = "minilm"
@@ -66,7 +89,6 @@ def tie(weights: Table, tied: list[int]) -> tuple[str, tuple[str, ...]]:
 
 # ---------------------------------------------------------------------------------------------------------------------
 # What several topics count: the parameters and FLOPs of one attention layer, by `sizing`; and how a count is said.
-
 
 
 UNITS = (("", 1), ("M", 1e6), ("G", 1e9), ("T", 1e12), ("P", 1e15))

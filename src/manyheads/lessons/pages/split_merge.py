@@ -4,42 +4,23 @@ They come from `reference`'s three layouts. The mistake that everybody makes onc
 made here on purpose.
 """
 
-
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
 import numpy as np
 from einops import rearrange
 from jaxtyping import Float64
 from numpy import ndarray
-from manyheads.lessons.cells import Cell
-from manyheads.lessons.cells import Loader
-from manyheads.lessons.cells import Ran
-from manyheads.lessons.cells import matrix
-from manyheads.lessons.answers import Check
-from manyheads.lessons.answers import Predict
-from manyheads.lessons.answers import Right
+
+from manyheads.lessons.answers import Check, Predict, Right
+from manyheads.lessons.cells import Cell, Fact, Loader, Ran, matrix, numbered
 from manyheads.lessons.lesson import LessonError
-from manyheads.lessons.parameters import Values
-from manyheads.lessons.parameters import choice
-from manyheads.lessons.parameters import require_fitting
-from manyheads.lessons.parameters import whole
-from manyheads.reference import batched
-from manyheads.reference import fused
-from manyheads.reference import initialise
-from manyheads.reference import naive
-from manyheads.reference import softmax_rows
-from manyheads.reference import to_batched
-from manyheads.reference import to_fused
-from manyheads.reference import to_naive
+from manyheads.lessons.parameters import Values, choice, number, require_fitting, whole
+from manyheads.reference import batched, fused, initialise, naive, softmax_rows, to_batched, to_fused, to_naive
 from manyheads.reference.multihead import BatchedWeights
-import time
-from collections.abc import Callable, Mapping
-from typing import Any
-from collections.abc import Mapping, Sequence
-from manyheads.lessons.cells import Fact
-from manyheads.lessons.cells import numbered
-from manyheads.lessons.parameters import number
 
 __all__ = ["CELLS", "CHECKS", "FUSED", "HEADS", "LOOP", "WIDE", "close_to", "split_alone", "FACTS"]
 
@@ -127,7 +108,7 @@ _SHAPE = (
     whole("heads", "heads", 2, 1, 12),
     whole("tokens", "tokens", 3, 1, 12),
 )
-CELLS: Mapping[str, Cell] = {
+CELLS: dict[str, Cell] = {
     "where-numbers-go": Cell(where_numbers_go, _SHAPE),
     "three-ways": Cell(
         three_ways,
@@ -179,7 +160,7 @@ def products(values: Values, load: Loader) -> Right:
 
 
 HEADS = whole("heads", "heads", 8, 2, 128, others=(4, 12, 16))
-CHECKS: Mapping[str, Check | Predict] = {
+CHECKS: dict[str, Check | Predict] = {
     "number-in-place": Predict(
         number_in_place,
         (
@@ -194,7 +175,6 @@ CHECKS: Mapping[str, Check | Predict] = {
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The time of a loop over heads, a wide product and a fused one: in torch, here, whenever the cell runs.
-
 
 
 ROUNDS, WARM_UP = 15, 2  # timed runs of each way, in turn; before them some that are not counted
@@ -275,7 +255,7 @@ def _in_turn(ways: Mapping[str, Callable[[], Any]]) -> dict[str, list[float]]:
     return {name: each[WARM_UP:] for name, each in found.items()}
 
 
-CELLS_OF_LOOPTIME: Mapping[str, Cell] = {
+CELLS |= {
     "loop-or-wide": Cell(
         timed,
         (
@@ -290,7 +270,6 @@ CELLS_OF_LOOPTIME: Mapping[str, Cell] = {
 
 # ---------------------------------------------------------------------------------------------------------------------
 # What `torch.nn.MultiheadAttention` gives back, and its conventions: asked of torch.
-
 
 
 EVAL, TRAIN = "in use", "in training"
@@ -353,7 +332,7 @@ def _zeros(x: Any) -> float:
     return 100 * float((x == 0).float().mean())
 
 
-CELLS_OF_TORCHLAYER: Mapping[str, Cell] = {
+CELLS |= {
     "torch-layer": Cell(
         torch_layer,
         (
@@ -393,7 +372,7 @@ def returned(values: Values, load: Loader) -> Right:
     )
 
 
-CHECKS_OF_TORCHLAYER: Mapping[str, Check | Predict] = {
+CHECKS |= {
     "weights-returned": Check(
         returned,
         (

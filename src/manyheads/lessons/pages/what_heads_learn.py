@@ -4,34 +4,18 @@ One cell asks a real head a real question on our own annotated sentences, beside
 lets heads guess and picks the best of them; one shows how much of the weight rests on the first token.
 """
 
-
 from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
 from typing import Any
+
 import numpy as np
-from manyheads.lessons.cells import Cell
-from manyheads.lessons.cells import Fact
-from manyheads.lessons.cells import HeadLink
-from manyheads.lessons.cells import Loader
-from manyheads.lessons.cells import Ran
-from manyheads.lessons.cells import matrix
-from manyheads.lessons.cells import numbered
-from manyheads.lessons.answers import Check
-from manyheads.lessons.answers import Predict
-from manyheads.lessons.answers import Right
-from manyheads.lessons.parameters import Values
-from manyheads.lessons.parameters import choice
-from manyheads.lessons.parameters import number
-from manyheads.lessons.parameters import read_matrix
-from manyheads.lessons.parameters import text
-from manyheads.lessons.parameters import whole
-from manyheads.lessons.pages.shared import MAX_UNSEEN
-from manyheads.lessons.pages.shared import MODEL
-from manyheads.lessons.pages.shared import SENTENCE
-from manyheads.lessons.pages.shared import one_named
-from manyheads.lessons.pages.shared import require_short
+
+from manyheads.lessons.answers import Check, Predict, Right
+from manyheads.lessons.cells import Cell, Fact, HeadLink, Loader, Ran, matrix, numbered
+from manyheads.lessons.pages.shared import MAX_UNSEEN, MODEL, SENTENCE, one_named, require_short
+from manyheads.lessons.parameters import Values, choice, number, read_matrix, text, whole
 
 __all__ = ["CELLS", "CHECKS", "FACTS"]
 
@@ -57,8 +41,8 @@ DRAWS = 300  # of guessing heads: their winner's mean is good to about half a po
 
 def gold_accuracy(values: Values, load: Loader) -> Ran:
     """One head asked one relation on our own treebank, beside rules and the best of all heads. Raises HeadError."""
-    from manyheads.statistics.measurement import measure
     from manyheads.statistics.defined.syntax import syntax_statistics
+    from manyheads.statistics.measurement import measure
 
     lm = load(MODEL)
     head = one_named(lm, values.text("head"))

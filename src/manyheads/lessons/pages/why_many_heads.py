@@ -4,42 +4,23 @@ The cell asks one wide head for both neighbours of a word, then two heads half a
 words. What it all costs is counted by `sizing`; a real layer's heads are recorded.
 """
 
-
 from __future__ import annotations
 
 from collections.abc import Mapping
+
 import numpy as np
 from jaxtyping import Float64
 from numpy import ndarray
-from manyheads.errors import ShapeError
+
 from manyheads.base.grouping import divisors
-from manyheads.lessons.cells import Cell
-from manyheads.lessons.cells import Fact
-from manyheads.lessons.cells import HeadLink
-from manyheads.lessons.cells import Loader
-from manyheads.lessons.cells import Ran
-from manyheads.lessons.cells import cited
-from manyheads.lessons.cells import matrix
-from manyheads.lessons.answers import Check
-from manyheads.lessons.answers import Predict
-from manyheads.lessons.answers import Right
+from manyheads.errors import ShapeError
+from manyheads.lessons.answers import Check, Predict, Right
+from manyheads.lessons.cells import Cell, Fact, HeadLink, Loader, Ran, cited, matrix
 from manyheads.lessons.lesson import LessonError
-from manyheads.lessons.parameters import Values
-from manyheads.lessons.parameters import choice
-from manyheads.lessons.parameters import fitting
-from manyheads.lessons.parameters import number
-from manyheads.lessons.parameters import read_matrix
-from manyheads.lessons.parameters import text
-from manyheads.lessons.parameters import whole
-from manyheads.lessons.pages.shared import MODEL
-from manyheads.lessons.pages.shared import require_short
-from manyheads.lessons.pages.shared import HEADS
-from manyheads.lessons.pages.shared import WIDTH
-from manyheads.lessons.pages.shared import flops
-from manyheads.lessons.pages.shared import weights
+from manyheads.lessons.pages.shared import HEADS, MODEL, WIDTH, flops, require_short, weights
+from manyheads.lessons.parameters import Values, choice, fitting, number, read_matrix, text, whole
 from manyheads.reference import softmax_rows
-from manyheads.training.presets.heads import CIRCULATING_BLEU
-from manyheads.training.presets.heads import PAPER_BLEU
+from manyheads.training.presets.heads import CIRCULATING_BLEU, PAPER_BLEU
 
 __all__ = ["CELLS", "CHECKS", "FACTS", "PAPER_SOURCE"]
 

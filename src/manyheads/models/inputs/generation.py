@@ -8,7 +8,6 @@ One token more than asked for is generated and dropped: only so is the last toke
 Cost: the generation itself, and q, k and lse of every layer, as in any recording.
 """
 
-
 from __future__ import annotations
 
 import copy
@@ -16,25 +15,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
+
 import torch
 from torch import Tensor
-from manyheads.errors import ModelError
-from manyheads.errors import RecordingError
-from manyheads.models.taps import call as guard
-from manyheads.models.taps.call import AttentionCall
-from manyheads.models.taps.call import KnownLse
-from manyheads.models.inputs.texts import CallTexts
-from manyheads.models.inputs.texts import Padded
-from manyheads.models.inputs.texts import named_texts
+
+from manyheads.errors import ModelError, RecordingError, TextError
+from manyheads.models.inputs.texts import CallTexts, Padded, decoder_start, named_texts, read_texts, writes_apart
 from manyheads.models.loading.offloaded import device_of
-from manyheads.models.inputs.texts import read_texts
-from manyheads.models.inputs.texts import writes_apart
+from manyheads.models.taps import call as guard
+from manyheads.models.taps.call import AttentionCall, KnownLse
 from manyheads.nn.masks import Mask
 from manyheads.spec import CROSS
-from collections.abc import Mapping
-from manyheads.errors import TextError
-from manyheads.models.inputs.texts import decoder_start
-
 
 REFUSED = {
     "num_beams": "beams are reordered as they go, so no row has one past",
@@ -233,7 +224,6 @@ def _joined_bias(calls: Sequence[AttentionCall], num_keys: int) -> Tensor | None
 #
 # Whisper is told its language and task by tokens that stand before the text: they are part of what it reads, and are
 # recorded. What it writes is transformers' plain generation, one token after the other.
-
 
 
 WRITTEN = "its start tokens, and what it wrote itself, by transformers' plain generation"

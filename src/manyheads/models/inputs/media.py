@@ -6,54 +6,33 @@ on them as on texts. Beside an encoder of sounds, a decoder reads its start toke
 it writes itself.
 """
 
-
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
-import numpy as np
-import torch
-from jaxtyping import UInt8
-from numpy import ndarray
-from torch import Tensor
-from manyheads.errors import ManyHeadsError
-from manyheads.errors import ModelError
-from manyheads.errors import RecordingError
-from manyheads.errors import TextError
-from manyheads.models.inputs.texts import CallTexts
-from manyheads.models.inputs.texts import Padded
-from manyheads.models.inputs.texts import at_the_edge
-from manyheads.models.loading.checkpoints import first_line
-from manyheads.models.describe import model_facts
-from manyheads.models.inputs.positions import find_frames
-from manyheads.models.inputs.positions import find_grid
-from manyheads.models.inputs.positions import look
-from manyheads.models.loading.offloaded import device_of
-from manyheads.models.loading.modality import DOOR
-from manyheads.models.loading.modality import PICTURES
-from manyheads.models.loading.modality import SOUNDS
-from manyheads.models.loading.modality import TEXT
-from manyheads.models.loading.modality import sense_of
-from manyheads.models.loading.modality import takes
-from manyheads.models.inputs.generation import decoder_inputs
-from manyheads.models.inputs.generation import decoder_texts
-from manyheads.models.inputs.generation import start_tokens
-from manyheads.recording.media import Frames
-from manyheads.recording.media import Grid
-from manyheads.recording.media import as_json
-from manyheads.recording.media import grid_of
-from manyheads.recording.recording import Recording
-from manyheads.recording.tokens import Tokens
-from manyheads.recording.tokens import data_seed
 import os
 import warnings
 import wave
-from jaxtyping import Float32
-from manyheads.errors import FileAccessError
-from manyheads.errors import ShapeError
-from manyheads.base.files import no_access
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
+import numpy as np
+import torch
+from jaxtyping import Float32, UInt8
+from numpy import ndarray
+from torch import Tensor
+
+from manyheads.base.files import no_access
+from manyheads.errors import FileAccessError, ManyHeadsError, ModelError, RecordingError, ShapeError, TextError
+from manyheads.models.describe import model_facts
+from manyheads.models.inputs.generation import decoder_inputs, decoder_texts, start_tokens
+from manyheads.models.inputs.positions import find_frames, find_grid, look
+from manyheads.models.inputs.texts import CallTexts, Padded, at_the_edge
+from manyheads.models.loading.checkpoints import first_line
+from manyheads.models.loading.modality import DOOR, PICTURES, SOUNDS, TEXT, sense_of, takes
+from manyheads.models.loading.offloaded import device_of
+from manyheads.recording.media import Frames, Grid, as_json, grid_of
+from manyheads.recording.recording import Recording
+from manyheads.recording.tokens import Tokens, data_seed
 
 DEFAULT_RATE = 16_000  # samples a second, where a processor of sounds names no rate
 
@@ -274,9 +253,9 @@ def _named(names: Sequence[str], lengths: Sequence[int], width: int, others: set
 # ---------------------------------------------------------------------------------------------------------------------
 # Pictures and sounds as people have them (a path, an array, an image object), made into what processors take.
 #
-# A picture becomes a PIL image in RGB, turned upright as its camera says. A sound becomes one channel of float32 samples,
-# -1 to 1; several channels are averaged. Nothing is resampled: a sound of another rate is refused, with both numbers.
-
+# A picture becomes a PIL image in RGB, turned upright as its camera says. A sound becomes one channel of float32
+# samples, -1 to 1; several channels are averaged. Nothing is resampled: a sound of another rate is refused, with both
+# numbers.
 
 
 Samples = Float32[ndarray, "samples"]

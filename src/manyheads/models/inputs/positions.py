@@ -7,23 +7,22 @@ is changed in turn, and named by the position where that shows. A model that mix
 attends within windows, has no grid, and the reason is said. Cost: a few passes that end at the first layer.
 """
 
-
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.func import functional_call
+
+from manyheads.models.describe import run
 from manyheads.models.taps.call import AttentionCall
 from manyheads.models.taps.tap import tap
-from manyheads.models.describe import run
-from manyheads.recording.media import Frames
-from manyheads.recording.media import Grid
-
+from manyheads.recording.media import Frames, Grid
 
 ALONE = 1e-2  # of the largest change: what another position may change by rounding, when one patch was changed
 LABELS = (("cls|class", "[CLS]"), ("dist", "[DIST]"), ("regist|storage", "reg"))

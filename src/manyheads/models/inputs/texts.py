@@ -6,34 +6,23 @@ have said about the words of a text (its gold) counts where the text is whole. B
 that little is padded; a long text goes alone.
 """
 
-
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from manyheads.errors import ModelError
-from manyheads.errors import TextError
+
+from manyheads.errors import ModelError, RecordingError, TextError
 from manyheads.models.loading.offloaded import device_of
-from manyheads.recording.tokens import Gold
-from manyheads.recording.tokens import Stretch
-from manyheads.recording.tokens import Tokens
-from manyheads.recording.tokens import text_seed
-import re
-from collections.abc import Sequence
-from typing import Protocol, cast, runtime_checkable
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
-from jaxtyping import Int
-from manyheads.errors import RecordingError
-from manyheads.models.taps.call import Aligner
-from manyheads.models.taps.call import AttentionCall
-from manyheads.models.taps.call import rolled
+from manyheads.models.taps.call import Aligner, AttentionCall, rolled
+from manyheads.recording.tokens import Gold, Stretch, Tokens, text_seed
 from manyheads.spec import CROSS
 
 __all__ = ["Written", "fault_in", "read_given"]
@@ -303,7 +292,6 @@ def decoder_start(config: Any) -> int:
 # A tokenizer's own error for what is none of these is a bare TypeError or an empty batch, which names no text.
 
 
-
 SURROGATE = re.compile("[\ud800-\udfff]")  # half of a character beyond the first 65,536: no tokenizer takes one
 
 
@@ -353,7 +341,6 @@ def _kind(value: object) -> str:
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Which texts a layer reads: as tokens where they are known, where each begins among the positions, how long it is.
-
 
 
 DECODER = "decoder"  # the stack that reads texts of its own, beside an encoder's

@@ -9,31 +9,37 @@ The hub is asked only for what is not on this machine: its cache comes first, so
 weights tomorrow, and so that nothing waits for a network that is not there.
 """
 
-
 import difflib
-import json
-import os
-import shlex
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
-from manyheads.errors import FileAccessError
-from manyheads.errors import ModelError
-from manyheads.sizing.families.config import parsed
+import gc
 import hashlib
 import hmac
-from collections.abc import Mapping
-from dataclasses import dataclass
-from importlib.util import find_spec
-from types import MappingProxyType
-import gc
+import json
 import logging
+import os
+import shlex
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
-__all__ = ["Checkpoint", "brief", "few", "find_checkpoint", "first_line", "BUNDLED", "Bundled", "find_bundled", "quietly"]
+from manyheads.errors import FileAccessError, ModelError
+from manyheads.sizing.families.config import parsed
+
+__all__ = [
+    "Checkpoint",
+    "brief",
+    "few",
+    "find_checkpoint",
+    "first_line",
+    "BUNDLED",
+    "Bundled",
+    "find_bundled",
+    "quietly",
+]
 
 
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pruned.safetensors")  # the last: see `compact`
@@ -300,7 +306,6 @@ def _suggest(name: str) -> str:
 # remembered is a verdict about some other bytes.
 
 
-
 @dataclass(frozen=True)
 class Bundled:
     """One such model: the package as pip and as Python call it, the folder inside, the digest of the weights.
@@ -376,13 +381,12 @@ def _recipe_digest(folder: Path) -> str:
 # ---------------------------------------------------------------------------------------------------------------------
 # Other libraries at work without their talk: no log lines, no bars, and everything as before afterwards.
 #
-# What: `quietly()`, a context manager around the places where we call transformers.
-# Why: its bars, advice and load reports are written for people who called it, and ours called us; what matters in them we
-# say ourselves. Its switches are process-wide, so they are turned under a lock and always turned back. Errors still show.
-# The hub's download bars stay: whatever takes minutes should be seen to move.
-# Python's garbage collector rests meanwhile, too: importing transformers' model code makes a million objects, and every
-# pass over them finds nothing, for a fifth of the time (docs/lab.md).
-
+# What: `quietly()`, a context manager around the places where we call transformers. Why: its bars, advice and load
+# reports are written for people who called it, and ours called us; what matters in them we say ourselves. Its switches
+# are process-wide, so they are turned under a lock and always turned back. Errors still show. The hub's download bars
+# stay: whatever takes minutes should be seen to move. Python's garbage collector rests meanwhile, too: importing
+# transformers' model code makes a million objects, and every pass over them finds nothing, for a fifth of the time
+# (docs/lab.md).
 
 
 _LOCK = threading.RLock()

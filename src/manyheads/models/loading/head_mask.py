@@ -4,17 +4,17 @@ transformers 5 took head masking away, and most of its models swallow the keywor
 changes nothing. Wherever a model takes no such argument and somebody passes one, that is said.
 """
 
-
 from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+
 from torch import nn
 from torch.utils.hooks import RemovableHandle
-from manyheads.errors import PlanError
 
+from manyheads.errors import PlanError
 
 NAMES = ("head_mask", "decoder_head_mask", "cross_attn_head_mask")
 

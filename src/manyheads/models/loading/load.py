@@ -8,7 +8,6 @@ Cost: for `minilm`, once torch is there, 2 s on 2 cores. The model itself is 0.3
 the rest is the import of transformers' model code, which no option makes shorter.
 """
 
-
 import hashlib
 import os
 import re
@@ -16,22 +15,17 @@ import warnings
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
+
 import torch
 from torch import nn
+
 from manyheads.errors import ModelError
-from manyheads.models.loading.checkpoints import Checkpoint
-from manyheads.models.loading.checkpoints import few
-from manyheads.models.loading.checkpoints import find_checkpoint
-from manyheads.models.loading.checkpoints import first_line
+from manyheads.models.describe import max_positions_of
+from manyheads.models.loading.checkpoints import Checkpoint, few, find_checkpoint, first_line, quietly
 from manyheads.models.loading.head_mask import refuse_head_mask
 from manyheads.models.loading.offloaded import device_of
-from manyheads.models.loading.pretrained import build
-from manyheads.models.loading.pretrained import class_for
-from manyheads.models.loading.pretrained import processor_beside
-from manyheads.models.loading.pretrained import reader_beside
-from manyheads.models.loading.checkpoints import quietly
+from manyheads.models.loading.pretrained import build, class_for, processor_beside, reader_beside
 from manyheads.spec import ModelSpec
-from manyheads.models.describe import max_positions_of
 
 __all__ = ["LoadedModel", "load", "max_positions_of", "require_usable"]
 

@@ -4,15 +4,15 @@ Told by the name that the model itself gives its main input, and by what else it
 pictures (CLIP as a whole, a captioner) counts as one of text, and its vision tower alone as one of pictures.
 """
 
-
 from __future__ import annotations
 
 import inspect
 from typing import Any
+
 import torch
 from torch import Tensor, nn
-from manyheads.models.loading.offloaded import device_of
 
+from manyheads.models.loading.offloaded import device_of
 
 TEXT, PICTURES, SOUNDS = "text", "pictures", "sounds"
 OF_INPUT = {"pixel_values": PICTURES, "input_features": SOUNDS, "input_values": SOUNDS}

@@ -7,13 +7,14 @@ weight is split over processes (tensor parallel), the part that is here belongs 
 Checked with accelerate 1.15; nothing here imports it.
 """
 
-
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
+
 import torch
 from torch import Tensor, nn
+
 from manyheads.errors import ModelError
 
 __all__ = ["device_of", "here", "weight_of"]

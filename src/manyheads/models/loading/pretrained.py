@@ -7,28 +7,29 @@ Why: where something is missing, transformers fills in: random numbers for a wei
 tokenizer, another implementation of attention for the one asked for. It says so in a log, at best.
 """
 
-
 from __future__ import annotations
 
 import re
 from pathlib import Path
 from typing import Any
-import torch
-from manyheads.errors import ManyHeadsError
-from manyheads.errors import ModelError
-from manyheads.models.loading.checkpoints import Checkpoint
-from manyheads.models.loading.checkpoints import few
-from manyheads.models.loading.checkpoints import first_line
-from manyheads.models.weights.compact_form import build_compact
-from manyheads.models.weights.compact_form import is_compact
-from manyheads.models.loading.modality import PICTURES
-from manyheads.models.loading.modality import TEXT
-from manyheads.models.loading.modality import sense_of
-from manyheads.models.loading.modality import takes
-from manyheads.sizing.families.fields import FEW_LAYERS
-from manyheads.sizing.families.fields import require_few_layers
 
-__all__ = ["build", "class_for", "has_tokenizer_files", "processor_beside", "reader_beside", "tokenizer_beside", "require_plausible"]
+import torch
+
+from manyheads.errors import ManyHeadsError, ModelError
+from manyheads.models.loading.checkpoints import Checkpoint, few, first_line
+from manyheads.models.loading.modality import PICTURES, TEXT, sense_of, takes
+from manyheads.models.weights.compact_form import build_compact, is_compact
+from manyheads.sizing.families.fields import FEW_LAYERS, require_few_layers
+
+__all__ = [
+    "build",
+    "class_for",
+    "has_tokenizer_files",
+    "processor_beside",
+    "reader_beside",
+    "tokenizer_beside",
+    "require_plausible",
+]
 
 
 PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
@@ -201,7 +202,6 @@ def processor_beside(model: Any, checkpoint: Checkpoint, trust: bool) -> tuple[A
 # Why: transformers makes room for whatever a config claims and fills what is missing with random numbers; only then is
 # anybody told that the weights do not fit. A damaged number, or a config that was made for it, would end the machine.
 # Cost: building the shapes: 20 ms for `minilm`.
-
 
 
 MOST_FOR_A_BYTE = 4  # numbers: what packs them tightest has four in a byte

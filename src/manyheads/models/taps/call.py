@@ -3,26 +3,22 @@
 Everything above the seam (records, statistics, edits, the guard) speaks of an `AttentionCall` and of nothing else.
 """
 
-
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
+
 import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
+
+from manyheads.errors import GuardError, ModelError
 from manyheads.models.weights.projections import weight_by_head
 from manyheads.nn.attention import log_sum_exp
-from manyheads.nn.masks import Mask
-from manyheads.nn.masks import Rule
+from manyheads.nn.masks import Mask, Rule
 from manyheads.recording.exact_map.one_pass import Layer
-from manyheads.spec import CROSS
-from manyheads.spec import Site
-from jaxtyping import Float, Int
-from torch import Tensor
-from manyheads.errors import GuardError
-from manyheads.errors import ModelError
+from manyheads.spec import CROSS, Site
 
 
 @dataclass(eq=False)
@@ -174,7 +170,6 @@ def lse_of(q: Tensor, k: Tensor, mask: Mask, rule: Rule, captured: Tensor | None
 # On sampled rows, `weights @ v`, rebuilt from q, k, lse, mask and rule, is held against the function's own output. A
 # forgotten softcap, a wrong scale, a lost mask or a swapped key/value head all show here. (Row sums would not do: the
 # lse comes from the same scores, so a forgotten softcap leaves them at 1.) Cost: a few rows of each call.
-
 
 
 GUARD_ROWS = 4  # rows a text; every head is checked on each

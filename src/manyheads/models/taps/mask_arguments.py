@@ -6,23 +6,20 @@ that holds more than "see" and "do not see" is split into a mask and a bias. Che
 checks the result on every call.
 """
 
-
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
 import torch
-from torch import Tensor
-from manyheads.errors import ModelError
-from manyheads.nn.masks import Mask
-from manyheads.nn.masks import Rule
-import sys
 from jaxtyping import Bool
-from manyheads.nn.masks import DENSE_ROWS
+from torch import Tensor
 
-
+from manyheads.errors import ModelError
+from manyheads.nn.masks import DENSE_ROWS, Mask, Rule
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Masks of flex attention: a function of places, and the blocks of the map in which it is asked.
@@ -31,7 +28,6 @@ from manyheads.nn.masks import DENSE_ROWS
 # full; the uncompiled ones ask the function alone. So the function is asked for every cell, some rows at a time, and
 # proven to say what the blocks say: a mask on which the two part is refused, not guessed.
 # Cost: q * k cells once for each mask, the memory of `DENSE_ROWS` rows. Checked on torch 2.13.
-
 
 
 FLEX = "torch.nn.attention.flex_attention"
@@ -88,6 +84,7 @@ def _listed(block_mask: Any, rows: slice) -> tuple[Bool[Tensor, "b h r k"], Bool
         full = type(block_mask).from_kv_blocks(*alone, BLOCK_SIZE=(high, wide)).to_dense().bool()
     listed, full = (blocks[:, :, place].repeat_interleave(wide, 3) for blocks in (listed, full))
     return listed, full
+
 
 FLEX_NAME = "flex_attention"  # as transformers calls it
 HIDDEN_BELOW = 0.5  # a float mask hides what lies below this share of the dtype's lowest value: sums of two masks too

@@ -4,7 +4,6 @@ There are three ways in: transformers' interface (`interface`), our own layers (
 (`plain`). Each of them ends here, in `Seen.show`: one call, the same few facts, shown to every tap on the module.
 """
 
-
 from __future__ import annotations
 
 import logging
@@ -13,22 +12,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from manyheads.models.taps import call as guarding
-from manyheads.models.taps.call import AttentionCall
-from manyheads.models.taps.call import Edit
-from manyheads.models.taps.call import KnownLse
-from manyheads.models.taps.call import Observer
-from manyheads.models.taps.call import lse_of
-from manyheads.models.weights.projections import output_projection
-from manyheads.models.weights.projections import stack_of
-from manyheads.models.taps.mask_arguments import MaskReader
-from manyheads.nn.masks import Mask
-from manyheads.nn.masks import Rule
-from manyheads.spec import Site
 
+from manyheads.models.taps import call as guarding
+from manyheads.models.taps.call import AttentionCall, Edit, KnownLse, Observer, lse_of
+from manyheads.models.taps.mask_arguments import MaskReader
+from manyheads.models.weights.projections import output_projection, stack_of
+from manyheads.nn.masks import Mask, Rule
+from manyheads.spec import Site
 
 FUSED = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 COMPOSITE = torch.ops.aten.scaled_dot_product_attention.default

@@ -6,25 +6,21 @@ first tap, and taken away with the last; calls go by module identity, and by thr
 several threads may tap, the same model too, and leave in any order. An untapped model passes through.
 """
 
-
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+
 import torch
 from torch import nn
+
 from manyheads.errors import ModelError
-from manyheads.models.taps import through_transformers as interface
 from manyheads.models.taps import through_our_layers as ownlayers
 from manyheads.models.taps import through_torch as plain
-from manyheads.models.taps.call import Edit
-from manyheads.models.taps.call import Observer
-from manyheads.models.taps.open_taps import OPEN
-from manyheads.models.taps.open_taps import Tap
-from manyheads.models.taps.open_taps import left_out
-from manyheads.models.taps.open_taps import log
-from manyheads.models.taps.open_taps import no_way_in
+from manyheads.models.taps import through_transformers as interface
+from manyheads.models.taps.call import Edit, Observer
+from manyheads.models.taps.open_taps import OPEN, Tap, left_out, log, no_way_in
 
 __all__ = ["Tap", "tap"]
 

@@ -1,18 +1,13 @@
 """The second way in: our own layers ask `nn.hooks` before they attend, and the taps answer."""
 
-
 from __future__ import annotations
 
 from dataclasses import replace
+
 from torch import Tensor, nn
-from manyheads.models.taps.open_taps import OPEN
-from manyheads.models.taps.open_taps import Seen
-from manyheads.models.taps.open_taps import WatchFused
-from manyheads.models.taps.open_taps import in_hand
-from manyheads.models.taps.open_taps import only
-from manyheads.nn.mixing import LayerCall
-from manyheads.nn.mixing import add_hook
-from manyheads.nn.mixing import remove_hook
+
+from manyheads.models.taps.open_taps import OPEN, Seen, WatchFused, in_hand, only
+from manyheads.nn.mixing import LayerCall, add_hook, remove_hook
 
 
 class _LayerHook:

@@ -10,7 +10,6 @@ per-head outputs out of them. Who takes neither road, and makes weights by hand 
 by name, so that nobody is left out in silence. Checked on torch 2.13.
 """
 
-
 from __future__ import annotations
 
 import inspect
@@ -19,22 +18,18 @@ import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn, overrides
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+
 from manyheads.errors import ModelError
 from manyheads.models.taps.mask_arguments import four_axes
-from manyheads.models.taps.open_taps import HERE
-from manyheads.models.taps.open_taps import OPEN
-from manyheads.models.taps.open_taps import Seen
-from manyheads.models.taps.open_taps import WatchFused
-from manyheads.models.taps.open_taps import in_hand
-from manyheads.models.taps.open_taps import only
+from manyheads.models.taps.open_taps import HERE, OPEN, Seen, WatchFused, in_hand, only
 from manyheads.nn.masks import Rule
-
 
 ATTENTION = F.scaled_dot_product_attention
 TORCHS_LAYER = F.multi_head_attention_forward

@@ -5,24 +5,18 @@ masks, and branches that test a name, keep working, and outputs stay bit-identic
 mask: docs/decisions/001.) A fused kernel's lse is taken from the model's own call: no second pass.
 """
 
-
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any
-from torch import Tensor, nn
-from manyheads.models.taps.through_torch import unwatched
-from manyheads.models.taps.mask_arguments import FLEX_NAME
-from manyheads.models.taps.mask_arguments import is_causal_without_mask
-from manyheads.models.taps.mask_arguments import read_rule
-from manyheads.models.taps.open_taps import OPEN
-from manyheads.models.taps.open_taps import Seen
-from manyheads.models.taps.open_taps import WatchFused
-from manyheads.models.taps.open_taps import in_hand
-from manyheads.models.taps.open_taps import only
 
+from torch import Tensor, nn
+
+from manyheads.models.taps.mask_arguments import FLEX_NAME, is_causal_without_mask, read_rule
+from manyheads.models.taps.open_taps import OPEN, Seen, WatchFused, in_hand, only
+from manyheads.models.taps.through_torch import unwatched
 
 _SAVED: dict[str, Any] = {}  # what the class held, while our look-ups stand in their place
 

@@ -14,7 +14,6 @@ Cost: the weights are read once more for their checksum (sha256), when they are 
 2 s a GB. Folders of before there was one load without.
 """
 
-
 from __future__ import annotations
 
 import hashlib
@@ -22,13 +21,12 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
 import torch
 from torch import Tensor
-from manyheads.errors import ManyHeadsError
-from manyheads.errors import ModelError
-from manyheads.models.weights.cut import KeptHeads
-from manyheads.models.weights.cut import cut_model
-from manyheads.models.weights.cut import kept_in
+
+from manyheads.errors import ManyHeadsError, ModelError
+from manyheads.models.weights.cut import KeptHeads, cut_model, kept_in
 from manyheads.spec import Site
 
 __all__ = ["COMPACT", "MARK", "STOCK", "WEIGHTS", "build_compact", "is_compact", "write_compact", "write_mark"]

@@ -5,22 +5,20 @@ prune a model in hand and make room for the weights of one that was saved. The m
 in the heads of its architecture, so that it can be cut again, saved, and filled up with zeros (`uncut`).
 """
 
-
 from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+
 import torch
 from torch import Tensor, nn
+
 from manyheads.errors import ModelError
 from manyheads.heads import Head
-from manyheads.models.weights.projections import is_transposed
-from manyheads.models.weights.projections import out_rows
-from manyheads.models.weights.projections import projections_of
-from manyheads.spec import CROSS
-from manyheads.spec import Site
+from manyheads.models.weights.projections import is_transposed, out_rows, projections_of
+from manyheads.spec import CROSS, Site
 
 __all__ = ["EmptyAttention", "KeptHeads", "built_anew", "cut_model", "kept_in", "uncut"]
 

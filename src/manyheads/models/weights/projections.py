@@ -1,29 +1,20 @@
 """What differs between model families: where the output projection is, and which stack a layer belongs to."""
 
-
 from __future__ import annotations
 
 import re
-from jaxtyping import Float
-from torch import Tensor, nn
-from manyheads.models.loading.offloaded import here
-from manyheads.models.loading.offloaded import weight_of
-from manyheads.spec import CROSS
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, is_dataclass, replace
+from typing import Any, NamedTuple
+
 import torch
-from jaxtyping import Int
-from manyheads.spec import Site
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from jaxtyping import Float, Int
-from manyheads.errors import ModelError
-from manyheads.errors import ShapeError
+from torch import Tensor, nn
+
 from manyheads.base.grouping import check_groups
-from dataclasses import is_dataclass, replace
-from typing import Any
-from torch import nn
+from manyheads.errors import ModelError, ShapeError
+from manyheads.models.loading.offloaded import here, weight_of
+from manyheads.spec import CROSS, Site
 
 __all__ = ["Holder", "Sizes", "holders_of", "out_rows", "Cut", "Projections", "projections_of", "OwnCounts", "recount"]
 
@@ -87,10 +78,9 @@ def stack_of(path: str, *, encoder_decoder: bool, crosses: bool) -> str:
 #
 # A family keeps three linear maps or one, under a handful of names, and where it is one, heads lie in it either part by
 # part (all of q, then k, then v: GPT-2, Phi-3, ViTs) or group by group (the queries of a group, its key, its value:
-# GPT-NeoX, Falcon). That is all that differs: once it is known which rows are whose, heads are cut, moved and read alike
-# everywhere. Which layout a module has is told by names and shapes only, so whoever changes weights by it must compare
-# outputs afterwards.
-
+# GPT-NeoX, Falcon). That is all that differs: once it is known which rows are whose, heads are cut, moved and read
+# alike everywhere. Which layout a module has is told by names and shapes only, so whoever changes weights by it must
+# compare outputs afterwards.
 
 
 class Sizes(NamedTuple):
@@ -228,10 +218,9 @@ def out_rows(module: nn.Module) -> int | None:
 # ---------------------------------------------------------------------------------------------------------------------
 # The places where an attention module, or its config, says how many heads there are: all of them, kept true together.
 #
-# Forward passes read these numbers (to reshape, to split a fused product, to repeat keys), so a module whose weights were
-# cut must also count fewer. A name is changed only where it says the number that it should say for the old count, so
-# that a field which happens to be called alike stays as it is.
-
+# Forward passes read these numbers (to reshape, to split a fused product, to repeat keys), so a module whose weights
+# were cut must also count fewer. A name is changed only where it says the number that it should say for the old count,
+# so that a field which happens to be called alike stays as it is.
 
 
 QUERY = ("num_heads", "num_attention_heads", "n_heads", "n_head", "nhead", "num_head", "num_attn_heads")
@@ -313,7 +302,6 @@ def _pairs(before: Sizes, after: Sizes) -> list[tuple[str, int, int]]:
 # Why: pruning, merging heads into groups, and saving what is left all change the same few matrices, and everything that
 # goes along with them: biases, sinks, per-head norms, position biases, and each attribute that counts heads.
 # Cost: the chosen rows are copied; nothing else is. Errors: ModelError naming the module and what was looked for.
-
 
 
 BY_HEAD = {  # what else belongs to a head: path in the attention module -> (axis of heads, whose heads)

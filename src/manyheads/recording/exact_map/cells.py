@@ -1,14 +1,14 @@
 """Chosen cells of a map, or a window of it, from q, k and lse: `exp(score - lse)`, in float64, hidden cells 0."""
 
-
 from __future__ import annotations
 
 from collections.abc import Sequence
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from manyheads.nn.masks import Rule
-from manyheads.nn.masks import grouped_scores
+
+from manyheads.nn.masks import Rule, grouped_scores
 from manyheads.recording.exact_map.one_pass import Layer
 
 

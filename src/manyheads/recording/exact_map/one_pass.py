@@ -6,39 +6,36 @@ The contract that any other backend of the pass must keep is `prepare(tokens, re
 the same requests in, the same tensors out. Oracle: `reference.reductions`.
 """
 
-
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
+
 import torch
 from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
-from manyheads.nn.masks import Mask
-from manyheads.nn.masks import Rule
-from manyheads.recording.exact_map.requests import Band
-from manyheads.recording.exact_map.requests import Linear
-from manyheads.recording.exact_map.requests import Match
-from manyheads.recording.exact_map.requests import MatchReceived
-from manyheads.recording.exact_map.requests import Pooled
-from manyheads.recording.exact_map.requests import Received
-from manyheads.recording.exact_map.requests import Request
-from manyheads.recording.exact_map.requests import RowsReceived
-from manyheads.recording.exact_map.requests import Strongest
-from manyheads.recording.exact_map.requests import WordRows
+
+from manyheads.nn.masks import Mask, Rule, grouped_scores
+from manyheads.recording.exact_map.requests import (
+    Band,
+    Distance,
+    Entropy,
+    Linear,
+    Mass,
+    Match,
+    MatchReceived,
+    Maximum,
+    Pooled,
+    Received,
+    Request,
+    RowsReceived,
+    Square,
+    Strongest,
+    WordRows,
+)
 from manyheads.recording.tokens import Tokens
-import math
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-from jaxtyping import Bool, Float
-from manyheads.nn.masks import grouped_scores
-from manyheads.recording.exact_map.requests import Distance
-from manyheads.recording.exact_map.requests import Entropy
-from manyheads.recording.exact_map.requests import Mass
-from manyheads.recording.exact_map.requests import Maximum
-from manyheads.recording.exact_map.requests import Square
 
 
 @dataclass(frozen=True, eq=False)
@@ -270,7 +267,6 @@ def _count_dense(
 # `exp2` in place of `exp` (four times faster in torch's vectorised loops; the change of base costs nothing, it goes
 # into the scale). Everything else is a cheap read of a tile that lies in cache. The map is never written to memory.
 # Tiles that no row sees are skipped; only tiles on the border of a mask look at it.
-
 
 
 TILE_CELLS = 400_000  # cells of one tile over all heads: three float32 buffers of it fit a 2-core L2 + L3 slice

@@ -5,16 +5,16 @@ that hangs on the tokens holds a *function of the tokens*, not the numbers: it c
 Shapes: b texts, h query heads, q rows, k keys. Rows that see nothing, and padding, come out as 0.
 """
 
-
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+
 from jaxtyping import Float, Int
 from torch import Tensor
+
 from manyheads.errors import StatisticError
 from manyheads.recording.tokens import Tokens
-
 
 Column = Callable[[Tokens], Float[Tensor, "b k"]]
 WordsOf = Callable[[Tokens], Int[Tensor, "b k"]]

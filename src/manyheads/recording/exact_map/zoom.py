@@ -8,19 +8,19 @@ Cost: `rows * keys * d` multiplications for a region, whatever the level; a leve
 Where that is too much, rows are sampled evenly and the answer says so.
 """
 
-
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+
 from manyheads.errors import ShapeError
-from manyheads.nn.masks import Mask
-from manyheads.nn.masks import Rule
+from manyheads.nn.masks import Mask, Rule
 from manyheads.recording.recording import LayerRecord
 
 __all__ = ["DEEPEST", "HOWS", "Level", "Region", "read_region"]

@@ -9,27 +9,50 @@ many axes a stored tensor has says which it is.
 Writer and reader share the checks, so that nothing is saved that could not be opened.
 """
 
-
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from typing import TypeAlias
+from dataclasses import fields
+from typing import Any, TypeAlias
+
 import torch
 from jaxtyping import Bool, Int, Shaped
 from torch import Tensor
-from manyheads.nn.masks import Mask
-from manyheads.recording.file.safetensors_io import Part
-from manyheads.recording.file.safetensors_io import Entry
-from manyheads.recording.tokens import Tokens
-from manyheads.spec import Site
-import json
-from dataclasses import fields
-from typing import Any
-from manyheads.recording.file.safetensors_io import TensorFile
-from manyheads.recording.tokens import Sinks
-from manyheads.recording.tokens import Stretch
 
-__all__ = ["FLOATS", "INTEGERS", "POSITIONED", "TOKEN_COLUMNS", "TOKEN_TEXTS", "Misfit", "check_layer", "check_lengths", "check_mask", "check_tensor", "check_tokens", "fill_of", "is_packable", "layer_name", "num_keys_of", "pack_cells", "pack_rows", "pack_where_lossless", "real_positions", "unpack_cells", "unpack_rows", "each_of", "number_in", "read_site", "read_tokens", "take"]
+from manyheads.nn.masks import Mask
+from manyheads.recording.file.safetensors_io import Entry, Part, TensorFile
+from manyheads.recording.tokens import Sinks, Stretch, Tokens
+from manyheads.spec import Site
+
+__all__ = [
+    "FLOATS",
+    "INTEGERS",
+    "POSITIONED",
+    "TOKEN_COLUMNS",
+    "TOKEN_TEXTS",
+    "Misfit",
+    "check_layer",
+    "check_lengths",
+    "check_mask",
+    "check_tensor",
+    "check_tokens",
+    "fill_of",
+    "is_packable",
+    "layer_name",
+    "num_keys_of",
+    "pack_cells",
+    "pack_rows",
+    "pack_where_lossless",
+    "real_positions",
+    "unpack_cells",
+    "unpack_rows",
+    "each_of",
+    "number_in",
+    "read_site",
+    "read_tokens",
+    "take",
+]
 
 
 FLOATS = {torch.float64, torch.float32, torch.float16, torch.bfloat16}
@@ -226,9 +249,8 @@ def check_tensor(
 # ---------------------------------------------------------------------------------------------------------------------
 # What a recording's header says: each thing taken only if it is of the kind that it should be; its sites and tokens.
 #
-# A header is anybody's JSON. What is missing, of another kind, or out of range is a `Misfit`, before anything is made of
-# it.
-
+# A header is anybody's JSON. What is missing, of another kind, or out of range is a `Misfit`, before anything is made
+# of it.
 
 
 MOST_HEADS = 1 << 20  # and layers, and their widths: a Site lists the divisors of what does not divide

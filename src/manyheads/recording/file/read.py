@@ -5,7 +5,6 @@ reads the tokens. A layer read once is kept while somebody holds it, and the las
 recording larger than memory can be worked through. Layers that were saved with one mask get one mask again.
 """
 
-
 from __future__ import annotations
 
 import math
@@ -18,33 +17,33 @@ from dataclasses import dataclass
 from functools import partial
 from types import NoneType
 from typing import Any, overload
+
 from jaxtyping import Bool, Int
 from torch import Tensor
-from manyheads.errors import RecordingError
-from manyheads.errors import ShapeError
-from manyheads.nn.masks import Mask
-from manyheads.nn.masks import Rule
-from manyheads.recording.file.layout import each_of
-from manyheads.recording.file.layout import number_in
-from manyheads.recording.file.layout import read_site
-from manyheads.recording.file.layout import read_tokens
-from manyheads.recording.file.layout import take
-from manyheads.recording.file.layout import POSITIONED
-from manyheads.recording.file.layout import Misfit
-from manyheads.recording.file.layout import check_layer
-from manyheads.recording.file.layout import check_lengths
-from manyheads.recording.file.layout import check_mask
-from manyheads.recording.file.layout import fill_of
-from manyheads.recording.file.layout import layer_name
-from manyheads.recording.file.layout import num_keys_of
-from manyheads.recording.file.layout import real_positions
-from manyheads.recording.file.layout import unpack_cells
-from manyheads.recording.file.layout import unpack_rows
-from manyheads.base.files import MEMORY_SHARE
-from manyheads.base.files import free_memory_bytes
-from manyheads.recording.recording import LayerRecord
-from manyheads.recording.recording import Recording
+
+from manyheads.base.files import MEMORY_SHARE, free_memory_bytes
+from manyheads.errors import RecordingError, ShapeError
+from manyheads.nn.masks import Mask, Rule
+from manyheads.recording.file.layout import (
+    POSITIONED,
+    Misfit,
+    check_layer,
+    check_lengths,
+    check_mask,
+    each_of,
+    fill_of,
+    layer_name,
+    num_keys_of,
+    number_in,
+    read_site,
+    read_tokens,
+    real_positions,
+    take,
+    unpack_cells,
+    unpack_rows,
+)
 from manyheads.recording.file.safetensors_io import TensorFile
+from manyheads.recording.recording import LayerRecord, Recording
 from manyheads.recording.tokens import Tokens
 from manyheads.spec import Site
 

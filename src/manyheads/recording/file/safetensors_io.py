@@ -8,28 +8,25 @@ Cost: the memory of one tensor; the disk's time and about 1 s a GB for the check
 Source: https://huggingface.co/docs/safetensors, "Format". Oracle: the safetensors library, in the tests.
 """
 
-
 from __future__ import annotations
 
 import json
 import math
 import os
 import struct
+import threading
+import weakref
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import BinaryIO
+from io import FileIO
+from typing import Any, BinaryIO, TypeGuard
+
 import torch
 from torch import Tensor
-from manyheads.errors import RecordingError
-from manyheads.base.files import replacing
-import threading
-import weakref
-from io import FileIO
-from typing import Any, TypeGuard
-from manyheads.errors import ManyHeadsError
-from manyheads.base.files import no_access
-from manyheads.base.files import opened
+
+from manyheads.base.files import no_access, opened, replacing
+from manyheads.errors import ManyHeadsError, RecordingError
 
 __all__ = ["DTYPES", "Part", "write_tensors", "Entry", "TensorFile"]
 
@@ -120,14 +117,13 @@ def _header(parts: Mapping[str, Part], metadata: Mapping[str, str], sums: Mappin
 # ---------------------------------------------------------------------------------------------------------------------
 # Reading one safetensors file tensor by tensor, every byte checked.
 #
-# The safetensors library maps files into memory, where a file that another program cuts short kills the process; here it
-# is an error. A file that is no safetensors file, one of another kind, a newer version, a file cut off, and a file whose
-# bytes are not those that were written each get one line that says so. Nothing in a file decides how much is allocated:
-# a tensor must have its bytes in the file before memory is asked for.
+# The safetensors library maps files into memory, where a file that another program cuts short kills the process; here
+# it is an error. A file that is no safetensors file, one of another kind, a newer version, a file cut off, and a file
+# whose bytes are not those that were written each get one line that says so. Nothing in a file decides how much is
+# allocated: a tensor must have its bytes in the file before memory is asked for.
 #
 # Cost: `read` costs the tensor's bytes, and about 1 s a GB for the checksum; opening costs the header's.
 # Source: https://huggingface.co/docs/safetensors, "Format"; written by `recording.container`.
-
 
 
 MOST_AXES = 8  # and each shorter than 2**62: more is no tensor, only a way to keep a reader multiplying

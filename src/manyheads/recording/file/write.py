@@ -5,7 +5,6 @@ first and packed when their turn comes, so that saving needs the memory of one t
 docs/format.md describes the file; nothing in it is code.
 """
 
-
 from __future__ import annotations
 
 import hashlib
@@ -16,35 +15,33 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 from typing import Any
+
 import torch
 from torch import Tensor
-from manyheads.errors import RecordingError
-from manyheads.errors import ShapeError
-from manyheads.recording.file.safetensors_io import NAMES
-from manyheads.recording.file.safetensors_io import Part
-from manyheads.recording.file.safetensors_io import bytes_of
-from manyheads.recording.file.safetensors_io import write_tensors
-from manyheads.recording.file.layout import POSITIONED
-from manyheads.recording.file.layout import TOKEN_COLUMNS
-from manyheads.recording.file.layout import TOKEN_TEXTS
-from manyheads.recording.file.layout import Misfit
-from manyheads.recording.file.layout import check_layer
-from manyheads.recording.file.layout import check_lengths
-from manyheads.recording.file.layout import check_mask
-from manyheads.recording.file.layout import check_tokens
-from manyheads.recording.file.layout import fill_of
-from manyheads.recording.file.layout import is_packable
-from manyheads.recording.file.layout import layer_name
-from manyheads.recording.file.layout import num_keys_of
-from manyheads.recording.file.layout import pack_cells
-from manyheads.recording.file.layout import pack_rows
-from manyheads.recording.file.layout import pack_where_lossless
-from manyheads.recording.file.layout import real_positions
-from manyheads.recording.file.layout import unpack_cells
+
+from manyheads.errors import RecordingError, ShapeError
+from manyheads.recording.file.layout import (
+    POSITIONED,
+    TOKEN_COLUMNS,
+    TOKEN_TEXTS,
+    Misfit,
+    check_layer,
+    check_lengths,
+    check_mask,
+    check_tokens,
+    fill_of,
+    is_packable,
+    layer_name,
+    num_keys_of,
+    pack_cells,
+    pack_rows,
+    pack_where_lossless,
+    real_positions,
+    unpack_cells,
+)
 from manyheads.recording.file.read import read_recording
-from manyheads.recording.recording import LayerRecord
-from manyheads.recording.recording import Recording
-from manyheads.recording.file.safetensors_io import TensorFile
+from manyheads.recording.file.safetensors_io import NAMES, Part, TensorFile, bytes_of, write_tensors
+from manyheads.recording.recording import LayerRecord, Recording
 from manyheads.recording.tokens import Tokens
 
 __all__ = ["FORMAT", "FORMAT_VERSION", "open_recording", "save_recording"]

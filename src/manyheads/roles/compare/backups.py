@@ -11,59 +11,42 @@ Sources: Wang et al. 2023, section 3.4 (backup name movers); McGrath et al. 2023
 Benjamini and Hochberg 1995 (q).
 """
 
-
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
 import numpy as np
+import torch
 from jaxtyping import Float64
 from numpy import ndarray
-from manyheads.errors import HeadError
-from manyheads.errors import PlanError
-from manyheads.errors import StatisticError
-from manyheads.heads import Head
-from manyheads.heads import HeadsLike
+
+from manyheads.errors import HeadError, PlanError, StatisticError
+from manyheads.heads import Head, HeadsLike
 from manyheads.interventions.apply.applied import editors_of
 from manyheads.interventions.apply.edits import Editor
 from manyheads.interventions.effects.effect import interval_over_texts
-from manyheads.interventions.effects.metrics import choose_metric
-from manyheads.interventions.effects.metrics import read_corpus
-from manyheads.interventions.effects.metrics import require_loaded
-from manyheads.statistics.gathered import Progress
+from manyheads.interventions.effects.metrics import choose_metric, read_corpus, require_loaded
 from manyheads.interventions.effects.sweep import sweep
-from manyheads.models.taps.tap import tap
-from manyheads.models.inputs.texts import BATCH_TOKENS
-from manyheads.models.inputs.texts import read_texts
-from manyheads.plan import Ablate
-from manyheads.plan import Plan
-from manyheads.recording.tokens import text_seed
-from manyheads.roles.chance import q_values
-from manyheads.roles.chance import random_targets
-from manyheads.roles.chance import sign_flip_p
-from manyheads.spec import ModelSpec
-from manyheads.statistics.head_table import number
-from manyheads.statistics.head_table import write_frame
-from collections.abc import Sequence
-from typing import Any
-import torch
-from manyheads.models.inputs.texts import CallTexts
 from manyheads.models.describe import run
-from manyheads.models.inputs.texts import Reading
-from manyheads.models.inputs.texts import batches
-from manyheads.models.inputs.texts import model_inputs
-from manyheads.models.inputs.texts import tokens_of
-from manyheads.recording.tokens import Tokens
-from manyheads.roles.compare.rows import row_divergences
-from manyheads.roles.compare.rows import KeptLayer
-from manyheads.roles.compare.rows import RowKeeper
-from manyheads.roles.compare.rows import block_size
-from manyheads.roles.compare.rows import rows_of_texts
-from manyheads.roles.compare.rows import sharing_around
-
-from typing import TYPE_CHECKING
+from manyheads.models.inputs.texts import BATCH_TOKENS, CallTexts, Reading, batches, model_inputs, read_texts, tokens_of
+from manyheads.models.taps.tap import tap
+from manyheads.plan import Ablate, Plan
+from manyheads.recording.tokens import Tokens, text_seed
+from manyheads.roles.chance import q_values, random_targets, sign_flip_p
+from manyheads.roles.compare.rows import (
+    KeptLayer,
+    RowKeeper,
+    block_size,
+    row_divergences,
+    rows_of_texts,
+    sharing_around,
+)
+from manyheads.spec import ModelSpec
+from manyheads.statistics.gathered import Progress
+from manyheads.statistics.head_table import number, write_frame
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -321,7 +304,6 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 # ---------------------------------------------------------------------------------------------------------------------
 # How far each head's rows move when a plan is carried out: the same rows of the same texts, before and after.
-
 
 
 def moved_rows(

@@ -6,13 +6,11 @@ Sources: Sokal and Michener 1958 (average linkage); Murtagh 1983 (chains); Rouss
 Torgerson 1952 (classical scaling).
 """
 
-
 from __future__ import annotations
 
 import numpy as np
 from jaxtyping import Float64, Int64
 from numpy import ndarray
-
 
 MOST_GROUPS = 20  # that the best number is looked for among: more are no overview any more
 

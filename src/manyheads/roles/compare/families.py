@@ -6,49 +6,30 @@ Near means "looks at the same keys", not "does the same": values and outputs dif
 Source of the question: Clark et al. 2019, section 6 (who sum smoothed divergences: `compat` does theirs exactly).
 """
 
-
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
-import torch
-from manyheads.errors import HeadError
-from manyheads.errors import StatisticError
-from manyheads.models.inputs.texts import CallTexts
-from manyheads.models.recorder import watch
-from manyheads.models.describe import run
-from manyheads.models.inputs.texts import batches
-from manyheads.models.inputs.texts import model_inputs
-from manyheads.models.inputs.texts import read_texts
-from manyheads.models.inputs.texts import tokens_of
-from manyheads.roles.compare.clusters import flat_map
-from manyheads.roles.compare.rows import MOST
-from manyheads.roles.compare.rows import pair_divergences
-from manyheads.roles.compare.rows import RowKeeper
-from manyheads.roles.compare.rows import rows_of_texts
-from manyheads.roles.compare.rows import sharing_around
-from manyheads.spec import ModelSpec
-from manyheads.spec import Site
-from manyheads.statistics.head_table import number
-from manyheads.statistics.gathered import Progress
-from manyheads.statistics.sums import Sums
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
 import numpy as np
+import torch
 from jaxtyping import Float64, Int64
 from numpy import ndarray
-from manyheads.heads import Head
-from manyheads.roles.compare.clusters import average_linkage
-from manyheads.roles.compare.clusters import best_cut
-from manyheads.roles.compare.clusters import cut
-from manyheads.roles.compare.clusters import medoid
-from manyheads.roles.compare.clusters import silhouettes
-from manyheads.statistics.head_table import write_frame
 
-from typing import TYPE_CHECKING
+from manyheads.errors import HeadError, StatisticError
+from manyheads.heads import Head
+from manyheads.models.describe import run
+from manyheads.models.inputs.texts import CallTexts, batches, model_inputs, read_texts, tokens_of
+from manyheads.models.recorder import watch
+from manyheads.roles.compare.clusters import average_linkage, best_cut, cut, flat_map, medoid, silhouettes
+from manyheads.roles.compare.rows import MOST, RowKeeper, pair_divergences, rows_of_texts, sharing_around
+from manyheads.spec import ModelSpec, Site
+from manyheads.statistics.gathered import Progress
+from manyheads.statistics.head_table import number, write_frame
+from manyheads.statistics.sums import Sums
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,10 +37,8 @@ if TYPE_CHECKING:
 __all__ = ["Family", "HeadFamilies", "LayerDiversity", "head_families"]
 
 
-
 # ---------------------------------------------------------------------------------------------------------------------
 # What comes of comparing heads: families, a map, each layer's diversity. Plain data, with a table and JSON.
-
 
 
 CLEAR = 0.25  # a mean silhouette below it: families run into each other (Kaufman and Rousseeuw 1990, table 4)
@@ -222,6 +201,7 @@ def families_of(
         found.append(Family(tuple(heads[at] for at in members), middle, float(inside), float(worth[members].mean())))
     found.sort(key=lambda family: (-len(family.heads), family.heads[0]))
     return tuple(found), tried, why
+
 
 def head_families(
     lm: Any,

@@ -9,34 +9,28 @@ A row is kept with one key more: what it gives to nothing that can be seen (a si
 lets its tokens read). So every row sums to 1 and is never renormalised.
 """
 
-
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
 import torch
 from jaxtyping import Bool, Float64, Int
 from torch import Tensor, nn
+
 from manyheads.errors import StatisticError
 from manyheads.interventions.apply.edits import Editor
+from manyheads.models.inputs.texts import CallTexts, Reading
 from manyheads.models.taps.call import AttentionCall
-from manyheads.models.inputs.texts import CallTexts
 from manyheads.models.taps.open_taps import OPEN
-from manyheads.models.inputs.texts import Reading
-from manyheads.nn.masks import Mask
-from manyheads.nn.masks import Rule
-from manyheads.nn.masks import grouped_scores
-from manyheads.plan import Average
-from manyheads.plan import Copy
+from manyheads.nn.masks import Mask, Rule, grouped_scores
+from manyheads.plan import Average, Copy
 from manyheads.recording.exact_map.one_pass import Layer
 from manyheads.recording.tokens import Tokens
 from manyheads.spec import Site
-import math
-from jaxtyping import Float64
-from torch import Tensor
-
 
 ROWS = 16  # of a text: rows of one text are alike, so more texts tell more than more rows of each
 LEAST_ROWS = 2_048  # of all texts together, or few texts give more each: the draw then moves a pair by 0.003 nats
@@ -209,7 +203,6 @@ def sharing_around(model: nn.Module) -> Sharing:
 # new. Cost: heads^2 / 2 x rows x keys logarithms in float64, 3 to 4 ns each on one core: 2 s for 72 heads and 5,000
 # rows of 40 keys, six minutes for 1,024 heads.
 # Sources: Lin 1991; Endres and Schindelin 2003 (the metric); Fuglede and Topsoe 2004 (the space).
-
 
 
 MOST = math.log(2)  # the divergence of two rows that share no key

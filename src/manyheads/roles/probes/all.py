@@ -9,29 +9,24 @@ The numbers are those of `probe_repeats`, `copying_scores` and `retrieval_scores
 come together. Cost: `COST`.
 """
 
-
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
+
 import numpy as np
 from jaxtyping import Float64
 from numpy import ndarray
+
 from manyheads.corpora.bundled_texts import page_texts
-from manyheads.errors import ManyHeadsError
-from manyheads.errors import ModelError
-from manyheads.errors import TextError
-from manyheads.roles.probes.copying import copying_scores
-from manyheads.roles.probes.score import HeadScore
-from manyheads.roles.probes.score import HeadScores
-from manyheads.roles.probes.repeats import PLACES
-from manyheads.roles.probes.repeats import probe_repeats
-from manyheads.roles.probes.repeats import added_around
-from manyheads.roles.probes.retrieval import SPARE_TOKENS
-from manyheads.roles.probes.retrieval import retrieval_scores
-from manyheads.spec import CROSS
 from manyheads.corpora.corpus import reason_of
+from manyheads.errors import ManyHeadsError, ModelError, TextError
+from manyheads.roles.probes.copying import copying_scores
+from manyheads.roles.probes.repeats import PLACES, added_around, probe_repeats
+from manyheads.roles.probes.retrieval import SPARE_TOKENS, retrieval_scores
+from manyheads.roles.probes.score import HeadScore, HeadScores
+from manyheads.spec import CROSS
 from manyheads.statistics.gathered import Progress
 
 __all__ = ["COST", "NO_LABEL", "PROBES", "SHARE", "Probe", "ask_probes"]

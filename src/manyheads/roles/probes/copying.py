@@ -19,34 +19,25 @@ Cost: vocabulary * m * m once, m * m * m a layer, and `draws` + 1 times the eige
 Source: Elhage et al. 2021, "Detecting copying behavior". Oracle: eigenvalues of the whole matrix.
 """
 
-
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+
 import numpy as np
 import torch
 from jaxtyping import Float, Float64
 from numpy import ndarray
 from torch import Tensor, nn
-from manyheads.errors import HeadError
-from manyheads.errors import ModelError
-from manyheads.errors import StatisticError
-from manyheads.heads import Head
-from manyheads.models.weights.projections import output_projection
-from manyheads.models.weights.projections import holders_of
-from manyheads.models.weights.projections import Projections
-from manyheads.spec import CROSS
-from manyheads.spec import Site
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any
-from jaxtyping import Float64
-from manyheads.models.loading.offloaded import device_of
-from manyheads.models.describe import run
 
+from manyheads.errors import HeadError, ModelError, StatisticError
+from manyheads.heads import Head
+from manyheads.models.describe import run
+from manyheads.models.loading.offloaded import device_of
+from manyheads.models.weights.projections import Projections, holders_of, output_projection
+from manyheads.spec import CROSS, Site
 
 CHUNK_TOKENS = 8_192  # of the vocabulary, multiplied at a time
 JITTER = 1e-12  # of a covariance's trace, added so that a flat one can be factored
@@ -241,9 +232,8 @@ def _story(last: bool, folded: list[str]) -> str:
 #
 # A LayerNorm is `gain * (x - mean) / sd`, an RMSNorm `gain * x / rms`: both are linear up to a positive factor of each
 # row. So the gain (and the taking away of the mean) is folded into the matrices on either side; the factor and the bias
-# are left out. Which norm stands where is seen in one tiny forward pass, by whose output is whose input; what it does is
-# seen by giving it numbers, whatever it calls its weights (Gemma keeps gain - 1).
-
+# are left out. Which norm stands where is seen in one tiny forward pass, by whose output is whose input; what it does
+# is seen by giving it numbers, whatever it calls its weights (Gemma keeps gain - 1).
 
 
 PROBE_TOKENS = 4

@@ -6,37 +6,32 @@ tokens, all different within a repeat. Beside each repeated text lies a control 
 drawn anew for every repeat: a head that looks back by a fixed distance scores there as well.
 """
 
-
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
+
 import torch
 from jaxtyping import Int
 from torch import Tensor
-from manyheads.errors import ModelError
-from manyheads.errors import StatisticError
-from manyheads.recording.tokens import Tokens
-from manyheads.recording.tokens import data_seed
-from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import partial
+
+from manyheads.errors import ModelError, StatisticError
 from manyheads.heads import Head
-from manyheads.models.taps.call import AttentionCall
-from manyheads.models.inputs.texts import CallTexts
-from manyheads.models.recorder import watch
 from manyheads.models.describe import run
-from manyheads.models.inputs.texts import BATCH_TOKENS
-from manyheads.models.inputs.texts import model_inputs
+from manyheads.models.inputs.texts import BATCH_TOKENS, CallTexts, model_inputs
+from manyheads.models.recorder import watch
+from manyheads.models.taps.call import AttentionCall
 from manyheads.recording.exact_map.one_pass import prepare
 from manyheads.recording.exact_map.requests import Band
+from manyheads.recording.tokens import Tokens, data_seed
 from manyheads.roles.probes.score import HeadScores
 from manyheads.spec import Site
 from manyheads.statistics.defined.masses import has_key
 from manyheads.statistics.statistic import Facts
 from manyheads.statistics.sums import Sums
-
 
 LATEST, SUM, ENTRIES = "latest", "sum", "entries"
 COUNTS = {
@@ -184,12 +179,11 @@ def _frame(lm: Any) -> tuple[tuple[int, ...], tuple[int, ...], str]:
 # - `same`: the copy itself (offset 0): a duplicate-token head.
 # - `before`: the key that *preceded* it (offset -1, `a`): what Olsson et al.'s words say of prefix matching.
 #
-# Beside each score stand two chance levels: `uniform`, even spread over what each row sees, and `control`, the same head
-# and places on texts that do not repeat: a head that looks back by a fixed distance gets that. The interval is over
-# texts (Poisson bootstrap). Only rows that see such a key are counted. Encoders are measured alike, but see the next
-# copy as well as the last one: what they do is matching, and is not called induction.
-# Cost: 2 * samples short texts through the model, one pass over tiles; no map is held. Oracle: the model's eager maps.
-
+# Beside each score stand two chance levels: `uniform`, even spread over what each row sees, and `control`, the same
+# head and places on texts that do not repeat: a head that looks back by a fixed distance gets that. The interval is
+# over texts (Poisson bootstrap). Only rows that see such a key are counted. Encoders are measured alike, but see the
+# next copy as well as the last one: what they do is matching, and is not called induction. Cost: 2 * samples short
+# texts through the model, one pass over tiles; no map is held. Oracle: the model's eager maps.
 
 
 PLACES = {"after": 1, "same": 0, "before": -1}

@@ -15,7 +15,6 @@ The top key of a row needs its scores alone, no map and no softmax: the tap hand
 Cost: one generation a trial. Source: Wu et al. 2024, "Retrieval head mechanistically explains long-context factuality".
 """
 
-
 from __future__ import annotations
 
 import re
@@ -23,30 +22,25 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+
 import numpy as np
 import torch
 from jaxtyping import Bool, Float64, Int
 from numpy import ndarray
 from torch import Tensor
-from manyheads.errors import ModelError
-from manyheads.errors import StatisticError
-from manyheads.errors import TextError
+
+from manyheads.errors import ModelError, StatisticError, TextError
 from manyheads.heads import Head
-from manyheads.models.taps.call import AttentionCall
-from manyheads.models.inputs.generation import ends_of
-from manyheads.models.inputs.generation import nobody_ends
-from manyheads.models.inputs.generation import padding_of
-from manyheads.models.inputs.generation import require_writer
+from manyheads.models.inputs.generation import ends_of, nobody_ends, padding_of, require_writer
 from manyheads.models.loading.offloaded import device_of
 from manyheads.models.recorder import watch
-from manyheads.nn.masks import Rule
-from manyheads.nn.masks import grouped_scores
+from manyheads.models.taps.call import AttentionCall
+from manyheads.nn.masks import Rule, grouped_scores
 from manyheads.recording.tokens import data_seed
-from manyheads.roles.probes.score import HeadScores
 from manyheads.roles.probes.repeats import added_around
+from manyheads.roles.probes.score import HeadScores
 from manyheads.spec import Site
 from manyheads.statistics.sums import Sums
-
 
 MIN_RECALL = 0.5
 """The share of the needle's words that an answer must exceed to count, as in Wu et al."""

@@ -1,14 +1,15 @@
 """One number of each head, and what it takes to believe it: chance, an interval, and how many queries it rests on."""
 
-
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
+
 import numpy as np
 from jaxtyping import Float64
 from numpy import ndarray
+
 from manyheads.errors import HeadError
 from manyheads.heads import Head
 

@@ -6,7 +6,6 @@ Why: whoever plans a model has its config.json and perhaps nothing else installe
 never sized by its likeness to another: `manyheads.models.dimensions` builds it with transformers, where that is there.
 """
 
-
 from __future__ import annotations
 
 import errno
@@ -16,20 +15,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
-from manyheads.errors import FileAccessError
-from manyheads.errors import ModelError
-from manyheads.errors import ShapeError
+
+from manyheads.base.files import no_access
+from manyheads.errors import FileAccessError, ModelError, ShapeError
+from manyheads.sizing.architecture import Architecture
 from manyheads.sizing.families.decoder_table import DECODERS
 from manyheads.sizing.families.decoders import decoder
-from manyheads.sizing.families.encoders import ENCODERS
-from manyheads.sizing.families.encoders import IMAGES
-from manyheads.sizing.families.encoders import encoder
-from manyheads.sizing.families.encoders import images
+from manyheads.sizing.families.encoders import ENCODERS, IMAGES, encoder, images
 from manyheads.sizing.families.fields import Fields
-from manyheads.sizing.families.seq2seq import SEQ2SEQ
-from manyheads.sizing.families.seq2seq import seq2seq
-from manyheads.sizing.architecture import Architecture
-from manyheads.base.files import no_access
+from manyheads.sizing.families.seq2seq import SEQ2SEQ, seq2seq
 
 __all__ = ["FAMILIES", "UnknownFamily", "describe_config", "load_config", "read_config"]
 

@@ -5,19 +5,16 @@ a family is a row of choices (`manyheads.sizing.families.decoder_table`), and a 
 Oracle: the models themselves, built with transformers without their weights; a test holds every row to them.
 """
 
-
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
 from manyheads.errors import ModelError
 from manyheads.sizing import building_blocks as blocks
+from manyheads.sizing.architecture import Architecture, Attention, LayerShape, Weights
 from manyheads.sizing.families.fields import Fields
-from manyheads.sizing.architecture import Architecture
-from manyheads.sizing.architecture import Attention
-from manyheads.sizing.architecture import LayerShape
-from manyheads.sizing.architecture import Weights
 
 __all__ = ["Decoder", "Experts", "decoder", "every", "everywhere", "nowhere"]
 

@@ -4,22 +4,17 @@ A row says how a family's embeddings, norms and heads differ; `manyheads.sizing.
 means: the bare encoder (with its pooler, if it has one) or the one with its usual head.
 """
 
-
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, cast
+
 from manyheads.errors import ModelError
 from manyheads.sizing import building_blocks as blocks
+from manyheads.sizing.architecture import ONCE, TEXT, Architecture, Attention, LayerShape, Weights
 from manyheads.sizing.families.fields import Fields
-from manyheads.sizing.architecture import ONCE
-from manyheads.sizing.architecture import TEXT
-from manyheads.sizing.architecture import Architecture
-from manyheads.sizing.architecture import Attention
-from manyheads.sizing.architecture import LayerShape
-from manyheads.sizing.architecture import Weights
 
 __all__ = ["ENCODERS", "IMAGES", "Encoder", "Images", "encoder", "images"]
 

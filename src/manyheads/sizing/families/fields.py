@@ -5,13 +5,13 @@ then the family's row says what its absence means, as the family's own code does
 names the field, because a default in its place would size another model.
 """
 
-
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
+
 from manyheads.errors import ModelError
 
 __all__ = ["FEW_LAYERS", "MOST_LISTED", "Fields", "require_few_layers"]

@@ -4,20 +4,15 @@ The decoder's second attention looks at the encoder's output: its keys and value
 stay in the cache.
 """
 
-
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
+
 from manyheads.sizing import building_blocks as blocks
+from manyheads.sizing.architecture import SOURCE, TEXT, Architecture, Attention, LayerShape, Weights
 from manyheads.sizing.families.fields import Fields
-from manyheads.sizing.architecture import SOURCE
-from manyheads.sizing.architecture import TEXT
-from manyheads.sizing.architecture import Architecture
-from manyheads.sizing.architecture import Attention
-from manyheads.sizing.architecture import LayerShape
-from manyheads.sizing.architecture import Weights
 
 __all__ = ["SEQ2SEQ", "pair", "seq2seq"]
 

@@ -6,46 +6,53 @@ has done, and processes share the work: each reads the whole stream, which is ch
 tokenise, 4 milliseconds to measure), and measures batches of its own. Memory: one chunk.
 """
 
-
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from typing import Any
-from manyheads.corpora.corpus import Document
-from manyheads.errors import TextError
-from manyheads.models.inputs.texts import fault_in
-from manyheads.models.inputs.texts import BATCH_TOKENS
-from manyheads.models.inputs.texts import Piece
-from manyheads.models.inputs.texts import Reading
-from manyheads.models.inputs.texts import batches
-from manyheads.models.inputs.texts import encoded
-from manyheads.models.inputs.texts import is_long
-from manyheads.models.inputs.texts import pieces_of
-from manyheads.corpora.corpus import Failure
-from manyheads.corpora.corpus import is_about_texts
-from manyheads.corpora.corpus import reason_of
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from importlib.resources import as_file, files
 from itertools import chain
+from pathlib import Path
+from typing import Any
+
 import torch
 from jaxtyping import Float32
 from torch import Tensor
-from manyheads.models.inputs.texts import rarity_of
-from manyheads.recording.tokens import Sinks
-from manyheads.statistics.sinks import find_sinks
-from manyheads.statistics.sinks import probed
-from manyheads.statistics.statistic import Statistic
-import hashlib
-import json
-from collections.abc import Sequence
-from importlib.resources import as_file, files
-from pathlib import Path
-from manyheads.corpora.corpus import Corpus
-from manyheads.errors import StatisticError
 
-__all__ = ["CHUNK_CHARACTERS", "CHUNK_TEXTS", "Chunk", "Chunked", "chunks", "read_chunk", "Head", "Learned", "Survey", "Wanted", "learn", "read_head"]
+from manyheads.corpora.corpus import Corpus, Document, Failure, is_about_texts, reason_of
+from manyheads.errors import StatisticError, TextError
+from manyheads.models.inputs.texts import (
+    BATCH_TOKENS,
+    Piece,
+    Reading,
+    batches,
+    encoded,
+    fault_in,
+    is_long,
+    pieces_of,
+    rarity_of,
+)
+from manyheads.recording.tokens import Sinks
+from manyheads.statistics.sinks import find_sinks, probed
+from manyheads.statistics.statistic import Statistic
+
+__all__ = [
+    "CHUNK_CHARACTERS",
+    "CHUNK_TEXTS",
+    "Chunk",
+    "Chunked",
+    "chunks",
+    "read_chunk",
+    "Head",
+    "Learned",
+    "Survey",
+    "Wanted",
+    "learn",
+    "read_head",
+]
 
 
 CHUNK_TEXTS = 2_048  # enough of every length to fill batches: a twelfth of what is read is padding, for sentences
@@ -185,7 +192,6 @@ def _encoded(lm: Any, chunk: Chunk, readable: Sequence[int]) -> list[Mapping[str
 # whatever statistics are made for this corpus: `measure(lm, corpus, statistics)` takes a function of the survey.
 
 
-
 SURVEY_TOKENS = 50_000  # from so many tokens on, rarity is counted: whole chunks are read until there are as many
 SURVEY_TEXTS = 20_000  # or as many texts: those of one word never come to so many tokens
 
@@ -318,7 +324,6 @@ def _readable(lm: Any, piece: Piece) -> bool:
 # Everything that the numbers of a run over a corpus hang on, by name: a run goes on only with the same.
 #
 # Where the model computes (device, attention kernel, number of processes) is none of it: that changes rounding alone.
-
 
 
 SOURCES = ("nn", "recording", "models", "corpora", "statistics", "roles")  # the packages whose code numbers hang on

@@ -6,72 +6,61 @@ hand, and counts nothing twice. Several processes take batches of their own (`wo
 (`merging`). A text that fails is named and counted, and the others go on (`failures`).
 """
 
-
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
 import torch
-from manyheads.corpora.corpus import Corpus
-from manyheads.errors import LostProcessError
-from manyheads.errors import StatisticError
-from manyheads.errors import TextError
-from manyheads.models.inputs.texts import require_reader
-from manyheads.models.inputs.texts import story
+
+from manyheads.base.processes import ALONE, Ranks, here, is_split
+from manyheads.corpora.corpus import Corpus, Failure, Failures, as_corpus, is_about_texts
+from manyheads.errors import LostProcessError, StatisticError, TextError
+from manyheads.models.inputs.texts import require_reader, story, tokens_of
 from manyheads.recording.tokens import Sinks
-from manyheads.statistics.corpus_run.store import Account
-from manyheads.statistics.corpus_run.store import Done
-from manyheads.statistics.corpus_run.store import packed
-from manyheads.statistics.corpus_run.store import unpacked
-from manyheads.statistics.corpus_run.chunks import Chunk
-from manyheads.statistics.corpus_run.chunks import chunks
+from manyheads.statistics.corpus_run.chunks import (
+    Chunk,
+    Chunked,
+    Head,
+    Learned,
+    Wanted,
+    chunks,
+    inputs_of,
+    learn,
+    read_chunk,
+    read_head,
+    require_same,
+)
+from manyheads.statistics.corpus_run.store import (
+    COUNTED,
+    Account,
+    Done,
+    Entry,
+    RunFolder,
+    Shard,
+    everywhere,
+    packed,
+    unpacked,
+)
+from manyheads.statistics.gathered import Progress, measure_batch, two_sided
 from manyheads.statistics.head_table import HeadTable
-from manyheads.statistics.corpus_run.chunks import inputs_of
-from manyheads.statistics.corpus_run.chunks import require_same
-from manyheads.statistics.gathered import Progress
-from manyheads.statistics.gathered import two_sided
-from manyheads.statistics.corpus_run.store import everywhere
-from manyheads.base.processes import ALONE
-from manyheads.base.processes import Ranks
-from manyheads.base.processes import here
-from manyheads.base.processes import is_split
-from manyheads.statistics.corpus_run.store import RunFolder
-from manyheads.statistics.corpus_run.store import Shard
 from manyheads.statistics.statistic import Statistic
-from manyheads.corpora.corpus import as_corpus
-from manyheads.statistics.corpus_run.chunks import Head
-from manyheads.statistics.corpus_run.chunks import Learned
-from manyheads.statistics.corpus_run.chunks import Wanted
-from manyheads.statistics.corpus_run.chunks import learn
-from manyheads.statistics.corpus_run.chunks import read_head
 from manyheads.statistics.table import choose
-from collections.abc import Callable, Iterable
-from manyheads.models.inputs.texts import tokens_of
-from manyheads.statistics.corpus_run.store import COUNTED
-from manyheads.statistics.corpus_run.store import Entry
-from manyheads.statistics.corpus_run.chunks import Chunked
-from manyheads.statistics.corpus_run.chunks import read_chunk
-from manyheads.corpora.corpus import Failure
-from manyheads.corpora.corpus import Failures
-from manyheads.corpora.corpus import is_about_texts
-from manyheads.statistics.gathered import measure_batch
 from manyheads.statistics.tally import Contribution
 
 __all__ = ["measure_corpus", "Worker"]
 
 
-
 # ---------------------------------------------------------------------------------------------------------------------
 # One process at work on a corpus: the batches that are its own, one after another, each kept as it is done.
 #
-# A batch whose texts fail is run text by text; those that fail are named. An error that is no text's fault goes through,
-# and so does the first one where nothing at all could be measured yet: then it is the model, or a statistic.
-
+# A batch whose texts fail is run text by text; those that fail are named. An error that is no text's fault goes
+# through, and so does the first one where nothing at all could be measured yet: then it is the model, or a statistic.
 
 
 @dataclass(eq=False)
@@ -152,6 +141,7 @@ class Worker:
         learned = self.learned
         tokens = tokens_of(chunked.reading, pieces, learned.rarity, learned.rarity_because).with_sinks(learned.sinks)
         return measure_batch(self.lm, tokens, self.statistics, self.kinds)
+
 
 log = logging.getLogger("manyheads")
 

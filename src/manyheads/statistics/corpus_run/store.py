@@ -4,49 +4,36 @@ Accounts add: those of batches, of processes, of a run that was stopped and the 
 its chunk and its own number, and is in at most one account, so nothing is counted twice.
 """
 
-
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Any
-import torch
-from jaxtyping import Int64
-from safetensors.torch import load, save
-from torch import Tensor
-from manyheads.recording.file.safetensors_io import bytes_of
-from manyheads.corpora.corpus import Failures
-from manyheads.statistics.gathered import Gathered
-from manyheads.statistics.tally import Contribution
-from manyheads.statistics.tally import Tally
-from manyheads.statistics.tally import counted
 import os
 import secrets
 import struct
 import zlib
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from fnmatch import fnmatch
 from io import FileIO
 from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Int64
 from safetensors import SafetensorError
-from manyheads.errors import FileAccessError
-from manyheads.errors import RecordingError
-from manyheads.errors import StatisticError
-from manyheads.recording.file.safetensors_io import Part
-from manyheads.recording.file.safetensors_io import write_tensors
-from manyheads.recording.file.safetensors_io import TensorFile
+from safetensors.torch import load, save
+from torch import Tensor
+
 from manyheads.base.files import no_access
-from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import dataclass
-from fnmatch import fnmatch
-from manyheads.statistics.corpus_run.chunks import Learned
-from manyheads.statistics.token_kinds import KindCounts
-from manyheads.statistics.token_kinds import KindTally
 from manyheads.base.processes import Ranks
-from manyheads.statistics.tally import agreed
-from manyheads.statistics.tally import read_sites
+from manyheads.corpora.corpus import Failures
+from manyheads.errors import FileAccessError, RecordingError, StatisticError
+from manyheads.recording.file.safetensors_io import Part, TensorFile, bytes_of, write_tensors
+from manyheads.statistics.corpus_run.chunks import Learned
+from manyheads.statistics.gathered import Gathered
+from manyheads.statistics.tally import Contribution, Tally, agreed, counted, read_sites
+from manyheads.statistics.token_kinds import KindCounts, KindTally
 
 __all__ = ["RunFolder", "require_own", "everywhere"]
 
@@ -173,15 +160,14 @@ def unpacked(data: bytes) -> tuple[dict[str, Tensor], dict[str, Any]]:
 # ---------------------------------------------------------------------------------------------------------------------
 # A process' part of a run, on the disk: whole up to the last batch, however the process ends.
 #
-# Two files a shard. `shard-NAME.safetensors` holds an account, written whole or not at all; `shard-NAME-N.journal` holds
-# the batches since, each appended as it is done (a safetensors file in memory, its length and its CRC-32 before it). The
-# sums of 400 statistics are 50 MB and a batch adds a tenth of that: so each batch costs a tenth, and once the journal is
-# larger than the sums it is folded into them. What is cut off at a journal's end was the batch in hand.
+# Two files a shard. `shard-NAME.safetensors` holds an account, written whole or not at all; `shard-NAME-N.journal`
+# holds the batches since, each appended as it is done (a safetensors file in memory, its length and its CRC-32 before
+# it). The sums of 400 statistics are 50 MB and a batch adds a tenth of that: so each batch costs a tenth, and once the
+# journal is larger than the sums it is folded into them. What is cut off at a journal's end was the batch in hand.
 #
-# Folding is safe at every step: the new journal is begun, the account that takes its number is moved into place, the old
-# journal is deleted. An account also names the shards that it took in, which are deleted after it is there.
-# A journal is locked while its process lives, where the system has locks: nobody goes on with what is still written.
-
+# Folding is safe at every step: the new journal is begun, the account that takes its number is moved into place, the
+# old journal is deleted. An account also names the shards that it took in, which are deleted after it is there. A
+# journal is locked while its process lives, where the system has locks: nobody goes on with what is still written.
 
 
 FORMAT, VERSION = "manyheads corpus run", 1
@@ -414,7 +400,6 @@ def _read_all(file: FileIO, size: int) -> bytes:
 # disk); what another process did and this disk does not show is measured again, and never counted twice.
 
 
-
 OWN = ("run.safetensors", "finished.safetensors", "shard-*", "lock")
 
 
@@ -501,7 +486,6 @@ class RunFolder:
 #
 # Sums are added in place over the network (float64, 50 MB for 400 statistics of 72 heads); the few words about them are
 # gathered as JSON.
-
 
 
 def everywhere(account: Account, ranks: Ranks) -> Account:

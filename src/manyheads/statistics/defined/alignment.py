@@ -13,20 +13,17 @@ pass over tiles, and no map is held: O(q * k * d) time. Oracle: NumPy on a model
 Source: Spearman 1904 (rank correlation); Pielou 1966 (entropy over its maximum, of which sharpness is the rest to 1).
 """
 
-
 from __future__ import annotations
 
 from dataclasses import dataclass
+
 import torch
 from jaxtyping import Bool, Float64
 from torch import Tensor
-from manyheads.errors import ShapeError
-from manyheads.errors import StatisticError
+
+from manyheads.errors import ShapeError, StatisticError
+from manyheads.recording.exact_map.requests import Column, Entropy, Linear, Mass
 from manyheads.recording.recording import LayerRecord
-from manyheads.recording.exact_map.requests import Column
-from manyheads.recording.exact_map.requests import Entropy
-from manyheads.recording.exact_map.requests import Linear
-from manyheads.recording.exact_map.requests import Mass
 from manyheads.recording.tokens import Tokens
 
 __all__ = ["Alignment", "alignment"]

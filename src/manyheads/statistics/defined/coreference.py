@@ -12,25 +12,19 @@ A mention around this one is no candidate, nor is one with the same head word, n
 window). Source: Clark et al. 2019, section 4.3. Oracle: tests/statistics/test_coreference.py, from eager maps.
 """
 
-
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
+
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
-from manyheads.recording.tokens import Gold
-from manyheads.recording.tokens import Mention
-from manyheads.statistics.defined.treebank_words import ROWS
-from manyheads.statistics.defined.treebank_words import GoldWords
-from manyheads.statistics.defined.treebank_words import looks
-from manyheads.statistics.statistic import Block
-from manyheads.statistics.statistic import Facts
-from manyheads.statistics.statistic import Statistic
-from manyheads.statistics.statistic import shares_of
 
+from manyheads.recording.tokens import Gold, Mention
+from manyheads.statistics.defined.treebank_words import ROWS, GoldWords, looks
+from manyheads.statistics.statistic import Block, Facts, Statistic, shares_of
 
 GROUPS = {"coreference": "mentions with an antecedent", "pronoun": "pronouns with an antecedent"}
 CLARK, OURS = "Clark et al. 2019, section 4.3", "ours: distance and part of speech kept"

@@ -10,30 +10,18 @@ match between tokens (the same token elsewhere; the key after, or before, an ear
 Rows are all rows of a text, special tokens among them. Oracle: `reference.statistics`.
 """
 
-
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
+
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from manyheads.recording.exact_map.requests import Band
-from manyheads.recording.exact_map.requests import Linear
-from manyheads.recording.exact_map.requests import Match
-from manyheads.recording.exact_map.requests import MatchReceived
-from manyheads.recording.exact_map.requests import Received
-from manyheads.recording.exact_map.requests import Request
-from manyheads.recording.exact_map.requests import RowsReceived
-from manyheads.recording.tokens import Tokens
-from manyheads.recording.tokens import relabelling
-from manyheads.statistics.statistic import SHARE
-from manyheads.statistics.statistic import Facts
-from manyheads.statistics.statistic import Finish
-from manyheads.statistics.statistic import PerText
-from manyheads.statistics.statistic import Statistic
-from manyheads.statistics.statistic import row_count
 
+from manyheads.recording.exact_map.requests import Band, Linear, Match, MatchReceived, Received, Request, RowsReceived
+from manyheads.recording.tokens import Tokens, relabelling
+from manyheads.statistics.statistic import SHARE, Facts, Finish, PerText, Statistic, row_count
 
 OFFSETS = tuple(range(-8, 9))
 BAND = Band(OFFSETS)

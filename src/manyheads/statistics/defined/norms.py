@@ -17,32 +17,26 @@ each place keeping its value; the exact mean over all shuffles.
 Source: Kobayashi et al. 2020. Oracle: `reference.norms`.
 """
 
-
 from __future__ import annotations
 
 from jaxtyping import Bool, Float
 from torch import Tensor, arange, stack
-from manyheads.recording.exact_map.requests import MatchReceived
-from manyheads.recording.exact_map.requests import Received
-from manyheads.recording.exact_map.requests import RowsReceived
-from manyheads.statistics.defined.masses import BAND
-from manyheads.statistics.defined.masses import CLASSES
-from manyheads.statistics.defined.masses import EVENLY
-from manyheads.statistics.defined.masses import MATCHES
-from manyheads.statistics.defined.masses import OFFSETS
-from manyheads.statistics.defined.masses import Matched
-from manyheads.statistics.defined.masses import Named
-from manyheads.statistics.defined.masses import has_key
-from manyheads.statistics.defined.masses import offset_name
-from manyheads.statistics.defined.masses import offset_place
-from manyheads.statistics.defined.masses import seeing
-from manyheads.statistics.statistic import SHARE
-from manyheads.statistics.statistic import Block
-from manyheads.statistics.statistic import Facts
-from manyheads.statistics.statistic import PerText
-from manyheads.statistics.statistic import Statistic
-from manyheads.statistics.statistic import shares_of
 
+from manyheads.recording.exact_map.requests import MatchReceived, Received, RowsReceived
+from manyheads.statistics.defined.masses import (
+    BAND,
+    CLASSES,
+    EVENLY,
+    MATCHES,
+    OFFSETS,
+    Matched,
+    Named,
+    has_key,
+    offset_name,
+    offset_place,
+    seeing,
+)
+from manyheads.statistics.statistic import SHARE, Block, Facts, PerText, Statistic, shares_of
 
 KOBAYASHI = "Kobayashi et al. 2020, norm-weighted attention; ratio of sums"
 WEIGHTED = tuple(each for each in CLASSES if each.name != "sink")  # sink_norm_mass counts texts without a sink, too

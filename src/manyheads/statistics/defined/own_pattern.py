@@ -11,7 +11,6 @@ Its score is the mean weight on those places, over the tokens that see one. Besi
 that is elsewhere: a pattern of places alone does not change, and has no such chance level). Cost: the chosen cells.
 """
 
-
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,20 +18,15 @@ from operator import index
 from pathlib import Path
 from traceback import extract_tb
 from typing import Any, cast
+
 import torch
 from torch import Tensor
-from manyheads.errors import PatternError
-from manyheads.errors import StatisticError
-from manyheads.recording.exact_map.cells import cell_weights
-from manyheads.recording.tokens import Tokens
-from manyheads.recording.tokens import relabelling
-from manyheads.corpora.corpus import reason_of
-from manyheads.statistics.statistic import SHARE
-from manyheads.statistics.statistic import Facts
-from manyheads.statistics.statistic import Finish
-from manyheads.statistics.statistic import PerText
-from manyheads.statistics.statistic import Statistic
 
+from manyheads.corpora.corpus import reason_of
+from manyheads.errors import PatternError, StatisticError
+from manyheads.recording.exact_map.cells import cell_weights
+from manyheads.recording.tokens import Tokens, relabelling
+from manyheads.statistics.statistic import SHARE, Facts, Finish, PerText, Statistic
 
 Target = int | Iterable[int] | None
 Pattern = Callable[[list[str]], Sequence[Target]]

@@ -13,24 +13,18 @@ exact mean over all shuffles. Source: Voita et al. 2019, rare words (on all sent
 word is outside the 500 most frequent). Oracle: `reference.tops`.
 """
 
-
 from __future__ import annotations
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from manyheads.nn.masks import Rule
-from manyheads.nn.masks import grouped_scores
+
+from manyheads.nn.masks import Rule, grouped_scores
 from manyheads.recording.exact_map.one_pass import Layer
 from manyheads.recording.exact_map.requests import Maximum
 from manyheads.recording.tokens import Tokens
 from manyheads.statistics.defined.masses import SHUFFLED
-from manyheads.statistics.statistic import Block
-from manyheads.statistics.statistic import Facts
-from manyheads.statistics.statistic import PerText
-from manyheads.statistics.statistic import Statistic
-from manyheads.statistics.statistic import shares_of
-
+from manyheads.statistics.statistic import Block, Facts, PerText, Statistic, shares_of
 
 ROUNDING = 1e-4  # of a weight: float32 scores of some tens are off by that much when summed in another order
 CHUNK_CELLS = 1 << 22  # weights held at a time: 16 MB

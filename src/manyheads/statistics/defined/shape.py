@@ -3,28 +3,18 @@
 Oracle: `reference.statistics`. Entropies are in nats, distances in tokens.
 """
 
-
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+
 from jaxtyping import Float
 from torch import Tensor
-from manyheads.recording.exact_map.requests import Distance
-from manyheads.recording.exact_map.requests import Entropy
-from manyheads.recording.exact_map.requests import Mass
-from manyheads.recording.exact_map.requests import Maximum
-from manyheads.recording.exact_map.requests import Received
-from manyheads.recording.exact_map.requests import Request
-from manyheads.recording.exact_map.requests import Square
+
+from manyheads.recording.exact_map.requests import Distance, Entropy, Mass, Maximum, Received, Request, Square
 from manyheads.statistics.defined.masses import uniform
 from manyheads.statistics.defined.norms import KOBAYASHI
-from manyheads.statistics.statistic import SHARE
-from manyheads.statistics.statistic import Facts
-from manyheads.statistics.statistic import PerText
-from manyheads.statistics.statistic import Statistic
-from manyheads.statistics.statistic import row_count
-
+from manyheads.statistics.statistic import SHARE, Facts, PerText, Statistic, row_count
 
 ANY = (0.0, math.inf)
 Row = Callable[[Facts], Float[Tensor, "b h q"]]

@@ -15,31 +15,21 @@ of speech, drawn by where the relation's other end tends to lie: position and pa
 ahead. Oracle: tests/statistics/test_syntax.py, from the model's own eager maps.
 """
 
-
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
+
 import torch
 from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
-from manyheads.recording.tokens import ROOT
-from manyheads.statistics.defined.treebank_words import POS
-from manyheads.statistics.defined.treebank_words import ROWS
-from manyheads.statistics.defined.treebank_words import GoldWords
-from manyheads.statistics.defined.treebank_words import Looks
-from manyheads.statistics.defined.treebank_words import looks
-from manyheads.statistics.statistic import Block
-from manyheads.statistics.statistic import Facts
-from manyheads.statistics.statistic import Statistic
-from manyheads.statistics.statistic import shares_of
-from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass
-from functools import cached_property
-from jaxtyping import Float
-from manyheads.recording.tokens import Gold
 
+from manyheads.recording.tokens import ROOT, Gold
+from manyheads.statistics.defined.treebank_words import POS, ROWS, GoldWords, Looks, looks
+from manyheads.statistics.statistic import Block, Facts, Statistic, shares_of
 
 CLARK = "Clark et al. 2019, section 4.2"
 OURS = "ours: position and part of speech kept"
@@ -218,11 +208,10 @@ def _first_of_equals(values: Int[Tensor, "a"]) -> Bool[Tensor, "a"]:
 # ---------------------------------------------------------------------------------------------------------------------
 # What a treebank's relations look like without any head: where the other end lies, and what rule would guess it.
 #
-# A head that links determiners to nouns must do better than whoever knows that a noun mostly follows. So from the head of
-# a corpus (its choosing half alone) we learn, for each relation: at which offsets its governor lies, the most frequent of
-# them, and the best rule of the kind "the nearest verb to the left". What heads are compared with hangs on it.
-# Source: Clark et al. 2019, section 4.2 (fixed offsets); the rule and the distribution are ours.
-
+# A head that links determiners to nouns must do better than whoever knows that a noun mostly follows. So from the head
+# of a corpus (its choosing half alone) we learn, for each relation: at which offsets its governor lies, the most
+# frequent of them, and the best rule of the kind "the nearest verb to the left". What heads are compared with hangs on
+# it. Source: Clark et al. 2019, section 4.2 (fixed offsets); the rule and the distribution are ours.
 
 
 MIN_ARCS = 50

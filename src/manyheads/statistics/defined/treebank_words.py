@@ -8,22 +8,21 @@ never counts as looking at itself. Which key wins is asked three ways, since eac
 - `normed`: free, with each weight times what its value can move (Kobayashi et al. 2020).
 """
 
-
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
+
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+
 from manyheads.nn.masks import Mask
-from manyheads.recording.tokens import Gold
 from manyheads.recording.exact_map.requests import WordRows
-from manyheads.recording.tokens import Tokens
+from manyheads.recording.tokens import Gold, Tokens
 from manyheads.recording.words import words_of_tokens
 from manyheads.statistics.statistic import Facts
-
 
 POS = (
     *("ADJ", "ADP", "ADV", "AUX", "CCONJ", "DET", "INTJ", "NOUN", "NUM"),

@@ -4,18 +4,18 @@ A short text's maps are exact; of a longer one each head's map is kept in blocks
 coarser), beside the exact strongest links of every row. web/src/lib/snapshot.ts reads what `packed` makes.
 """
 
-
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+
 import numpy as np
 from numpy import ndarray
+
 from manyheads.recording.exact_map.zoom import read_region
 from manyheads.recording.recording import LayerRecord
-from manyheads.studio.views.envelope import MIN_MISSING
-from manyheads.studio.views.envelope import in_steps
 from manyheads.studio.schema.recordings import LayerInfo
+from manyheads.studio.views.envelope import MIN_MISSING, in_steps
 
 __all__ = ["HeadMap", "Held", "held_of", "packed", "read_map"]
 

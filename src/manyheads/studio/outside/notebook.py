@@ -7,30 +7,25 @@ without a socket, in threads: a cell that runs does not wait for it. Whatever go
 Nothing comes from a network: the page's module and style sheet are part of the widget, and are saved with the notebook.
 """
 
-
 from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
+from importlib.util import find_spec
 from typing import Any
+
 import anywidget
 import traitlets
-from manyheads.errors import ManyHeadsError
-from manyheads.errors import TextError
+
+from manyheads.errors import ManyHeadsError, ModelError, RecordingError, TextError
 from manyheads.recording.recording import Recording
-from manyheads.studio.server.app import create_app
-from manyheads.studio.session import Desk
-from manyheads.studio.session import desk_with
-from manyheads.studio.session import open_recording
-from manyheads.studio.session import open_text
-from manyheads.studio.server.in_process import answer
-from manyheads.studio.problems import told
-from manyheads.studio.state.recordings import Opened
 from manyheads.studio.outside.one_file import bundle
+from manyheads.studio.problems import told
+from manyheads.studio.server.app import create_app
+from manyheads.studio.server.in_process import answer
+from manyheads.studio.session import Desk, desk_with, open_recording, open_text
 from manyheads.studio.snapshot import snapshot_of
+from manyheads.studio.state.recordings import Opened
 from manyheads.studio.state.workspace import Workspace
-from importlib.util import find_spec
-from manyheads.errors import ModelError
-from manyheads.errors import RecordingError
 
 __all__ = ["StudioWidget", "of_model", "of_recording", "show"]
 
@@ -122,7 +117,6 @@ def of_model(lm: Any, text: str | None, height: int) -> StudioWidget:
 
 # ---------------------------------------------------------------------------------------------------------------------
 # `show`: heads in a notebook, by the same page as the studio's, alive while the kernel is and readable after.
-
 
 
 INSTALL = 'show() needs the studio: pip install "manyheads[studio]".'

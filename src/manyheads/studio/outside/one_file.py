@@ -7,7 +7,6 @@ and takes a third of the room. Without JavaScript there still is a table of the 
 Cost: a second, and under 3 MB for 72 heads of 512 tokens, most of it the maps.
 """
 
-
 from __future__ import annotations
 
 import gzip
@@ -17,20 +16,16 @@ from base64 import b64encode
 from html import escape
 from importlib.resources import files
 from typing import Any
+
+from manyheads.base.files import replacing
 from manyheads.base.html import html_table
 from manyheads.recording.recording import Recording
 from manyheads.roles.labels import PageLabels
-from manyheads.studio.views.atlas import atlas_of
-from manyheads.studio.session import Desk
-from manyheads.studio.session import desk_with
-from manyheads.studio.session import open_recording
-from manyheads.studio.session import open_text
+from manyheads.studio.session import Desk, desk_with, open_recording, open_text
+from manyheads.studio.snapshot import FORMAT, Progress, snapshot_of
 from manyheads.studio.state.recordings import Opened
-from manyheads.studio.snapshot import FORMAT
-from manyheads.studio.snapshot import Progress
-from manyheads.studio.snapshot import snapshot_of
 from manyheads.studio.state.workspace import Workspace
-from manyheads.base.files import replacing
+from manyheads.studio.views.atlas import atlas_of
 
 __all__ = ["bundle", "page_of", "write_report"]
 

@@ -1,12 +1,10 @@
 """What every body is made of: names, texts, sizes, and the one form of a problem."""
 
-
 from __future__ import annotations
 
 from typing import Annotated, Literal
-from pydantic import BaseModel, ConfigDict, Field
-from pydantic import Field
 
+from pydantic import BaseModel, ConfigDict, Field
 
 MAX_TEXT = 400_000  # characters: some 100,000 tokens; a longer text is recorded by the library and opened as a file
 MAX_STEPS = 64  # of a plan
@@ -42,7 +40,6 @@ class Problem(Said):
 
 # ---------------------------------------------------------------------------------------------------------------------
 # What is here to look at: models, files, and how much of each the server takes.
-
 
 
 class ModelEntry(Said):
@@ -86,7 +83,6 @@ class Workspace(Said):
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The steps of a plan, as the page tells them: `manyheads.plan` has what they do.
-
 
 
 class AblateStep(Told):

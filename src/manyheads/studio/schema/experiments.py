@@ -6,8 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from manyheads.studio.schema.base import MAX_NAME, MAX_STEPS, HeadsText, Name, Number, Said, Text, Told
-from manyheads.studio.schema.base import PlanStep
+from manyheads.studio.schema.base import MAX_NAME, MAX_STEPS, HeadsText, Name, Number, PlanStep, Said, Text, Told
 from manyheads.studio.schema.recordings import Token
 
 

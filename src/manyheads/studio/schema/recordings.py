@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from manyheads.studio.schema.base import Name, Number, Said, Text, Told
-from manyheads.studio.schema.base import Steps
+from manyheads.studio.schema.base import Name, Number, Said, Steps, Text, Told
 
 
 class RecordingAsk(Told):

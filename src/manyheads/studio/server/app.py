@@ -1,29 +1,27 @@
 """The studio's application: its routes, the built page, and what every error becomes: a status and words."""
 
-
 from __future__ import annotations
 
 import gzip
+import json
+import sys
 from collections.abc import Callable
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
+
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
+
 from manyheads import __version__
 from manyheads.errors import ManyHeadsError
-from manyheads.studio.session import Desk
-from manyheads.studio.problems import Busy
-from manyheads.studio.problems import Stopped
-from manyheads.studio.problems import misfit
-from manyheads.studio.problems import told
-from manyheads.studio.server.routes import add_routes
+from manyheads.studio.problems import Busy, Stopped, misfit, told
 from manyheads.studio.schema.base import Problem
-import json
-import sys
-from pathlib import Path
+from manyheads.studio.server.routes import add_routes
+from manyheads.studio.session import Desk
 
 __all__ = ["create_app", "openapi_text"]
 
@@ -107,7 +105,6 @@ def _add_page(app: FastAPI) -> None:
 # The server's description as a file: `python -m manyheads.studio.server.app` writes web/openapi.json anew.
 #
 # The page's own types are generated from it; a test holds file and server equal.
-
 
 
 def openapi_text() -> str:

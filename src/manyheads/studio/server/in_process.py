@@ -4,7 +4,6 @@ The application is the same that the server runs, so these three cannot come to 
 before it: whoever calls is in this process already.
 """
 
-
 from __future__ import annotations
 
 import asyncio

@@ -4,51 +4,31 @@ Nothing here computes: what takes long runs in threads, as a job where it may ta
 request is gone is given up.
 """
 
-
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
+
 from fastapi import FastAPI, Path, Query, Request
 from fastapi.responses import Response
 from starlette.concurrency import run_in_threadpool
+
 from manyheads import __version__
 from manyheads.corpora.bundled_texts import reading_of
+from manyheads.studio.jobs import Say
+from manyheads.studio.schema.base import MAX_STEPS, MAX_TEXT, AblationKind, How, Limits, Workspace
+from manyheads.studio.schema.experiments import Experiment, ExperimentAsk, PruningAsk
+from manyheads.studio.schema.jobs import Job, JobKind
+from manyheads.studio.schema.lessons import CellAsk, CheckAsk, CheckResult, Lesson, LessonEntry
+from manyheads.studio.schema.recordings import Atlas, HeadCard, RecordingAsk, RecordingInfo
+from manyheads.studio.schema.sizes import SizeAsk, SizePreset, SizeReport
+from manyheads.studio.session import Desk
 from manyheads.studio.views import lessons as learning
 from manyheads.studio.views import sizes
-from manyheads.studio.views.atlas import atlas_of
-from manyheads.studio.views.atlas import card_of
-from manyheads.studio.session import Desk
+from manyheads.studio.views.atlas import atlas_of, card_of
 from manyheads.studio.views.envelope import MEDIA_TYPE
-from manyheads.studio.views.exports import TABLE_FORMATS
-from manyheads.studio.views.exports import table_file
-from manyheads.studio.views.exports import window_file
-from manyheads.studio.jobs import Say
-from manyheads.studio.views.maps import row_of
-from manyheads.studio.views.maps import thumbnails_of
-from manyheads.studio.schema.base import MAX_STEPS
-from manyheads.studio.schema.base import MAX_TEXT
-from manyheads.studio.schema.base import AblationKind
-from manyheads.studio.schema.base import How
-from manyheads.studio.schema.experiments import Experiment
-from manyheads.studio.schema.experiments import ExperimentAsk
-from manyheads.studio.schema.experiments import PruningAsk
-from manyheads.studio.schema.jobs import Job
-from manyheads.studio.schema.jobs import JobKind
-from manyheads.studio.schema.lessons import CellAsk
-from manyheads.studio.schema.lessons import CheckAsk
-from manyheads.studio.schema.lessons import CheckResult
-from manyheads.studio.schema.lessons import Lesson
-from manyheads.studio.schema.lessons import LessonEntry
-from manyheads.studio.schema.recordings import Atlas
-from manyheads.studio.schema.recordings import HeadCard
-from manyheads.studio.schema.recordings import RecordingAsk
-from manyheads.studio.schema.recordings import RecordingInfo
-from manyheads.studio.schema.sizes import SizeAsk
-from manyheads.studio.schema.sizes import SizePreset
-from manyheads.studio.schema.sizes import SizeReport
-from manyheads.studio.schema.base import Limits
-from manyheads.studio.schema.base import Workspace
+from manyheads.studio.views.exports import TABLE_FORMATS, table_file, window_file
+from manyheads.studio.views.maps import row_of, thumbnails_of
 from manyheads.studio.views.tiles import Address
 
 __all__ = ["add_routes"]

@@ -1,34 +1,42 @@
 """The server that the command starts: bound to this machine unless said, guarded, quiet."""
 
-
 from __future__ import annotations
 
 import ctypes
+import hmac
+import json
+import re
 import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import suppress
 from dataclasses import dataclass
+from http.cookies import CookieError, SimpleCookie
 from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs, urlsplit
+
 from manyheads.errors import FileAccessError
 from manyheads.studio.server.app import create_app
 from manyheads.studio.session import Desk
-import hmac
-import json
-import re
-from collections.abc import Awaitable, Callable, MutableMapping
-from http.cookies import CookieError, SimpleCookie
-from typing import Any
-from urllib.parse import parse_qs, urlsplit
-
-from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import uvicorn
 
-__all__ = ["DEFAULT_PORT", "LOCAL", "Serving", "bind", "guarded", "serve", "server_of", "warm", "CONTENT_SECURITY_POLICY", "Guard", "MAX_BODY"]
+__all__ = [
+    "DEFAULT_PORT",
+    "LOCAL",
+    "Serving",
+    "bind",
+    "guarded",
+    "serve",
+    "server_of",
+    "warm",
+    "CONTENT_SECURITY_POLICY",
+    "Guard",
+    "MAX_BODY",
+]
 
 
 LOCAL = "127.0.0.1"
@@ -160,11 +168,10 @@ def warm(desk: Desk) -> None:
 # ---------------------------------------------------------------------------------------------------------------------
 # Who may ask: pages of this server and nobody else's, with bodies of bearable size.
 #
-# A local server is reachable from every web page that the user's browser has open. `Host` is checked (a foreign name that
-# resolves to 127.0.0.1 is DNS rebinding), so is `Origin`; nothing is shared across origins. Where the server is bound to
-# more than this machine, each request needs a random token, from the address that was printed or the cookie that it set.
-# Source: the Jupyter server's way; OWASP, DNS rebinding.
-
+# A local server is reachable from every web page that the user's browser has open. `Host` is checked (a foreign name
+# that resolves to 127.0.0.1 is DNS rebinding), so is `Origin`; nothing is shared across origins. Where the server is
+# bound to more than this machine, each request needs a random token, from the address that was printed or the cookie
+# that it set. Source: the Jupyter server's way; OWASP, DNS rebinding.
 
 
 Scope = MutableMapping[str, Any]

@@ -1,21 +1,16 @@
 """What each head of a model does, by the bundled page: measured once for each model, and told in the page's words."""
 
-
 from __future__ import annotations
 
 from dataclasses import asdict
 from typing import Any
-from manyheads.roles.labels import HeadRole
-from manyheads.roles.labels import PageLabels
-from manyheads.roles.labels import label_page
+
+from manyheads.roles.labels import HeadRole, PageLabels, label_page
 from manyheads.statistics.head_table import number
 from manyheads.studio.jobs import Say
 from manyheads.studio.problems import NotHere
+from manyheads.studio.schema.recordings import EvidenceInfo, RoleEntry, RoleInfo, Roles
 from manyheads.studio.state.recordings import Opened
-from manyheads.studio.schema.recordings import EvidenceInfo
-from manyheads.studio.schema.recordings import RoleEntry
-from manyheads.studio.schema.recordings import RoleInfo
-from manyheads.studio.schema.recordings import Roles
 from manyheads.studio.state.workspace import Workspace
 
 __all__ = ["Labels", "basis_of", "role_info"]

@@ -3,14 +3,13 @@
 An experiment and the recording of its "after" must put the same in a head's place, so both ask here.
 """
 
-
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+
 from manyheads.corpora.bundled_texts import page_texts
-from manyheads.plan import Ablate
-from manyheads.plan import Plan
+from manyheads.plan import Ablate, Plan
 from manyheads.studio.schema.base import PlanStep
 
 __all__ = ["corpus_of", "plan_of"]

@@ -5,7 +5,6 @@ Two pages that ask for the same text share one recording; neither has any state 
 for it again, and gets it under the same name.
 """
 
-
 from __future__ import annotations
 
 import json
@@ -14,18 +13,16 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
-from manyheads.errors import ManyHeadsError
-from manyheads.errors import TextError
+
+from manyheads.errors import ManyHeadsError, TextError
 from manyheads.heads import Head
-from manyheads.recording.recording import LayerRecord
-from manyheads.recording.recording import Recording
+from manyheads.recording.recording import LayerRecord, Recording
 from manyheads.recording.tokens import Sinks
 from manyheads.studio.jobs import Say
 from manyheads.studio.problems import NotHere
 from manyheads.studio.schema.base import PlanStep
 from manyheads.studio.schema.recordings import RecordingAsk
-from manyheads.studio.state.workspace import Workspace
-from manyheads.studio.state.workspace import digest
+from manyheads.studio.state.workspace import Workspace, digest
 
 __all__ = ["TILE_CELLS", "TITLE", "Opened", "Recordings", "recording_id"]
 
@@ -166,8 +163,7 @@ class Recordings:
         say("reading the text", 0, None)
         if plan:
             from manyheads.interventions.apply.applied import applied
-            from manyheads.studio.state.plans import corpus_of
-            from manyheads.studio.state.plans import plan_of
+            from manyheads.studio.state.plans import corpus_of, plan_of
 
             wanted = plan_of(plan)
             with applied(lm, wanted, corpus=corpus_of(wanted, text)[0]):

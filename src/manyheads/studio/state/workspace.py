@@ -5,7 +5,6 @@ list is made of what the command line named: recordings, folders (searched two l
 checkpoints), models; and of the bundled models. Models are loaded once and kept, the least recently used one dropped.
 """
 
-
 from __future__ import annotations
 
 import hashlib
@@ -18,15 +17,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
-from manyheads.errors import FileAccessError
-from manyheads.errors import ManyHeadsError
-from manyheads.errors import ModelError
-from manyheads.models.loading.checkpoints import BUNDLED
-from manyheads.models.loading.checkpoints import find_bundled
-from manyheads.models.loading.checkpoints import is_hub_id
+
+from manyheads.errors import FileAccessError, ManyHeadsError, ModelError
+from manyheads.models.loading.checkpoints import BUNDLED, find_bundled, is_hub_id
 from manyheads.studio.problems import NotHere
-from manyheads.studio.schema.base import FileEntry
-from manyheads.studio.schema.base import ModelEntry
+from manyheads.studio.schema.base import FileEntry, ModelEntry
 
 __all__ = ["RECORDING_ENDING", "ModelPlace", "Workspace", "digest"]
 

@@ -3,32 +3,25 @@
 Numbers come from the recording alone (`measure_recording`), roles from the model's page, where the model is here.
 """
 
-
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from typing import Any
+
 import torch
+
 from manyheads.heads import Head
 from manyheads.interventions.effects.importance import Importance
 from manyheads.recording.recording import LayerRecord
 from manyheads.roles.labels import PageLabels
 from manyheads.statistics.head_table import number
-from manyheads.statistics.of_a_recording import EVERY_ROW
-from manyheads.statistics.of_a_recording import measure_recording
+from manyheads.statistics.of_a_recording import EVERY_ROW, measure_recording
 from manyheads.statistics.statistic import Statistic
-from manyheads.statistics.table import DEFAULT
-from manyheads.statistics.table import STATISTICS
-from manyheads.studio.state.labels import basis_of
-from manyheads.studio.state.labels import role_info
+from manyheads.statistics.table import DEFAULT, STATISTICS
+from manyheads.studio.schema.recordings import Atlas, AtlasHead, CardValue, HeadCard, Link, StatisticInfo
+from manyheads.studio.state.labels import basis_of, role_info
 from manyheads.studio.state.recordings import Opened
-from manyheads.studio.schema.recordings import Atlas
-from manyheads.studio.schema.recordings import AtlasHead
-from manyheads.studio.schema.recordings import CardValue
-from manyheads.studio.schema.recordings import HeadCard
-from manyheads.studio.schema.recordings import Link
-from manyheads.studio.schema.recordings import StatisticInfo
 from manyheads.studio.views.recording import layer_info
 
 __all__ = ["CAVEAT", "atlas_of", "card_of", "table_of"]

@@ -4,12 +4,12 @@ Numbers go to the page as they are: what is read off a pixel is the value, not a
 made.
 """
 
-
 from __future__ import annotations
 
 import json
 import struct
 from typing import Any
+
 import numpy as np
 from jaxtyping import Float32, UInt8
 from numpy import ndarray

@@ -6,59 +6,39 @@ Cost: 4 + `controls` forward passes over the text. `progress` is called at every
 raises stops the work within a layer; the model is as it was, for `mh.effect` and `mh.applied` leave it so.
 """
 
-
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
-from manyheads.errors import HeadError
+
+from manyheads.errors import FileAccessError, HeadError
 from manyheads.interventions.apply.applied import applied
-from manyheads.interventions.effects.effect import CONTROLS
-from manyheads.interventions.effects.effect import Effect
-from manyheads.interventions.effects.effect import effect
-from manyheads.interventions.effects.metrics import METRICS
-from manyheads.interventions.effects.metrics import choose_metric
-from manyheads.interventions.effects.metrics import Batch
-from manyheads.interventions.effects.metrics import exact
-from manyheads.interventions.effects.metrics import outputs_of
-from manyheads.interventions.effects.metrics import read_corpus
+from manyheads.interventions.effects.effect import CONTROLS, Effect, effect
+from manyheads.interventions.effects.metrics import METRICS, Batch, choose_metric, exact, outputs_of, read_corpus
+from manyheads.interventions.prune.prune import prune_heads
+from manyheads.interventions.save.model_card import costs_of
+from manyheads.models.inputs.texts import batches, read_texts, tokens_of
 from manyheads.models.taps.tap import tap
-from manyheads.models.inputs.texts import batches
-from manyheads.models.inputs.texts import read_texts
-from manyheads.models.inputs.texts import tokens_of
-from manyheads.plan import Ablate
-from manyheads.plan import Copy
-from manyheads.plan import Plan
+from manyheads.models.weights.compact_form import STOCK
+from manyheads.plan import Ablate, Average, Copy, Plan, Scale, SkipOutputProjection, Step
 from manyheads.recording.tokens import Sinks
 from manyheads.statistics.head_table import number
 from manyheads.studio.jobs import Say
-from manyheads.studio.state.plans import corpus_of
-from manyheads.studio.state.plans import plan_of
-from manyheads.studio.state.recordings import recording_id
-from manyheads.studio.schema.experiments import Experiment
-from manyheads.studio.schema.experiments import ExperimentAsk
-from manyheads.studio.schema.experiments import Guess
+from manyheads.studio.schema.experiments import Experiment, ExperimentAsk, Guess, Pruning, PruningAsk
 from manyheads.studio.schema.recordings import Worth
-from manyheads.studio.views.recording import told_tokens
+from manyheads.studio.state.plans import corpus_of, plan_of
+from manyheads.studio.state.recordings import recording_id
 from manyheads.studio.state.workspace import digest
-from manyheads.plan import Average
-from manyheads.plan import Scale
-from manyheads.plan import SkipOutputProjection
-from manyheads.plan import Step
-from pathlib import Path
-from manyheads.errors import FileAccessError
-from manyheads.interventions.save.model_card import costs_of
-from manyheads.interventions.prune.prune import prune_heads
-from manyheads.models.weights.compact_form import STOCK
-from manyheads.studio.schema.experiments import Pruning
-from manyheads.studio.schema.experiments import PruningAsk
+from manyheads.studio.views.recording import told_tokens
 
 __all__ = ["run", "worth", "sentence"]
 
@@ -280,7 +260,6 @@ def _digest(ask: ExperimentAsk, name: str) -> str:
 # What a plan changed, in one plain sentence, with the random heads beside it: a number alone invites over-reading.
 
 
-
 ROUNDING = 1e-9  # a change below it is that of float32 sums in another order
 MOST_STEPS = 3  # that are told one by one; a longer plan is counted
 INSTEAD = {
@@ -355,7 +334,6 @@ def _beside(found: Any, num_heads: int) -> str:
 # Heads removed for good, written as a checkpoint into the workspace's own folder, and nowhere else.
 #
 # Cost: `mh.prune_heads` and its `save`: a second copy of the model, and some 10 s for the fresh process that tries it.
-
 
 
 EVIDENCE = "chosen by hand in the studio"

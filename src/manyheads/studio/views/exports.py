@@ -1,14 +1,14 @@
 """What is on the page as files: every head's numbers, and windows of a head's exact map."""
 
-
 from __future__ import annotations
 
 import io
 from typing import Any
-from manyheads.studio.views.atlas import table_of
-from manyheads.studio.views.maps import visible_cells
+
 from manyheads.studio.problems import TooLarge
 from manyheads.studio.state.recordings import Opened
+from manyheads.studio.views.atlas import table_of
+from manyheads.studio.views.maps import visible_cells
 from manyheads.studio.views.recording import tokens_of
 
 __all__ = ["TABLE_FORMATS", "table_file", "window_file"]

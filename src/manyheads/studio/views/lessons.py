@@ -1,38 +1,37 @@
 """Lessons for the page: what `manyheads.lessons` holds and runs, in the types that the server speaks."""
 
-
 from __future__ import annotations
 
 import math
 import secrets
 from collections.abc import Callable
 from typing import Any
+
 from markdown_it import MarkdownIt
+
 from manyheads.lessons import shelf
 from manyheads.lessons.cells import Table
-from manyheads.lessons.lesson import Block
-from manyheads.lessons.lesson import CellBlock
-from manyheads.lessons.lesson import CheckBlock
-from manyheads.lessons.lesson import InterviewBlock
-from manyheads.lessons.lesson import ProseBlock
+from manyheads.lessons.lesson import Block, CellBlock, CheckBlock, InterviewBlock, ProseBlock
 from manyheads.lessons.lesson import Lesson as Page
 from manyheads.lessons.parameters import Parameter as Given
 from manyheads.studio.jobs import Say
 from manyheads.studio.problems import NotHere
-from manyheads.studio.schema.lessons import CellAsk
-from manyheads.studio.schema.lessons import CellResult
-from manyheads.studio.schema.lessons import Check
-from manyheads.studio.schema.lessons import CheckAsk
-from manyheads.studio.schema.lessons import CheckResult
-from manyheads.studio.schema.lessons import HeadPlace
-from manyheads.studio.schema.lessons import Interview
-from manyheads.studio.schema.lessons import Lesson
-from manyheads.studio.schema.lessons import LessonEntry
-from manyheads.studio.schema.lessons import LiveCell
-from manyheads.studio.schema.lessons import Parameter
-from manyheads.studio.schema.lessons import Part
-from manyheads.studio.schema.lessons import Prose
-from manyheads.studio.schema.lessons import Shown
+from manyheads.studio.schema.lessons import (
+    CellAsk,
+    CellResult,
+    Check,
+    CheckAsk,
+    CheckResult,
+    HeadPlace,
+    Interview,
+    Lesson,
+    LessonEntry,
+    LiveCell,
+    Parameter,
+    Part,
+    Prose,
+    Shown,
+)
 
 __all__ = ["check", "entries", "lesson", "run_cell"]
 

@@ -1,19 +1,16 @@
 """Maps but for tiles: one exact row of a head, and every head's map, small. Both are envelopes."""
 
-
 from __future__ import annotations
 
 import numpy as np
 import torch
 from jaxtyping import Bool
 from torch import Tensor
+
 from manyheads.recording.recording import LayerRecord
-from manyheads.studio.views.envelope import MIN_MISSING
-from manyheads.studio.views.envelope import in_steps
-from manyheads.studio.views.envelope import pack
-from manyheads.studio.problems import NotHere
-from manyheads.studio.problems import TooLarge
+from manyheads.studio.problems import NotHere, TooLarge
 from manyheads.studio.state.recordings import Opened
+from manyheads.studio.views.envelope import MIN_MISSING, in_steps, pack
 
 __all__ = ["row_of", "thumbnails_of", "visible_cells"]
 
@@ -60,10 +57,9 @@ def thumbnails_of(opened: Opened, size: int, how: str, text: int) -> bytes:
 
 
 def _thumbnails(opened: Opened, size: int, how: str, text: int) -> bytes:
-    from manyheads.recording.recording import one_text
-    from manyheads.recording.recording import small_maps
     from manyheads.recording.exact_map.one_pass import prepare
     from manyheads.recording.exact_map.requests import Pooled
+    from manyheads.recording.recording import one_text, small_maps
 
     if how == "max" and opened.cells(text) > MAXIMUM_CELLS:
         raise TooLarge("the largest weights of all heads are too many cells to read at once here: use how=mean.")

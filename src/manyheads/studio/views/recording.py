@@ -1,21 +1,16 @@
 """What a page is told of a recording: its layers, its tokens and words, and what its numbers rest on."""
 
-
 from __future__ import annotations
 
 import math
+
 from manyheads.errors import ManyHeadsError
 from manyheads.recording.recording import LayerRecord
-from manyheads.recording.tokens import Sinks
-from manyheads.recording.tokens import Tokens
+from manyheads.recording.tokens import Sinks, Tokens
 from manyheads.recording.words import Words
 from manyheads.spec import CROSS
-from manyheads.studio.state.recordings import TILE_CELLS
-from manyheads.studio.state.recordings import Opened
-from manyheads.studio.schema.recordings import LayerInfo
-from manyheads.studio.schema.recordings import RecordingInfo
-from manyheads.studio.schema.recordings import Token
-from manyheads.studio.schema.recordings import WordInfo
+from manyheads.studio.schema.recordings import LayerInfo, RecordingInfo, Token, WordInfo
+from manyheads.studio.state.recordings import TILE_CELLS, Opened
 from manyheads.studio.state.workspace import Workspace
 
 __all__ = ["layer_info", "recording_info", "told_tokens", "tokens_of"]

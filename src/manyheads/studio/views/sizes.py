@@ -5,33 +5,21 @@ answer too, not a server out of memory: sizes are capped here, far past any mode
 Cost: arithmetic, some milliseconds; for a model of a family that has no formula, as `mh.size`.
 """
 
-
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
 from typing import Any
+
 from manyheads import __version__
 from manyheads.errors import ShapeError
 from manyheads.models.dimensions import size
+from manyheads.sizing.architecture import Architecture, LayerShape, Weights, by_part, kind_of
 from manyheads.sizing.building_blocks import transformer
-from manyheads.sizing.costs import COUNTED
-from manyheads.sizing.presets import PRESETS
-from manyheads.sizing.presets import preset
-from manyheads.sizing.costs import Sizing
-from manyheads.sizing.costs import Variant
-from manyheads.sizing.architecture import kind_of
-from manyheads.sizing.architecture import Architecture
-from manyheads.sizing.architecture import LayerShape
-from manyheads.sizing.architecture import Weights
-from manyheads.sizing.architecture import by_part
-from manyheads.studio.schema.sizes import CacheLine
-from manyheads.studio.schema.sizes import CachePoint
-from manyheads.studio.schema.sizes import SizeAsk
-from manyheads.studio.schema.sizes import SizeLayer
-from manyheads.studio.schema.sizes import SizePreset
-from manyheads.studio.schema.sizes import SizeReport
+from manyheads.sizing.costs import COUNTED, Sizing, Variant
+from manyheads.sizing.presets import PRESETS, preset
+from manyheads.studio.schema.sizes import CacheLine, CachePoint, SizeAsk, SizeLayer, SizePreset, SizeReport
 
 __all__ = ["presets", "run"]
 

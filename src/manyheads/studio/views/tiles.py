@@ -5,7 +5,6 @@ max, and the tiles of the two finer levels below it, which are what a person see
 hang on, up to `CACHE_BYTES`. Requests for what is being computed wait for it; when nobody waits any more it stops.
 """
 
-
 from __future__ import annotations
 
 import threading
@@ -14,15 +13,14 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import NamedTuple
+
 import numpy as np
 from numpy import ndarray
-from manyheads.recording.exact_map.zoom import Region
-from manyheads.recording.exact_map.zoom import read_region
+
+from manyheads.recording.exact_map.zoom import Region, read_region
+from manyheads.studio.problems import NotHere, Stopped
+from manyheads.studio.state.recordings import TILE_CELLS, Opened
 from manyheads.studio.views.envelope import pack
-from manyheads.studio.problems import NotHere
-from manyheads.studio.problems import Stopped
-from manyheads.studio.state.recordings import TILE_CELLS
-from manyheads.studio.state.recordings import Opened
 
 __all__ = ["Address", "Tiles"]
 

@@ -18,16 +18,20 @@ from torch import nn
 from manyheads.interventions.apply.applied import applied
 from manyheads.plan import Average, Plan, SkipOutputProjection
 from manyheads.training.charts import Points, PointsChart, PointsPanel
-from manyheads.training.presets.heads import TRIAL, WHOLE, Scale, equal_parameters, held_out_of, reader_run
+from manyheads.training.presets.heads import (
+    KINDS,
+    RELATIONS,
+    TRIAL,
+    WHOLE,
+    Scale,
+    diversity,
+    equal_parameters,
+    held_out_of,
+    reader_run,
+    scores_of,
+)
 from manyheads.training.presets.preset import AllTrained, Findings, MakeRun, Preset, Setup, Training
-from manyheads.training.presets.heads import KINDS
-from manyheads.training.presets.heads import RELATIONS
-from manyheads.training.presets.heads import diversity
-from manyheads.training.presets.heads import scores_of
-from manyheads.training.runs import Batch
-from manyheads.training.runs import changes_said
-from manyheads.training.runs import paired
-from manyheads.training.runs import spreads_of
+from manyheads.training.runs import Batch, changes_said, paired, spreads_of
 
 NAME = "collapse"
 HEADS = 8

@@ -8,56 +8,31 @@ steps: the KL of its next-token distribution from the teacher's is the loss.
 Source: Ainslie et al. 2023 (GQA, uptraining); Shazeer 2019 (MQA); Hinton et al. 2015 (distillation).
 """
 
-
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
+
 import torch
-from jaxtyping import Int, UInt8
-from torch import Tensor, nn
-from manyheads.models.loading.offloaded import device_of
-from manyheads.training.decoder import Decoder
-from manyheads.training.decoder import DecoderConfig
-from manyheads.training.decoder import batch_loss
-from manyheads.training.decoder import next_token_loss
-from manyheads.training.presets.preset import AllTrained
-from manyheads.training.presets.preset import Findings
-from manyheads.training.presets.preset import MakeRun
-from manyheads.training.presets.preset import Preset
-from manyheads.training.presets.preset import Scaled
-from manyheads.training.presets.preset import Setup
-from manyheads.training.presets.preset import Training
-from manyheads.training.runs import Batch
-from manyheads.training.runs import Run
-from manyheads.training.runs import Settings
-from manyheads.training.runs import generator_of
-from manyheads.training.presets.code.data import Source
-from manyheads.training.presets.code.data import data_digest
-from manyheads.training.presets.code.data import sources_for
-import statistics
-from dataclasses import dataclass
-from torch import nn
-from manyheads.training.charts import Points
-from manyheads.training.charts import PointsChart
-from manyheads.training.charts import PointsPanel
-from manyheads.training.decode_speed import decode_all
-from manyheads.training.runs import paired
-from manyheads.training.runs import spread_of
-from dataclasses import replace
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, UInt8
+from torch import Tensor, nn
+
 from manyheads.interventions.convert.convert import convert_to_gqa
 from manyheads.models.loading.load import load
-from manyheads.training.export import NAMES
-from manyheads.training.export import to_llama
-
-
+from manyheads.models.loading.offloaded import device_of
+from manyheads.training.charts import Points, PointsChart, PointsPanel
+from manyheads.training.decode_speed import decode_all
+from manyheads.training.decoder import Decoder, DecoderConfig, batch_loss, next_token_loss
+from manyheads.training.export import NAMES, to_llama
+from manyheads.training.presets.code.data import Source, data_digest, sources_for
+from manyheads.training.presets.preset import AllTrained, Findings, MakeRun, Preset, Scaled, Setup, Training
+from manyheads.training.runs import Batch, Run, Settings, generator_of, paired, spread_of
 
 # ---------------------------------------------------------------------------------------------------------------------
 # What the `gqa` preset shows: loss, cache and decode speed by key/value heads; what conversion costs and regains.
-
 
 
 KV_HEADS = {"mha": 8, "gqa": 2, "mqa": 1}
@@ -214,6 +189,7 @@ def _decoder(model: nn.Module) -> Decoder:
 def _size(model: nn.Module) -> int:
     return sum(each.numel() for each in model.parameters())
 
+
 NAME = "gqa"
 BYTES = 256
 UPTRAINED = 0.1  # of the teacher's steps; Ainslie et al. take 0.05 of far more
@@ -363,7 +339,6 @@ def uptraining_run(name: str, scale: Scale, data: Bytes, seed: int, kind: str, t
 # The decoder becomes a stock Llama, is converted as any model is, and becomes a decoder again: a renaming both ways.
 # Conversion puts heads that are alike side by side, so the student's heads stand in another order than the teacher's.
 # Source: Ainslie et al. 2023 (conversion); Hinton et al. 2015 (learning a teacher's whole distribution).
-
 
 
 THEIRS = {theirs: ours for ours, theirs in NAMES.items()}

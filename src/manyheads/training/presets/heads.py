@@ -7,48 +7,28 @@ report sets the paper's own experiment beside it, with its numbers as printed th
 Source: Vaswani et al. 2017, "Attention is all you need", table 3, rows (A).
 """
 
-
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
+
 import torch
-from manyheads.training.charts import Points
-from manyheads.training.charts import PointsChart
-from manyheads.training.charts import PointsPanel
-from manyheads.training.loop import Trained
-from manyheads.training.presets.preset import AllTrained
-from manyheads.training.presets.preset import Findings
-from manyheads.training.presets.preset import MakeRun
-from manyheads.training.presets.preset import Preset
-from manyheads.training.presets.preset import Scaled
-from manyheads.training.presets.preset import Setup
-from manyheads.training.presets.preset import Training
-from manyheads.training.runs import HELD_OUT_STEP
-from manyheads.training.runs import Run
-from manyheads.training.runs import Settings
-from manyheads.training.runs import changes_said
-from manyheads.training.runs import paired
-from manyheads.training.runs import spreads_of
-from dataclasses import dataclass
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+
 from manyheads.models.loading.offloaded import device_of
 from manyheads.models.recorder import record_call
 from manyheads.nn.feed_forward import FeedForward
 from manyheads.nn.layer import MultiHeadAttention
 from manyheads.nn.projections import Projection
-from manyheads.roles.compare.rows import MOST
-from manyheads.roles.compare.rows import pair_divergences
-from manyheads.roles.compare.rows import LEAST_KEYS
-from manyheads.roles.compare.rows import sharing_around
-from manyheads.training.runs import Batch
-from manyheads.training.runs import generator_of
-
-
+from manyheads.roles.compare.rows import LEAST_KEYS, MOST, pair_divergences, sharing_around
+from manyheads.training.charts import Points, PointsChart, PointsPanel
+from manyheads.training.loop import Trained
+from manyheads.training.presets.preset import AllTrained, Findings, MakeRun, Preset, Scaled, Setup, Training
+from manyheads.training.runs import HELD_OUT_STEP, Batch, Run, Settings, changes_said, generator_of, paired, spreads_of
 
 # ---------------------------------------------------------------------------------------------------------------------
 # A task in which every answer needs several relations at once, and a small net that reads it.
@@ -57,7 +37,6 @@ from manyheads.training.runs import generator_of
 # five back, on the first card, and on the last card before that had the same letter. No card tells how it is related to
 # another, so whoever reads all of them through one set of weights gets their mixture: who reads what is what heads are
 # for. One layer can do each relation by itself; the task is in doing all of them, at every place.
-
 
 
 BACK = (1, 3, 5)
@@ -195,6 +174,7 @@ def diversity(model: nn.Module, cards: Int[Tensor, "b n two"]) -> float:
         total += float(pair_divergences(maps).sum())
         rows += maps.shape[1]
     return total / max(1, num_heads * (num_heads - 1)) / rows / MOST
+
 
 NAME = "heads"
 COUNTS = (1, 2, 4, 8, 16)
@@ -334,7 +314,6 @@ def chart(numbers: dict[str, Any], scale: Scale) -> PointsChart:
 
 # ---------------------------------------------------------------------------------------------------------------------
 # BLEU by number of heads, on newstest2013, English to German, in models of about 65 million parameters each.
-
 
 
 PAPER_BLEU = {1: 24.9, 4: 25.5, 8: 25.8, 16: 25.8, 32: 25.4}

@@ -7,48 +7,29 @@ have no other way. So the loss falls twice: a little at first, then off a step, 
 Source: Olsson et al. 2022, "In-context learning and induction heads"; Elhage et al. 2021 (attention-only models).
 """
 
-
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Int
 from torch import Tensor, nn
+
 from manyheads.interventions.apply.applied import applied
 from manyheads.models.loading.load import LoadedModel
 from manyheads.models.loading.offloaded import device_of
-from manyheads.plan import Ablate
-from manyheads.plan import Plan
-from manyheads.roles.probes.repeats import LATEST
-from manyheads.roles.probes.repeats import Repeats
+from manyheads.plan import Ablate, Plan
+from manyheads.roles.probes.repeats import LATEST, Repeats
 from manyheads.statistics.measurement import measure_call
-from manyheads.training.charts import Chart
-from manyheads.training.charts import Line
-from manyheads.training.charts import Panel
-from manyheads.training.decoder import Decoder
-from manyheads.training.decoder import DecoderConfig
-from manyheads.training.decoder import batch_loss
-from manyheads.training.head_columns import by_head
-from manyheads.training.head_columns import call_columns
-from manyheads.training.head_columns import live
-from manyheads.training.head_columns import probe_columns
-from manyheads.training.checkpoints import History
-from manyheads.training.checkpoints import head_column
-from manyheads.training.presets.preset import AllTrained
-from manyheads.training.presets.preset import Findings
-from manyheads.training.presets.preset import Preset
-from manyheads.training.presets.preset import Scaled
-from manyheads.training.presets.preset import Setup
-from manyheads.training.presets.preset import Training
-from manyheads.training.runs import HELD_OUT_STEP
-from manyheads.training.runs import Run
-from manyheads.training.runs import Settings
-from torch import Tensor
-from manyheads.training.runs import generator_of
-
+from manyheads.training.charts import Chart, Line, Panel
+from manyheads.training.checkpoints import History, head_column
+from manyheads.training.decoder import Decoder, DecoderConfig, batch_loss
+from manyheads.training.head_columns import by_head, call_columns, live, probe_columns
+from manyheads.training.presets.preset import AllTrained, Findings, Preset, Scaled, Setup, Training
+from manyheads.training.runs import HELD_OUT_STEP, Run, Settings, generator_of
 
 NAME = "induction"
 PROBE = Repeats(25, 2, False, LATEST)
@@ -247,7 +228,6 @@ def _guess(lm: LoadedModel) -> float:
 #
 # Each text is a block of different tokens, over and over, of a length of its own: a head that looks back by one fixed
 # distance cannot serve all of them, so the model has to match. Source: Olsson et al. 2022, section on repeated tokens.
-
 
 
 @dataclass(frozen=True)

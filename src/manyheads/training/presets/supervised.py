@@ -9,65 +9,33 @@ of the net then makes of the head is looked up, not assumed.
 Source: after Strubell et al. 2018 (LISA: a head trained to attend to each token's syntactic parent).
 """
 
-
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-import torch
-from jaxtyping import Int
-from torch import Tensor, nn
-from manyheads.training.decoder import Decoder
-from manyheads.training.decoder import DecoderConfig
-from manyheads.training.decoder import next_token_loss
-from manyheads.training.head_columns import call_columns
-from manyheads.training.presets.induction import CONFIG
-from manyheads.training.presets.induction import fresh_texts
-from manyheads.training.presets.induction import losses
-from manyheads.training.presets.preset import AllTrained
-from manyheads.training.presets.preset import Findings
-from manyheads.training.presets.preset import MakeRun
-from manyheads.training.presets.preset import Preset
-from manyheads.training.presets.preset import Scaled
-from manyheads.training.presets.preset import Setup
-from manyheads.training.presets.preset import Training
-from manyheads.training.presets.induction import RepeatedTokens
-from manyheads.training.runs import Run
-from manyheads.training.runs import Settings
-from collections.abc import Callable
-from dataclasses import dataclass
-from jaxtyping import Float, Int
-from torch import Tensor
-from manyheads.heads import Head
-from manyheads.interventions.design.patterns import HeadDesign
-from manyheads.interventions.design.patterns import first
-from manyheads.interventions.design.patterns import previous
-from manyheads.training.decoder import Block
-import math
-from collections.abc import Mapping, Sequence
 from typing import Any
-from torch import nn
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from manyheads.heads import Head
 from manyheads.interventions.apply.applied import applied
 from manyheads.interventions.design.model import build as build_designed
-from manyheads.interventions.design.patterns import induction
-from manyheads.plan import Ablate
-from manyheads.plan import Plan
+from manyheads.interventions.design.patterns import HeadDesign, first, induction, previous
+from manyheads.plan import Ablate, Plan
 from manyheads.recording.exact_map.requests import Band
 from manyheads.statistics.defined.masses import offset_name
-from manyheads.statistics.statistic import Facts
-from manyheads.statistics.statistic import PerText
-from manyheads.statistics.statistic import Statistic
-from manyheads.training.charts import Points
-from manyheads.training.charts import PointsChart
-from manyheads.training.charts import PointsPanel
-from manyheads.training.checkpoints import History
-from manyheads.training.checkpoints import head_column
-from manyheads.training.runs import HELD_OUT_STEP
-from manyheads.training.runs import changes_said
-from manyheads.training.runs import paired
-from manyheads.training.runs import spreads_of
-
+from manyheads.statistics.statistic import Facts, PerText, Statistic
+from manyheads.training.charts import Points, PointsChart, PointsPanel
+from manyheads.training.checkpoints import History, head_column
+from manyheads.training.decoder import Block, Decoder, DecoderConfig, next_token_loss
+from manyheads.training.head_columns import call_columns
+from manyheads.training.presets.induction import CONFIG, RepeatedTokens, fresh_texts, losses
+from manyheads.training.presets.preset import AllTrained, Findings, MakeRun, Preset, Scaled, Setup, Training
+from manyheads.training.runs import HELD_OUT_STEP, Run, Settings, changes_said, paired, spreads_of
 
 NAME = "supervised"
 LENGTH = 64
@@ -143,10 +111,9 @@ def loss_of(model: nn.Module, batch: Mapping[str, Int[Tensor, "b n"]], way: Way)
 # ---------------------------------------------------------------------------------------------------------------------
 # An auxiliary loss that pulls one head towards a pattern: minus the log of its weight where the pattern points.
 #
-# That is the KL divergence of a row's weights from the pattern, which has all of its own on one key. A row of weights is
-# `exp(score - lse)`, and no fused kernel has a gradient of `lse`: so the one head's map is formed, `[b, n, n]`, which
-# texts of a training's length (64 tokens here) can afford. Nothing that is measured forms one.
-
+# That is the KL divergence of a row's weights from the pattern, which has all of its own on one key. A row of weights
+# is `exp(score - lse)`, and no fused kernel has a gradient of `lse`: so the one head's map is formed, `[b, n, n]`,
+# which texts of a training's length (64 tokens here) can afford. Nothing that is measured forms one.
 
 
 NOWHERE = -1
@@ -201,10 +168,9 @@ def pattern_loss(weights: Float[Tensor, "b q k"], keys: Int[Tensor, "q"]) -> Flo
 # ---------------------------------------------------------------------------------------------------------------------
 # What the `supervised` preset shows: whether pulled heads have their pattern, what the task costs, who reads what.
 #
-# Masses are `mh.measure_call`'s statistics of the finished nets, on texts that no step saw; the designed net's are of the
-# same texts. Where layer 1 looks is measured on random tokens, twice: the weight on the key so many places after a row's
-# token came before. One place after is induction; a net may learn to repeat by another.
-
+# Masses are `mh.measure_call`'s statistics of the finished nets, on texts that no step saw; the designed net's are of
+# the same texts. Where layer 1 looks is measured on random tokens, twice: the weight on the key so many places after a
+# row's token came before. One place after is induction; a net may learn to repeat by another.
 
 
 PULLED, OTHER = Head("", 0, 0), Head("", 0, 1)

@@ -5,23 +5,22 @@ no score is ever taken of a text that was trained on. Left out: tests, installed
 table (character maps, the help texts, this machine's build settings). Licence: PSF-2.0.
 """
 
-
 from __future__ import annotations
 
 import hashlib
 import os
 import sysconfig
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from manyheads.errors import FileAccessError
-from collections.abc import Sequence
 from typing import Any
+
 import torch
 from jaxtyping import Int
 from torch import Tensor
-from manyheads.errors import PlanError
-from manyheads.training.runs import generator_of
 
+from manyheads.errors import FileAccessError, PlanError
+from manyheads.training.runs import generator_of
 
 HELD_OUT = 16  # one module in so many
 SKIPPED_FOLDERS = frozenset(
@@ -101,7 +100,6 @@ def _text(path: Path) -> str:
 # Source: Sennrich et al. 2016 (BPE); Radford et al. 2019 (over bytes).
 
 
-
 BEGIN, END = "<|begin|>", "<|end|>"
 BEGIN_ID, END_ID = 0, 1
 SPECIAL_TOKENS = (BEGIN, END)
@@ -144,14 +142,14 @@ def as_transformers(tokenizer: Any, max_positions: int) -> Any:
 # ---------------------------------------------------------------------------------------------------------------------
 # Batches of source code: windows of one long stream of modules, some with a stretch pasted in again further on.
 #
-# Window number w begins at the fractional part of `w * golden ratio` of the stream: windows cover it evenly, never twice
-# the same, and any window can be had without those before it. So the data's position is one number. Early windows are
-# short, late ones as long as the model's positions (`Stage`): attention is dear in long ones, and what they teach beyond
-# short ones is little but necessary.
+# Window number w begins at the fractional part of `w * golden ratio` of the stream: windows cover it evenly, never
+# twice the same, and any window can be had without those before it. So the data's position is one number. Early windows
+# are short, late ones as long as the model's positions (`Stage`): attention is dear in long ones, and what they teach
+# beyond short ones is little but necessary.
 #
-# A share of the windows repeats itself: a stretch is pasted over a later place, or, of fewer, the whole window is random
-# tokens twice. There copying is all there is to learn, which is where induction heads come from (Olsson et al. 2022).
-
+# A share of the windows repeats itself: a stretch is pasted over a later place, or, of fewer, the whole window is
+# random tokens twice. There copying is all there is to learn, which is where induction heads come from (Olsson et al.
+# 2022).
 
 
 GOLDEN = 0.6180339887498949

@@ -5,70 +5,51 @@ of those. Windows are short for most of the training and 4,096 tokens at its end
 stock Llama checkpoint (`model/`), which anything that reads one can load; the bundled `tiny-code` is such a folder.
 """
 
-
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Int
 from torch import Tensor, nn
-from manyheads.models.loading.offloaded import device_of
-from manyheads.training.presets.code.data import Stage
-from manyheads.training.presets.code.data import Windows
-from manyheads.training.presets.code.data import stream_of
-from manyheads.training.presets.code.data import BEGIN_ID
-from manyheads.training.presets.code.data import as_transformers
-from manyheads.training.presets.code.data import train_tokenizer
-from manyheads.training.decoder import Decoder
-from manyheads.training.decoder import DecoderConfig
-from manyheads.training.decoder import batch_loss
-from manyheads.training.loop import Trained
-from manyheads.training.export import save_llama
-from manyheads.training.head_columns import live
-from manyheads.training.head_columns import probe_columns
-from manyheads.training.head_columns import text_columns
-from manyheads.training.loop import choose_precision
-from manyheads.training.presets.preset import AllTrained
-from manyheads.training.presets.preset import Findings
-from manyheads.training.presets.preset import Preset
-from manyheads.training.presets.preset import Scaled
-from manyheads.training.presets.preset import Setup
-from manyheads.training.presets.preset import Training
-from manyheads.training.runs import Run
-from manyheads.training.runs import Settings
-from manyheads.training.presets.code.data import Source
-from manyheads.training.presets.code.data import data_digest
-from manyheads.training.presets.code.data import sources_for
+
 from manyheads.base.files import replacing
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from manyheads.models.loading.load import LoadedModel
-from manyheads.models.loading.load import load
-from manyheads.roles.probes.repeats import probe_repeats
-from manyheads.statistics.measurement import measure
 from manyheads.base.processes import ALONE
-from manyheads.training.charts import Chart
-from manyheads.training.charts import Line
-from manyheads.training.charts import Panel
-from manyheads.training.head_columns import by_head
-from manyheads.training.checkpoints import History
-from collections.abc import Callable
+from manyheads.models.loading.load import LoadedModel, load
+from manyheads.models.loading.offloaded import device_of
 from manyheads.recording.exact_map.requests import Match
+from manyheads.roles.probes.repeats import probe_repeats
 from manyheads.statistics.defined.masses import MATCHES
-from manyheads.statistics.statistic import Facts
-from manyheads.statistics.statistic import PerText
-from manyheads.statistics.statistic import Statistic
-
-
+from manyheads.statistics.measurement import measure
+from manyheads.statistics.statistic import Facts, PerText, Statistic
+from manyheads.training.charts import Chart, Line, Panel
+from manyheads.training.checkpoints import History
+from manyheads.training.decoder import Decoder, DecoderConfig, batch_loss
+from manyheads.training.export import save_llama
+from manyheads.training.head_columns import by_head, live, probe_columns, text_columns
+from manyheads.training.loop import Trained, choose_precision
+from manyheads.training.presets.code.data import (
+    BEGIN_ID,
+    Source,
+    Stage,
+    Windows,
+    as_transformers,
+    data_digest,
+    sources_for,
+    stream_of,
+    train_tokenizer,
+)
+from manyheads.training.presets.preset import AllTrained, Findings, Preset, Scaled, Setup, Training
+from manyheads.training.runs import Run, Settings
 
 # ---------------------------------------------------------------------------------------------------------------------
 # What the `code` preset shows: losses on held-out modules, heads beside their chance, a text continued.
 #
 # All of it is of the exported checkpoint, read back: what is bundled is what was measured.
-
 
 
 STATISTICS = ("previous_mass", "induction_mass", "induction_mass.relabelled", "induction_mass.uniform")
@@ -143,6 +124,7 @@ def chart(history: History, copying: str, before: str) -> Chart:
             Panel("weight on the token before, held-out source", heads("previous_mass", before), 0.0, 1.0),
         ),
     )  # fmt: skip
+
 
 NAME = "code"
 
@@ -311,7 +293,6 @@ def _stream(tokenizer: Any, texts: Sequence[str]) -> Int[Tensor, "n"]:
 # Source: after Olsson et al. 2022, prefix matching; the rows are our choice.
 
 
-
 NAME_OF_FIRSTREPEATS = "first_repeat_mass"
 NULL = f"{NAME_OF_FIRSTREPEATS}.relabelled"
 
@@ -321,7 +302,9 @@ def first_repeats() -> tuple[Statistic, Statistic]:
     induction = next(each for each in MATCHES if each.name == "induction")
     meaning = "mean weight on the token after an earlier copy, over rows whose token came exactly once before"
     return (
-        Statistic(NAME_OF_FIRSTREPEATS, *SCALE, meaning, lambda _: (induction.asked,), _over_first(induction.asked), asks=ASKS),
+        Statistic(
+            NAME_OF_FIRSTREPEATS, *SCALE, meaning, lambda _: (induction.asked,), _over_first(induction.asked), asks=ASKS
+        ),
         Statistic(
             NULL,
             *SCALE,

@@ -9,24 +9,24 @@ trains as well as a right one. Source: Saxena et al. 2008, "Damage propagation m
 run-to-failure simulation", PHM08; the readme of NASA's data set. Cost: 0.2 s for a set like FD001.
 """
 
-
 from __future__ import annotations
 
 import errno
 import hashlib
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
 import numpy as np
+import torch
 from jaxtyping import Float, Int
 from numpy import ndarray
-from manyheads.errors import TextError
-from manyheads.base.files import no_access
-from collections.abc import Sequence
-from typing import Any
-import torch
 from torch import Tensor
 
+from manyheads.base.files import no_access
+from manyheads.errors import TextError
 
 SETTINGS = ("altitude", "Mach", "throttle")
 SENSORS = (
@@ -194,7 +194,6 @@ def _fault(path: Path, number: int, told: str) -> TextError:
 # The target is capped: sensors of a sound engine cannot tell 300 cycles left from 200, and a net that is asked to do so
 # learns noise. Source: Heimes 2008, "Recurrent neural networks for remaining useful life estimation", PHM08 (a target
 # that is even first, then a line); a cap of 125 is what most work on C-MAPSS takes. Cost: the rows, once.
-
 
 
 LENGTH = 30

@@ -8,20 +8,20 @@ With 512 numbers a cycle the attention has 4 (512^2 + 512) = 1,050,624 parameter
 3.1 (the block, norms after); Hochreiter and Schmidhuber 1997 (LSTM); Hoerl and Kennard 1970 (ridge).
 """
 
-
 from __future__ import annotations
 
 from dataclasses import dataclass
+
 import numpy as np
 import torch
 from jaxtyping import Float
 from numpy import ndarray
 from torch import Tensor, nn
+
 from manyheads.models.loading.offloaded import device_of
 from manyheads.models.recorder import record_call
 from manyheads.nn.feed_forward import FeedForward
 from manyheads.nn.layer import MultiHeadAttention
-
 
 DROPOUT = 0.1
 PENALTIES = tuple(10.0**power for power in range(-1, 7))

@@ -7,44 +7,23 @@ Without `--data` the engines are SIMULATED (`simulator.py`), which the report sa
 Source: Saxena et al. 2008 (C-MAPSS); the net's shape: docs/rul.md.
 """
 
-
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from manyheads.training.presets.rul.data import read_cmapss
-from manyheads.training.checkpoints import head_column
-from manyheads.training.presets.preset import AllTrained
-from manyheads.training.presets.preset import Findings
-from manyheads.training.presets.preset import MakeRun
-from manyheads.training.presets.preset import Preset
-from manyheads.training.presets.preset import Scaled
-from manyheads.training.presets.preset import Setup
-from manyheads.training.presets.preset import Training
-from manyheads.training.presets.rul.net import RulNet
-from manyheads.training.presets.rul.net import cycles_read
-from manyheads.training.presets.rul.net import predicted
-from manyheads.training.presets.rul.report import WITH
-from manyheads.training.presets.rul.report import WITHOUT
-from manyheads.training.presets.rul.report import findings
-from manyheads.training.presets.rul.report import run_name
-from manyheads.training.presets.rul.report import rmse
-from manyheads.training.presets.rul.data import CAP
-from manyheads.training.presets.rul.data import LENGTH
-from manyheads.training.presets.rul.data import Data
-from manyheads.training.presets.rul.data import Scaling
-from manyheads.training.presets.rul.data import split
-from manyheads.training.presets.rul.data import windows_of
-from manyheads.training.runs import Batch
-from manyheads.training.runs import Run
-from manyheads.training.runs import Settings
-from manyheads.training.runs import generator_of
-from manyheads.training.presets.rul.simulator import write_simulated
 
+from manyheads.training.checkpoints import head_column
+from manyheads.training.presets.preset import AllTrained, Findings, MakeRun, Preset, Scaled, Setup, Training
+from manyheads.training.presets.rul.data import CAP, LENGTH, Data, Scaling, read_cmapss, split, windows_of
+from manyheads.training.presets.rul.net import RulNet, cycles_read, predicted
+from manyheads.training.presets.rul.report import WITH, WITHOUT, findings, rmse, run_name
+from manyheads.training.presets.rul.simulator import write_simulated
+from manyheads.training.runs import Batch, Run, Settings, generator_of
 
 NAME = "rul"
 HEADS = 8

@@ -1,31 +1,21 @@
 """What the `rul` preset shows: errors over seeds, with attention, without, by a line; and which cycles heads read."""
 
-
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
+
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Num
 from numpy import ndarray
 from torch import nn
-from manyheads.training.charts import Reading
-from manyheads.training.charts import RulChart
-from manyheads.training.charts import Scatter
-from manyheads.training.presets.preset import Findings
-from manyheads.training.presets.rul.net import RulNet
-from manyheads.training.presets.rul.net import cycles_read
-from manyheads.training.presets.rul.net import fit_ridge
-from manyheads.training.presets.rul.net import predicted
-from manyheads.training.presets.rul.data import CAP
-from manyheads.training.presets.rul.data import LENGTH
-from manyheads.training.presets.rul.data import Data
-from manyheads.training.presets.rul.data import Windows
-from manyheads.training.runs import paired
-from manyheads.training.runs import spreads_of
-import math
-from jaxtyping import Float, Num
 
+from manyheads.training.charts import Reading, RulChart, Scatter
+from manyheads.training.presets.preset import Findings
+from manyheads.training.presets.rul.data import CAP, LENGTH, Data, Windows
+from manyheads.training.presets.rul.net import RulNet, cycles_read, fit_ridge, predicted
+from manyheads.training.runs import paired, spreads_of
 
 WITH, WITHOUT = "attention", "no-attention"
 WORN = 50  # cycles left, at most, of an engine that is called worn
@@ -172,7 +162,6 @@ def _gained(gain: Mapping[str, Any]) -> str:
 # How far predictions of remaining life are off: the error's size, and a score to which late is worse than early.
 #
 # Source: Saxena et al. 2008 (the score of PHM08's challenge).
-
 
 
 EARLY, LATE = 13.0, 10.0  # cycles for which the score of one engine is e - 1

@@ -11,19 +11,17 @@ and noise are set by hand to be of FD001's size; no thermodynamics is computed. 
 Cost: 0.5 s for 100 + 100 engines.
 """
 
-
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+
 import numpy as np
 from jaxtyping import Float
 from numpy import ndarray
-from manyheads.training.presets.rul.data import SENSORS
-from manyheads.training.presets.rul.data import Engine
-from manyheads.base.files import no_access
-from manyheads.base.files import replacing
 
+from manyheads.base.files import no_access, replacing
+from manyheads.training.presets.rul.data import SENSORS, Engine
 
 NAME = "SIMULATED_FD001"
 NOTICE = (
