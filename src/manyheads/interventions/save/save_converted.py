@@ -137,6 +137,6 @@ class Converted(LoadedModel):
         )
 
     def save(self, folder: str | os.PathLike[str]) -> Saved:
-        """A stock checkpoint, tried in a fresh process first. See `manyheads.interventions.save.save_converted.save`."""
+        """A stock checkpoint, tried in a fresh process first. See `save_converted.save`."""
 
         return save(self, folder)

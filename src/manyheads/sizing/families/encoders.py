@@ -1,6 +1,6 @@
 """Encoders, from their config: BERT and its kin, and image models. Every token sees every other, and nothing is cached.
 
-A row says how a family's embeddings, norms and heads differ; `manyheads.sizing.families.config` says which class a config
+A row says how a family's embeddings, norms and heads differ; `sizing.families.config` says which class a config
 means: the bare encoder (with its pooler, if it has one) or the one with its usual head.
 """
 
