@@ -229,8 +229,12 @@ def trace(src: Path) -> dict[str, int]:
 
     def look() -> None:
         sys.argv = ["manyheads", "look", "--no-cache"]
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
-            runpy.run_module("manyheads", run_name="__main__")
+        try:
+            with contextlib.redirect_stdout(io.StringIO()):
+                runpy.run_module("manyheads", run_name="__main__")
+        except SystemExit as end:
+            if end.code:  # a command that failed would count as a short walk
+                raise
 
     def prune_and_save() -> None:
         with tempfile.TemporaryDirectory() as folder:
@@ -307,7 +311,7 @@ def measured(src: Path, tests: Path, walk: bool) -> dict[str, Any]:
         "largest folder": str(largest.relative_to(src)),
         "circles": circles(graph),
         "imported by one other": {name: next(iter(users[name])) for name in single},
-        "helpers used once": {name: functions + methods for name, (functions, methods) in helpers.items()},
+        "helpers used once": [f"{name}.{helper}" for name, pair in helpers.items() for helper in (*pair[0], *pair[1])],
         "deferred without a reason": [place for place, has_reason in deferred.items() if not has_reason],
         "pronoun-like names": dict(Counter(name for name in bound if name in PRONOUNS).most_common()),
     }
