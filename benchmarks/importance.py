@@ -19,9 +19,9 @@ import torch
 
 import manyheads as mh
 from benchmarks.rounds import ratio
-from manyheads.corpora.bundled_texts import page_texts
-from manyheads.interventions.effects.metrics import METRICS, Corpus, outputs_of, read_corpus
-from manyheads.interventions.effects.sweep import sweep
+from manyheads.corpora import page_texts
+from manyheads.interventions import METRICS, read_corpus, sweep
+from manyheads.interventions.effects.metrics import Corpus, outputs_of
 
 THREADS = 2
 ROUNDS = 3

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 import manyheads as mh
-from manyheads.corpora.bundled_texts import page_texts
+from manyheads.corpora import page_texts
 
 NOISES = (0.0, 0.25, 0.5, 0.7, 1.0, 2.0)  # lengths of the noise in each matrix, the matrix itself being 1
 SEEDS, RANDOM_MODELS = 3, 50

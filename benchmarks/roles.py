@@ -31,7 +31,7 @@ SIZES = (1_000, 10_000, 100_000)
 
 def sentences(count: int = COUNT) -> list[Any]:
     """Gold sentences, over again where there are not enough of them."""
-    from manyheads.corpora.open import open_corpus
+    from manyheads.corpora import open_corpus
 
     folder = os.environ.get("MANYHEADS_GOLD")
     if not folder:
@@ -47,8 +47,8 @@ def sentences(count: int = COUNT) -> list[Any]:
 
 def plain(lm: Any, texts: list[Any]) -> float:
     """Seconds of the forward pass alone, over the batches that measuring makes of these texts."""
+    from manyheads.models import batches, model_inputs, read_texts, tokens_of
     from manyheads.models.describe import run
-    from manyheads.models.inputs.texts import batches, model_inputs, read_texts, tokens_of
 
     reading = read_texts(lm, [each.text for each in texts])
     inputs = [model_inputs(lm, tokens_of(reading, group, None, "")) for group in batches(reading)]
@@ -126,7 +126,7 @@ def memory(count: int) -> None:
     import transformers
 
     import manyheads as mh
-    from manyheads.corpora.corpus import Corpus, Document
+    from manyheads.corpora import Corpus, Document
 
     found = sentences()
     config = transformers.BertConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64)

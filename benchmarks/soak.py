@@ -26,7 +26,7 @@ from typing import Any
 from benchmarks.rounds import memory_bytes
 from benchmarks.serving import port_of, serving
 from benchmarks.soakclient import Client, Log
-from manyheads.corpora.bundled_texts import page_texts
+from manyheads.corpora import page_texts
 
 BAR_MB = 40.0
 CLIENTS = 3

@@ -27,7 +27,7 @@ import torch
 
 import manyheads as mh
 from benchmarks.serving import port_of, serving
-from manyheads.corpora.bundled_texts import page_texts
+from manyheads.corpora import page_texts
 from tests.studio.chromium import ARGUMENTS, MISSING, find_chromium
 from tests.studio.serving import Studio
 
@@ -178,7 +178,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--without-bertviz", action="store_true")
     asked = parser.parse_args()
-    from manyheads.studio.outside.one_file import write_report
+    from manyheads.studio import write_report
 
     lm = mh.load("minilm")
     text = own_text(lm.tokenizer, TOKENS - 2)  # and a number at its end

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import manyheads as mh
-from manyheads.nn.positions import Rope
+from manyheads.nn import Rope
 
 TEXT = "the cat sat on the mat because it was tired. "
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import manyheads as mh
-from manyheads.nn.positions import Rope
+from manyheads.nn import Rope
 
 VOCAB, BACK = 16, 2
 

@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from manyheads.corpora.bundled_texts import Reading, reading_of
+from manyheads.corpora import reading_of
+from manyheads.corpora.bundled_texts import Reading
 
 
 def short_readings(count: int) -> Callable[[str], Reading]:

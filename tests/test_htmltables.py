@@ -5,7 +5,7 @@ import re
 import pytest
 
 import manyheads as mh
-from manyheads.base.html import html_table
+from manyheads.base import html_table
 
 HOSTILE = "</td><script>window.bad=1</script><img src=x onerror=bad()>\"'&"
 

@@ -53,15 +53,15 @@ def test_the_names_are_said_once_and_are_few():
     assert len(set(manyheads.__all__)) == len(manyheads.__all__) <= 45
 
 
-def test_editors_see_the_names_that_python_finds_from_the_same_modules():
-    tree = ast.parse((PACKAGE / "__init__.py").read_text())
-    (guarded,) = [node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
-    seen = {
-        alias.name: node.module for node in guarded.body if isinstance(node, ast.ImportFrom) for alias in node.names
-    }
-    found = {**manyheads._MODULE_OF, **dict.fromkeys(manyheads._MODULES, "manyheads")}
-    assert seen == found
-    assert {*found, "__version__"} == set(manyheads.__all__)
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("__init__.pyi")), ids=lambda path: path.parent.name)
+def test_a_face_names_things_that_are_where_it_says(path):
+    package = import_module(".".join(path.parent.relative_to(PACKAGE.parent).parts))
+    imports = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.ImportFrom)]
+    places = {alias.name: node.module for node in imports for alias in node.names}
+    assert {*places} == {*package.__all__} - {"__version__"}
+    for name, module in places.items():
+        home = import_module(f"{package.__name__}.{module or name}")
+        assert getattr(package, name) is (getattr(home, name) if module else home)
 
 
 def test_a_misspelt_name_lists_the_right_ones():

@@ -16,7 +16,7 @@ from IPython.display import Image
 
 import manyheads as mh
 from manyheads import design
-from manyheads.figures.head import save_head
+from manyheads.figures import save_head
 
 folder = Path(mkdtemp())
 lm = design.build(

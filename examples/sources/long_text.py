@@ -13,8 +13,8 @@ import matplotlib.pyplot as plt
 import torch
 
 import manyheads as mh
-from manyheads.corpora.bundled_texts import page_texts
-from manyheads.nn.positions import Rope
+from manyheads.corpora import page_texts
+from manyheads.nn import Rope
 
 
 def map_gigabytes(tokens, heads):

@@ -18,11 +18,9 @@ import matplotlib.pyplot as plt
 from IPython.display import Image
 
 import manyheads as mh
-from manyheads.corpora.bundled_texts import page_texts
-from manyheads.figures.head import save_head
-from manyheads.figures.maps import save_grid
-from manyheads.figures.paper import role_style
-from manyheads.statistics.pooled_maps import pooled_maps
+from manyheads.corpora import page_texts
+from manyheads.figures import role_style, save_grid, save_head
+from manyheads.statistics import pooled_maps
 
 folder = Path(mkdtemp())  # for pictures
 lm = mh.load("minilm")

@@ -19,10 +19,21 @@ import numpy as np
 import torch
 
 import manyheads as mh
-from manyheads.training.presets.rul.data import CAP, CHANNELS, LENGTH, Scaling, read_cmapss, split, windows_of
-from manyheads.training.presets.rul.net import RulNet, cycles_read, fit_ridge, predicted
-from manyheads.training.presets.rul.report import rmse
-from manyheads.training.presets.rul.simulator import write_simulated
+from manyheads.training import (
+    CAP,
+    CHANNELS,
+    LENGTH,
+    RulNet,
+    Scaling,
+    cycles_read,
+    fit_ridge,
+    predicted,
+    read_cmapss,
+    rmse,
+    split,
+    windows_of,
+    write_simulated,
+)
 
 folder = write_simulated(Path(mkdtemp()) / "SIMULATED", seed=0, trained=60, tested=60)
 print((folder / "SIMULATED.txt").read_text().strip())

@@ -24,8 +24,8 @@ import torch
 from IPython.display import HTML, Image
 
 import manyheads as mh
-from manyheads.figures.head import save_head
-from manyheads.lessons.shelf import answer, ask, draw, lessons, load, right_of
+from manyheads.figures import save_head
+from manyheads.lessons import answer, ask, draw, lessons, load, right_of
 
 SEED = 7
 folder = Path(mkdtemp())

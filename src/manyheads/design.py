@@ -8,9 +8,9 @@ So it is known beforehand what each head does: to learn from, and to test what n
 docs/design.md says how each is made, and what its sharpness promises.
 """
 
+from manyheads.interventions import HeadDesign
 from manyheads.interventions.design.model import build
 from manyheads.interventions.design.patterns import (
-    HeadDesign,
     first,
     induction,
     next,

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, cast
 
-from manyheads.base.grouping import check_groups
+from manyheads.base import check_groups
 from manyheads.errors import HeadError, RecordingError, ShapeError
 from manyheads.heads import Head, HeadSet, HeadsLike, parse_heads
 

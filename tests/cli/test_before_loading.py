@@ -3,7 +3,7 @@
 import pytest
 
 from manyheads.cli.arguments import METRICS
-from manyheads.interventions.effects.metrics import METRICS as OF_THE_LIBRARY
+from manyheads.interventions import METRICS as OF_THE_LIBRARY
 
 from .conftest import assert_refused
 

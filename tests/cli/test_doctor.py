@@ -8,8 +8,9 @@ import pytest
 
 from manyheads.cli.main import main
 from manyheads.cli.terminal.console import WIDTH
+from manyheads.doctor import ABSENT, NOTE, WRONG
 from manyheads.doctor import examination as examining
-from manyheads.doctor.findings import ABSENT, NOTE, WRONG, Examination, Finding
+from manyheads.doctor.findings import Examination, Finding
 
 from ..doctor.hiding import without
 from .conftest import Ran

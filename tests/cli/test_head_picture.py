@@ -9,7 +9,8 @@ from matplotlib.image import imread
 from PIL import Image
 
 import manyheads as mh
-from manyheads.figures.picture import overlaid, save_picture
+from manyheads.figures import save_picture
+from manyheads.figures.picture import overlaid
 from manyheads.recording.media import Grid, grid_of
 
 from ..models.tinymedia import saved, some_picture, square, tiny_deit, tiny_siglip, tiny_swin, tiny_vit, wide, windowed

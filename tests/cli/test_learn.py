@@ -16,9 +16,7 @@ from rich.console import Console
 
 from manyheads.cli.learn.page import table_lines
 from manyheads.cli.learn.walk import Walk
-from manyheads.lessons import shelf
-from manyheads.lessons.cells import matrix
-from manyheads.lessons.progress import Progress
+from manyheads.lessons import Progress, matrix, shelf
 
 from .conftest import assert_refused
 

@@ -7,10 +7,10 @@ import pandas as pd
 import pytest
 
 import manyheads as mh
-from manyheads.corpora.bundled_texts import OWN_TEXT
+from manyheads.corpora import OWN_TEXT
 from manyheads.errors import TextError
-from manyheads.roles.labels import label_page
-from manyheads.statistics.table import DEFAULT, STATISTICS
+from manyheads.roles import label_page
+from manyheads.statistics import DEFAULT, STATISTICS
 
 from .conftest import TEXT, assert_refused
 

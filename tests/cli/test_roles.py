@@ -10,9 +10,10 @@ import pytest
 
 import manyheads as mh
 from manyheads.cli.roles.page import page, ranking
-from manyheads.corpora.bundled_texts import page_texts
+from manyheads.corpora import page_texts
+from manyheads.roles import RULES
 from manyheads.roles.probes import all as probing
-from manyheads.roles.rules import RULES, syntax_rules
+from manyheads.roles.rules import syntax_rules
 from tests.figures.test_roles import roles_of
 
 from ..models.tiny import save_tiny, tiny_gpt2, tiny_tokenizer

@@ -8,7 +8,7 @@ import pytest
 
 from manyheads.cli.main import main
 from manyheads.cli.terminal.console import WIDTH
-from manyheads.sizing.presets import PRESETS
+from manyheads.sizing import PRESETS
 
 from .conftest import Ran, assert_refused
 

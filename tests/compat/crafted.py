@@ -7,9 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from manyheads.nn.masks import Mask, Rule
-from manyheads.recording.recording import LayerRecord, Recording
-from manyheads.recording.tokens import Tokens
+from manyheads.nn import Mask, Rule
+from manyheads.recording import LayerRecord, Recording, Tokens
 from manyheads.spec import Site
 
 DIM = 2

@@ -14,10 +14,9 @@ from manyheads.compat import clark
 from manyheads.compat.clark import coreference, syntax
 from manyheads.compat.clark import words as wordmaps
 from manyheads.compat.clark.words import NOBODY, Recorded, laid_out, most_attended
-from manyheads.corpora.corpus import Document
+from manyheads.corpora import Document
 from manyheads.errors import ModelError, ShapeError, StatisticError, TextError
-from manyheads.recording.tokens import ROOT, Gold, GoldWord, Mention
-from manyheads.recording.words import Words
+from manyheads.recording import ROOT, Gold, GoldWord, Mention, Words
 from tests.compat import clark_oracle as oracle
 from tests.compat.clark_reader import WHOLE, small_bert
 from tests.compat.crafted import crafted

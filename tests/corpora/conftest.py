@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from manyheads.corpora.corpus import Document
-from manyheads.corpora.open import open_corpus
+from manyheads.corpora import Document, open_corpus
 
 
 def treebank(name: str) -> Path:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manyheads.recording.tokens import Mention
+from manyheads.recording import Mention
 from tests.corpora.writing import chain, read, sentence, token
 
 GRP = {"global__Entity": "GRP-etype-infstat"}

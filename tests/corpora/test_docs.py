@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from manyheads.corpora import open_corpus
 from manyheads.corpora.lines import ENDINGS, WHOLE_BYTES
-from manyheads.corpora.open import open_corpus
 from manyheads.corpora.treebanks import PASSAGE_WORDS
 
 PAGE = (Path(__file__).parents[2] / "docs/corpora.md").read_text(encoding="utf-8")

@@ -13,7 +13,7 @@ from itertools import pairwise
 import pytest
 
 from manyheads.corpora import lines as sources
-from manyheads.corpora.open import open_corpus
+from manyheads.corpora import open_corpus
 from manyheads.errors import TextError
 from tests.corpora.writing import CONLLU, PAGE, chain, write_corpus
 

@@ -5,9 +5,9 @@ from collections import Counter
 import pytest
 
 from manyheads.corpora import bundled_texts as gold
-from manyheads.corpora.bundled_texts import gold_corpus
+from manyheads.corpora import gold_corpus
 from manyheads.errors import FileAccessError, TextError
-from manyheads.recording.tokens import ROOT
+from manyheads.recording import ROOT
 
 UPOS = "ADJ ADP ADV AUX CCONJ DET INTJ NOUN NUM PART PRON PROPN PUNCT SCONJ SYM VERB X"
 RELATIONS = """

@@ -6,7 +6,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from manyheads.corpora.open import open_corpus
+from manyheads.corpora import open_corpus
 from manyheads.errors import FileAccessError, TextError
 
 

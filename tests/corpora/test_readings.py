@@ -4,16 +4,9 @@ import ast
 
 import pytest
 
-from manyheads.corpora.bundled_texts import (
-    OWN_TEXT,
-    READINGS,
-    own_corpora,
-    own_corpus,
-    page_digest,
-    page_texts,
-    reading_of,
-)
-from manyheads.models.loading.checkpoints import BUNDLED
+from manyheads.corpora import OWN_TEXT, own_corpora, page_texts, reading_of
+from manyheads.corpora.bundled_texts import READINGS, own_corpus, page_digest
+from manyheads.models import BUNDLED
 
 
 @pytest.mark.parametrize("name", ["minilm", "somebody/else", "a/folder", ""])

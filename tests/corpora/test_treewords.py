@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manyheads.recording.tokens import ROOT
+from manyheads.recording import ROOT
 from tests.corpora.writing import read, sentence, token
 
 FORM = st.text(st.characters(exclude_categories=("C", "Z")), min_size=1, max_size=5).filter(lambda form: form != "_")

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from manyheads.corpora import lines as sources
-from manyheads.corpora.open import open_corpus
+from manyheads.corpora import open_corpus
 from manyheads.errors import FileAccessError, TextError
 from tests.corpora.writing import chain, write_corpus
 

@@ -4,7 +4,7 @@ import gzip
 from collections.abc import Sequence
 from pathlib import Path
 
-from manyheads.corpora.corpus import Document
+from manyheads.corpora import Document
 from manyheads.corpora.lines import Line
 from manyheads.corpora.treebanks import treebank_documents
 

@@ -19,7 +19,8 @@ from docs.house import OUTSIDE, PICTURE, floors, imports, picture, table
 from docs.house import PAGE as HOUSE_PAGE
 from docs.pictures import GALLERY, IMAGES, gallery_markdown
 from docs.pictures import PAGE as GALLERY_PAGE
-from manyheads.statistics.table import STATISTICS, table_markdown
+from manyheads.statistics import STATISTICS
+from manyheads.statistics.table import table_markdown
 from tests.docs.pages import ROOT, blocks_of, pages
 
 DOCS = ROOT / "docs"

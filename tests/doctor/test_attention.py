@@ -5,10 +5,10 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from manyheads.doctor import attention
-from manyheads.doctor.findings import FINE, WRONG
+from manyheads.doctor import FINE, WRONG, attention
 from manyheads.doctor.attention import CASES, arguments, backends
-from manyheads.nn.attention import Attended, attend
+from manyheads.nn import attend
+from manyheads.nn.attention import Attended
 
 CPU = torch.device("cpu")
 SMALL = [case for case in CASES if case.tokens < 100]

@@ -8,8 +8,7 @@ from importlib.metadata import PackageNotFoundError, PathDistribution, version
 import pytest
 
 import manyheads
-from manyheads.doctor import packages
-from manyheads.doctor.findings import ABSENT, FINE, WRONG
+from manyheads.doctor import ABSENT, FINE, WRONG, packages
 
 METADATA = f"""Metadata-Version: 2.4
 Name: manyheads

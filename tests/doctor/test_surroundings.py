@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 from huggingface_hub.constants import _is_true
 
-from manyheads.doctor import surroundings
+from manyheads.doctor import ABSENT, FINE, NOTE, WRONG, surroundings
 from manyheads.doctor import surroundings as places
 from manyheads.doctor import trials as machine
-from manyheads.doctor.findings import ABSENT, FINE, NOTE, WRONG
 from manyheads.doctor.surroundings import VARIABLES, variables
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -9,11 +9,11 @@ from importlib.util import find_spec
 
 import pytest
 
+from manyheads.doctor import NOTE, WRONG, packages, trials
 from manyheads.doctor import examination as trying
-from manyheads.doctor import packages, trials
-from manyheads.doctor.findings import NOTE, WRONG, Finding
+from manyheads.doctor.findings import Finding
 from manyheads.doctor.imports import module_of
-from manyheads.models.loading.checkpoints import BUNDLED
+from manyheads.models import BUNDLED
 
 
 @pytest.fixture

@@ -5,9 +5,10 @@ import xml.etree.ElementTree as ET
 import numpy as np
 from matplotlib.image import imread
 
-from manyheads.roles.labels import Evidence, HeadRole
+from manyheads.roles import HeadRole
+from manyheads.roles.labels import Evidence
 from manyheads.spec import Site
-from manyheads.statistics.pooled_maps import PooledMaps
+from manyheads.statistics.pooling import PooledMaps
 
 EVIDENCE = Evidence("previous_mass", 0.5, 0.1, 0.4, 0.6, 200, 0.5, "half of its attention on the token before")
 KINDS = (".png", ".svg", ".pdf")

@@ -14,10 +14,9 @@ from matplotlib.figure import Figure
 from numpy.testing import assert_allclose, assert_array_equal
 
 from manyheads.errors import FileAccessError, ShapeError
-from manyheads.figures import head
-from manyheads.figures.head import block_means, save_head
-from manyheads.figures.maps import save_grid
-from manyheads.figures.paper import PAPER, drawable, fitted, ramp, text_width
+from manyheads.figures import head, ramp, save_grid, save_head
+from manyheads.figures.head import block_means
+from manyheads.figures.paper import PAPER, drawable, fitted, text_width
 from tests.figures.pictures import HOSTILE, KINDS, assert_is_file_of, maps_of, pixels, rgb, roles_of, sites, words_in
 
 # ---------------------------------------------------------------------------------------------------------- a head

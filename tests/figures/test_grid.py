@@ -8,11 +8,12 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from manyheads.errors import HeadError
 from manyheads.figures import maps as grid
-from manyheads.figures.maps import flow, save_grid, scaled
-from manyheads.figures.paper import PAPER, ramp
+from manyheads.figures import ramp, save_grid
+from manyheads.figures.maps import flow, scaled
+from manyheads.figures.paper import PAPER
 from manyheads.heads import Head
-from manyheads.roles.labels import HeadRole
-from manyheads.statistics.pooled_maps import pooled_maps
+from manyheads.roles import HeadRole
+from manyheads.statistics import pooled_maps
 from tests.figures.pictures import EVIDENCE, KINDS, assert_is_file_of, maps_of, pixels, rgb, roles_of, sites, words_in
 
 

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from manyheads.corpora.corpus import Failure, Failures
+from manyheads.corpora import Failure, Failures
 from manyheads.errors import FileAccessError
-from manyheads.figures.paper import INK, PAPER, ROLES, UNLABELLED
+from manyheads.figures import UNLABELLED, save_roles
+from manyheads.figures.paper import INK, PAPER, ROLES
 from manyheads.figures.roles import questions as drawn
-from manyheads.figures.roles.questions import PALE, ROW, Marks, save_roles
+from manyheads.figures.roles.questions import PALE, ROW, Marks
 from manyheads.figures.roles.words import (
     OWN_STYLE,
     REFERENCE_STYLE,
@@ -25,30 +26,18 @@ from manyheads.figures.roles.words import (
     style_of,
 )
 from manyheads.heads import Head
-from manyheads.recording.tokens import Sinks
-from manyheads.roles.claims import Claim
-from manyheads.roles.labels import Evidence, HeadRole
-from manyheads.roles.question_families import (
-    DOWN,
-    FAMILIES,
-    OWN,
-    POSITIONS,
-    REFERENCE,
-    TOKENS,
-    UP,
-    by_family,
-    family_of,
-)
-from manyheads.roles.results import Example, Roles
+from manyheads.recording import Sinks
+from manyheads.roles import RULES, SINK_RULE, Claim, HeadRole, Roles, by_family, family_of
+from manyheads.roles.labels import Evidence
+from manyheads.roles.question_families import DOWN, FAMILIES, OWN, POSITIONS, REFERENCE, TOKENS, UP
+from manyheads.roles.results import Example
 from manyheads.roles.rules import ASKED as BY_OTHERS
-from manyheads.roles.rules import MIN_CONTENT, RULES, SINK_RULE, Rule, coreference_rules, syntax_rules
+from manyheads.roles.rules import MIN_CONTENT, Rule, coreference_rules, syntax_rules
 from manyheads.spec import Site
+from manyheads.statistics import STATISTICS, HeadTable, Sums, syntax_statistics
 from manyheads.statistics.defined.coreference import coreference_statistics
-from manyheads.statistics.defined.syntax import FAR, Relation, syntax_statistics
+from manyheads.statistics.defined.syntax import FAR, Relation
 from manyheads.statistics.defined.syntax import Rule as Nearest
-from manyheads.statistics.head_table import HeadTable
-from manyheads.statistics.sums import Sums
-from manyheads.statistics.table import STATISTICS
 from tests.figures.test_style import SEEN_AS, TOLD_APART, contrast, linear, oklab
 
 RELATIONS = ("det", "nsubj", "nmod:desc")

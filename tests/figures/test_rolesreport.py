@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from manyheads.errors import FileAccessError
-from manyheads.figures.paper import UNLABELLED
-from manyheads.figures.roles.report import POLICY, page_of, write_report
+from manyheads.figures import UNLABELLED, write_report
+from manyheads.figures.roles.report import POLICY, page_of
 from manyheads.figures.roles.report_tables import TOP, interval, q_words
 from manyheads.figures.roles.words import percent
+from manyheads.roles import RULES, failing
 from manyheads.roles.results import Example
-from manyheads.roles.rules import LOCAL_RULE, POSITIONAL, RULES, syntax_rules
-from manyheads.roles.why_not import failing
+from manyheads.roles.rules import LOCAL_RULE, POSITIONAL, syntax_rules
 from tests.figures.pictures import HOSTILE
 from tests.figures.test_roles import ASKED, EXAMPLE, claim_of, label_of, roles_of
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from manyheads.roles.claims import MAX_FALSE, holds
-from manyheads.roles.rules import MIN_LIFT_LOW, MIN_QUERIES, RULES, SINK_RULE, syntax_rules
-from manyheads.roles.why_not import failing
+from manyheads.roles import MAX_FALSE, MIN_QUERIES, RULES, SINK_RULE, failing
+from manyheads.roles.claims import holds
+from manyheads.roles.rules import MIN_LIFT_LOW, syntax_rules
 from tests.figures.test_roles import ASKED, claim_of
 
 

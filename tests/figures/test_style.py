@@ -5,8 +5,9 @@ import itertools
 import numpy as np
 import pytest
 
-from manyheads.figures.paper import FADED, HAIRLINE, INK, PAPER, ROLES, UNLABELLED, inked, ramp, role_style
-from manyheads.roles.rules import RULES
+from manyheads.figures import UNLABELLED, ramp, role_style
+from manyheads.figures.paper import FADED, HAIRLINE, INK, PAPER, ROLES, inked
+from manyheads.roles import RULES
 
 SEEN_AS = {  # Machado, Oliveira and Fernandes 2009, severity 1: what linear RGB looks like without one kind of cone
     "with all cones": np.eye(3),

@@ -14,7 +14,8 @@ import transformers
 from torch import nn
 
 import manyheads as mh
-from manyheads.interventions.prune.verify import difference, outputs_of, random_inputs
+from manyheads.interventions import difference
+from manyheads.interventions.prune.verify import outputs_of, random_inputs
 
 SAME = 1e-5  # of the largest output
 VOCABULARY = 97

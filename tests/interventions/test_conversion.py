@@ -14,10 +14,10 @@ from torch import nn
 
 import manyheads as mh
 from manyheads.errors import ModelError, ShapeError
+from manyheads.interventions import convert_to_gqa, difference
 from manyheads.interventions.convert import convert as conversion
 from manyheads.interventions.convert import table as conversiontable
-from manyheads.interventions.convert.convert import convert_to_gqa
-from manyheads.interventions.prune.verify import difference, outputs_of, random_inputs
+from manyheads.interventions.prune.verify import outputs_of, random_inputs
 from manyheads.models.weights.projections import projections_of
 from tests.interventions.checkpoints import BERT, DECODER, SAME, T5, fresh_mha
 from tests.models.tiny import tiny_gpt2

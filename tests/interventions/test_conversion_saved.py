@@ -14,11 +14,12 @@ import transformers
 
 import manyheads as mh
 from manyheads.errors import ModelError, StatisticError, TextError
+from manyheads.interventions import convert_to_gqa
 from manyheads.interventions.convert import table as decodespeed
-from manyheads.interventions.convert.convert import FAMILIES, convert_to_gqa
+from manyheads.interventions.convert.convert import FAMILIES
 from manyheads.interventions.save import save_converted as convertedfiles
 from manyheads.interventions.save.fresh_process import Trial, found_wrong, try_all
-from manyheads.models.loading.checkpoints import quietly
+from manyheads.models import quietly
 from tests.interventions.checkpoints import DECODER, SAME, enliven, fresh_mha
 from tests.models.tiny import WORDS, tiny_llama, tiny_tokenizer
 

@@ -10,7 +10,7 @@ import torch
 import manyheads as mh
 from manyheads import design
 from manyheads.errors import ModelError, PlanError, ShapeError
-from manyheads.interventions.design.patterns import HeadDesign
+from manyheads.interventions import HeadDesign
 from tests.models.tiny import VOCAB_SIZE, tiny_tokenizer
 
 WORDS_ALONE = {"tokenizer": tiny_tokenizer(special_tokens=False)}

@@ -9,8 +9,8 @@ import torch
 
 import manyheads as mh
 from manyheads import design
-from manyheads.corpora.bundled_texts import page_texts
-from manyheads.interventions.design.patterns import HeadDesign
+from manyheads.corpora import page_texts
+from manyheads.interventions import HeadDesign
 from manyheads.plan import Ablate
 from tests.models.tiny import VOCAB_SIZE, WORDS, tiny_tokenizer
 

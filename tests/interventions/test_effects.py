@@ -13,7 +13,8 @@ from transformers import BertForSequenceClassification, BertLMHeadModel
 
 import manyheads as mh
 from manyheads.errors import HeadError, PlanError, StatisticError, TextError
-from manyheads.interventions.effects.metrics import METRICS, Batch, choose_metric
+from manyheads.interventions import METRICS, choose_metric
+from manyheads.interventions.effects.metrics import Batch
 from manyheads.plan import Ablate, Plan, Scale
 from tests.interventions.surgeries import TEXTS, loaded, projection
 from tests.models.eager import draw

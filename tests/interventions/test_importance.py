@@ -13,9 +13,9 @@ from torch import nn
 
 import manyheads as mh
 from manyheads.errors import StatisticError
+from manyheads.interventions import METRICS, read_corpus
 from manyheads.interventions.effects import importance as module
 from manyheads.interventions.effects.importance import gradients
-from manyheads.interventions.effects.metrics import METRICS, read_corpus
 from manyheads.plan import Ablate
 from tests.interventions.surgeries import HEADS, TEXTS, by_head, feeding, loaded, projection
 from tests.models.eager import draw

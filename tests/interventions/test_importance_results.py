@@ -13,8 +13,8 @@ from transformers import SwinConfig, SwinModel
 
 import manyheads as mh
 from manyheads.errors import FileAccessError, HeadError, ManyHeadsError, StatisticError, TextError
-from manyheads.interventions.effects.importance import Importance, rank_correlation
-from manyheads.interventions.effects.metrics import METRICS, choose_metric
+from manyheads.interventions import METRICS, Importance, choose_metric
+from manyheads.interventions.effects.importance import rank_correlation
 from manyheads.plan import Ablate
 from tests.interventions.surgeries import TEXTS, loaded
 from tests.models.eager import draw

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manyheads.base.grouping import divisors
+from manyheads.base import divisors
 from manyheads.errors import HeadError
 from manyheads.interventions.prune.which_heads import (
     SAME_HEADS,

@@ -10,8 +10,8 @@ import torch
 
 import manyheads as mh
 from manyheads.errors import FileAccessError, HeadError, PlanError
+from manyheads.interventions import open_plan
 from manyheads.interventions.apply import computed as planfiles
-from manyheads.interventions.apply.computed import open_plan
 from manyheads.plan import Ablate, Plan, Scale
 from tests.interventions.surgeries import TEXTS, assert_matters, loaded
 from tests.models.eager import draw, padded

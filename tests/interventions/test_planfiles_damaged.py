@@ -13,8 +13,9 @@ from safetensors.torch import load, save
 
 import manyheads as mh
 from manyheads.errors import FileAccessError, PlanError
+from manyheads.interventions import open_plan
 from manyheads.interventions.apply import computed as planfiles
-from manyheads.interventions.apply.computed import Computed, Prepared, open_plan
+from manyheads.interventions.apply.computed import Computed, Prepared
 from manyheads.plan import Ablate, Plan
 from tests.interventions.surgeries import TEXTS, loaded
 from tests.models.eager import draw

@@ -12,9 +12,8 @@ import torch
 
 import manyheads as mh
 from manyheads.errors import HeadError, ModelError
-from manyheads.interventions.prune.prune import prune_heads
-from manyheads.interventions.prune.verify import difference, in_full, outputs_of, random_inputs
-from manyheads.interventions.save.model_card import removed_text
+from manyheads.interventions import difference, prune_heads, removed_text
+from manyheads.interventions.prune.verify import in_full, outputs_of, random_inputs
 from manyheads.interventions.save.save import PrunedModel
 from manyheads.models.weights.projections import Projections
 from tests.interventions.checkpoints import COMPACT, SAME, STOCK, assert_same, by_hand

@@ -7,7 +7,7 @@ from transformers import AlbertConfig, AlbertModel, DeepseekV3Config, DeepseekV3
 
 import manyheads as mh
 from manyheads.errors import ModelError
-from manyheads.interventions.prune.prune import prune_heads
+from manyheads.interventions import prune_heads
 from tests.interventions.checkpoints import BERT, DECODER, assert_same, by_hand, enliven
 
 

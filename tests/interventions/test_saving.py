@@ -17,11 +17,11 @@ from safetensors.torch import save as save_tensors
 
 import manyheads as mh
 from manyheads.errors import ModelError
-from manyheads.interventions.prune.prune import prune_heads
+from manyheads.interventions import prune_heads
 from manyheads.interventions.save import fresh_process as trials
 from manyheads.interventions.save import save as saving
 from manyheads.interventions.save.fresh_process import Trial, found_wrong, try_all
-from manyheads.models.loading.checkpoints import quietly
+from manyheads.models import quietly
 from manyheads.models.weights import compact_form as compact
 from tests.interventions.checkpoints import BERT, COMPACT, SAME, STOCK, Family, by_hand
 from tests.models.tiny import tiny_gpt2

@@ -15,12 +15,11 @@ from torch import nn
 
 import manyheads as mh
 from manyheads.errors import FileAccessError, ModelError
-from manyheads.interventions.prune.prune import prune_heads
-from manyheads.interventions.prune.verify import difference, outputs_of, random_inputs
+from manyheads.interventions import difference, prune_heads, removed_text
+from manyheads.interventions.prune.verify import outputs_of, random_inputs
 from manyheads.interventions.save import fresh_process as trials
 from manyheads.interventions.save import save as saving
 from manyheads.interventions.save import whole_folder as wholefolders
-from manyheads.interventions.save.model_card import removed_text
 from tests.interventions.checkpoints import SAME, STOCK
 from tests.models.tiny import tiny_gpt2, tiny_llama, tiny_tokenizer
 

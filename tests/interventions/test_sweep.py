@@ -9,8 +9,8 @@ from torch import nn
 
 import manyheads as mh
 from manyheads.errors import StatisticError
-from manyheads.interventions.effects.metrics import choose_metric, read_corpus
-from manyheads.interventions.effects.sweep import blocks_of, sweep
+from manyheads.interventions import choose_metric, read_corpus, sweep
+from manyheads.interventions.effects.sweep import blocks_of
 from manyheads.models.taps.open_taps import OPEN
 from manyheads.plan import Ablate, Average, Copy, Plan, Scale, SkipOutputProjection
 from manyheads.spec import ModelSpec

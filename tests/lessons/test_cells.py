@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from manyheads.errors import HeadError, ShapeError, TextError
+from manyheads.lessons import whole
 from manyheads.lessons.lesson import LessonError
 from manyheads.lessons.parameters import (
     Parameter,
@@ -21,10 +22,10 @@ from manyheads.lessons.parameters import (
     read_quantity,
     read_values,
     text,
-    whole,
 )
+from manyheads.studio import CellAsk
 from manyheads.studio.problems import Stopped
-from manyheads.studio.schema.lessons import CellAsk, CellResult
+from manyheads.studio.schema.lessons import CellResult
 from manyheads.studio.views import lessons as learning
 
 X, W_Q, W_K, W_V = (

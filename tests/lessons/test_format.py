@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from manyheads.lessons import shelf
-from manyheads.lessons.lesson import CellBlock, CheckBlock, InterviewBlock, LessonError, ProseBlock, read_lesson
+from manyheads.lessons import CellBlock, ProseBlock, shelf
+from manyheads.lessons.lesson import CheckBlock, InterviewBlock, LessonError, read_lesson
 from manyheads.lessons.shelf import asked_facts, filled
 from manyheads.studio.views import lessons as learning
 
@@ -186,7 +186,7 @@ def test_facts_are_asked_with_their_inputs_also_over_a_line():
 
 def test_a_fact_whose_model_is_missing_says_so_in_its_place(monkeypatch):
     from manyheads.errors import ModelError
-    from manyheads.lessons.cells import Fact
+    from manyheads.lessons import Fact
 
     def fail(values, load):
         raise ModelError("there is none")

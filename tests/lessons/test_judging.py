@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from manyheads.lessons.answers import Right, judged
+from manyheads.lessons import Right
+from manyheads.lessons.answers import judged
 from manyheads.lessons.parameters import DIMENSIONS, factor_of, read_quantity
 
 CACHE = Right(10.0, "So it is.", "Count again.", unit="GiB", mistakes={80.0: "That is MHA."})

@@ -5,7 +5,8 @@ import json
 import pytest
 
 from manyheads.errors import FileAccessError
-from manyheads.lessons.progress import Progress, state_folder
+from manyheads.lessons import Progress
+from manyheads.lessons.progress import state_folder
 
 
 def test_points_are_kept_and_read_again(tmp_path):

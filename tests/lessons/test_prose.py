@@ -4,8 +4,7 @@ import re
 
 import pytest
 
-from manyheads.lessons import shelf
-from manyheads.lessons.lesson import ProseBlock
+from manyheads.lessons import ProseBlock, shelf
 
 from .literals import typed_numbers
 

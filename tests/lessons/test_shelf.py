@@ -10,14 +10,13 @@ import numpy as np
 import pytest
 
 from manyheads.errors import ManyHeadsError
-from manyheads.lessons import shelf
-from manyheads.lessons.answers import Check, Predict, judged
-from manyheads.lessons.cells import Cell
+from manyheads.lessons import Cell, Check, Predict, shelf
+from manyheads.lessons.answers import judged
 from manyheads.lessons.lesson import LessonError
 from manyheads.lessons.parameters import matrix_text, read_matrix
 from manyheads.lessons.shelf import asked_facts
-from manyheads.studio.problems import NotHere
-from manyheads.studio.schema.lessons import CellAsk, CheckAsk, Lesson
+from manyheads.studio import CellAsk, NotHere
+from manyheads.studio.schema.lessons import CheckAsk, Lesson
 from manyheads.studio.views import lessons as learning
 
 DRAWS = 6  # of each check's inputs

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from manyheads.models.loading.load import LoadedModel
+from manyheads.models import LoadedModel
 from tests.models.tiny import TEXT, tiny_bert, tiny_gemma2, tiny_gpt2, tiny_llama
 
 BUILDERS = {"bert": tiny_bert, "gpt2": tiny_gpt2, "llama": tiny_llama, "gemma2": tiny_gemma2}

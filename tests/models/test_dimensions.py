@@ -11,10 +11,11 @@ import transformers
 from torch.utils.flop_counter import FlopCounterMode
 
 from manyheads.errors import ModelError, ShapeError
-from manyheads.models.dimensions import describe, describe_model, size
+from manyheads.models import size
+from manyheads.models.dimensions import describe, describe_model
+from manyheads.sizing import by_part, describe_config
 from manyheads.sizing import costs as counting
-from manyheads.sizing.architecture import by_part
-from manyheads.sizing.families.config import FAMILIES, describe_config
+from manyheads.sizing.families.config import FAMILIES
 from manyheads.sizing.families.decoder_table import DECODERS
 
 from ..sizing import real

@@ -16,7 +16,7 @@ import manyheads as mh
 from manyheads.errors import GuardError, ModelError
 from manyheads.models.taps import mask_arguments as flexmasks
 from manyheads.models.taps.mask_arguments import is_block_mask, read_block_mask
-from manyheads.nn.masks import Mask
+from manyheads.nn import Mask
 from tests.models.eager import draw, eager_maps, implementation, padded, spans
 from tests.models.tiny import VOCAB_SIZE, tiny_bert, tiny_gemma2, tiny_llama
 

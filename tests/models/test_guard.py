@@ -19,8 +19,8 @@ from manyheads.models.taps import open_taps as taps
 from manyheads.models.taps import tap as seam
 from manyheads.models.taps import through_transformers as interface
 from manyheads.models.taps.mask_arguments import MaskReader, read_rule
-from manyheads.nn.masks import Mask
-from manyheads.recording.recording import Recording
+from manyheads.nn import Mask
+from manyheads.recording import Recording
 from tests.models.eager import draw, implementation, padded
 from tests.models.odd import tiny_gpt_oss, tiny_t5
 from tests.models.tiny import VOCAB_SIZE, tiny_bert, tiny_gemma2, tiny_gpt2, tiny_llama

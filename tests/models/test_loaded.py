@@ -16,11 +16,10 @@ import transformers
 from torch import nn
 
 from manyheads.errors import ManyHeadsError, ModelError, PlanError
+from manyheads.models import load, quietly, record
 from manyheads.models.describe import max_positions_of
-from manyheads.models.loading.checkpoints import quietly
 from manyheads.models.loading.head_mask import refusing_head_mask
-from manyheads.models.loading.load import load, require_usable
-from manyheads.models.recorder import record
+from manyheads.models.loading.load import require_usable
 from tests.models.folders import BUILDERS, QUERY, change_weights
 from tests.models.tiny import TEXT, save_tiny, tiny_bert, tiny_llama, tiny_tokenizer
 

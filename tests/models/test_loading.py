@@ -13,7 +13,7 @@ import torch
 import transformers
 
 from manyheads.errors import FileAccessError, ModelError
-from manyheads.models.loading.load import load
+from manyheads.models import load
 from tests.models.folders import BUILDERS, QUERY, change_config, change_weights, outputs
 from tests.models.tiny import TEXT, save_tiny, tiny_bert, tiny_gpt2, tiny_tokenizer
 

@@ -13,8 +13,7 @@ import pytest
 import torch
 
 from manyheads.errors import ModelError
-from manyheads.models.loading.checkpoints import quietly
-from manyheads.models.loading.load import load
+from manyheads.models import load, quietly
 from tests.models.folders import QUERY, change_config, outputs
 from tests.models.tiny import save_tiny, tiny_gpt2, tiny_tokenizer
 

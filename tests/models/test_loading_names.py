@@ -15,9 +15,9 @@ import torch
 import transformers
 
 from manyheads.errors import ModelError
+from manyheads.models import BUNDLED, load
 from manyheads.models.loading import checkpoints as bundled
-from manyheads.models.loading.checkpoints import BUNDLED, Bundled, find_bundled
-from manyheads.models.loading.load import load
+from manyheads.models.loading.checkpoints import Bundled, find_bundled
 from tests.models.folders import answer_hub
 from tests.models.tiny import save_tiny, tiny_bert, tiny_tokenizer
 

@@ -13,9 +13,10 @@ from transformers import AutoModelForCausalLM
 
 import manyheads as mh
 from manyheads.errors import ModelError
-from manyheads.models.loading.offloaded import device_of, weight_of
-from manyheads.recording.tokens import Sinks
-from manyheads.statistics.table import STATISTICS
+from manyheads.models import device_of
+from manyheads.models.loading.offloaded import weight_of
+from manyheads.recording import Sinks
+from manyheads.statistics import STATISTICS
 from tests.models.eager import draw
 from tests.models.tiny import save_tiny, tiny_llama, tiny_tokenizer
 

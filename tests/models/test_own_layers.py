@@ -7,10 +7,10 @@ from torch import nn
 
 import manyheads as mh
 from manyheads.errors import GuardError, ModelError
-from manyheads.models.taps.tap import tap
+from manyheads.models import tap
+from manyheads.nn import Rope
 from manyheads.nn import mixing as hooks
 from manyheads.nn.attention import Attended
-from manyheads.nn.positions import Rope
 from tests.nn.layer_oracle import array, expected, stirred
 
 B, H, G, Q, K, M, D = 2, 6, 3, 9, 13, 30, 4

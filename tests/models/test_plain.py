@@ -9,7 +9,7 @@ from torch.nn.functional import scaled_dot_product_attention as imported_by_name
 
 import manyheads as mh
 from manyheads import reference
-from manyheads.models.taps.tap import tap
+from manyheads.models import tap
 from tests.models.sharp import SAME, assert_weights, normal, sharpened
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left_behind")

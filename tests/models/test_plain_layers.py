@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import manyheads as mh
-from manyheads.models.taps.tap import tap
+from manyheads.models import tap
 from tests.models.sharp import SAME, assert_weights, normal, sharpened
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left_behind")

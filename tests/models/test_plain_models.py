@@ -11,7 +11,7 @@ from torch import nn
 import manyheads as mh
 from manyheads import reference
 from manyheads.errors import ModelError
-from manyheads.models.taps.tap import tap
+from manyheads.models import tap
 from tests.models.sharp import SAME, assert_weights, normal, sharpened
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left_behind")

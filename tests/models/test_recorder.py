@@ -14,9 +14,8 @@ from torch import nn
 import manyheads as mh
 from manyheads import reference
 from manyheads.errors import RecordingError
-from manyheads.models import recorder
+from manyheads.models import batches, recorder
 from manyheads.models import recorder as keeping
-from manyheads.models.inputs.texts import batches
 from tests.models.eager import EXACT, GUARDED, SHARP, assert_near, draw, eager_maps, implementation, padded, spans
 from tests.models.makers import every_case
 from tests.models.odd import tiny_t5

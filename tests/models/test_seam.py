@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from manyheads.models.taps.tap import tap
+from manyheads.models import tap
 from tests.models.eager import GUARDED, draw, implementation, padded
 from tests.models.makers import every_case
 from tests.models.tapped import LENGTHS, assert_identical, installed, num_layers

@@ -11,7 +11,7 @@ import torch
 from einops import rearrange, repeat
 from torch import nn
 
-from manyheads.models.taps.tap import tap
+from manyheads.models import tap
 from tests.models.eager import assert_near, implementation, padded
 from tests.models.makers import every_case
 from tests.models.tapped import LENGTHS, assert_identical, num_layers

@@ -20,8 +20,8 @@ from transformers.modeling_utils import AttentionInterface
 
 import manyheads as mh
 from manyheads.errors import GuardError, ModelError
+from manyheads.models import tap
 from manyheads.models.taps.mask_arguments import MaskReader
-from manyheads.models.taps.tap import tap
 from tests.models.eager import GUARDED, draw, implementation, padded
 from tests.models.makers import every_case
 from tests.models.odd import tiny_t5

@@ -13,7 +13,7 @@ from functools import partial
 import pytest
 import torch
 
-from manyheads.models.taps.tap import tap
+from manyheads.models import tap
 from tests.models.eager import draw, padded
 from tests.models.tapped import assert_identical, installed, num_layers
 from tests.models.tiny import VOCAB_SIZE

@@ -9,8 +9,8 @@ from transformers import PreTrainedTokenizerFast
 import manyheads as mh
 from manyheads.errors import TextError
 from manyheads.models.inputs.texts import read_given
-from manyheads.recording.tokens import Stretch, text_seed
-from manyheads.recording.words import Words
+from manyheads.recording import Words, text_seed
+from manyheads.recording.tokens import Stretch
 from tests.models.eager import draw
 from tests.models.tiny import tiny_bert
 from tests.recording.wordtexts import KINDS, tokenizer

@@ -14,7 +14,7 @@ import torch
 from torch.export import Dim, export
 
 import manyheads as mh
-from manyheads.nn.positions import Rope
+from manyheads.nn import Rope
 
 WIDTH, HEADS, LONGEST = 48, 6, 64
 OPTIONS: dict[str, dict[str, Any]] = {

@@ -9,9 +9,7 @@ import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
 
-from manyheads.nn import attention
-from manyheads.nn.attention import attend, log_sum_exp
-from manyheads.nn.masks import Mask, Rule
+from manyheads.nn import Mask, Rule, attend, attention, log_sum_exp
 from tests.nn.attended import BOTH, TOLERANCE, B, D, F, H, K, Q, assert_attended, assert_because, make_qkv, tensor
 
 # -------------------------------------------------------------------------------------------------------- heads, widths

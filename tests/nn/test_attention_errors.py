@@ -12,8 +12,7 @@ import pytest
 import torch
 
 from manyheads.errors import ShapeError
-from manyheads.nn.attention import attend
-from manyheads.nn.masks import Mask
+from manyheads.nn import Mask, attend
 from tests.nn.attended import B, D, F, G, H, K, Q, assert_attended, assert_because, make_qkv, tensor
 
 AS_USER = inspect.unwrap(attend)  # without the tests' own type checks, which would speak up before its errors do

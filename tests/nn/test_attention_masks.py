@@ -9,9 +9,7 @@ import torch
 from numpy.testing import assert_allclose, assert_array_equal
 
 from manyheads.errors import ShapeError
-from manyheads.nn import attention
-from manyheads.nn.attention import attend
-from manyheads.nn.masks import Mask
+from manyheads.nn import Mask, attend, attention
 from tests.nn.attended import BOTH, B, H, K, Q, assert_attended, assert_because, make_qkv, tensor
 
 LENGTHS = (11, 5)

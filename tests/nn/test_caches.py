@@ -10,10 +10,9 @@ import torch
 from numpy.testing import assert_allclose, assert_array_equal
 
 from manyheads.errors import ShapeError
+from manyheads.nn import KVCache, MultiHeadAttention, Rope
 from manyheads.nn.attention import LONG_KEYS, decode_one
-from manyheads.nn.caches import FIRST_CAPACITY, KVCache
-from manyheads.nn.layer import MultiHeadAttention
-from manyheads.nn.positions import Rope
+from manyheads.nn.caches import FIRST_CAPACITY
 from tests.nn.layer_oracle import stirred
 
 B, Q, M, H, G, D, F, WINDOW = 2, 19, 24, 6, 3, 8, 5, 4

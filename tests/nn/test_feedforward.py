@@ -8,7 +8,8 @@ import pytest
 import torch
 from numpy.testing import assert_allclose
 
-from manyheads.nn.feed_forward import ACTIVATIONS, FeedForward, SwiGLU, gated_width
+from manyheads.nn import FeedForward, SwiGLU, gated_width
+from manyheads.nn.feed_forward import ACTIVATIONS
 from tests.nn.layer_oracle import stirred
 
 B, Q, M = 2, 7, 24

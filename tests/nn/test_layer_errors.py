@@ -10,8 +10,7 @@ import torch
 from torch import nn
 
 from manyheads.errors import ShapeError
-from manyheads.nn.layer import MultiHeadAttention
-from manyheads.nn.positions import Rope
+from manyheads.nn import MultiHeadAttention, Rope
 
 B, Q, K, M, H, G = 2, 7, 11, 24, 6, 3
 ONES = torch.ones

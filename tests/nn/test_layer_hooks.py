@@ -13,10 +13,7 @@ import torch
 from numpy.testing import assert_allclose, assert_array_equal
 
 import manyheads as mh
-from manyheads.nn.layer import MultiHeadAttention
-from manyheads.nn.masks import Mask
-from manyheads.nn.mixing import LayerCall, add_hook, remove_hook
-from manyheads.nn.positions import Rope
+from manyheads.nn import LayerCall, Mask, MultiHeadAttention, Rope, add_hook, remove_hook
 from tests.nn.layer_oracle import normal, stirred
 
 B, Q, K, M, H, G = 2, 7, 11, 24, 6, 3

@@ -14,10 +14,8 @@ from torch import nn
 
 import manyheads as mh
 from manyheads.errors import ShapeError
-from manyheads.nn.caches import KVCache
-from manyheads.nn.layer import MultiHeadAttention
+from manyheads.nn import KVCache, MultiHeadAttention, Rope
 from manyheads.nn.layer_inputs import OPTIONS, fate, options_markdown, pairs, pairs_markdown, refusals_markdown
-from manyheads.nn.positions import Rope
 from tests.nn.layer_oracle import expected, stirred
 
 B, Q, K, M, H, G, D, F = 2, 7, 11, 24, 6, 3, 6, 5

@@ -6,8 +6,7 @@ import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
 
-from manyheads.nn.layer import MultiHeadAttention
-from manyheads.nn.positions import Rope
+from manyheads.nn import MultiHeadAttention, Rope
 from tests.nn.layer_oracle import expected, normal, stirred
 
 B, Q, M, H, G = 2, 7, 24, 6, 3

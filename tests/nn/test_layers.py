@@ -10,10 +10,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from torch import nn
 
 import manyheads as mh
-from manyheads.nn.caches import KVCache
-from manyheads.nn.layer import MultiHeadAttention
-from manyheads.nn.positions import Rope
-from manyheads.nn.state_dicts import load_state
+from manyheads.nn import KVCache, MultiHeadAttention, Rope, load_state
 from tests.nn.layer_oracle import normal, stirred
 
 B, Q, K, M, H, G = 2, 7, 11, 24, 6, 3

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from manyheads.nn.masks import Mask
+from manyheads.nn import Mask
 from tests.nn.drawn import DRAWN, SEEDS, runs
 
 B, H, Q, K = 2, 3, 7, 11

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 from manyheads.errors import ShapeError
-from manyheads.nn import masks
-from manyheads.nn.masks import Mask
+from manyheads.nn import Mask, masks
 from manyheads.reference import visible_keys
 from tests.nn.drawn import DRAWN, SEEDS, runs
 

@@ -14,8 +14,7 @@ import torch
 from numpy.testing import assert_allclose
 from torch import nn
 
-from manyheads.nn.layer import MultiHeadAttention
-from manyheads.nn.state_dicts import load_state
+from manyheads.nn import MultiHeadAttention, load_state
 from tests.nn.layer_oracle import stirred
 
 

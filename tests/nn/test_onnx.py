@@ -18,13 +18,9 @@ import torch
 from numpy.testing import assert_allclose
 from torch import Tensor, nn
 
-from manyheads.nn.attention import attend
-from manyheads.nn.caches import KVCache
-from manyheads.nn.layer import MultiHeadAttention
-from manyheads.nn.masks import Mask, Rule, grouped_scores
+from manyheads.nn import KVCache, Mask, MultiHeadAttention, Rule, attend, grouped_scores
 from manyheads.nn.positions import rotate
-from manyheads.recording.recording import LayerRecord
-from manyheads.recording.tokens import Tokens
+from manyheads.recording import LayerRecord, Tokens
 from manyheads.spec import Site
 
 NEAR = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 4e-2}

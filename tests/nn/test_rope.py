@@ -10,8 +10,8 @@ import torch
 from numpy.testing import assert_allclose
 
 from manyheads.errors import ShapeError
-from manyheads.nn.layer import MultiHeadAttention
-from manyheads.nn.positions import Llama3, Rope, RotaryTable, Yarn, alibi_bias, alibi_slopes, rotate
+from manyheads.nn import MultiHeadAttention, Rope
+from manyheads.nn.positions import Llama3, RotaryTable, Yarn, alibi_bias, alibi_slopes, rotate
 from tests.nn.layer_oracle import alibi_slope, turned
 
 B, H, Q, D = 2, 6, 7, 16

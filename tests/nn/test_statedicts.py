@@ -10,9 +10,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 from torch import nn
 
 from manyheads.errors import ShapeError
-from manyheads.nn.layer import MultiHeadAttention
-from manyheads.nn.positions import Rope
-from manyheads.nn.state_dicts import dump_state, layer_from_config, load_state
+from manyheads.nn import MultiHeadAttention, Rope, dump_state, load_state
+from manyheads.nn.state_dicts import layer_from_config
 from tests.nn.layer_oracle import stirred
 
 B, Q, M, H, G = 2, 9, 24, 6, 3

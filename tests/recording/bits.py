@@ -2,9 +2,8 @@
 
 import torch
 
-from manyheads.nn.masks import Mask, Rule
-from manyheads.recording.recording import LayerRecord, Recording
-from manyheads.recording.tokens import Sinks, Tokens
+from manyheads.nn import Mask, Rule
+from manyheads.recording import LayerRecord, Recording, Sinks, Tokens
 from manyheads.spec import Site
 
 H, G, D, F = 6, 3, 5, 4

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
+from manyheads.recording import Recording
 from manyheads.recording.exact_map import one_pass as tiles
 from manyheads.recording.file.safetensors_io import TensorFile
-from manyheads.recording.recording import Recording
 from tests.recording.damage import save_whole
 
 

@@ -8,11 +8,10 @@ import pytest
 import torch
 
 from manyheads.errors import RecordingError
-from manyheads.nn.masks import Mask, Rule
+from manyheads.nn import Mask, Rule
+from manyheads.recording import LayerRecord, Recording, Sinks, Tokens, open_recording
 from manyheads.recording.file.safetensors_io import metadata_sum
-from manyheads.recording.file.write import open_recording, save_recording
-from manyheads.recording.recording import LayerRecord, Recording
-from manyheads.recording.tokens import Sinks, Tokens
+from manyheads.recording.file.write import save_recording
 from manyheads.spec import Site
 
 H, G, D, F = 6, 3, 5, 4

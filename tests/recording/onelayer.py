@@ -6,9 +6,8 @@ import numpy as np
 import torch
 
 from manyheads import reference
-from manyheads.nn.masks import Mask, Rule
-from manyheads.recording.recording import LayerRecord
-from manyheads.recording.tokens import Tokens
+from manyheads.nn import Mask, Rule
+from manyheads.recording import LayerRecord, Tokens
 from manyheads.spec import Site
 
 H, G, D, F = 6, 3, 5, 4

@@ -8,25 +8,19 @@ import torch
 from numpy.testing import assert_allclose, assert_array_equal
 
 from manyheads import reference
-from manyheads.nn.masks import Mask, Rule
-from manyheads.recording.exact_map.one_pass import Layer, prepare
+from manyheads.nn import Mask, Rule
+from manyheads.recording import Entropy, Layer, Maximum, Pooled, Received, Strongest, Tokens, prepare
 from manyheads.recording.exact_map.requests import (
     Band,
     Distance,
-    Entropy,
     Linear,
     Mass,
     Match,
     MatchReceived,
-    Maximum,
-    Pooled,
-    Received,
     RowsReceived,
     Square,
-    Strongest,
     WordRows,
 )
-from manyheads.recording.tokens import Tokens
 from manyheads.reference import reductions
 
 H, G, D = 6, 3, 5

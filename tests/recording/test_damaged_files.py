@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import save_file
 
 from manyheads.errors import FileAccessError, RecordingError
-from manyheads.recording.file.write import open_recording
+from manyheads.recording import open_recording
 from tests.recording.damage import assert_refused, contents, join, read, split
 
 pytestmark = pytest.mark.usefixtures("unchecked_types")

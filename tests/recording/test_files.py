@@ -16,12 +16,10 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 
 import manyheads
-from manyheads.nn.attention import attend
-from manyheads.nn.masks import Mask, Rule
+from manyheads.nn import Mask, Rule, attend
+from manyheads.recording import LayerRecord, Recording, Tokens, open_recording
 from manyheads.recording.file import safetensors_io as container
-from manyheads.recording.file.write import open_recording, save_recording
-from manyheads.recording.recording import LayerRecord, Recording
-from manyheads.recording.tokens import Tokens
+from manyheads.recording.file.write import save_recording
 from manyheads.spec import Site
 from tests.recording.bits import (
     LENGTHS,

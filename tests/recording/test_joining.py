@@ -4,9 +4,8 @@ import pytest
 import torch
 
 import manyheads as mh
-from manyheads.recording.exact_map.requests import Entropy, Received
+from manyheads.recording import Entropy, Received, Tokens
 from manyheads.recording.joining import together
-from manyheads.recording.tokens import Tokens
 from tests.models.eager import GUARDED, draw, implementation
 from tests.models.odd import tiny_gpt_oss, tiny_t5
 from tests.models.tiny import VOCAB_SIZE, tiny_bert, tiny_gemma2, tiny_llama

@@ -11,8 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
+from manyheads.recording import open_recording
 from manyheads.recording.file import read as lazy
-from manyheads.recording.file.write import open_recording, save_recording
+from manyheads.recording.file.write import save_recording
 from tests.recording.bits import assert_same_layer, make_recording
 
 

@@ -11,8 +11,8 @@ import zlib
 import pytest
 
 from manyheads.errors import ManyHeadsError
+from manyheads.recording import open_recording
 from manyheads.recording.file import layout
-from manyheads.recording.file.write import open_recording
 from tests.recording.damage import assert_refused, join, split
 
 pytestmark = pytest.mark.usefixtures("unchecked_types")

@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from manyheads.errors import RecordingError, ShapeError
+from manyheads.recording import Recording, Tokens
 from manyheads.recording.media import Frames, Grid, as_json, frames_of, grid_of
-from manyheads.recording.recording import Recording
-from manyheads.recording.tokens import Tokens
 
 GRID = Grid(3, 5, (24, 40), (8, 8), (8, 8), ("[CLS]", "reg1"), ("detection1",))
 FRAMES = Frames(62, 0.02, 0.025, (1.25, 0.5625))

@@ -11,11 +11,10 @@ import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
 
-from manyheads.nn.masks import Mask
+from manyheads.nn import Mask
+from manyheads.recording import Entropy, Layer, Pooled, Received, Tokens, prepare
 from manyheads.recording.exact_map import one_pass as tiles
-from manyheads.recording.exact_map.one_pass import Layer, prepare
-from manyheads.recording.exact_map.requests import Band, Entropy, Mass, Pooled, Received, Square
-from manyheads.recording.tokens import Tokens
+from manyheads.recording.exact_map.requests import Band, Mass, Square
 from tests.recording.passing import (
     KINDS,
     LENGTHS,

@@ -12,12 +12,11 @@ import torch
 from numpy.testing import assert_allclose, assert_array_equal
 
 from manyheads.errors import StatisticError
-from manyheads.nn.masks import Mask, Rule
+from manyheads.nn import Mask, Rule
+from manyheads.recording import Layer, Pooled, Strongest, Tokens, prepare
 from manyheads.recording.exact_map import one_pass as passes
 from manyheads.recording.exact_map import one_pass as tiles
-from manyheads.recording.exact_map.one_pass import Layer, prepare
-from manyheads.recording.exact_map.requests import Mass, Match, Pooled, Strongest
-from manyheads.recording.tokens import Tokens
+from manyheads.recording.exact_map.requests import Mass, Match
 from manyheads.reference import reductions
 from tests.recording.passing import (
     KINDS,

@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 
 from manyheads import reference
 from manyheads.errors import ShapeError
-from manyheads.nn.masks import Mask, Rule
+from manyheads.nn import Mask, Rule
+from manyheads.recording import LayerRecord, Tokens
 from manyheads.recording.exact_map import zoom as pyramids
 from manyheads.recording.exact_map.zoom import read_region
-from manyheads.recording.recording import LayerRecord
-from manyheads.recording.tokens import Tokens
 from manyheads.spec import Site
 
 H, G, D = 6, 3, 5

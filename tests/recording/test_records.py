@@ -12,12 +12,10 @@ import torch
 
 from manyheads import reference
 from manyheads.errors import RecordingError, ShapeError, WindowError
-from manyheads.nn.attention import attend
-from manyheads.nn.masks import Mask, Rule
+from manyheads.nn import Mask, Rule, attend
+from manyheads.recording import LayerRecord, Received, Recording, Tokens
 from manyheads.recording import recording as records
-from manyheads.recording.exact_map.requests import Mass, Received
-from manyheads.recording.recording import LayerRecord, Recording
-from manyheads.recording.tokens import Tokens
+from manyheads.recording.exact_map.requests import Mass
 from manyheads.spec import Site
 from tests.recording.onelayer import LENGTHS, SCALE, D, G, H, assert_near, make_case
 

@@ -16,9 +16,10 @@ import pytest
 import torch
 
 from manyheads.errors import FileAccessError, RecordingError
-from manyheads.nn.masks import Mask, Rule
+from manyheads.nn import Mask, Rule
+from manyheads.recording import open_recording
 from manyheads.recording.file import safetensors_io as container
-from manyheads.recording.file.write import open_recording, save_recording
+from manyheads.recording.file.write import save_recording
 from tests.recording.bits import D, H, assert_same_recording, make_recording
 
 # -------------------------------------------------------------------------------------------------- whole or not at all

@@ -8,10 +8,10 @@ import torch
 
 import manyheads as mh
 from manyheads.errors import RecordingError, ShapeError, StatisticError, TextError, WindowError
-from manyheads.nn.masks import Mask, Rule
+from manyheads.nn import Mask, Rule
+from manyheads.recording import LayerRecord, Words
 from manyheads.recording import recording as records
-from manyheads.recording.recording import LayerRecord
-from manyheads.recording.words import HOWS, Unit, Words
+from manyheads.recording.words import HOWS, Unit
 from manyheads.spec import Site
 from tests.recording.onelayer import LENGTHS, assert_near, make_case
 from tests.recording.wordtexts import CAFE, FAMILY, made_of, made_up, naive_merge, words_in

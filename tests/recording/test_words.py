@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from tokenizers import decoders
 
 from manyheads.errors import TextError
-from manyheads.recording.tokens import Tokens
-from manyheads.recording.words import Unit, Words, is_space, run_spans, word_spans
+from manyheads.recording import Tokens, Words
+from manyheads.recording.words import Unit, is_space, run_spans, word_spans
 from tests.recording.wordtexts import BYTE_KINDS, KINDS, TEXTS, WORDS_OF, made_of, made_up, tokenizer, words_in
 
 every_kind = pytest.mark.parametrize("kind", KINDS)

@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from manyheads.corpora.open import open_corpus
+from manyheads.corpora import open_corpus
 from tests.robustness.mutations import DEEP_JSON, DIGITS
 from tests.robustness.target import Read, Target
 

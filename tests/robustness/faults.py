@@ -17,14 +17,13 @@ from PIL import Image
 
 import manyheads as mh
 from manyheads.figures.paper import Sheet
-from manyheads.interventions.apply.computed import open_plan
+from manyheads.interventions import open_plan
 from manyheads.interventions.save import save as saving
-from manyheads.nn.masks import Mask, Rule
-from manyheads.recording.recording import LayerRecord, Recording
-from manyheads.recording.tokens import Tokens
+from manyheads.nn import Mask, Rule
+from manyheads.recording import LayerRecord, Recording, Tokens
 from manyheads.spec import Site
-from manyheads.statistics.head_table import HeadTable
-from manyheads.studio.outside.one_file import write_report
+from manyheads.statistics import HeadTable
+from manyheads.studio import write_report
 from manyheads.training.checkpoints import History, read_state, save_state
 from manyheads.training.session import write_json
 from tests.models.tiny import tiny_bert, tiny_gpt2, tiny_tokenizer

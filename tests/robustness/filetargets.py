@@ -17,8 +17,8 @@ from safetensors.torch import save
 
 import manyheads as mh
 from manyheads.interventions.save import save as saving
+from manyheads.models import quietly
 from manyheads.models.inputs.media import picture_of, sounds_of
-from manyheads.models.loading.checkpoints import quietly
 from manyheads.recording.file.safetensors_io import metadata_sum
 from manyheads.training.checkpoints import read_state
 from tests.models.tiny import save_tiny, tiny_bert, tiny_gpt2, tiny_tokenizer

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save
 
-from manyheads.interventions.apply.computed import open_plan
+from manyheads.interventions import open_plan
 from manyheads.plan import Ablate, Plan
 from manyheads.spec import Site
 from tests.robustness.filetargets import HUGE_HEADER

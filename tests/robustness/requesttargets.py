@@ -12,9 +12,9 @@ from urllib.parse import unquote
 
 import manyheads as mh
 from manyheads.errors import ManyHeadsError
+from manyheads.studio import Desk, Workspace
 from manyheads.studio.server.serve import guarded
-from manyheads.studio.session import Desk
-from manyheads.studio.state.workspace import ModelPlace, Workspace
+from manyheads.studio.state.workspace import ModelPlace
 from tests.models.tiny import tiny_bert, tiny_tokenizer
 from tests.robustness.mutations import DEEP
 from tests.robustness.target import Target

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from manyheads.errors import FileAccessError
-from manyheads.lessons.progress import Progress, state_folder
+from manyheads.lessons import Progress
+from manyheads.lessons.progress import state_folder
 from manyheads.roles.labels import cache_folder
 from tests.models.tiny import save_tiny, tiny_bert, tiny_tokenizer
 

@@ -10,15 +10,13 @@ import pytest
 
 import manyheads as mh
 from manyheads.errors import TextError
+from manyheads.studio import Desk, NotHere, Workspace
 from manyheads.studio import jobs as jobs_module
 from manyheads.studio import session as desk_module
 from manyheads.studio.jobs import Jobs
-from manyheads.studio.problems import NotHere
 from manyheads.studio.schema.experiments import ExperimentAsk
 from manyheads.studio.schema.lessons import CellResult
 from manyheads.studio.schema.recordings import RecordingAsk
-from manyheads.studio.session import Desk
-from manyheads.studio.state.workspace import Workspace
 from tests.models.tiny import tiny_bert, tiny_tokenizer
 
 

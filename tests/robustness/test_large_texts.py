@@ -7,7 +7,7 @@ import pytest
 
 from manyheads.corpora import lines as sources
 from manyheads.corpora import open as plaintext
-from manyheads.corpora.open import open_corpus
+from manyheads.corpora import open_corpus
 
 RANGE = "\tab" + "\t_" * 8 + "\n"
 WORD = "1\ta\ta\tX\t_\t_\t0\troot\t_\t_\n"

@@ -22,7 +22,7 @@ from manyheads.errors import (
     TextError,
 )
 from manyheads.heads import in_layer, parse_heads
-from manyheads.interventions.apply.computed import open_plan
+from manyheads.interventions import open_plan
 from manyheads.lessons import shelf
 from manyheads.lessons.lesson import LessonError
 from manyheads.models.inputs.media import picture_of, sounds_of

@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from manyheads.studio.problems import NotHere
-from manyheads.studio.state.workspace import Workspace
+from manyheads.studio import NotHere, Workspace
 from tests.robustness.faults import recording
 
 

@@ -14,15 +14,16 @@ from pydantic import ValidationError
 import manyheads as mh
 from manyheads.errors import ModelError
 from manyheads.heads import Head, in_layer, parse_heads, written
-from manyheads.lessons import shelf
+from manyheads.lessons import Progress, shelf
 from manyheads.lessons.lesson import read_lesson
-from manyheads.lessons.progress import Progress
-from manyheads.recording.tokens import Sinks
-from manyheads.roles.labels import Evidence, HeadRole, PageLabels, _remember, remembered
+from manyheads.recording import Sinks
+from manyheads.roles import HeadRole, PageLabels
+from manyheads.roles.labels import Evidence, _remember, remembered
+from manyheads.sizing import size
 from manyheads.sizing.families.config import read_config
-from manyheads.sizing.sizing import size
 from manyheads.spec import ModelSpec
-from manyheads.studio.schema.lessons import CellAsk, CheckAsk
+from manyheads.studio import CellAsk
+from manyheads.studio.schema.lessons import CheckAsk
 from manyheads.studio.views import lessons as learning
 from tests.models.tiny import tiny_llama
 from tests.robustness.mutations import DEEP_JSON, DIGITS

@@ -10,9 +10,10 @@ import pytest
 import manyheads as mh
 from manyheads.errors import FileAccessError, HeadError, StatisticError, TextError
 from manyheads.heads import Head
+from manyheads.roles import RULES
 from manyheads.roles.find import check_resume, fixed_questions
 from manyheads.roles.results import role_named
-from manyheads.roles.rules import AHEAD, RULES, UNASKED, coreference_rules, syntax_rules
+from manyheads.roles.rules import AHEAD, UNASKED, coreference_rules, syntax_rules
 from tests.figures.test_roles import roles_of
 
 NAMES = {f"{name}: {way}": f"Which {way} {name}?" for name in ("obj", "iobj", "ccomp") for way in ("up", "down")}

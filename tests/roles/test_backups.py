@@ -9,8 +9,8 @@ import torch
 
 import manyheads as mh
 from manyheads.errors import HeadError, ModelError, PlanError, StatisticError
+from manyheads.roles import backup_heads
 from manyheads.roles.chance import q_values, random_targets, sign_flip_p
-from manyheads.roles.compare.backups import backup_heads
 from tests.interventions.surgeries import TEXTS, loaded
 from tests.models.eager import draw
 

@@ -7,7 +7,7 @@ from transformers import PreTrainedTokenizerFast
 
 import manyheads as mh
 from manyheads.heads import Head
-from manyheads.roles.compare.backups import backup_heads
+from manyheads.roles import backup_heads
 
 NAMES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", *["cat", "dog", "sat", "ran", "on", "the", "a", "mat", "king", "queen"])
 V, H, D = len(NAMES), 3, len(NAMES) + 1

@@ -13,15 +13,14 @@ import pytest
 import torch
 
 from manyheads.heads import Head
-from manyheads.recording.tokens import Sinks, text_seed
+from manyheads.recording import Sinks, text_seed
+from manyheads.roles import MAX_FALSE, RULES, SINK_RULE
 from manyheads.roles.chance import adjusted, as_normal
-from manyheads.roles.claims import CHOOSE, MAX_FALSE, Half, claims_of, control
+from manyheads.roles.claims import CHOOSE, Half, claims_of, control
 from manyheads.roles.labels import label_heads
-from manyheads.roles.rules import NEEDED, RULES, SINK_RULE, coreference_rules, syntax_rules
+from manyheads.roles.rules import NEEDED, coreference_rules, syntax_rules
 from manyheads.spec import Site
-from manyheads.statistics.head_table import HeadTable
-from manyheads.statistics.statistic import Statistic
-from manyheads.statistics.sums import Sums
+from manyheads.statistics import HeadTable, Statistic, Sums
 
 HEADS, TEXTS, CASES = 7, 400, 3
 DET = syntax_rules(["det"])
@@ -212,7 +211,7 @@ def test_a_head_is_named_after_the_claim_furthest_above_chance_and_the_sink_yiel
 
 
 def test_heads_are_ranked_by_the_choosing_half(rng):
-    from manyheads.roles.results import Roles
+    from manyheads.roles import Roles
 
     scores = accuracies(UP, **{"": 0.5, **GOOD, "given": np.linspace(0.3, 0.9, HEADS)})
     table = made(rng, scores)

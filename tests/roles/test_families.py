@@ -8,10 +8,10 @@ import pytest
 import torch
 
 import manyheads as mh
-from manyheads.corpora.bundled_texts import page_texts
+from manyheads.corpora import page_texts
 from manyheads.errors import FileAccessError, HeadError, ModelError, StatisticError
+from manyheads.roles import head_families
 from manyheads.roles.compare import rows as sampledrows
-from manyheads.roles.compare.families import head_families
 from manyheads.roles.compare.rows import pair_divergences, row_divergences
 from tests.interventions.surgeries import TEXTS, loaded
 from tests.models.eager import draw, implementation

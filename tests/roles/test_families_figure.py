@@ -7,14 +7,13 @@ import numpy as np
 import pytest
 
 from manyheads.errors import FileAccessError, HeadError
+from manyheads.figures import UNLABELLED, save_families
 from manyheads.figures import families as figure
-from manyheads.figures.families import save_families
-from manyheads.figures.paper import UNLABELLED
 from manyheads.figures.roles.words import REFERENCE_STYLE, SYNTAX_STYLE
 from manyheads.heads import Head
+from manyheads.roles import HeadRole
 from manyheads.roles.compare.clusters import flat_map
 from manyheads.roles.compare.families import HeadFamilies, LayerDiversity, families_of
-from manyheads.roles.labels import HeadRole
 from tests.figures.pictures import EVIDENCE, assert_is_file_of, words_in
 
 

@@ -11,16 +11,16 @@ import pytest
 from transformers import PreTrainedTokenizer
 
 import manyheads as mh
-from manyheads.corpora.bundled_texts import gold_corpus, own_corpus
-from manyheads.corpora.open import open_corpus
+from manyheads.corpora import gold_corpus, open_corpus
+from manyheads.corpora.bundled_texts import own_corpus
 from manyheads.errors import StatisticError
-from manyheads.recording.tokens import text_seed
+from manyheads.recording import text_seed
+from manyheads.roles import Roles
 from manyheads.roles import find as finding
 from manyheads.roles.claims import REPORT
 from manyheads.roles.examples import LEAST_WEIGHT, find_examples
-from manyheads.roles.results import Roles
+from manyheads.statistics import measure
 from manyheads.statistics.defined.coreference import coreference_statistics, survey_coreference
-from manyheads.statistics.measurement import measure
 from tests.corpora.conftest import treebank
 from tests.models.eager import eager_maps
 from tests.models.tiny import SPECIAL, WORDS, tiny_bert, tiny_tokenizer

@@ -10,12 +10,11 @@ import pytest
 import torch
 
 import manyheads as mh
-from manyheads.corpora.bundled_texts import page_texts
-from manyheads.roles.labels import HeadRole, label
-from manyheads.roles.rules import CONTENT, MIN_LIFT_LOW, MIN_QUERIES, NEEDED, RULES, SINK_RULE
-from manyheads.statistics.head_table import HeadTable
-from manyheads.statistics.measurement import measure
-from manyheads.statistics.sums import Sums
+from manyheads.corpora import page_texts
+from manyheads.roles import MIN_QUERIES, RULES, SINK_RULE, HeadRole
+from manyheads.roles.labels import label
+from manyheads.roles.rules import CONTENT, MIN_LIFT_LOW, NEEDED
+from manyheads.statistics import HeadTable, Sums, measure
 
 PURE_SINKS = {"L4H5", "L3H4", "L2H7", "L4H2", "L3H3"}
 

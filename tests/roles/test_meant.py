@@ -8,8 +8,9 @@ import pytest
 import torch
 
 import manyheads as mh
-from manyheads.models.inputs.texts import rarity_table, read_texts
-from manyheads.recording.tokens import Sinks
+from manyheads.models import read_texts
+from manyheads.models.inputs.texts import rarity_table
+from manyheads.recording import Sinks
 from manyheads.roles.examples import AT_DISTANCE, OF_CLASS, OF_MATCH, _best, _cells, pairs_of
 from tests.models.tiny import tiny_bert, tiny_gpt2, tiny_tokenizer
 

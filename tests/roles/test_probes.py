@@ -12,7 +12,8 @@ from torch import nn
 import manyheads as mh
 from manyheads.errors import HeadError, ModelError, StatisticError
 from manyheads.heads import Head
-from manyheads.roles.probes.repeats import PLACES, VARIANTS, Repeats, probe_repeats, sample
+from manyheads.roles import Repeats, probe_repeats
+from manyheads.roles.probes.repeats import PLACES, VARIANTS, sample
 from tests.models.eager import draw, eager_maps, implementation
 from tests.models.odd import tiny_t5
 from tests.models.tiny import tiny_bert, tiny_gemma2, tiny_gpt2, tiny_llama, tiny_tokenizer

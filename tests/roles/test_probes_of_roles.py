@@ -11,15 +11,13 @@ import pytest
 from transformers import GPT2Model
 
 import manyheads as mh
-from manyheads.corpora.bundled_texts import page_texts
+from manyheads.corpora import page_texts
 from manyheads.errors import StatisticError
 from manyheads.figures.roles.report import page_of
+from manyheads.roles import Probe, ask_probes, copying_scores, probe_repeats, retrieval_scores
 from manyheads.roles import find as finding
 from manyheads.roles.probes import all as probing
-from manyheads.roles.probes.all import LENGTHS, NEEDLE, NEEDLE_DEPTHS, PROBES, QUESTION, Probe, ask_probes
-from manyheads.roles.probes.copying import copying_scores
-from manyheads.roles.probes.repeats import probe_repeats
-from manyheads.roles.probes.retrieval import retrieval_scores
+from manyheads.roles.probes.all import LENGTHS, NEEDLE, NEEDLE_DEPTHS, PROBES, QUESTION
 from tests.models.tiny import tiny_bert, tiny_gpt2, tiny_tokenizer
 
 POSITIONS = 230  # enough for the shortest text of retrieval, too few for the next

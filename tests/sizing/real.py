@@ -11,7 +11,7 @@ from transformers import DynamicCache
 from transformers.models.auto import modeling_auto as auto
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from manyheads.models.loading.checkpoints import quietly
+from manyheads.models import quietly
 from manyheads.sizing.families.encoders import ENCODERS, IMAGES
 from manyheads.sizing.families.seq2seq import SEQ2SEQ
 

@@ -14,12 +14,12 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import StaticCache
 
 from manyheads.sizing import costs as counting
+from manyheads.sizing import describe_config, size
 from manyheads.sizing.architecture import LAST
-from manyheads.sizing.families.config import FAMILIES, describe_config
+from manyheads.sizing.families.config import FAMILIES
 from manyheads.sizing.families.decoder_table import DECODERS
 from manyheads.sizing.families.encoders import IMAGES
 from manyheads.sizing.families.seq2seq import SEQ2SEQ
-from manyheads.sizing.sizing import size
 
 from . import real
 

@@ -8,11 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manyheads.sizing.architecture import PARTS, Attention, kind_of
-from manyheads.sizing.building_blocks import experts, matrix, projections, transformer
-from manyheads.sizing.costs import DTYPES, decoding, dense_pairs, prefill, visible_pairs
-from manyheads.sizing.presets import PRESETS, preset
-from manyheads.sizing.sizing import size
+from manyheads.sizing import DTYPES, PRESETS, kind_of, preset, size, transformer
+from manyheads.sizing.architecture import PARTS, Attention
+from manyheads.sizing.building_blocks import experts, matrix, projections
+from manyheads.sizing.costs import decoding, dense_pairs, prefill, visible_pairs
 from tests.sizing.described import GIB, LLAMA, OWN
 
 # ---------------------------------------------------------------------------------------------------- published facts

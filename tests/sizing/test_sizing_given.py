@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from manyheads.errors import FileAccessError, ManyHeadsError, ModelError, ShapeError
-from manyheads.sizing.families.config import FAMILIES, describe_config, read_config
-from manyheads.sizing.sizing import size
+from manyheads.sizing import describe_config, size
+from manyheads.sizing.families.config import FAMILIES, read_config
 from manyheads.spec import ModelSpec, Site
 from tests.sizing.described import GIB, LLAMA, OWN
 

@@ -6,10 +6,10 @@ import numpy as np
 import torch
 
 import manyheads as mh
+from manyheads.statistics import PerText, Statistic
 from manyheads.statistics.corpus_run import chunks
 from manyheads.statistics.corpus_run import chunks as inputs
 from manyheads.statistics.corpus_run import store as shards
-from manyheads.statistics.statistic import PerText, Statistic
 from tests.models.tiny import WORDS, tiny_bert, tiny_tokenizer
 
 BATCH, CHUNK, FOLD = 70, 10, 20_000  # of tokens, texts and bytes: some dozens of texts make some dozens of batches

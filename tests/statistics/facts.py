@@ -7,7 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from manyheads.recording.tokens import Sinks, Tokens, relabelling
+from manyheads.recording import Sinks, Tokens
+from manyheads.recording.tokens import relabelling
 from manyheads.reference.cells import TextFacts
 from tests.models.tiny import WORDS
 

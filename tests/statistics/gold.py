@@ -12,10 +12,10 @@ import torch
 from numpy import ndarray
 from torch import Tensor, nn
 
-from manyheads.corpora.corpus import Document
-from manyheads.models.inputs.texts import batches, read_texts, tokens_of
+from manyheads.corpora import Document
+from manyheads.models import batches, read_texts, tokens_of
+from manyheads.statistics import Statistic
 from manyheads.statistics.gathered import measure_batch
-from manyheads.statistics.statistic import Statistic
 from tests.models.eager import eager_maps, spans
 from tests.statistics.facts import values_of
 from tests.statistics.goldtexts import Text

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from manyheads.recording.tokens import ROOT, Gold, GoldWord
+from manyheads.recording import ROOT, Gold, GoldWord
 
 
 class Text(NamedTuple):

@@ -15,8 +15,8 @@ import torch
 import torch.distributed as dist
 
 import manyheads as mh
-from manyheads.base.processes import ALONE, torchrun
-from manyheads.corpora.corpus import corpus_of
+from manyheads.base import ALONE, torchrun
+from manyheads.corpora import corpus_of
 from manyheads.statistics.corpus_run import run as workers
 from tests.statistics.corpusruns import STATISTICS, differences, small_batches, some_texts, tiny_lm
 
@@ -42,7 +42,7 @@ def measured(rank: int, world: int, out: Path, given: dict[str, str]) -> None:
 
 
 def sentences() -> list[str]:
-    from manyheads.corpora.bundled_texts import page_texts
+    from manyheads.corpora import page_texts
 
     return list(page_texts())
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from manyheads.recording.tokens import ROOT, Gold, GoldWord
+from manyheads.recording import ROOT, Gold, GoldWord
 from manyheads.statistics.defined.syntax import Relation
 from tests.statistics.gold import FAR, UNSEEN
 from tests.statistics.goldtexts import Text, annotated

@@ -13,11 +13,11 @@ import torch
 
 import manyheads as mh
 from manyheads.errors import StatisticError
+from manyheads.recording import Sinks
 from manyheads.recording.exact_map import one_pass as tiling
-from manyheads.recording.tokens import Sinks
 from manyheads.reference.cells import TextFacts
 from manyheads.reference.statistics import statistics as reference_statistics
-from manyheads.statistics.table import STATISTICS
+from manyheads.statistics import STATISTICS
 from tests.models.eager import draw, eager_maps, implementation, padded, spans
 from tests.models.odd import tiny_gpt_oss, tiny_t5
 from tests.models.tiny import tiny_bert, tiny_gemma2, tiny_gpt2, tiny_llama, tiny_tokenizer

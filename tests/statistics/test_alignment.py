@@ -6,13 +6,11 @@ import torch
 
 import manyheads as mh
 from manyheads.errors import ShapeError, StatisticError
-from manyheads.nn.attention import log_sum_exp
-from manyheads.nn.masks import Mask, Rule
+from manyheads.nn import Mask, Rule, log_sum_exp
+from manyheads.recording import LayerRecord, Tokens
 from manyheads.recording import recording as records
-from manyheads.recording.recording import LayerRecord
-from manyheads.recording.tokens import Tokens
 from manyheads.spec import Site
-from manyheads.statistics.defined.alignment import alignment
+from manyheads.statistics import alignment
 from tests.models.eager import draw, implementation
 from tests.models.tiny import VOCAB_SIZE
 from tests.models.tinymedia import tiny_whisper

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import manyheads as mh
-from manyheads.recording.tokens import Gold, Mention
+from manyheads.recording import Gold, Mention
 from manyheads.statistics.defined.coreference import KINDS, coreference_statistics, survey_coreference
 from tests.corpora.conftest import treebank as treebank_file
 from tests.models.eager import draw

@@ -12,13 +12,12 @@ import pytest
 import torch
 
 import manyheads as mh
-from manyheads.corpora.corpus import Corpus, Document, corpus_of
+from manyheads.corpora import Corpus, Document, corpus_of
 from manyheads.errors import StatisticError, TextError
-from manyheads.recording.tokens import ROOT, Gold, GoldWord, Sinks
+from manyheads.recording import ROOT, Gold, GoldWord, Sinks
+from manyheads.statistics import PerText, Statistic, class_mass
 from manyheads.statistics.corpus_run import chunks
 from manyheads.statistics.corpus_run import chunks as surveys
-from manyheads.statistics.defined.masses import class_mass
-from manyheads.statistics.statistic import PerText, Statistic
 from tests.models.eager import draw
 from tests.models.tiny import tiny_bert, tiny_llama, tiny_tokenizer
 from tests.statistics.corpusruns import (

@@ -6,10 +6,12 @@ import pytest
 import torch
 
 import manyheads as mh
-from manyheads.corpora.corpus import NAMED, Document, Failure, Failures, is_about_texts
+from manyheads.corpora import Document, Failure, Failures, is_about_texts
+from manyheads.corpora.corpus import NAMED
 from manyheads.errors import GuardError, StatisticError, TextError
-from manyheads.recording.tokens import Sinks
-from manyheads.statistics.statistic import Block, Statistic
+from manyheads.recording import Sinks
+from manyheads.statistics import Statistic
+from manyheads.statistics.statistic import Block
 from tests.models.eager import draw
 from tests.statistics.corpusruns import CHUNK, assert_near, patch_few_texts, some_texts, tiny_lm
 

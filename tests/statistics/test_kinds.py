@@ -7,9 +7,9 @@ import pytest
 import torch
 
 import manyheads as mh
+from manyheads.statistics import measure
 from manyheads.statistics import measurement as measuring
 from manyheads.statistics import token_kinds as kinds_module
-from manyheads.statistics.measurement import measure
 from manyheads.statistics.token_kinds import TokenKinds
 from tests.models.eager import draw
 from tests.models.odd import tiny_t5

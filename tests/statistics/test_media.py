@@ -8,7 +8,7 @@ import manyheads as mh
 from manyheads.errors import ModelError, RecordingError, StatisticError, TextError
 from manyheads.models.inputs.media import picture_of
 from manyheads.reference.cells import TextFacts
-from manyheads.statistics.table import STATISTICS
+from manyheads.statistics import STATISTICS
 from tests.models.eager import draw, eager_maps, implementation
 from tests.models.tiny import tiny_bert, tiny_tokenizer
 from tests.models.tinymedia import (

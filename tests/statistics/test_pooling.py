@@ -9,7 +9,7 @@ import manyheads as mh
 from manyheads.errors import HeadError, ShapeError, StatisticError, TextError
 from manyheads.heads import Head
 from manyheads.recording.exact_map import one_pass as tiling
-from manyheads.statistics.pooled_maps import pooled_maps
+from manyheads.statistics import pooled_maps
 from tests.models.eager import draw, eager_maps
 from tests.models.odd import tiny_t5
 from tests.models.tiny import TEXT, WORDS, tiny_bert, tiny_gemma2, tiny_llama, tiny_tokenizer

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 import manyheads as mh
-from manyheads.base.processes import ALONE, _interrupt, here, torchrun
-from manyheads.corpora.corpus import is_about_texts
+from manyheads.base import ALONE, torchrun
+from manyheads.base.processes import _interrupt, here
+from manyheads.corpora import is_about_texts
 from manyheads.errors import LostProcessError
 from tests.statistics.corpusruns import some_texts, tiny_lm
 

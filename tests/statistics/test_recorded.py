@@ -7,8 +7,8 @@ import torch
 import manyheads as mh
 from manyheads.errors import ShapeError, StatisticError
 from manyheads.recording.recording import small_maps
+from manyheads.statistics import STATISTICS
 from manyheads.statistics.of_a_recording import BY_ROW, EVERY_ROW, measure_recording, sinks_of
-from manyheads.statistics.table import STATISTICS
 from tests.models.tiny import WORDS, tiny_bert, tiny_gpt2, tiny_llama, tiny_tokenizer
 
 MODELS = {"bert": tiny_bert, "gpt2": tiny_gpt2, "gqa": lambda seed: tiny_llama(2, seed=seed)}

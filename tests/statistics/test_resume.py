@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 import manyheads as mh
-from manyheads.corpora.corpus import Corpus, corpus_of
+from manyheads.corpora import Corpus, corpus_of
 from manyheads.errors import StatisticError
+from manyheads.statistics import class_mass
 from manyheads.statistics.corpus_run import chunks as inputs
 from manyheads.statistics.corpus_run import run as workers
 from manyheads.statistics.corpus_run import store as runfolders
 from manyheads.statistics.corpus_run import store as shards
-from manyheads.statistics.defined.masses import class_mass
 from tests.models.tiny import tiny_bert, tiny_tokenizer
 from tests.statistics.corpusruns import CHUNK, STATISTICS, assert_same_tables, patch_small_batches, some_texts, tiny_lm
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import manyheads as mh
-from manyheads.models.inputs.texts import read_texts
-from manyheads.recording.tokens import Sinks
+from manyheads.models import read_texts
+from manyheads.recording import Sinks
 from manyheads.statistics.sinks import PROBE_TEXTS, PROBE_TOKENS, find_sinks, judge
 from tests.models.eager import draw, implementation
 from tests.models.tiny import tiny_bert, tiny_gpt2, tiny_llama, tiny_tokenizer
@@ -102,7 +102,7 @@ def test_sinks_are_looked_for_on_a_bounded_number_of_texts_and_tokens(fresh, mon
 def test_judging_compares_with_the_even_share(fresh):
     """Columns made by hand: what draws much, but about its even share, is no sink; nor is what draws 2 % of all."""
     lm = mh.load(tiny_bert(seed=draw(fresh)), tokenizer=tiny_tokenizer())
-    from manyheads.models.inputs.texts import tokens_of
+    from manyheads.models import tokens_of
 
     tokens = tokens_of(read_texts(lm, ["the cat sat .", "the dog ran ."]), [0, 1], None, "")
     even = torch.full(tokens.real.shape, 1 / 12)

@@ -10,12 +10,11 @@ from hypothesis import strategies as st
 
 import manyheads as mh
 from manyheads.errors import StatisticError
-from manyheads.models.inputs.texts import batches
-from manyheads.recording.tokens import Sinks
+from manyheads.models import batches
+from manyheads.recording import Sinks
+from manyheads.statistics import STATISTICS, HeadTable, Sums
 from manyheads.statistics import measurement as measuring
-from manyheads.statistics.head_table import HeadTable
-from manyheads.statistics.sums import HALVES, REPLICATES, Sums, text_weights
-from manyheads.statistics.table import STATISTICS
+from manyheads.statistics.sums import HALVES, REPLICATES, text_weights
 from tests.models.eager import draw
 from tests.models.tiny import tiny_bert, tiny_llama, tiny_tokenizer
 from tests.statistics.facts import written_text

@@ -15,9 +15,9 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 import manyheads as mh
-from manyheads.recording.tokens import Gold
-from manyheads.statistics.defined.syntax import MIN_ARCS, Relation, survey_syntax, syntax_statistics
-from manyheads.statistics.statistic import Statistic
+from manyheads.recording import Gold
+from manyheads.statistics import Statistic, survey_syntax, syntax_statistics
+from manyheads.statistics.defined.syntax import MIN_ARCS, Relation
 from tests.corpora.conftest import treebank as treebank_file
 from tests.models.eager import draw
 from tests.models.tiny import tiny_bert, tiny_gemma2, tiny_gpt2, tiny_llama, tiny_tokenizer

@@ -2,8 +2,9 @@
 
 import pytest
 
-from manyheads.recording.tokens import ROOT, Gold, GoldWord
-from manyheads.statistics.defined.syntax import MIN_ARCS, survey_syntax
+from manyheads.recording import ROOT, Gold, GoldWord
+from manyheads.statistics import survey_syntax
+from manyheads.statistics.defined.syntax import MIN_ARCS
 from tests.statistics.gold import FAR
 from tests.statistics.syntaxtexts import TEXTS, WRITTEN, assert_surveyed
 

@@ -11,9 +11,8 @@ import torch
 
 import manyheads as mh
 from manyheads.errors import FileAccessError, StatisticError
-from manyheads.statistics.defined.masses import class_mass, class_relabelled, class_uniform
-from manyheads.statistics.statistic import Statistic
-from manyheads.statistics.table import DEFAULT, STATISTICS, choose
+from manyheads.statistics import DEFAULT, STATISTICS, Statistic, class_mass, class_relabelled, class_uniform
+from manyheads.statistics.table import choose
 from tests.models.eager import draw, eager_maps
 from tests.models.tiny import tiny_bert, tiny_llama, tiny_tokenizer
 from tests.statistics.facts import written_text
@@ -101,7 +100,7 @@ def test_a_statistic_of_your_own_takes_ten_lines(lm, texts):
 
 
 def test_a_statistic_from_scratch_asks_the_pass_and_finishes_it_itself(lm, texts):
-    from manyheads.recording.exact_map.requests import Maximum
+    from manyheads.recording import Maximum
 
     def finish(facts):
         return facts.over_rows((facts[Maximum()] > 0.5).double())

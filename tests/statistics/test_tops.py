@@ -3,13 +3,11 @@
 import pytest
 import torch
 
-from manyheads.nn.masks import Mask, Rule
-from manyheads.recording.exact_map.one_pass import Layer, prepare
-from manyheads.recording.exact_map.requests import Maximum
-from manyheads.recording.tokens import Tokens
+from manyheads.nn import Mask, Rule
+from manyheads.recording import Layer, Maximum, Tokens, prepare
 from manyheads.reference import statistics as reference
+from manyheads.statistics import Facts
 from manyheads.statistics.defined import rarest as tops
-from manyheads.statistics.statistic import Facts
 
 B, H, G, N, D, C = 2, 6, 3, 11, 5, 4
 

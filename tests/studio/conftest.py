@@ -3,7 +3,7 @@
 import pytest
 from playwright.sync_api import expect
 
-from manyheads.roles.labels import label_page
+from manyheads.roles import label_page
 from tests.studio.chromium import chromium
 
 expect.set_options(timeout=30_000)  # a machine that runs other tests beside this one is slow, not wrong

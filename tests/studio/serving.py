@@ -8,10 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from manyheads.roles.labels import PageLabels
-from manyheads.studio.server.serve import bind, server_of
-from manyheads.studio.session import Desk
-from manyheads.studio.state.workspace import Workspace
+from manyheads.roles import PageLabels
+from manyheads.studio import Desk, Workspace, bind
+from manyheads.studio.server.serve import server_of
 from manyheads.studio.views.envelope import MEDIA_TYPE, unpack
 
 

@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import expect
 
 from manyheads.lessons import shelf
-from manyheads.studio.state.workspace import Workspace
+from manyheads.studio import Workspace
 from tests.shortpages import short_readings
 from tests.studio.edges import assert_nothing_past_the_edge
 from tests.studio.serving import studio_of

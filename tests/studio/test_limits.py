@@ -7,9 +7,9 @@ import time
 
 import pytest
 
+from manyheads.studio import Workspace
 from manyheads.studio import jobs as jobs_module
 from manyheads.studio.server.serve import MAX_BODY
-from manyheads.studio.state.workspace import Workspace
 from tests.studio.serving import minilm_studio
 from tests.studio.workspaces import TEXT, save_mixed
 
@@ -149,9 +149,8 @@ def test_tiles_outside_the_map_are_not_there(studio, place):
 
 
 def test_another_address_needs_the_token_that_was_printed(folder):
-    from manyheads.studio.server.in_process import answer
-    from manyheads.studio.server.serve import Guard, bind
-    from manyheads.studio.session import Desk
+    from manyheads.studio import Desk, answer, bind
+    from manyheads.studio.server.serve import Guard
 
     desk = Desk(Workspace.of([folder]))
     serving = bind(desk, host="0.0.0.0", port=0)

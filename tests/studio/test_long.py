@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import manyheads as mh
-from manyheads.studio.state.workspace import Workspace
+from manyheads.studio import Workspace
 from manyheads.studio.views import tiles as tiles_module
 from tests.studio.serving import studio_of
 

@@ -5,11 +5,9 @@ import re
 
 import pytest
 
+from manyheads.studio import Desk, Workspace, answer, create_app
 from manyheads.studio.problems import WRITTEN, misfit
-from manyheads.studio.server.app import create_app, openapi_text
-from manyheads.studio.server.in_process import answer
-from manyheads.studio.session import Desk
-from manyheads.studio.state.workspace import Workspace
+from manyheads.studio.server.app import openapi_text
 
 CHECK, CELL = "/api/lessons/masks/checks/x", "/api/lessons/masks/cells/x"
 RUN, SIZE = "/api/experiments", "/api/sizes"

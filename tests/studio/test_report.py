@@ -13,10 +13,11 @@ import torch
 from playwright.sync_api import expect
 
 import manyheads as mh
-from manyheads.corpora.bundled_texts import OWN_TEXT, page_texts
+from manyheads.corpora import OWN_TEXT, page_texts
 from manyheads.errors import FileAccessError
-from manyheads.roles.labels import label_page
-from manyheads.studio.outside.one_file import MOST_CHARS, write_report
+from manyheads.roles import label_page
+from manyheads.studio import write_report
+from manyheads.studio.outside.one_file import MOST_CHARS
 from tests.models.eager import eager_maps
 from tests.models.odd import tiny_gpt_oss, tiny_t5
 from tests.models.tiny import TEXT, tiny_llama, tiny_tokenizer

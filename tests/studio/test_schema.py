@@ -15,9 +15,8 @@ from schemathesis.specs.openapi.checks import (
 )
 
 import manyheads as mh
-from manyheads.studio.server.app import create_app, openapi_text
-from manyheads.studio.session import Desk
-from manyheads.studio.state.workspace import Workspace
+from manyheads.studio import Desk, Workspace, create_app
+from manyheads.studio.server.app import openapi_text
 from tests.models.tiny import tiny_bert, tiny_tokenizer
 
 ROOT = Path(__file__).parents[2]

@@ -12,7 +12,7 @@ import torch
 
 import manyheads as mh
 from manyheads.models.loading.checkpoints import find_bundled
-from manyheads.studio.state.workspace import Workspace
+from manyheads.studio import Workspace
 from tests.models.tiny import VOCAB_SIZE, tiny_llama, tiny_tokenizer
 from tests.studio.serving import minilm_studio, studio_of
 from tests.studio.workspaces import TEXT, save_mixed

@@ -9,8 +9,7 @@ import pytest
 
 import manyheads as mh
 from manyheads.errors import ManyHeadsError, ModelError, ShapeError
-from manyheads.sizing.architecture import by_part
-from manyheads.sizing.presets import PRESETS
+from manyheads.sizing import PRESETS, by_part
 from manyheads.studio.schema.sizes import SizeAsk, SizeReport
 from manyheads.studio.views import sizes
 

@@ -17,9 +17,9 @@ from nbclient import NotebookClient
 from playwright.sync_api import expect
 
 import manyheads as mh
-from manyheads.corpora.bundled_texts import OWN_TEXT, page_texts
+from manyheads.corpora import OWN_TEXT, page_texts
 from manyheads.errors import ModelError, RecordingError, TextError
-from manyheads.roles.labels import label_page
+from manyheads.roles import label_page
 from manyheads.studio.outside.notebook import StudioWidget
 from tests.models.eager import eager_maps
 from tests.shortpages import short_readings

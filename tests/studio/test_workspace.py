@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from manyheads.studio.problems import NotHere
+from manyheads.studio import NotHere, Workspace
 from manyheads.studio.schema.recordings import RecordingAsk
 from manyheads.studio.state import recordings as recordings_module
 from manyheads.studio.state.recordings import Recordings
-from manyheads.studio.state.workspace import ModelPlace, Workspace
+from manyheads.studio.state.workspace import ModelPlace
 from tests.robustness.faults import recording
 
 

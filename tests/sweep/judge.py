@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from manyheads.errors import ManyHeadsError
-from manyheads.models.recorder import record_call
-from manyheads.recording.recording import LayerRecord, Recording
+from manyheads.models import record_call
+from manyheads.recording import LayerRecord, Recording
 from tests.sweep.architectures import NoClass, architecture, one_line
 from tests.sweep.build import LARGEST, Built, NotBuilt, build, largest, make
 from tests.sweep.oracle import Maps, alike, run, seeded

@@ -10,7 +10,7 @@ import pytest
 import torch
 import transformers
 
-from manyheads.models.recorder import record_call
+from manyheads.models import record_call
 from tests.sweep import report
 from tests.sweep.architectures import architecture
 from tests.sweep.build import LARGEST, build

@@ -20,9 +20,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from manyheads.errors import ManyHeadsError
+from manyheads.training import carry_out
 from manyheads.training.loop import train
 from manyheads.training.runs import Run, Settings, rows_of
-from manyheads.training.session import carry_out
 from manyheads.training.together import together
 
 CPU = torch.device("cpu")

@@ -10,8 +10,8 @@ from unittest.mock import patch
 
 import pytest
 
+from manyheads.training import Outcome, carry_out
 from manyheads.training import loop as engine
-from manyheads.training.session import Outcome, carry_out
 
 
 @contextmanager

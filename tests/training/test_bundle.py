@@ -12,7 +12,7 @@ import torch
 import manyheads as mh
 from manyheads.errors import FileAccessError, ModelError
 from manyheads.models.loading import checkpoints as bundled
-from manyheads.roles.probes.repeats import probe_repeats
+from manyheads.roles import probe_repeats
 from manyheads.training import bundle as bundling
 from manyheads.training.bundle import FOLDER, MOST_BYTES, bundle, numbers_table
 from manyheads.training.presets.code.data import is_held_out, read_sources

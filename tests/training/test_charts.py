@@ -8,8 +8,9 @@ from itertools import pairwise
 import pytest
 
 from manyheads.errors import FileAccessError
-from manyheads.figures.training import save_chart
-from manyheads.training.charts import Chart, Line, Panel
+from manyheads.figures import save_chart
+from manyheads.training import Chart, Panel
+from manyheads.training.charts import Line
 from manyheads.training.checkpoints import History
 
 

@@ -12,17 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from manyheads.errors import FileAccessError, TextError
-from manyheads.training.presets.rul.data import (
-    CAP,
-    CHANNELS,
-    COLUMNS,
-    LENGTH,
-    Engine,
-    Scaling,
-    read_cmapss,
-    split,
-    windows_of,
-)
+from manyheads.training import CAP, CHANNELS, LENGTH, Scaling, read_cmapss, split, windows_of
+from manyheads.training.presets.rul.data import COLUMNS, Engine
 
 REST = " ".join(f"{value}.5" for value in range(COLUMNS - 2))
 

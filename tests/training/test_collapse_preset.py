@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from manyheads.figures.training import save_chart
-from manyheads.models.recorder import record_call
+from manyheads.figures import save_chart
+from manyheads.models import record_call
 from manyheads.training.presets import collapse
 from manyheads.training.presets.heads import TRIAL, held_out_of
 

@@ -9,7 +9,7 @@ import torch
 
 import manyheads as mh
 from manyheads.errors import ShapeError
-from manyheads.figures.training import save_chart
+from manyheads.figures import save_chart
 from manyheads.training.decode_speed import decode_all, next_logits
 from manyheads.training.decoder import Decoder, DecoderConfig
 from manyheads.training.export import to_llama
@@ -86,7 +86,7 @@ def test_distillation_lowers_the_kl_from_the_teacher_which_stays_as_it_is(teache
 
 
 def test_decoding_with_caches_gives_the_models_own_logits_and_leaves_the_caches_as_they_were(teacher, fresh):
-    from manyheads.nn.caches import KVCache
+    from manyheads.nn import KVCache
 
     ids, caches = torch.randint(VOCAB, (2, 11), generator=fresh), [KVCache.static(11) for _ in range(LAYERS)]
     with torch.no_grad():

@@ -6,10 +6,10 @@ import json
 
 import pandas as pd
 
-from manyheads.figures.training import save_chart
+from manyheads.figures import save_chart
+from manyheads.training import carry_out
 from manyheads.training.presets import heads
 from manyheads.training.presets.heads import RELATIONS
-from manyheads.training.session import carry_out
 
 from .stopping import whole_and_resumed
 

@@ -6,8 +6,9 @@ import sys
 import pytest
 
 from manyheads.errors import PlanError
+from manyheads.training import carry_out
 from manyheads.training.presets import table
-from manyheads.training.session import alone_in, carry_out
+from manyheads.training.session import alone_in
 
 LISTS = """
 import sys

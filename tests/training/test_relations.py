@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import manyheads as mh
-from manyheads.interventions.apply.applied import applied
-from manyheads.models.recorder import record_call
+from manyheads.interventions import applied
+from manyheads.models import record_call
 from manyheads.plan import Average, Plan
 from manyheads.roles.compare.rows import row_divergences
 from manyheads.training.presets.heads import KINDS, NOTHING, Cards, Reader, answers, diversity, loss_of, scores_of

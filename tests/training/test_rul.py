@@ -12,15 +12,13 @@ import torch
 
 import manyheads as mh
 from manyheads.errors import PlanError
-from manyheads.figures.training import save_chart
+from manyheads.figures import save_chart
+from manyheads.training import LENGTH, RulNet, carry_out, cycles_read, fit_ridge, predicted, rmse, write_simulated
 from manyheads.training.presets import induction
 from manyheads.training.presets.preset import Setup
 from manyheads.training.presets.rul import preset as rul
-from manyheads.training.presets.rul.data import LENGTH
-from manyheads.training.presets.rul.net import RulNet, cycles_read, features, fit_ridge, predicted
-from manyheads.training.presets.rul.report import attention_parameters, cmapss_score, rmse, scores
-from manyheads.training.presets.rul.simulator import write_simulated
-from manyheads.training.session import carry_out
+from manyheads.training.presets.rul.net import features
+from manyheads.training.presets.rul.report import attention_parameters, cmapss_score, scores
 
 from .stopping import whole_and_resumed
 

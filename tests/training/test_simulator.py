@@ -6,16 +6,9 @@ import numpy as np
 import pytest
 
 from manyheads.errors import FileAccessError
-from manyheads.training.presets.rul.data import CHANNELS, SENSORS, SETTINGS, read_cmapss
-from manyheads.training.presets.rul.simulator import (
-    LIVES,
-    RESPONSES,
-    TEST_LEFT,
-    TEST_SHORTEST,
-    _life,
-    simulate,
-    write_simulated,
-)
+from manyheads.training import CHANNELS, read_cmapss, write_simulated
+from manyheads.training.presets.rul.data import SENSORS, SETTINGS
+from manyheads.training.presets.rul.simulator import LIVES, RESPONSES, TEST_LEFT, TEST_SHORTEST, _life, simulate
 
 UP = ("T24", "T30", "T50", "Nf", "Nc", "Ps30", "NRf", "NRc", "BPR", "htBleed")
 DOWN = ("P30", "phi", "W31", "W32")

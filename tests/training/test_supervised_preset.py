@@ -7,10 +7,10 @@ import math
 import pytest
 import torch
 
-from manyheads.figures.training import save_chart
+from manyheads.figures import save_chart
 from manyheads.heads import Head
-from manyheads.models.recorder import record_call
-from manyheads.statistics.measurement import measure_call
+from manyheads.models import record_call
+from manyheads.statistics import measure_call
 from manyheads.training.decoder import Decoder, DecoderConfig
 from manyheads.training.loop import train
 from manyheads.training.presets import supervised

@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from manyheads.errors import PlanError
-from manyheads.training.session import carry_out
+from manyheads.training import carry_out
 from manyheads.training.together import SINGLE, own_gpu, together
 
 ROOT = Path(__file__).parents[2]

@@ -1,1 +1,5 @@
-"""TODO docstring."""
+"""Base: whole files, plain HTML tables, query groups and processes; used by every floor."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -28,7 +28,7 @@ from manyheads.cli.terminal.progress import Talk
 from manyheads.errors import PlanError
 
 if TYPE_CHECKING:
-    from manyheads.interventions.effects.effect import Effect
+    from manyheads.interventions import Effect
     from manyheads.plan import Plan
 
 LABEL_WIDTH = 10
@@ -72,7 +72,7 @@ def ablate(
     other = None if corpus is None else given_texts(talk, [], corpus, lines).texts
     lm = load_model(talk, model)
     with talk.step("reading the texts, with these heads and without") as progress:
-        from manyheads.interventions.effects.effect import effect
+        from manyheads.interventions import effect
 
         found = effect(lm, asked, texts.texts, metric=metric, corpus=other, controls=controls, progress=progress)
     if save_plan is not None:
@@ -90,7 +90,7 @@ def _plan(heads: str | None, kind: str | None, factor: float | None, source: str
     from manyheads.plan import KINDS, Ablate, Average, Copy, Plan, Scale, SkipOutputProjection
 
     if file is not None:
-        from manyheads.interventions.apply.computed import open_plan
+        from manyheads.interventions import open_plan
 
         if heads is not None:
             raise PlanError(

@@ -17,10 +17,10 @@ from typing import Annotated, Any
 
 import typer
 
-from manyheads.base.files import no_access
+from manyheads.base import no_access
 from manyheads.cli.terminal.console import shortened
 from manyheads.cli.terminal.progress import Talk
-from manyheads.corpora.bundled_texts import reading_of
+from manyheads.corpora import reading_of
 from manyheads.errors import FileAccessError, ManyHeadsError, StatisticError, TextError
 
 DEFAULT_MODEL = "minilm"
@@ -164,7 +164,7 @@ def check_metric(name: str) -> None:
 
 def _read(path: Path | None, what: str) -> str:
     """The text of a file, or of stdin (None). Errors: FileAccessError; TextError for what is too long, or no UTF-8."""
-    from manyheads.corpora.lines import read_whole
+    from manyheads.corpora import read_whole
 
     data = read_whole(path)
     try:

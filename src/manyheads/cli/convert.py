@@ -13,7 +13,7 @@ from manyheads.cli.terminal.console import clean, emit_document, print_whole
 from manyheads.cli.terminal.progress import Talk
 
 if TYPE_CHECKING:
-    from manyheads.interventions.save.save import Saved
+    from manyheads.interventions import Saved
     from manyheads.interventions.save.save_converted import Converted
 
 COUNT_HELP = "How many key/value heads each layer is to have: a divisor of those that it has. 1 is MQA."
@@ -44,7 +44,7 @@ def convert(
     texts = None if file is None else texts_in(read_source([], file), lines)
     lm = load_model(talk, model, reads=texts is not None)
     with talk.step(f"merging key/value heads into {kv_heads} and checking the copy"):
-        from manyheads.interventions.convert.convert import convert_to_gqa
+        from manyheads.interventions import convert_to_gqa
 
         converted = convert_to_gqa(lm, kv_heads, regroup=not no_regroup, texts=texts)
     with talk.step(f"saving to {out}, and loading it in a fresh process"):

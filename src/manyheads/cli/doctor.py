@@ -21,7 +21,7 @@ def doctor(as_json: AsJson = False) -> None:
 
     Where the command itself does not start: python -m manyheads.doctor
     """
-    from manyheads.doctor.examination import examine
+    from manyheads.doctor import examine
     from manyheads.doctor.findings import lines
 
     with Talk().step("looking at packages, machine and models"):

@@ -33,8 +33,7 @@ from manyheads.heads import Head
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from manyheads.interventions.effects.importance import Importance
-    from manyheads.interventions.effects.removal_curve import Curve
+    from manyheads.interventions import Curve, Importance
 
 SHADES = (" ░▒▓█", " .:*#")
 LISTED = 6
@@ -85,7 +84,7 @@ def _estimates(
     talk: Talk, lm: Any, texts: Texts, estimator: str, kind: str, metric: str
 ) -> tuple[Importance, Importance | None]:
     """What was asked for; the gradients too, where both were."""
-    from manyheads.interventions.effects.importance import importance as measured
+    from manyheads.interventions import importance as measured
 
     first = "gradient" if estimator == "gradient" else "ablation"
     by_gradient = "reading, forwards and back"
@@ -98,7 +97,7 @@ def _estimates(
 
 
 def _draw(talk: Talk, lm: Any, texts: Texts, found: Importance, kind: str, metric: str, path: Path) -> Curve:
-    from manyheads.figures.removal_curve import save_curve
+    from manyheads.figures import save_curve
     from manyheads.interventions.effects.removal_curve import removal_curve
 
     with talk.step("removing more and more heads") as progress:

@@ -94,8 +94,7 @@ def _explain(error: Exception, debug: bool) -> int:
 
 def _import_story(error: Exception) -> str:
     """What is wrong with a package of others, or with what it is told; "" for any other exception."""
-    from manyheads.doctor.findings import in_words
-    from manyheads.doctor.imports import BACKEND, BACKEND_REMEDY, failed_import, refused_backend
+    from manyheads.doctor import BACKEND, BACKEND_REMEDY, failed_import, in_words, refused_backend
 
     if refused := refused_backend(error):
         return f"{BACKEND} is wrong: {refused}. {BACKEND_REMEDY}"

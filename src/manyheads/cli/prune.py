@@ -24,7 +24,8 @@ from manyheads.cli.terminal.progress import Talk
 from manyheads.errors import PlanError
 
 if TYPE_CHECKING:
-    from manyheads.interventions.save.save import PrunedModel, Saved
+    from manyheads.interventions import Saved
+    from manyheads.interventions.save.save import PrunedModel
 
 LABEL_WIDTH = 12
 LOWEST_HELP = "In place of HEADS: the N least important ones, by ablation on texts."
@@ -74,7 +75,7 @@ def prune(
         heads, found = _lowest(talk, lm, lowest, texts)
         evidence = f"{found}. {evidence}" if evidence else found
     with talk.step(f"removing {heads} and checking what is left"):
-        from manyheads.interventions.prune.prune import prune_heads
+        from manyheads.interventions import prune_heads
 
         pruned = prune_heads(lm, heads, empty_layers=empty_layers)
     with talk.step(f"saving to {out}, and loading it in a fresh process"):
@@ -91,8 +92,7 @@ def _lowest(talk: Talk, lm: Any, count: int, texts: Texts) -> tuple[str, str]:
 
     Chosen on one half of the texts, the loss measured on the other.
     """
-    from manyheads.interventions.effects.effect import effect
-    from manyheads.interventions.effects.importance import importance
+    from manyheads.interventions import effect, importance
     from manyheads.interventions.prune.which_heads import least_groups
     from manyheads.plan import Ablate
 
@@ -125,7 +125,7 @@ def document(pruned: PrunedModel, saved: Saved) -> dict[str, Any]:
 
 def page(pruned: PrunedModel, saved: Saved) -> list[tuple[str, str]]:
     """The same for people: lines, each with its label."""
-    from manyheads.interventions.save.model_card import costs_of, removed_text
+    from manyheads.interventions import costs_of, removed_text
 
     costs = costs_of(pruned)
     before, after = costs.parameters

@@ -17,7 +17,7 @@ def role_of(labels: Any, head: Any) -> Any:
 
 def by_role(labels: Any) -> dict[str, list[Any]]:
     """Role -> its heads, the strongest first. Specific roles come before general ones, unlabelled heads last."""
-    from manyheads.roles.rules import RULES
+    from manyheads.roles import RULES
 
     order = [*(rule.role for rule in RULES), "sink", "broad", UNLABELLED]
     groups: dict[str, list[Any]] = {}
@@ -32,7 +32,7 @@ def by_role(labels: Any) -> dict[str, list[Any]]:
 
 def nearest_role(role: Any) -> str:
     """What an unlabelled head came nearest to, in a word; "" where it has a label."""
-    from manyheads.roles.rules import RULES
+    from manyheads.roles import RULES
 
     if role.name != UNLABELLED:
         return ""
@@ -55,7 +55,7 @@ def plain(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def unit_of(statistic: str) -> str:
-    from manyheads.statistics.table import STATISTICS
+    from manyheads.statistics import STATISTICS
 
     return STATISTICS[statistic].unit if statistic in STATISTICS else ""
 

@@ -33,7 +33,8 @@ from manyheads.errors import ShapeError
 from manyheads.sizing import units
 
 if TYPE_CHECKING:
-    from manyheads.sizing.costs import Flops, Sizing, Variant
+    from manyheads.sizing import Sizing, Variant
+    from manyheads.sizing.costs import Flops
 
 
 DEFAULT = "llama-2-70b"
@@ -73,7 +74,7 @@ def size(
     listed: Annotated[bool, typer.Option("--list", help="The presets, with their heads.")] = False,
 ) -> None:
     """What an architecture costs: parameters, FLOPs, KV cache; as MHA, GQA and MQA. Offline, without weights."""
-    from manyheads.models.dimensions import size as sizing_of
+    from manyheads.models import size as sizing_of
 
     check_output(plot, "--plot", PICTURE_ENDINGS)
     if listed:
@@ -93,7 +94,7 @@ def size(
             raise
         raise ShapeError(_as_options(str(error))) from error
     if plot is not None:
-        from manyheads.figures.sizing import save_sizing
+        from manyheads.figures import save_sizing
 
         save_sizing(found, plot)
     if as_json:
@@ -142,7 +143,7 @@ def print_page(found: Sizing, written: Sequence[str]) -> None:
 
 
 def _headline(found: Sizing, console: Console) -> list[Text]:
-    from manyheads.sizing.costs import layers_in_words, shape_in_words
+    from manyheads.sizing import layers_in_words, shape_in_words
 
     at, weights = found.architecture, found.weight_bytes
     active = f", {units.count(found.num_active)} of them active" if found.num_active != found.num_parameters else ""
@@ -156,7 +157,7 @@ def _headline(found: Sizing, console: Console) -> list[Text]:
 
 def _parts(found: Sizing, console: Console) -> list[Text]:
     """A row a part: its parameters, and the FLOPs that go through it."""
-    from manyheads.sizing.costs import OPERATIONS
+    from manyheads.sizing import OPERATIONS
 
     spent = [each.operations for each in (found.prefill, found.decode) if each]
     text = f"{'a text' if found.architecture.num_tokens is None else 'an image'} of {found.ask.context:,}"
@@ -274,7 +275,7 @@ def _counted(prefill: Flops) -> str:
 
 def print_presets() -> None:
     """A row a preset: width, heads, a head's width, parameters."""
-    from manyheads.sizing.presets import PRESETS, preset
+    from manyheads.sizing import PRESETS, preset
 
     console = stdout_console()
     columns = [Column("preset", right=False), Column("d_model"), Column("layers"), Column("heads"), Column("on kv")]

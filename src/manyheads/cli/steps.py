@@ -17,11 +17,11 @@ def load_model(talk: Talk, name: str, *, reads: bool = True) -> Any:
 
     One that may have to be fetched from the hub leaves the last line to the hub's bars.
     """
-    from manyheads.models.loading.checkpoints import BUNDLED
+    from manyheads.models import BUNDLED
 
     here = name in BUNDLED or Path(name).exists() or name.startswith(("/", ".", "~")) or name.count("/") > 1
     with talk.step(f"loading {name}" if here else f"loading {name} (fetched from the hub the first time)", bar=here):
-        from manyheads.models.loading.load import load
+        from manyheads.models import load
         from manyheads.models.loading.pretrained import OPTIONS, has_tokenizer_files
 
         folder = Path(name)
@@ -37,8 +37,8 @@ def load_model(talk: Talk, name: str, *, reads: bool = True) -> Any:
 
 def label_heads(talk: Talk, lm: Any, *, remember: bool = True) -> Any:
     """The model's `PageLabels`; without roles, and with the reason, where it cannot read the page."""
-    from manyheads.recording.tokens import Sinks
-    from manyheads.roles.labels import PageLabels, label_page
+    from manyheads.recording import Sinks
+    from manyheads.roles import PageLabels, label_page
 
     try:
         with talk.step("reading the page that labels rest on (once for each model)") as progress:
@@ -61,7 +61,7 @@ def model_arguments(name: str) -> str:
 @contextmanager
 def joined_ranks(talk: Talk) -> Iterator[int]:
     """This process's number among those that torchrun started; 0 where it is alone."""
-    from manyheads.base.processes import torchrun
+    from manyheads.base import torchrun
 
     with torchrun() as (rank, world):
         if rank:

@@ -61,8 +61,7 @@ def desk_of(paths: list[Path], model: str | None, folder: Path | None) -> Any:
     """What the studio works with. Errors: ModelError where its extra is missing, FileAccessError."""
     if lacking := [name for name in SERVER if find_spec(name) is None]:
         raise ModelError(f'the studio needs {" and ".join(lacking)}: pip install "manyheads[studio]".')
-    from manyheads.studio.session import Desk
-    from manyheads.studio.state.workspace import Workspace
+    from manyheads.studio import Desk, Workspace
 
     workspace = Workspace.of(paths, model, folder)
     first = next(iter(workspace.files), None) if len(paths) == 1 and paths[0].is_file() else None
@@ -71,8 +70,7 @@ def desk_of(paths: list[Path], model: str | None, folder: Path | None) -> Any:
 
 def print_answer(desk: Any, path: str) -> None:
     """One answer on stdout: JSON as text, arrays as bytes. Raises TextError for what is no 200."""
-    from manyheads.studio.server.app import create_app
-    from manyheads.studio.server.in_process import answer
+    from manyheads.studio import answer, create_app
 
     if not path.startswith("/"):
         raise TextError(f"--get {path}: give a path, as /api/workspace.")
@@ -91,7 +89,7 @@ def open_studio(
     talk: Talk, desk: Any, *, host: str = "127.0.0.1", port: int | None = None, browser: bool = True, view: str = ""
 ) -> None:
     """Serve until Ctrl-C, and say where. `view` is the fragment that the page opens at."""
-    from manyheads.studio.server.serve import bind, serve, warm
+    from manyheads.studio import bind, serve, warm
 
     serving = bind(desk, host, port)
     warm(desk)

@@ -20,7 +20,7 @@ from manyheads.cli.terminal.progress import Talk
 from manyheads.errors import FileAccessError, LostProcessError, ManyHeadsError, PlanError
 
 if TYPE_CHECKING:
-    from manyheads.training.session import Outcome
+    from manyheads.training import Outcome
 
 FIGURE = "figure.svg"
 TO_SPEAK_SECONDS = 30  # for the first process: torchrun ends all of them as soon as one has ended
@@ -53,8 +53,8 @@ def train(
                             "--data": data is not None})  # fmt: skip
             return
         with talk.step("getting ready to train"):
+            from manyheads.training import carry_out
             from manyheads.training.presets.table import preset_of
-            from manyheads.training.session import carry_out
 
             chosen = preset_of(preset)
         folder = Path(chosen.name + ("-quick" if quick else "")) if out is None else out
@@ -63,7 +63,7 @@ def train(
         if outcome.rank:
             return
         with talk.step("drawing the figure"):
-            from manyheads.figures.training import save_chart
+            from manyheads.figures import save_chart
 
             save_chart(outcome.findings.chart, folder / FIGURE)
     if as_json:

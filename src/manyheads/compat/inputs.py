@@ -12,12 +12,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from manyheads.corpora.corpus import Corpus, Document
+from manyheads.corpora import Corpus, Document
 from manyheads.errors import ModelError, RecordingError, TextError
 from manyheads.heads import Head
-from manyheads.models.loading.offloaded import device_of
-from manyheads.models.recorder import record_call
-from manyheads.recording.recording import LayerRecord, Recording
+from manyheads.models import device_of, record_call
+from manyheads.recording import LayerRecord, Recording
 
 BLOCK_CELLS = 1 << 20  # weights held at once where a map is read by blocks of rows: 4 MB in float32
 

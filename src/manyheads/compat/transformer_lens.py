@@ -33,11 +33,11 @@ from manyheads.compat.inputs import (
 )
 from manyheads.errors import RecordingError, ShapeError, StatisticError, TextError
 from manyheads.heads import Head, HeadsLike, parse_heads
-from manyheads.nn.masks import Mask
-from manyheads.recording.exact_map.one_pass import count_matches, prepare
+from manyheads.nn import Mask
+from manyheads.recording import LayerRecord, Recording, Tokens, prepare
+from manyheads.recording.exact_map.one_pass import count_matches
 from manyheads.recording.exact_map.requests import Labels, Match
-from manyheads.recording.recording import LayerRecord, Recording, one_text
-from manyheads.recording.tokens import Tokens
+from manyheads.recording.recording import one_text
 
 __all__ = ["ERROR_MEASURES", "HEAD_NAMES", "detect_head", "pattern_of"]
 

@@ -1,1 +1,5 @@
 """Texts to measure heads on: files, folders, treebanks, datasets of the hub, and the bundled pages."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 from manyheads.corpora.corpus import Corpus, Document, corpus_of
 from manyheads.corpora.open import open_corpus
-from manyheads.models.loading.checkpoints import BUNDLED
+from manyheads.models import BUNDLED
 
 __all__ = ["OWN_TEXT", "PROSE", "READINGS", "Reading", "reading_of"]
 

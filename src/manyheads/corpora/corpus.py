@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 from manyheads.errors import LostProcessError, PatternError, TextError
-from manyheads.recording.tokens import Gold
+from manyheads.recording import Gold
 
 __all__ = ["as_corpus", "NONE_FAILED", "Failure", "Failures", "is_about_texts", "reason_of"]
 
@@ -52,7 +52,7 @@ class Corpus:
 
 def corpus_of(texts: Sequence[str], origin: str = "") -> Corpus:
     """Texts in memory as a corpus."""
-    from manyheads.recording.tokens import text_seed
+    from manyheads.recording import text_seed
 
     def documents() -> Iterator[Document]:
         for index, text in enumerate(texts):

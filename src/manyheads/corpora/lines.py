@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from manyheads.base.files import no_access
+from manyheads.base import no_access
 from manyheads.errors import FileAccessError, TextError
 
 STDIN = "-"

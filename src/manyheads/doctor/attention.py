@@ -17,10 +17,7 @@ import torch
 from manyheads import reference
 from manyheads.doctor.findings import WRONG, Finding, guarded
 from manyheads.models.taps.call import TOLERANCE
-from manyheads.nn.attention import attend
-from manyheads.nn.layer_inputs import View
-from manyheads.nn.masks import Mask, Rule
-from manyheads.nn.mixing import mix
+from manyheads.nn import Mask, Rule, View, attend, mix
 
 NUM_TEXTS, NUM_HEADS, HEAD_DIM, VALUE_DIM = 2, 6, 16, 16
 SHORT, LONG = 23, 4096  # tokens

@@ -105,7 +105,8 @@ def _offline(name: str, value: str) -> Finding:
 
 def port() -> Iterator[Finding]:
     """Whether the studio finds its usual port. It takes the next free one where it does not."""
-    from manyheads.studio.server.serve import DEFAULT_PORT, LOCAL
+    from manyheads.studio import DEFAULT_PORT
+    from manyheads.studio.server.serve import LOCAL
 
     with socket.socket() as bound:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

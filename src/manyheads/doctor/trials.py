@@ -187,7 +187,8 @@ def recordings() -> Iterator[Finding]:
 def bundled() -> dict[str, str]:
     """The bundled models whose package is here, and what is wrong with their files. Of the others the extra says so."""
     from manyheads.errors import ModelError
-    from manyheads.models.loading.checkpoints import BUNDLED, find_bundled
+    from manyheads.models import BUNDLED
+    from manyheads.models.loading.checkpoints import find_bundled
 
     faults = {}
     for name, each in BUNDLED.items():
@@ -202,9 +203,8 @@ def bundled() -> dict[str, str]:
 
 def recorded(name: str) -> Iterator[Finding]:
     """A recording; the guard holds every layer of it to what the model returned, or raises."""
-    from manyheads.corpora.bundled_texts import reading_of
-    from manyheads.models.loading.load import load
-    from manyheads.models.recorder import record
+    from manyheads.corpora import reading_of
+    from manyheads.models import load, record
     from manyheads.models.taps.call import TOLERANCE
 
     lm: Any = load(name)
@@ -217,10 +217,7 @@ def recorded(name: str) -> Iterator[Finding]:
 
 def page() -> Iterator[Finding]:
     """The studio answers, without a socket: its page, what the page asks for, and what it may open."""
-    from manyheads.studio.server.app import create_app
-    from manyheads.studio.server.in_process import answer
-    from manyheads.studio.session import Desk
-    from manyheads.studio.state.workspace import Workspace
+    from manyheads.studio import Desk, Workspace, answer, create_app
 
     desk = Desk(Workspace.of([], None, None), None)
     app = create_app(desk)
@@ -247,7 +244,7 @@ def looked() -> Iterator[Finding]:
 def _processor() -> Iterator[Finding]:
     import torch
 
-    from manyheads.base.files import free_memory_bytes
+    from manyheads.base import free_memory_bytes
     from manyheads.training.loop import native_bf16
 
     name = torch.cpu.get_capabilities().get("cpu_name") or platform.processor() or platform.machine()

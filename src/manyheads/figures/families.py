@@ -20,8 +20,8 @@ from manyheads.errors import HeadError
 from manyheads.figures.paper import FADED, INK, PAPER, POINT, ROLES, UNLABELLED, Pixels, Sheet, kind_of, text_width
 from manyheads.figures.roles.words import OWN_STYLE, REFERENCE_STYLE, SYNTAX_STYLE, style_of
 from manyheads.heads import Head
+from manyheads.roles import HeadRole
 from manyheads.roles.compare.families import HeadFamilies
-from manyheads.roles.labels import HeadRole
 
 MARGIN, SIDE, GAP, PANEL = 36, 720, 44, 300
 WIDTH = 2 * MARGIN + SIDE + GAP + PANEL

@@ -36,9 +36,9 @@ from manyheads.figures.paper import (
     text_width,
 )
 from manyheads.heads import Head
-from manyheads.roles.labels import HeadRole
+from manyheads.roles import HeadRole
 from manyheads.spec import Site
-from manyheads.statistics.pooled_maps import PooledMaps
+from manyheads.statistics.pooling import PooledMaps
 
 SCALE_TOP = 99  # percentile of a map's visible cells that is drawn as full ink: the few above do not dim the rest
 MIN_TOP = 5  # ... unless that is under 5 times the map's mean: an even map would else be as dark as a sharp one

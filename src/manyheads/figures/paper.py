@@ -31,7 +31,7 @@ from matplotlib.text import Text
 from matplotlib.textpath import text_to_path
 from numpy import ndarray
 
-from manyheads.base.files import replacing
+from manyheads.base import replacing
 from manyheads.errors import FileAccessError
 
 # ---------------------------------------------------------------------------------------------------------------------

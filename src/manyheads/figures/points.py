@@ -16,7 +16,8 @@ from matplotlib.patches import Circle
 
 from manyheads.figures.paper import FADED, INK, Pixels, Sheet
 from manyheads.figures.removal_curve import even_step
-from manyheads.training.charts import Points, PointsChart, PointsPanel
+from manyheads.training import PointsChart
+from manyheads.training.charts import Points, PointsPanel
 
 WIDTH, MARGIN = 860, 36
 TITLE, BODY, SMALL = 21, 12.5, 11

@@ -17,7 +17,7 @@ from matplotlib.patches import Polygon
 from numpy import ndarray
 
 from manyheads.figures.paper import FADED, INK, POINT, Sheet, kind_of
-from manyheads.interventions.effects.removal_curve import Curve
+from manyheads.interventions import Curve
 
 WIDTH, HEIGHT, MARGIN = 860, 520, 36
 TITLE, BODY, SMALL = 21, 12.5, 11

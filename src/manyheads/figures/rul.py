@@ -12,7 +12,8 @@ from matplotlib.lines import Line2D
 
 from manyheads.figures.paper import FADED, INK, POINT, Pixels, Point, Sheet
 from manyheads.figures.removal_curve import even_step
-from manyheads.training.charts import Reading, RulChart, Scatter
+from manyheads.training import RulChart
+from manyheads.training.charts import Reading, Scatter
 
 WIDTH, MARGIN = 1000, 36
 TITLE, BODY, SMALL = 21, 12.5, 11

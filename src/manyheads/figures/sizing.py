@@ -16,8 +16,7 @@ from matplotlib.collections import LineCollection
 from matplotlib.colors import to_hex
 
 from manyheads.figures.paper import FADED, HAIRLINE, INK, POINT, Pixels, Sheet, kind_of, ramp, text_width
-from manyheads.sizing import units
-from manyheads.sizing.costs import OPERATIONS, Sizing, layers_in_words, shape_in_words
+from manyheads.sizing import OPERATIONS, Sizing, layers_in_words, shape_in_words, units
 
 WIDTH, MARGIN = 1_040, 36
 TITLE, BODY, SMALL = 21, 12.5, 11

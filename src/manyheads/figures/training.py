@@ -15,7 +15,8 @@ from manyheads.figures.paper import FADED, INK, Pixels, Sheet, kind_of
 from manyheads.figures.points import save_points
 from manyheads.figures.removal_curve import even_step
 from manyheads.figures.rul import save_rul
-from manyheads.training.charts import AnyChart, Chart, Line, Panel, PointsChart, RulChart
+from manyheads.training import Chart, Panel, PointsChart, RulChart
+from manyheads.training.charts import AnyChart, Line
 
 WIDTH, PANEL, MARGIN = 860, 220, 36
 TITLE, BODY, SMALL = 21, 12.5, 11

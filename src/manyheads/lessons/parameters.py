@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float64, Real
 from numpy import ndarray
 
-from manyheads.base.grouping import divisors
+from manyheads.base import divisors
 from manyheads.errors import ShapeError
 from manyheads.lessons.lesson import LessonError
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from manyheads.base.files import no_access, replacing, users_folder
+from manyheads.base import no_access, replacing, users_folder
 from manyheads.errors import FileAccessError
 
 __all__ = ["Progress", "state_folder"]

@@ -252,7 +252,7 @@ def _written(value: Value) -> str:
 @cache
 def load(name: str) -> object:
     """A bundled model, loaded once. Raises ModelError where it is not installed."""
-    from manyheads.models.loading.load import load as load_model
+    from manyheads.models import load as load_model
 
     return load_model(name)
 

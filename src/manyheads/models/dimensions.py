@@ -19,14 +19,23 @@ from typing import TYPE_CHECKING, Any
 
 from manyheads.errors import ManyHeadsError, ModelError
 from manyheads.models.loading.checkpoints import BUNDLED, brief, find_bundled
+from manyheads.sizing import (
+    FEW_LAYERS,
+    PRESETS,
+    Architecture,
+    LayerShape,
+    Sizing,
+    Weights,
+    architecture_of,
+    describe_config,
+    require_few_layers,
+)
 from manyheads.sizing import costs as counting
-from manyheads.sizing.architecture import LAST, Architecture, LayerShape, Weights
-from manyheads.sizing.costs import Sizing
-from manyheads.sizing.families.config import UnknownFamily, describe_config, load_config, name_of
-from manyheads.sizing.families.fields import FEW_LAYERS, require_few_layers
+from manyheads.sizing.architecture import LAST
+from manyheads.sizing.families.config import UnknownFamily, load_config, name_of
 from manyheads.sizing.from_a_built_model import attention_of, fault_of, settled, state_of, weights_of
-from manyheads.sizing.presets import PRESETS, key_of
-from manyheads.sizing.sizing import architecture_of, sized
+from manyheads.sizing.presets import key_of
+from manyheads.sizing.sizing import sized
 
 if TYPE_CHECKING:
     from torch import nn

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor, nn
 
-from manyheads.base.files import MEMORY_SHARE, free_memory_bytes
+from manyheads.base import MEMORY_SHARE, free_memory_bytes
 from manyheads.errors import ModelError, RecordingError
 from manyheads.models.describe import model_facts, run
 from manyheads.models.inputs import generation as transcripts
@@ -36,11 +36,9 @@ from manyheads.models.inputs.texts import (
 from manyheads.models.taps.call import AttentionCall
 from manyheads.models.taps.open_taps import EDITED, Tap, left_out, log, no_way_in
 from manyheads.models.taps.tap import tap
-from manyheads.nn.attention import attend
-from manyheads.recording.exact_map.one_pass import Layer
+from manyheads.nn import attend
+from manyheads.recording import Layer, LayerRecord, Recording, Tokens
 from manyheads.recording.joining import together
-from manyheads.recording.recording import LayerRecord, Recording
-from manyheads.recording.tokens import Tokens
 from manyheads.spec import CROSS
 
 KEEP = ("q", "k", "v", "lse")

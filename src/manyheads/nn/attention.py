@@ -12,6 +12,9 @@ Source: Dao 2023, FlashAttention-2, Algorithm 1 (the lse); Xiao et al. 2024 and 
 Oracle: reference.attend.
 """
 
+# pyright: reportUnnecessaryIsInstance=false
+# What people pass in is checked, whatever its type says.
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -21,7 +24,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Float32, Shaped
 from torch import Tensor
 
-from manyheads.base.grouping import check_groups
+from manyheads.base import check_groups
 from manyheads.errors import ShapeError
 from manyheads.nn.masks import Mask, Rule, check_softcap
 

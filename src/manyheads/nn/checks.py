@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from manyheads.base.grouping import check_groups, divisors
+from manyheads.base import check_groups, divisors
 from manyheads.errors import ShapeError
 from manyheads.nn.caches import KVCache
 from manyheads.nn.layer_inputs import MASK_TRUE

@@ -3,6 +3,9 @@
 Every pair that is not listed here works, and equals the reference. A pair that is listed is refused, with these words.
 """
 
+# pyright: reportUnnecessaryIsInstance=false
+# What people pass in is checked, whatever its type says.
+
 from __future__ import annotations
 
 from dataclasses import dataclass, replace

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from manyheads.errors import RecordingError
-from manyheads.nn.masks import Mask, Rule
+from manyheads.nn import Mask, Rule
 from manyheads.recording.file.write import open_recording, save_recording
 from manyheads.recording.recording import LayerRecord, Recording
 from manyheads.recording.tokens import Tokens

@@ -17,10 +17,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from manyheads.base.html import html_table
+from manyheads.base import html_table
 from manyheads.errors import RecordingError, ShapeError, WindowError
-from manyheads.nn.attention import attend
-from manyheads.nn.masks import Mask, Rule
+from manyheads.nn import Mask, Rule, attend
 from manyheads.recording.exact_map.cells import cell_weights, window_weights
 from manyheads.recording.exact_map.one_pass import Layer, Reduced, bins, prepare, visible_blocks
 from manyheads.recording.exact_map.requests import Received, Request

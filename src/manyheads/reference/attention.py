@@ -13,7 +13,7 @@ import numpy as np
 from einops import repeat
 from jaxtyping import Bool, Float, Float64, Real, Shaped
 
-from manyheads.base.grouping import check_groups
+from manyheads.base import check_groups
 from manyheads.errors import ShapeError
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from einops import rearrange
 from jaxtyping import Float64, Real, Shaped
 
-from manyheads.base.grouping import check_groups, divisors
+from manyheads.base import check_groups, divisors
 from manyheads.errors import ShapeError
 from manyheads.reference.attention import attend, softmax_rows, visible_keys
 

@@ -38,7 +38,7 @@ from manyheads.roles.rules import (
     SINK_RULE,
     Rule,
 )
-from manyheads.statistics.head_table import HeadTable
+from manyheads.statistics import HeadTable
 from manyheads.statistics.sums import REPLICATES, interval_of
 
 CHOOSE, REPORT = 0, 1  # the half of the texts on which a label is chosen, and the one whose figures are shown

@@ -17,32 +17,23 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from manyheads.corpora.corpus import Document, is_about_texts
+from manyheads.corpora import Document, is_about_texts
 from manyheads.heads import Head
+from manyheads.models import CallTexts, Piece, Reading, batches, model_inputs, read_texts, record, tokens_of, watch
 from manyheads.models.describe import run
-from manyheads.models.inputs.texts import (
-    CallTexts,
-    Piece,
-    Reading,
-    batches,
-    model_inputs,
-    rarity_table,
-    read_texts,
-    tokens_of,
-)
-from manyheads.models.recorder import record, watch
-from manyheads.recording.tokens import ROOT, Gold, Sinks, Tokens, text_seed
-from manyheads.recording.words import WordMap, Words
+from manyheads.models.inputs.texts import rarity_table
+from manyheads.recording import ROOT, Gold, Sinks, Tokens, Words, text_seed
+from manyheads.recording.words import WordMap
 from manyheads.roles.claims import REPORT
 from manyheads.roles.labels import UNLABELLED
 from manyheads.roles.results import Example, Roles
 from manyheads.roles.rules import coreference_rules
+from manyheads.statistics import OFFSETS, Statistic, offset_name
 from manyheads.statistics.defined.coreference import searches
-from manyheads.statistics.defined.masses import CLASSES, LOCAL, MATCHES, OFFSETS, offset_name, words
+from manyheads.statistics.defined.masses import CLASSES, LOCAL, MATCHES, words
 from manyheads.statistics.defined.own_pattern import Pattern, surfaces_of, targets
 from manyheads.statistics.defined.rarest import rarest
 from manyheads.statistics.one_batch import Measured
-from manyheads.statistics.statistic import Statistic
 
 __all__ = ["Pairs", "pairs_of"]
 

@@ -13,8 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from manyheads.base.processes import is_split, own_rank
-from manyheads.corpora.corpus import Corpus, Document
+from manyheads.base import is_split
+from manyheads.base.processes import own_rank
+from manyheads.corpora import Corpus, Document
 from manyheads.errors import FileAccessError, TextError
 from manyheads.roles.claims import Claim, claims_of, control
 from manyheads.roles.examples import find_examples
@@ -22,16 +23,12 @@ from manyheads.roles.labels import NOT_EFFECT, check_table, label_heads
 from manyheads.roles.probes.all import ask_probes
 from manyheads.roles.results import Roles
 from manyheads.roles.rules import ASKED, MIN_CONTENT, NEEDED, RULES, SINK_RULE, Rule, coreference_rules, syntax_rules
+from manyheads.statistics import STATISTICS, HeadTable, Progress, Statistic, measure, survey_syntax, syntax_statistics
 from manyheads.statistics.corpus_run.chunks import Survey, Wanted
 from manyheads.statistics.corpus_run.store import require_own
 from manyheads.statistics.defined.coreference import coreference_statistics, survey_coreference
 from manyheads.statistics.defined.own_pattern import Pattern, pattern_statistics
-from manyheads.statistics.defined.syntax import MIN_ARCS, survey_syntax, syntax_statistics
-from manyheads.statistics.gathered import Progress
-from manyheads.statistics.head_table import HeadTable
-from manyheads.statistics.measurement import measure
-from manyheads.statistics.statistic import Statistic
-from manyheads.statistics.table import STATISTICS
+from manyheads.statistics.defined.syntax import MIN_ARCS
 
 log = logging.getLogger("manyheads")
 

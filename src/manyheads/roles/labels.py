@@ -15,11 +15,11 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from manyheads.base.files import no_access, replacing, users_folder
-from manyheads.corpora.bundled_texts import reading_of
+from manyheads.base import no_access, replacing, users_folder
+from manyheads.corpora import reading_of
 from manyheads.errors import FileAccessError, StatisticError
 from manyheads.heads import Head
-from manyheads.recording.tokens import Sinks
+from manyheads.recording import Sinks
 from manyheads.roles.claims import CHOOSE, REPORT, Claim, Half, claims_of, control
 from manyheads.roles.rules import (
     LOCAL_RULE,
@@ -33,11 +33,9 @@ from manyheads.roles.rules import (
     SINK_RULE,
     Rule,
 )
+from manyheads.statistics import DEFAULT, HeadTable, Progress, measure
 from manyheads.statistics.corpus_run.chunks import code_digest, config_digest
-from manyheads.statistics.gathered import Progress
-from manyheads.statistics.head_table import HeadTable, number
-from manyheads.statistics.measurement import measure
-from manyheads.statistics.table import DEFAULT
+from manyheads.statistics.head_table import number
 
 UNLABELLED = "unlabelled"  # the name of a head of which evidence is missing
 NOT_EFFECT = "attention is not effect: a label says what a head reads, not what is lost without it (manyheads ablate)"

@@ -1,4 +1,4 @@
-"""TODO docstring of manyheads.roles.question_families."""
+"""Questions asked of heads, grouped: each family has its reference level, name and rank."""
 
 from __future__ import annotations
 

@@ -13,15 +13,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, overload
 
-from manyheads.base.html import html_table
+from manyheads.base import html_table
 from manyheads.errors import StatisticError
 from manyheads.heads import Head
 from manyheads.roles.claims import Claim
 from manyheads.roles.labels import UNLABELLED, HeadRole
 from manyheads.roles.probes.all import NO_LABEL, PROBES, Probe
 from manyheads.roles.rules import AHEAD, UNASKED
-from manyheads.statistics.defined.masses import OFFSETS, offset_name
-from manyheads.statistics.head_table import HeadTable, write_frame
+from manyheads.statistics import OFFSETS, HeadTable, offset_name, write_frame
 
 if TYPE_CHECKING:
     import pandas as pd

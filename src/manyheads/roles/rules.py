@@ -15,7 +15,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from manyheads.statistics.defined.masses import LOCAL, OFFSETS, offset_name
+from manyheads.statistics import OFFSETS, offset_name
+from manyheads.statistics.defined.masses import LOCAL
 from manyheads.statistics.defined.norms import weighted_name
 
 MIN_QUERIES = 100

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from manyheads.base.grouping import check_groups
+from manyheads.base import check_groups
 from manyheads.errors import ShapeError
 
 __all__ = ["LAST", "ONCE", "PARTS", "SOURCE", "TEXT", "Architecture", "Attention", "LayerShape", "Weights"]

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from manyheads.base.grouping import divisors
+from manyheads.base import divisors
 from manyheads.sizing.architecture import (
     LAST,
     ONCE,

@@ -1,4 +1,4 @@
-"""TODO docstring of manyheads.statistics.gathered."""
+"""What a measuring pass gathers of one batch, and the constants that all of measuring shares."""
 
 from __future__ import annotations
 
@@ -6,15 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from manyheads.models import CallTexts, model_inputs, watch
 from manyheads.models.describe import run
-from manyheads.models.inputs.texts import (
-    CallTexts,
-    decoder_story,
-    model_inputs,
-)
-from manyheads.models.recorder import watch
+from manyheads.models.inputs.texts import decoder_story
 from manyheads.models.taps.open_taps import EDITED
-from manyheads.recording.tokens import Sinks, Tokens
+from manyheads.recording import Sinks, Tokens
 from manyheads.spec import CROSS
 from manyheads.statistics.head_table import HeadTable
 from manyheads.statistics.one_batch import Measured

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING
 from jaxtyping import Float64
 from numpy import ndarray
 
-from manyheads.base.files import replacing
-from manyheads.base.html import html_table
-from manyheads.corpora.corpus import NONE_FAILED, Failures
+from manyheads.base import html_table, replacing
+from manyheads.corpora import NONE_FAILED, Failures
 from manyheads.errors import FileAccessError, StatisticError
 from manyheads.heads import Head
-from manyheads.recording.tokens import Sinks
+from manyheads.recording import Sinks
 from manyheads.spec import Site
 from manyheads.statistics.statistic import Statistic
 from manyheads.statistics.sums import Sums

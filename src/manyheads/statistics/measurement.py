@@ -13,22 +13,15 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from manyheads.base.processes import Ranks
-from manyheads.corpora.corpus import Corpus, Document
+from manyheads.base import Ranks
+from manyheads.corpora import Corpus, Document
 from manyheads.errors import StatisticError
+from manyheads.models import Reading, batches, read_texts, tokens_of, watch
 from manyheads.models.describe import run
 from manyheads.models.inputs.media import Given, media_given
-from manyheads.models.inputs.texts import (
-    Reading,
-    batches,
-    rarity_table,
-    read_texts,
-    texts_of_call,
-    tokens_of,
-)
-from manyheads.models.recorder import watch
+from manyheads.models.inputs.texts import rarity_table, texts_of_call
 from manyheads.models.taps.open_taps import left_out
-from manyheads.recording.tokens import Sinks
+from manyheads.recording import Sinks
 from manyheads.statistics.corpus_run.chunks import Wanted
 from manyheads.statistics.gathered import CROSSING, UNSEEN, WORDY, Gathered, Progress, measure_batch, two_sided
 from manyheads.statistics.head_table import HeadTable

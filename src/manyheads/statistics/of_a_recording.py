@@ -14,10 +14,8 @@ from jaxtyping import Int
 from torch import Tensor
 
 from manyheads.errors import ShapeError, StatisticError
-from manyheads.recording.exact_map.one_pass import prepare
-from manyheads.recording.exact_map.requests import Received
-from manyheads.recording.recording import LayerRecord, Recording, one_text
-from manyheads.recording.tokens import Sinks, Tokens
+from manyheads.recording import LayerRecord, Received, Recording, Sinks, Tokens, prepare
+from manyheads.recording.recording import one_text
 from manyheads.spec import Site
 from manyheads.statistics.gathered import UNSEEN, WORDY
 from manyheads.statistics.head_table import HeadTable

@@ -14,13 +14,11 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from manyheads.errors import StatisticError
-from manyheads.models.inputs.texts import CallTexts
-from manyheads.models.taps.call import AttentionCall
+from manyheads.models import AttentionCall, CallTexts
 from manyheads.models.taps.open_taps import Tap
 from manyheads.models.taps.through_torch import unwatched
-from manyheads.recording.exact_map.one_pass import Pass, prepare
-from manyheads.recording.exact_map.requests import Received, Request
-from manyheads.recording.tokens import Tokens
+from manyheads.recording import Received, Request, Tokens, prepare
+from manyheads.recording.exact_map.one_pass import Pass
 from manyheads.spec import Site
 from manyheads.statistics.sinks import evenly
 from manyheads.statistics.statistic import Facts, PerText, Statistic

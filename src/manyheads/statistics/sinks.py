@@ -15,14 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from manyheads.models import AttentionCall, Piece, Reading, model_inputs, tokens_of, watch
 from manyheads.models.describe import run
-from manyheads.models.inputs.texts import Piece, Reading, model_inputs, tokens_of
-from manyheads.models.recorder import watch
-from manyheads.models.taps.call import Aligner, AttentionCall
-from manyheads.nn.masks import Mask
-from manyheads.recording.exact_map.one_pass import prepare
-from manyheads.recording.exact_map.requests import Received
-from manyheads.recording.tokens import Sinks, Tokens
+from manyheads.models.taps.call import Aligner
+from manyheads.nn import Mask
+from manyheads.recording import Received, Sinks, Tokens, prepare
 
 PROBE_TEXTS = 24
 PROBE_TOKENS = 192  # the start of a text is enough: sinks draw from its first row on

@@ -19,9 +19,8 @@ import torch
 from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
-from manyheads.recording.exact_map.one_pass import Layer, Reduced
-from manyheads.recording.exact_map.requests import Request
-from manyheads.recording.tokens import Tokens
+from manyheads.recording import Layer, Request, Tokens
+from manyheads.recording.exact_map.one_pass import Reduced
 
 SHARE = (0.0, 1.0)  # the range of what is a share of something
 

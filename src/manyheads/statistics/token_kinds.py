@@ -21,7 +21,7 @@ from jaxtyping import Bool, Float, Float64, Int, Int64
 from numpy import ndarray
 from torch import Tensor
 
-from manyheads.recording.tokens import Tokens
+from manyheads.recording import Tokens
 from manyheads.statistics.sums import HALVES
 
 MIN_EVEN = 3.0

@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from manyheads.errors import FileAccessError, RecordingError, TextError
-from manyheads.recording.recording import Recording
-from manyheads.roles.labels import PageLabels
+from manyheads.recording import Recording
+from manyheads.roles import PageLabels
 from manyheads.studio.jobs import Jobs, Say
 from manyheads.studio.problems import Busy, NotHere
 from manyheads.studio.schema.base import MAX_TEXT
@@ -98,7 +98,7 @@ class Desk:
 
     def importance(self, opened: Opened, text: int, say: Say) -> Atlas:
         """The atlas with what is lost without each head, found once for a text. Raises NotHere."""
-        from manyheads.interventions.effects.importance import importance
+        from manyheads.interventions import importance
 
         lm, words = self._to_run(opened, text, say)
 
@@ -141,12 +141,12 @@ class Desk:
         return self._experiments[name]
 
     def prune(self, ask: PruningAsk, say: Say) -> Pruning:
-        from manyheads.studio.views import experiments as prunings
+        from manyheads.studio.views import experiments
 
         if self.workspace.folder is None:
             raise FileAccessError("this studio may write nothing: start it with --folder DIR to save pruned models.")
         say(f"loading {ask.model}", 0, None)
-        return prunings.run(self.workspace.load(ask.model), ask, self.workspace.folder, progress=say)
+        return experiments.save_pruned(self.workspace.load(ask.model), ask, self.workspace.folder, progress=say)
 
     def config_of(self, model: str) -> Any:
         """What `size` is given for a model of the workspace."""
@@ -181,7 +181,7 @@ def open_text(desk: Desk, lm: Any, text: str, long: str = "windows") -> Opened:
 
     Errors: TextError above what a page takes; whatever `record` raises.
     """
-    from manyheads.models.recorder import record
+    from manyheads.models import record
 
     if len(text) > MAX_TEXT:
         raise TextError(

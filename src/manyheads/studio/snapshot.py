@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from manyheads.base.files import users_home
+from manyheads.base import users_home
 from manyheads.studio.outside.kept_maps import held_of, packed, read_map
 from manyheads.studio.schema.base import Limits, ModelEntry, Workspace
 from manyheads.studio.schema.recordings import HeadCard, RecordingInfo

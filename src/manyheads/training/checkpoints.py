@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from manyheads.base.files import no_access, replacing
+from manyheads.base import no_access, replacing
 from manyheads.errors import ModelError
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -17,8 +17,8 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from manyheads.models.loading.offloaded import device_of
-from manyheads.nn.caches import KVCache
+from manyheads.models import device_of
+from manyheads.nn import KVCache
 from manyheads.training.decoder import Block, Decoder
 
 CHUNK = 256  # tokens of a prompt that are read at once

@@ -20,9 +20,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from manyheads.errors import ModelError, ShapeError
-from manyheads.nn.feed_forward import SwiGLU
-from manyheads.nn.layer import MultiHeadAttention
-from manyheads.nn.positions import Rope
+from manyheads.nn import MultiHeadAttention, Rope, SwiGLU
 
 EPSILON = 1e-5
 INITIAL_STD = 0.02  # of the embedding: tied, it also makes the logits, which should start near 0

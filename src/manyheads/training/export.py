@@ -16,8 +16,7 @@ from torch import Tensor, nn
 
 from manyheads.errors import ModelError
 from manyheads.interventions.save.whole_folder import replacing_folder
-from manyheads.models.loading.checkpoints import quietly
-from manyheads.models.loading.offloaded import device_of
+from manyheads.models import device_of, quietly
 from manyheads.models.weights.compact_form import MARK
 from manyheads.training.decoder import EPSILON, Decoder
 from manyheads.training.presets.code.data import BEGIN_ID, END_ID

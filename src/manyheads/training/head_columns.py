@@ -12,12 +12,9 @@ from typing import Any
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from manyheads.models.loading.load import LoadedModel, load
-from manyheads.models.loading.offloaded import device_of
-from manyheads.roles.probes.repeats import Repeats, probe_repeats
-from manyheads.statistics.head_table import HeadTable
-from manyheads.statistics.measurement import measure, measure_call
-from manyheads.statistics.statistic import Statistic
+from manyheads.models import LoadedModel, device_of, load
+from manyheads.roles import Repeats, probe_repeats
+from manyheads.statistics import HeadTable, Statistic, measure, measure_call
 from manyheads.training.checkpoints import head_column
 
 

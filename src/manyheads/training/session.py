@@ -18,8 +18,7 @@ from typing import Any
 
 import torch
 
-from manyheads.base.files import no_access, replacing
-from manyheads.base.processes import torchrun
+from manyheads.base import no_access, replacing, torchrun
 from manyheads.errors import FileAccessError, LostProcessError, PlanError
 from manyheads.plan import SEEDS
 from manyheads.training.charts import Chart

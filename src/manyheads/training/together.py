@@ -20,7 +20,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from manyheads.base.processes import ALONE, PATIENCE, Ranks, here
+from manyheads.base import ALONE, PATIENCE, Ranks
+from manyheads.base.processes import here
 from manyheads.errors import PlanError, StatisticError
 from manyheads.training.runs import SEED_STRIDE, Batch, Run, rows_of
 

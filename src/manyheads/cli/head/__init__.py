@@ -1,1 +1,1 @@
-"""TODO docstring."""
+"""`manyheads head`: one head on one text."""

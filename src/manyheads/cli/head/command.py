@@ -116,7 +116,7 @@ def gather(
 
 def _window(lm: Any, source: Source, window: int) -> tuple[str, str, int]:
     """The text of the window asked for, how to read it, and how many windows there are."""
-    from manyheads.models.inputs.texts import read_texts
+    from manyheads.models import read_texts
 
     pieces = read_texts(lm, source.text).pieces
     if window > len(pieces):
@@ -131,9 +131,8 @@ def _read(lm: Any, wanted: Any, text: str, long: str, labels: Any) -> tuple[Any,
     """The record of the head's layer, sinks marked in its tokens, and the statistics of every head."""
     from dataclasses import replace
 
-    from manyheads.models.recorder import record
-    from manyheads.statistics.measurement import measure
-    from manyheads.statistics.table import DEFAULT
+    from manyheads.models import record
+    from manyheads.statistics import DEFAULT, measure
 
     recording = record(lm, text, long=long)
     layer = next(each for each in recording.stacks[wanted.stack] if each.site.layer == wanted.layer)
@@ -147,7 +146,7 @@ def _plot(talk: Talk, lm: Any, layer: Any, wanted: Any, role: Any, path: Path) -
     """Draw the head's map; what it shows, in words."""
     from manyheads.cli.head.page import small_map, word
     from manyheads.cli.role_words import UNLABELLED
-    from manyheads.figures.head import save_head
+    from manyheads.figures import save_head
 
     with talk.step(f"drawing {path.name}"):
         weights, length = small_map(layer, wanted.index, MOST_CELLS, BLOCKS), int(layer.lengths[0])

@@ -1,4 +1,4 @@
-"""TODO docstring of manyheads.cli.head.command.looked."""
+"""The value that `manyheads head` computes and its page, picture and JSON show."""
 
 from __future__ import annotations
 

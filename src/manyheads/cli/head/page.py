@@ -174,7 +174,7 @@ def _strongest(found: HeadLooked, links: Links, console: Console) -> list[Text]:
 
 
 def _numbers(found: HeadLooked, console: Console) -> list[Text]:
-    from manyheads.statistics.table import DEFAULT
+    from manyheads.statistics import DEFAULT
 
     page = found.labels.values.get(str(found.head), {})
     at = found.table.heads.index(found.head)
@@ -253,7 +253,7 @@ def find_links(layer: Any, head: int, top: int) -> Links:
 
 def small_map(layer: Any, head: int, most: int, blocks: int) -> torch.Tensor:
     """The map in at most `blocks` x `blocks` blocks, by mean, or whole up to `most` tokens. NaN: nothing visible."""
-    from manyheads.recording.exact_map.requests import Pooled
+    from manyheads.recording import Pooled
 
     length = int(layer.lengths[0])
     request = Pooled(length if length <= most else blocks)

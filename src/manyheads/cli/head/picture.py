@@ -77,9 +77,9 @@ def gather(
     talk: Talk, name: str, image: str, place: tuple[int, int] | None, model: str, plot: Path | None
 ) -> PictureLooked:
     """Load, record, read the row, and draw the picture that was asked for."""
+    from manyheads.models import record
     from manyheads.models.inputs.media import picture_of, require_reader
     from manyheads.models.loading.modality import PICTURES
-    from manyheads.models.recorder import record
     from manyheads.recording.media import grid_of
 
     begun = time.perf_counter()
@@ -136,7 +136,7 @@ def _looker(grid: Any, place: tuple[int, int] | None) -> tuple[str, slice, tuple
 
 def _plot(talk: Talk, found: PictureLooked, picture: Any, path: Path) -> str:
     """Draw it; what it shows, in words."""
-    from manyheads.figures.picture import save_picture
+    from manyheads.figures import save_picture
     from manyheads.models.inputs.media import shown
 
     grid = found.grid

@@ -1,1 +1,1 @@
-"""TODO docstring."""
+"""`manyheads learn`: the lessons in the terminal."""

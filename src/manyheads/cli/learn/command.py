@@ -11,8 +11,8 @@ import typer
 from manyheads.cli.arguments import AsJson
 from manyheads.cli.terminal.console import emit, emit_document, print_cut, stdout_console
 from manyheads.cli.terminal.progress import Talk
-from manyheads.lessons.lesson import Lesson, LessonError
-from manyheads.lessons.progress import Progress
+from manyheads.lessons import Lesson, Progress
+from manyheads.lessons.lesson import LessonError
 
 MAX_SEED = 2**31
 LESSON_HELP = "Its name or its number. None: the lessons are listed."
@@ -41,7 +41,7 @@ def learn(
 
     For example: manyheads learn one-head
     """
-    from manyheads.lessons.shelf import lessons
+    from manyheads.lessons import lessons
 
     talk, progress = Talk(), Progress()
     if reset:
@@ -123,7 +123,7 @@ def _seed(page: Lesson, asked: int | None) -> int | None:
 
 def _list(progress: Progress, as_json: bool) -> None:
     from manyheads.cli.learn.page import entry_document, list_lines
-    from manyheads.lessons.shelf import lessons
+    from manyheads.lessons import lessons
 
     if as_json:
         emit_document({"lessons": [entry_document(page, progress) for page in lessons().values()]})

@@ -13,10 +13,9 @@ from rich.text import Text
 
 from manyheads.cli.terminal.console import Column, clean, lay_out, print_cut, shortened
 from manyheads.errors import ManyHeadsError
-from manyheads.lessons import shelf
-from manyheads.lessons.cells import Ran, Table
-from manyheads.lessons.lesson import CellBlock, CheckBlock, InterviewBlock, Lesson, ProseBlock
-from manyheads.lessons.progress import Progress
+from manyheads.lessons import CellBlock, Lesson, Progress, ProseBlock, Ran, shelf
+from manyheads.lessons.cells import Table
+from manyheads.lessons.lesson import CheckBlock, InterviewBlock
 
 __all__ = [
     "cell_lines",

@@ -14,11 +14,9 @@ from rich.text import Text
 from manyheads.cli.learn.page import cell_lines, check_lines, link_lines, prose, table_lines
 from manyheads.cli.terminal.console import clean, print_cut
 from manyheads.errors import ManyHeadsError
-from manyheads.lessons import shelf
-from manyheads.lessons.cells import Ran
-from manyheads.lessons.lesson import CellBlock, CheckBlock, InterviewBlock, Lesson, ProseBlock
+from manyheads.lessons import CellBlock, Lesson, Progress, ProseBlock, Ran, shelf
+from manyheads.lessons.lesson import CheckBlock, InterviewBlock
 from manyheads.lessons.parameters import Values, read_values
-from manyheads.lessons.progress import Progress
 
 __all__ = ["Walk"]
 

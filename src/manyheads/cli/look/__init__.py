@@ -1,1 +1,1 @@
-"""TODO docstring."""
+"""`manyheads look`: every head of a model in one table."""

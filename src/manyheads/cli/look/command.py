@@ -108,7 +108,7 @@ def gather(
     written = []
     if save is not None:
         from manyheads.cli.look.page import frame
-        from manyheads.statistics.head_table import write_frame
+        from manyheads.statistics import write_frame
 
         write_frame(frame(labels, table, asked), save)
         written.append(f"{save}, a row a head: its role, and {len(asked)} statistics of your text")
@@ -134,7 +134,7 @@ def _asked(talk: Talk, statistics: str) -> tuple[str, ...]:
 def _measure(talk: Talk, lm: Any, source: Source, labels: Any, asked: Sequence[str], long: str) -> Any:
     """The table of the text: what was asked for, what the page shows, and what each head's role is about."""
     from manyheads.cli.look.looked import SHOWN
-    from manyheads.statistics.measurement import measure
+    from manyheads.statistics import measure
 
     about = (role.evidence.statistic for role in labels.roles)
     names = tuple(dict.fromkeys((*asked, *SHOWN, *about)))
@@ -145,8 +145,8 @@ def _measure(talk: Talk, lm: Any, source: Source, labels: Any, asked: Sequence[s
 
 def _plot(talk: Talk, lm: Any, source: Source, labels: Any, path: Path, long: str) -> str:
     """Draw the grid of pooled maps; what it shows, in words."""
-    from manyheads.figures.maps import save_grid
-    from manyheads.statistics.pooled_maps import pooled_maps
+    from manyheads.figures import save_grid
+    from manyheads.statistics import pooled_maps
 
     with talk.step("reading your text for the maps") as progress:
         maps = pooled_maps(lm, source.text, long=long, progress=progress)
@@ -169,7 +169,7 @@ def _check_studio(html: bool, open_page: bool, as_json: bool) -> None:
 
 def _report(talk: Talk, lm: Any, source: Source, labels: Any, path: Path, long: str) -> str:
     """Write the page; what it holds, in words."""
-    from manyheads.studio.outside.one_file import write_report
+    from manyheads.studio import write_report
 
     with talk.step(f"writing {path.name}") as progress:
         words = write_report(path, lm, source.text, labels=labels, long=long, progress=progress)
@@ -179,7 +179,7 @@ def _report(talk: Talk, lm: Any, source: Source, labels: Any, path: Path, long: 
 def _open(talk: Talk, found: Looked) -> None:
     """Serve the studio with this model, its roles and this text, and open it there."""
     from manyheads.cli.studio import open_studio
-    from manyheads.studio.session import address_of, desk_with, open_text
+    from manyheads.studio import address_of, desk_with, open_text
 
     with talk.step("starting the studio"):
         desk = desk_with(found.lm, found.labels)

@@ -1,4 +1,4 @@
-"""TODO docstring of manyheads.cli.look.command.looked."""
+"""The value that `manyheads look` computes and its page and JSON show."""
 
 from __future__ import annotations
 

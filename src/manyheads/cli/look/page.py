@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.text import Text
 
-from manyheads.base.files import users_home
+from manyheads.base import users_home
 from manyheads.cli.look.looked import SHOWN
 from manyheads.cli.role_words import (
     UNLABELLED,
@@ -140,7 +140,7 @@ def _summary(found: Looked, console: Console) -> list[Text]:
 
 def hue(name: str) -> str:
     """The role's colour in a terminal; unlabelled heads are faint."""
-    from manyheads.figures.paper import role_style
+    from manyheads.figures import role_style
 
     return "dim" if name == UNLABELLED else role_style(name).terminal
 
@@ -191,7 +191,7 @@ def _rows(found: Looked, named: list[str]) -> list[Row]:
 
 def _named(found: Looked) -> list[str]:
     """The columns of your text: those asked for by name, else a handful."""
-    from manyheads.statistics.table import DEFAULT, STATISTICS
+    from manyheads.statistics import DEFAULT, STATISTICS
 
     everything = set(found.asked) in (set(DEFAULT), set(STATISTICS))
     return list(SHOWN if everything else found.asked)
@@ -216,7 +216,7 @@ def _row(head: Any, role: Any, yours: dict[str, float], named: list[str]) -> lis
 
 def _legend(found: Looked, named: list[str], console: Console) -> list[Text]:
     """What the columns mean."""
-    from manyheads.statistics.table import STATISTICS
+    from manyheads.statistics import STATISTICS
 
     roles = (
         ("score", "how much of its attention goes to what the role names (broad: how spread it is, in nats)"),

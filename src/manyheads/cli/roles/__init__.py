@@ -1,1 +1,1 @@
-"""TODO docstring."""
+"""`manyheads roles`: what each head does, in words and with evidence."""

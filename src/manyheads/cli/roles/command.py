@@ -27,8 +27,8 @@ from manyheads.cli.terminal.progress import Talk
 from manyheads.errors import FileAccessError, TextError
 
 if TYPE_CHECKING:
-    from manyheads.corpora.corpus import Corpus
-    from manyheads.roles.results import Roles
+    from manyheads.corpora import Corpus
+    from manyheads.roles import Roles
 
 
 REPORT_ENDINGS = (".html",)
@@ -110,7 +110,7 @@ def roles(
 def _corpora(sources: list[str], options: dict[str, Any], model: str) -> tuple[Corpus, Corpus | None]:
     """The texts, and the passages of those that are a treebank with coreference. Ours are what the model reads."""
     if not sources:
-        from manyheads.corpora.bundled_texts import own_corpora
+        from manyheads.corpora import own_corpora
 
         return own_corpora(model)
     texts = _opened(sources, **options)
@@ -123,7 +123,7 @@ def _corpora(sources: list[str], options: dict[str, Any], model: str) -> tuple[C
 
 
 def _opened(sources: list[str], **options: Any) -> Corpus:
-    from manyheads.corpora.open import open_corpus
+    from manyheads.corpora import open_corpus
 
     kind = options.get("kind")
     try:
@@ -190,7 +190,7 @@ def _judge(ask: list[str], probes: bool) -> Callable[[dict[str, str]], None]:
 
 def _find(talk: Talk, lm: Any, texts: Corpus, elsewhere: Corpus | None, **asked: Any) -> Roles:
     """All that is read, each reading a step of its own by name."""
-    from manyheads.roles.find import find_roles
+    from manyheads.roles import find_roles
 
     if lm.tokenizer is None:
         raise TextError(f"{lm.name} has no tokenizer, so it cannot read a corpus.")
@@ -209,7 +209,8 @@ def _find(talk: Talk, lm: Any, texts: Corpus, elsewhere: Corpus | None, **asked:
 
 
 def _probed(talk: Talk, lm: Any, found: Roles) -> Roles:
-    from manyheads.roles.probes.all import COST, ask_probes
+    from manyheads.roles import ask_probes
+    from manyheads.roles.probes.all import COST
 
     with talk.step(f"probing: {COST}") as progress:
         return found.probed(ask_probes(lm, progress))
@@ -217,8 +218,8 @@ def _probed(talk: Talk, lm: Any, found: Roles) -> Roles:
 
 def _draw_families(talk: Talk, lm: Any, texts: Corpus, found: Roles, path: Path) -> None:
     """The map of all heads, on the corpus' first texts."""
-    from manyheads.figures.families import save_families
-    from manyheads.roles.compare.families import head_families
+    from manyheads.figures import save_families
+    from manyheads.roles import head_families
 
     if texts.total is None:
         raise TextError(f"--families reads the corpus again, and {texts.origin} can be read once only: give a file.")
@@ -237,11 +238,11 @@ def _write(found: Roles, save: Path | None, plot: Path | None, report: Path | No
     if save is not None:
         found.save(save)
     if plot is not None:
-        from manyheads.figures.roles.questions import save_roles
+        from manyheads.figures import save_roles
 
         save_roles(found, plot)
     if report is not None:
-        from manyheads.figures.roles.report import write_report
+        from manyheads.figures import write_report
 
         write_report(found, report)
 

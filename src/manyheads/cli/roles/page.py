@@ -16,11 +16,9 @@ from manyheads.cli.steps import model_arguments
 from manyheads.cli.terminal.console import clean
 
 if TYPE_CHECKING:
-    from manyheads.corpora.corpus import Failure
-    from manyheads.roles.claims import Claim
-    from manyheads.roles.probes.all import Probe
+    from manyheads.corpora import Failure
+    from manyheads.roles import Claim, Probe, Roles
     from manyheads.roles.probes.score import HeadScore
-    from manyheads.roles.results import Roles
 
 
 EFFECT_SAID = "attention is not effect: what is lost without a head was not measured"
@@ -126,7 +124,7 @@ def _best(found: Roles) -> list[Claim]:
 
 
 def _by_question(found: Roles) -> list[Text]:
-    from manyheads.roles.rules import MIN_QUERIES
+    from manyheads.roles import MIN_QUERIES
 
     best = _best(found)
     answered = [claim for claim in best if claim.holds]
@@ -178,7 +176,7 @@ def _rule(claim: Claim) -> float | None:
 
 def ranking(found: Roles, role: str, top: int) -> list[Text]:
     """The heads at one role, the best of the choosing half first; beneath a claim that does not hold, why."""
-    from manyheads.roles.why_not import failing
+    from manyheads.roles import failing
 
     role = found.role_named(role)
     if role in found.probes:

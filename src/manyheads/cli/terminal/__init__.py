@@ -1,1 +1,1 @@
-"""TODO docstring."""
+"""The terminal: console, colours, columns and progress."""

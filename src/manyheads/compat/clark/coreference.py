@@ -24,10 +24,10 @@ from manyheads.compat.clark.general import FLOAT16, chosen
 from manyheads.compat.clark.syntax import MAX_TOKENS
 from manyheads.compat.clark.words import Sentence, laid_out, most_attended, most_tokens, num_tokens, recorded
 from manyheads.compat.inputs import gold_documents, heads_of, require_reader
-from manyheads.corpora.corpus import Corpus, Document
+from manyheads.corpora import Corpus, Document
 from manyheads.errors import TextError
 from manyheads.heads import Head
-from manyheads.recording.tokens import Mention
+from manyheads.recording import Mention
 
 KINDS = ("all", "pronoun", "proper", "nominal")
 BASELINES = ("nearest", "head match")

@@ -29,7 +29,7 @@ from manyheads.compat.inputs import (
 )
 from manyheads.errors import StatisticError, TextError
 from manyheads.heads import Head
-from manyheads.recording.recording import LayerRecord, Recording
+from manyheads.recording import LayerRecord, Recording
 
 __all__ = ["QUIRKS", "chosen"]
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from manyheads.compat.clark.general import FLOAT16, POSS, VANISHING, chosen
 from manyheads.compat.clark.words import Sentence, laid_out, most_attended, most_tokens, num_tokens, recorded
 from manyheads.compat.inputs import gold_documents, heads_of, require_reader
-from manyheads.corpora.corpus import Corpus, Document
+from manyheads.corpora import Corpus, Document
 from manyheads.errors import TextError
 from manyheads.heads import Head
 

@@ -16,12 +16,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from manyheads.compat.inputs import BLOCK_CELLS
-from manyheads.corpora.corpus import Document
+from manyheads.corpora import Document
 from manyheads.errors import StatisticError, TextError
-from manyheads.models.recorder import record
-from manyheads.recording.recording import LayerRecord
-from manyheads.recording.tokens import Gold
-from manyheads.recording.words import Words, merge, numbered
+from manyheads.models import record
+from manyheads.recording import Gold, LayerRecord, Words
+from manyheads.recording.words import merge, numbered
 
 LAYOUTS = ("joined", "raw")
 MODES = ("first", "mean", "max")

@@ -1,1 +1,1 @@
-"""TODO docstring."""
+"""The report of roles: one HTML file, and its figures for paper."""

@@ -17,9 +17,8 @@ from matplotlib.lines import Line2D
 from manyheads.figures.maps import flow
 from manyheads.figures.paper import FADED, HAIRLINE, INK, PAPER, POINT, Pixels, Point, Sheet, kind_of, text_width
 from manyheads.figures.roles.words import counted, guesses, left_out, percent, said
-from manyheads.roles.claims import MAX_FALSE, Claim
-from manyheads.roles.question_families import Family, by_family, family_of
-from manyheads.roles.results import Roles
+from manyheads.roles import MAX_FALSE, Claim, Roles, by_family, family_of
+from manyheads.roles.question_families import Family
 from manyheads.roles.rules import UNASKED
 
 WIDTH, MARGIN = 1_120, 36

@@ -22,7 +22,7 @@ from importlib.resources import files
 from itertools import groupby
 from pathlib import Path
 
-from manyheads.base.files import replacing
+from manyheads.base import replacing
 from manyheads.errors import FileAccessError
 from manyheads.figures.paper import ROLES, UNLABELLED, RoleStyle
 from manyheads.figures.roles.report_tables import against, questions_of
@@ -40,23 +40,14 @@ from manyheads.figures.roles.words import (
     terms_of,
 )
 from manyheads.heads import Head
-from manyheads.roles.claims import MAX_FALSE, OVER_BASELINE_BY, Claim
-from manyheads.roles.labels import HeadRole
-from manyheads.roles.probes.all import SHARE, Probe
+from manyheads.roles import MAX_FALSE, MIN_QUERIES, SINK_RULE, Claim, HeadRole, Probe, Roles, by_family
+from manyheads.roles.claims import OVER_BASELINE_BY
+from manyheads.roles.probes.all import SHARE
 from manyheads.roles.probes.score import HeadScore
-from manyheads.roles.question_families import DOWN, UP, Ranked, by_family
-from manyheads.roles.results import EFFECT, Example, Roles
-from manyheads.roles.rules import (
-    MIN_ACCURACY,
-    MIN_EXCESS,
-    MIN_GIVEN,
-    MIN_GIVEN_SCORE,
-    MIN_LIFT,
-    MIN_LIFT_LOW,
-    MIN_QUERIES,
-    SINK_RULE,
-)
-from manyheads.statistics.statistic import Statistic
+from manyheads.roles.question_families import DOWN, UP, Ranked
+from manyheads.roles.results import EFFECT, Example
+from manyheads.roles.rules import MIN_ACCURACY, MIN_EXCESS, MIN_GIVEN, MIN_GIVEN_SCORE, MIN_LIFT, MIN_LIFT_LOW
+from manyheads.statistics import Statistic
 
 __all__ = ["page_of", "write_report", "probes_of"]
 

@@ -15,11 +15,9 @@ from typing import NamedTuple
 
 from manyheads.figures.roles.words import GUESSES, data, guesses, isolated, percent, table_of, terms_of
 from manyheads.heads import Head
-from manyheads.roles.claims import Claim
-from manyheads.roles.question_families import REFERENCE, Family, Ranked, by_family, family_of
-from manyheads.roles.results import Roles
-from manyheads.roles.rules import SINK_RULE
-from manyheads.roles.why_not import FIXED, failing
+from manyheads.roles import SINK_RULE, Claim, Roles, by_family, failing, family_of
+from manyheads.roles.question_families import REFERENCE, Family, Ranked
+from manyheads.roles.why_not import FIXED
 
 __all__ = ["TOP", "against", "interval", "q_words", "questions_of"]
 

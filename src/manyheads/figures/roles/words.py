@@ -12,9 +12,8 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 from manyheads.figures.paper import INK, UNLABELLED, RoleStyle, role_style
-from manyheads.roles.claims import Claim
-from manyheads.roles.question_families import DOWN, OWN, REFERENCE, UP, family_of
-from manyheads.roles.results import Roles
+from manyheads.roles import Claim, Roles, family_of
+from manyheads.roles.question_families import DOWN, OWN, REFERENCE, UP
 from manyheads.roles.rules import (
     AHEAD,
     PEOPLE_SAY,

@@ -1,1 +1,1 @@
-"""TODO docstring."""
+"""Plans carried out on a model while it runs."""

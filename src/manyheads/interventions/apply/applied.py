@@ -24,8 +24,8 @@ from manyheads.errors import PlanError
 from manyheads.interventions.apply.computed import Prepared, compute, model_digest, open_plan
 from manyheads.interventions.apply.edits import NOTHING, Acts, Editor, plans_of
 from manyheads.interventions.effects.metrics import require_loaded
+from manyheads.models import tap
 from manyheads.models.loading.head_mask import refusing_head_mask
-from manyheads.models.taps.tap import tap
 from manyheads.plan import Plan, Step, describe
 
 __all__ = ["Applied", "applied"]

@@ -19,13 +19,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from manyheads.base.files import no_access, read_bytes, replacing
+from manyheads.base import no_access, read_bytes, replacing
 from manyheads.errors import FileAccessError, HeadError, PlanError
+from manyheads.models import AttentionCall, CallTexts, LoadedModel, batches, model_inputs, read_texts, tokens_of, watch
 from manyheads.models.describe import run
-from manyheads.models.inputs.texts import CallTexts, batches, model_inputs, read_texts, texts_of_call, tokens_of
-from manyheads.models.loading.load import LoadedModel
-from manyheads.models.recorder import watch
-from manyheads.models.taps.call import AttentionCall
+from manyheads.models.inputs.texts import texts_of_call
 from manyheads.plan import Ablate, Plan
 from manyheads.spec import Site
 

@@ -20,9 +20,9 @@ from manyheads.errors import PlanError
 from manyheads.heads import in_layer
 from manyheads.interventions.apply.computed import Computed
 from manyheads.interventions.effects.metrics import exact
-from manyheads.models.taps.call import AttentionCall
+from manyheads.models import AttentionCall
 from manyheads.models.weights.projections import input_width, is_transposed
-from manyheads.nn.masks import Mask
+from manyheads.nn import Mask
 from manyheads.plan import Ablate, Average, Copy, Plan, Scale, SkipOutputProjection, Step, describe
 from manyheads.spec import CROSS, ModelSpec, Site
 

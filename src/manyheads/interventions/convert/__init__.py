@@ -1,1 +1,1 @@
-"""TODO docstring."""
+"""Conversion of multi-head attention to grouped-query attention."""

@@ -20,15 +20,15 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor, nn
 
-from manyheads.base.grouping import divisors
+from manyheads.base import divisors
 from manyheads.errors import ModelError, ShapeError
 from manyheads.interventions.convert.grouping import Groups, distances, group_heads, merge, merge_error, neighbours
 from manyheads.interventions.convert.table import ask, compare
 from manyheads.interventions.prune.verify import SAME, difference, in_full, outputs_of, random_inputs, require_in_memory
 from manyheads.interventions.save.save_converted import Converted
 from manyheads.interventions.save.stock_form import Proposal, checked
-from manyheads.models.loading.load import LoadedModel
-from manyheads.models.weights.cut import REMEMBERED, kept_in
+from manyheads.models import LoadedModel, kept_in
+from manyheads.models.weights.cut import REMEMBERED
 from manyheads.models.weights.projections import ADVICE, Projections, projections_of
 from manyheads.spec import Site
 

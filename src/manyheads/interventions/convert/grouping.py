@@ -20,7 +20,7 @@ from einops import rearrange, reduce, repeat
 from jaxtyping import Float, Float64, Shaped
 from torch import Tensor
 
-from manyheads.base.grouping import divisors
+from manyheads.base import divisors
 from manyheads.errors import ShapeError
 
 __all__ = ["Groups", "distances", "group_heads", "merge", "merge_error", "neighbours"]

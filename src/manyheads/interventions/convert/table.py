@@ -28,8 +28,7 @@ from manyheads.interventions.effects.metrics import (
     read_corpus,
     require_numbers,
 )
-from manyheads.models.dimensions import size
-from manyheads.models.loading.load import LoadedModel
+from manyheads.models import LoadedModel, size
 
 __all__ = ["Asked", "Comparison", "Row", "ask", "compare", "Rates", "decode_rates"]
 

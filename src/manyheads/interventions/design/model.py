@@ -37,10 +37,10 @@ from manyheads.interventions.design.weights import (
     token_code,
     token_table,
 )
+from manyheads.models import LoadedModel, load
 from manyheads.models.loading.checkpoints import find_checkpoint
-from manyheads.models.loading.load import LoadedModel, load
 from manyheads.models.loading.pretrained import tokenizer_beside
-from manyheads.nn.layer import MultiHeadAttention
+from manyheads.nn import MultiHeadAttention
 
 
 @dataclass(frozen=True)

@@ -29,10 +29,10 @@ from manyheads.interventions.effects.metrics import (
     require_loaded,
     require_numbers,
 )
-from manyheads.models.taps.tap import tap
+from manyheads.models import tap
 from manyheads.plan import Average, Copy, Plan, SkipOutputProjection, Step, describe
 from manyheads.spec import ModelSpec
-from manyheads.statistics.gathered import Progress
+from manyheads.statistics import Progress
 
 __all__ = ["Effect", "effect", "interval_over_texts"]
 

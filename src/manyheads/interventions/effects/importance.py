@@ -35,13 +35,10 @@ from manyheads.interventions.effects.metrics import (
 )
 from manyheads.interventions.effects.sweep import sweep
 from manyheads.interventions.prune.which_heads import least_groups
-from manyheads.models.inputs.texts import BATCH_TOKENS
-from manyheads.models.taps.call import AttentionCall
-from manyheads.models.taps.tap import tap
+from manyheads.models import BATCH_TOKENS, AttentionCall, tap
 from manyheads.plan import Ablate, Plan
 from manyheads.spec import ModelSpec
-from manyheads.statistics.gathered import Progress
-from manyheads.statistics.head_table import write_frame
+from manyheads.statistics import Progress, write_frame
 
 if TYPE_CHECKING:
     import pandas as pd

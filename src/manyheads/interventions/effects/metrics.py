@@ -17,16 +17,9 @@ from numpy import ndarray
 from torch import Tensor
 
 from manyheads.errors import ModelError, StatisticError, TextError
+from manyheads.models import BATCH_TOKENS, batches, model_inputs, read_texts, tokens_of
 from manyheads.models.describe import run
-from manyheads.models.inputs.texts import (
-    BATCH_TOKENS,
-    batches,
-    decoder_story,
-    model_inputs,
-    read_texts,
-    tokens_of,
-    writes_apart,
-)
+from manyheads.models.inputs.texts import decoder_story, writes_apart
 
 __all__ = ["METRICS", "Metric", "choose_metric", "Batch", "Corpus", "read_corpus"]
 

@@ -22,7 +22,7 @@ from manyheads.interventions.effects.effect import carried_out, interval_over_te
 from manyheads.interventions.effects.importance import importance
 from manyheads.interventions.effects.metrics import choose_metric, read_corpus
 from manyheads.plan import Ablate, Plan
-from manyheads.statistics.gathered import Progress
+from manyheads.statistics import Progress
 
 __all__ = ["Curve", "removal_curve"]
 

@@ -27,12 +27,10 @@ from manyheads.interventions.apply.applied import prepare
 from manyheads.interventions.apply.computed import Computed
 from manyheads.interventions.apply.edits import Acts, Editor
 from manyheads.interventions.effects.metrics import Batch, Corpus, Metric, outputs_of, require_numbers
-from manyheads.models.inputs.texts import BATCH_TOKENS
-from manyheads.models.taps.call import AttentionCall
-from manyheads.models.taps.tap import tap
+from manyheads.models import BATCH_TOKENS, AttentionCall, tap
 from manyheads.plan import Plan
 from manyheads.spec import ModelSpec, Site
-from manyheads.statistics.gathered import Progress
+from manyheads.statistics import Progress
 
 __all__ = ["Sweep", "sweep"]
 

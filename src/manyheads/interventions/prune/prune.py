@@ -18,8 +18,7 @@ from manyheads.heads import HeadSet, HeadsLike
 from manyheads.interventions.prune.verify import SAME, difference, in_full, outputs_of, random_inputs, require_in_memory
 from manyheads.interventions.prune.which_heads import SAME_HEADS, SAME_NUMBER, Kept, require_legal
 from manyheads.interventions.save.save import PrunedModel
-from manyheads.models.loading.load import LoadedModel
-from manyheads.models.taps.call import AttentionCall
+from manyheads.models import AttentionCall, LoadedModel
 from manyheads.models.weights.cut import KeptHeads, cut_model
 from manyheads.models.weights.projections import projections_of
 from manyheads.spec import ModelSpec, Site

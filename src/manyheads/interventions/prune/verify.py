@@ -16,10 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from manyheads.errors import ModelError
-from manyheads.models.loading.load import LoadedModel
+from manyheads.models import LoadedModel, tap
 from manyheads.models.loading.modality import TEXT, blank_inputs, sense_of
 from manyheads.models.taps.call import Edit
-from manyheads.models.taps.tap import tap
 
 __all__ = ["DRAWS", "SAME", "difference", "fitting", "in_full", "outputs_of", "random_inputs", "require_in_memory"]
 

@@ -1,1 +1,1 @@
-"""TODO docstring."""
+"""Pruned and converted models as checkpoints, tried in a fresh process before they are handed out."""

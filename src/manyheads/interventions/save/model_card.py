@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from manyheads.heads import parse_heads
-from manyheads.models.weights.cut import kept_in
+from manyheads.models import kept_in
 from manyheads.spec import CROSS, ModelSpec
 
 __all__ = ["Costs", "costs_of", "model_card", "removed_text"]

@@ -28,10 +28,9 @@ from manyheads.interventions.save.fresh_process import Trial, found_wrong, try_a
 from manyheads.interventions.save.model_card import as_dict, model_card
 from manyheads.interventions.save.stock_form import Proposal, as_stock, proposals, why_not_uniform
 from manyheads.interventions.save.whole_folder import replacing_folder
-from manyheads.models.loading.checkpoints import quietly
-from manyheads.models.loading.load import LoadedModel
+from manyheads.models import LoadedModel, kept_in, quietly
 from manyheads.models.weights.compact_form import COMPACT, STOCK, write_compact, write_mark
-from manyheads.models.weights.cut import kept_in, uncut
+from manyheads.models.weights.cut import uncut
 from manyheads.spec import ModelSpec
 
 __all__ = ["ZEROED", "Saved", "save", "write_readers"]

@@ -22,8 +22,7 @@ from manyheads.interventions.convert.table import Comparison
 from manyheads.interventions.save.fresh_process import Trial, found_wrong, try_all
 from manyheads.interventions.save.save import ZEROED, Saved, write_readers
 from manyheads.interventions.save.whole_folder import replacing_folder
-from manyheads.models.loading.checkpoints import quietly
-from manyheads.models.loading.load import LoadedModel
+from manyheads.models import LoadedModel, quietly
 from manyheads.models.weights.compact_form import MARK, STOCK
 from manyheads.spec import ModelSpec
 

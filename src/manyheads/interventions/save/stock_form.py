@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from manyheads.models import kept_in
 from manyheads.models.loading.checkpoints import brief
-from manyheads.models.weights.cut import kept_in
 from manyheads.spec import ModelSpec
 
 __all__ = ["Proposal", "as_stock", "proposals", "why_not_uniform"]

@@ -18,7 +18,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from manyheads.base.files import no_access, refusal_in, synced
+from manyheads.base import no_access, refusal_in
+from manyheads.base.files import synced
 from manyheads.errors import FileAccessError
 from manyheads.models.weights.compact_form import MARK
 

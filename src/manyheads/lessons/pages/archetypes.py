@@ -51,7 +51,7 @@ MORE, LESS = "more than an even spread", "less than an even spread"
 
 def archetypes(values: Values, load: Loader) -> Ran:
     """The known heads' maps of one sentence. Raises TextError."""
-    from manyheads.models.recorder import record
+    from manyheads.models import record
 
     lm, sentence = load(MODEL), values.text("sentence")
     require_short(lm, sentence)
@@ -73,7 +73,7 @@ def archetypes(values: Values, load: Loader) -> Ran:
 
 def shares(values: Values, load: Loader) -> Ran:
     """One head's map, and its shares beside an even spread and beside what it moves. Raises TextError, HeadError."""
-    from manyheads.models.recorder import record
+    from manyheads.models import record
 
     lm, sentence = load(MODEL), values.text("sentence")
     head = one_named(lm, values.text("head"))
@@ -96,7 +96,7 @@ def shares(values: Values, load: Loader) -> Ran:
 
 
 def _measured(lm: Any, sentence: str) -> Any:
-    from manyheads.statistics.measurement import measure
+    from manyheads.statistics import measure
 
     return measure(lm, sentence, [f"{each}{end}" for each in KINDS.values() for end in ENDS.values()])
 

@@ -17,8 +17,7 @@ from manyheads.lessons.answers import Check, Predict, Right
 from manyheads.lessons.cells import Cell, Fact, Loader, Ran, cited, matrix
 from manyheads.lessons.pages.shared import in_prefix, in_words, scaled
 from manyheads.lessons.parameters import Values, choice, read_matrix, text, whole
-from manyheads.sizing.costs import Sizing
-from manyheads.sizing.sizing import architecture_of, size
+from manyheads.sizing import Sizing, architecture_of, size
 
 __all__ = ["ATTENTION", "CELLS", "CHECKS", "FACTS", "FEED", "WIDENING"]
 
@@ -98,7 +97,7 @@ def _must_fit(x: ndarray, w1: ndarray, w3: ndarray, w2: ndarray, gated: bool) ->
 
 def _blocks(m: int, multiple: int) -> tuple[int, tuple[int, int]]:
     """Weights of the classic block; width and weights of the gated one."""
-    from manyheads.nn.feed_forward import FeedForward, gated_width
+    from manyheads.nn import FeedForward, gated_width
 
     classic = sum(each.numel() for each in FeedForward(m, bias=False, device="meta").parameters())
     width = gated_width(m, multiple)
@@ -106,7 +105,7 @@ def _blocks(m: int, multiple: int) -> tuple[int, tuple[int, int]]:
 
 
 def _gated(m: int, width: int) -> int:
-    from manyheads.nn.feed_forward import SwiGLU
+    from manyheads.nn import SwiGLU
 
     return sum(each.numel() for each in SwiGLU(m, width, device="meta").parameters())
 
@@ -323,7 +322,7 @@ def model_feed(values: Values, load: Loader) -> Right:
 
 def _inner(found: Sizing) -> int:
     """The inner width, from its config or in words: of the presets asked about, as they say it."""
-    from manyheads.sizing.presets import PRESETS
+    from manyheads.sizing import PRESETS
 
     config = PRESETS[found.name].config
     return int(config.get("intermediate_size", WIDENING * found.architecture.embed_dim))

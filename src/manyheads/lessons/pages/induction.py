@@ -36,8 +36,8 @@ def pair(values: Values, load: Loader) -> Ran:
     """The two heads' maps of a text, with the first head and without, and what is predicted. Raises TextError."""
     import torch
 
-    from manyheads.interventions.apply.applied import applied
-    from manyheads.models.recorder import record
+    from manyheads.interventions import applied
+    from manyheads.models import record
     from manyheads.plan import Ablate
 
     words = values.text("text")
@@ -81,9 +81,9 @@ def pair(values: Values, load: Loader) -> Ran:
 
 def repeats(values: Values, load: Loader) -> Ran:
     """Random tokens, twice: where each head looks around the first copy, with the first head and without."""
-    from manyheads.interventions.apply.applied import applied
+    from manyheads.interventions import applied
     from manyheads.plan import Ablate
-    from manyheads.roles.probes.repeats import probe_repeats
+    from manyheads.roles import probe_repeats
 
     lm = _pair(load(MODEL).tokenizer, values.whole("sharpness"))
     length, seed = values.whole("length"), values.whole("seed")
@@ -238,7 +238,7 @@ def sharp_share(values: Values, load: Loader) -> str:
 
 def trained_induction(values: Values, load: Loader) -> str:
     """The head of a trained model that does it most on random repeats, and how much."""
-    from manyheads.roles.probes.repeats import probe_repeats
+    from manyheads.roles import probe_repeats
 
     (found,) = probe_repeats(load(values.text("model")), length=25, samples=2).after.top(1)
     return (

@@ -10,7 +10,7 @@ from manyheads.lessons.cells import Fact, Loader, cited
 from manyheads.lessons.pages.why_many_heads import PAPER_SOURCE
 from manyheads.lessons.parameters import Values, choice, whole
 from manyheads.reference import softmax_rows
-from manyheads.training.presets.heads import PAPER_BLEU
+from manyheads.training import PAPER_BLEU
 
 __all__ = ["FACTS"]
 

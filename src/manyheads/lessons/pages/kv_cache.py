@@ -11,12 +11,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from manyheads.base.grouping import divisors
+from manyheads.base import divisors
 from manyheads.lessons.answers import Check, Predict, Right
 from manyheads.lessons.cells import Cell, Fact, Loader, Ran, matrix
 from manyheads.lessons.parameters import Values, choice, fitting, require_fitting, text, whole
-from manyheads.sizing.costs import DTYPES
-from manyheads.sizing.sizing import size
+from manyheads.sizing import DTYPES, size
 
 __all__ = ["CELLS", "CHECKS", "FACTS", "SHAPE", "cache_bytes"]
 
@@ -53,8 +52,7 @@ def decode(values: Values, load: Loader) -> Ran:
     """A small causal layer reads a text at once, then token by token with a cache. Raises ShapeError."""
     import torch
 
-    from manyheads.nn.caches import KVCache
-    from manyheads.nn.layer import MultiHeadAttention
+    from manyheads.nn import KVCache, MultiHeadAttention
 
     require_fitting(values)
     n, h, g, d = (values.whole(name) for name in ("tokens", "heads", "kv_heads", "width"))

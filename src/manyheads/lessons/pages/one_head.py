@@ -49,7 +49,7 @@ def sentence_head(values: Values, load: Loader) -> Ran:
 
     Raises LessonError, TextError, HeadError.
     """
-    from manyheads.models.recorder import record
+    from manyheads.models import record
 
     lm, sentence = load(MODEL), values.text("sentence")
     head = one_named(lm, values.text("head"))

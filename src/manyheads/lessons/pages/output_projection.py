@@ -187,9 +187,8 @@ def without_projection(values: Values, load: Loader) -> Ran:
 
     Raises TextError, LessonError.
     """
-    from manyheads.interventions.apply.applied import editors_of
+    from manyheads.interventions import choose_metric, editors_of, read_corpus
     from manyheads.interventions.effects.effect import carried_out
-    from manyheads.interventions.effects.metrics import choose_metric, read_corpus
     from manyheads.plan import Ablate, Plan, SkipOutputProjection
 
     lm, sentence, head = load(MODEL), values.text("sentence"), values.whole("head")
@@ -239,7 +238,7 @@ def slice_zeroed(values: Values, load: Loader) -> Ran:
 
 def _layer(lm: Any, sentence: str, depth: int) -> tuple[Float64[ndarray, "h n f"], Float64[ndarray, "h f m"]]:
     """What each head of a layer says at each token of a sentence, and its rows of W_O."""
-    from manyheads.models.recorder import record
+    from manyheads.models import record
 
     require_short(lm, sentence, MAX_UNSEEN)
     layer = record(lm, sentence, keep=("q", "k", "v", "lse")).layers[depth]

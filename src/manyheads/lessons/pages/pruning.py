@@ -18,7 +18,7 @@ from manyheads.lessons.cells import Cell, Fact, HeadLink, Loader, Ran, cited, ma
 from manyheads.lessons.lesson import LessonError
 from manyheads.lessons.pages.shared import MAX_UNSEEN, MODEL, SENTENCE, pruned_away, require_short
 from manyheads.lessons.parameters import Values, choice, fitting, text, whole
-from manyheads.sizing.sizing import size
+from manyheads.sizing import size
 
 __all__ = ["CELLS", "CHECKS", "FACTS"]
 
@@ -34,8 +34,8 @@ MORE, LESS = "worth at least {percent} % more than before", "less than that"
 
 def taken_away(values: Values, load: Loader) -> Ran:
     """Some heads ablated, and as many at random: what that does to the embedding. Raises HeadError, TextError."""
-    from manyheads.corpora.bundled_texts import page_texts
-    from manyheads.interventions.effects.effect import effect
+    from manyheads.corpora import page_texts
+    from manyheads.interventions import effect
     from manyheads.plan import Ablate, Plan
 
     lm, sentence, kind = load(MODEL), values.text("sentence"), values.text("kind")
@@ -60,8 +60,9 @@ def taken_away(values: Values, load: Loader) -> Ran:
 
 def all_heads(values: Values, load: Loader) -> Ran:
     """Every head ablated by itself, beside how much of its weight is off the first token. Raises TextError."""
-    from manyheads.interventions.effects.importance import importance, rank_correlation
-    from manyheads.statistics.measurement import measure
+    from manyheads.interventions import importance
+    from manyheads.interventions.effects.importance import rank_correlation
+    from manyheads.statistics import measure
 
     lm, sentence = load(MODEL), values.text("sentence")
     require_short(lm, sentence)
@@ -116,7 +117,7 @@ def _vector(lm: Any, sentence: str, gone: tuple[str, ...]) -> Float64[ndarray, "
     """The sentence's vector, of length 1, without these heads: the mean over its tokens."""
     import torch
 
-    from manyheads.interventions.apply.applied import applied
+    from manyheads.interventions import applied
     from manyheads.plan import Ablate
 
     inputs = lm.tokenizer(sentence, return_tensors="pt")
@@ -131,7 +132,7 @@ def _apart(one: Float64[ndarray, "m"], other: Float64[ndarray, "m"]) -> float:
 
 def cut(values: Values, load: Loader) -> Ran:
     """`prune_heads`, and what is left. Raises HeadError for what cannot go."""
-    from manyheads.interventions.prune.prune import prune_heads
+    from manyheads.interventions import prune_heads
 
     lm = load(MODEL)
     asked = lm.spec.select(values.text("heads"))

@@ -18,7 +18,7 @@ from manyheads.lessons.pages.kv_cache import SHAPE, cache_bytes
 from manyheads.lessons.pages.shared import HEADS, KV_HEADS, WIDTH, pruned_away, weights
 from manyheads.lessons.parameters import Values, choice, fitting, text, whole
 from manyheads.reference.cells import Cells, TextFacts, at_offset, on_duplicate, on_first, on_induction
-from manyheads.sizing.sizing import size
+from manyheads.sizing import size
 
 __all__ = ["CHECKS", "FACTS"]
 

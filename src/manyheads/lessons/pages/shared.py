@@ -14,10 +14,9 @@ from manyheads.heads import Head
 from manyheads.lessons.cells import Table
 from manyheads.lessons.lesson import LessonError
 from manyheads.lessons.parameters import whole
+from manyheads.sizing import Sizing, size
 from manyheads.sizing.architecture import Attention
 from manyheads.sizing.building_blocks import projections
-from manyheads.sizing.costs import Sizing
-from manyheads.sizing.sizing import size
 
 __all__ = [
     "MAX_TOKENS",
@@ -65,7 +64,7 @@ def map_of(rec: Any, head: Head) -> Float64[ndarray, "q k"]:
 
 def require_short(lm: Any, sentence: str, most: int = MAX_TOKENS) -> int:
     """How many tokens a sentence has. Raises TextError for too many to show, or none."""
-    from manyheads.models.inputs.texts import read_texts
+    from manyheads.models import read_texts
 
     count = len(read_texts(lm, sentence).pieces[0].ids)
     if count > most:

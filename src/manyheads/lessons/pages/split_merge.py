@@ -284,8 +284,7 @@ def torch_layer(values: Values, load: Loader) -> Ran:
     """What `torch.nn.MultiheadAttention` gives back, asked in several ways, beside ours with the same weights."""
     import torch
 
-    from manyheads.nn.layer import MultiHeadAttention
-    from manyheads.nn.state_dicts import load_state
+    from manyheads.nn import MultiHeadAttention, load_state
 
     h, n, b = (values.whole(name) for name in ("heads", "tokens", "batch"))
     dropout, training = values.number("dropout"), values["mode"] == TRAIN

@@ -41,8 +41,7 @@ DRAWS = 300  # of guessing heads: their winner's mean is good to about half a po
 
 def gold_accuracy(values: Values, load: Loader) -> Ran:
     """One head asked one relation on our own treebank, beside rules and the best of all heads. Raises HeadError."""
-    from manyheads.statistics.defined.syntax import syntax_statistics
-    from manyheads.statistics.measurement import measure
+    from manyheads.statistics import measure, syntax_statistics
 
     lm = load(MODEL)
     head = one_named(lm, values.text("head"))
@@ -92,8 +91,8 @@ def gold_accuracy(values: Values, load: Loader) -> Ran:
 
 def _asked(relation: str) -> tuple[list[Any], Any]:
     """Our own annotated texts, and what a relation looks like in them."""
-    from manyheads.corpora.bundled_texts import gold_corpus
-    from manyheads.statistics.defined.syntax import survey_syntax
+    from manyheads.corpora import gold_corpus
+    from manyheads.statistics import survey_syntax
 
     documents = list(gold_corpus().open())
     (found,) = (each for each in survey_syntax((each.gold for each in documents), FEWEST) if each.name == relation)
@@ -104,7 +103,7 @@ def _shuffled(lm: Any) -> Any:
     """The same model, the entries of W_Q and W_K in a random order: as large, and its maps have learned nothing."""
     import torch
 
-    from manyheads.models.loading.load import load
+    from manyheads.models import load
 
     model = copy.deepcopy(lm.model)
     generator = torch.Generator().manual_seed(0)
@@ -139,7 +138,7 @@ def luck(values: Values, load: Loader) -> Ran:
 
 def resting(values: Values, load: Loader) -> Ran:
     """Of every head, how much of its weight, and of what it moves, is due to one kind of token. Raises TextError."""
-    from manyheads.statistics.measurement import measure
+    from manyheads.statistics import measure
 
     lm, sentence, kind = load(MODEL), values.text("sentence"), values.text("kind")
     require_short(lm, sentence, MAX_UNSEEN)

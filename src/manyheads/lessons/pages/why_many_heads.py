@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float64
 from numpy import ndarray
 
-from manyheads.base.grouping import divisors
+from manyheads.base import divisors
 from manyheads.errors import ShapeError
 from manyheads.lessons.answers import Check, Predict, Right
 from manyheads.lessons.cells import Cell, Fact, HeadLink, Loader, Ran, cited, matrix
@@ -20,7 +20,8 @@ from manyheads.lessons.lesson import LessonError
 from manyheads.lessons.pages.shared import HEADS, MODEL, WIDTH, flops, require_short, weights
 from manyheads.lessons.parameters import Values, choice, fitting, number, read_matrix, text, whole
 from manyheads.reference import softmax_rows
-from manyheads.training.presets.heads import CIRCULATING_BLEU, PAPER_BLEU
+from manyheads.training import PAPER_BLEU
+from manyheads.training.presets.heads import CIRCULATING_BLEU
 
 __all__ = ["CELLS", "CHECKS", "FACTS", "PAPER_SOURCE"]
 
@@ -76,7 +77,7 @@ def two_places(values: Values, load: Loader) -> Ran:
 
 def heads_of_token(values: Values, load: Loader) -> Ran:
     """Where each head of a layer looks from one token. Raises LessonError, TextError."""
-    from manyheads.models.recorder import record
+    from manyheads.models import record
 
     lm, sentence, at, depth = load(MODEL), values.text("sentence"), values.whole("token"), values.whole("layer")
     count = require_short(lm, sentence)

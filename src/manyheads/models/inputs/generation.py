@@ -24,7 +24,7 @@ from manyheads.models.inputs.texts import CallTexts, Padded, decoder_start, name
 from manyheads.models.loading.offloaded import device_of
 from manyheads.models.taps import call as guard
 from manyheads.models.taps.call import AttentionCall, KnownLse
-from manyheads.nn.masks import Mask
+from manyheads.nn import Mask
 from manyheads.spec import CROSS
 
 REFUSED = {

@@ -21,7 +21,7 @@ from jaxtyping import Float32, UInt8
 from numpy import ndarray
 from torch import Tensor
 
-from manyheads.base.files import no_access
+from manyheads.base import no_access
 from manyheads.errors import FileAccessError, ManyHeadsError, ModelError, RecordingError, ShapeError, TextError
 from manyheads.models.describe import model_facts
 from manyheads.models.inputs.generation import decoder_inputs, decoder_texts, start_tokens
@@ -30,9 +30,9 @@ from manyheads.models.inputs.texts import CallTexts, Padded, at_the_edge
 from manyheads.models.loading.checkpoints import first_line
 from manyheads.models.loading.modality import DOOR, PICTURES, SOUNDS, TEXT, sense_of, takes
 from manyheads.models.loading.offloaded import device_of
+from manyheads.recording import Recording, Tokens
 from manyheads.recording.media import Frames, Grid, as_json, grid_of
-from manyheads.recording.recording import Recording
-from manyheads.recording.tokens import Tokens, data_seed
+from manyheads.recording.tokens import data_seed
 
 DEFAULT_RATE = 16_000  # samples a second, where a processor of sounds names no rate
 

@@ -22,7 +22,8 @@ from torch import Tensor
 from manyheads.errors import ModelError, RecordingError, TextError
 from manyheads.models.loading.offloaded import device_of
 from manyheads.models.taps.call import Aligner, AttentionCall, rolled
-from manyheads.recording.tokens import Gold, Stretch, Tokens, text_seed
+from manyheads.recording import Gold, Tokens, text_seed
+from manyheads.recording.tokens import Stretch
 from manyheads.spec import CROSS
 
 __all__ = ["Written", "fault_in", "read_given"]

@@ -15,9 +15,8 @@ from torch import Tensor, nn
 
 from manyheads.errors import GuardError, ModelError
 from manyheads.models.weights.projections import weight_by_head
-from manyheads.nn.attention import log_sum_exp
-from manyheads.nn.masks import Mask, Rule
-from manyheads.recording.exact_map.one_pass import Layer
+from manyheads.nn import Mask, Rule, log_sum_exp
+from manyheads.recording import Layer
 from manyheads.spec import CROSS, Site
 
 

@@ -19,7 +19,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from manyheads.errors import ModelError
-from manyheads.nn.masks import DENSE_ROWS, Mask, Rule
+from manyheads.nn import DENSE_ROWS, Mask, Rule
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Masks of flex attention: a function of places, and the blocks of the map in which it is asked.

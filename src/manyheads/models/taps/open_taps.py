@@ -21,7 +21,7 @@ from manyheads.models.taps import call as guarding
 from manyheads.models.taps.call import AttentionCall, Edit, KnownLse, Observer, lse_of
 from manyheads.models.taps.mask_arguments import MaskReader
 from manyheads.models.weights.projections import output_projection, stack_of
-from manyheads.nn.masks import Mask, Rule
+from manyheads.nn import Mask, Rule
 from manyheads.spec import Site
 
 FUSED = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default

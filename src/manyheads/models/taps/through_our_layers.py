@@ -7,7 +7,7 @@ from dataclasses import replace
 from torch import Tensor, nn
 
 from manyheads.models.taps.open_taps import OPEN, Seen, WatchFused, in_hand, only
-from manyheads.nn.mixing import LayerCall, add_hook, remove_hook
+from manyheads.nn import LayerCall, add_hook, remove_hook
 
 
 class _LayerHook:

@@ -29,7 +29,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from manyheads.errors import ModelError
 from manyheads.models.taps.mask_arguments import four_axes
 from manyheads.models.taps.open_taps import HERE, OPEN, Seen, WatchFused, in_hand, only
-from manyheads.nn.masks import Rule
+from manyheads.nn import Rule
 
 ATTENTION = F.scaled_dot_product_attention
 TORCHS_LAYER = F.multi_head_attention_forward

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from manyheads.base.grouping import check_groups
+from manyheads.base import check_groups
 from manyheads.errors import ModelError, ShapeError
 from manyheads.models.loading.offloaded import here, weight_of
 from manyheads.spec import CROSS, Site

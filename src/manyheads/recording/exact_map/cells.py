@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from manyheads.nn.masks import Rule, grouped_scores
+from manyheads.nn import Rule, grouped_scores
 from manyheads.recording.exact_map.one_pass import Layer
 
 

@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
-from manyheads.nn.masks import Mask, Rule, grouped_scores
+from manyheads.nn import Mask, Rule, grouped_scores
 from manyheads.recording.exact_map.requests import (
     Band,
     Distance,

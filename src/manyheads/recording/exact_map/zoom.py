@@ -20,7 +20,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from manyheads.errors import ShapeError
-from manyheads.nn.masks import Mask, Rule
+from manyheads.nn import Mask, Rule
 from manyheads.recording.recording import LayerRecord
 
 __all__ = ["DEEPEST", "HOWS", "Level", "Region", "read_region"]

@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Bool, Int, Shaped
 from torch import Tensor
 
-from manyheads.nn.masks import Mask
+from manyheads.nn import Mask
 from manyheads.recording.file.safetensors_io import Entry, Part, TensorFile
 from manyheads.recording.tokens import Sinks, Stretch, Tokens
 from manyheads.spec import Site

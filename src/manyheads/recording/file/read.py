@@ -21,9 +21,9 @@ from typing import Any, overload
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from manyheads.base.files import MEMORY_SHARE, free_memory_bytes
+from manyheads.base import MEMORY_SHARE, free_memory_bytes
 from manyheads.errors import RecordingError, ShapeError
-from manyheads.nn.masks import Mask, Rule
+from manyheads.nn import Mask, Rule
 from manyheads.recording.file.layout import (
     POSITIONED,
     Misfit,

@@ -25,7 +25,8 @@ from typing import Any, BinaryIO, TypeGuard
 import torch
 from torch import Tensor
 
-from manyheads.base.files import no_access, opened, replacing
+from manyheads.base import no_access, replacing
+from manyheads.base.files import opened
 from manyheads.errors import ManyHeadsError, RecordingError
 
 __all__ = ["DTYPES", "Part", "write_tensors", "Entry", "TensorFile"]

@@ -1,1 +1,1 @@
-"""TODO docstring."""
+"""Heads compared with each other: clusters of alike heads, and backup heads."""

@@ -25,16 +25,13 @@ from numpy import ndarray
 
 from manyheads.errors import HeadError, PlanError, StatisticError
 from manyheads.heads import Head, HeadsLike
-from manyheads.interventions.apply.applied import editors_of
-from manyheads.interventions.apply.edits import Editor
+from manyheads.interventions import Editor, choose_metric, editors_of, read_corpus, sweep
 from manyheads.interventions.effects.effect import interval_over_texts
-from manyheads.interventions.effects.metrics import choose_metric, read_corpus, require_loaded
-from manyheads.interventions.effects.sweep import sweep
+from manyheads.interventions.effects.metrics import require_loaded
+from manyheads.models import BATCH_TOKENS, CallTexts, Reading, batches, model_inputs, read_texts, tap, tokens_of
 from manyheads.models.describe import run
-from manyheads.models.inputs.texts import BATCH_TOKENS, CallTexts, Reading, batches, model_inputs, read_texts, tokens_of
-from manyheads.models.taps.tap import tap
 from manyheads.plan import Ablate, Plan
-from manyheads.recording.tokens import Tokens, text_seed
+from manyheads.recording import Tokens, text_seed
 from manyheads.roles.chance import q_values, random_targets, sign_flip_p
 from manyheads.roles.compare.rows import (
     KeptLayer,
@@ -45,8 +42,8 @@ from manyheads.roles.compare.rows import (
     sharing_around,
 )
 from manyheads.spec import ModelSpec
-from manyheads.statistics.gathered import Progress
-from manyheads.statistics.head_table import number, write_frame
+from manyheads.statistics import Progress, write_frame
+from manyheads.statistics.head_table import number
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -21,15 +21,13 @@ from numpy import ndarray
 
 from manyheads.errors import HeadError, StatisticError
 from manyheads.heads import Head
+from manyheads.models import CallTexts, batches, model_inputs, read_texts, tokens_of, watch
 from manyheads.models.describe import run
-from manyheads.models.inputs.texts import CallTexts, batches, model_inputs, read_texts, tokens_of
-from manyheads.models.recorder import watch
 from manyheads.roles.compare.clusters import average_linkage, best_cut, cut, flat_map, medoid, silhouettes
 from manyheads.roles.compare.rows import MOST, RowKeeper, pair_divergences, rows_of_texts, sharing_around
 from manyheads.spec import ModelSpec, Site
-from manyheads.statistics.gathered import Progress
-from manyheads.statistics.head_table import number, write_frame
-from manyheads.statistics.sums import Sums
+from manyheads.statistics import Progress, Sums, write_frame
+from manyheads.statistics.head_table import number
 
 if TYPE_CHECKING:
     import pandas as pd

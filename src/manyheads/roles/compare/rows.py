@@ -22,14 +22,12 @@ from jaxtyping import Bool, Float64, Int
 from torch import Tensor, nn
 
 from manyheads.errors import StatisticError
-from manyheads.interventions.apply.edits import Editor
-from manyheads.models.inputs.texts import CallTexts, Reading
-from manyheads.models.taps.call import AttentionCall
+from manyheads.interventions import Editor
+from manyheads.models import AttentionCall, CallTexts, Reading
 from manyheads.models.taps.open_taps import OPEN
-from manyheads.nn.masks import Mask, Rule, grouped_scores
+from manyheads.nn import Mask, Rule, grouped_scores
 from manyheads.plan import Average, Copy
-from manyheads.recording.exact_map.one_pass import Layer
-from manyheads.recording.tokens import Tokens
+from manyheads.recording import Layer, Tokens
 from manyheads.spec import Site
 
 ROWS = 16  # of a text: rows of one text are alike, so more texts tell more than more rows of each

@@ -19,15 +19,14 @@ import numpy as np
 from jaxtyping import Float64
 from numpy import ndarray
 
-from manyheads.corpora.bundled_texts import page_texts
-from manyheads.corpora.corpus import reason_of
+from manyheads.corpora import page_texts, reason_of
 from manyheads.errors import ManyHeadsError, ModelError, TextError
 from manyheads.roles.probes.copying import copying_scores
 from manyheads.roles.probes.repeats import PLACES, added_around, probe_repeats
 from manyheads.roles.probes.retrieval import SPARE_TOKENS, retrieval_scores
 from manyheads.roles.probes.score import HeadScore, HeadScores
 from manyheads.spec import CROSS
-from manyheads.statistics.gathered import Progress
+from manyheads.statistics import Progress
 
 __all__ = ["COST", "NO_LABEL", "PROBES", "SHARE", "Probe", "ask_probes"]
 

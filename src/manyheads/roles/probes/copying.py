@@ -34,8 +34,8 @@ from torch import Tensor, nn
 
 from manyheads.errors import HeadError, ModelError, StatisticError
 from manyheads.heads import Head
+from manyheads.models import device_of
 from manyheads.models.describe import run
-from manyheads.models.loading.offloaded import device_of
 from manyheads.models.weights.projections import Projections, holders_of, output_projection
 from manyheads.spec import CROSS, Site
 

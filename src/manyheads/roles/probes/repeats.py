@@ -20,18 +20,15 @@ from torch import Tensor
 
 from manyheads.errors import ModelError, StatisticError
 from manyheads.heads import Head
+from manyheads.models import BATCH_TOKENS, AttentionCall, CallTexts, model_inputs, watch
 from manyheads.models.describe import run
-from manyheads.models.inputs.texts import BATCH_TOKENS, CallTexts, model_inputs
-from manyheads.models.recorder import watch
-from manyheads.models.taps.call import AttentionCall
-from manyheads.recording.exact_map.one_pass import prepare
+from manyheads.recording import Tokens, prepare
 from manyheads.recording.exact_map.requests import Band
-from manyheads.recording.tokens import Tokens, data_seed
+from manyheads.recording.tokens import data_seed
 from manyheads.roles.probes.score import HeadScores
 from manyheads.spec import Site
+from manyheads.statistics import Facts, Sums
 from manyheads.statistics.defined.masses import has_key
-from manyheads.statistics.statistic import Facts
-from manyheads.statistics.sums import Sums
 
 LATEST, SUM, ENTRIES = "latest", "sum", "entries"
 COUNTS = {

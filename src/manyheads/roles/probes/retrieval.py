@@ -31,16 +31,14 @@ from torch import Tensor
 
 from manyheads.errors import ModelError, StatisticError, TextError
 from manyheads.heads import Head
+from manyheads.models import AttentionCall, device_of, watch
 from manyheads.models.inputs.generation import ends_of, nobody_ends, padding_of, require_writer
-from manyheads.models.loading.offloaded import device_of
-from manyheads.models.recorder import watch
-from manyheads.models.taps.call import AttentionCall
-from manyheads.nn.masks import Rule, grouped_scores
+from manyheads.nn import Rule, grouped_scores
 from manyheads.recording.tokens import data_seed
 from manyheads.roles.probes.repeats import added_around
 from manyheads.roles.probes.score import HeadScores
 from manyheads.spec import Site
-from manyheads.statistics.sums import Sums
+from manyheads.statistics import Sums
 
 MIN_RECALL = 0.5
 """The share of the needle's words that an answer must exceed to count, as in Wu et al."""

@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-from manyheads.base.files import no_access
+from manyheads.base import no_access
 from manyheads.errors import FileAccessError, ModelError, ShapeError
 from manyheads.sizing.architecture import Architecture
 from manyheads.sizing.families.decoder_table import DECODERS

@@ -1,1 +1,1 @@
-"""TODO docstring."""
+"""A run over a corpus: measured in parts, resumable, shared by several processes."""

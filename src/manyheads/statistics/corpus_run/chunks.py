@@ -22,20 +22,11 @@ import torch
 from jaxtyping import Float32
 from torch import Tensor
 
-from manyheads.corpora.corpus import Corpus, Document, Failure, is_about_texts, reason_of
+from manyheads.corpora import Corpus, Document, Failure, is_about_texts, reason_of
 from manyheads.errors import StatisticError, TextError
-from manyheads.models.inputs.texts import (
-    BATCH_TOKENS,
-    Piece,
-    Reading,
-    batches,
-    encoded,
-    fault_in,
-    is_long,
-    pieces_of,
-    rarity_of,
-)
-from manyheads.recording.tokens import Sinks
+from manyheads.models import BATCH_TOKENS, Piece, Reading, batches
+from manyheads.models.inputs.texts import encoded, fault_in, is_long, pieces_of, rarity_of
+from manyheads.recording import Sinks
 from manyheads.statistics.sinks import find_sinks, probed
 from manyheads.statistics.statistic import Statistic
 

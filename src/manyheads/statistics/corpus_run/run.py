@@ -18,11 +18,13 @@ from typing import Any
 
 import torch
 
-from manyheads.base.processes import ALONE, Ranks, here, is_split
-from manyheads.corpora.corpus import Corpus, Failure, Failures, as_corpus, is_about_texts
+from manyheads.base import ALONE, Ranks, is_split
+from manyheads.base.processes import here
+from manyheads.corpora import Corpus, Failure, Failures, as_corpus, is_about_texts
 from manyheads.errors import LostProcessError, StatisticError, TextError
-from manyheads.models.inputs.texts import require_reader, story, tokens_of
-from manyheads.recording.tokens import Sinks
+from manyheads.models import tokens_of
+from manyheads.models.inputs.texts import require_reader, story
+from manyheads.recording import Sinks
 from manyheads.statistics.corpus_run.chunks import (
     Chunk,
     Chunked,

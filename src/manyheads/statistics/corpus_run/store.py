@@ -25,9 +25,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from manyheads.base.files import no_access
-from manyheads.base.processes import Ranks
-from manyheads.corpora.corpus import Failures
+from manyheads.base import Ranks, no_access
+from manyheads.corpora import Failures
 from manyheads.errors import FileAccessError, RecordingError, StatisticError
 from manyheads.recording.file.safetensors_io import Part, TensorFile, bytes_of, write_tensors
 from manyheads.statistics.corpus_run.chunks import Learned

@@ -22,9 +22,8 @@ from jaxtyping import Bool, Float64
 from torch import Tensor
 
 from manyheads.errors import ShapeError, StatisticError
-from manyheads.recording.exact_map.requests import Column, Entropy, Linear, Mass
-from manyheads.recording.recording import LayerRecord
-from manyheads.recording.tokens import Tokens
+from manyheads.recording import Entropy, LayerRecord, Tokens
+from manyheads.recording.exact_map.requests import Column, Linear, Mass
 
 __all__ = ["Alignment", "alignment"]
 

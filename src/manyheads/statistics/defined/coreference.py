@@ -22,7 +22,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from manyheads.recording.tokens import Gold, Mention
+from manyheads.recording import Gold, Mention
 from manyheads.statistics.defined.treebank_words import ROWS, GoldWords, looks
 from manyheads.statistics.statistic import Block, Facts, Statistic, shares_of
 

@@ -19,8 +19,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from manyheads.recording.exact_map.requests import Band, Linear, Match, MatchReceived, Received, Request, RowsReceived
-from manyheads.recording.tokens import Tokens, relabelling
+from manyheads.recording import Received, Request, Tokens
+from manyheads.recording.exact_map.requests import Band, Linear, Match, MatchReceived, RowsReceived
+from manyheads.recording.tokens import relabelling
 from manyheads.statistics.statistic import SHARE, Facts, Finish, PerText, Statistic, row_count
 
 OFFSETS = tuple(range(-8, 9))

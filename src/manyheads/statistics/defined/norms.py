@@ -22,7 +22,8 @@ from __future__ import annotations
 from jaxtyping import Bool, Float
 from torch import Tensor, arange, stack
 
-from manyheads.recording.exact_map.requests import MatchReceived, Received, RowsReceived
+from manyheads.recording import Received
+from manyheads.recording.exact_map.requests import MatchReceived, RowsReceived
 from manyheads.statistics.defined.masses import (
     BAND,
     CLASSES,

@@ -22,10 +22,11 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from manyheads.corpora.corpus import reason_of
+from manyheads.corpora import reason_of
 from manyheads.errors import PatternError, StatisticError
+from manyheads.recording import Tokens
 from manyheads.recording.exact_map.cells import cell_weights
-from manyheads.recording.tokens import Tokens, relabelling
+from manyheads.recording.tokens import relabelling
 from manyheads.statistics.statistic import SHARE, Facts, Finish, PerText, Statistic
 
 Target = int | Iterable[int] | None

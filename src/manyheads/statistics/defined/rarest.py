@@ -19,10 +19,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from manyheads.nn.masks import Rule, grouped_scores
-from manyheads.recording.exact_map.one_pass import Layer
-from manyheads.recording.exact_map.requests import Maximum
-from manyheads.recording.tokens import Tokens
+from manyheads.nn import Rule, grouped_scores
+from manyheads.recording import Layer, Maximum, Tokens
 from manyheads.statistics.defined.masses import SHUFFLED
 from manyheads.statistics.statistic import Block, Facts, PerText, Statistic, shares_of
 

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from jaxtyping import Float
 from torch import Tensor
 
-from manyheads.recording.exact_map.requests import Distance, Entropy, Mass, Maximum, Received, Request, Square
+from manyheads.recording import Entropy, Maximum, Received, Request
+from manyheads.recording.exact_map.requests import Distance, Mass, Square
 from manyheads.statistics.defined.masses import uniform
 from manyheads.statistics.defined.norms import KOBAYASHI
 from manyheads.statistics.statistic import SHARE, Facts, PerText, Statistic, row_count

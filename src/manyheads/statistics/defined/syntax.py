@@ -27,7 +27,7 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
-from manyheads.recording.tokens import ROOT, Gold
+from manyheads.recording import ROOT, Gold
 from manyheads.statistics.defined.treebank_words import POS, ROWS, GoldWords, Looks, looks
 from manyheads.statistics.statistic import Block, Facts, Statistic, shares_of
 

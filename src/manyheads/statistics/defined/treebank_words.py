@@ -18,9 +18,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from manyheads.nn.masks import Mask
+from manyheads.nn import Mask
+from manyheads.recording import Gold, Tokens
 from manyheads.recording.exact_map.requests import WordRows
-from manyheads.recording.tokens import Gold, Tokens
 from manyheads.recording.words import words_of_tokens
 from manyheads.statistics.statistic import Facts
 

@@ -1,1 +1,1 @@
-"""TODO docstring."""
+"""The studio outside its server: the single HTML file, and the notebook widget."""

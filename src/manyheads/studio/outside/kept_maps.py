@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy import ndarray
 
+from manyheads.recording import LayerRecord
 from manyheads.recording.exact_map.zoom import read_region
-from manyheads.recording.recording import LayerRecord
 from manyheads.studio.schema.recordings import LayerInfo
 from manyheads.studio.views.envelope import MIN_MISSING, in_steps
 

@@ -17,7 +17,7 @@ import anywidget
 import traitlets
 
 from manyheads.errors import ManyHeadsError, ModelError, RecordingError, TextError
-from manyheads.recording.recording import Recording
+from manyheads.recording import Recording
 from manyheads.studio.outside.one_file import bundle
 from manyheads.studio.problems import told
 from manyheads.studio.server.app import create_app
@@ -103,8 +103,8 @@ def of_recording(recording: Recording, height: int) -> StudioWidget:
 
 def of_model(lm: Any, text: str | None, height: int) -> StudioWidget:
     """A text through a model in hand, with its roles."""
-    from manyheads.corpora.bundled_texts import reading_of
-    from manyheads.roles.labels import label_page
+    from manyheads.corpora import reading_of
+    from manyheads.roles import label_page
 
     try:
         labels = label_page(lm)
@@ -135,7 +135,7 @@ def show(what: Any, text: str | None = None, height: int = 640) -> Any:
     Returns an anywidget.AnyWidget. Cost: reading every weight once (72 heads, 512 tokens: 1.5 s), about 2 MB in the
     notebook. Errors: ModelError without the extra "studio", RecordingError for anything else, TextError.
     """
-    from manyheads.statistics.head_table import HeadTable
+    from manyheads.statistics import HeadTable
 
     low, high = HEIGHTS
     if not isinstance(height, int) or not low <= height <= high:
@@ -144,7 +144,7 @@ def show(what: Any, text: str | None = None, height: int = 640) -> Any:
         return what
     if find_spec("anywidget") is None or find_spec("fastapi") is None:
         raise ModelError(INSTALL)
-    from manyheads.recording.recording import Recording
+    from manyheads.recording import Recording
 
     if isinstance(what, Recording):
         if text is not None:

@@ -17,10 +17,9 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
-from manyheads.base.files import replacing
-from manyheads.base.html import html_table
-from manyheads.recording.recording import Recording
-from manyheads.roles.labels import PageLabels
+from manyheads.base import html_table, replacing
+from manyheads.recording import Recording
+from manyheads.roles import PageLabels
 from manyheads.studio.session import Desk, desk_with, open_recording, open_text
 from manyheads.studio.snapshot import FORMAT, Progress, snapshot_of
 from manyheads.studio.state.recordings import Opened
@@ -92,7 +91,7 @@ def write_report(
         if labels is not None:
             desk.labels.known[opened.model] = labels
     else:
-        from manyheads.corpora.bundled_texts import reading_of
+        from manyheads.corpora import reading_of
 
         desk, given = desk_with(what, labels), reading_of(what.name).sentence if text is None else text
         opened = open_text(desk, what, given[:MOST_CHARS], long)

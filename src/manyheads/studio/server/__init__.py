@@ -1,1 +1,1 @@
-"""TODO docstring."""
+"""The local server of the studio: routes, safety, and answers without a socket."""

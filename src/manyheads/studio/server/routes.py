@@ -14,7 +14,7 @@ from fastapi.responses import Response
 from starlette.concurrency import run_in_threadpool
 
 from manyheads import __version__
-from manyheads.corpora.bundled_texts import reading_of
+from manyheads.corpora import reading_of
 from manyheads.studio.jobs import Say
 from manyheads.studio.schema.base import MAX_STEPS, MAX_TEXT, AblationKind, How, Limits, Workspace
 from manyheads.studio.schema.experiments import Experiment, ExperimentAsk, PruningAsk

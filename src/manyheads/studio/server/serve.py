@@ -157,7 +157,7 @@ def warm(desk: Desk) -> None:
         with suppress(Exception):  # whoever asks for it is told
             if name is not None:
                 lm = desk.workspace.load(name)
-                from manyheads.models.recorder import record
+                from manyheads.models import record
 
                 if lm.tokenizer is not None:
                     record(lm, "a first text")

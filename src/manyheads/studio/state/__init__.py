@@ -1,1 +1,1 @@
-"""TODO docstring."""
+"""The state of a studio: workspace, open recordings, labels and plans."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from manyheads.roles.labels import HeadRole, PageLabels, label_page
+from manyheads.roles import HeadRole, PageLabels, label_page
 from manyheads.statistics.head_table import number
 from manyheads.studio.jobs import Say
 from manyheads.studio.problems import NotHere

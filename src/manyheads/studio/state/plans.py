@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from manyheads.corpora.bundled_texts import page_texts
+from manyheads.corpora import page_texts
 from manyheads.plan import Ablate, Plan
 from manyheads.studio.schema.base import PlanStep
 

@@ -16,8 +16,7 @@ from typing import Any
 
 from manyheads.errors import ManyHeadsError, TextError
 from manyheads.heads import Head
-from manyheads.recording.recording import LayerRecord, Recording
-from manyheads.recording.tokens import Sinks
+from manyheads.recording import LayerRecord, Recording, Sinks
 from manyheads.studio.jobs import Say
 from manyheads.studio.problems import NotHere
 from manyheads.studio.schema.base import PlanStep
@@ -146,7 +145,7 @@ class Recordings:
         return self._keep(Opened(name, recording, title, model or _model_of(recording), "in hand"))
 
     def _open_file(self, file: str) -> Opened:
-        from manyheads.recording.file.write import open_recording
+        from manyheads.recording import open_recording
 
         name = self.workspace.file_id(file)
         if (known := self._known(name)) is not None:
@@ -155,14 +154,14 @@ class Recordings:
         return self._keep(Opened(name, recording, file, _model_of(recording), f"file {file}"))
 
     def _record(self, name: str, model: str, text: str, plan: Sequence[PlanStep], say: Say) -> Opened:
-        from manyheads.models.recorder import record
+        from manyheads.models import record
 
         self.workspace.place_of(model)
         say(f"loading {model}", 0, None)
         lm = self.workspace.load(model)
         say("reading the text", 0, None)
         if plan:
-            from manyheads.interventions.apply.applied import applied
+            from manyheads.interventions import applied
             from manyheads.studio.state.plans import corpus_of, plan_of
 
             wanted = plan_of(plan)

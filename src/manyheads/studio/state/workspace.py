@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from manyheads.errors import FileAccessError, ManyHeadsError, ModelError
-from manyheads.models.loading.checkpoints import BUNDLED, find_bundled, is_hub_id
+from manyheads.models import BUNDLED
+from manyheads.models.loading.checkpoints import find_bundled, is_hub_id
 from manyheads.studio.problems import NotHere
 from manyheads.studio.schema.base import FileEntry, ModelEntry
 
@@ -199,7 +200,7 @@ class Workspace:
         return None
 
     def _file_entry(self, name: str, path: Path) -> FileEntry:
-        from manyheads.recording.file.write import open_recording
+        from manyheads.recording import open_recording
 
         try:
             size, unreadable = path.stat().st_size, None
@@ -217,7 +218,7 @@ def digest(*parts: str) -> str:
 def _load(place: ModelPlace) -> Any:
     if hasattr(place.what, "model"):
         return place.what
-    from manyheads.models.loading.load import load
+    from manyheads.models import load
 
     return load(place.what)
 

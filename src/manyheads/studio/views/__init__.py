@@ -1,1 +1,1 @@
-"""TODO docstring."""
+"""What the rooms of the studio show, computed from the library."""

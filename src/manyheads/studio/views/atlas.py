@@ -12,13 +12,12 @@ from typing import Any
 import torch
 
 from manyheads.heads import Head
-from manyheads.interventions.effects.importance import Importance
-from manyheads.recording.recording import LayerRecord
-from manyheads.roles.labels import PageLabels
+from manyheads.interventions import Importance
+from manyheads.recording import LayerRecord
+from manyheads.roles import PageLabels
+from manyheads.statistics import DEFAULT, STATISTICS, Statistic
 from manyheads.statistics.head_table import number
 from manyheads.statistics.of_a_recording import EVERY_ROW, measure_recording
-from manyheads.statistics.statistic import Statistic
-from manyheads.statistics.table import DEFAULT, STATISTICS
 from manyheads.studio.schema.recordings import Atlas, AtlasHead, CardValue, HeadCard, Link, StatisticInfo
 from manyheads.studio.state.labels import basis_of, role_info
 from manyheads.studio.state.recordings import Opened

@@ -21,16 +21,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from manyheads.errors import FileAccessError, HeadError
-from manyheads.interventions.apply.applied import applied
-from manyheads.interventions.effects.effect import CONTROLS, Effect, effect
-from manyheads.interventions.effects.metrics import METRICS, Batch, choose_metric, exact, outputs_of, read_corpus
-from manyheads.interventions.prune.prune import prune_heads
-from manyheads.interventions.save.model_card import costs_of
-from manyheads.models.inputs.texts import batches, read_texts, tokens_of
-from manyheads.models.taps.tap import tap
+from manyheads.interventions import METRICS, Effect, applied, choose_metric, costs_of, effect, prune_heads, read_corpus
+from manyheads.interventions.effects.effect import CONTROLS
+from manyheads.interventions.effects.metrics import Batch, exact, outputs_of
+from manyheads.models import batches, read_texts, tap, tokens_of
 from manyheads.models.weights.compact_form import STOCK
 from manyheads.plan import Ablate, Average, Copy, Plan, Scale, SkipOutputProjection, Step
-from manyheads.recording.tokens import Sinks
+from manyheads.recording import Sinks
 from manyheads.statistics.head_table import number
 from manyheads.studio.jobs import Say
 from manyheads.studio.schema.experiments import Experiment, ExperimentAsk, Guess, Pruning, PruningAsk
@@ -339,7 +336,7 @@ def _beside(found: Any, num_heads: int) -> str:
 EVIDENCE = "chosen by hand in the studio"
 
 
-def run_of_prunings(lm: Any, ask: PruningAsk, folder: Path, *, progress: Say) -> Pruning:
+def save_pruned(lm: Any, ask: PruningAsk, folder: Path, *, progress: Say) -> Pruning:
     """Remove heads and save what is left as `folder / ask.name`. `progress` may raise: then nothing is written.
 
     Errors: FileAccessError for a name that would leave the folder, or where something else than an earlier save of ours

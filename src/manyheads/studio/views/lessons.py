@@ -9,10 +9,10 @@ from typing import Any
 
 from markdown_it import MarkdownIt
 
-from manyheads.lessons import shelf
+from manyheads.lessons import CellBlock, ProseBlock, shelf
+from manyheads.lessons import Lesson as Page
 from manyheads.lessons.cells import Table
-from manyheads.lessons.lesson import Block, CellBlock, CheckBlock, InterviewBlock, ProseBlock
-from manyheads.lessons.lesson import Lesson as Page
+from manyheads.lessons.lesson import Block, CheckBlock, InterviewBlock
 from manyheads.lessons.parameters import Parameter as Given
 from manyheads.studio.jobs import Say
 from manyheads.studio.problems import NotHere

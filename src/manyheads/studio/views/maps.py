@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from manyheads.recording.recording import LayerRecord
+from manyheads.recording import LayerRecord
 from manyheads.studio.problems import NotHere, TooLarge
 from manyheads.studio.state.recordings import Opened
 from manyheads.studio.views.envelope import MIN_MISSING, in_steps, pack
@@ -57,8 +57,7 @@ def thumbnails_of(opened: Opened, size: int, how: str, text: int) -> bytes:
 
 
 def _thumbnails(opened: Opened, size: int, how: str, text: int) -> bytes:
-    from manyheads.recording.exact_map.one_pass import prepare
-    from manyheads.recording.exact_map.requests import Pooled
+    from manyheads.recording import Pooled, prepare
     from manyheads.recording.recording import one_text, small_maps
 
     if how == "max" and opened.cells(text) > MAXIMUM_CELLS:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 
 from manyheads.errors import ManyHeadsError
-from manyheads.recording.recording import LayerRecord
-from manyheads.recording.tokens import Sinks, Tokens
-from manyheads.recording.words import Words
+from manyheads.recording import LayerRecord, Sinks, Tokens, Words
 from manyheads.spec import CROSS
 from manyheads.studio.schema.recordings import LayerInfo, RecordingInfo, Token, WordInfo
 from manyheads.studio.state.recordings import TILE_CELLS, Opened

@@ -14,11 +14,20 @@ from typing import Any
 
 from manyheads import __version__
 from manyheads.errors import ShapeError
-from manyheads.models.dimensions import size
-from manyheads.sizing.architecture import Architecture, LayerShape, Weights, by_part, kind_of
-from manyheads.sizing.building_blocks import transformer
-from manyheads.sizing.costs import COUNTED, Sizing, Variant
-from manyheads.sizing.presets import PRESETS, preset
+from manyheads.models import size
+from manyheads.sizing import (
+    PRESETS,
+    Architecture,
+    LayerShape,
+    Sizing,
+    Variant,
+    Weights,
+    by_part,
+    kind_of,
+    preset,
+    transformer,
+)
+from manyheads.sizing.costs import COUNTED
 from manyheads.studio.schema.sizes import CacheLine, CachePoint, SizeAsk, SizeLayer, SizePreset, SizeReport
 
 __all__ = ["presets", "run"]

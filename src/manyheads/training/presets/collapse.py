@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from manyheads.interventions.apply.applied import applied
+from manyheads.interventions import applied
 from manyheads.plan import Average, Plan, SkipOutputProjection
 from manyheads.training.charts import Points, PointsChart, PointsPanel
 from manyheads.training.presets.heads import (

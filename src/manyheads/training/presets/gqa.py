@@ -20,9 +20,8 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor, nn
 
-from manyheads.interventions.convert.convert import convert_to_gqa
-from manyheads.models.loading.load import load
-from manyheads.models.loading.offloaded import device_of
+from manyheads.interventions import convert_to_gqa
+from manyheads.models import device_of, load
 from manyheads.training.charts import Points, PointsChart, PointsPanel
 from manyheads.training.decode_speed import decode_all
 from manyheads.training.decoder import Decoder, DecoderConfig, batch_loss, next_token_loss

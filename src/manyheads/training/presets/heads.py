@@ -19,11 +19,8 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from manyheads.models.loading.offloaded import device_of
-from manyheads.models.recorder import record_call
-from manyheads.nn.feed_forward import FeedForward
-from manyheads.nn.layer import MultiHeadAttention
-from manyheads.nn.projections import Projection
+from manyheads.models import device_of, record_call
+from manyheads.nn import FeedForward, MultiHeadAttention, Projection
 from manyheads.roles.compare.rows import LEAST_KEYS, MOST, pair_divergences, sharing_around
 from manyheads.training.charts import Points, PointsChart, PointsPanel
 from manyheads.training.loop import Trained

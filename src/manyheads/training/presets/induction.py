@@ -18,12 +18,12 @@ import torch.nn.functional as F
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from manyheads.interventions.apply.applied import applied
-from manyheads.models.loading.load import LoadedModel
-from manyheads.models.loading.offloaded import device_of
+from manyheads.interventions import applied
+from manyheads.models import LoadedModel, device_of
 from manyheads.plan import Ablate, Plan
-from manyheads.roles.probes.repeats import LATEST, Repeats
-from manyheads.statistics.measurement import measure_call
+from manyheads.roles import Repeats
+from manyheads.roles.probes.repeats import LATEST
+from manyheads.statistics import measure_call
 from manyheads.training.charts import Chart, Line, Panel
 from manyheads.training.checkpoints import History, head_column
 from manyheads.training.decoder import Decoder, DecoderConfig, batch_loss

@@ -22,13 +22,12 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from manyheads.heads import Head
-from manyheads.interventions.apply.applied import applied
+from manyheads.interventions import HeadDesign, applied
 from manyheads.interventions.design.model import build as build_designed
-from manyheads.interventions.design.patterns import HeadDesign, first, induction, previous
+from manyheads.interventions.design.patterns import first, induction, previous
 from manyheads.plan import Ablate, Plan
 from manyheads.recording.exact_map.requests import Band
-from manyheads.statistics.defined.masses import offset_name
-from manyheads.statistics.statistic import Facts, PerText, Statistic
+from manyheads.statistics import Facts, PerText, Statistic, offset_name
 from manyheads.training.charts import Points, PointsChart, PointsPanel
 from manyheads.training.checkpoints import History, head_column
 from manyheads.training.decoder import Block, Decoder, DecoderConfig, next_token_loss

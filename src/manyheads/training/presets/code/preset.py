@@ -17,15 +17,12 @@ import torch.nn.functional as F
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from manyheads.base.files import replacing
-from manyheads.base.processes import ALONE
-from manyheads.models.loading.load import LoadedModel, load
-from manyheads.models.loading.offloaded import device_of
+from manyheads.base import ALONE, replacing
+from manyheads.models import LoadedModel, device_of, load
 from manyheads.recording.exact_map.requests import Match
-from manyheads.roles.probes.repeats import probe_repeats
+from manyheads.roles import probe_repeats
+from manyheads.statistics import Facts, PerText, Statistic, measure
 from manyheads.statistics.defined.masses import MATCHES
-from manyheads.statistics.measurement import measure
-from manyheads.statistics.statistic import Facts, PerText, Statistic
 from manyheads.training.charts import Chart, Line, Panel
 from manyheads.training.checkpoints import History
 from manyheads.training.decoder import Decoder, DecoderConfig, batch_loss

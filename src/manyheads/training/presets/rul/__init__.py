@@ -1,1 +1,1 @@
-"""TODO docstring."""
+"""The preset `rul`: remaining useful life of simulated engines, by a BiLSTM and eight heads over cycles."""

@@ -25,7 +25,7 @@ from jaxtyping import Float, Int
 from numpy import ndarray
 from torch import Tensor
 
-from manyheads.base.files import no_access
+from manyheads.base import no_access
 from manyheads.errors import TextError
 
 SETTINGS = ("altitude", "Mach", "throttle")

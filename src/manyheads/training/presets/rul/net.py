@@ -18,10 +18,8 @@ from jaxtyping import Float
 from numpy import ndarray
 from torch import Tensor, nn
 
-from manyheads.models.loading.offloaded import device_of
-from manyheads.models.recorder import record_call
-from manyheads.nn.feed_forward import FeedForward
-from manyheads.nn.layer import MultiHeadAttention
+from manyheads.models import device_of, record_call
+from manyheads.nn import FeedForward, MultiHeadAttention
 
 DROPOUT = 0.1
 PENALTIES = tuple(10.0**power for power in range(-1, 7))

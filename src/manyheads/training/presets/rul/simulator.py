@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy import ndarray
 
-from manyheads.base.files import no_access, replacing
+from manyheads.base import no_access, replacing
 from manyheads.training.presets.rul.data import SENSORS, Engine
 
 NAME = "SIMULATED_FD001"

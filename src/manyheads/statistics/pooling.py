@@ -21,13 +21,11 @@ from numpy import ndarray
 
 from manyheads.errors import ShapeError, StatisticError
 from manyheads.heads import Head
+from manyheads.models import AttentionCall, Piece, Reading, batches, model_inputs, read_texts, tokens_of, watch
 from manyheads.models.describe import run
-from manyheads.models.inputs.texts import Piece, Reading, batches, model_inputs, read_texts, tokens_of
-from manyheads.models.recorder import watch
-from manyheads.models.taps.call import Aligner, AttentionCall
-from manyheads.recording.exact_map.one_pass import Pass, prepare
-from manyheads.recording.exact_map.requests import Pooled
-from manyheads.recording.tokens import Tokens
+from manyheads.models.taps.call import Aligner
+from manyheads.recording import Pooled, Tokens, prepare
+from manyheads.recording.exact_map.one_pass import Pass
 from manyheads.spec import Site
 from manyheads.statistics.gathered import Progress
 

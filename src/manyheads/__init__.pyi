@@ -1,0 +1,47 @@
+# The public names, each loaded when it is first used; editors and type checkers read this file as it is.
+from . import compat as compat
+from . import design as design
+from . import reference as reference
+from .corpora import open_corpus as open_corpus
+from .errors import FileAccessError as FileAccessError
+from .errors import GuardError as GuardError
+from .errors import HeadError as HeadError
+from .errors import ManyHeadsError as ManyHeadsError
+from .errors import ModelError as ModelError
+from .errors import PlanError as PlanError
+from .errors import RecordingError as RecordingError
+from .errors import ShapeError as ShapeError
+from .errors import StatisticError as StatisticError
+from .errors import TextError as TextError
+from .errors import WindowError as WindowError
+from .heads import Head as Head
+from .interventions import applied as applied
+from .interventions import convert_to_gqa as convert_to_gqa
+from .interventions import effect as effect
+from .interventions import importance as importance
+from .interventions import prune_heads as prune_heads
+from .models import load as load
+from .models import record as record
+from .models import record_call as record_call
+from .models import size as size
+from .models import tap as tap
+from .nn import FeedForward as FeedForward
+from .nn import KVCache as KVCache
+from .nn import MultiHeadAttention as MultiHeadAttention
+from .nn import SwiGLU as SwiGLU
+from .nn import attend as attend
+from .plan import Ablate as Ablate
+from .plan import Average as Average
+from .plan import Copy as Copy
+from .plan import Plan as Plan
+from .plan import Scale as Scale
+from .plan import SkipOutputProjection as SkipOutputProjection
+from .recording import open_recording as open_recording
+from .roles import find_roles as find_roles
+from .roles import head_families as head_families
+from .spec import ModelSpec as ModelSpec
+from .statistics import measure as measure
+from .statistics import measure_call as measure_call
+from .studio import show as show
+
+__version__: str

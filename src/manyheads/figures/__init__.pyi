@@ -1,0 +1,13 @@
+# The names of this package, each loaded when it is first used; editors and type checkers read this file as it is.
+from .families import save_families as save_families
+from .head import save_head as save_head
+from .maps import save_grid as save_grid
+from .paper import UNLABELLED as UNLABELLED
+from .paper import ramp as ramp
+from .paper import role_style as role_style
+from .picture import save_picture as save_picture
+from .removal_curve import save_curve as save_curve
+from .roles.questions import save_roles as save_roles
+from .roles.report import write_report as write_report
+from .sizing import save_sizing as save_sizing
+from .training import save_chart as save_chart

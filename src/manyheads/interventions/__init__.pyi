@@ -1,0 +1,21 @@
+# The names of this package, each loaded when it is first used; editors and type checkers read this file as it is.
+from .apply.applied import applied as applied
+from .apply.applied import editors_of as editors_of
+from .apply.computed import open_plan as open_plan
+from .apply.edits import Editor as Editor
+from .convert.convert import convert_to_gqa as convert_to_gqa
+from .design.patterns import HeadDesign as HeadDesign
+from .effects.effect import Effect as Effect
+from .effects.effect import effect as effect
+from .effects.importance import Importance as Importance
+from .effects.importance import importance as importance
+from .effects.metrics import METRICS as METRICS
+from .effects.metrics import choose_metric as choose_metric
+from .effects.metrics import read_corpus as read_corpus
+from .effects.removal_curve import Curve as Curve
+from .effects.sweep import sweep as sweep
+from .prune.prune import prune_heads as prune_heads
+from .prune.verify import difference as difference
+from .save.model_card import costs_of as costs_of
+from .save.model_card import removed_text as removed_text
+from .save.save import Saved as Saved

@@ -1,0 +1,21 @@
+# The names of this package, each loaded when it is first used; editors and type checkers read this file as it is.
+from .answers import Check as Check
+from .answers import Predict as Predict
+from .answers import Right as Right
+from .cells import Cell as Cell
+from .cells import Fact as Fact
+from .cells import HeadLink as HeadLink
+from .cells import Ran as Ran
+from .cells import cited as cited
+from .cells import matrix as matrix
+from .lesson import CellBlock as CellBlock
+from .lesson import Lesson as Lesson
+from .lesson import ProseBlock as ProseBlock
+from .parameters import whole as whole
+from .progress import Progress as Progress
+from .shelf import answer as answer
+from .shelf import ask as ask
+from .shelf import draw as draw
+from .shelf import lessons as lessons
+from .shelf import load as load
+from .shelf import right_of as right_of

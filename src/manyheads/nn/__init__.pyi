@@ -1,0 +1,21 @@
+# The names of this package, each loaded when it is first used; editors and type checkers read this file as it is.
+from .attention import attend as attend
+from .attention import log_sum_exp as log_sum_exp
+from .caches import KVCache as KVCache
+from .feed_forward import FeedForward as FeedForward
+from .feed_forward import SwiGLU as SwiGLU
+from .feed_forward import gated_width as gated_width
+from .layer import MultiHeadAttention as MultiHeadAttention
+from .layer_inputs import View as View
+from .masks import DENSE_ROWS as DENSE_ROWS
+from .masks import Mask as Mask
+from .masks import Rule as Rule
+from .masks import grouped_scores as grouped_scores
+from .mixing import LayerCall as LayerCall
+from .mixing import add_hook as add_hook
+from .mixing import mix as mix
+from .mixing import remove_hook as remove_hook
+from .positions import Rope as Rope
+from .projections import Projection as Projection
+from .state_dicts import dump_state as dump_state
+from .state_dicts import load_state as load_state

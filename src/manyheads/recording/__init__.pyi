@@ -1,0 +1,21 @@
+# The names of this package, each loaded when it is first used; editors and type checkers read this file as it is.
+from .exact_map.one_pass import Layer as Layer
+from .exact_map.one_pass import prepare as prepare
+from .exact_map.requests import Entropy as Entropy
+from .exact_map.requests import Maximum as Maximum
+from .exact_map.requests import Pooled as Pooled
+from .exact_map.requests import Received as Received
+from .exact_map.requests import Request as Request
+from .exact_map.requests import Strongest as Strongest
+from .file.write import open_recording as open_recording
+from .joining import gathered as gathered
+from .recording import LayerRecord as LayerRecord
+from .recording import Recording as Recording
+from .tokens import ROOT as ROOT
+from .tokens import Gold as Gold
+from .tokens import GoldWord as GoldWord
+from .tokens import Mention as Mention
+from .tokens import Sinks as Sinks
+from .tokens import Tokens as Tokens
+from .tokens import text_seed as text_seed
+from .words import Words as Words

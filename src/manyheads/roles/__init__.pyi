@@ -1,0 +1,22 @@
+# The names of this package, each loaded when it is first used; editors and type checkers read this file as it is.
+from .claims import MAX_FALSE as MAX_FALSE
+from .claims import Claim as Claim
+from .compare.backups import backup_heads as backup_heads
+from .compare.families import head_families as head_families
+from .find import find_roles as find_roles
+from .labels import HeadRole as HeadRole
+from .labels import PageLabels as PageLabels
+from .labels import label_page as label_page
+from .probes.all import Probe as Probe
+from .probes.all import ask_probes as ask_probes
+from .probes.copying import copying_scores as copying_scores
+from .probes.repeats import Repeats as Repeats
+from .probes.repeats import probe_repeats as probe_repeats
+from .probes.retrieval import retrieval_scores as retrieval_scores
+from .question_families import by_family as by_family
+from .question_families import family_of as family_of
+from .results import Roles as Roles
+from .rules import MIN_QUERIES as MIN_QUERIES
+from .rules import RULES as RULES
+from .rules import SINK_RULE as SINK_RULE
+from .why_not import failing as failing

@@ -1,0 +1,20 @@
+# The names of this package, each loaded when it is first used; editors and type checkers read this file as it is.
+from .architecture import Architecture as Architecture
+from .architecture import LayerShape as LayerShape
+from .architecture import Weights as Weights
+from .architecture import by_part as by_part
+from .architecture import kind_of as kind_of
+from .building_blocks import transformer as transformer
+from .costs import DTYPES as DTYPES
+from .costs import OPERATIONS as OPERATIONS
+from .costs import Sizing as Sizing
+from .costs import Variant as Variant
+from .costs import layers_in_words as layers_in_words
+from .costs import shape_in_words as shape_in_words
+from .families.config import describe_config as describe_config
+from .families.fields import FEW_LAYERS as FEW_LAYERS
+from .families.fields import require_few_layers as require_few_layers
+from .presets import PRESETS as PRESETS
+from .presets import preset as preset
+from .sizing import architecture_of as architecture_of
+from .sizing import size as size

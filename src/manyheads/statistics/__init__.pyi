@@ -1,0 +1,21 @@
+# The names of this package, each loaded when it is first used; editors and type checkers read this file as it is.
+from .defined.alignment import alignment as alignment
+from .defined.masses import OFFSETS as OFFSETS
+from .defined.masses import class_mass as class_mass
+from .defined.masses import class_relabelled as class_relabelled
+from .defined.masses import class_uniform as class_uniform
+from .defined.masses import offset_name as offset_name
+from .defined.syntax import survey_syntax as survey_syntax
+from .defined.syntax import syntax_statistics as syntax_statistics
+from .gathered import Progress as Progress
+from .head_table import HeadTable as HeadTable
+from .head_table import write_frame as write_frame
+from .measurement import measure as measure
+from .measurement import measure_call as measure_call
+from .pooling import pooled_maps as pooled_maps
+from .statistic import Facts as Facts
+from .statistic import PerText as PerText
+from .statistic import Statistic as Statistic
+from .sums import Sums as Sums
+from .table import DEFAULT as DEFAULT
+from .table import STATISTICS as STATISTICS

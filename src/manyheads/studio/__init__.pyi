@@ -1,0 +1,16 @@
+# The names of this package, each loaded when it is first used; editors and type checkers read this file as it is.
+from .outside.notebook import show as show
+from .outside.one_file import write_report as write_report
+from .problems import NotHere as NotHere
+from .schema.lessons import CellAsk as CellAsk
+from .server.app import create_app as create_app
+from .server.in_process import answer as answer
+from .server.serve import DEFAULT_PORT as DEFAULT_PORT
+from .server.serve import bind as bind
+from .server.serve import serve as serve
+from .server.serve import warm as warm
+from .session import Desk as Desk
+from .session import address_of as address_of
+from .session import desk_with as desk_with
+from .session import open_text as open_text
+from .state.workspace import Workspace as Workspace

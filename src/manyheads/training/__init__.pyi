@@ -1,0 +1,21 @@
+# The names of this package, each loaded when it is first used; editors and type checkers read this file as it is.
+from .charts import Chart as Chart
+from .charts import Panel as Panel
+from .charts import PointsChart as PointsChart
+from .charts import RulChart as RulChart
+from .presets.heads import PAPER_BLEU as PAPER_BLEU
+from .presets.rul.data import CAP as CAP
+from .presets.rul.data import CHANNELS as CHANNELS
+from .presets.rul.data import LENGTH as LENGTH
+from .presets.rul.data import Scaling as Scaling
+from .presets.rul.data import read_cmapss as read_cmapss
+from .presets.rul.data import split as split
+from .presets.rul.data import windows_of as windows_of
+from .presets.rul.net import RulNet as RulNet
+from .presets.rul.net import cycles_read as cycles_read
+from .presets.rul.net import fit_ridge as fit_ridge
+from .presets.rul.net import predicted as predicted
+from .presets.rul.report import rmse as rmse
+from .presets.rul.simulator import write_simulated as write_simulated
+from .session import Outcome as Outcome
+from .session import carry_out as carry_out
