@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import css from "../../src/app.css?raw";
-import { pageColours, paint, ramp, step, stepBoth, type Rgb } from "../../src/lib/colour";
+import { pageColours, paint, ramp, type Rgb, step, stepBoth } from "../../src/lib/draw/colour";
 
 const at = (colours: Uint8ClampedArray, i: number) => Array.from(colours.subarray(i * 4, i * 4 + 3)) as Rgb;
 

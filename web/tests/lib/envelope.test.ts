@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { float32, parseEnvelope } from "../../src/lib/envelope";
+import { float32, parseEnvelope } from "../../src/lib/api/envelope";
 
 /** An envelope as the server makes it, by hand: "MHB1", length, padded header, arrays at multiples of 8. */
 function packed(header: object, arrays: [string, Float32Array | Uint8Array, number[]][]): ArrayBuffer {

@@ -1,8 +1,8 @@
 import { describe, expect, it } from "vitest";
-import { Client } from "../../src/lib/client";
-import { float32 } from "../../src/lib/envelope";
-import { FileSource } from "../../src/lib/file-source";
-import { StudioError } from "../../src/lib/source";
+import { Client } from "../../src/lib/api/client";
+import { float32 } from "../../src/lib/api/envelope";
+import { FileSource } from "../../src/lib/api/file-source";
+import { StudioError } from "../../src/lib/api/source";
 import { ID, saved } from "./saved";
 
 const text = (bytes: ArrayBuffer) => new TextDecoder().decode(bytes);

@@ -1,6 +1,7 @@
 import { describe, expect, it } from "vitest";
-import { label, number, percent, short, signed, visible, weight } from "../../src/lib/format";
-import { csvOf, xml } from "../../src/lib/export";
+import { label, number, percent, short, signed, visible, weight } from "../../src/lib/draw/format";
+import { csvOf } from "../../src/lib/api/csv";
+import { xml } from "../../src/lib/draw/export";
 
 const token = (piece: string, text = piece, special = false) => ({ piece, text, special, sink: false, unknown: false });
 

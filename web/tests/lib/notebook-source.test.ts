@@ -1,7 +1,7 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
-import type { Connection } from "../../src/lib/connection.svelte";
-import { NotebookSource, PATIENCE, type WidgetModel } from "../../src/lib/notebook-source";
-import { ServerGone } from "../../src/lib/source";
+import type { Connection } from "../../src/lib/api/connection.svelte";
+import { NotebookSource, PATIENCE, type WidgetModel } from "../../src/lib/api/notebook-source";
+import { ServerGone } from "../../src/lib/api/source";
 import { ID, saved } from "./saved";
 
 const EXACT = await saved(0);

@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
-import type { Feed, TileValues } from "../../src/lib/feed";
-import { leaveOut } from "../../src/lib/share";
+import type { Feed, TileValues } from "../../src/lib/map/feed";
+import { hideSmallWeights } from "../../src/lib/map/weights";
 
 const tile = (columns: number, ...values: number[]): TileValues => ({ values: new Float32Array(values), rows: values.length / columns, columns, exact: true, words: "" });
 
@@ -12,7 +12,7 @@ describe("leaving out all but a row's largest weights", () => {
     const paper = new Uint8ClampedArray([9, 9, 9, 255]);
     const left = (share: number, column: number, of: TileValues) => {
       const bytes = new Uint8ClampedArray(of.values.length * 4);
-      leaveOut(bytes, of, column, 0, feed, share, paper);
+      hideSmallWeights(bytes, of, column, 0, feed, share, paper);
       return Array.from(of.values.keys()).filter((i) => bytes[i * 4] === 9);
     };
     expect(left(0.6, 1, second)).toEqual([1]);

@@ -1,5 +1,6 @@
 import { describe, expect, it } from "vitest";
-import { Kept, TILE, cellsAt, cellWords, levelFor, tileOf, topLevel } from "../../src/lib/tiles";
+import { cellsAt, cellWords, LruCache, levelFor, tileOf, topLevel } from "../../src/lib/map/tiles";
+import { TILE } from "../../src/lib/api/types";
 
 describe("tiles", () => {
   it("hold each cell once: column and row of the tile, and the place in it", () => {
@@ -35,9 +36,9 @@ describe("tiles", () => {
   });
 });
 
-describe("Kept", () => {
+describe("LruCache", () => {
   it("forgets the least recently used", () => {
-    const kept = new Kept<number>(2);
+    const kept = new LruCache<number>(2);
     kept.set("a", 1);
     kept.set("b", 2);
     kept.get("a");

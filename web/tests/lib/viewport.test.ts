@@ -1,5 +1,6 @@
 import { describe, expect, it } from "vitest";
-import { cellAt, fit, largest, rankOf, sameZoom, seen, stepFor, ticks } from "../../src/lib/viewport";
+import { cellAt, fit, sameZoom, visibleRange, stepFor, ticks } from "../../src/lib/map/viewport";
+import { largestWeights, rankOf } from "../../src/lib/map/weights";
 
 describe("cells and pixels", () => {
   it("agree: a cell's middle pixel is that cell", () => {
@@ -23,8 +24,8 @@ describe("cells and pixels", () => {
   });
 
   it("tell which cells are on screen, in part at least", () => {
-    expect(seen(100, -25, 10, 50)).toEqual([2, 8]);
-    expect(seen(7, 12, 10, 200)).toEqual([0, 7]);
+    expect(visibleRange(100, -25, 10, 50)).toEqual([2, 8]);
+    expect(visibleRange(7, 12, 10, 200)).toEqual([0, 7]);
   });
 
   it("are the same region within half a pixel", () => {
@@ -41,9 +42,9 @@ describe("rulers", () => {
   });
 
   it("label what is on screen alone, at the middle of its cell", () => {
-    const found = ticks(100, -250, 20, 100, 15);
-    expect(found.map((t) => t.at)).toEqual([12, 13, 14, 15, 16, 17]);
-    expect(found[1]!.middle).toBe(-250 + 13.5 * 20);
+    const list = ticks(100, -250, 20, 100, 15);
+    expect(list.map((tick) => tick.position)).toEqual([12, 13, 14, 15, 16, 17]);
+    expect(list[1]!.middle).toBe(-250 + 13.5 * 20);
   });
 });
 
@@ -51,9 +52,9 @@ describe("a row", () => {
   const row = new Float32Array([0.5, NaN, 0.125, 0.25, 0.125]);
 
   it("keeps its largest weights until a share", () => {
-    expect(Array.from(largest(row, 0.5))).toEqual([1, 0, 0, 0, 0]);
-    expect(Array.from(largest(row, 0.7))).toEqual([1, 0, 0, 1, 0]);
-    expect(Array.from(largest(row, 1))).toEqual([1, 0, 1, 1, 1]);
+    expect(Array.from(largestWeights(row, 0.5))).toEqual([1, 0, 0, 0, 0]);
+    expect(Array.from(largestWeights(row, 0.7))).toEqual([1, 0, 0, 1, 0]);
+    expect(Array.from(largestWeights(row, 1))).toEqual([1, 0, 1, 1, 1]);
   });
 
   it("ranks from 1, equals sharing the better rank", () => {

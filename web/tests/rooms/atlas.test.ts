@@ -1,8 +1,8 @@
 import { describe, expect, it } from "vitest";
-import type { AtlasHead } from "../../src/lib/types";
-import { compileFilter, misunderstood } from "../../src/rooms/atlas/filter";
+import type { AtlasHead } from "../../src/lib/api/types";
+import { compileFilter, unknownWords } from "../../src/rooms/atlas/filter";
 import { byLayer, neighbour, ranked } from "../../src/rooms/atlas/layout";
-import { ordered, placeOn, scaleOf } from "../../src/rooms/atlas/values";
+import { ordered, positionOn, scaleOf } from "../../src/rooms/atlas/scale";
 
 const statistic = (name: string, title: string, low: number | null) => ({ name, title, unit: "nats", low, high: null, meaning: "", source: "" });
 const statistics = [statistic("entropy", "entropy", 0), statistic("previous_mass", "previous mass", 0)];
@@ -81,7 +81,7 @@ describe("the filter", () => {
   });
 
   it("says what it does not understand", () => {
-    const said = (text: string) => misunderstood(text, statistics, list);
+    const said = (text: string) => unknownWords(text, statistics, list);
     expect(said("previous token, L1 and H2 and L9")).toBe("");
     expect(said("induction")).toBe(""); // a role that no head of this model has
     expect(said("previous zzz")).toBe("zzz is no role, head, layer or statistic");
@@ -94,7 +94,7 @@ describe("values", () => {
     const list = heads(1, 3).concat({ ...heads(1, 1)[0]!, head: "L9H9", values: [null, null] });
     const scale = scaleOf("entropy", list, statistics)!;
     expect([scale.low, scale.high]).toEqual([0, 2]);
-    expect(list.map((h) => placeOn(scale, h))).toEqual([0, 0.5, 1, null]);
+    expect(list.map((h) => positionOn(scale, h))).toEqual([0, 0.5, 1, null]);
     expect(ordered(list, "entropy", statistics).map((h) => h.head)).toEqual(["L0H2", "L0H1", "L0H0", "L9H9"]);
   });
 });

@@ -1,6 +1,6 @@
 // Aligning two texts' tokens.
 import { describe, expect, it } from "vitest";
-import { align, alignmentInWords } from "../../src/rooms/compare/align";
+import { align, alignmentInWords } from "../../src/rooms/compare/alignment";
 
 const split = (text: string) => text.split(" ");
 

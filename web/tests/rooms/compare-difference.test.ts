@@ -1,10 +1,9 @@
 // Differences of tiles.
 import { describe, expect, it } from "vitest";
-import { Places } from "../../src/rooms/compare/coordinates";
-import { AlignedFeed, DifferenceFeed, pooled } from "../../src/rooms/compare/feeds";
-import type { Feed } from "../../src/lib/feed";
-import type { How } from "../../src/lib/types";
-import { gather, subtract, type Grid } from "../../src/rooms/compare/difference";
+import { Correspondence } from "../../src/rooms/compare/alignment";
+import { AlignedFeed, DifferenceFeed, gather, type Grid, pooled, subtract } from "../../src/rooms/compare/difference";
+import type { Feed } from "../../src/lib/map/feed";
+import type { How } from "../../src/lib/api/types";
 
 const grid = (rows: number, columns: number, values: number[]): Grid => ({
   rows,
@@ -54,7 +53,7 @@ describe("maps of differences", () => {
 });
 
 describe("places", () => {
-  const places = new Places({ pairs: [[0, 0], [1, 2], [3, 3]], onlyA: [2], onlyB: [1], same: false });
+  const places = new Correspondence({ pairs: [[0, 0], [1, 2], [3, 3]], onlyA: [2], onlyB: [1], same: false });
   it("tokens go to their own, or nowhere", () => {
     expect([places.token(1, "a", "b"), places.token(2, "a", "b"), places.token(2, "d", "a")]).toEqual([2, null, 3]);
   });

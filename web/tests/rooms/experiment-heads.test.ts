@@ -1,6 +1,8 @@
 // Sets of heads in words and back.
 import { describe, expect, it } from "vitest";
-import { allHeads, countInWords, headsBetween, headsInWords, headsNamed, headsOfColumn, placeOf } from "../../src/rooms/experiment/heads";
+import {
+  allHeads, countInWords, headsBetween, headsInWords, headsNamed, headsOfColumn, placeOf,
+} from "../../src/rooms/experiment/heads";
 
 const layers = Array.from({ length: 5 }, (_, layer) => ({ stack: "", layer, num_heads: 7 }));
 const two = [

@@ -1,7 +1,7 @@
 // The sandbox: it outlives the room that it was made in, its plan follows what is ticked, its sentence what is open.
 import { describe, expect, it } from "vitest";
-import type { Client } from "../../src/lib/client";
-import type { LayerInfo } from "../../src/lib/types";
+import type { Client } from "../../src/lib/api/client";
+import type { LayerInfo } from "../../src/lib/api/types";
 import { Sandbox } from "../../src/rooms/experiment/sandbox.svelte";
 import text from "../../src/rooms/experiment/sandbox.svelte.ts?raw";
 

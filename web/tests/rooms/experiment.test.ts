@@ -1,11 +1,12 @@
 // Plans, results and kept entries.
 import { describe, expect, it } from "vitest";
-import { keepEntries, keyOf, readEntries, usualName, withEntry, type Entry } from "../../src/rooms/experiment/entries";
-import type { Store } from "../../src/lib/storage";
-import { controlInWords, drawnIn, figure, resultCsv, settled, summary, uncontrolled, type ResultLike } from "../../src/rooms/experiment/result";
-import { freeName } from "../../src/rooms/experiment/names";
-import { moving } from "../../src/rooms/experiment/moving";
-import { DOINGS, ablate, layersOf, moved, planInWords, stepsFor, type Step } from "../../src/rooms/experiment/steps";
+import { type Entry, saveEntries, keyOf, readEntries, usualName, withEntry } from "../../src/rooms/experiment/entries";
+import type { Store } from "../../src/lib/state/storage";
+import {
+  controlInWords, controlUnit, figure, resultCsv, type ResultLike, withoutRounding, summary, whyNoControl,
+} from "../../src/rooms/experiment/result";
+import { freeName } from "../../src/rooms/experiment/sandbox.svelte";
+import { ablate, OPERATIONS, layersOf, reordered, comparableHeads, planInWords, type Step, stepsFor } from "../../src/rooms/experiment/steps";
 
 const options = { factor: 0.5, source: "L*H0", layers: ["L0", "L2"], seed: 3, text: "" };
 const layers = [0, 1, 2].map((layer) => ({ stack: "", layer }));
@@ -21,9 +22,9 @@ const entry = (key: string, name = key): Entry => ({
 });
 
 describe("steps", () => {
-  it("each doing makes steps that are said", () => {
-    for (const { doing, words } of DOINGS) {
-      const made = stepsFor(doing, "L3H7", options);
+  it("each operation makes steps that are said", () => {
+    for (const { operation, words } of OPERATIONS) {
+      const made = stepsFor(operation, "L3H7", options);
       expect(made.length).toBeGreaterThan(0);
       expect(planInWords(made)).toMatch(/L3H7|L0/);
       expect(words.endsWith(".")).toBe(true);
@@ -44,26 +45,26 @@ describe("steps", () => {
     expect(layersOf(new Set(["L12H0"]), [{ stack: "", layer: 1 }, { stack: "", layer: 12 }])).toEqual(["L12"]);
   });
   it("reorders", () => {
-    expect(moved(["a", "b", "c"], 2, 0)).toEqual(["c", "a", "b"]);
-    expect(moved(["a", "b"], 0, 5)).toEqual(["b", "a"]);
+    expect(reordered(["a", "b", "c"], 2, 0)).toEqual(["c", "a", "b"]);
+    expect(reordered(["a", "b"], 0, 5)).toEqual(["b", "a"]);
   });
 });
 
 describe("moving", () => {
   const three = layers.map((layer) => ({ ...layer, num_heads: 2 }));
   it("a silenced head looks where it looked; the layers behind it need not", () => {
-    const found = moving([ablate("L1H0", "zero")], three);
-    expect(found.heads).toEqual(["L2H0", "L2H1", "L0H0", "L0H1", "L1H0", "L1H1"]);
-    expect([...found.still]).toEqual(["L0H0", "L0H1", "L1H0", "L1H1"]);
+    const comparable = comparableHeads([ablate("L1H0", "zero")], three);
+    expect(comparable.heads).toEqual(["L2H0", "L2H1", "L0H0", "L0H1", "L1H0", "L1H1"]);
+    expect([...comparable.unchanged]).toEqual(["L0H0", "L0H1", "L1H0", "L1H1"]);
   });
   it("a head with the weights of another looks elsewhere itself", () => {
-    const found = moving([{ step: "copy", heads: "L1", source: "L1H0" }], three);
-    expect(found.heads.slice(0, 2)).toEqual(["L1H0", "L1H1"]);
-    expect([...found.still]).toEqual(["L0H0", "L0H1"]);
+    const comparable = comparableHeads([{ step: "copy", heads: "L1", source: "L1H0" }], three);
+    expect(comparable.heads.slice(0, 2)).toEqual(["L1H0", "L1H1"]);
+    expect([...comparable.unchanged]).toEqual(["L0H0", "L0H1"]);
   });
   it("several stacks: nothing is said to be still", () => {
     const two = [{ stack: "encoder", layer: 0, num_heads: 1 }, { stack: "decoder", layer: 0, num_heads: 1 }];
-    expect(moving([ablate("encoder:L0", "zero")], two)).toEqual({ heads: ["encoder:L0H0", "decoder:L0H0"], still: new Set() });
+    expect(comparableHeads([ablate("encoder:L0", "zero")], two)).toEqual({ heads: ["encoder:L0H0", "decoder:L0H0"], unchanged: new Set() });
   });
 });
 
@@ -88,17 +89,17 @@ describe("result", () => {
   it("rounding is no change", () => {
     expect(controlInWords({ ...result, change: -3e-17 })).toMatch(/nothing changes \(differences of rounding only\)/);
     expect(controlInWords({ ...result, change: 1e-17, control: [2e-17, 0] }, 2)).toMatch(/by 0\. Here nothing/);
-    expect([settled(1e-10), settled(-2e-9)]).toEqual([0, -2e-9]);
+    expect([withoutRounding(1e-10), withoutRounding(-2e-9)]).toEqual([0, -2e-9]);
   });
   it("no control can exist where too few are left", () => {
-    expect([uncontrolled(72, 72, "heads"), uncontrolled(40, 72, "heads"), uncontrolled(36, 72, "heads")]).toEqual([
+    expect([whyNoControl(72, 72, "heads"), whyNoControl(40, 72, "heads"), whyNoControl(36, 72, "heads")]).toEqual([
       "no control: a plan on all heads leaves none to draw", "no control: fewer heads are left than the plan changes", null,
     ]);
   });
   it("what is drawn beside a plan on layers is layers", () => {
     const plan: Step[] = [{ step: "skip_output_projection", layer: "L3" }];
     expect(controlInWords({ ...result, plan })).toMatch(/as many random layers .* these layers matter/);
-    expect(drawnIn([...plan, ablate("L0", "zero")])).toBe("heads");
+    expect(controlUnit([...plan, ablate("L0", "zero")])).toBe("heads");
   });
   it("CSV quotes what must be, and is no formula", () => {
     expect(resultCsv(result).split("\n").slice(3, 6)).toEqual(["position,token,change", "0,a,0.5", "1,'=1+1,"]);
@@ -121,14 +122,14 @@ describe("entries", () => {
   };
   it("are read as they were kept", () => {
     const store = memory();
-    expect(keepEntries(store, [entry("a"), entry("b")])).toBe(true);
+    expect(saveEntries(store, [entry("a"), entry("b")])).toBe(true);
     expect(readEntries(store).map((each) => each.key)).toEqual(["a", "b"]);
   });
   it("damage, a full store and no store are survived", () => {
     const full: Store = { getItem: () => "{", setItem: () => { throw new Error("full"); } };
     expect(readEntries(full)).toEqual([]);
-    expect(keepEntries(full, [])).toBe(false);
-    expect(keepEntries(null, [])).toBe(false);
+    expect(saveEntries(full, [])).toBe(false);
+    expect(saveEntries(null, [])).toBe(false);
     expect(readEntries({ getItem: () => '[1, null, {"key": "a"}]', setItem: () => undefined })).toEqual([]);
   });
   it("the same ask again is one entry, with its name kept", () => {

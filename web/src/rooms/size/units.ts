@@ -1,4 +1,4 @@
-// Numbers of the Size room as people read them: 68.98 B parameters, 10.0 GiB, 138 GB. As `manyheads size` writes them.
+// Numbers of the Size room as `manyheads size` writes them: 68.98 B parameters, 10.00 GiB, 138.0 GB.
 
 type Scale = readonly [number, string];
 
@@ -33,12 +33,12 @@ export function percent(share: number): string {
   return `${share >= 0.0995 ? Math.round(share * 100) : (share * 100).toFixed(1)} %`;
 }
 
-/** Three or four digits, two of them behind the point where there is room. */
-function scaled(value: number, scales: readonly Scale[], rest: string): string {
+/** A value in the largest unit that it reaches, with two decimals, or one from 100 on. */
+function scaled(value: number, scales: readonly Scale[], smallest: string): string {
   for (const [unit, name] of scales) {
     if (value < unit) continue;
     const size = value / unit;
     return (size >= 999.95 ? whole(size) : size.toFixed(size >= 99.995 ? 1 : 2)) + name;
   }
-  return whole(value) + rest;
+  return whole(value) + smallest;
 }
