@@ -95,8 +95,8 @@ describe("a saved page with blocks and links", () => {
 
 describe("what a saved page cannot do", () => {
   const client = new Client(new FileSource(saved(1)));
-  const words = async (asked: Promise<unknown>) => {
-    const error = await asked.then(() => null, (problem: unknown) => problem);
+  const words = async (request: Promise<unknown>) => {
+    const error = await request.then(() => null, (problem: unknown) => problem);
     expect(error).toBeInstanceOf(StudioError);
     return (error as StudioError).problem.words;
   };

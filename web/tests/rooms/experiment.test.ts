@@ -1,12 +1,20 @@
-// Plans, results and kept entries.
+// Experiments: sets of heads, plans, results, stored entries, the sandbox.
 import { describe, expect, it } from "vitest";
-import { type Entry, saveEntries, keyOf, readEntries, usualName, withEntry } from "../../src/rooms/experiment/entries";
+import type { Client } from "../../src/lib/api/client";
+import type { LayerInfo } from "../../src/lib/api/types";
 import type { Store } from "../../src/lib/state/storage";
+import { keyOf, readEntries, saveEntries, usualName, withEntry, type Entry } from "../../src/rooms/experiment/entries";
 import {
-  controlInWords, controlUnit, figure, resultCsv, type ResultLike, withoutRounding, summary, whyNoControl,
+  allHeads, countInWords, headsBetween, headsInWords, headsNamed, headsOfColumn, placeOf,
+} from "../../src/rooms/experiment/heads";
+import {
+  controlInWords, controlUnit, figure, resultCsv, summary, whyNoControl, withoutRounding, type ResultLike,
 } from "../../src/rooms/experiment/result";
-import { freeName } from "../../src/rooms/experiment/sandbox.svelte";
-import { ablate, OPERATIONS, layersOf, reordered, comparableHeads, planInWords, type Step, stepsFor } from "../../src/rooms/experiment/steps";
+import { freeName, Sandbox } from "../../src/rooms/experiment/sandbox.svelte";
+import text from "../../src/rooms/experiment/sandbox.svelte.ts?raw";
+import {
+  ablate, comparableHeads, layersOf, OPERATIONS, planInWords, reordered, stepsFor, type Step,
+} from "../../src/rooms/experiment/steps";
 
 const options = { factor: 0.5, source: "L*H0", layers: ["L0", "L2"], seed: 3, text: "" };
 const layers = [0, 1, 2].map((layer) => ({ stack: "", layer }));
@@ -24,9 +32,9 @@ const entry = (key: string, name = key): Entry => ({
 describe("steps", () => {
   it("each operation makes steps that are said", () => {
     for (const { operation, words } of OPERATIONS) {
-      const made = stepsFor(operation, "L3H7", options);
-      expect(made.length).toBeGreaterThan(0);
-      expect(planInWords(made)).toMatch(/L3H7|L0/);
+      const steps = stepsFor(operation, "L3H7", options);
+      expect(steps.length).toBeGreaterThan(0);
+      expect(planInWords(steps)).toMatch(/L3H7|L0/);
       expect(words.endsWith(".")).toBe(true);
     }
     expect(stepsFor("skip_output_projection", "L0H1, L2", options)).toEqual([
@@ -116,14 +124,14 @@ describe("names of pruned models", () => {
 });
 
 describe("entries", () => {
-  const memory = (): Store & { kept: Map<string, string> } => {
-    const kept = new Map<string, string>();
-    return { kept, getItem: (key) => kept.get(key) ?? null, setItem: (key, value) => void kept.set(key, value) };
+  const memory = (): Store & { values: Map<string, string> } => {
+    const values = new Map<string, string>();
+    return { values, getItem: (key) => values.get(key) ?? null, setItem: (key, value) => void values.set(key, value) };
   };
   it("are read as they were kept", () => {
     const store = memory();
     expect(saveEntries(store, [entry("a"), entry("b")])).toBe(true);
-    expect(readEntries(store).map((each) => each.key)).toEqual(["a", "b"]);
+    expect(readEntries(store).map(({ key }) => key)).toEqual(["a", "b"]);
   });
   it("damage, a full store and no store are survived", () => {
     const full: Store = { getItem: () => "{", setItem: () => { throw new Error("full"); } };
@@ -133,12 +141,102 @@ describe("entries", () => {
     expect(readEntries({ getItem: () => '[1, null, {"key": "a"}]', setItem: () => undefined })).toEqual([]);
   });
   it("the same ask again is one entry, with its name kept", () => {
-    const found = withEntry([entry("a"), entry("b", "mine")], entry("b"));
-    expect(found.map((each) => each.name)).toEqual(["mine", "a"]);
+    const entries = withEntry([entry("a"), entry("b", "mine")], entry("b"));
+    expect(entries.map(({ name }) => name)).toEqual(["mine", "a"]);
   });
   it("a key is what is asked, a name what it does", () => {
     const plan: Step[] = [{ step: "scale", heads: "L0", factor: 2 }];
     expect(keyOf({ model: "m", text: "t", plan })).toBe('["m","t",[{"step":"scale","heads":"L0","factor":2}],"auto",10,0]');
     expect(usualName({ model: "m", text: "t", plan })).toBe("multiply L0 by 2");
+  });
+});
+
+const fiveLayers = Array.from({ length: 5 }, (_, layer) => ({ stack: "", layer, num_heads: 7 }));
+const twoStacks = [
+  { stack: "encoder", layer: 0, num_heads: 3 },
+  { stack: "encoder", layer: 1, num_heads: 3 },
+  { stack: "cross", layer: 0, num_heads: 2 },
+];
+
+describe("heads in words", () => {
+  const cases: [string[], string][] = [
+    [[], ""],
+    [["L3H2"], "L3H2"],
+    [["L3H2", "L3H3", "L3H4", "L3H6"], "L3H2-4, L3H6"],
+    [allHeads(fiveLayers), "L*"],
+    [allHeads(fiveLayers.slice(1, 4)), "L1-3"],
+    [headsOfColumn(fiveLayers, "", 6), "L*H6"],
+    [["L1H0", "L2H0"], "L1-2H0"],
+    [[...allHeads(fiveLayers.slice(1, 2)), "L0H1"], "L0H1, L1"],
+  ];
+  it.each(cases)("%j", (ticked, words) => {
+    expect(headsInWords(new Set(ticked), fiveLayers)).toBe(words);
+    if (words) expect([...(headsNamed(words, fiveLayers) ?? [])].sort()).toEqual([...ticked].sort());
+  });
+
+  it("names the stack where there are several", () => {
+    const ticked = new Set(["encoder:L0H0", "encoder:L1H0", "cross:L0H0", "cross:L0H1"]);
+    expect(headsInWords(ticked, twoStacks)).toBe("encoder:L*H0, cross:L*");
+    expect(headsNamed("encoder:L*H0, cross:L*", twoStacks)).toEqual(ticked);
+  });
+
+  it("a column is not everywhere where a pruned layer lacks it", () => {
+    const pruned = [...fiveLayers.slice(0, 4), { stack: "", layer: 4, num_heads: 2 }];
+    const ticked = new Set(headsOfColumn(pruned, "", 3));
+    expect(headsNamed(headsInWords(ticked, pruned), pruned)).toEqual(ticked);
+  });
+
+  it("what is no set of heads is null", () => {
+    for (const text of ["", "layer 3", "L9H1", "L3H99", "L3H", "encoder:L0"]) expect(headsNamed(text, fiveLayers)).toBeNull();
+  });
+});
+
+describe("places", () => {
+  it("a rectangle between twoStacks heads, whichever comes first", () => {
+    const expected = ["L1H2", "L1H3", "L2H2", "L2H3"];
+    expect(headsBetween(fiveLayers, "L1H2", "L2H3")).toEqual(expected);
+    expect(headsBetween(fiveLayers, "L2H2", "L1H3")).toEqual(expected);
+  });
+  it("reads a name", () => {
+    expect(placeOf("cross:L10H2")).toEqual({ stack: "cross", layer: 10, index: 2 });
+    expect(placeOf("L1")).toBeNull();
+  });
+  it("counts in words", () => {
+    expect([countInWords(1, 35), countInWords(3, 35), countInWords(35, 35)]).toEqual(["1 head", "3 heads", "all 35 heads"]);
+  });
+});
+
+const twoLayers = [0, 1].map((layer) => ({ stack: "", layer, num_heads: 2 }) as LayerInfo);
+const makeSandbox = (): Sandbox => {
+  const sandbox = new Sandbox({} as Client);
+  sandbox.follow("minilm", "The cat sat", twoLayers);
+  return sandbox;
+};
+
+describe("the sandbox", () => {
+  it("has no derived, which would die with the room that made it", () => {
+    expect(text.split("\n").filter((line) => !line.startsWith("//")).join("\n")).not.toContain("$derived");
+  });
+  it("plans what is ticked", () => {
+    const sandbox = makeSandbox();
+    sandbox.tick(["L0H1"], true);
+    expect(sandbox.plan).toMatchObject([{ step: "ablate", heads: "L0H1", kind: "zero" }]);
+    sandbox.preset("same", null);
+    expect(sandbox.plan).toEqual([{ step: "copy", heads: "L*", source: "L*H0" }]);
+    expect(sandbox.total).toBe(4);
+    sandbox.preset("remove", "L1H0");
+    expect(sandbox.plan).toMatchObject([{ heads: "L1H0" }]);
+  });
+  it("follows the open text until another sentence is written", () => {
+    const sandbox = makeSandbox();
+    sandbox.follow("minilm", "The dog ran", twoLayers);
+    expect([sandbox.text, sandbox.edited]).toEqual(["The dog ran", null]);
+    sandbox.text = "A bird sang";
+    sandbox.follow("minilm", "The cow slept", twoLayers);
+    expect([sandbox.text, sandbox.edited]).toEqual(["A bird sang", "A bird sang"]);
+    sandbox.text = "The cow slept";
+    expect(sandbox.edited).toBeNull();
+    sandbox.text = "";
+    expect(sandbox.text).toBe("");
   });
 });

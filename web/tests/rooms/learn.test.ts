@@ -1,17 +1,17 @@
-// Points kept, and values shown.
+// Stored points, and values of live cells.
 import { describe, expect, it } from "vitest";
-import {
-  numAnswered, savePoints, saveTicks, pointsOf, readPoints, readTicks, withPoints, withTicks,
-} from "../../src/rooms/learn/progress";
 import type { Store } from "../../src/lib/state/storage";
 import {
-  digitsByColumn, digitsOf, type FillingParameter, firstStop, hasNegative, inQuotes, looksAt, partInWords, shapeInWords, stepAbout,
-  tiedAtTop, withChange, written,
+  digitsByColumn, digitsOf, firstStop, hasNegative, inQuotes, looksAt, partInWords, shapeInWords, stepAbout, tiedAtTop,
+  withChange, written, type FillingParameter,
 } from "../../src/rooms/learn/cell";
+import {
+  numAnswered, pointsOf, readPoints, readTicks, savePoints, saveTicks, withPoints, withTicks,
+} from "../../src/rooms/learn/progress";
 
 const memory = (): Store => {
-  const kept = new Map<string, string>();
-  return { getItem: (key) => kept.get(key) ?? null, setItem: (key, value) => void kept.set(key, value) };
+  const values = new Map<string, string>();
+  return { getItem: (key) => values.get(key) ?? null, setItem: (key, value) => void values.set(key, value) };
 };
 
 describe("points", () => {

@@ -1,10 +1,10 @@
 // Every route of the server as a typed function. A recording that the server no longer holds is recorded again once,
 // through `onLost`; a job is followed until it ends.
 import type { Envelope } from "./envelope";
-import { type Answer, type Source, StudioError } from "./source";
+import { StudioError, type Answer, type Source } from "./source";
 import type {
-  RequestBody, Atlas, CellAsk, CheckAsk, CheckResult, ExperimentAsk, HeadCard, How, Job, Lesson, LessonEntry, Progress, PruningAsk,
-  RecordingAsk, RecordingInfo, SizeAsk, SizePreset, SizeReport, Workspace,
+  Atlas, CellAsk, CheckAsk, CheckResult, ExperimentAsk, HeadCard, How, Job, Lesson, LessonEntry, Progress, PruningAsk,
+  RecordingAsk, RecordingInfo, RequestBody, SizeAsk, SizePreset, SizeReport, Workspace,
 } from "./types";
 
 interface JobOptions {

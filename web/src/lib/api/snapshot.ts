@@ -1,6 +1,6 @@
 // The snapshot inside a saved page, unpacked; studio/snapshot.py packs it. A text's maps are kept cell by cell, or, for a
 // long text, in blocks of cells beside the strongest links of every row. Every result says in `words` which it is.
-import { type Envelope, type EnvelopeArray, type Numbers, parseEnvelope } from "./envelope";
+import { parseEnvelope, type Envelope, type EnvelopeArray, type Numbers } from "./envelope";
 import {
   TILE, type Atlas, type HeadCard, type How, type LayerInfo, type Link, type RecordingInfo, type RoleInfo, type Workspace,
 } from "./types";

@@ -1,8 +1,8 @@
 // A map with its rulers as an SVG that stands alone: cells are an image, labels are text.
-import { xml } from "./export";
-import { type RulerLabel, rulerLabels } from "./labels";
 import type { Token, WordInfo } from "../api/types";
 import type { Frame } from "../map/viewport";
+import { xml } from "./export";
+import { rulerLabels, type RulerLabel } from "./labels";
 
 export interface MapFigure {
   canvas: HTMLCanvasElement;

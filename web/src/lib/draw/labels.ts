@@ -1,7 +1,7 @@
 // The labels of a map's rulers: every token where there is room, each word at its first piece, or every 2nd, 5th, 10th position.
-import { label, short } from "./format";
 import type { Token, WordInfo } from "../api/types";
 import { ticks, visibleRange } from "../map/viewport";
+import { label, short } from "./format";
 
 export interface RulerLabel {
   position: number;

@@ -3,7 +3,7 @@
 import type { Client } from "../api/client";
 import { float32 } from "../api/envelope";
 import { finestLevel } from "../api/snapshot";
-import { type How, type LayerInfo, type RecordingInfo, TILE } from "../api/types";
+import { TILE, type How, type LayerInfo, type RecordingInfo } from "../api/types";
 import { cellsAt, type LruCache } from "./tiles";
 
 export interface TileValues {

@@ -3,11 +3,11 @@
 // the first time).
 import type { Client } from "../api/client";
 import type { Connection } from "../api/connection.svelte";
-import { count } from "../draw/format";
 import { isAbort, ServerGone, StudioError } from "../api/source";
 import type {
-  RequestBody, Atlas, AtlasHead, LayerInfo, Progress, RecordingAsk, RecordingInfo, RoleInfo, Roles, Workspace,
+  Atlas, AtlasHead, LayerInfo, Progress, RecordingAsk, RecordingInfo, RequestBody, RoleInfo, Roles, Workspace,
 } from "../api/types";
+import { count } from "../draw/format";
 import type { View } from "./view.svelte";
 
 export interface Thumbnails {

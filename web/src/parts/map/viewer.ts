@@ -4,9 +4,9 @@
 // The picture is padded to a multiple of the coarsest cell, so that the cells of every level lie exactly on those of level
 // 0; the padding is clipped away. OpenSeadragon counts levels from the coarsest, this project from single cells.
 import OpenSeadragon from "openseadragon";
-import type { Feed, TileValues } from "../../lib/map/feed";
 import { isAbort } from "../../lib/api/source";
 import { TILE } from "../../lib/api/types";
+import type { Feed, TileValues } from "../../lib/map/feed";
 import { cellsAt } from "../../lib/map/tiles";
 import { fit, type Frame, type Zoom } from "../../lib/map/viewport";
 

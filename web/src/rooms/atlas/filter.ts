@@ -1,7 +1,7 @@
 // The atlas's filter: roles or groups of roles by a part of their name, "L3", "H7", "L3H7", and thresholds such as
 // "entropy < 1.5", with "and" or commas between them. A head must meet every condition.
-import { ROLE_GROUPS } from "../../lib/draw/role-groups";
 import type { AtlasHead, StatisticInfo } from "../../lib/api/types";
+import { ROLE_GROUPS } from "../../lib/draw/role-groups";
 
 type Test = (head: AtlasHead) => boolean;
 

@@ -1,13 +1,13 @@
 // The atlas's pictures: all heads' small maps with frames and letters on one canvas, and that canvas with its labels and
 // legend as an SVG that stands alone. The maps are coloured once into a sheet and copied from there, so that hovering and
 // filtering do not colour them again.
-import { type Contrast, cssOf, inkOn, type Ramp } from "../../lib/draw/colour";
+import type { AtlasHead } from "../../lib/api/types";
+import { cssOf, inkOn, type Contrast, type Ramp } from "../../lib/draw/colour";
+import { xml } from "../../lib/draw/export";
 import { ROLE_GROUPS, roleGroup, type RoleGroup } from "../../lib/draw/role-groups";
 import type { Thumbnails } from "../../lib/state/session.svelte";
-import type { AtlasHead } from "../../lib/api/types";
 import type { Layout } from "./layout";
 import { positionOn, type Scale } from "./scale";
-import { xml } from "../../lib/draw/export";
 
 const ABSENT = 255; // the byte of a cell that is not visible to its query
 const DOT = 11; // pixels: a cell of at most this size shows its colour alone

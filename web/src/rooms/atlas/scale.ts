@@ -1,6 +1,6 @@
 // The scale of a statistic that colours the atlas's frames, and the order of its cells.
-import { ROLE_GROUPS, roleGroup } from "../../lib/draw/role-groups";
 import type { AtlasHead, StatisticInfo } from "../../lib/api/types";
+import { ROLE_GROUPS, roleGroup } from "../../lib/draw/role-groups";
 
 export interface Scale {
   statistic: StatisticInfo;

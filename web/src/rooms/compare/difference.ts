@@ -6,7 +6,7 @@
 import { TILE, type How, type Token } from "../../lib/api/types";
 import { saveCsv } from "../../lib/draw/export";
 import { tilesIn, type Feed, type TileValues } from "../../lib/map/feed";
-import { Peaks, peakOf } from "../../lib/map/peaks.svelte";
+import { peakOf, Peaks } from "../../lib/map/peaks.svelte";
 import { cellsAt, topLevel } from "../../lib/map/tiles";
 import type { Correspondence } from "./alignment";
 

@@ -2,8 +2,8 @@
 //
 // The result's arrays are not stored: experiments are deterministic, so an entry is opened by running it again. Where the
 // browser has no storage, or it is full or forbidden (a private window, a file), the list lasts as long as the page.
-import { fromJson, save, type Store } from "../../lib/state/storage";
 import type { Experiment } from "../../lib/api/types";
+import { fromJson, save, type Store } from "../../lib/state/storage";
 import { planInWords, type Step } from "./steps";
 
 export interface Ask {

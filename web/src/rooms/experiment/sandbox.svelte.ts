@@ -7,9 +7,9 @@ import type { Client } from "../../lib/api/client";
 import { isAbort } from "../../lib/api/source";
 import type { Experiment, LayerInfo, Progress } from "../../lib/api/types";
 import { browserStore, fromJson } from "../../lib/state/storage";
-import { type Ask, type Entry, saveEntries, keyOf, readEntries, usualName, withEntry } from "./entries";
+import { keyOf, readEntries, saveEntries, usualName, withEntry, type Ask, type Entry } from "./entries";
 import { allHeads, headName, headsInWords, headsNamed, layerName, placeOf } from "./heads";
-import { type Operation, operationOf, headsOf, layersOf, reordered, type Step, stepsFor, stepsIn } from "./steps";
+import { headsOf, layersOf, operationOf, reordered, stepsFor, stepsIn, type Operation, type Step } from "./steps";
 
 const sandboxes = new WeakMap<object, Sandbox>();
 

@@ -2,11 +2,11 @@
 // one picture. Only the marks that are used are imported, which keeps the bundle small; colours are plain values, not
 // variables of the stylesheet, so that an exported picture stands alone.
 import { barY, dot, line, ruleX, text, type PlotOptions } from "@observablehq/plot";
-import { pageColours } from "../../lib/draw/colour";
 import type { CacheLine, SizeLayer } from "../../lib/api/types";
-import { segments } from "./breakdown";
-import { countOf, gib, percent, whole } from "./units";
+import { pageColours } from "../../lib/draw/colour";
 import { xml } from "../../lib/draw/export";
+import { segments } from "./breakdown";
+import { countOf, gib, percent, integer } from "./units";
 
 interface Palette {
   attention: string;
@@ -45,7 +45,7 @@ export function layersPlot(layers: readonly SizeLayer[], colours: Palette, width
         title: (segment) => {
           const layer = layers[segment.layer];
           const total = layer ? layer.attention + layer.feed_forward + layer.other : 0;
-          return `layer ${segment.layer} (${segment.kind})\n${segment.part}: ${whole(segment.count)} parameters, ${percent(segment.count / total)} of the layer`;
+          return `layer ${segment.layer} (${segment.kind})\n${segment.part}: ${integer(segment.count)} parameters, ${percent(segment.count / total)} of the layer`;
         },
       }),
     ],
@@ -73,11 +73,11 @@ export function cachePlot(lines: readonly CacheLine[], context: number, colours:
     y: { type: "log", base: 2, label: "bytes", grid: true, ticks: powers(sizes, 6), tickFormat: gib, labelArrow: "none" },
     marks: [
       ruleX([context], { stroke: colours.ink, strokeOpacity: 0.5, strokeDasharray: "2,3" }),
-      text([context], { x: (tokens: number) => tokens, frameAnchor: "top", textAnchor: nearEnd ? "end" : "middle", dx: nearEnd ? 4 : 0, text: (tokens: number) => `${whole(tokens)} tokens`, fill: colours.ink, dy: -12, fontSize: 11 }),
+      text([context], { x: (tokens: number) => tokens, frameAnchor: "top", textAnchor: nearEnd ? "end" : "middle", dx: nearEnd ? 4 : 0, text: (tokens: number) => `${integer(tokens)} tokens`, fill: colours.ink, dy: -12, fontSize: 11 }),
       line(points, { x: "context", y: "num_bytes", z: "name", stroke: (point) => (point.own ? colours.attention : colours.faint), strokeWidth: 1.75 }),
       dot(lines.filter((variant) => variant.num_bytes > 0), {
         x: () => context, y: "num_bytes", r: 3.5, fill: (variant) => (variant.own ? colours.attention : colours.faint),
-        title: (variant) => `${variant.name} at ${whole(context)} tokens: ${gib(variant.num_bytes)}`,
+        title: (variant) => `${variant.name} at ${integer(context)} tokens: ${gib(variant.num_bytes)}`,
       }),
       ...[true, false].map((own) =>
         text(ends.filter((end) => end.own === own), {

@@ -3,10 +3,10 @@
 // a request is refused.
 import type { Client } from "../../lib/api/client";
 import { isAbort, StudioError } from "../../lib/api/source";
-import { fromJson } from "../../lib/state/storage";
 import type { RequestBody, SizeAsk, SizePreset, SizeReport } from "../../lib/api/types";
+import { fromJson } from "../../lib/state/storage";
 import {
-  compact, inPlainWords, MOST_BATCH, MOST_CONTEXT, objection, type Objection, sliderOf, withDefaults, type Words,
+  compact, inPlainWords, MOST_BATCH, MOST_CONTEXT, objection, sliderOf, withDefaults, type Objection, type Words,
 } from "./sliders";
 
 const PAUSE = 150; // ms

@@ -3,7 +3,7 @@
 //
 // A slider runs over a list of common values (powers of two and some between), not over every number: 1 to 128 layers and
 // 64 to 32,768 wide both take a short movement. Any whole number can be typed beside it.
-import { whole } from "./units";
+import { integer } from "./units";
 
 /** A description of a model: the words of `manyheads size`. */
 export type Words = Record<string, number | boolean | string | null>;
@@ -103,11 +103,11 @@ export function objection(words: Words, moved: string): Objection | null {
   const beside = (...names: string[]) => idOf(names.includes(moved) ? moved : (names[0] ?? ""));
   if (shared > heads || heads % shared) {
     const slider = beside("num_kv_heads", "num_heads");
-    return { slider, words: `KV heads must divide the heads evenly: ${whole(heads)} heads cannot share ${whole(shared)}. ${nearest("KV heads", heads, shared)}` };
+    return { slider, words: `KV heads must divide the heads evenly: ${integer(heads)} heads cannot share ${integer(shared)}. ${nearest("KV heads", heads, shared)}` };
   }
   if (!words.head_dim && width % heads) {
     const [below, above] = [Math.floor(width / heads) * heads, Math.ceil(width / heads) * heads];
-    return { slider: beside("embed_dim", "num_heads"), words: `The width must be a multiple of the heads: ${whole(width)} is none of ${whole(heads)}. Widths that are: ${below ? `${whole(below)} and ` : ""}${whole(above)}.` };
+    return { slider: beside("embed_dim", "num_heads"), words: `The width must be a multiple of the heads: ${integer(width)} is none of ${integer(heads)}. Widths that are: ${below ? `${integer(below)} and ` : ""}${integer(above)}.` };
   }
   return null;
 }
@@ -117,7 +117,7 @@ export function typedNumber(text: string, least: number, most: number): { value:
   const plain = text.replace(/[\s,_]/g, "");
   if (!/^\d+$/.test(plain) || Number(plain) < least) return { value: null, words: `A whole number, ${least} or more.` };
   const number = Number(plain);
-  return number > most ? { value: most, words: `${whole(most)} is the most here.` } : { value: number, words: null };
+  return number > most ? { value: most, words: `${integer(most)} is the most here.` } : { value: number, words: null };
 }
 
 /** A message of the library with the labels of the sliders in place of its own names. */
@@ -134,5 +134,5 @@ function idOf(name: string): string | null {
 function nearest(label: string, n: number, value: number): string {
   const divisors = Array.from({ length: Math.min(n, 4096) }, (_, i) => i + 1).filter((divisor) => n % divisor === 0);
   const neighbours = [divisors.filter((divisor) => divisor < value).at(-1), divisors.find((divisor) => divisor > value)];
-  return `${label} that do: ${neighbours.filter((divisor) => divisor !== undefined).map(whole).join(" and ")}.`;
+  return `${label} that do: ${neighbours.filter((divisor) => divisor !== undefined).map(integer).join(" and ")}.`;
 }

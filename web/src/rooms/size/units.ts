@@ -20,10 +20,10 @@ export function gb(value: number): string {
 
 /** "10.00 GiB (10.74 GB)": the same bytes in powers of 1,024 and of 1,000. */
 export function bytesInBoth(value: number): string {
-  return value < 1000 ? `${whole(value)} bytes` : `${gib(value)} (${gb(value)})`;
+  return value < 1000 ? `${integer(value)} bytes` : `${gib(value)} (${gb(value)})`;
 }
 
-export function whole(value: number): string {
+export function integer(value: number): string {
   return Math.round(value).toLocaleString("en-US");
 }
 
@@ -38,7 +38,7 @@ function scaled(value: number, scales: readonly Scale[], smallest: string): stri
   for (const [unit, name] of scales) {
     if (value < unit) continue;
     const size = value / unit;
-    return (size >= 999.95 ? whole(size) : size.toFixed(size >= 99.995 ? 1 : 2)) + name;
+    return (size >= 999.95 ? integer(size) : size.toFixed(size >= 99.995 ? 1 : 2)) + name;
   }
-  return whole(value) + smallest;
+  return integer(value) + smallest;
 }
