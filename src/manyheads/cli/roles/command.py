@@ -76,7 +76,7 @@ def roles(
     check_output(plot, "--plot", PICTURE_ENDINGS)
     check_output(families, "--families", PICTURE_ENDINGS)
     check_output(report, "--report", REPORT_ENDINGS)
-    own_patterns = {name: each for path in patterns or [] for name, each in read_patterns(path).items()}
+    own_patterns = {name: read_pattern for path in patterns or [] for name, read_pattern in read_patterns(path).items()}
     options = {"kind": kind, "lines": lines, "field": field}
     sources = [*(corpus or []), *(files or [])]
     _check_options(kind, sources, resume)
