@@ -1,4 +1,4 @@
-"""Print the tables of docs/sizing.md."""
+"""Print the tables of docs/reference/sizing.md."""
 
 from manyheads.sizing.tables import families_markdown, presets_markdown
 
