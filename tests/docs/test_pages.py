@@ -109,6 +109,16 @@ def test_the_navigation_names_every_page_once():
     assert set(listed) == (there - left) | set(PAGES.values())
 
 
+DOORS = ["Start", "Understand", "Do", "Look up", "For contributors"]
+
+
+def test_the_site_and_the_readme_have_the_same_five_doors():
+    navigation = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]
+    assert [door for section in navigation for door in section] == DOORS
+    more = (ROOT / "README.md").read_text(encoding="utf-8").partition("## More")[2]
+    assert re.findall(r"\[([^]]+)\]\(", more) == DOORS
+
+
 # ------------------------------------------------------------------------------------------------- the reference
 
 
