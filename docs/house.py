@@ -61,10 +61,11 @@ def imports() -> dict[str, set[str]]:
 
 
 def first_sentence(path: Path) -> str:
-    """The first sentence of a file's or a package's docstring, on one line."""
+    """The first sentence of a file's or a package's docstring, on one line, as Markdown that makes no links."""
     source = (path / "__init__.py" if path.is_dir() else path).read_text(encoding="utf-8")
     paragraph = " ".join((ast.get_docstring(ast.parse(source)) or "").split("\n\n")[0].split())
-    return re.split(r"(?<=\.) (?=[A-Z])", paragraph)[0]
+    sentence = re.split(r"(?<=\.) (?=[A-Z])", paragraph)[0]
+    return re.sub(r"(`[^`]*`)|\[", lambda match: match[1] or r"\[", sentence)
 
 
 def entries(folder: Path) -> list[Path]:
