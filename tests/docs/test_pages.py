@@ -15,14 +15,12 @@ from docs.command import PAGE as COMMAND_PAGE
 from docs.command import command_markdown
 from docs.docstrings import as_markdown
 from docs.hooks import PAGES, with_links
-from docs.house import OUTSIDE, PACKAGE, PICTURE, floors, imports, picture, table, tree
+from docs.house import OUTSIDE, PICTURE, floors, imports, picture, table
 from docs.house import PAGE as HOUSE_PAGE
-from docs.lab import FIELDS, lab_markdown, records
-from docs.lab import PAGE as LAB_PAGE
 from docs.pictures import GALLERY, IMAGES, gallery_markdown
 from docs.pictures import PAGE as GALLERY_PAGE
 from manyheads.statistics.table import STATISTICS, table_markdown
-from tests.docs.pages import ROOT, blocks_of, named, pages
+from tests.docs.pages import ROOT, blocks_of, pages
 
 DOCS = ROOT / "docs"
 REFERENCE = sorted((DOCS / "reference").rglob("*.md"))
@@ -57,41 +55,6 @@ def test_the_house_is_drawn_as_the_imports_are_and_they_go_down():
     assert set(found) == set(height)
     assert all(height[other] < height[name] for name, below in found.items() for other in below)
     assert found["cli"] and not found["errors"] and "recording" in found["statistics"]
-
-
-def test_the_tree_has_every_package_and_file_as_the_code_has_them():
-    page = HOUSE_PAGE.read_text(encoding="utf-8")
-    assert tree() in page, "anew: make pages"
-    names = {path.name for path in PACKAGE.rglob("*.py") if path.name != "__init__.py"}
-    assert len(names) > 100 and all(f"- `{name}`" in page for name in names)
-
-
-def test_every_answer_to_where_do_i_find_is_a_file_that_exists():
-    section = HOUSE_PAGE.read_text(encoding="utf-8").partition("## Where do I find")[2].partition("\n## ")[0]
-    answers = re.findall(r"^\|[^|]+\| (?:`([\w/]+/)`)? ?\| `(\w+\.py)` \|$", section, re.MULTILINE)
-    assert len(answers) >= 30 and len(answers) == section.count(".py` |")
-    assert [f"{folder}{name}" for folder, name in answers if not (PACKAGE / folder / name).is_file()] == []
-
-
-def test_every_file_of_code_that_a_page_names_exists():
-    """Lab log, decisions and changelog speak of their day; the house's own table has a test of its own."""
-    dated = (DOCS / "lab.md", DOCS / "house.md", *(DOCS / "decisions").glob("*.md"))
-    roots = (ROOT, ROOT / "src", PACKAGE)
-    missing = [
-        f"{named(page)}: {path}"
-        for page in [*pages(), ROOT / "CONTRIBUTING.md"]
-        if page not in dated
-        for path in re.findall(r"`((?:[a-z_.]+/)+[a-z_]+\.py)`", page.read_text(encoding="utf-8"))
-        if not any((root / path).is_file() for root in roots)
-    ]
-    assert missing == []
-
-
-def test_the_lab_log_is_made_from_its_records_newest_first():
-    assert LAB_PAGE.read_text(encoding="utf-8") == lab_markdown(), "anew: make pages"
-    dates = [record["date"] for record in records()]
-    assert len(dates) >= 70 and dates == sorted(dates, reverse=True)
-    assert all(list(record) == list(FIELDS) and all(record.values()) for record in records())
 
 
 def nav_pages(part):
