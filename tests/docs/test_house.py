@@ -1,4 +1,4 @@
-"""Claims about the way to the code and its numbers: the tree, where to find what, files that pages name, the lab log."""
+"""Claims about the way to the code and its numbers: the tree, where to find what, files a page names, the lab log."""
 
 from __future__ import annotations
 
