@@ -64,7 +64,7 @@ GALLERY: dict[str, tuple[Picture, ...]] = {
         Picture("roles-report.png", "The report", "One page: every question, its evidence, examples.",
                 "manyheads roles --report roles.html", "page"),
         Picture("families-minilm.svg", "Which heads look alike", "Near: they look at the same words. How: "
-                "[families](families.md).", FAMILIES, "code"),
+                "[families](reference/families.md).", FAMILIES, "code"),
     ),
     "What they are worth": (
         Picture("how-far-minilm.svg", "How far it goes", "What is lost as heads go, by importance and at random.",

@@ -39,8 +39,8 @@ ASK_HELP = "Rank the heads at this role; may be repeated."
 ELSEWHERE_HELP = "A second corpus: which labels travel?"
 KIND_HELP = "What the files hold: text, jsonl or conllu."
 RESUME_HELP = "Keep what is done there, and go on from it."
-PROBES_HELP = "Also random tokens that repeat, copying by weights, and a needle in long texts (docs/probes.md)."
-PATTERN_HELP = "A role of your own: FILE.py, whose functions say where each token should look (docs/roles.md)."
+PROBES_HELP = "Also random tokens that repeat, copying by weights, a needle in long texts (docs/reference/probes.md)."
+PATTERN_HELP = "A role of your own: FILE.py, its functions say where each token should look (docs/reference/roles.md)."
 
 Files = Annotated[list[str] | None, typer.Argument(metavar="FILES", help="More files of the corpus.")]
 
