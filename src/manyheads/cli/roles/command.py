@@ -268,6 +268,6 @@ def read_patterns(path: Path) -> dict[str, Any]:
     if not own:
         raise TextError(
             f"--pattern {path} defines no function: write one that takes a text's tokens and returns, for each of "
-            f"them, the places it should look at (docs/roles.md)."
+            f"them, the places it should look at (docs/reference/roles.md)."
         )
     return own
