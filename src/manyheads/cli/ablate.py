@@ -26,7 +26,9 @@ from manyheads.cli.arguments import (
 from manyheads.cli.steps import load_model
 from manyheads.cli.terminal.console import clean, emit_document, print_whole
 from manyheads.cli.terminal.progress import Talk
-from manyheads.errors import PlanError
+from manyheads.errors import HeadError, PlanError
+from manyheads.heads import require_forwards, written
+from manyheads.plan import KINDS, Ablate, Average, Copy, Plan, Scale, SkipOutputProjection
 
 if TYPE_CHECKING:
     from manyheads.interventions import Effect
@@ -87,9 +89,6 @@ def ablate(
 
 def _plan(heads: str | None, kind: str | None, factor: float | None, source: str | None, file: Path | None) -> Plan:
     """The plan that the options mean. Errors: PlanError for options that contradict each other; HeadError."""
-    from manyheads.heads import require_forwards
-    from manyheads.plan import KINDS, Ablate, Average, Copy, Plan, Scale, SkipOutputProjection
-
     if file is not None:
         if heads is not None:
             raise PlanError(
@@ -135,9 +134,6 @@ def _require_text(heads: str | None, words: list[str]) -> None:
 
 
 def _names_heads(word: str) -> bool:
-    from manyheads.errors import HeadError
-    from manyheads.heads import written
-
     try:
         return bool(written(word))
     except HeadError:

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from manyheads import __version__
 from manyheads.cli.ablate import ablate
 from manyheads.cli.convert import convert
 from manyheads.cli.doctor import doctor
@@ -98,8 +99,6 @@ def _root(
 ) -> None:
     """What every attention head of a transformer does, with evidence. Begin with: [bold]manyheads look[/bold]"""
     if version:
-        from manyheads import __version__
-
         emit(f"manyheads {__version__}")
         raise typer.Exit
 

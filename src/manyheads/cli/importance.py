@@ -30,6 +30,7 @@ from manyheads.cli.terminal.console import clean, emit_document, knows_blocks, p
 from manyheads.cli.terminal.progress import Talk
 from manyheads.errors import StatisticError
 from manyheads.heads import Head
+from manyheads.plan import Ablate
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -59,8 +60,6 @@ def importance(
 
     For example: manyheads importance --file novel.txt --curve how-far.svg
     """
-    from manyheads.plan import Ablate
-
     talk = Talk()
     check_output(save, "--save", TABLE_ENDINGS)
     check_output(curve, "--curve", PICTURE_ENDINGS)

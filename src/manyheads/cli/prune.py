@@ -23,6 +23,8 @@ from manyheads.cli.steps import load_model
 from manyheads.cli.terminal.console import clean, emit_document, print_whole
 from manyheads.cli.terminal.progress import Talk
 from manyheads.errors import PlanError
+from manyheads.heads import require_forwards
+from manyheads.plan import Ablate
 
 if TYPE_CHECKING:
     from manyheads.interventions import Saved
@@ -63,8 +65,6 @@ def prune(
     if heads is not None and (file is not None or lines):
         raise PlanError("--file and --lines are the texts that --lowest ranks heads by: leave them out.")
     if heads is not None:
-        from manyheads.heads import require_forwards
-
         require_forwards(heads)
     check_folder(out)
     texts = None if heads is not None else given_texts(talk, [], file, lines, model)
@@ -92,7 +92,6 @@ def _lowest(talk: Talk, lm: Any, count: int, texts: Texts) -> tuple[str, str]:
     Chosen on one half of the texts, the loss measured on the other.
     """
     from manyheads.interventions.prune.which_heads import least_groups
-    from manyheads.plan import Ablate
 
     least_groups(lm.spec, dict.fromkeys(lm.spec.heads, 0.0), count)  # a number that cannot be is known before reading
     with talk.step("reading the texts without each head") as progress:

@@ -27,10 +27,12 @@ from manyheads.cli.arguments import (
     to_file,
 )
 from manyheads.cli.head.looked import HeadLooked, head_of
+from manyheads.cli.role_words import UNLABELLED, role_of
 from manyheads.cli.steps import label_heads, load_model
 from manyheads.cli.terminal.console import emit_document
 from manyheads.cli.terminal.progress import Talk
 from manyheads.errors import ModelError, TextError
+from manyheads.heads import Head
 from manyheads.spec import CROSS
 
 MOST_CELLS, BLOCKS = 512, 256  # a picture shows every weight of up to 512 tokens, the means of blocks of a longer text
@@ -57,8 +59,6 @@ def head(
 
     For example: manyheads head L2H9 "Ada gave Grace the key, and Grace kept the key."
     """
-    from manyheads.heads import Head
-
     words = text or []
     Head.parse(name)
     if image is not None:
@@ -88,7 +88,6 @@ def gather(
     talk: Talk, source: Source, name: str, model: str, window: int, *, plot: Path | None = None, remember: bool = True
 ) -> HeadLooked:
     """Load, label, record and measure one text or window, and draw the picture that was asked for."""
-    from manyheads.cli.role_words import role_of
     from manyheads.models.inputs.media import require_reader
     from manyheads.models.loading.modality import TEXT
 
@@ -140,7 +139,6 @@ def _read(lm: Any, wanted: Any, text: str, long: str, labels: Any) -> tuple[Any,
 def _plot(talk: Talk, lm: Any, layer: Any, wanted: Any, role: Any, path: Path) -> str:
     """Draw the head's map; what it shows, in words."""
     from manyheads.cli.head.page import small_map, word
-    from manyheads.cli.role_words import UNLABELLED
 
     with talk.step(f"drawing {path.name}"):
         weights, length = small_map(layer, wanted.index, MOST_CELLS, BLOCKS), int(layer.lengths[0])

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from manyheads import figures, models
 from manyheads.cli.arguments import PICTURE_ENDINGS, check_output
+from manyheads.cli.head.looked import head_of
 from manyheads.cli.look.page import hanging, offered
 from manyheads.cli.steps import load_model, model_arguments
 from manyheads.cli.terminal.console import (
@@ -29,6 +30,7 @@ from manyheads.cli.terminal.console import (
 )
 from manyheads.cli.terminal.progress import Talk
 from manyheads.errors import FileAccessError, HeadError, ShapeError
+from manyheads.heads import Head
 
 LABEL = 6
 NUM_STRONGEST = 8
@@ -112,9 +114,6 @@ def _place(patch: str | None) -> tuple[int, int] | None:
 
 def _head_of(lm: Any, name: str) -> Any:
     """The head by that name; one without a stack is of the patches' own. Errors: HeadError."""
-    from manyheads.cli.head.looked import head_of
-    from manyheads.heads import Head
-
     head, counts = Head.parse(name), lm.spec.shape.get("", ())
     if len(lm.spec.shape) == 1 or head.stack or not counts:
         return head_of(lm, name)

@@ -9,6 +9,7 @@ from typing import Annotated, Any, TextIO
 import typer
 
 from manyheads.cli.arguments import AsJson
+from manyheads.cli.steps import load_model
 from manyheads.cli.terminal.console import emit, emit_document, print_cut, stdout_console
 from manyheads.cli.terminal.progress import Talk
 from manyheads.lessons import Lesson, Progress
@@ -97,8 +98,6 @@ def _given(pairs: Sequence[str]) -> dict[str, str]:
 
 def _loader(talk: Talk) -> Callable[[str], Any]:
     """Loads a model once, and says that it does."""
-    from manyheads.cli.steps import load_model
-
     loaded: dict[str, Any] = {}
 
     def load(name: str) -> Any:

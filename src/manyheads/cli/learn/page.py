@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markdown import Markdown
 from rich.text import Text
 
+from manyheads.cli.steps import model_arguments
 from manyheads.cli.terminal.console import Column, clean, lay_out, print_cut, shortened
 from manyheads.errors import ManyHeadsError
 from manyheads.lessons import CellBlock, Lesson, Progress, ProseBlock, Ran, shelf
@@ -130,8 +131,6 @@ def print_ran(ran: Ran, console: Console) -> None:
 def link_lines(ran: Ran) -> list[Text]:
     """How to go on with the heads that a cell names."""
     import shlex
-
-    from manyheads.cli.steps import model_arguments
 
     return [
         Text(f"See all of it: manyheads head {link.head} {shlex.quote(clean(link.text))}{model_arguments(link.model)}")

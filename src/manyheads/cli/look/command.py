@@ -31,7 +31,7 @@ from manyheads.cli.arguments import (
     to_file,
     way_to_read,
 )
-from manyheads.cli.look.looked import Looked
+from manyheads.cli.look.looked import SHOWN, Looked
 from manyheads.cli.steps import label_heads, load_model
 from manyheads.cli.terminal.console import emit_document
 from manyheads.cli.terminal.progress import Talk
@@ -134,8 +134,6 @@ def _asked(talk: Talk, statistics: str) -> tuple[str, ...]:
 
 def _measure(talk: Talk, lm: Any, source: Source, labels: Any, asked: Sequence[str], long: str) -> Any:
     """The table of the text: what was asked for, what the page shows, and what each head's role is about."""
-    from manyheads.cli.look.looked import SHOWN
-
     about = (role.evidence.statistic for role in labels.roles)
     names = tuple(dict.fromkeys((*asked, *SHOWN, *about)))
     sinks = labels.sinks if labels.roles else None

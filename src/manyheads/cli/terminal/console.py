@@ -19,6 +19,8 @@ from typing import Any, NoReturn
 from rich.console import Console
 from rich.text import Text
 
+from manyheads import __version__
+
 WIDTH = 100
 NARROWEST = 60  # below this, lines are cut rather than wrapped into ribbons
 
@@ -45,8 +47,6 @@ def emit(text: str) -> None:
 
 def emit_document(content: dict[str, Any]) -> None:
     """Write one JSON document, the version first: no NaN, and UTF-8 as ASCII escapes, for any reader and terminal."""
-    from manyheads import __version__
-
     emit(json.dumps({"manyheads": __version__, **content}, indent=1, allow_nan=False))
 
 
