@@ -151,7 +151,7 @@ def test_an_interrupt_anywhere_is_exit_130(run, monkeypatch):
     for place in (
         "manyheads.models.load",
         "manyheads.cli.commands.run",
-        "manyheads.cli.arguments.read_source",
+        "manyheads.cli.look.command.read_source",
     ):
         with monkeypatch.context() as patched:
             patched.setattr(place, interrupt)
@@ -212,7 +212,7 @@ def test_an_interrupt_while_the_page_is_measured_remembers_nothing(run, monkeypa
         raise KeyboardInterrupt
 
     monkeypatch.setenv("MANYHEADS_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("manyheads.statistics.measure", interrupt)
+    monkeypatch.setattr("manyheads.roles.labels.measure", interrupt)
     assert run("look", TEXT, "--save", "t.csv").code == 130
     assert not list(tmp_path.rglob("*.*"))
 

@@ -23,7 +23,7 @@ def examined(monkeypatch, capsys):
     """`examined(sections, "--json")`: the command, where this was found."""
 
     def runner(sections, *options: str) -> Ran:
-        monkeypatch.setattr(examining, "examine", lambda: Examination(sections))
+        monkeypatch.setattr("manyheads.doctor.examine", lambda: Examination(sections))
         return Ran(main(["doctor", *options]), *capsys.readouterr())
 
     return runner
