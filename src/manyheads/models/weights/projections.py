@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from manyheads.base import check_groups
 from manyheads.errors import ModelError, ShapeError
-from manyheads.models.loading.offloaded import here, weight_of
+from manyheads.models.loading.offloaded import local_part, weight_of
 from manyheads.spec import CROSS, Site
 
 __all__ = ["Holder", "Sizes", "holders_of", "out_rows", "Cut", "Projections", "projections_of", "OwnCounts", "recount"]
@@ -49,7 +49,7 @@ def input_width(module: nn.Module) -> int | None:
     weight = getattr(module, "weight", None)
     if not isinstance(weight, Tensor) or weight.ndim != 2:
         return None
-    weight = here(weight)
+    weight = local_part(weight)
     return weight.shape[0] if is_transposed(module) else weight.shape[1]
 
 
