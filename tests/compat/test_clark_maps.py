@@ -18,11 +18,6 @@ NEAR = 2e-6
 PAIRS = [("the cat saw mary .", "she saw it , abc"), ("king of it", "cat .")]
 
 
-@pytest.fixture(scope="module")
-def lm():
-    return small_bert()
-
-
 def ids_of(lm, pair):
     return lm.tokenizer(*pair)["input_ids"]
 

@@ -207,9 +207,6 @@ transformers.BertModel.from_pretrained({str(bert)!r})
     assert "extra.weight" in theirs, "transformers has nothing to say any more: this test proves nothing"
 
 
-pytestmark = pytest.mark.usefixtures("hub")
-
-
 def test_silence_ends_with_the_last_thread_and_after_an_error(bert):
     logger = logging.getLogger("transformers")
     level = logger.level

@@ -17,8 +17,6 @@ from manyheads.models import load, quietly
 from tests.models.folders import QUERY, change_config, outputs
 from tests.models.tiny import save_tiny, tiny_gpt2, tiny_tokenizer
 
-pytestmark = pytest.mark.usefixtures("hub")
-
 
 class Payload:
     """A pickle of this makes `path` when it is opened."""

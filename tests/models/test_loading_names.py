@@ -21,8 +21,6 @@ from manyheads.models.loading.checkpoints import Bundled, find_bundled
 from tests.models.folders import answer_hub
 from tests.models.tiny import save_tiny, tiny_bert, tiny_tokenizer
 
-pytestmark = pytest.mark.usefixtures("hub")
-
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 

@@ -10,10 +10,6 @@ import manyheads as mh
 from manyheads.models import tap
 from tests.models.sharp import SAME, assert_weights, normal, sharpened
 
-pytestmark = pytest.mark.usefixtures("nothing_is_left_behind")
-
-B, H, Q, K, M = 2, 6, 9, 13, 30
-
 LAYERS = {
     "plain": {},
     "no biases": {"bias": False},

@@ -14,10 +14,6 @@ from manyheads.errors import ModelError
 from manyheads.models import tap
 from tests.models.sharp import SAME, assert_weights, normal, sharpened
 
-pytestmark = pytest.mark.usefixtures("nothing_is_left_behind")
-
-B, H, Q, M = 2, 6, 9, 30
-
 
 class ByHand(nn.Module):
     def __init__(self, product="matmul"):

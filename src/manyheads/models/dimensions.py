@@ -144,23 +144,28 @@ def describe_model(model: nn.Module) -> Architecture:
     )
 
 
-def _architecture(what: Any) -> Architecture:
-    """The architecture that `what` means: by arithmetic where it reaches, by transformers where it does not."""
-    if hasattr(what, "named_parameters"):
-        return _of_module(what)
-    if hasattr(getattr(what, "model", None), "named_parameters"):  # a LoadedModel
-        return replace(_of_module(what.model), name=what.name)
+def _architecture(subject: Any) -> Architecture:
+    """The architecture that `subject` means: by arithmetic where it reaches, by transformers where it does not."""
+    if hasattr(subject, "named_parameters"):
+        return _of_module(subject)
+    if hasattr(getattr(subject, "model", None), "named_parameters"):  # a LoadedModel
+        return replace(_of_module(subject.model), name=subject.name)
     # A preset, or a folder, of a bundled model's name goes before it.
-    if isinstance(what, str) and what in BUNDLED and key_of(what) not in PRESETS and not os.path.exists(what):
-        return replace(_architecture(find_bundled(what)), name=what)
-    if hasattr(what, "model_type") and hasattr(what, "to_dict"):
-        what = {**what.to_dict(), "model_type": what.model_type}
+    if (
+        isinstance(subject, str)
+        and subject in BUNDLED
+        and key_of(subject) not in PRESETS
+        and not os.path.exists(subject)
+    ):
+        return replace(_architecture(find_bundled(subject)), name=subject)
+    if hasattr(subject, "model_type") and hasattr(subject, "to_dict"):
+        subject = {**subject.to_dict(), "model_type": subject.model_type}
     try:
-        return architecture_of(what)
+        return architecture_of(subject)
     except UnknownFamily as error:
-        if isinstance(what, Mapping):
-            return _with_transformers(what, error)
-        data, path = load_config(what)
+        if isinstance(subject, Mapping):
+            return _with_transformers(subject, error)
+        data, path = load_config(subject)
         return replace(_with_transformers(data, error), name=name_of(path))
 
 

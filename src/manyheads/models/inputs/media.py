@@ -223,40 +223,6 @@ def _processed(lm: Any, sense: str, *args: Any, **kwargs: Any) -> dict[str, Tens
     return {key: value.to(lm.dtype) if value.is_floating_point() else value for key, value in tensors.items()}
 
 
-def _padding(lm: Any, sounds: Sequence[ndarray]) -> dict[str, Any]:
-    """How sounds are made as long as each other. Errors: RecordingError where padding would be heard."""
-    processor = _processor(lm, SOUNDS)
-    if hasattr(processor, "chunk_length"):  # Whisper: its own way, always to one length
-        return {}
-    if len({len(sound) for sound in sounds}) > 1 and not getattr(processor, "return_attention_mask", True):
-        raise RecordingError(
-            f"the sounds have different lengths, and {type(processor).__name__} makes no mask for {lm.name}, which "
-            f"would hear the padding: record them one by one."
-        )
-    return {"padding": True}
-
-
-def _require_short(lm: Any, sounds: Sequence[ndarray], rate: int) -> None:
-    """Errors: RecordingError for a sound that the processor would cut without a word."""
-    most = getattr(_processor(lm, SOUNDS), "n_samples", None)
-    for at, sound in enumerate(sounds):
-        if most is not None and len(sound) > most:
-            raise RecordingError(
-                f"sound {at} is {len(sound) / rate:.1f} s long, and {lm.name} hears at most {most / rate:.0f} s at "
-                f"once: cut it."
-            )
-
-
-def _input_seconds(lm: Any, features: Tensor, rate: int) -> tuple[float | None, int]:
-    """How many seconds the model's samples or spectra lie apart, None if unknown, and the axis they run along."""
-    if features.ndim == 2:
-        return 1 / rate, 1
-    processor = _processor(lm, SOUNDS)
-    hop, bins = getattr(processor, "hop_length", None), getattr(processor, "feature_size", None)
-    axis = 2 if features.shape[1] == bins else 1
-    return (None if hop is None or features.ndim != 3 else hop / rate), axis
-
-
 def _named(names: Sequence[str], lengths: Sequence[int], width: int, special_names: set[str]) -> Padded:
     """Positions by name. Those in `special_names` are special, as a tokenizer's own tokens are."""
     special = torch.tensor([[name in special_names for name in names]] * len(lengths), dtype=torch.bool)

@@ -1,7 +1,7 @@
 """The open taps, the modules that they watch, and a call on its way to them.
 
 There are three ways in: transformers' interface (`through_transformers`), our own layers, and any other module
-(`through_torch`). Each of them ends in `Seen.show`: one call, the same few facts, shown to every tap on the module.
+(`through_torch`). Each of them ends in `RawCall.show`: one call, the same few facts, shown to every tap on the module.
 """
 
 from __future__ import annotations
@@ -101,12 +101,12 @@ class Tap:
     projections: dict[str, nn.Module | None] = field(default_factory=dict)
     masks: MaskReader = field(default_factory=MaskReader)
 
-    def site(self, seen: Seen, causal: bool) -> Site:
+    def site(self, raw: RawCall, causal: bool) -> Site:
         """The call's place in the model; layers are counted in the order in which they first call.
 
         A module that is called again in the same forward pass (layers that share their weights) is a layer again.
         """
-        path = self.paths[id(seen.module)]
+        path = self.paths[id(raw.module)]
         # Outside of a forward pass (somebody calls a layer by itself) no call can be a second one of the same pass.
         turn = self.calls.get(path, 0) if RUNNING.modules else 0
         self.calls[path] = turn + 1
@@ -116,18 +116,18 @@ class Tap:
             stack = stack_of(
                 path,
                 encoder_decoder=bool(getattr(config, "is_encoder_decoder", False)),
-                crosses=seen.crosses or bool(getattr(seen.module, "is_cross_attention", False)),
+                crosses=raw.crosses or bool(getattr(raw.module, "is_cross_attention", False)),
             )
             layer = sum(site.stack == stack for site in self.sites.values())
-            sizes = (seen.q.shape[1], seen.k.shape[1], seen.q.shape[3], seen.v.shape[3])
+            sizes = (raw.q.shape[1], raw.k.shape[1], raw.q.shape[3], raw.v.shape[3])
             self.sites[name] = Site(stack, layer, name, *sizes, causal)
         return self.sites[name]
 
-    def projection(self, seen: Seen) -> nn.Module | None:
+    def projection(self, raw: RawCall) -> nn.Module | None:
         """The output projection of the call's layer, looked for once a layer."""
-        path = self.paths[id(seen.module)]
+        path = self.paths[id(raw.module)]
         if path not in self.projections:
-            path_and_module = output_projection(self.model, path, seen.q.shape[1] * seen.v.shape[3])
+            path_and_module = output_projection(self.model, path, raw.q.shape[1] * raw.v.shape[3])
             self.projections[path] = None if path_and_module is None else path_and_module[1]
         return self.projections[path]
 
@@ -150,7 +150,7 @@ OPEN = Open()
 
 
 @dataclass(frozen=True, eq=False)
-class Seen:
+class RawCall:
     """One call, by whichever way it came in, for the taps. `lse`: the fused kernel's, where one made the call."""
 
     module: nn.Module

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from manyheads.errors import ModelError
 from manyheads.models.taps import through_torch, through_transformers
 from manyheads.models.taps.call import Edit, Observer
-from manyheads.models.taps.open_taps import OPEN, Seen, Tap, WatchFused, carrying_out, left_out, log, no_way_in
+from manyheads.models.taps.open_taps import OPEN, RawCall, Tap, WatchFused, carrying_out, left_out, log, no_way_in
 from manyheads.nn import LayerCall, add_hook, remove_hook
 
 __all__ = ["Tap", "tap"]
@@ -38,8 +38,8 @@ class _LayerHook:
         sinks = call.rule.sinks
         rule = call.rule if sinks is None else replace(call.rule, sinks=sinks.detach())
         gain = getattr(call.module, "head_scale", None)
-        seen = Seen(call.module, call.q, call.k, call.v, call.mask(), rule, out, watch.lse, call.crosses, gain)
-        return seen.show(OPEN.on(call.module))
+        raw = RawCall(call.module, call.q, call.k, call.v, call.mask(), rule, out, watch.lse, call.crosses, gain)
+        return raw.show(OPEN.on(call.module))
 
 
 _HOOK = _LayerHook()

@@ -28,7 +28,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from manyheads.errors import ModelError
 from manyheads.models.taps.mask_arguments import four_axes
-from manyheads.models.taps.open_taps import OPEN, RUNNING, Seen, WatchFused, carrying_out
+from manyheads.models.taps.open_taps import OPEN, RUNNING, RawCall, WatchFused, carrying_out
 from manyheads.nn import Rule
 
 ATTENTION = F.scaled_dot_product_attention
@@ -172,7 +172,7 @@ def _attention(*args: Any, **kwargs: Any) -> Any:
     rule = Rule(q.shape[-1] ** -0.5 if scale is None else float(scale), bias=bias)
     out = four_axes(result)
     crosses = getattr(_TORCHS_LAYER_CALL, "crosses", False)
-    edited = Seen(module, q, k, v, mask, rule, out, watch.lse, crosses).show(taps)
+    edited = RawCall(module, q, k, v, mask, rule, out, watch.lse, crosses).show(taps)
     return result if edited is out else edited.reshape(result.shape)
 
 
@@ -237,7 +237,7 @@ class _WatchProducts(TorchDispatchMode):
                 self.scores = args
         return result
 
-    def seen(self, module: nn.Module, num_heads: int, crosses: bool) -> Seen:
+    def seen(self, module: nn.Module, num_heads: int, crosses: bool) -> RawCall:
         """The call, as far as it could be picked out of the products. Errors: ModelError."""
         if self.values is None or self.out is None or not self.scores:
             raise ModelError(
@@ -252,4 +252,4 @@ class _WatchProducts(TorchDispatchMode):
             added = added[None] if len(added) == 1 else added.unflatten(0, (-1, num_heads))
         taps = OPEN.on(module)
         mask, bias_left = taps[0].masks.plain(added, 4, q.shape[2], k.shape[2], False)
-        return Seen(module, q, k, v, mask, Rule(1.0, bias=bias_left), out, None, crosses)
+        return RawCall(module, q, k, v, mask, Rule(1.0, bias=bias_left), out, None, crosses)

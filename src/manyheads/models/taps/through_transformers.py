@@ -15,7 +15,7 @@ from typing import Any
 from torch import nn
 
 from manyheads.models.taps.mask_arguments import FLEX_NAME, is_causal_without_mask, read_rule
-from manyheads.models.taps.open_taps import OPEN, Seen, WatchFused, carrying_out
+from manyheads.models.taps.open_taps import OPEN, RawCall, WatchFused, carrying_out
 from manyheads.models.taps.through_torch import unwatched
 
 _SAVED: dict[str, Any] = {}  # what the class held, while our look-ups stand in their place
@@ -76,7 +76,7 @@ def _wrapped(function: Callable, name: str) -> Callable:
         causal = is_causal_without_mask(name, module, query.shape[2], named)
         mask, bias = taps[0].masks.read(attention_mask, query.shape[2], key.shape[2], causal)
         out = result[0].transpose(1, 2)  # [text, row, head, width], as these functions return it
-        edited = Seen(module, query, key, value, mask, read_rule(query, named, bias), out, lse).show(taps)
+        edited = RawCall(module, query, key, value, mask, read_rule(query, named, bias), out, lse).show(taps)
         if edited is out:
             return result
         return (edited.transpose(1, 2).contiguous(), *result[1:])

@@ -75,14 +75,14 @@ def kept_in(model: nn.Module) -> tuple[KeptHeads, ...]:
     return getattr(model, REMEMBERED, ())
 
 
-def cut_model(model: nn.Module, kept: Sequence[KeptHeads]) -> None:
-    """Cut `model` in place to what is kept. Sites are the model's own, as it is now; several cuts add up.
+def cut_model(model: nn.Module, cuts: Sequence[KeptHeads]) -> None:
+    """Cut `model` in place to the heads that stay. Sites are the model's own, as it is now; several cuts add up.
 
     Name all sites of the model, those too that stay whole: so their numbers in the architecture are remembered.
     Raises ModelError, perhaps after some sites were cut, where a site's heads cannot be (`projections_of`).
     """
     remembered = {before.site.module: before for before in kept_in(model)}
-    for cut in kept:
+    for cut in cuts:
         if not cut.is_whole:
             projections = projections_of(model, cut.site)
             if cut.heads:
