@@ -308,8 +308,9 @@ def sounds_of(audio: Any, sampling_rate: int | None, model_rate: int) -> list[Sa
     """
     # A list of numbers is one sound; any other list is a list of sounds.
     numbers = isinstance(audio, list | tuple) and bool(audio) and all(isinstance(x, int | float) for x in audio)
+    items: list[Any] = [audio] if numbers else listed(audio)
     sounds = []
-    for sound in [audio] if numbers else listed(audio):
+    for sound in items:
         path = isinstance(sound, str | os.PathLike)
         samples, rate = _read(sound) if path else (_samples(sound), sampling_rate)
         if rate is None:
