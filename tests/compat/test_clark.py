@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import string
+from functools import cache
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+from transformers import PreTrainedTokenizerFast
 
 import manyheads as mh
 from manyheads.compat import clark, inputs
@@ -16,8 +22,30 @@ from manyheads.corpora import Document
 from manyheads.errors import ModelError, RecordingError, ShapeError, StatisticError, TextError
 from manyheads.recording import ROOT, Gold, GoldWord, Mention, Words
 from tests.compat import clark_oracle as oracle
-from tests.compat.clark_reader import WHOLE, small_bert
 from tests.compat.crafted import crafted
+from tests.models.tiny import tiny_bert
+
+SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
+WHOLE = ("the", "cat", "king", "she", "saw", "mary", "hat", "of", "it")
+
+
+@cache
+def reader():
+    """WordPiece, as BERT's: some words whole, all others letter by letter; marks are words of their own."""
+    letters = [*string.ascii_lowercase, *(f"##{letter}" for letter in string.ascii_lowercase), ".", ",", "'"]
+    vocabulary = {piece: number for number, piece in enumerate((*SPECIAL, *WHOLE, *letters))}
+    backend = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    backend.normalizer, backend.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
+    around = [(name, vocabulary[name]) for name in ("[CLS]", "[SEP]")]
+    single, pair = "[CLS] $A [SEP]", "[CLS] $A [SEP] $B [SEP]"
+    backend.post_processor = processors.TemplateProcessing(single=single, pair=pair, special_tokens=around)
+    names = {"cls_token": "[CLS]", "sep_token": "[SEP]", "pad_token": "[PAD]", "unk_token": "[UNK]"}
+    return PreTrainedTokenizerFast(tokenizer_object=backend, **names)
+
+
+def small_bert():
+    return mh.load(tiny_bert(vocab_size=len(reader()), max_position_embeddings=48), tokenizer=reader())
+
 
 RELATIONS = ("det", "nsubj", "poss", "punct", "dobj", "case")
 
@@ -374,3 +402,9 @@ def test_layers_of_unlike_numbers_of_heads_leave_places_empty():
     got = clark.entropies(recording, quirks=False).heads
     assert got.shape == (2, 3) and got.isnan().tolist() == [[False] * 3, [False, True, True]]
     assert mh.compat.transformer_lens.detect_head(recording)[1].tolist() == pytest.approx([3 / 16, -1, -1])
+
+
+def test_the_page_names_every_quirk_and_function():
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "compat.md").read_text(encoding="utf-8")
+    functions = [name for name in clark.__all__ if name.islower()]
+    assert all(f"| `{name}" in page for name in (*clark.QUIRKS, *functions))

@@ -15,7 +15,26 @@ import manyheads as mh
 from manyheads import reference
 from manyheads.errors import ModelError
 from manyheads.models import tap
-from tests.models.sharp import SAME, assert_weights, normal, sharpened
+
+SAME = 1e-5
+
+
+def normal(fresh, *shape):
+    return torch.randn(*shape, generator=fresh)
+
+
+def sharpened(module, fresh):
+    """Weights so large that maps are far from even."""
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.copy_(normal(fresh, *parameter.shape) * 0.4)
+    return module.eval()
+
+
+def assert_weights(layer, want):
+    for text in range(len(want)):
+        assert (torch.as_tensor(layer.weights(text=text)).double() - want[text]).abs().max() <= SAME
+
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left_behind")
 

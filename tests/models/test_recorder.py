@@ -17,8 +17,14 @@ from manyheads.models import recorder as keeping
 from tests.models.eager import EXACT, GUARDED, SHARP, assert_near, draw, eager_maps, implementation, padded, spans
 from tests.models.makers import every_case
 from tests.models.odd import tiny_t5
-from tests.models.recorded import LENGTHS, some_text
-from tests.models.tiny import VOCAB_SIZE
+from tests.models.tiny import VOCAB_SIZE, WORDS
+
+LENGTHS = (11, 7, 13, 1)
+
+
+def some_text(fresh, num_words):
+    return " ".join(WORDS[i] for i in torch.randint(len(WORDS), (num_words,), generator=fresh).tolist())
+
 
 EAGER_ONLY = ("gemma2", "gpt_oss")
 

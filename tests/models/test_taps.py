@@ -1,4 +1,4 @@
-"""The seam: every attention call is seen with its site, edits change it, threads do not meet, and nothing is left behind.
+"""The seam: every attention call is seen with its site, edits change it, threads do not meet, and nothing stays behind.
 
 Models are small and random (`tiny`), and `minilm` with its trained weights. "Identical" means bit by bit.
 """
@@ -32,8 +32,26 @@ from manyheads.models.taps.mask_arguments import MaskReader
 from tests.models.eager import GUARDED, assert_near, draw, implementation, padded
 from tests.models.makers import every_case
 from tests.models.odd import tiny_t5
-from tests.models.tapped import LENGTHS, assert_identical, installed, num_layers
 from tests.models.tiny import VOCAB_SIZE, tiny_llama
+
+LENGTHS = (11, 7, 13)
+
+
+def num_layers(model):
+    return model.config.num_hidden_layers
+
+
+def assert_identical(got, want):
+    assert got.shape == want.shape and got.dtype == want.dtype
+    if not torch.equal(got, want):
+        raise AssertionError(f"not identical: they differ by up to {(got - want).abs().max():.3g}")
+
+
+def installed():
+    """What the tap wraps, and what a model gets when it looks its attention function up."""
+    wrapped = {name: vars(AttentionInterface).get(name) for name in ("get_interface", "__getitem__")}
+    return {**wrapped, "table": dict(AttentionInterface._global_mapping), "sdpa": ALL_ATTENTION_FUNCTIONS["sdpa"]}
+
 
 MODES = {"no_grad": torch.no_grad, "inference_mode": torch.inference_mode, "grad": torch.enable_grad}
 
