@@ -4,7 +4,7 @@ The single file and a saved notebook carry it. A short text's maps are exact, a 
 the strongest links of every row (`keptmaps`). Everything says which of these it is.
 
 Cost: one pass over all exact weights (72 heads, 512 tokens: 0.6 s), 1.4 MB. What is not kept, no page can make up: it
-says so. Format: an envelope of gzipped envelopes (`envelopes`), read by web/src/lib/snapshot.ts.
+says so. Format: an envelope of gzipped envelopes (`envelopes`), read by web/src/lib/api/snapshot.ts.
 """
 
 from __future__ import annotations

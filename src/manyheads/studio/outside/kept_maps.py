@@ -1,7 +1,7 @@
 """Maps as a saved page keeps them: how much of each fits, one head's read in one pass, and a layer's packed small.
 
 A short text's maps are exact; of a longer one each head's map is kept in blocks, by mean and by largest (those a level
-coarser), beside the exact strongest links of every row. web/src/lib/snapshot.ts reads what `packed` makes.
+coarser), beside the exact strongest links of every row. web/src/lib/api/snapshot.ts reads what `packed` makes.
 """
 
 from __future__ import annotations
