@@ -16,6 +16,6 @@ from .effects.removal_curve import Curve as Curve
 from .effects.sweep import sweep as sweep
 from .prune.prune import prune_heads as prune_heads
 from .prune.verify import difference as difference
-from .save.model_card import costs_of as costs_of
-from .save.model_card import removed_text as removed_text
 from .save.save import Saved as Saved
+from .save.save import costs_of as costs_of
+from .save.save import removed_text as removed_text
