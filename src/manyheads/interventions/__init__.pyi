@@ -4,6 +4,7 @@ from .apply.applied import editors_of as editors_of
 from .apply.computed import open_plan as open_plan
 from .apply.edits import Editor as Editor
 from .convert.convert import convert_to_gqa as convert_to_gqa
+from .convert.table import seconds_in_turns as seconds_in_turns
 from .design.patterns import HeadDesign as HeadDesign
 from .effects.effect import Effect as Effect
 from .effects.effect import effect as effect

@@ -37,8 +37,8 @@ AT_FDCWD, RENAME_EXCHANGE = -100, 2  # of Linux' renameat2
 def replacing_folder(path: str | os.PathLike[str], inside: str, model: Any) -> Iterator[Path]:
     """A new folder beside `path`, which takes its place when the block ends well; `inside`: a subfolder it may have.
 
-    An existing folder is replaced only if it is empty, or if an earlier save by manyheads wrote all of it; never the one
-    that `model` was loaded from. Errors: FileAccessError for that, and for whatever the operating system refuses.
+    An existing folder is replaced only if it is empty, or if an earlier save by manyheads wrote all of it; never the
+    one that `model` was loaded from. Errors: FileAccessError for that, and for whatever the operating system refuses.
     """
     target = Path(os.path.realpath(path))
     require_replaceable(target, inside)
