@@ -5,7 +5,7 @@
 A design is a value (`HeadDesign`), made by the function that is named after its pattern; `build` puts designs and
 random heads (None) into a small attention-only model, which is recorded, measured, labelled and edited like any other.
 So it is known beforehand what each head does: to learn from, and to test tools that label heads
-(`benchmarks.known_answers`). docs/design.md explains how each is made, and what its sharpness guarantees.
+(`benchmarks.known_answers`). docs/reference/design.md explains how each is made, and what its sharpness guarantees.
 """
 
 from manyheads.interventions import HeadDesign

@@ -70,7 +70,7 @@ def test_regrouping_alone_changes_no_output(name, made, fresh):
     for site in lm.spec.sites:
         kv_heads = torch.randperm(6, generator=fresh).tolist()
         heads = conversion._query_heads(site, tuple((each,) for each in kv_heads))
-        conversion._keep(projections_of(other, site), heads, kv_heads)
+        conversion._select(projections_of(other, site), heads, kv_heads)
     assert gap(lm.model, other) <= SAME
     assert any(not torch.equal(a, b) for a, b in zip(lm.model.parameters(), other.parameters(), strict=True))
 
@@ -236,7 +236,7 @@ def test_models_that_have_no_key_heads_to_share_are_refused_with_those_that_have
 @pytest.mark.parametrize("num_kv_heads", [4, 12, 0, -1, 2.0, True, "2", None])
 def test_numbers_that_do_not_divide_are_refused_with_those_that_do(num_kv_heads, made):
     with pytest.raises(ShapeError, match=r"num_kv_heads=.* does not divide the 6 key/value .* one of \[1, 2, 3, 6\]"):
-        conversion._require_convertible(made("llama"), num_kv_heads)
+        conversion._require_convertible(made("llama"), num_kv_heads)  # below the types that tests check
 
 
 def test_what_is_no_loaded_model_or_not_in_memory_or_was_pruned_is_refused(made):

@@ -226,7 +226,7 @@ def test_decoding_is_timed_with_a_cache_and_only_where_there_is_room(reader, mon
     monkeypatch.setattr(
         reader.model, "forward", lambda *args, **kwargs: asked.append(kwargs) or forward(*args, **kwargs)
     )
-    decodespeed._seconds(reader.model, torch.tensor([[5, 6, 7]]))
+    list(decodespeed._decode(reader.model, torch.tensor([[5, 6, 7]])))
     assert [one["input_ids"].shape[1] for one in asked] == [3] + [1] * decodespeed.STEPS
     assert all(one["past_key_values"].get_seq_length() == 3 + decodespeed.STEPS for one in asked[1:])
     monkeypatch.setattr(type(reader), "max_positions", decodespeed.STEPS)

@@ -66,19 +66,7 @@ def convert_to_gqa(
     Cost: a second copy of the model (and of each in float32 for the checks, if it is in half precision), five passes
     over two short texts; with `texts`, two passes over them and some decoding.
     """
-    require_in_memory(lm, "convert_to_gqa", "convert")
-    if any(not cut.is_whole for cut in kept_in(lm.model)):
-        raise ModelError(
-            f"{lm.name} was pruned in this process: save it, and convert what mh.load makes of a stock checkpoint; or "
-            f"convert first and prune afterwards."
-        )
-    sites = _countable(lm)
-    present = sites[0].num_kv_heads
-    if type(num_kv_heads) is not int or num_kv_heads < 1 or present % num_kv_heads:
-        raise ShapeError(
-            f"{num_kv_heads=} does not divide the {present} key/value heads of {lm.name}: each new one is the mean of "
-            f"equally many. Use one of {divisors(present)}."
-        )
+    sites = _require_convertible(lm, num_kv_heads)
     quality = None if texts is None else choose_quality(lm, texts, metric)  # faults before anything slow begins
     try:
         apart = {site.layer: _distances(projections_of(lm.model, site)) for site in sites}
@@ -88,6 +76,7 @@ def convert_to_gqa(
         model = _converted(lm, groups)
     except ModelError as error:
         raise _cannot(lm, str(error).replace(ADVICE, "")) from error
+    present = sites[0].num_kv_heads
     story = f"as many key/value heads as before, {present}: nothing was changed"
     if present != num_kv_heads:
         how = "those that are alike" if regroup else "neighbours"
@@ -110,6 +99,24 @@ def convert_to_gqa(
         error_because=ON_TEXTS if errors else BY_WEIGHTS,
         table=table,
     )
+
+
+def _require_convertible(lm: Any, num_kv_heads: Any) -> tuple[Site, ...]:
+    """The sites to convert. Raises ModelError or ShapeError."""
+    require_in_memory(lm, "convert_to_gqa", "convert")
+    if any(not cut.is_whole for cut in kept_in(lm.model)):
+        raise ModelError(
+            f"{lm.name} was pruned in this process: save it, and convert what mh.load makes of a stock checkpoint; or "
+            f"convert first and prune afterwards."
+        )
+    sites = _countable(lm)
+    present = sites[0].num_kv_heads
+    if type(num_kv_heads) is not int or num_kv_heads < 1 or present % num_kv_heads:
+        raise ShapeError(
+            f"{num_kv_heads=} does not divide the {present} key/value heads of {lm.name}: each new one is the mean of "
+            f"equally many. Use one of {divisors(present)}."
+        )
+    return sites
 
 
 def _countable(lm: LoadedModel) -> tuple[Site, ...]:
