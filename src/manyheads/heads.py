@@ -153,7 +153,7 @@ def parse_heads(what: HeadsLike, shape: Shape) -> HeadSet:
         if len(shape) > 1:
             example = [f"{layer_name(next(iter(shape)), 0)}H1"]
             raise HeadError(f"{what!r} does not say which stack; {_described(shape)}. Write texts that do: {example}.")
-        list(parts_of(cast("object", what)))  # entries that are no numbers are refused before layers that the model lacks
+        list(parts_of(cast("object", what)))  # entries that are no numbers are refused before unknown layers
         for layer in cast("Mapping[object, object]", what):  # {9: []} names a layer, too
             name = f"L{_whole_number(layer, repr(layer))}"
             _heads_of(_match(name, name), shape)

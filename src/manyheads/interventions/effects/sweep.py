@@ -140,10 +140,10 @@ class _Runner:
     def _edited(self, number: int, plans: list[int], size: int) -> Iterator[None]:
         """The plans' edits in block `number`, in which they begin. There are three ways, the cheapest first."""
         block, times = self.blocks[number], len(plans)
-        first, *others = block.attention
+        first, is_single = block.attention[0], len(block.attention) == 1
         later_sites = [attention.site for later in self.blocks[number + 1 :] for attention in later.attention]
         touches_later = any(act.plan in plans for site in later_sites for act in self.acts.of(site))
-        if first.known and not others and not touches_later:
+        if first.known and is_single and not touches_later:
             # The attention is known from the plain pass: only the edit and the output projection are computed.
             editor = self._editor(plans, each_its_own=True, size=size)
             try:
