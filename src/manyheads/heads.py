@@ -347,6 +347,7 @@ def _nearest(match: re.Match[str], stack: str, shape: Shape) -> str:
     attending = [layer for layer, count in enumerate(counts) if count]
     if not attending:
         return match[0]
+    # The advice must be a form that parses and names heads: layers first, then heads as far as those layers have them.
     layers, heads = _below(match["layers"], len(counts)), match["heads"] or "*"
     layer_counts = [counts[layer] for layer in _span(layers, len(counts))]
     count = max(layer_counts) if "*" in (layers, heads) else min(layer_counts)

@@ -238,6 +238,7 @@ def _read_step(entry: object) -> Step:
         raise PlanError(f"step={_short(name)} is not known: use one of {', '.join(KINDS_OF_STEP)}.")
     kind = KINDS_OF_STEP[name]
     known = [field.name for field in fields(kind)]
+    # A misspelt field is refused before a missing one: it is usually the missing one.
     if unknown := sorted(map(str, set(values) - set(known))):
         raise PlanError(f"{', '.join(unknown)} means nothing to step {name!r}, which takes {', '.join(known)}.")
     if missing := [field.name for field in fields(kind) if field.default is MISSING and field.name not in values]:

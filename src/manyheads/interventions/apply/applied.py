@@ -85,6 +85,7 @@ def applied(
             yield now
         finally:
             editor.close()
+    # No fault of the plan: a block that never ran the model may be meant, and is reported, not refused.
     if not state.sites:
         log.warning("the plan changed nothing: the model did not run while it was applied.")
         return
@@ -128,6 +129,7 @@ def prepare(lm: Any, plan: Any, corpus: Any = None) -> tuple[Prepared, bool]:
         layers = frozenset(layer for layer, acts in Acts(prepared.plans, lm.spec).known.items() if acts)
     if not prepared.computed.tensors:
         prepared = Prepared(prepared.plans, compute(lm, prepared.plans, corpus, layers))
+    # Means of another model would be put into this one without any visible error.
     elif prepared.computed.model != model_digest(lm):
         name = type(lm).__name__ if isinstance(lm, nn.Module) else lm.name
         raise PlanError(

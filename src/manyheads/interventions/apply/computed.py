@@ -73,6 +73,7 @@ class Computed:
         mean = self._tensor(f"mean:{site}", site.num_heads, site.v_dim)[heads]
         if not step.per_position:
             return mean[None, :, None].expand(len(places), -1, places.shape[1], -1)
+        # The index is clamped so that it is legal, and its rows are then replaced by the mean: no loop over positions.
         table = self._tensor(f"position:{site}", None, site.num_heads, site.v_dim)[:, heads]
         known = table[places.cpu().clamp_max(len(table) - 1)].transpose(1, 2)
         reached = (places.cpu() < len(table))[:, None, :, None]
@@ -88,6 +89,7 @@ class Computed:
         if step.text is None:
             # One text serves a whole batch: a change must not depend on which texts are read together.
             drawn = int(torch.randint(len(table), (1,), generator=torch.Generator().manual_seed(step.seed)))
+        # A text of padding only has no row to read, and a modulus of 0 would be an error without words.
         if lengths[drawn] < 1:
             raise PlanError(f"text {drawn} of {name!r} has no token to put in place of another: use another seed=.")
         positions = places.cpu() % lengths[drawn]
@@ -133,6 +135,7 @@ def compute(lm: Any, plans: Sequence[Plan], corpus: Any, layers: Layers = None) 
             f"a {type(lm).__name__} reads no text: leave text= out and give corpus=, a list of its inputs, or load the "
             f"model with its tokenizer, as mh.load(model, tokenizer=...)."
         )
+    # Texts that steps bring are read one by one: each has tensors of its own name, whatever the corpus is.
     for name, text in named_texts.items():
         tensors |= _outputs_on(lm, [text], name, layers)
     count = tokens = 0
@@ -238,6 +241,7 @@ class _Means:
             if old is not None and counts is not None:
                 self.sums[name][: len(old)], self.counts[name][: len(old)] = old, counts
         for text in texts:
+            # Text by text, not batch by batch: the sum must not depend on which texts were read together.
             self.sums[name][: len(text)] += text
             self.counts[name][: len(text)] += 1
 
@@ -297,6 +301,7 @@ class Prepared:
         from safetensors.torch import save
 
         beside, computed = target.with_suffix(".safetensors"), self.computed
+        # A mean of NaN can only come from a broken model; written, it would break every model that it is applied to.
         if fault := _fault_in(computed.tensors):
             raise PlanError(f"what was computed for this plan is of no use: {fault}. Compute it anew, corpus=.")
         # Packed in memory: safetensors' own writer reports a full disk in a way of its own.
@@ -343,6 +348,7 @@ def open_plan(path: str | os.PathLike[str]) -> Prepared:
         plan = Plan.from_json(text)
     except (PlanError, HeadError) as error:
         raise type(error)(f"{source}: {error}") from error
+    # The tensors are named beside the steps, in the same document, which `Plan` ignores.
     about = json.loads(text).get("computed")
     return Prepared((plan,), Computed() if about is None else _read_tensors(source, about))
 
@@ -369,6 +375,7 @@ def _read_tensors(plan_file: Path, about: Any) -> Computed:
             raise PlanError(
                 f"{beside} was computed from another {key} than {plan_file} says: compute it anew, corpus=."
             )
+    # After the digests: a file of another plan should be called that, and not damaged.
     if SUM in about and hashlib.sha256(data).hexdigest() != about[SUM]:
         raise PlanError(
             f"{beside} is damaged: its bytes are not those that {plan_file} names. Compute it anew, corpus=."

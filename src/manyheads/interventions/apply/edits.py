@@ -56,6 +56,7 @@ class TextPositions:
             if self.last is not None and self.last.shape == (num_texts, num_rows):
                 return self.last
             return torch.arange(num_rows)[None].expand(num_texts, -1)
+        # A cache that holds everything shows in the mask: the last visible key lies that far beyond the call's rows.
         mask = call.mask.expand(num_texts)
         cached = max(0, int(mask.stop.max()) - num_rows) if mask.stop.numel() else 0
         # Texts begin at the first key that any of their rows sees: padding before it is seen by none.
@@ -117,6 +118,7 @@ class Acts:
 
     def chosen(self, order: Sequence[int]) -> Acts:
         """The acts of some of the plans, in another order, each as often as it is named. For a loaded model only."""
+        # A spec together with known acts skips `__post_init__`: nothing is parsed or checked again for each batch.
         chosen = Acts(tuple(self.plans[index] for index in order), self.spec, dict.fromkeys(self.known, ()))
         for layer, acts in self.known.items():
             by_plan: dict[int, list[Act]] = {}
@@ -233,6 +235,7 @@ class Editor:
         positions = self.positions.of(call) if self.acts.by_position else None  # also where no act is: it counts rows
         if not acts:
             return None
+        # Sample i has plan i. A layer that attends in batches of its own (beams, windows of a picture) breaks that.
         if self.each_its_own and call.out.shape[0] != len(self.acts.plans):
             raise PlanError(
                 f"{len(self.acts.plans)} plans were given, one for each sample, but {call.site.module} attends in a "
@@ -247,6 +250,7 @@ class Editor:
                 out = out * factor.to(out.device, out.dtype)[:, :, None, None]
             # A head that is taken away is set to zero whatever it was: 0 times infinity is not zero.
             return out.masked_fill(zeroed.to(out.device)[:, :, None, None], 0)
+        # The steps act in order, each on the result of the one before, so all of them share one copy.
         out = call.out.clone()
         for act in acts:
             if isinstance(act.step, SkipOutputProjection):
@@ -306,6 +310,7 @@ class Editor:
     def _note(self, act: Act, old: Tensor, new: Tensor) -> None:
         """Note how much an act changed; a step that is known to change something is not measured again."""
         key = (act.plan, act.place)
+        # Measuring reads a number back from the device: once a step is known to change something, that is enough.
         if self.changed.get(key, 0.0) > NOTHING or not old.numel():
             return
         with torch.no_grad():
@@ -338,6 +343,7 @@ class Editor:
                 f"{describe(act.step)}: the heads of {site.module} are {width} wide side by side and the model is "
                 f"{output_width(module)} wide, so they cannot go on unmixed. Possible where the two are equal."
             )
+        # One hook for each projection, however many steps and calls: they are told apart when it runs.
         if module not in self.skipped:
             self.skipped[module] = []
             self.hooks.append(module.register_forward_hook(self._skipping))
@@ -394,6 +400,7 @@ def shared_weights(call: AttentionCall, samples: slice, sources: list[int], head
     """Outputs of heads with the mean of the sources' weights, each with its own values. O(block) memory."""
     values = exact(call.v[samples][:, kv_heads(call, heads)])
     num_texts, num_rows, num_keys = values.shape[0], call.q.shape[2], call.k.shape[2]
+    # Rows come in blocks, so that no layer's whole map lies in memory.
     step = max(1, BLOCK_CELLS // max(1, num_texts * num_keys * max(len(sources), len(heads))))
     blocks = [
         weights_of(call, samples, sources, slice(row, row + step)).mean(1, keepdim=True) @ values
@@ -415,6 +422,7 @@ def weights_of(call: AttentionCall, samples: slice, heads: list[int], rows: slic
     visible = (visible[:, heads] if visible.shape[1] > 1 else visible).to(scores.device)
     # The lowest finite number, not -inf: a row that sees nothing would be NaN, and so would its gradient.
     scores = scores.masked_fill(~visible, torch.finfo(scores.dtype).min)
+    # A sink takes its share of the softmax and has no value: it is one more column that is dropped afterwards.
     if rule.sinks is not None:
         sink = rule.sinks[heads].to(scores)[None, :, None, None].expand(*scores.shape[:3], 1)
         scores = torch.cat([scores, sink], -1)

@@ -165,6 +165,7 @@ def _converted(lm: LoadedModel, groups: Mapping[int, Groups]) -> nn.Module:
     Raises ModelError where they differ, or where the class does not read the count in its new config.
     """
     model = copy.deepcopy(lm.model)
+    # The copy forgets what an earlier cut remembered of the original: its heads are new ones.
     vars(model).pop(REMEMBERED, None)
     if all(len(group) == 1 for layer_groups in groups.values() for group in layer_groups):
         return model
@@ -176,6 +177,7 @@ def _converted(lm: LoadedModel, groups: Mapping[int, Groups]) -> nn.Module:
     _require_same("its heads in another order", outputs_of(in_full(lm.model), inputs), model, inputs)
     for layer, projections in by_layer.items():
         _merge(projections, len(groups[layer]))
+    # From here on outputs must stay: each group's heads are equal, and dropping all but one changes nothing.
     merged = outputs_of(in_full(model), inputs)
     for layer, projections in by_layer.items():
         site = projections.site

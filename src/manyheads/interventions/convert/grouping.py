@@ -65,6 +65,7 @@ def group_heads(apart: Float64[Tensor, "g g"], num_groups: int) -> Groups:
     their first head.
     Raises ShapeError where `num_groups` does not divide the number of heads.
     """
+    # The neighbours are always tried first, so that regrouping is never worse than leaving heads where they are.
     starts = [neighbours(len(apart), num_groups)]
     if 1 < num_groups < len(apart):
         generator = torch.Generator().manual_seed(0)

@@ -143,6 +143,7 @@ def _quality_row(before: LoadedModel, after: LoadedModel, quality: Quality) -> t
     if not metric.flat:
         by_text = [(x.double().nanmean(-1) if x.ndim > 1 else x.double()).cpu() for x in old]
         level = float(torch.cat(by_text).mean())
+    # One number back from the device per layer, at the end: sums stay there while the texts are read.
     errors = {layer: (float(gap) / (float(total) or 1.0)) ** 0.5 for layer, (gap, total) in sums.items()}
     note = (
         f"{metric.name}: {metric.meaning}, {change:+.4g} ({low:.4g} to {high:.4g} over {corpus.num_texts} texts); "

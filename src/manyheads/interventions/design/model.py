@@ -111,6 +111,7 @@ class DesignedModel(nn.Module):
         for layer in self.layers:
             x = x + layer(x, key_padding_mask=padding, need_weights=False)[0]
         prediction = self.logit_gain * x[..., self.stream.parts["said"]]
+        # The unembedding is the table of token codes itself: what a head copies is read as the token that it is.
         codes = self.tokens.weight[:, :WIDTH]
         return DesignedOutput(x, prediction, codes if torch.is_grad_enabled() else codes.detach())
 

@@ -78,6 +78,7 @@ class TokenCode:
 
     def table(self, num_tokens: int) -> Float[Tensor, "v 64"]:
         """A token's code is the sum, modulo 2, of the shifted generators that the bits of its id choose."""
+        # A linear code: its words are all sums of the shifted generator, and the extension is their parity bit.
         shifted = [self.generator << bit for bit in range(self.bits)]
         rows = torch.tensor([[word >> place & 1 for place in range(WIDTH - 1)] for word in shifted])
         rows = torch.cat([rows, rows.sum(1, keepdim=True) % 2], 1).float()
@@ -235,6 +236,7 @@ def random_weights(design: HeadDesign, stream: Stream, generator: torch.Generato
     def normal(rows: int, columns: int, spread: float) -> Tensor:
         return torch.randn(rows, columns, generator=generator) * spread
 
+    # A score is a sum of HEAD_DIM products of two normals of variance KNOWN * spread^2: its deviation is the sharpness.
     known = torch.cat([stream.read("token"), stream.read("place")])
     spread = (design.sharpness / (KNOWN * HEAD_DIM**0.5)) ** 0.5
     query, key = (normal(HEAD_DIM, len(known), spread) @ known for _ in range(2))

@@ -139,6 +139,7 @@ def effect(
     none = "none, as asked" if not controls else f"none: too few heads are left beside those of {plan}"
     notes["control"] = sets if drawn else none
     notes |= read.notes
+    # The plan is the first editor, its controls follow: one reading of the corpus serves all of them.
     editors = editors_of(lm, [plan, *drawn], corpus)
     before, after, changes = carried_out(lm, editors, read, chosen, progress)
     if unchanged := [describe(step) for place, step in enumerate(plan.steps) if editors[0].idle(0, place)]:
@@ -167,6 +168,7 @@ def carried_out(
 
     Works batch by batch: log-probabilities of a whole corpus would be the largest thing in memory.
     """
+    # A flat metric keeps no readings: those of KL are whole distributions, the largest tensors of all.
     before: list[Tensor] = []
     after: list[Tensor] = []
     changes = torch.zeros(len(editors), corpus.num_texts, dtype=torch.float64)
@@ -215,6 +217,7 @@ def interval_over_texts(
     if len(changes) == 1:
         return np.full(changes.shape[1], np.nan), np.full(changes.shape[1], np.nan)
     generator = np.random.Generator(np.random.PCG64(seed))
+    # Resampling texts is the same as weighting them by multinomial counts: one product instead of a loop.
     weights = generator.multinomial(len(changes), np.full(len(changes), 1 / len(changes)), RESAMPLES) / len(changes)
     low, high = np.percentile(weights @ changes, INTERVAL, axis=0)
     return low, high
@@ -266,6 +269,7 @@ def _substitutes(plan: Plan, spec: ModelSpec, generator: np.random.Generator) ->
     unused = [Head(*layer, index) for layer, indices in free.items() for index in indices]
     if len(unused) < len(single):
         return None
+    # Single heads need no common layer: any unused head of the model can stand for them.
     order = generator.permutation(len(unused))
     return substitutes | {head: unused[position] for head, position in zip(single, order, strict=False)}
 

@@ -190,6 +190,7 @@ def importance(
         raise StatisticError(f"num_tokens={num_tokens!r}: give a whole number, 1 or more, of tokens of a batch.")
     chosen, why = choose_metric(lm, metric, labels)
     notes = {"model": lm.name, "metric": why}
+    # A sweep expands batches, so its plain ones are smaller; gradients hold activations of all layers at once.
     size = num_tokens // 4 if estimator == "ablation" else min(num_tokens, GRADIENT_TOKENS)
     read = read_corpus(lm, texts, labels, size)
     notes |= read.notes
@@ -203,6 +204,7 @@ def importance(
         corpus, notes["corpus"] = texts, "the texts themselves, for want of another"
     swept = sweep(lm, plans, read, chosen, texts=corpus, num_tokens=num_tokens, progress=progress)
     notes["computed"] = f"{kind} ablation of each head; {swept.because}"
+    # A head that changes no text is worth 0, or was not reached: the notes name it, so that nobody has to guess.
     idle = [head for head, column in zip(lm.spec.heads, swept.changes.T, strict=True) if not bool(column.any())]
     if idle:
         notes["unchanged"] = f"{kind} ablation of {parse_heads(idle, lm.spec.shape)} changed nothing"

@@ -74,6 +74,7 @@ def read_corpus(lm: Any, texts: str | Sequence[Any], labels: Any = None, num_tok
     """
     if not isinstance(texts, str) and isinstance(texts, Sequence) and texts and isinstance(texts[0], Mapping):
         return _corpus_of_inputs(lm, texts, labels)
+    # Labels are checked after the texts: a text that cannot be read is the more basic fault.
     reading = read_texts(lm, texts)
     _check_labels(labels, 1 if isinstance(texts, str) else len(texts))
     listed: list[Batch] = []
@@ -186,6 +187,7 @@ def token_losses(outputs: Any, batch: Batch) -> Float[Tensor, "b n"]:
             f"metric 'loss': {tuple(logits.shape[:2])} predictions and {tuple(ids.shape)} tokens do not fit: give "
             f"labels of as many tokens as the decoder reads."
         )
+    # clamp_min: -100 is no index. These positions become NaN on the next line, and means leave NaN out.
     losses = F.cross_entropy(exact(logits.transpose(1, 2)), ids.clamp_min(0), reduction="none")
     return losses.masked_fill(~real, torch.nan)
 
@@ -217,6 +219,7 @@ def embedding(outputs: Any, batch: Batch) -> Float[Tensor, "b m"]:
         )
     states = exact(states)
     states = states.flatten(1, -2) if states.ndim > 3 else states
+    # Patches of pictures and frames of sounds have no padding mask of their own shape: all of them count.
     if batch.real is None or batch.real.shape != states.shape[:2]:
         return states.mean(1)
     real = batch.real[..., None].to(states)

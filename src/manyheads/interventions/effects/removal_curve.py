@@ -91,6 +91,7 @@ def removal_curve(
     orders = [ranked.ranking(), *shuffled]
     plans = [Plan(Ablate(order[:count], kind=kind)) for order in orders for count in counts[1:]]
     editors = editors_of(lm, plans, texts[::2])
+    # "mean" and "resample" ablation take their values from the half that chose the heads, never from the other.
     removed = carried_out(lm, editors, corpus, chosen, progress)[2].numpy()  # [plan, text]
     changes = np.zeros((len(orders), len(counts), corpus.num_texts))  # with no head removed, exactly 0
     changes[:, 1:] = removed.reshape(len(orders), len(counts) - 1, -1)

@@ -56,6 +56,7 @@ def prune_heads(lm: Any, heads: HeadsLike, *, empty_layers: bool = False) -> Pru
         cuts.append(KeptHeads(site, stays.heads, stays.kv_heads))
     model = copy.deepcopy(lm.model)
     cut_model(model, cuts)
+    # The check runs on every call, on fresh inputs: attribute names may have misled the cut, outputs cannot.
     error, effect = _verified(lm, model, removed, sites, remaining)
     because = f"{lm.because}; without {removed}, outputs as with these heads at zero, checked on random inputs"
     cut_before = isinstance(lm, PrunedModel)
@@ -128,6 +129,7 @@ def _verified(
         outputs = outputs_of(small, inputs)
     except Exception as error:  # any kind: the model was cut where it should not be
         raise _not_equal(lm, removed, f"does not run: {_brief(error)}") from error
+    # The original under the tap is the reference: an independent way to the same numbers as the cut weights.
     silenced = outputs_of(original, inputs, [silence])
     error, effect = difference(outputs, silenced), difference(silenced, plain)
     if missed := sorted(gone.keys() - nonzero.keys()):

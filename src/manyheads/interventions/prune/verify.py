@@ -56,6 +56,7 @@ def random_inputs(model: Any, seed: int | None = None) -> dict[str, Tensor]:
     tables = (module.num_embeddings for module in model.modules() if isinstance(module, nn.Embedding))
     top = min(int(getattr(text_config, "vocab_size", None) or next(tables, IDS)), IDS)
     device = next(model.parameters()).device
+    # Fresh inputs each time: a fault that one fixed input hides is found by the next call.
     ids = torch.randint(min(FIRST_ID, top - 1), top, (NUM_TEXTS, NUM_TOKENS), generator=fresh).to(device)
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     if sense_of(model) != TEXT:
@@ -86,6 +87,7 @@ def outputs_of(model: nn.Module, inputs: dict[str, Tensor], edits: Sequence[Edit
     keywords: dict[str, Any] = accepted_inputs(model, inputs)
     if "use_cache" in parameters or hasattr(getattr(model, "config", None), "use_cache"):
         keywords["use_cache"] = False  # a cache is no output to compare
+    # A model may draw numbers as it runs: both sides draw the same ones, and the caller's generator is untouched.
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(DRAWS)
         if edits:

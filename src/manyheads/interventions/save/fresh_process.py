@@ -96,6 +96,7 @@ def try_all(trials: Sequence[Trial]) -> list[dict[str, Any]]:
         command = [sys.executable, "-P", os.fspath(PROGRAM), os.fspath(jobs_file)]
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONWARNINGS"}
         done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    # A crash of the process (out of memory, a signal) leaves no JSON: told below, with its last words.
     results = None
     with suppress(ValueError, IndexError):
         results = json.loads(done.stdout.splitlines()[-1])  # the last line: libraries print before it

@@ -151,6 +151,7 @@ def drafts(lm: PrunedModel, place: Path, evidence: str | None, faults: list[str]
                 faults.append(f"{proposal.cls.__name__} cannot be it: {proposal.fault.rstrip('.')}")
             else:
                 yield draft_stock(lm, proposal, place, evidence)
+    # Joined only here: trials of earlier drafts have added their faults by now.
     yield draft_compact(lm, place, evidence, "; ".join(faults))
 
 
@@ -176,6 +177,7 @@ def draft_compact(lm: PrunedModel, place: Path, evidence: str | None, why: str) 
         f'model = {name}.from_pretrained("FOLDER/{ZEROED}")  # the original shapes, zeros in place of removed heads'
     )
     _write_card_and_readers(lm, place, COMPACT, because, evidence, loaded_by)
+    # Checked in this process too: the other process compares with this very model, and would not see a wrong one.
     zeroed = uncut(lm.model).to(lm.device)
     inputs = random_inputs(lm.model)
     gap = difference(outputs_of(in_full(zeroed), inputs), outputs_of(in_full(lm.model), inputs))

@@ -78,6 +78,7 @@ def save(lm: Converted, folder: str | os.PathLike[str]) -> Saved:
         write_readers(lm, place)
         (place / "README.md").write_text(card(lm), encoding="utf-8")
         (place / MARK).write_text(json.dumps(as_dict(lm), indent=1) + "\n", encoding="utf-8")
+        # The folder is complete before it is tried, so that the trial reads what the user will read.
         (result,) = try_all([Trial(place, model)])
         if fault := fault_in(result):
             raise ModelError(f"{lm.name} was not saved: as {name}, {fault}. Please report that.")

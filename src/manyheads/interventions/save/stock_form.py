@@ -81,6 +81,7 @@ def checked(model: Any, proposal: Proposal) -> Proposal:
     if proposal.fault:
         return proposal
     try:
+        # On the meta device shapes cost nothing: a large model is not allocated a second time to be rejected.
         with torch.device("meta"):
             empty = proposal.cls._from_config(copy.deepcopy(proposal.config), dtype=model.dtype)
     except Exception as error:  # a family's own checks, of any kind
@@ -101,6 +102,7 @@ def as_stock(model: Any, proposal: Proposal) -> Any:
 
     with torch.random.fork_rng(devices=[]), no_init_weights():
         stock = proposal.cls._from_config(copy.deepcopy(proposal.config), dtype=model.dtype)
+    # assign: the stock model shares the tensors of the pruned one and copies none.
     stock.load_state_dict(_needed_tensors(model, stock.state_dict()), strict=True, assign=True)
     stock.tie_weights()
     if getattr(model, "generation_config", None) is not None:
@@ -129,6 +131,7 @@ def _config_data(model: Any, spec: ModelSpec) -> dict[str, Any]:
     if data.get(names["num_key_value_heads"]) is not None or site.num_kv_heads != site.num_heads:
         data[names["num_key_value_heads"]] = site.num_kv_heads
     follows = site.num_heads * site.qk_dim == spec.embed_dim
+    # T5 calls the width d_kv and always states it; others derive it from the number of heads unless told.
     if "d_kv" not in data and (data.get("head_dim") is not None or not follows):
         data["head_dim"] = site.qk_dim
     return data

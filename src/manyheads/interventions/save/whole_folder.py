@@ -42,6 +42,7 @@ def replacing_folder(path: str | os.PathLike[str], inside: str, model: Any) -> I
     """
     target = Path(os.path.realpath(path))
     require_replaceable(target, inside)
+    # What is left of a model must never replace the only copy of the model that it was cut from.
     source = str(getattr(getattr(model, "config", None), "_name_or_path", "") or "")
     if source and target.exists() and any(target.iterdir()) and os.path.realpath(source) == str(target):
         raise FileAccessError(
@@ -100,6 +101,7 @@ def _put(new: Path, target: Path, inside: str) -> None:
         try:
             os.rename(new, target)
             return
+        # Another process may have made the folder since it was checked: it is checked again, then exchanged.
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
