@@ -384,7 +384,7 @@ def legal_by_definition(num_heads, num_kv_heads, removed):
 @given(cases(), st.booleans())
 def test_the_nearest_choice_is_legal_and_none_is_nearer(case, some):
     num_heads, num_kv_heads, removed = case
-    found = nearest_in_layer(num_heads, num_kv_heads, removed, some=some)
+    found = nearest_in_layer(num_heads, num_kv_heads, removed, at_least_one=some)
     choices = [
         choice
         for choice in every_choice(num_heads, num_heads - 1)

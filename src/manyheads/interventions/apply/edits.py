@@ -410,7 +410,11 @@ def shared_weights(call: AttentionCall, samples: slice, sources: list[int], head
 
 
 def weights_of(call: AttentionCall, samples: slice, heads: list[int], rows: slice) -> Float[Tensor, "s n r k"]:
-    """The exact weights of some heads and rows, with gradients; rows that see nothing have none."""
+    """The exact weights of some heads and rows, with gradients; rows that see nothing have none.
+
+    Masked scores become the lowest finite number, not -inf: a row that sees nothing would be NaN, and so would its
+    gradient. A sink takes its share of the softmax and has no value: its column is dropped afterwards.
+    """
     q, k = exact(call.q[samples][:, heads, rows]), exact(call.k[samples][:, kv_heads(call, heads)])
     scores = q @ k.transpose(2, 3) * call.rule.scale
     rule = call.rule.texts(samples)
@@ -420,9 +424,7 @@ def weights_of(call: AttentionCall, samples: slice, heads: list[int], rows: slic
         scores = scores + rule.bias.expand(-1, call.q.shape[1], -1, -1)[:, heads, rows]
     visible = call.mask.expand(call.q.shape[0]).texts(samples).visible(rows, slice(None))
     visible = (visible[:, heads] if visible.shape[1] > 1 else visible).to(scores.device)
-    # The lowest finite number, not -inf: a row that sees nothing would be NaN, and so would its gradient.
     scores = scores.masked_fill(~visible, torch.finfo(scores.dtype).min)
-    # A sink takes its share of the softmax and has no value: it is one more column that is dropped afterwards.
     if rule.sinks is not None:
         sink = rule.sinks[heads].to(scores)[None, :, None, None].expand(*scores.shape[:3], 1)
         scores = torch.cat([scores, sink], -1)

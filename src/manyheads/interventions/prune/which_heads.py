@@ -47,9 +47,9 @@ def kept_of(site: Site, removed: Iterable[int]) -> Kept | None:
 
 
 def nearest_in_layer(
-    num_heads: int, num_kv_heads: int, removed: Iterable[int], *, empty: bool = False, some: bool = False
+    num_heads: int, num_kv_heads: int, removed: Iterable[int], *, empty: bool = False, at_least_one: bool = False
 ) -> set[int]:
-    """The legal set of removed heads with the fewest changes. `empty`: all may go; `some`: at least one must.
+    """The legal set of removed heads with the fewest changes. `empty`: all may go; `at_least_one`: none may not.
 
     Tries each number of heads that a group may keep; each group then keeps that many, or goes, whichever costs less.
     """
@@ -64,7 +64,7 @@ def nearest_in_layer(
         extra_cost = [len(part ^ requested) - len(full ^ requested) for part, full, requested in options]
         if all(goes):  # some group must stay: the one for which that costs least
             goes[extra_cost.index(min(extra_cost))] = False
-        if some and count == size and not any(goes):
+        if at_least_one and count == size and not any(goes):
             if num_kv_heads == 1:
                 continue
             goes[extra_cost.index(max(extra_cost))] = True
@@ -123,7 +123,7 @@ def require_legal(
         )
     removed = _nearest(spec, lost, shared, empty_layers)
     if requested and not any(removed.values()):  # to remove no head at all is no plan to advise
-        removed = _nearest(spec, lost, shared, empty_layers, some=True)
+        removed = _nearest(spec, lost, shared, empty_layers, at_least_one=True)
     heads = {Head(*layer, index) for layer, indices in removed.items() for index in indices}
     if heads != set(requested):
         plan = str(spec.select(sorted(heads)))
@@ -137,40 +137,44 @@ def require_legal(
 
 
 def _nearest(
-    spec: ModelSpec, lost: Mapping[Layer, tuple[int, ...]], shared: Mapping[str, str], empty: bool, some: bool = False
+    spec: ModelSpec,
+    lost: Mapping[Layer, tuple[int, ...]],
+    shared: Mapping[str, str],
+    empty: bool,
+    at_least_one: bool = False,
 ) -> dict[Layer, set[int]]:
-    """The heads to remove of each layer. `some`: at least one head of each layer that was to lose any."""
+    """The heads to remove of each layer. `at_least_one`: at least one head of each layer that was to lose any."""
     removed: dict[Layer, set[int]] = {}
     for site in spec.sites:
         gone = lost.get(_layer(site), ())
         removed[_layer(site)] = nearest_in_layer(
-            site.num_heads, site.num_kv_heads, gone, empty=empty, some=some and bool(gone)
+            site.num_heads, site.num_kv_heads, gone, empty=empty, at_least_one=at_least_one and bool(gone)
         )
     for stack, rule in shared.items():
         sites = spec.stacks.get(stack, ())
         requests = [set(lost.get(_layer(site), ())) for site in sites]
         if any(requests):
             nearest = _same_heads if rule == SAME_HEADS else _same_number
-            sets = nearest(sites[0].num_heads, requests, some)
+            sets = nearest(sites[0].num_heads, requests, at_least_one)
             removed |= {_layer(site): heads for site, heads in zip(sites, sets, strict=True)}
     return removed
 
 
-def _same_heads(num_heads: int, requests: list[set[int]], some: bool) -> list[set[int]]:
+def _same_heads(num_heads: int, requests: list[set[int]], at_least_one: bool) -> list[set[int]]:
     """Each head goes from all layers or from none, by a majority of the layers."""
     votes = {head: sum(head in heads for heads in requests) for head in range(num_heads)}
     gone = {head for head, count in votes.items() if 2 * count >= len(requests)}
     if len(gone) == num_heads:
         gone.remove(min(votes, key=lambda head: (votes[head], head)))
-    if some and not gone:
+    if at_least_one and not gone:
         gone = {max(votes, key=lambda head: votes[head])}
     return [gone for _ in requests]
 
 
-def _same_number(num_heads: int, requests: list[set[int]], some: bool) -> list[set[int]]:
+def _same_number(num_heads: int, requests: list[set[int]], at_least_one: bool) -> list[set[int]]:
     """Every layer loses as many heads as the median of the requests."""
     counts = sorted(len(heads) for heads in requests)
-    middle = min(max(counts[len(counts) // 2], int(some)), num_heads - 1)
+    middle = min(max(counts[len(counts) // 2], int(at_least_one)), num_heads - 1)
     return [_trimmed(range(num_heads), heads, num_heads - middle) for heads in requests]
 
 
