@@ -43,6 +43,7 @@ PYTHON_TEXT = """def largest(values):
 PYTHON_PAGE = "python_page.txt"
 
 FOLDER = files("manyheads.corpora")
+SENTENCES = "sentences.conllu"
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ def own_corpus() -> Corpus:
 
 def gold_corpus(unit: str = "sentence") -> Corpus:
     """The sentences, or passages of them, as `open_corpus` gives a treebank's. Errors: TextError, FileAccessError."""
-    corpus = open_corpus(Path(str(FOLDER)) / "sentences.conllu", unit=unit)
+    corpus = open_corpus(Path(str(FOLDER)) / SENTENCES, unit=unit)
     return replace(corpus, origin="annotated sentences of our own")
 
 
