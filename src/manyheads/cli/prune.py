@@ -113,7 +113,7 @@ def _lowest(talk: Talk, lm: Any, count: int, texts: Texts) -> tuple[str, str]:
 
 def document(pruned: PrunedModel, saved: Saved) -> dict[str, Any]:
     """Everything, as data: what manyheads.json in the folder says, and where and as what it was saved."""
-    from manyheads.interventions.save.model_card import as_dict
+    from manyheads.interventions.save.save import as_dict
 
     facts = {key: value for key, value in as_dict(pruned, None).items() if key != "evidence"}
     where = {key: str(value) if isinstance(value, Path) else value for key, value in vars(saved).items()}
