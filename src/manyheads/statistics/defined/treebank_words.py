@@ -149,7 +149,7 @@ def _once(facts: Facts) -> tuple[GoldWords, Bool[Tensor, "b w v"], Float[Tensor,
 
     The pass has laid the words on the tokens: they are read off its shares.
     """
-    shares = facts.reduced.plan.shares_of(ROWS)
+    shares = facts.reduced.plan.of_tokens(ROWS)
     of_token = torch.where(shares.sum(1) > 0, shares.argmax(1), NOWHERE)
     words = GoldWords(facts.tokens, facts.tokens.gold or (None,) * facts.tokens.num_texts, of_token)
     visible = words.visible(facts.reduced.mask)
