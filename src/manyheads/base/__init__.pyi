@@ -1,4 +1,5 @@
 # The names of this package, each loaded when it is first used; editors and type checkers read this file as it is.
+from .cache import Cache as Cache
 from .files import MEMORY_SHARE as MEMORY_SHARE
 from .files import free_memory_bytes as free_memory_bytes
 from .files import no_access as no_access
