@@ -18,7 +18,7 @@ from manyheads.interventions import convert_to_gqa
 from manyheads.interventions.convert import table as decodespeed
 from manyheads.interventions.convert.convert import FAMILIES
 from manyheads.interventions.save import save_converted as convertedfiles
-from manyheads.interventions.save.fresh_process import Trial, found_wrong, try_all
+from manyheads.interventions.save.fresh_process import Trial, fault_in, try_all
 from manyheads.models import quietly
 from tests.interventions.checkpoints import DECODER, SAME, enliven, fresh_mha
 from tests.models.tiny import WORDS, tiny_llama, tiny_tokenizer
@@ -72,7 +72,7 @@ def family(name, fresh):
 
 
 def assert_saved(saved, result):
-    assert found_wrong(result) == "" and result["error"] <= SAME
+    assert fault_in(result) == "" and result["error"] <= SAME
     assert result["class"] == saved.loads_as and saved.form == "stock"
     assert json.loads((saved.folder / "config.json").read_text())["num_key_value_heads"] == 2
 

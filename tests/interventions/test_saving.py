@@ -20,7 +20,7 @@ from manyheads.errors import ModelError
 from manyheads.interventions import prune_heads
 from manyheads.interventions.save import fresh_process as trials
 from manyheads.interventions.save import save as saving
-from manyheads.interventions.save.fresh_process import Trial, found_wrong, try_all
+from manyheads.interventions.save.fresh_process import Trial, fault_in, try_all
 from manyheads.models import quietly
 from manyheads.models.weights import compact_form as compact
 from tests.interventions.checkpoints import BERT, COMPACT, SAME, STOCK, Family, by_hand
@@ -118,7 +118,7 @@ def damaged(zeroed, compact, tmp_path_factory):
 def test_uniform_results_load_with_stock_transformers_and_equal_surgery_by_hand(name, found):
     family, result = {**STOCK, **EXTRA}[name], found.found[name]
     assert found.forms[name].form == "stock"
-    assert found_wrong(result) == "" and result["error"] <= SAME
+    assert fault_in(result) == "" and result["error"] <= SAME
     assert result["class"] == (family.comes_back or family.cls)
     if result["tokens"] is not None:
         assert len(set(result["tokens"][-12:])) >= 10 and result["tokens"] == result["wanted"]
@@ -144,7 +144,7 @@ def test_of_the_few_every_language_model_was_asked_to_generate(tried):
 def test_other_results_load_with_us_and_zeroed_with_stock_transformers(name, found):
     assert found.forms[name].form == "compact" and found.forms[name].because.startswith("transformers has no config")
     for form in (name, f"{name}, zeroed"):
-        assert found_wrong(found.found[form]) == "" and found.found[form]["error"] <= SAME
+        assert fault_in(found.found[form]) == "" and found.found[form]["error"] <= SAME
 
 
 @pytest.mark.parametrize("name", some_and_slow(FEW_COMPACT, [*COMPACT, "emptied"]))
@@ -178,8 +178,8 @@ def test_nothing_is_pickled_and_the_compact_tensors_are_the_small_ones(few, requ
 
 
 def test_the_other_process_sees_a_weight_that_is_a_little_wrong_and_a_folder_without_weights(tried):
-    assert found_wrong(tried.found["a weight is wrong"]).startswith("its outputs differ by")
-    assert "has no weights: model.safetensors" in found_wrong(tried.found["no weights"])
+    assert fault_in(tried.found["a weight is wrong"]).startswith("its outputs differ by")
+    assert "has no weights: model.safetensors" in fault_in(tried.found["no weights"])
 
 
 # ---------------------------------------------------------------------------------------------------- damaged folders

@@ -21,8 +21,8 @@ from manyheads.base import html_table
 from manyheads.errors import RecordingError, ShapeError, WindowError
 from manyheads.nn import Mask, Rule, attend
 from manyheads.recording.exact_map.cells import cell_weights, window_weights
-from manyheads.recording.exact_map.one_pass import Layer, Reduced, bins, prepare, visible_blocks
-from manyheads.recording.exact_map.requests import Received, Request
+from manyheads.recording.exact_map.one_pass import Layer, Reduced, prepare
+from manyheads.recording.exact_map.requests import Received, Request, bins, visible_blocks
 from manyheads.recording.media import Frames, Grid, frames_of, grid_of
 from manyheads.recording.tokens import Tokens
 from manyheads.recording.words import Merging, WordMap, Words, numbered, words_of_text

@@ -148,7 +148,7 @@ def looks(facts: Facts) -> Looks:
 def _of_mask(facts: Facts) -> tuple[GoldWords, Bool[Tensor, "b w v"], Float[Tensor, "b one w v"]]:
     """The values that depend on mask and tokens alone: words, who can see whom, and -inf to add where one cannot."""
     # The pass has laid the words on the tokens already: its shares say which token is in which word.
-    shares = facts.reduced.plan.shares_of(ROWS)
+    shares = facts.reduced.plan.of_tokens(ROWS)
     of_token = torch.where(shares.sum(1) > 0, shares.argmax(1), NOWHERE)
     words = GoldWords(facts.tokens, facts.tokens.gold or (None,) * facts.tokens.num_texts, of_token)
     visible = words.visible(facts.reduced.mask)
