@@ -16,11 +16,11 @@ word is outside the 500 most frequent). Oracle: `reference.tops`.
 from __future__ import annotations
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
-from manyheads.nn import Rule, grouped_scores
-from manyheads.recording import Layer, Maximum, Tokens
+from manyheads.recording import Maximum, Tokens
+from manyheads.recording.exact_map.cells import key_weights
 from manyheads.statistics.defined.masses import SHUFFLED
 from manyheads.statistics.statistic import Block, Facts, PerText, Statistic, shares_of
 
@@ -103,27 +103,6 @@ def _largest(facts: Facts, members: Bool[Tensor, "b k"]) -> Float[Tensor, "b h q
     step = max(1, CHUNK_CELLS // max(1, out.numel()))
     for begin in range(0, count, step):
         some = slice(begin, begin + step)
-        weights = weights_on(layer, facts, keys[:, some])
+        weights = key_weights(layer, facts.reduced.mask, keys[:, some], facts.reduced[Maximum()].dtype)
         out = torch.maximum(out, torch.where(wanted[:, None, None, some], weights, 0.0).amax(-1).double())
     return out
-
-
-def weights_on(layer: Layer, facts: Facts, keys: Int[Tensor, "b c"]) -> Float[Tensor, "b h q c"]:
-    """The exact weights of every row on chosen keys of each text; hidden ones are 0."""
-    mask, rule, dtype = facts.reduced.mask, layer.rule, facts.reduced[Maximum()].dtype
-    k = layer.k.gather(2, keys[:, None, :, None].expand(-1, layer.k.shape[1], -1, layer.k.shape[3]))
-    scores = grouped_scores(layer.q.to(dtype), k.to(dtype), rule.scale)
-    bias = None if rule.bias is None else _columns(rule.bias, keys)
-    scores = Rule(rule.scale, rule.softcap, None, bias).finish(scores, slice(None), slice(None))
-    if mask.dense is not None:
-        seen = _columns(mask.dense, keys)
-    else:
-        seen = ((keys[:, None] >= mask.start[..., None]) & (keys[:, None] < mask.stop[..., None]))[:, None]
-    lse = torch.where(layer.lse == -torch.inf, 0, layer.lse)[..., None]
-    return torch.where(seen, (scores - lse).exp(), 0.0)
-
-
-def _columns(cells: Tensor, keys: Int[Tensor, "b c"]) -> Tensor:
-    """The same keys' columns of every head and row: `[b h q k]` to `[b h q c]`; one text's serves all."""
-    index = keys[:, None, None].expand(-1, *cells.shape[1:3], -1)
-    return cells.expand(len(keys), -1, -1, -1).gather(3, index)
