@@ -41,13 +41,14 @@ class Rule:
         return {"scale": self.scale, "softcap": self.softcap, "sinks": self.sinks, "bias": self.bias}
 
     def finish(
-        self, scores: Float[Tensor, "*b r c"], rows: slice = slice(None), keys: slice = slice(None)
-    ) -> Float[Tensor, "*b r c"]:
-        """Softcap and bias on scaled dot products: of these rows and keys, where the bias covers more of them.
+        self, scores: Float[Tensor, "b h r c"], rows: slice = slice(None), keys: slice = slice(None)
+    ) -> Float[Tensor, "b h r c"]:
+        """Softcap and bias on a window of scaled dot products, which are overwritten unless they carry gradients."""
+        return self.finish_cells(scores, None if self.bias is None else self.bias[:, :, rows, keys])
 
-        The scores given are overwritten, unless they carry gradients.
-        """
-        bias = None if self.bias is None else self.bias[..., rows, keys].to(scores.dtype)
+    def finish_cells(self, scores: Float[Tensor, "..."], bias: Float[Tensor, "..."] | None) -> Float[Tensor, "..."]:
+        """`finish` for scores of any cells, with the bias of these cells."""
+        bias = None if bias is None else bias.to(scores.dtype)
         # Autograd needs the output of tanh, which an operation in place would destroy.
         if scores.requires_grad or (bias is not None and bias.requires_grad):
             scores = scores if self.softcap is None else self.softcap * (scores / self.softcap).tanh()
@@ -67,10 +68,6 @@ class Rule:
         heads = chosen if isinstance(chosen, Tensor) else list(chosen)
         bias = self.bias if self.bias is None or self.bias.shape[1] == 1 else self.bias[:, heads]
         return Rule(self.scale, self.softcap, None if self.sinks is None else self.sinks[heads], bias)
-
-    def with_bias(self, bias: Tensor | None) -> Rule:
-        """Scale and softcap with the cells of the bias that belong to some chosen scores; without the sinks."""
-        return Rule(self.scale, self.softcap, None, bias)
 
 
 def check_softcap(softcap: float | None) -> None:

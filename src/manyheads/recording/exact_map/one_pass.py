@@ -104,7 +104,8 @@ class Pass(Batch):
         """Every request's answer for this layer, float32 (float64 for float64 layers)."""
         dtype = torch.float64 if layer.q.dtype == torch.float64 else torch.float32
         mask = self.expanded(layer.mask)
-        sizes = Sizes(*layer.q.shape[:3], layer.k.shape[2])
+        num_texts, num_heads, num_rows, _ = layer.q.shape
+        sizes = Sizes(num_texts, num_heads, num_rows, layer.k.shape[2])
         values = {request: request.empty(sizes, self, dtype) for request in self.requests}
         for texts in self._groups(layer):
             GroupPass(self, layer, mask, values, texts, dtype).run()

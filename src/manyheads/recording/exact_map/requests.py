@@ -36,7 +36,7 @@ Labels = Callable[[Tokens], tuple[Int[Tensor, "b q"], Int[Tensor, "b k"]]]
 HIDDEN = -1e4  # log2 of a hidden cell's weight: exp2 gives exactly 0, and unlike -inf it survives 0 * x
 
 
-# ---------------------------------------------------------------------------------------- what a request gets to work on
+# ------------------------------------------------------------------------ what a request gets to work on
 
 
 @dataclass(eq=False)
@@ -249,7 +249,7 @@ class Linear(Request):
             answer[:, :, tile.rows] += sums[..., index]
 
 
-# ------------------------------------------------------------------------------------------- cells whose labels are equal
+# ------------------------------------------------------------------------ cells whose labels are equal
 
 
 class MatchLabels(NamedTuple):
@@ -277,7 +277,7 @@ class Match(Request):
     apart: int = 0
 
     def of_tokens(self, tokens: Tokens) -> MatchLabels:
-        """Small numbers in place of labels: equal ones stay equal, and hashes fit where 32 bits or products are used."""
+        """Ranks in place of labels: equal ones stay equal, and hashes fit where 32 bits or products are used."""
         rows, keys = self.labels(tokens)
         _, ranks = torch.cat([rows, keys], 1).unique(return_inverse=True)
         row_ranks, key_ranks = ranks.split([rows.shape[1], keys.shape[1]], 1)
@@ -377,7 +377,7 @@ class RowsReceived(Request):
             answer[:, :, tile.keys] += sums[:, :, index]
 
 
-# ------------------------------------------------------------------------------- diagonals, columns, rows of words, blocks
+# ------------------------------------------------------------------------ diagonals, columns, rows of words, blocks
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
-from manyheads.nn import Rule, grouped_scores
-from manyheads.recording import Layer, Maximum, Tokens
+from manyheads.recording import Maximum, Tokens
+from manyheads.recording.exact_map.cells import key_weights
 from manyheads.statistics.defined.masses import SHUFFLED
 from manyheads.statistics.statistic import Block, Cells, Facts, PerText, Statistic, shares_of
 
@@ -112,27 +112,6 @@ def _largest(facts: Facts, members: Bool[Tensor, "b k"]) -> Float[Tensor, "b h q
     step = max(1, CHUNK_CELLS // max(1, out.numel()))
     for begin in range(0, count, step):
         chunk = slice(begin, begin + step)
-        weights = weights_on(layer, facts, keys[:, chunk])
+        weights = key_weights(layer, facts.reduced.mask, keys[:, chunk], facts.reduced[Maximum()].dtype)
         out = torch.maximum(out, torch.where(is_member[:, None, None, chunk], weights, 0.0).amax(-1).double())
     return out
-
-
-def weights_on(layer: Layer, facts: Facts, keys: Int[Tensor, "b c"]) -> Float[Tensor, "b h q c"]:
-    """The exact weights of every row on chosen keys of each text; hidden ones are 0."""
-    mask, rule, dtype = facts.reduced.mask, layer.rule, facts.reduced[Maximum()].dtype
-    k = layer.k.gather(2, keys[:, None, :, None].expand(-1, layer.k.shape[1], -1, layer.k.shape[3]))
-    scores = grouped_scores(layer.q.to(dtype), k.to(dtype), rule.scale)
-    bias = None if rule.bias is None else _columns(rule.bias, keys)
-    scores = Rule(rule.scale, rule.softcap, None, bias).finish(scores, slice(None), slice(None))
-    if mask.dense is not None:
-        visible = _columns(mask.dense, keys)
-    else:
-        visible = ((keys[:, None] >= mask.start[..., None]) & (keys[:, None] < mask.stop[..., None]))[:, None]
-    lse = torch.where(layer.lse == -torch.inf, 0, layer.lse)[..., None]  # of rows that see nothing: no NaN below
-    return torch.where(visible, (scores - lse).exp(), 0.0)
-
-
-def _columns(cells: Tensor, keys: Int[Tensor, "b c"]) -> Tensor:
-    """The columns of some keys, `[b h q k]` to `[b h q c]`; the cells of one text serve all texts."""
-    index = keys[:, None, None].expand(-1, *cells.shape[1:3], -1)
-    return cells.expand(len(keys), -1, -1, -1).gather(3, index)
