@@ -128,13 +128,13 @@ class Failures:
     def __iter__(self) -> Iterator[Failure]:
         return iter(self.named)
 
-    def told(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
         return {"count": self.count, "named": [list(failure) for failure in self.named]}
 
     @staticmethod
     def read(stored: dict[str, Any]) -> Failures:
-        """The failures that `told` wrote."""
+        """The failures that `to_dict` wrote."""
         named = tuple(Failure(int(number), str(name), str(reason)) for number, name, reason in stored["named"])
         return Failures(int(stored["count"]), named)
 

@@ -77,7 +77,7 @@ class Contribution:
         out = {"seeds": torch.tensor(self.seeds), "num": self.num, "den": self.den, "own": self.own}
         return out | ({} if self.kinds is None else self.kinds.tensors())
 
-    def said(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Everything but the tensors, as plain data for JSON."""
         names = ("columns", "num_tokens", "backend", "guard_error", "edited")
         return {"sites": site_fields(self.sites), **{name: getattr(self, name) for name in names}}
@@ -162,7 +162,7 @@ class Tally:
         out = {"num": self.num, "den": self.den, "own": self.own}
         return out | ({} if self.kinds is None else self.kinds.counts().tensors())
 
-    def said(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Everything but the tensors, as plain data for JSON."""
         names = ("columns", "num_texts", "num_tokens")
         shape = {"size": self.num.shape[2], "kinds": self.kinds is not None}
