@@ -36,7 +36,6 @@ from manyheads.errors import RecordingError, ShapeError, StatisticError, TextErr
 from manyheads.heads import Head, HeadsLike, parse_heads
 from manyheads.nn import Mask
 from manyheads.recording import LayerRecord, Recording, Tokens, prepare
-from manyheads.recording.exact_map.one_pass import count_matches
 from manyheads.recording.exact_map.requests import Labels, Match
 from manyheads.recording.recording import one_text
 
@@ -243,7 +242,7 @@ def _on_named_cells(layer: LayerRecord, text: int, question: Question, kind: Kin
     reduced = plan.run(one_text(layer, text))
     hits, total = (reduced[request][0].double().sum(-1) for request in (on_pattern, all_that_counts))
     length = layer.num_queries(text)
-    num_cells = count_matches(plan.labels_of(on_pattern), on_pattern, Mask.causal(length, length)).sum()
+    num_cells = plan.matches(on_pattern, Mask.causal(length, length)).sum()
     return hits, total, total + num_cells - 2 * hits  # on a cell of D, |a - 1| is a + 1 - 2 a
 
 

@@ -416,17 +416,12 @@ def weights_of(call: AttentionCall, samples: slice, heads: list[int], rows: slic
     gradient. A sink takes its share of the softmax and has no value: its column is dropped afterwards.
     """
     q, k = exact(call.q[samples][:, heads, rows]), exact(call.k[samples][:, kv_heads(call, heads)])
-    scores = q @ k.transpose(2, 3) * call.rule.scale
-    rule = call.rule.texts(samples)
-    if rule.softcap is not None:
-        scores = rule.softcap * (scores / rule.softcap).tanh()
-    if rule.bias is not None:
-        scores = scores + rule.bias.expand(-1, call.q.shape[1], -1, -1)[:, heads, rows]
-    visible = call.mask.expand(call.q.shape[0]).texts(samples).visible(rows, slice(None))
-    visible = (visible[:, heads] if visible.shape[1] > 1 else visible).to(scores.device)
+    rule = call.rule.texts(samples).heads(heads)
+    scores = rule.finish(q @ k.transpose(2, 3) * rule.scale, rows)
+    visible = call.mask.expand(call.q.shape[0]).texts(samples).visible(rows, slice(None), heads).to(scores.device)
     scores = scores.masked_fill(~visible, torch.finfo(scores.dtype).min)
     if rule.sinks is not None:
-        sink = rule.sinks[heads].to(scores)[None, :, None, None].expand(*scores.shape[:3], 1)
+        sink = rule.sinks.to(scores)[None, :, None, None].expand(*scores.shape[:3], 1)
         scores = torch.cat([scores, sink], -1)
     return scores.softmax(-1)[..., : k.shape[2]].masked_fill(~visible, 0)
 
