@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from manyheads.training.runs import changes_said, paired, spread_of
+from manyheads.training.runs import change_lines, paired, spread_of
 
 
 def test_spreads_and_pairs_are_those_of_a_table():
@@ -22,7 +22,7 @@ def test_a_change_is_said_with_its_interval_and_whether_it_holds():
         "four over two": {"mean": 0.25, "low": -0.125, "high": 0.625},
         "of one seed": {"mean": 0.5, "low": None, "high": None},
     }
-    assert changes_said(changes) == [
+    assert change_lines(changes) == [
         "two over one, seed by seed: -0.500 nats (-0.750 to -0.250)",
         "four over two, seed by seed: +0.250 nats (-0.125 to +0.625): no difference seen",
     ]

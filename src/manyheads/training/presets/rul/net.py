@@ -105,7 +105,7 @@ def fit_ridge(
         weights = np.linalg.solve(x.T @ x + penalty * np.eye(x.shape[1]), x.T @ (y - middle))
         ridge = Ridge(weights, mean, spread, middle, penalty)
         tried.append((float(np.square(ridge(validating) - validating_left).mean()), ridge))
-    return min(tried, key=lambda each: each[0])[1]
+    return min(tried, key=lambda candidate: candidate[0])[1]
 
 
 def predicted(net: nn.Module, windows: Float[Tensor, "b n channel"], cap: int) -> Float[ndarray, "b"]:
