@@ -52,7 +52,7 @@ In the head, `order:` is a number: lessons are listed by it, and one without it 
 inputs of all checks anew each time the lesson is opened.
 
 Functions have their names in the tables CELLS, CHECKS and FACTS of the pages' modules (`shelf` finds them);
-docs/lessons.md shows how they are written. Why a format of our own: a lesson should be prose that anybody can edit, and
+docs/reference/lessons.md shows how they are written. Why a format of our own: a lesson should be prose that anybody can edit, and
 hold no number that code could compute. Why not YAML: titles, questions and sources are prose, with colons and hyphens
 that YAML would have to be quoted for. Cost: a page is parsed in some milliseconds, once.
 """
@@ -153,7 +153,7 @@ class Lesson:
 
     @property
     def minutes(self) -> int:
-        """How long the lesson takes: its words, cells and questions, each at the rate that docs/lessons.md gives."""
+        """How long the lesson takes: its words, cells and questions, each at the rate that docs/reference/lessons.md gives."""
         texts: list[str] = []
         for part in self.parts:
             match part:

@@ -86,7 +86,7 @@ def recipe_of(folder: Path, report: dict[str, Any]) -> dict[str, Any]:
 
 
 def numbers_table(recipe: dict[str, Any]) -> str:
-    """The table of docs/tiny-code.md, in Markdown."""
+    """The table of docs/reference/tiny-code.md, in Markdown."""
     results, run = recipe["found"], recipe["runs"]["code"]
     short, long = (
         f"loss, held-out modules, texts of {results[name]:,} tokens" for name in ("held_out_length", "long_length")

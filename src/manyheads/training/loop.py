@@ -9,7 +9,8 @@ bf16 the matrix products are rounded (autocast). Measured on a CPU with avx512_b
 float32's: 0.6 of them in the `code` preset's model (256 wide), 0.75 of a model 128 wide, 1.4 of one 64 wide, where
 conversions cost more than products gain (docs/lab.md).
 
-Source: Loshchilov and Hutter 2019 (AdamW). Cost: 16 bytes a parameter besides activations; docs/training.md has times.
+Source: Loshchilov and Hutter 2019 (AdamW). Cost: 16 bytes a parameter besides activations; times are in
+docs/reference/training.md.
 """
 
 from __future__ import annotations
