@@ -108,6 +108,7 @@ def matrix(
         numbered(names, size) if isinstance(names, str) else tuple(names)
         for names, size in zip((rows, columns), values.shape, strict=True)
     ]
+    # Columns with names are kept whole: a prediction may need any of them.
     cut = slice(None) if not isinstance(columns, str) else slice(MAX_COLUMNS)
     shown = np.asarray(values[:, cut], np.float64)
     return Table(label, words, shown, values.shape, labels[0], labels[1][cut], as_map)

@@ -52,9 +52,9 @@ In the head, `order:` is a number: lessons are listed by it, and one without it 
 inputs of all checks anew each time the lesson is opened.
 
 Functions have their names in the tables CELLS, CHECKS and FACTS of the pages' modules (`shelf` finds them);
-docs/reference/lessons.md shows how they are written. Why a format of our own: a lesson should be prose that anybody can edit, and
-hold no number that code could compute. Why not YAML: titles, questions and sources are prose, with colons and hyphens
-that YAML would have to be quoted for. Cost: a page is parsed in some milliseconds, once.
+docs/reference/lessons.md shows how they are written. Why a format of our own: a lesson should be prose that anybody can
+edit, and hold no number that code could compute. Why not YAML: titles, questions and sources are prose, with colons and
+hyphens that YAML would need quotes for. Cost: a page is parsed in some milliseconds, once.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class Lesson:
 
     @property
     def minutes(self) -> int:
-        """How long the lesson takes: its words, cells and questions, each at the rate that docs/reference/lessons.md gives."""
+        """The time that words, cells and questions take, each at the rate that docs/reference/lessons.md gives."""
         texts: list[str] = []
         for part in self.parts:
             match part:
@@ -241,6 +241,7 @@ def _block(slug: str, kind: str, name: str, text: str) -> Block:
 
 def _with_list(where: str, text: str, listed: str) -> tuple[dict[str, str], list[str]]:
     """Lines 'name: value', and the entries below the line `listed`, each behind a hyphen."""
+    # A hyphen begins an entry only below its heading: prose may begin a line with one, too.
     values, entries, listing = {}, [], False
     for line in filter(str.strip, text.split("\n")):
         if listing and line.lstrip().startswith("- "):

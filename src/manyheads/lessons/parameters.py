@@ -361,6 +361,7 @@ def factor_of(unit: str, dimension: str) -> float | None:
         head, _, noun = unit.rpartition(" ")
         if any(noun.casefold() in (plural.casefold(), plural.casefold().removesuffix("s")) for plural in NOUNS):
             return factor_of(head, COUNT)
+    # Reversed, so that where two units differ by capitals alone the earlier one in the table counts: MB, not Mb.
     folded = {name.casefold(): factor for name, factor in reversed(list(units.items()))}
     return folded.get(unit.casefold())
 

@@ -66,6 +66,7 @@ def bundle(folder: Path, target: Path = FOLDER) -> dict[str, Any]:
     (target / "README.md").write_text(words, encoding="utf-8")
     write_json(target / RECIPE, recipe)
     size = sum(file.stat().st_size for file in target.iterdir())
+    # Checked last, on what lies there: the folder comes with every installation.
     if size > MOST_BYTES:
         raise ModelError(f"{target} has {size:,} bytes: more than {MOST_BYTES:,} is too much to come with everything.")
     return recipe

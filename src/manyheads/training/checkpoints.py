@@ -44,6 +44,7 @@ class History:
     def add(self, row: Mapping[str, float | int]) -> None:
         rows = len(self)
         for name in (*self.columns, *(name for name in row if name not in self.columns)):
+            # A number that is new in this row was NaN in all rows before.
             column = self.columns.setdefault(name, [math.nan] * rows)
             column.append(float(row.get(name, math.nan)))
 
@@ -128,6 +129,7 @@ def save_state(
     from safetensors.torch import save_file
 
     tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
+    # The optimizer knows parameters as objects; a file needs their names.
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     for parameter, state in optimizer.state.items():
         tensors |= {f"optimizer.{names[id(parameter)]}.{key}": value for key, value in state.items()}

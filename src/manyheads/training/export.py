@@ -48,6 +48,7 @@ def to_llama(model: Decoder) -> Any:
 
     with quietly():
         llama = LlamaForCausalLM(llama_config(model)).eval()
+    # Not strict: the tied output layer has no weights of its own, and is tied in the next line.
     llama.load_state_dict(llama_weights(model), strict=False)
     llama.tie_weights()
     ids = torch.randint(model.config.vocab_size, (2, TRIED_TOKENS), generator=torch.Generator().manual_seed(0))

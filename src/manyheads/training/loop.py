@@ -72,6 +72,7 @@ def train(
             )
         restore(saved, model, optimizer)
         history, start = saved.history, saved.step
+    # Before the first step: processes with different files would wait for each other without end.
     team.require_same(start, checkpoint)
     if not len(history):
         history.add({"step": 0, **_measured(run, model, 0)})
@@ -115,6 +116,7 @@ def _one_step(
     loss.backward()
     value = team.whole(model, loss, run.terms(batch))
     norm = float(nn.utils.clip_grad_norm_(model.parameters(), run.settings.clip))
+    # Checked before the optimizer steps: the checkpoint and the weights are still those of a sound run.
     for quantity, number in (("loss", value), ("gradient", norm)):
         if not math.isfinite(number):
             raise ModelError(
@@ -131,6 +133,7 @@ def _measured(run: Run, model: nn.Module, step: int) -> Mapping[str, float]:
     if run.measure is None:
         return {}
     model.eval()
+    # Forked: a preset that measures more often, or other things, trains on the same random numbers.
     with torch.no_grad(), torch.random.fork_rng():
         return run.measure(model, step)
 

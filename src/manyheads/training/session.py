@@ -98,6 +98,7 @@ def carry_out(
 
         with _going_on(folder), torchrun(), together(place) as team:
             team.first(take_folder)
+            # Built after the folder is ours, in every process: a preset may write its data there.
             training = preset.build(setup)
             team.first(lambda: require_same_facts(folder, training))
             trained: dict[str, Trained] = {}
@@ -105,6 +106,7 @@ def carry_out(
                 report_step = None if progress is None else progress(f"training {name}")
                 checkpoint = checkpoint_of(folder, name)
                 trained[name] = train(make(trained), checkpoint, device=place, progress=report_step, team=team)
+        # Measuring and writing are the first process's alone: the others have what was trained.
         if not team.is_first:
             return Outcome(folder, NOTHING_FOUND, trained, {}, team.ranks.rank)
         if progress is not None:
@@ -216,6 +218,7 @@ def require_same_facts(folder: Path, training: Training) -> None:
 def open_folder(folder: Path, options: Mapping[str, Any]) -> None:
     """Begin in an empty folder, or find this training in it. Errors: PlanError for another one, FileAccessError."""
     try:
+        # Only now, with the lock held: another training's unfinished file would be one that it still writes.
         for file in folder.glob(UNFINISHED):
             file.unlink()
         names = sorted(file.name for file in folder.iterdir())
@@ -239,6 +242,7 @@ def require_same(folder: Path, options: Mapping[str, Any]) -> None:
         return "none" if value is None else str(value)
 
     begun = read_json(folder / BEGUN)
+    # Through JSON and back, since that is how the others were written: a tuple is a list there.
     requested = json.loads(json.dumps(options))
     changed = [name for name in requested if begun.get(name) != requested[name]]
     if changed:

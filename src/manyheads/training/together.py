@@ -80,6 +80,7 @@ class Team:
         if self.world == 1:
             yield
             return
+        # From the run's seed, not the current state: a run taken up again draws the same dropout.
         seed = torch.initial_seed() * SEED_STRIDE + step * self.world + self.ranks.rank
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
             torch.manual_seed(seed % 2**63)

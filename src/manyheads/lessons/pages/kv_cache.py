@@ -194,7 +194,7 @@ def legal_kv_heads(values: Values, load: Loader) -> Right:
 def rows_computed(values: Values, load: Loader) -> Right:
     """Rows of K that a layer computes while a text is written, without a cache."""
     prompt, new = values.whole("prompt"), values.whole("new")
-    steps = prompt + np.arange(new)  # before each new token: what has been read so far
+    steps = prompt + np.arange(new)  # the length read before each new token
     answer, cached = int(steps.sum()), int(steps[-1])
     return Right(
         float(answer),

@@ -92,6 +92,7 @@ def together(values: Values, load: Loader) -> Ran:
     lm, sentence = load(MODEL), values.text("sentence")
     require_short(lm, sentence)
     heads = tuple(str(head) for head in lm.spec.select(values.text("heads")))
+    # Each head costs two forward passes: alone, and with all the others gone.
     if not 2 <= len(heads) <= MAX_HEADS:
         raise LessonError(f"{len(heads)} heads: name 2 to {MAX_HEADS}, as in 'L1H1, L2H9'.")
     whole_model, none_left = (_vector(lm, sentence, gone) for gone in ((), heads))

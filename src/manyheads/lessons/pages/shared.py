@@ -135,6 +135,7 @@ def even_tokens(m: int, causal: bool) -> int:
         _, projections, attention = flops(m, 1, n, causal)
         return attention >= projections
 
+    # Halving is sound, since attention's share only grows with the length.
     low, high = 1, 1
     while not costs(high):
         low, high = high, 2 * high

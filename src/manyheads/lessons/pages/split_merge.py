@@ -159,6 +159,7 @@ def timed(values: Values, load: Loader) -> Ran:
     m, h, n, b = (values.whole(name) for name in ("d_model", "heads", "tokens", "batch"))
     require_fitting(values)
     work = b * n * m * (4 * m + 2 * n)
+    # Refused before anything is made: a reader may type any size.
     if work > MOST_WORK or b * h * n * n > MOST_SCORES:
         raise LessonError(
             f"that is {work:.1e} products and {b * h * n * n:.1e} scores a run, {ROUNDS} runs of each way: take up to "
@@ -246,6 +247,7 @@ def torch_layer(values: Values, load: Loader) -> Ran:
     h, n, b = (values.whole(name) for name in ("heads", "tokens", "batch"))
     dropout, training = values.number("dropout"), values["mode"] == TRAIN
     m = 4 * h
+    # Forked, so that a lesson moves nobody's random numbers.
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)
         torchs = torch.nn.MultiheadAttention(m, h, dropout=dropout, batch_first=True)
@@ -293,6 +295,7 @@ def returned(values: Values, load: Loader) -> Right:
     import torch
 
     h, b, n = (values.whole(name) for name in ("heads", "batch", "tokens"))
+    # On the meta device: shapes are computed, and no memory is taken for the numbers.
     layer = torch.nn.MultiheadAttention(h, h, batch_first=True, device="meta")
     x = torch.empty(b, n, h, device="meta")
     with torch.no_grad():

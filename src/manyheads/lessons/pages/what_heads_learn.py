@@ -108,7 +108,7 @@ def _shuffled(lm: Any) -> Any:
     """The same model, the entries of W_Q and W_K in a random order: as large, and its maps have learned nothing."""
     import torch
 
-    model = copy.deepcopy(lm.model)
+    model = copy.deepcopy(lm.model)  # the loaded model is everybody's
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for site in lm.spec.sites:
@@ -123,6 +123,7 @@ def luck(values: Values, load: Loader) -> Ran:
     """Heads that only guess: the best on one half of the cases, and what they get on the other."""
     heads, cases, chance = values.whole("heads"), values.whole("cases"), values.number("chance") / 100
     rng = np.random.Generator(np.random.PCG64(values.whole("seed")))
+    # Both halves of the cases at once: the winner is chosen on the first, and scored on either.
     draws = 100 * rng.binomial(cases, chance, (DRAWS, heads, 2)) / cases
     right, best = draws[0], draws[:, :, 0].argmax(1)
     order = np.argsort(-right[:, 0], kind="stable")[:5]
@@ -217,7 +218,7 @@ def competing(values: Values, load: Loader) -> Right:
     """How often the right word has the largest weight, with the first token in the race or without."""
     rows, special = read_matrix("rows", values.text("rows")), values.text("special")
     right = {IN: (rows.argmax(1) == 1), OUT: (rows[:, 1:].argmax(1) == 0)}
-    answer, other_answer = (100 * float(right[each].mean()) for each in (special, OUT if special == IN else IN))
+    answer, other_answer = (100 * float(right[mode].mean()) for mode in (special, OUT if special == IN else IN))
     return Right(
         answer,
         f"The other way of counting gives {other_answer:.0f} %. Both are honest if you say which it is.",

@@ -99,7 +99,8 @@ def heads_of_token(values: Values, load: Loader) -> Ran:
     return Ran(
         f"From {tokens[token]!r}, the {len(rows)} heads of layer {depth} look most at "
         f"{len({*rows.argmax(1).tolist()})} different tokens. Single heads give one token up to "
-        f"{100 * rows.max():.0f} % of their weight; in the average of all heads no token has more than {100 * mean.max():.0f} %.",
+        f"{100 * rows.max():.0f} % of their weight; in the average of all heads no token has more than "
+        f"{100 * mean.max():.0f} %.",
         (
             matrix("weights", f"a column a head: how it shares out its weight from {tokens[token]!r}, in percent",
                    100 * np.column_stack((*rows, mean)), tokens, columns),

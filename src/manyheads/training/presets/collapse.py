@@ -90,6 +90,7 @@ def findings(trained: AllTrained, scale: Scale, first_seed: int) -> Findings:
         for kind in KINDS:
             history = trained[f"{kind}-{seed}"].history
             scores[kind].append({name: history.last(name) for name in MEASURED})
+        # No runs of their own: the trained free net, under a plan.
         for way, plan in PLANS.items():
             scores[way].append(measured_under(trained[f"free-{seed}"].model, plan, held_out))
     ways = {way: spreads_of(results) for way, results in scores.items()}

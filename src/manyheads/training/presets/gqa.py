@@ -179,6 +179,7 @@ def uptraining_run(name: str, scale: Scale, data: Bytes, seed: int, kind: str, t
     held_out = data.held_out_windows(scale.held_out_windows, scale.length + 1)
 
     def batch(step: int) -> Batch:
+        # Steps go on from the teacher's last: the student sees windows that its teacher never saw.
         return {"ids": data.windows(seed, teacher_settings.steps + step, scale.rows, scale.length + 1)}
 
     def loss(model: nn.Module, batch: Any) -> Tensor:
@@ -274,6 +275,7 @@ def findings(trained: AllTrained, seeds: int, timing: Timing) -> Findings:
             for kind in CONVERTED
         },
     }
+    # What the comparison rests on: a wider feed-forward has made up for the key/value heads.
     sizes = [result["parameters"] for result in numbers["kinds"].values()]
     assert max(sizes) - min(sizes) <= EQUAL * min(sizes), f"sizes should be equal within {EQUAL:.0%}, and are {sizes}"
     return Findings(numbers, lines_of(numbers), chart(numbers))
@@ -293,17 +295,18 @@ def decoding(models: Mapping[str, Decoder], timing: Timing) -> dict[str, Any]:
         "rounds": timing.rounds,
         "threads": torch.get_num_threads(),
     }
-    for kind, decoding in decodings.items():
-        rounds = zip(decodings["mha"].seconds, decoding.seconds, strict=True)
+    for kind, decoded in decodings.items():
+        # Round by round: whatever else the machine did then fell on both models.
+        rounds = zip(decodings["mha"].seconds, decoded.seconds, strict=True)
         ratios = sorted(all_heads / seconds for all_heads, seconds in rounds)
-        low, _, high = statistics.quantiles(decoding.seconds, n=4, method="inclusive")
+        low, _, high = statistics.quantiles(decoded.seconds, n=4, method="inclusive")
         results[kind] = {
-            "cache_bytes": decoding.cache_bytes,
-            "milliseconds": 1e3 * decoding.median,
+            "cache_bytes": decoded.cache_bytes,
+            "milliseconds": 1e3 * decoded.median,
             "quartiles": [1e3 * low, 1e3 * high],
-            "tokens_a_second": timing.texts / decoding.median,
+            "tokens_a_second": timing.texts / decoded.median,
             "times_as_fast": {"median": statistics.median(ratios), "least": ratios[0], "most": ratios[-1]},
-            "each_milliseconds": [1e3 * seconds for seconds in decoding.seconds],
+            "each_milliseconds": [1e3 * seconds for seconds in decoded.seconds],
         }
     return results
 
@@ -311,14 +314,14 @@ def decoding(models: Mapping[str, Decoder], timing: Timing) -> dict[str, Any]:
 def lines_of(numbers: dict[str, Any]) -> tuple[str, ...]:
     speed, lines = numbers["decoding"], []
     for kind, result in numbers["kinds"].items():
-        loss, decoding = result["held_out_loss"], speed[kind]
-        fast = decoding["times_as_fast"]
+        loss, decoded = result["held_out_loss"], speed[kind]
+        fast = decoded["times_as_fast"]
         heads = f"{result['kv_heads']} key/value head{'s' * (result['kv_heads'] > 1)}"
         lines.append(
             f"{WORDS[kind]}, {heads}, {result['parameters']:,} parameters: "
             f"{loss['mean']:.3f} ± {loss['sd']:.3f} nats a byte{_change(result['loss_over_mha'], 'MHA')}; cache "
-            f"{decoding['cache_bytes']:,} bytes; a token in {decoding['milliseconds']:.2f} ms "
-            f"({decoding['quartiles'][0]:.2f} to {decoding['quartiles'][1]:.2f}), x {fast['median']:.2f} "
+            f"{decoded['cache_bytes']:,} bytes; a token in {decoded['milliseconds']:.2f} ms "
+            f"({decoded['quartiles'][0]:.2f} to {decoded['quartiles'][1]:.2f}), x {fast['median']:.2f} "
             f"({fast['least']:.2f} to {fast['most']:.2f})"
         )
     lines.append(

@@ -142,6 +142,7 @@ class Reader(nn.Module):
         self.attention_norm = nn.RMSNorm(width)
         self.attention = attention_of(width, num_heads, kind)
         self.feed_forward_norm = nn.RMSNorm(width)
+        # A wider feed-forward makes up for parameters that a kind lacks, so that all kinds are of one size.
         spared = {"free": 0, "tied": 2 * width * (width - width // num_heads), "unmixed": width * width}[kind]
         self.feed_forward = FeedForward(width, 2 * width + spared // (2 * width), bias=False)
         self.norm = nn.RMSNorm(width)
@@ -214,6 +215,7 @@ def diversity(model: nn.Module, cards: Int[Tensor, "b n two"]) -> float:
     sharing = sharing_around(model)(layer.site)
     num_heads, total, rows = layer.site.num_heads, 0.0, 0
     for text in range(len(cards)):
+        # The first rows see one card: their maps are equal whatever the heads do.
         recorded = layer.weights(text=text)[:, LEAST_KEYS - 1 :].double().cpu()
         recorded = recorded / recorded.sum(
             -1, keepdim=True
@@ -228,6 +230,7 @@ def diversity(model: nn.Module, cards: Int[Tensor, "b n two"]) -> float:
 
 def reader_run(name: str, scale: Scale, seed: int, num_heads: int, kind: str = "free", measure: Any = scores_of) -> Run:
     """One training of the cards' reader. Its texts depend on the seed and the step alone."""
+    # Before the model is made: nets of one seed begin alike wherever their sizes agree.
     torch.manual_seed(seed)
     model = Reader(scale.letters, scale.numbers, scale.length, scale.width, num_heads, kind)
     held_out = held_out_of(scale, seed)

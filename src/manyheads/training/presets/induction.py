@@ -92,6 +92,7 @@ class RepeatedTokens:
     def batch(self, step: int) -> dict[str, Int[Tensor, "b n"]]:
         generator = generator_of(self.seed, step)
         sizes = torch.randint(self.shortest, self.longest + 1, (self.rows,), generator=generator)
+        # A random order of the vocabulary, of which a block takes the first: its tokens are all different.
         order = torch.rand(self.rows, self.vocab_size, generator=generator).argsort(1)
         places = torch.arange(self.length)[None] % sizes[:, None]
         return {"ids": order.gather(1, places)}
@@ -100,6 +101,7 @@ class RepeatedTokens:
 def fresh_texts(data: RepeatedTokens) -> tuple[Int[Tensor, "b n"], Tensor]:
     """Texts that no step sees, and which of their predictions are of a token that has not come before."""
     ids = data.batch(HELD_OUT_STEP)["ids"]
+    # new: no earlier position of the text has this token
     equal = ids[:, :, None] == ids[:, None, :]
     return ids, ~equal.tril(-1).any(-1)[:, 1:]
 

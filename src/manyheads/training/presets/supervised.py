@@ -144,7 +144,7 @@ def texts_of(scale: Scale, seed: int) -> RepeatedTokens:
 
 def way_run(name: str, way: Way, scale: Scale, seed: int) -> Run:
     """One training. Weights and texts depend on the seed alone, so all ways of a seed begin and read alike."""
-    torch.manual_seed(seed)
+    torch.manual_seed(seed)  # before the weights are drawn: every way of a seed begins with the same ones
     data = texts_of(scale, seed)
     ids, fresh = fresh_texts(data)
 
@@ -185,6 +185,7 @@ def pattern_loss(weights: Float[Tensor, "b q k"], keys: Int[Tensor, "q"]) -> Flo
     """The mean of -log(weight on its key) over the rows that have one, nats."""
     rows = (keys != NOWHERE).nonzero()[:, 0].to(weights.device)
     aimed = weights[:, rows, keys.to(weights.device)[rows]]
+    # A weight that underflowed would be an infinite loss, with a gradient of NaN.
     return -aimed.clamp_min(torch.finfo(aimed.dtype).tiny).log().mean()
 
 

@@ -88,6 +88,7 @@ def module_paths(root: Path) -> list[str]:
     """Paths of the modules below `root`, sorted, forward slashes."""
     paths = []
     for folder, folders, files in os.walk(root):
+        # In place: os.walk then does not go into the others.
         folders[:] = [name for name in folders if name not in SKIPPED_FOLDERS]
         inside = Path(folder).relative_to(root)
         paths += [
@@ -186,6 +187,7 @@ class Windows:
         length = self.length_at(step)
         rows = max(1, self.tokens_a_step // length)
         generator = generator_of(self.seed, step)
+        # Numbered as if every batch had the most rows, so that no two steps share a window, whatever their lengths.
         most = max(self.tokens_a_step // min(stage.length for stage in self.stages), 1)
         windows = [self._window(step * most + row, length, generator) for row in range(rows)]
         return {"ids": torch.stack(windows)}
@@ -193,6 +195,7 @@ class Windows:
     def _window(self, number: int, length: int, generator: torch.Generator) -> Int[Tensor, "n"]:
         begin = int(((number + self.seed) * GOLDEN % 1.0) * (len(self.stream) - length))
         window = self.stream[begin : begin + length].clone()
+        # Drawn for every window, also a plain one, so that the random numbers of a step follow from its rows alone.
         kind = float(torch.rand((), generator=generator))
         if kind < RANDOM_SHARE:
             window = random_twice(self.vocab_size, length, generator)

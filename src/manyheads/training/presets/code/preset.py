@@ -130,6 +130,7 @@ def read_data(setup: Setup, scale: Scale) -> CodeData:
     sources = sources_for(setup.quick)
     trained = [source.text for source in sources if not source.held_out]
     path = setup.folder / "tokenizer.json"
+    # Made once: a resumed run needs the very vocabulary that it began with, whatever the library has become.
     if path.exists():
         tokenizer = Tokenizer.from_file(str(path))
     else:
@@ -175,6 +176,7 @@ def texts_to_read(data: CodeData, scale: Scale) -> list[str]:
 def held_out_loss(model: nn.Module, stream: Int[Tensor, "m"], count: int, length: int) -> float:
     """Nats a token over `count` windows, evenly spaced over what is held out."""
     begins = torch.linspace(0, len(stream) - length, count).long().tolist()
+    # One window at a time: the long ones, of 4,096 tokens, would not fit together beside the training.
     total = 0.0
     for begin in begins:
         ids = torch.cat([torch.tensor([BEGIN_ID]), stream[begin : begin + length]])[None].to(device_of(model))

@@ -124,6 +124,7 @@ def _engines(path: Path, text: str) -> list[Float[ndarray, "cycle channel"]]:
                          f"{len(SETTINGS)} settings, {len(SENSORS)} sensors")  # fmt: skip
         row = _row(path, number, parts)
         unit, cycle = (_whole(path, number, parts[index], column) for index, column in enumerate(("unit", "cycle")))
+        # Units and cycles must count up without a gap: a lost line would shift every label after it.
         if cycle == 1 and unit == len(units) + 1:
             units.append([row[2:]])
         elif units and unit == len(units) and cycle == len(units[-1]) + 1:
@@ -165,6 +166,7 @@ def _row(path: Path, number: int, parts: list[str]) -> list[float]:
     """A line's numbers. One by one, slowly, only where something is wrong with them."""
     try:
         row = list(map(float, parts))
+        # One sum instead of 26 checks: a set has some 30,000 lines.
         if math.isfinite(sum(row)) and not any("_" in part for part in parts):
             return row
     except ValueError:
@@ -289,6 +291,7 @@ def windows_of(engines: Sequence[Engine], scaling: Scaling, each: int | None = N
     rows, begins, left, owners, padded, row = [], [], [], [], 0, 0
     for index, engine in enumerate(engines):
         scaled, remaining = scaling.scaled(engine), engine.remaining
+        # Test engines may be stopped before a window is full.
         if (missing := LENGTH - len(scaled)) > 0:
             scaled, padded = np.concatenate([scaled[:1].repeat(missing, 0), scaled]), padded + 1
         count = len(scaled) - LENGTH + 1

@@ -89,7 +89,7 @@ def read_data(setup: Setup, scale: Scale) -> Data:
 
 def make_run(name: str, scale: Scale, data: Data, seed: int, attention: bool) -> Run:
     """One net. Its batches depend on the seed and the step alone, so both nets of a pair read the same."""
-    torch.manual_seed(seed)
+    torch.manual_seed(seed)  # before the net is made, since drawing its weights is what is seeded
     net = RulNet(len(data.scaling.kept), scale.hidden, HEADS, attention)
     capped = data.train.capped / CAP
 

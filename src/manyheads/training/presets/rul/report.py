@@ -40,6 +40,7 @@ def findings(data: Data, nets: Mapping[str, nn.Module], seeds: int) -> Findings:
     line, penalty = by_a_line(data)
     always = np.full(len(left), float(data.train.capped.mean()))
     errors = {kind: spreads_of([scores(guess, left, CAP) for guess in by_seed]) for kind, by_seed in guesses.items()}
+    # Pairs: both nets of a seed saw the same windows in the same order, so seeds cancel.
     gain = {name: paired(errors[WITHOUT][name]["each"], errors[WITH][name]["each"]) for name in ("rmse", "score")}
     reads = [reading(nets[run_name(WITH, seed)], data.test) for seed in range(seeds)]
     numbers = {

@@ -138,6 +138,7 @@ def _life(random: np.random.Generator) -> Life:
         efficiency = random.uniform(0, INITIAL_WEAR) + share * grown
         flow = random.uniform(0, INITIAL_WEAR) + (1 - share) * grown
         health = np.minimum(*(1 - e * efficiency - f * flow for e, f in (STALL, EXHAUST)))
+        # A life of another length is drawn again as a whole: cutting it would change how engines end.
         failed = np.flatnonzero(health <= 0)
         if len(failed) and LIVES[0] <= (end := failed[0] + 1) <= LIVES[1]:
             return Life(efficiency[:end], flow[:end], health[:end].clip(0))
