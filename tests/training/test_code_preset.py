@@ -1,4 +1,4 @@
-"""The `code` preset: its sources, vocabulary, windows and first repeats; and the bundled model that was made with it."""
+"""The `code` preset: its sources, vocabulary, windows and first repeats; and the bundled model made with it."""
 
 from __future__ import annotations
 

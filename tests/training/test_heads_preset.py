@@ -1,4 +1,4 @@
-"""The cards, and the two presets that read them: `heads` (how many) and `collapse` (what one map for all heads costs)."""
+"""The cards, and the two presets that read them: `heads` (how many) and `collapse` (one map for all heads)."""
 
 from __future__ import annotations
 
