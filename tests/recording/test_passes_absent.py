@@ -128,7 +128,7 @@ BREAK = {
     ),
     "labels compared the wrong way": (
         Match,
-        "same",
+        "equal_labels",
         lambda self, t: torch.ones(t.weights.shape[0], 1, *t.weights.shape[2:]),
     ),
     "a band that is one key off": (
