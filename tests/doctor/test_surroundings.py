@@ -100,7 +100,7 @@ def test_a_terminal_obeys_nothing_in_a_value(variable):
 
 
 def test_the_table_of_variables_is_in_the_documents():
-    assert surroundings.variables_markdown() in (DOCS / "doctor.md").read_text(encoding="utf-8")
+    assert surroundings.variables_markdown() in (DOCS / "reference" / "doctor.md").read_text(encoding="utf-8")
 
 
 # ------------------------------------------------------------------------------------------------------------- folders

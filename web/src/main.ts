@@ -1,22 +1,23 @@
-// The one module: mounts itself where a page has a place for it, and is an anywidget module by its default export.
+// The page's entry point: mounts itself in an element with the id `manyheads-studio`; the default export is an anywidget
+// module.
 import { mount, unmount } from "svelte";
 import App from "./App.svelte";
 import "./app.css";
-import type { Home } from "./lib/make-source";
-import type { WidgetModel } from "./lib/notebook-source";
+import type { Home } from "./lib/state/studio";
+import type { WidgetModel } from "./lib/api/notebook-source";
 
 function show(target: HTMLElement, home: Home): () => void {
   const app = mount(App, { target, props: { home } });
   return () => void unmount(app);
 }
 
-const place = document.getElementById("manyheads-studio");
-if (place) show(place, {});
+const root = document.getElementById("manyheads-studio");
+if (root) show(root, {});
 
 export default {
   render({ model, el }: { model: WidgetModel; el: HTMLElement }): () => void {
-    el.dataset["lmSuppressShortcuts"] = "true"; // JupyterLab's own keys rest while the page has the focus
-    el.style.setProperty("--studio-height", `${Number(model.get("height")) || 640}px`); // fixed: a notebook's cell grows to fit
+    el.dataset["lmSuppressShortcuts"] = "true"; // JupyterLab ignores its own keys while the page has the focus
+    el.style.setProperty("--studio-height", `${Number(model.get("height")) || 640}px`); // a fixed height: a notebook's cell grows to fit its content
     return show(el, { model });
   },
 };

@@ -133,9 +133,9 @@ def help_of(command: Callable[..., Any]) -> str:
 
 def _as_typed(params: list[Any]) -> list[Any]:
     """The parameters, `--help` among them: a flag takes no value, and an argument has its name and no type."""
-    for each in params:
-        if getattr(each, "is_flag", False):
-            each.metavar = ""
-        elif each.param_type_name == "argument":
-            each.display_type_rich = lambda ctx: None  # typer has no option for that
+    for param in params:
+        if getattr(param, "is_flag", False):
+            param.metavar = ""
+        elif param.param_type_name == "argument":
+            param.display_type_rich = lambda ctx: None  # typer has no option for that
     return params

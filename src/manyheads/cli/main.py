@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _take_debug(arguments: list[str]) -> tuple[list[str], bool]:
     """--debug counts wherever it stands, so that it can be added at the end of a line that failed."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
-    kept = [each for each in arguments[:end] if each != DEBUG]
+    kept = [argument for argument in arguments[:end] if argument != DEBUG]
     return kept + arguments[end:], len(kept) < end
 
 

@@ -86,7 +86,7 @@ def size(
         "num_layers": layers, "embed_dim": embed_dim, "num_heads": heads, "head_dim": head_dim, "ffn_dim": ffn_dim,
         "vocab_size": vocab, **({"gated": True} if gated else {}),
     }  # fmt: skip
-    meant, override = _meant(what, {name: each for name, each in words.items() if each is not None}, kv_heads)
+    meant, override = _meant(what, {name: word for name, word in words.items() if word is not None}, kv_heads)
     try:
         found = sizing_of(meant, context, batch, dtype, num_kv_heads=override, source=source, cache_dtype=cache_dtype)
     except ShapeError as error:
@@ -215,8 +215,8 @@ def _cache(found: Sizing, console: Console) -> list[Text]:
         title += f", and {ask.source:,} that the encoder read"
     columns = [Column("", right=False), Column("a token adds"), Column("kept, GiB"), Column("kept, GB")]
     columns += [Column("", right=False, spare=3), Column("parameters", spare=1), Column("FLOPs a byte", spare=2)]
-    most = max(each.cache.steady for each in found.variants)
-    rows = [_variant(each, most, console) for each in found.variants]
+    most = max(variant.cache.steady for variant in found.variants)
+    rows = [_variant(variant, most, console) for variant in found.variants]
     lines = [Text(title, style="bold"), *lay_out(columns, rows, console.width, **rules_of(console))]
     cache = found.cache
     said = []
@@ -259,7 +259,7 @@ def _notes(found: Sizing, written: Sequence[str], console: Console) -> list[Text
     said += [f"{note[:1].upper()}{note[1:]}." for note in found.notes]
     if found.prefill:
         said.append(_counted(found.prefill))
-    if any(each.experts > 1 for each in found.architecture.weights) and found.decoding:
+    if any(weight.experts > 1 for weight in found.architecture.weights) and found.decoding:
         said.append("Experts read: as many as that many tokens choose on average, every choice as likely as any other.")
     said += [f"Wrote {clean(each)}." for each in written]
     return [line for each in said for line in _wrapped(each, console)]

@@ -97,11 +97,13 @@ def _list(as_json: bool, given: dict[str, bool]) -> None:
     if meant := [name for name, asked in given.items() if asked]:
         raise PlanError(f"{meant[0]} was given, but no preset: say which of {', '.join(PRESETS)} to train.")
     if as_json:
-        listed = [{"name": each.name, "meaning": each.meaning, "takes": each.takes} for each in PRESETS.values()]
+        listed = [
+            {"name": preset.name, "meaning": preset.meaning, "takes": preset.takes} for preset in PRESETS.values()
+        ]
         emit(json.dumps({"presets": listed}, indent=1))
         return
     width = max(map(len, PRESETS))
-    listed = [f"  {each.name:<{width}}  {each.meaning} ({each.takes})" for each in PRESETS.values()]
+    listed = [f"  {preset.name:<{width}}  {preset.meaning} ({preset.takes})" for preset in PRESETS.values()]
     print_whole([*listed, "", f"Train one: manyheads train {next(iter(PRESETS))}"])
 
 

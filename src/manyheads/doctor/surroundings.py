@@ -132,7 +132,7 @@ def browser() -> Iterator[Finding]:
 
 
 def variables_markdown() -> str:
-    """The table of docs/doctor.md."""
+    """The table of docs/reference/doctor.md."""
     rows = [f"| `{name}` | {meaning} |" for name, meaning in VARIABLES.items()]
     return "\n".join(["| variable | what it does, where it is set |", "|---|---|", *rows])
 

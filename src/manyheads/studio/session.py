@@ -133,7 +133,7 @@ class Desk:
         return found
 
     def _tokens(self) -> int:
-        return sum(len(each.tokens) for each in self._experiments.values())
+        return sum(len(experiment.tokens) for experiment in self._experiments.values())
 
     def experiment_of(self, name: str) -> Experiment:
         if name not in self._experiments:
@@ -207,7 +207,7 @@ def open_recording(desk: Desk, recording: Recording) -> Opened:
 
 
 def address_of(model: str, text: str) -> str:
-    """The fragment at which the page opens a text, as web/src/lib/view.svelte.ts reads it.
+    """The fragment at which the page opens a text, as web/src/lib/state/view.svelte.ts reads it.
 
     A long text has none: no browser takes it, and the page then opens what the desk has first.
     """

@@ -1,8 +1,8 @@
 import { describe, expect, it } from "vitest";
-import { Client } from "../../src/lib/client";
-import { float32 } from "../../src/lib/envelope";
-import { FileSource } from "../../src/lib/file-source";
-import { StudioError } from "../../src/lib/source";
+import { Client } from "../../src/lib/api/client";
+import { float32 } from "../../src/lib/api/envelope";
+import { FileSource } from "../../src/lib/api/file-source";
+import { StudioError } from "../../src/lib/api/source";
 import { ID, saved } from "./saved";
 
 const text = (bytes: ArrayBuffer) => new TextDecoder().decode(bytes);
@@ -95,8 +95,8 @@ describe("a saved page with blocks and links", () => {
 
 describe("what a saved page cannot do", () => {
   const client = new Client(new FileSource(saved(1)));
-  const words = async (asked: Promise<unknown>) => {
-    const error = await asked.then(() => null, (problem: unknown) => problem);
+  const words = async (request: Promise<unknown>) => {
+    const error = await request.then(() => null, (problem: unknown) => problem);
     expect(error).toBeInstanceOf(StudioError);
     return (error as StudioError).problem.words;
   };

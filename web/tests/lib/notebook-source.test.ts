@@ -1,12 +1,12 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
-import type { Connection } from "../../src/lib/connection.svelte";
-import { NotebookSource, PATIENCE, type WidgetModel } from "../../src/lib/notebook-source";
-import { ServerGone } from "../../src/lib/source";
+import type { Connection } from "../../src/lib/api/connection.svelte";
+import { NotebookSource, PATIENCE, type WidgetModel } from "../../src/lib/api/notebook-source";
+import { ServerGone } from "../../src/lib/api/source";
 import { ID, saved } from "./saved";
 
 const EXACT = await saved(0);
 
-interface Told {
+interface Request {
   id?: string;
   cancel?: string;
   method?: string;
@@ -14,11 +14,11 @@ interface Told {
   body?: unknown;
 }
 
-/** A kernel behind a widget: `answer` says what it does with a question. */
+/** A kernel behind a widget: `answer` is called with each request. */
 class Kernel implements WidgetModel {
-  told: Told[] = [];
-  heard: ((message: object, buffers?: ArrayBuffer[]) => void)[] = [];
-  answer: (told: Told) => void = () => undefined;
+  requests: Request[] = [];
+  listeners: ((message: object, buffers?: ArrayBuffer[]) => void)[] = [];
+  answer: (request: Request) => void = () => undefined;
 
   constructor(readonly snapshot: ArrayBuffer | null) {}
 
@@ -26,18 +26,18 @@ class Kernel implements WidgetModel {
     return name === "snapshot" && this.snapshot ? new DataView(this.snapshot) : undefined;
   }
   send(content: unknown): void {
-    this.told.push(content as Told);
-    this.answer(content as Told);
+    this.requests.push(content as Request);
+    this.answer(content as Request);
   }
-  on(event: string, listener: (...given: never[]) => void): void {
-    if (event === "msg:custom") this.heard.push(listener as never);
+  on(event: string, listener: (...values: never[]) => void): void {
+    if (event === "msg:custom") this.listeners.push(listener as never);
   }
-  off(_: string, listener: (...given: never[]) => void): void {
-    this.heard = this.heard.filter((each) => each !== (listener as never));
+  off(_: string, listener: (...values: never[]) => void): void {
+    this.listeners = this.listeners.filter((registered) => registered !== (listener as never));
   }
   say(message: object, body?: string): void {
     const bytes = body === undefined ? [] : [new TextEncoder().encode(body).buffer as ArrayBuffer];
-    for (const hear of this.heard) hear(message, bytes);
+    for (const listener of this.listeners) listener(message, bytes);
   }
   /** Answers at once, and says which path it was. */
   alive(): void {
@@ -50,14 +50,14 @@ class Kernel implements WidgetModel {
 
 class Watched {
   lost = vi.fn();
-  found = vi.fn(async () => undefined);
+  restored = vi.fn(async () => undefined);
   probe: () => Promise<boolean> = async () => false;
   watch(probe: () => Promise<boolean>): void {
     this.probe = probe;
   }
 }
 
-const made = (kernel: Kernel, watched = new Watched()) => ({
+const makeSource = (kernel: Kernel, watched = new Watched()) => ({
   watched, source: new NotebookSource(kernel, watched as unknown as Connection),
 });
 
@@ -67,7 +67,7 @@ afterEach(() => void vi.useRealTimers());
 describe("a widget with a kernel", () => {
   it("shows the snapshot at once, and asks the kernel for everything as soon as it answers", async () => {
     const kernel = new Kernel(EXACT);
-    const { source, watched } = made(kernel);
+    const { source, watched } = makeSource(kernel);
     expect((await source.get(`/api/recordings/${ID}`)).json<{ id: string }>().id).toBe(ID);
     kernel.alive();
     expect(await watched.probe()).toBe(true);
@@ -77,55 +77,55 @@ describe("a widget with a kernel", () => {
 
   it("hands on bodies, and problems as they are", async () => {
     const kernel = new Kernel(null);
-    const { source } = made(kernel);
+    const { source } = makeSource(kernel);
     kernel.answer = ({ id }) => kernel.say({ id, status: 404, kind: "application/json" }, '{"kind":"NotHere","words":"gone"}');
     const answer = await source.send("POST", "/api/sizes", { preset: "x" });
-    expect(kernel.told.at(-1)).toMatchObject({ method: "POST", path: "/api/sizes", body: { preset: "x" } });
+    expect(kernel.requests.at(-1)).toMatchObject({ method: "POST", path: "/api/sizes", body: { preset: "x" } });
     expect(() => answer.orThrow()).toThrow("gone");
   });
 
   it("waits as long as it takes once the question has come", async () => {
     const kernel = new Kernel(null);
-    const { source } = made(kernel);
+    const { source } = makeSource(kernel);
     kernel.answer = ({ id }) => kernel.say({ id, taken: true });
-    const asked = source.get("/api/slow");
+    const answer = source.get("/api/slow");
     await vi.advanceTimersByTimeAsync(20 * PATIENCE);
-    kernel.say({ id: kernel.told.at(-1)!.id, status: 200, kind: "application/json" }, "1");
-    expect((await asked).json()).toBe(1);
+    kernel.say({ id: kernel.requests.at(-1)!.id, status: 200, kind: "application/json" }, "1");
+    expect((await answer).json()).toBe(1);
   });
 
   it("tells the kernel what is not needed any more", async () => {
     const kernel = new Kernel(null);
-    const { source } = made(kernel);
+    const { source } = makeSource(kernel);
     kernel.answer = ({ id }) => kernel.say({ id, taken: true });
     const stop = new AbortController();
-    const asked = source.get("/api/slow", stop.signal);
+    const answer = source.get("/api/slow", stop.signal);
     stop.abort();
-    await expect(asked).rejects.toMatchObject({ name: "AbortError" });
-    expect(kernel.told.at(-1)).toEqual({ cancel: kernel.told.at(-2)!.id });
+    await expect(answer).rejects.toMatchObject({ name: "AbortError" });
+    expect(kernel.requests.at(-1)).toEqual({ cancel: kernel.requests.at(-2)!.id });
   });
 
   it("hears nothing of what was meant for another view of the same widget", async () => {
     const kernel = new Kernel(null);
-    const [one, two] = [made(kernel).source, made(kernel).source];
-    const heard = vi.fn();
-    void one.get("/api/one").then(heard, heard);
-    void two.get("/api/two").then(heard, heard);
-    kernel.say({ id: kernel.told.find((each) => each.path === "/api/two")!.id, status: 200, kind: "" }, "2");
+    const [one, two] = [makeSource(kernel).source, makeSource(kernel).source];
+    const answered = vi.fn();
+    void one.get("/api/one").then(answered, answered);
+    void two.get("/api/two").then(answered, answered);
+    kernel.say({ id: kernel.requests.find(({ path }) => path === "/api/two")!.id, status: 200, kind: "" }, "2");
     await Promise.resolve();
     await Promise.resolve();
     await Promise.resolve();
-    expect(heard).toHaveBeenCalledTimes(1);
+    expect(answered).toHaveBeenCalledTimes(1);
     one.destroy();
     two.destroy();
-    expect(kernel.heard).toEqual([]);
+    expect(kernel.listeners).toEqual([]);
   });
 });
 
 describe("a widget without a kernel", () => {
   it("says so after a while, and goes on with the snapshot", async () => {
     const kernel = new Kernel(EXACT);
-    const { source, watched } = made(kernel);
+    const { source, watched } = makeSource(kernel);
     await vi.advanceTimersByTimeAsync(PATIENCE + 10);
     expect(watched.lost).toHaveBeenCalled();
     expect((await source.get(`/api/recordings/${ID}`)).json<{ id: string }>().id).toBe(ID);
@@ -136,20 +136,20 @@ describe("a widget without a kernel", () => {
     kernel.send = () => {
       throw new Error("no comm");
     };
-    const { source, watched } = made(kernel);
+    const { source, watched } = makeSource(kernel);
     await expect(source.get("/api/workspace")).rejects.toBeInstanceOf(ServerGone);
     expect(watched.lost).toHaveBeenCalled();
   });
 
   it("falls back to the snapshot when a kernel that answered goes silent", async () => {
     const kernel = new Kernel(EXACT);
-    const { source, watched } = made(kernel);
+    const { source, watched } = makeSource(kernel);
     kernel.alive();
     await watched.probe();
     kernel.answer = () => undefined;
-    const asked = source.get(`/api/recordings/${ID}`);
+    const answer = source.get(`/api/recordings/${ID}`);
     await vi.advanceTimersByTimeAsync(PATIENCE + 10);
-    expect((await asked).json<{ id: string }>().id).toBe(ID);
+    expect((await answer).json<{ id: string }>().id).toBe(ID);
     expect(watched.lost).toHaveBeenCalled();
   });
 });

@@ -3,7 +3,8 @@ type Arrays = Record<string, [Uint8Array | Uint32Array | Float32Array, number[]]
 
 export const ID = "c0ffee";
 
-function envelope(header: object, arrays: Arrays): Uint8Array {
+/** An envelope as the server makes it: "MHB1", length, padded header, arrays at multiples of 8 bytes. */
+export function envelope(header: object, arrays: Arrays): Uint8Array {
   let offset = 0;
   const list = Object.entries(arrays).map(([name, [data, shape]]) => {
     const dtype = data instanceof Uint8Array ? "uint8" : data instanceof Uint32Array ? "uint32" : "float32";
@@ -53,8 +54,8 @@ export async function saved(level: 0 | 1, exact = true): Promise<ArrayBuffer> {
   };
   const packed = await zipped(envelope(header, level ? blocks() : cells()));
   const info = { id: ID, text: 0, num_texts: 1, layers: [layer], tokens, min_level: level, max_level: level, notes: {} };
-  const said = { workspace: { opened: ID }, infos: [info], words: "2 heads on 4 tokens" };
-  const head = await zipped(new TextEncoder().encode(JSON.stringify(said)));
+  const contents = { workspace: { opened: ID }, infos: [info], words: "2 heads on 4 tokens" };
+  const head = await zipped(new TextEncoder().encode(JSON.stringify(contents)));
   const whole = envelope({ format: 1 }, { head: [head, [head.length]], text0: [packed, [packed.length]] });
   return whole.buffer as ArrayBuffer;
 }

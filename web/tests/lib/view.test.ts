@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { formatFragment, parseFragment } from "../../src/lib/view.svelte";
+import { formatFragment, parseFragment } from "../../src/lib/state/view.svelte";
 
 describe("the fragment", () => {
   it("holds the whole view, and gives it back", () => {

@@ -1,8 +1,8 @@
 import { describe, expect, it } from "vitest";
-import type { AtlasHead } from "../../src/lib/types";
-import { compileFilter, misunderstood } from "../../src/rooms/atlas/filter";
+import type { AtlasHead } from "../../src/lib/api/types";
+import { compileFilter, unknownWords } from "../../src/rooms/atlas/filter";
 import { byLayer, neighbour, ranked } from "../../src/rooms/atlas/layout";
-import { ordered, placeOn, scaleOf } from "../../src/rooms/atlas/values";
+import { ordered, positionOn, scaleOf } from "../../src/rooms/atlas/scale";
 
 const statistic = (name: string, title: string, low: number | null) => ({ name, title, unit: "nats", low, high: null, meaning: "", source: "" });
 const statistics = [statistic("entropy", "entropy", 0), statistic("previous_mass", "previous mass", 0)];
@@ -18,20 +18,20 @@ function heads(layers: number, perLayer: number, group = 1): AtlasHead[] {
 
 describe("the atlas", () => {
   it.each([[6, 12], [32, 32], [2, 3], [48, 25]])("of %i layers of %i heads fits one screen", (layers, perLayer) => {
-    const found = byLayer(heads(layers, perLayer), 850, 520, () => false);
-    expect(found.width).toBeLessThanOrEqual(850);
-    expect(found.height).toBeLessThanOrEqual(520);
-    expect(new Set(found.cells.map((c) => `${c.x},${c.y}`)).size).toBe(layers * perLayer);
+    const layout = byLayer(heads(layers, perLayer), 850, 520, () => false);
+    expect(layout.width).toBeLessThanOrEqual(850);
+    expect(layout.height).toBeLessThanOrEqual(520);
+    expect(new Set(layout.cells.map(({ x, y }) => `${x},${y}`)).size).toBe(layers * perLayer);
     const sorted = ranked(heads(layers, perLayer), 850, 520);
     expect(sorted.height).toBeLessThanOrEqual(520);
     expect(sorted.width).toBeLessThanOrEqual(850);
   });
 
   it("brackets heads that share keys and values", () => {
-    const found = byLayer(heads(2, 8, 4), 850, 520, () => true);
-    expect(found.brackets.map((b) => b.group)).toEqual([0, 1, 0, 1]);
-    const cell = found.cells[3]!;
-    expect(found.brackets[0]!.x + found.brackets[0]!.width).toBe(cell.x + found.size);
+    const layout = byLayer(heads(2, 8, 4), 850, 520, () => true);
+    expect(layout.brackets.map((b) => b.group)).toEqual([0, 1, 0, 1]);
+    const cell = layout.cells[3]!;
+    expect(layout.brackets[0]!.x + layout.brackets[0]!.width).toBe(cell.x + layout.size);
   });
 
   it("puts stacks side by side where that makes cells larger", () => {
@@ -42,7 +42,7 @@ describe("the atlas", () => {
     const tall = byLayer(three, 300, 1100, () => false);
     expect(new Set(tall.titles.map((t) => t.x)).size).toBe(1);
     for (const { cells, height } of [wide, tall]) {
-      expect(new Set(cells.map((c) => `${c.x},${c.y}`)).size).toBe(108);
+      expect(new Set(cells.map(({ x, y }) => `${x},${y}`)).size).toBe(108);
       expect(Math.max(...cells.map((c) => c.y))).toBeLessThan(height);
     }
     // From the encoder's last head of a layer, one to the right is the decoder's first.
@@ -62,30 +62,30 @@ describe("the atlas", () => {
 
 describe("the filter", () => {
   const list = heads(3, 5);
-  const found = (text: string) => list.filter(compileFilter(text, statistics)).map((h) => h.head);
+  const namesOf = (text: string) => list.filter(compileFilter(text, statistics)).map((h) => h.head);
 
   it("knows roles, layers, heads and thresholds, all of which must hold", () => {
-    expect(found("previous")).toEqual(["L0H0", "L1H0", "L2H0"]);
-    expect(found("previous token L1")).toEqual(["L1H0"]);
-    expect(found("l2h3")).toEqual(["L2H3"]);
-    expect(found("entropy < 2")).toEqual(["L0H0", "L0H1"]);
-    expect(found("previous entropy >= 5")).toEqual(["L1H0", "L2H0"]);
-    expect(found("previous mass > 0")).toEqual([]);
-    expect(found("")).toHaveLength(15);
+    expect(namesOf("previous")).toEqual(["L0H0", "L1H0", "L2H0"]);
+    expect(namesOf("previous token L1")).toEqual(["L1H0"]);
+    expect(namesOf("l2h3")).toEqual(["L2H3"]);
+    expect(namesOf("entropy < 2")).toEqual(["L0H0", "L0H1"]);
+    expect(namesOf("previous entropy >= 5")).toEqual(["L1H0", "L2H0"]);
+    expect(namesOf("previous mass > 0")).toEqual([]);
+    expect(namesOf("")).toHaveLength(15);
   });
 
   it("takes commas and the word and between conditions", () => {
-    expect(found("previous and L1")).toEqual(["L1H0"]);
-    expect(found("previous, entropy >= 5")).toEqual(["L1H0", "L2H0"]);
-    expect(found("previous and entropy >= 5 and L2")).toEqual(["L2H0"]);
+    expect(namesOf("previous and L1")).toEqual(["L1H0"]);
+    expect(namesOf("previous, entropy >= 5")).toEqual(["L1H0", "L2H0"]);
+    expect(namesOf("previous and entropy >= 5 and L2")).toEqual(["L2H0"]);
   });
 
   it("says what it does not understand", () => {
-    const said = (text: string) => misunderstood(text, statistics, list);
-    expect(said("previous token, L1 and H2 and L9")).toBe("");
-    expect(said("induction")).toBe(""); // a role that no head of this model has
-    expect(said("previous zzz")).toBe("zzz is no role, head, layer or statistic");
-    expect(said("entro")).toContain("entropy > 0.5");
+    const message = (text: string) => unknownWords(text, statistics, list);
+    expect(message("previous token, L1 and H2 and L9")).toBe("");
+    expect(message("induction")).toBe(""); // a role that no head of this model has
+    expect(message("previous zzz")).toBe("zzz is no role, head, layer or statistic");
+    expect(message("entro")).toContain("entropy > 0.5");
   });
 });
 
@@ -94,7 +94,7 @@ describe("values", () => {
     const list = heads(1, 3).concat({ ...heads(1, 1)[0]!, head: "L9H9", values: [null, null] });
     const scale = scaleOf("entropy", list, statistics)!;
     expect([scale.low, scale.high]).toEqual([0, 2]);
-    expect(list.map((h) => placeOn(scale, h))).toEqual([0, 0.5, 1, null]);
+    expect(list.map((h) => positionOn(scale, h))).toEqual([0, 0.5, 1, null]);
     expect(ordered(list, "entropy", statistics).map((h) => h.head)).toEqual(["L0H2", "L0H1", "L0H0", "L9H9"]);
   });
 });

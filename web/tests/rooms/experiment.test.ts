@@ -1,11 +1,20 @@
-// Plans, results and kept entries.
+// Experiments: sets of heads, plans, results, stored entries, the sandbox.
 import { describe, expect, it } from "vitest";
-import { keepEntries, keyOf, readEntries, usualName, withEntry, type Entry } from "../../src/rooms/experiment/entries";
-import type { Store } from "../../src/lib/storage";
-import { controlInWords, drawnIn, figure, resultCsv, settled, summary, uncontrolled, type ResultLike } from "../../src/rooms/experiment/result";
-import { freeName } from "../../src/rooms/experiment/names";
-import { moving } from "../../src/rooms/experiment/moving";
-import { DOINGS, ablate, layersOf, moved, planInWords, stepsFor, type Step } from "../../src/rooms/experiment/steps";
+import type { Client } from "../../src/lib/api/client";
+import type { LayerInfo } from "../../src/lib/api/types";
+import type { Store } from "../../src/lib/state/storage";
+import { keyOf, readEntries, saveEntries, usualName, withEntry, type Entry } from "../../src/rooms/experiment/entries";
+import {
+  allHeads, countInWords, headsBetween, headsInWords, headsNamed, headsOfColumn, placeOf,
+} from "../../src/rooms/experiment/heads";
+import {
+  controlInWords, controlUnit, figure, resultCsv, summary, whyNoControl, withoutRounding, type ResultLike,
+} from "../../src/rooms/experiment/result";
+import { freeName, Sandbox } from "../../src/rooms/experiment/sandbox.svelte";
+import text from "../../src/rooms/experiment/sandbox.svelte.ts?raw";
+import {
+  ablate, comparableHeads, layersOf, OPERATIONS, planInWords, reordered, stepsFor, type Step,
+} from "../../src/rooms/experiment/steps";
 
 const options = { factor: 0.5, source: "L*H0", layers: ["L0", "L2"], seed: 3, text: "" };
 const layers = [0, 1, 2].map((layer) => ({ stack: "", layer }));
@@ -21,11 +30,11 @@ const entry = (key: string, name = key): Entry => ({
 });
 
 describe("steps", () => {
-  it("each doing makes steps that are said", () => {
-    for (const { doing, words } of DOINGS) {
-      const made = stepsFor(doing, "L3H7", options);
-      expect(made.length).toBeGreaterThan(0);
-      expect(planInWords(made)).toMatch(/L3H7|L0/);
+  it("each operation makes steps that are said", () => {
+    for (const { operation, words } of OPERATIONS) {
+      const steps = stepsFor(operation, "L3H7", options);
+      expect(steps.length).toBeGreaterThan(0);
+      expect(planInWords(steps)).toMatch(/L3H7|L0/);
       expect(words.endsWith(".")).toBe(true);
     }
     expect(stepsFor("skip_output_projection", "L0H1, L2", options)).toEqual([
@@ -44,26 +53,26 @@ describe("steps", () => {
     expect(layersOf(new Set(["L12H0"]), [{ stack: "", layer: 1 }, { stack: "", layer: 12 }])).toEqual(["L12"]);
   });
   it("reorders", () => {
-    expect(moved(["a", "b", "c"], 2, 0)).toEqual(["c", "a", "b"]);
-    expect(moved(["a", "b"], 0, 5)).toEqual(["b", "a"]);
+    expect(reordered(["a", "b", "c"], 2, 0)).toEqual(["c", "a", "b"]);
+    expect(reordered(["a", "b"], 0, 5)).toEqual(["b", "a"]);
   });
 });
 
 describe("moving", () => {
   const three = layers.map((layer) => ({ ...layer, num_heads: 2 }));
   it("a silenced head looks where it looked; the layers behind it need not", () => {
-    const found = moving([ablate("L1H0", "zero")], three);
-    expect(found.heads).toEqual(["L2H0", "L2H1", "L0H0", "L0H1", "L1H0", "L1H1"]);
-    expect([...found.still]).toEqual(["L0H0", "L0H1", "L1H0", "L1H1"]);
+    const comparable = comparableHeads([ablate("L1H0", "zero")], three);
+    expect(comparable.heads).toEqual(["L2H0", "L2H1", "L0H0", "L0H1", "L1H0", "L1H1"]);
+    expect([...comparable.unchanged]).toEqual(["L0H0", "L0H1", "L1H0", "L1H1"]);
   });
   it("a head with the weights of another looks elsewhere itself", () => {
-    const found = moving([{ step: "copy", heads: "L1", source: "L1H0" }], three);
-    expect(found.heads.slice(0, 2)).toEqual(["L1H0", "L1H1"]);
-    expect([...found.still]).toEqual(["L0H0", "L0H1"]);
+    const comparable = comparableHeads([{ step: "copy", heads: "L1", source: "L1H0" }], three);
+    expect(comparable.heads.slice(0, 2)).toEqual(["L1H0", "L1H1"]);
+    expect([...comparable.unchanged]).toEqual(["L0H0", "L0H1"]);
   });
   it("several stacks: nothing is said to be still", () => {
     const two = [{ stack: "encoder", layer: 0, num_heads: 1 }, { stack: "decoder", layer: 0, num_heads: 1 }];
-    expect(moving([ablate("encoder:L0", "zero")], two)).toEqual({ heads: ["encoder:L0H0", "decoder:L0H0"], still: new Set() });
+    expect(comparableHeads([ablate("encoder:L0", "zero")], two)).toEqual({ heads: ["encoder:L0H0", "decoder:L0H0"], unchanged: new Set() });
   });
 });
 
@@ -88,17 +97,17 @@ describe("result", () => {
   it("rounding is no change", () => {
     expect(controlInWords({ ...result, change: -3e-17 })).toMatch(/nothing changes \(differences of rounding only\)/);
     expect(controlInWords({ ...result, change: 1e-17, control: [2e-17, 0] }, 2)).toMatch(/by 0\. Here nothing/);
-    expect([settled(1e-10), settled(-2e-9)]).toEqual([0, -2e-9]);
+    expect([withoutRounding(1e-10), withoutRounding(-2e-9)]).toEqual([0, -2e-9]);
   });
   it("no control can exist where too few are left", () => {
-    expect([uncontrolled(72, 72, "heads"), uncontrolled(40, 72, "heads"), uncontrolled(36, 72, "heads")]).toEqual([
+    expect([whyNoControl(72, 72, "heads"), whyNoControl(40, 72, "heads"), whyNoControl(36, 72, "heads")]).toEqual([
       "no control: a plan on all heads leaves none to draw", "no control: fewer heads are left than the plan changes", null,
     ]);
   });
   it("what is drawn beside a plan on layers is layers", () => {
     const plan: Step[] = [{ step: "skip_output_projection", layer: "L3" }];
     expect(controlInWords({ ...result, plan })).toMatch(/as many random layers .* these layers matter/);
-    expect(drawnIn([...plan, ablate("L0", "zero")])).toBe("heads");
+    expect(controlUnit([...plan, ablate("L0", "zero")])).toBe("heads");
   });
   it("CSV quotes what must be, and is no formula", () => {
     expect(resultCsv(result).split("\n").slice(3, 6)).toEqual(["position,token,change", "0,a,0.5", "1,'=1+1,"]);
@@ -115,29 +124,119 @@ describe("names of pruned models", () => {
 });
 
 describe("entries", () => {
-  const memory = (): Store & { kept: Map<string, string> } => {
-    const kept = new Map<string, string>();
-    return { kept, getItem: (key) => kept.get(key) ?? null, setItem: (key, value) => void kept.set(key, value) };
+  const memory = (): Store & { values: Map<string, string> } => {
+    const values = new Map<string, string>();
+    return { values, getItem: (key) => values.get(key) ?? null, setItem: (key, value) => void values.set(key, value) };
   };
   it("are read as they were kept", () => {
     const store = memory();
-    expect(keepEntries(store, [entry("a"), entry("b")])).toBe(true);
-    expect(readEntries(store).map((each) => each.key)).toEqual(["a", "b"]);
+    expect(saveEntries(store, [entry("a"), entry("b")])).toBe(true);
+    expect(readEntries(store).map(({ key }) => key)).toEqual(["a", "b"]);
   });
   it("damage, a full store and no store are survived", () => {
     const full: Store = { getItem: () => "{", setItem: () => { throw new Error("full"); } };
     expect(readEntries(full)).toEqual([]);
-    expect(keepEntries(full, [])).toBe(false);
-    expect(keepEntries(null, [])).toBe(false);
+    expect(saveEntries(full, [])).toBe(false);
+    expect(saveEntries(null, [])).toBe(false);
     expect(readEntries({ getItem: () => '[1, null, {"key": "a"}]', setItem: () => undefined })).toEqual([]);
   });
   it("the same ask again is one entry, with its name kept", () => {
-    const found = withEntry([entry("a"), entry("b", "mine")], entry("b"));
-    expect(found.map((each) => each.name)).toEqual(["mine", "a"]);
+    const entries = withEntry([entry("a"), entry("b", "mine")], entry("b"));
+    expect(entries.map(({ name }) => name)).toEqual(["mine", "a"]);
   });
   it("a key is what is asked, a name what it does", () => {
     const plan: Step[] = [{ step: "scale", heads: "L0", factor: 2 }];
     expect(keyOf({ model: "m", text: "t", plan })).toBe('["m","t",[{"step":"scale","heads":"L0","factor":2}],"auto",10,0]');
     expect(usualName({ model: "m", text: "t", plan })).toBe("multiply L0 by 2");
+  });
+});
+
+const fiveLayers = Array.from({ length: 5 }, (_, layer) => ({ stack: "", layer, num_heads: 7 }));
+const twoStacks = [
+  { stack: "encoder", layer: 0, num_heads: 3 },
+  { stack: "encoder", layer: 1, num_heads: 3 },
+  { stack: "cross", layer: 0, num_heads: 2 },
+];
+
+describe("heads in words", () => {
+  const cases: [string[], string][] = [
+    [[], ""],
+    [["L3H2"], "L3H2"],
+    [["L3H2", "L3H3", "L3H4", "L3H6"], "L3H2-4, L3H6"],
+    [allHeads(fiveLayers), "L*"],
+    [allHeads(fiveLayers.slice(1, 4)), "L1-3"],
+    [headsOfColumn(fiveLayers, "", 6), "L*H6"],
+    [["L1H0", "L2H0"], "L1-2H0"],
+    [[...allHeads(fiveLayers.slice(1, 2)), "L0H1"], "L0H1, L1"],
+  ];
+  it.each(cases)("%j", (ticked, words) => {
+    expect(headsInWords(new Set(ticked), fiveLayers)).toBe(words);
+    if (words) expect([...(headsNamed(words, fiveLayers) ?? [])].sort()).toEqual([...ticked].sort());
+  });
+
+  it("names the stack where there are several", () => {
+    const ticked = new Set(["encoder:L0H0", "encoder:L1H0", "cross:L0H0", "cross:L0H1"]);
+    expect(headsInWords(ticked, twoStacks)).toBe("encoder:L*H0, cross:L*");
+    expect(headsNamed("encoder:L*H0, cross:L*", twoStacks)).toEqual(ticked);
+  });
+
+  it("a column is not everywhere where a pruned layer lacks it", () => {
+    const pruned = [...fiveLayers.slice(0, 4), { stack: "", layer: 4, num_heads: 2 }];
+    const ticked = new Set(headsOfColumn(pruned, "", 3));
+    expect(headsNamed(headsInWords(ticked, pruned), pruned)).toEqual(ticked);
+  });
+
+  it("what is no set of heads is null", () => {
+    for (const text of ["", "layer 3", "L9H1", "L3H99", "L3H", "encoder:L0"]) expect(headsNamed(text, fiveLayers)).toBeNull();
+  });
+});
+
+describe("places", () => {
+  it("a rectangle between twoStacks heads, whichever comes first", () => {
+    const expected = ["L1H2", "L1H3", "L2H2", "L2H3"];
+    expect(headsBetween(fiveLayers, "L1H2", "L2H3")).toEqual(expected);
+    expect(headsBetween(fiveLayers, "L2H2", "L1H3")).toEqual(expected);
+  });
+  it("reads a name", () => {
+    expect(placeOf("cross:L10H2")).toEqual({ stack: "cross", layer: 10, index: 2 });
+    expect(placeOf("L1")).toBeNull();
+  });
+  it("counts in words", () => {
+    expect([countInWords(1, 35), countInWords(3, 35), countInWords(35, 35)]).toEqual(["1 head", "3 heads", "all 35 heads"]);
+  });
+});
+
+const twoLayers = [0, 1].map((layer) => ({ stack: "", layer, num_heads: 2 }) as LayerInfo);
+const makeSandbox = (): Sandbox => {
+  const sandbox = new Sandbox({} as Client);
+  sandbox.follow("minilm", "The cat sat", twoLayers);
+  return sandbox;
+};
+
+describe("the sandbox", () => {
+  it("has no derived, which would die with the room that made it", () => {
+    expect(text.split("\n").filter((line) => !line.startsWith("//")).join("\n")).not.toContain("$derived");
+  });
+  it("plans what is ticked", () => {
+    const sandbox = makeSandbox();
+    sandbox.tick(["L0H1"], true);
+    expect(sandbox.plan).toMatchObject([{ step: "ablate", heads: "L0H1", kind: "zero" }]);
+    sandbox.preset("same", null);
+    expect(sandbox.plan).toEqual([{ step: "copy", heads: "L*", source: "L*H0" }]);
+    expect(sandbox.total).toBe(4);
+    sandbox.preset("remove", "L1H0");
+    expect(sandbox.plan).toMatchObject([{ heads: "L1H0" }]);
+  });
+  it("follows the open text until another sentence is written", () => {
+    const sandbox = makeSandbox();
+    sandbox.follow("minilm", "The dog ran", twoLayers);
+    expect([sandbox.text, sandbox.edited]).toEqual(["The dog ran", null]);
+    sandbox.text = "A bird sang";
+    sandbox.follow("minilm", "The cow slept", twoLayers);
+    expect([sandbox.text, sandbox.edited]).toEqual(["A bird sang", "A bird sang"]);
+    sandbox.text = "The cow slept";
+    expect(sandbox.edited).toBeNull();
+    sandbox.text = "";
+    expect(sandbox.text).toBe("");
   });
 });

@@ -1,13 +1,17 @@
-// Points kept, and values shown.
+// Stored points, and values of live cells.
 import { describe, expect, it } from "vitest";
-import { answered, keepPoints, keepTicks, pointsOf, readPoints, readTicks, withPoints, withTicks } from "../../src/rooms/learn/progress";
-import type { Store } from "../../src/lib/storage";
-import { firstStop, withChange, type Filling } from "../../src/rooms/learn/filling";
-import { digitsByColumn, digitsOf, hasNegative, inQuotes, looksAt, partInWords, shapeInWords, stepAbout, tiedAtTop, written } from "../../src/rooms/learn/shown";
+import type { Store } from "../../src/lib/state/storage";
+import {
+  digitsByColumn, digitsOf, firstStop, hasNegative, inQuotes, looksAt, partInWords, shapeInWords, stepAbout, tiedAtTop,
+  withChange, written, type FillingParameter,
+} from "../../src/rooms/learn/cell";
+import {
+  numAnswered, pointsOf, readPoints, readTicks, savePoints, saveTicks, withPoints, withTicks,
+} from "../../src/rooms/learn/progress";
 
 const memory = (): Store => {
-  const kept = new Map<string, string>();
-  return { getItem: (key) => kept.get(key) ?? null, setItem: (key, value) => void kept.set(key, value) };
+  const values = new Map<string, string>();
+  return { getItem: (key) => values.get(key) ?? null, setItem: (key, value) => void values.set(key, value) };
 };
 
 describe("points", () => {
@@ -16,14 +20,14 @@ describe("points", () => {
     let points = withPoints({}, "one", "a", 2);
     points = withPoints(points, "one", "a", 0);
     points = withPoints(points, "two", "b", 3);
-    keepPoints(store, points);
+    savePoints(store, points);
     expect(readPoints(store)).toEqual({ one: { a: 2 }, two: { b: 3 } });
-    expect([pointsOf(points), pointsOf(points, "two"), answered(points, "one", { a: 2, gone: 1 })]).toEqual([5, 3, 1]);
+    expect([pointsOf(points), pointsOf(points, "two"), numAnswered(points, "one", { a: 2, gone: 1 })]).toEqual([5, 3, 1]);
   });
   it("ticks are kept beside them, each in its point's own words", () => {
     const store = memory();
-    keepPoints(store, withPoints({}, "one", "a", 2));
-    keepTicks(store, withTicks(withTicks({}, "one", "b", ["this", "that"]), "one", "b", ["that"]));
+    savePoints(store, withPoints({}, "one", "a", 2));
+    saveTicks(store, withTicks(withTicks({}, "one", "b", ["this", "that"]), "one", "b", ["that"]));
     expect([readPoints(store), readTicks(store)]).toEqual([{ one: { a: 2 } }, { one: { b: ["that"] } }]);
     for (const text of ["{", '{"one": {"b": "that"}}', '{"one": {"b": [3]}}']) {
       expect(Object.values(readTicks({ getItem: () => text, setItem: () => undefined })).flatMap(Object.keys)).toEqual([]);
@@ -71,12 +75,12 @@ describe("a slider", () => {
 });
 
 describe("choices that fill boxes", () => {
-  const parameters: Filling[] = [
+  const parameters: FillingParameter[] = [
     { name: "weights", choices: ["head 0", "head 1", "my own"], fills: { "head 0": { w: "1 0" }, "head 1": { w: "0 1" } } },
     { name: "w", choices: [], fills: {} },
     { name: "x", choices: [], fills: {} },
   ];
-  const [weights, w, x] = parameters as [Filling, Filling, Filling];
+  const [weights, w, x] = parameters as [FillingParameter, FillingParameter, FillingParameter];
   const start = { weights: "head 0", w: "1 0", x: "5" };
   it("fill theirs; a change in one of these is the reader's own", () => {
     expect(withChange(parameters, start, weights, "head 1")).toEqual({ weights: "head 1", w: "0 1", x: "5" });

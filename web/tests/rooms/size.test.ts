@@ -1,9 +1,10 @@
 // The Size room's numbers, sliders and bars.
 import { describe, expect, it } from "vitest";
-import { conclusion, kvHeadsOf, runsInWords, segments, shares } from "../../src/rooms/size/bars";
+import { conclusion, kvHeadsOf, runsInWords, segments, shares } from "../../src/rooms/size/breakdown";
+import {
+  compact, inPlainWords, nearestStop, objection, sliderOf, SLIDERS, typedNumber, withDefaults,
+} from "../../src/rooms/size/sliders";
 import { bytesInBoth, countOf, gb, gib, percent } from "../../src/rooms/size/units";
-import { inPlainWords, objection, typedNumber } from "../../src/rooms/size/rules";
-import { asked, filled, nearestStop, sliderOf, SLIDERS } from "../../src/rooms/size/words";
 
 const llama = (index: number) => ({ index, kind: "GQA-8", attention: 150_994_944, feed_forward: 704_643_072, other: 16_384 });
 
@@ -39,10 +40,10 @@ describe("sliders", () => {
     expect(nearestStop([0, 128], 0)).toBe(0);
   });
   it("a preset's words fill what they leave out", () => {
-    const found = filled({ num_layers: 6, embed_dim: 384, num_heads: 12, num_kv_heads: null, ffn_dim: null });
-    expect(found).toMatchObject({ num_kv_heads: 12, ffn_dim: 1536, gated: false, vocab_size: 0 });
-    expect(asked(found)).not.toHaveProperty("vocab_size");
-    expect(asked({ ...found, ffn_dim: 0 })).toHaveProperty("ffn_dim", 0);
+    const description = withDefaults({ num_layers: 6, embed_dim: 384, num_heads: 12, num_kv_heads: null, ffn_dim: null });
+    expect(description).toMatchObject({ num_kv_heads: 12, ffn_dim: 1536, gated: false, vocab_size: 0 });
+    expect(compact(description)).not.toHaveProperty("vocab_size");
+    expect(compact({ ...description, ffn_dim: 0 })).toHaveProperty("ffn_dim", 0);
   });
   it("a complaint finds its slider", () => {
     expect(sliderOf("num_heads=7 is not a multiple of num_kv_heads=2: ...")).toBe("heads");
@@ -79,8 +80,8 @@ describe("rules", () => {
 
 describe("bars", () => {
   it("stack up to the whole layer", () => {
-    const found = segments([llama(0)]);
-    expect(found.map((each) => [each.part, each.begin, each.end])).toEqual([
+    const list = segments([llama(0)]);
+    expect(list.map(({ part, begin, end }) => [part, begin, end])).toEqual([
       ["attention", 0, 150_994_944],
       ["feed-forward", 150_994_944, 855_638_016],
       ["other", 855_638_016, 855_654_400],

@@ -135,7 +135,7 @@ def _read(lm: Any, wanted: Any, text: str, long: str, labels: Any) -> tuple[Any,
     from manyheads.statistics import DEFAULT, measure
 
     recording = record(lm, text, long=long)
-    layer = next(each for each in recording.stacks[wanted.stack] if each.site.layer == wanted.layer)
+    layer = next(stack for stack in recording.stacks[wanted.stack] if stack.site.layer == wanted.layer)
     about = (role.evidence.statistic for role in labels.roles)
     names = tuple(dict.fromkeys((*DEFAULT, *about)))
     table = measure(lm, text, names, long=long, sinks=labels.sinks if labels.roles else None)

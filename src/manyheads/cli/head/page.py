@@ -185,12 +185,12 @@ def _numbers(found: HeadLooked, console: Console) -> list[Text]:
         Column("", right=False, most=54, spare=1),
     ]
     rows: list[Row] = []
-    for each in found.table.statistics:
-        if each.name in DEFAULT:
-            values = page.get(each.name), float(found.table.column(each.name)[at])
-            name = each.name if each.unit.startswith("share") else f"{each.name} ({each.unit})"
-            figures = [Text(figure(value, each.unit)) for value in values]
-            rows.append([Text(name), *figures, Text(each.meaning, style="dim")])
+    for statistic in found.table.statistics:
+        if statistic.name in DEFAULT:
+            values = page.get(statistic.name), float(found.table.column(statistic.name)[at])
+            name = statistic.name if statistic.unit.startswith("share") else f"{statistic.name} ({statistic.unit})"
+            figures = [Text(figure(value, statistic.unit)) for value in values]
+            rows.append([Text(name), *figures, Text(statistic.meaning, style="dim")])
     said = "  page: over all texts of ours, also those the role was chosen on"
     title = Text.assemble(("Its numbers", "bold"), said)
     return [title, *lay_out(columns, rows, console.width)]

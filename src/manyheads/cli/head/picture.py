@@ -90,7 +90,7 @@ def gather(
     with talk.step("reading the picture"):
         recording = record(lm, image=picture)
         grid = grid_of(recording)
-    layer = next(each for each in recording.stacks[wanted.stack] if each.site.layer == wanted.layer)
+    layer = next(stack for stack in recording.stacks[wanted.stack] if stack.site.layer == wanted.layer)
     if layer.crosses:
         raise HeadError(f"{wanted} is cross-attention: its rows are no patches of the picture. Take another layer.")
     looker, rows, framed = _looker(grid, place)

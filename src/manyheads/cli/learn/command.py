@@ -89,7 +89,7 @@ def _page(asked: str, known: Any) -> Lesson:
 
 
 def _given(pairs: Sequence[str]) -> dict[str, str]:
-    parted = [each.partition("=") for each in pairs]
+    parted = [pair.partition("=") for pair in pairs]
     if wrong := [each[0] for each in parted if not each[1]]:
         raise LessonError(f"{wrong[0][:60]!r} is no NAME=VALUE: write it as in scale=none.")
     return {name: value for name, _, value in parted}
@@ -204,7 +204,7 @@ def _named(known: Any, name: str, page: Lesson, kind: str) -> Any:
 
 def _reset(talk: Talk, progress: Progress, yes: bool) -> None:
     """Raises LessonError where nobody is there to say yes."""
-    points = sum(sum(each.values()) for each in progress.points.values())
+    points = sum(sum(point.values()) for point in progress.points.values())
     said = f"{points} point{'' if points == 1 else 's'}"
     if not yes:
         if not _is_terminal(sys.stdin):

@@ -134,8 +134,8 @@ def link_lines(ran: Ran) -> list[Text]:
     from manyheads.cli.steps import model_arguments
 
     return [
-        Text(f"See all of it: manyheads head {each.head} {shlex.quote(clean(each.text))}{model_arguments(each.model)}")
-        for each in ran.links
+        Text(f"See all of it: manyheads head {link.head} {shlex.quote(clean(link.text))}{model_arguments(link.model)}")
+        for link in ran.links
     ]
 
 
@@ -147,10 +147,10 @@ def table_lines(table: Table, width: int) -> list[Text]:
     values, room_for_names = table.values.tolist(), LABEL if table.as_map else MOST_LABEL
     labels = [shortened(each, room_for_names) for each in table.rows]
     label = max(LABEL, *(Text(each).cell_len for each in labels)) + 2
-    heads = [_wrapped(each) for each in table.columns]
+    heads = [_wrapped(column) for column in table.columns]
     cells = _written(values)
     size = (
-        max(4, *(len(each) for row in cells for each in row), *(Text(e).cell_len for each in heads for e in each)) + 2
+        max(4, *(len(each) for row in cells for each in row), *(Text(e).cell_len for head in heads for e in head)) + 2
     )
     note = ""
     if size * len(heads) > width - label and table.as_map:
@@ -163,11 +163,11 @@ def table_lines(table: Table, width: int) -> list[Text]:
     lines = _title_lines(table, note, width)
     depth = max(map(len, heads))
     for at in range(depth):  # headings stand on the row below them
-        above = ([""] * (depth - len(each)) + each for each in heads[:fit])
+        above = ([""] * (depth - len(head)) + head for head in heads[:fit])
         lines.append(Text(" " * label + "".join(_right(each[at], size) for each in above), style="dim"))
     for name, row, numbers in zip(labels, cells, values, strict=True):
         line = Text(f"{name}{' ' * (label - Text(name).cell_len)}")
-        peak = max((each for each in numbers if math.isfinite(each)), default=None)
+        peak = max((number for number in numbers if math.isfinite(number)), default=None)
         for written, value in zip(row[:fit], numbers, strict=False):
             line.append(_right(written, size), style="bold" if table.as_map and value == peak else "")
         lines.append(line)
@@ -210,13 +210,13 @@ def _plain(value: float, places: int) -> str:
 
 
 def _places(numbers: Sequence[float], small: bool) -> int:
-    sizes = [abs(each) for each in numbers if math.isfinite(each)]
-    sizes = [each for each in sizes if each > NOTHING * max(sizes)]
-    if all(each == int(each) for each in sizes):
+    sizes = [abs(number) for number in numbers if math.isfinite(number)]
+    sizes = [size for size in sizes if size > NOTHING * max(sizes)]
+    if all(size == int(size) for size in sizes):
         return 0
     most, least = (2 - math.floor(math.log10(each)) for each in (max(sizes), min(sizes)))
     places = max(0, min(6, most))
-    exact = all(abs(each - round(each, places)) < 1e-9 for each in sizes)
+    exact = all(abs(size - round(size, places)) < 1e-9 for size in sizes)
     return places if exact or not small else max(0, min(6, least, most + 2))
 
 
@@ -241,7 +241,7 @@ def ran_document(ran: Ran) -> dict[str, Any]:
         }
         for each in ran.shown
     ]  # fmt: skip
-    links = [{"model": each.model, "head": each.head, "text": each.text} for each in ran.links]
+    links = [{"model": link.model, "head": link.head, "text": link.text} for link in ran.links]
     return {"words": ran.words, "shown": tables, "links": links}
 
 
@@ -264,7 +264,10 @@ def _part_document(part: Any, load: Load, seed: int | None) -> dict[str, Any]:
                 ran = {"trouble": str(error)}
             return {"kind": "cell", "cell": part.name, "title": part.title, "parameters": parameters, **ran}
         case InterviewBlock():
-            answer = {"points": [shelf.say(each, load) for each in part.points], "answer": shelf.say(part.answer, load)}
+            answer = {
+                "points": [shelf.say(point, load) for point in part.points],
+                "answer": shelf.say(part.answer, load),
+            }
             return {"kind": "interview", "name": part.name, "question": shelf.say(part.question, load), **answer}
         case _:
             inputs = shelf.inputs_of(part, {} if seed is None else shelf.draw(part, seed))

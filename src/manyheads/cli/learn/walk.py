@@ -211,7 +211,7 @@ class Walk:
         if turn := self._turn(self._ask("Answer aloud. Enter shows a model answer> ")):
             return turn
         self.console.print(prose(asked.answer, self.load))
-        ticked = [self._ask(f"Did you say: {clean(shelf.say(each, self.load))}? [y/N] ") for each in asked.points]
+        ticked = [self._ask(f"Did you say: {clean(shelf.say(point, self.load))}? [y/N] ") for point in asked.points]
         count = sum(each.casefold() in ("y", "yes") for each in ticked)
         self._say(f"{count} of {len(ticked)} points made.")
         if count == len(ticked):

@@ -297,7 +297,8 @@ def document(found: Looked) -> dict[str, Any]:
             "notes": dict(labels.notes),
         },
         "statistics": {
-            each.name: {"unit": each.unit, "meaning": each.meaning, "source": each.source} for each in table.statistics
+            statistic.name: {"unit": statistic.unit, "meaning": statistic.meaning, "source": statistic.source}
+            for statistic in table.statistics
         },
         "heads": _heads(found),
         "notes": {**table.notes, "caveat": CAVEAT},

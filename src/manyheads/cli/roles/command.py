@@ -39,8 +39,8 @@ ASK_HELP = "Rank the heads at this role; may be repeated."
 ELSEWHERE_HELP = "A second corpus: which labels travel?"
 KIND_HELP = "What the files hold: text, jsonl or conllu."
 RESUME_HELP = "Keep what is done there, and go on from it."
-PROBES_HELP = "Also random tokens that repeat, copying by weights, and a needle in long texts (docs/probes.md)."
-PATTERN_HELP = "A role of your own: FILE.py, whose functions say where each token should look (docs/roles.md)."
+PROBES_HELP = "Also random tokens that repeat, copying by weights, a needle in long texts (docs/reference/probes.md)."
+PATTERN_HELP = "A role of your own: FILE.py, its functions say where each token should look (docs/reference/roles.md)."
 
 Files = Annotated[list[str] | None, typer.Argument(metavar="FILES", help="More files of the corpus.")]
 
@@ -76,7 +76,7 @@ def roles(
     check_output(plot, "--plot", PICTURE_ENDINGS)
     check_output(families, "--families", PICTURE_ENDINGS)
     check_output(report, "--report", REPORT_ENDINGS)
-    own_patterns = {name: each for path in patterns or [] for name, each in read_patterns(path).items()}
+    own_patterns = {name: read_pattern for path in patterns or [] for name, read_pattern in read_patterns(path).items()}
     options = {"kind": kind, "lines": lines, "field": field}
     sources = [*(corpus or []), *(files or [])]
     _check_options(kind, sources, resume)
@@ -268,6 +268,6 @@ def read_patterns(path: Path) -> dict[str, Any]:
     if not own:
         raise TextError(
             f"--pattern {path} defines no function: write one that takes a text's tokens and returns, for each of "
-            f"them, the places it should look at (docs/roles.md)."
+            f"them, the places it should look at (docs/reference/roles.md)."
         )
     return own

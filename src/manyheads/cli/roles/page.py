@@ -43,13 +43,13 @@ def document(found: Roles, origin: str) -> dict[str, Any]:
     claims = found.claims_to_pandas().to_dict(orient="records")
     probes = [
         {
-            "name": each.name,
-            "asks": each.asks,
-            "says": each.says,
-            "asked": each.scores is not None,
-            "heads": [clear(row) for row in each.rows()],
+            "name": probe.name,
+            "asks": probe.asks,
+            "says": probe.says,
+            "asked": probe.scores is not None,
+            "heads": [clear(row) for row in probe.rows()],
         }
-        for each in found.probes.values()
+        for probe in found.probes.values()
     ]
     return {
         "origin": origin,
@@ -62,7 +62,10 @@ def document(found: Roles, origin: str) -> dict[str, Any]:
             for (head, role), examples in found.examples.items()
             for example in examples
         ],
-        "failures": {"count": num_failed(found), "named": [each._asdict() for each in failed_texts(found)]},
+        "failures": {
+            "count": num_failed(found),
+            "named": [failed_text._asdict() for failed_text in failed_texts(found)],
+        },
         **({"probes": probes} if probes else {}),
         "notes": found.notes,
     }
@@ -110,7 +113,7 @@ def _by_role(found: Roles) -> list[Text]:
     lines = []
     for name in sorted(counts, key=lambda name: (name in GENERAL, name.startswith("sink"), -counts[name], name)):
         heads = sorted((each for each in found if each.name == name), key=lambda each: -each.evidence.score)
-        shown = " ".join(str(each.head) for each in heads[:NAMED])
+        shown = " ".join(str(head.head) for head in heads[:NAMED])
         more = f" and {len(heads) - NAMED} more" if len(heads) > NAMED else ""
         style = "" if name == UNLABELLED else "bold"
         lines.append(Text.assemble((f"  {clean(name):<28}", style), f"{len(heads):>3}  {shown}{more}"))
@@ -257,7 +260,7 @@ def num_failed(found: Roles) -> int:
 
 def failed_texts(found: Roles) -> list[Failure]:
     """Those of them that are kept by name."""
-    return [each for table in found.tables for each in table.failures]
+    return [failure for table in found.tables for failure in table.failures]
 
 
 # ---------------------------------------------------------------------------------------------------------------------

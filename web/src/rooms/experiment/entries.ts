@@ -1,10 +1,9 @@
-// The list of experiments that a person has run, kept in this browser: what was asked, and the numbers it gave.
+// The experiments that a reader has run, stored in the browser: each one's request and its numbers.
 //
-// The ask is kept, not the answer's arrays: it is deterministic, so reopening runs it again (the server still has it,
-// or makes it anew). Storage may be missing, full or forbidden (private windows, a file): then the list lives as long
-// as the page, and that is said.
-import { fromJson, keep, type Store } from "../../lib/storage";
-import type { Experiment } from "../../lib/types";
+// The result's arrays are not stored: experiments are deterministic, so an entry is opened by running it again. Where the
+// browser has no storage, or it is full or forbidden (a private window, a file), the list lasts as long as the page.
+import type { Experiment } from "../../lib/api/types";
+import { fromJson, save, type Store } from "../../lib/state/storage";
 import { planInWords, type Step } from "./steps";
 
 export interface Ask {
@@ -24,27 +23,27 @@ const KEY = "manyheads.experiments";
 const MOST_ENTRIES = 60;
 
 export function readEntries(store: Store | null): Entry[] {
-  const found = fromJson(store?.getItem(KEY));
-  return Array.isArray(found) ? found.filter(isEntry) : [];
+  const entries = fromJson(store?.getItem(KEY));
+  return Array.isArray(entries) ? entries.filter(isEntry) : [];
 }
 
-/** Whether it could be kept. */
-export function keepEntries(store: Store | null, entries: readonly Entry[]): boolean {
-  return keep(store, KEY, JSON.stringify(entries.slice(0, MOST_ENTRIES)));
+/** Stores the entries; whether that worked. */
+export function saveEntries(store: Store | null, entries: readonly Entry[]): boolean {
+  return save(store, KEY, JSON.stringify(entries.slice(0, MOST_ENTRIES)));
 }
 
-/** The entries with this one first; the same ask again takes the place of the old, and keeps its name. */
+/** The entries with a new one first. It replaces an entry of the same request and takes over its name. */
 export function withEntry(entries: readonly Entry[], entry: Entry): Entry[] {
-  const old = entries.find((each) => each.key === entry.key);
+  const old = entries.find(({ key }) => key === entry.key);
   const named = old ? { ...entry, name: old.name } : entry;
-  return [named, ...entries.filter((each) => each.key !== entry.key)].slice(0, MOST_ENTRIES);
+  return [named, ...entries.filter(({ key }) => key !== entry.key)].slice(0, MOST_ENTRIES);
 }
 
-const USUAL = ["auto", 10, 0]; // metric, controls and seed, which no page asks otherwise: kept entries have them in their keys
+const DEFAULTS = ["auto", 10, 0]; // metric, controls and seed: the page never changes them, but stored keys have them
 
-/** The same ask is the same entry. */
+/** An entry's key: equal for equal requests. */
 export function keyOf({ model, text, plan }: Ask): string {
-  return JSON.stringify([model, text, plan, ...USUAL]);
+  return JSON.stringify([model, text, plan, ...DEFAULTS]);
 }
 
 export function usualName(ask: Ask): string {
@@ -52,9 +51,9 @@ export function usualName(ask: Ask): string {
   return words.length > 60 ? `${words.slice(0, 57)}...` : words;
 }
 
-function isEntry(what: unknown): what is Entry {
-  if (typeof what !== "object" || what === null) return false;
-  const entry = what as Partial<Record<keyof Entry, unknown>>;
+function isEntry(value: unknown): value is Entry {
+  if (typeof value !== "object" || value === null) return false;
+  const entry = value as Partial<Record<keyof Entry, unknown>>;
   const ask = entry.ask as Partial<Record<keyof Ask, unknown>> | undefined;
   return (
     typeof entry.key === "string" &&

@@ -1,11 +1,10 @@
-// Sets of heads as a person ticks them, and as the library writes them: "L3H7, L5", "L*H0", "encoder:L0H1-3".
+// Sets of heads as a reader ticks them, and as the library's grammar writes them: "L3H7, L5", "L*H0", "encoder:L0H1-3".
 //
-// Why here: the sandbox's grid holds a set of names, a plan's step holds one text of the grammar. The text is made as
-// short as it can be (whole layers, runs, the same column in every layer), since a step takes 4,000 characters.
+// The sandbox's grid holds a set of names, a plan's step one text of the grammar. The text is as short as possible (whole
+// layers, runs, the same column in every layer), since a step takes at most 4,000 characters.
+import type { LayerInfo } from "../../lib/api/types";
 
-import type { LayerInfo } from "../../lib/types";
-
-/** What is needed of a layer. */
+/** The fields of a layer that this file uses. */
 export type LayerShape = Pick<LayerInfo, "stack" | "layer" | "num_heads">;
 
 interface HeadPlace {
@@ -26,8 +25,8 @@ export function headName(stack: string, layer: number, index: number): string {
 
 /** The place that "encoder:L3H7" names, or null. */
 export function placeOf(head: string): HeadPlace | null {
-  const found = /^(?:([A-Za-z_][A-Za-z0-9_.]*):)?L(\d+)H(\d+)$/.exec(head.trim());
-  return found ? { stack: found[1] ?? "", layer: Number(found[2]), index: Number(found[3]) } : null;
+  const match = /^(?:([A-Za-z_][A-Za-z0-9_.]*):)?L(\d+)H(\d+)$/.exec(head.trim());
+  return match ? { stack: match[1] ?? "", layer: Number(match[2]), index: Number(match[3]) } : null;
 }
 
 export function headsOfLayer(layer: LayerShape): string[] {
@@ -45,7 +44,7 @@ export function headsOfColumn(layers: readonly LayerShape[], stack: string, inde
     .map((layer) => headName(stack, layer.layer, index));
 }
 
-/** Every head of the rectangle that has two heads as its corners, over the layers as they are drawn. */
+/** Every head of the rectangle with two heads as its corners, over the layers in the order in which they are drawn. */
 export function headsBetween(layers: readonly LayerShape[], from: string, to: string): string[] {
   const a = placeOf(from);
   const b = placeOf(to);
@@ -69,9 +68,9 @@ export function headsInWords(ticked: ReadonlySet<string>, layers: readonly Layer
     .join(", ");
 }
 
-/** The heads that a text of the grammar names among these layers; null where it is no such text, or names nothing. */
+/** The heads of these layers that a text of the grammar names; null for another text and for one that names none. */
 export function headsNamed(text: string, layers: readonly LayerShape[]): Set<string> | null {
-  const found = new Set<string>();
+  const heads = new Set<string>();
   const stacks = new Set(layers.map((layer) => layer.stack));
   for (const part of text.split(",")) {
     const match = PART.exec(part.trim());
@@ -81,9 +80,9 @@ export function headsNamed(text: string, layers: readonly LayerShape[]): Set<str
       .filter((layer) => layer.stack === stack && within(match[2] ?? "*", layer.layer))
       .flatMap((layer) => headsOfLayer(layer).filter((_, index) => within(match[3] ?? "*", index)));
     if (!named.length) return null;
-    for (const head of named) found.add(head);
+    for (const head of named) heads.add(head);
   }
-  return found;
+  return heads;
 }
 
 /** "1 head", "12 heads", "all 72 heads". */
@@ -96,7 +95,7 @@ function stackInWords(ticked: ReadonlySet<string>, layers: readonly LayerShape[]
   const rows = layers.map((layer) => ({
     layer: layer.layer,
     count: layer.num_heads,
-    indices: range(layer.num_heads).filter((index) => ticked.has(headName(stack, layer.layer, index))),
+    indices: Array.from({ length: layer.num_heads }, (_, index) => index).filter((index) => ticked.has(headName(stack, layer.layer, index))),
   }));
   if (rows.length && rows.every((row) => row.indices.length === row.count)) return layerName(stack, "*");
   const byRow = rowsInWords(rows, stack);
@@ -110,10 +109,10 @@ interface Row {
   indices: number[];
 }
 
-/** Layer by layer: whole layers that follow each other as one run, else runs of heads. */
+/** Layer by layer: consecutive full layers as one run, heads of other layers as runs of their own. */
 function rowsInWords(rows: readonly Row[], stack: string): string {
-  const whole = rows.filter((row) => row.count > 0 && row.indices.length === row.count).map((row) => row.layer);
-  const parts: [number, string][] = runs(whole).map(([first, last]) => [first, layerName(stack, span(first, last))]);
+  const full = rows.filter((row) => row.count > 0 && row.indices.length === row.count).map((row) => row.layer);
+  const parts: [number, string][] = runs(full).map(([first, last]) => [first, layerName(stack, span(first, last))]);
   for (const row of rows) {
     if (!row.indices.length || row.indices.length === row.count) continue;
     for (const [first, last] of runs(row.indices)) {
@@ -126,7 +125,7 @@ function rowsInWords(rows: readonly Row[], stack: string): string {
     .join(", ");
 }
 
-/** Column by column, where each layer has the same heads ticked or none: "L*H0", "L2-4H1-3". Else null. */
+/** Column by column, if every layer has the same heads ticked or none: "L*H0", "L2-4H1-3". Else null. */
 function columnsInWords(rows: readonly Row[], stack: string): string | null {
   const used = rows.filter((row) => row.indices.length);
   const first = used[0];
@@ -139,29 +138,26 @@ function columnsInWords(rows: readonly Row[], stack: string): string | null {
     .join(", ");
 }
 
-function within(asked: string, number: number): boolean {
-  if (asked === "*") return true;
-  const [first, last] = asked.split("-").map(Number);
+/** Whether a number is in a range of the grammar: "*", "3" or "3-5". */
+function within(range: string, number: number): boolean {
+  if (range === "*") return true;
+  const [first, last] = range.split("-").map(Number);
   return first !== undefined && number >= first && number <= (last ?? first);
 }
 
 /** [0, 1, 2, 5] -> [[0, 2], [5, 5]]. */
 function runs(numbers: readonly number[]): [number, number][] {
-  const found: [number, number][] = [];
+  const list: [number, number][] = [];
   for (const number of numbers) {
-    const last = found[found.length - 1];
+    const last = list.at(-1);
     if (last && last[1] + 1 === number) last[1] = number;
-    else found.push([number, number]);
+    else list.push([number, number]);
   }
-  return found;
+  return list;
 }
 
 function span(first: number, last: number): string {
   return first === last ? `${first}` : `${first}-${last}`;
-}
-
-function range(count: number): number[] {
-  return Array.from({ length: count }, (_, index) => index);
 }
 
 function sorted(a: number, b: number): [number, number] {

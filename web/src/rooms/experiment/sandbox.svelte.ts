@@ -1,40 +1,40 @@
-// What a person is doing in the sandbox: the sentence, the ticked heads, the plan, the run under way, its result, and the
-// kept entries. One for each mounted studio, and it outlives a walk to another room.
+// The state of the sandbox: the sentence, the ticked heads, the plan, the running experiment, its result, and the stored
+// entries. There is one for each mounted studio, and it survives a visit to another room.
 //
-// What follows from its state is read by getters, never by $derived: a derived belongs to the component that first made
-// it and is never computed anew after that has gone, while this goes on.
-import type { Client } from "../../lib/client";
-import { isAbort } from "../../lib/source";
-import type { Experiment, LayerInfo, Progress } from "../../lib/types";
-import { browserStore, fromJson } from "../../lib/storage";
-import { keepEntries, keyOf, readEntries, usualName, withEntry, type Ask, type Entry } from "./entries";
+// Values computed from this state are getters, never $derived: a derived belongs to the component that first read it and is
+// never computed anew once that component is destroyed, while the sandbox lives on.
+import type { Client } from "../../lib/api/client";
+import { isAbort } from "../../lib/api/source";
+import type { Experiment, LayerInfo, Progress } from "../../lib/api/types";
+import { browserStore, fromJson } from "../../lib/state/storage";
+import { keyOf, readEntries, saveEntries, usualName, withEntry, type Ask, type Entry } from "./entries";
 import { allHeads, headName, headsInWords, headsNamed, layerName, placeOf } from "./heads";
-import { doingOf, headsOf, layersOf, moved, stepsFor, stepsIn, type Doing, type Step } from "./steps";
+import { headsOf, layersOf, operationOf, reordered, stepsFor, stepsIn, type Operation, type Step } from "./steps";
 
-const made = new WeakMap<object, Sandbox>();
+const sandboxes = new WeakMap<object, Sandbox>();
 
 /** The sandbox of one mounted studio (`owner` is anything that lives as long as it does). */
 export function sandboxOf(owner: object, client: Client): Sandbox {
-  const found = made.get(owner) ?? new Sandbox(client);
-  made.set(owner, found);
-  return found;
+  const sandbox = sandboxes.get(owner) ?? new Sandbox(client);
+  sandboxes.set(owner, sandbox);
+  return sandbox;
 }
 
 export class Sandbox {
-  /** The text that is open above, and the sentence where the person wrote another: null follows what is open. */
+  /** The text that is open in the top line, and the sentence that the reader wrote instead; null follows the open text. */
   opened = $state("");
   edited = $state.raw<string | null>(null);
   model = $state("");
   layers = $state.raw<LayerInfo[]>([]);
   ticked = $state.raw<ReadonlySet<string>>(new Set());
-  doing = $state<Doing>("zero");
+  operation = $state<Operation>("zero");
   factor = $state(0.5);
   seed = $state(0);
   otherText = $state("");
-  /** The head that others copy from, by its place in its layer; `sources` where a layer has another. */
+  /** The number, in its layer, of the head that others copy from; `sources` holds exceptions by the layer's name. */
   source = $state(0);
   sources = $state.raw<Record<string, number>>({});
-  /** Steps that come before what is ticked now. */
+  /** Steps of the plan before the one that is ticked now. */
   steps = $state.raw<Step[]>([]);
   progress = $state.raw<Progress | null>(null);
   running = $state(false);
@@ -42,12 +42,13 @@ export class Sandbox {
   trouble = $state.raw<unknown>(null);
   result = $state.raw<Experiment | null>(null);
   entries = $state.raw<Entry[]>([]);
-  kept = $state(true);
-  /** Entries put side by side, by key: two at most. */
+  /** Whether the entries are stored in the browser. */
+  stored = $state(true);
+  /** Keys of the entries that are shown side by side: two at most. */
   beside = $state.raw<string[]>([]);
-  /** Names of pruned models that were written, or were found to be taken. */
+  /** Names of pruned models that were written or were refused as taken. */
   names = $state.raw<ReadonlySet<string>>(new Set());
-  /** The arrival by address that was read last: what it brought is not brought again. */
+  /** The arrival by address whose plan was read last, so that none is read twice. */
   arrived = $state(-1);
 
   #store = browserStore();
@@ -55,7 +56,7 @@ export class Sandbox {
 
   constructor(readonly client: Client) {
     this.entries = readEntries(this.#store);
-    this.kept = this.#store !== null;
+    this.stored = this.#store !== null;
   }
 
   get text(): string {
@@ -78,15 +79,15 @@ export class Sandbox {
     if (!this.ticked.size) return [];
     const layers = layersOf(this.ticked, this.layers);
     const { factor, seed } = this;
-    return stepsFor(this.doing, this.words, { factor, source: this.sourceWords, layers, seed, text: this.otherText });
+    return stepsFor(this.operation, this.words, { factor, source: this.sourceWords, layers, seed, text: this.otherText });
   }
 
-  /** Exactly what a run does: the steps so far, then what is ticked now. */
+  /** Exactly what a run does: the steps so far, then the one that is ticked now. */
   get plan(): Step[] {
     return [...this.steps, ...this.draft];
   }
 
-  /** Layers (by name) that have a ticked head, with how many heads there are to copy from. */
+  /** Layers with a ticked head, and their names. */
   get tickedLayers(): { layer: LayerInfo; name: string }[] {
     return this.layers
       .map((layer) => ({ layer, name: layerName(layer.stack, layer.layer) }))
@@ -100,15 +101,16 @@ export class Sandbox {
     return headsInWords(new Set(heads), this.layers);
   }
 
-  /** The model and text that are open: a new model's heads are other heads. */
+  /** Follows the open model and text. The plan of another model is dropped: its heads are other heads. */
   follow(model: string, text: string, layers: LayerInfo[]): void {
-    const shape = (of: LayerInfo[]) => of.map((layer) => `${layer.stack}${layer.layer}.${layer.num_heads}`).join();
+    const shape = (layers: LayerInfo[]) => layers.map((layer) => `${layer.stack}${layer.layer}.${layer.num_heads}`).join();
     if (model !== this.model || shape(layers) !== shape(this.layers)) {
-      const fresh = model !== this.model;
+      const names = allHeads(layers);
+      const otherModel = model !== this.model;
       this.layers = layers;
       this.model = model;
-      if (fresh) {
-        this.ticked = new Set([...this.ticked].filter((head) => allHeads(layers).includes(head)));
+      if (otherModel) {
+        this.ticked = new Set([...this.ticked].filter((head) => names.includes(head)));
         this.steps = [];
         this.result = null;
       }
@@ -123,30 +125,30 @@ export class Sandbox {
     this.ticked = next;
   }
 
-  /** Makes what is ticked a step of the plan, and begins another. */
+  /** Adds the ticked step to the plan and begins another. */
   addStep(): void {
     this.steps = this.plan;
     this.ticked = new Set();
   }
 
-  removeStep(at: number): void {
-    this.steps = this.steps.filter((_, index) => index !== at);
+  removeStep(removed: number): void {
+    this.steps = this.steps.filter((_, index) => index !== removed);
   }
 
   moveStep(from: number, to: number): void {
-    this.steps = moved(this.steps, from, to);
+    this.steps = reordered(this.steps, from, to);
   }
 
-  /** Takes a step back into the grid, to change it. */
-  editStep(at: number): void {
-    const step = this.steps[at];
+  /** Moves a step of the plan back into the grid, where it can be changed. */
+  editStep(index: number): void {
+    const step = this.steps[index];
     if (!step) return;
-    this.removeStep(at);
+    this.removeStep(index);
     if (this.draft.length) this.addStep();
     this.#show(step);
   }
 
-  /** A plan from an entry or an address: its last step is in the grid, ready to be changed. */
+  /** Loads a plan from an entry or an address. Its last step goes into the grid, where it can be changed. */
   load(plan: readonly Step[]): void {
     this.steps = plan.slice(0, -1);
     this.ticked = new Set();
@@ -154,12 +156,12 @@ export class Sandbox {
     if (last && !this.#show(last)) this.steps = [...plan];
   }
 
-  preset(which: "same" | "unmixed" | "remove", head: string | null): void {
+  preset(name: "same" | "unmixed" | "remove", head: string | null): void {
     this.steps = [];
     this.sources = {};
     this.source = 0;
-    this.doing = { same: "copy", unmixed: "skip_output_projection", remove: "zero" }[which] as Doing;
-    this.ticked = new Set(which === "remove" && head ? [head] : allHeads(this.layers));
+    this.operation = { same: "copy", unmixed: "skip_output_projection", remove: "zero" }[name] as Operation;
+    this.ticked = new Set(name === "remove" && head ? [head] : allHeads(this.layers));
   }
 
   async run(name = "", ask: Ask = { model: this.model, text: this.text, plan: this.plan }): Promise<void> {
@@ -170,12 +172,15 @@ export class Sandbox {
     this.trouble = null;
     this.progress = null;
     try {
-      const found = await this.client.runJob<Experiment>(
+      const result = await this.client.runJob<Experiment>(
         () => this.client.startExperiment({ model: ask.model, text: ask.text, plan: ask.plan, name: name || usualName(ask) }),
         { signal: stop.signal, onProgress: (progress) => (this.progress = progress) },
       );
-      this.result = found;
-      this.#keep(ask, found, name);
+      this.result = result;
+      const { metric, unit, change, low, high, control } = result;
+      const numbers = { metric, unit, change, low, high, control };
+      const entry = { key: keyOf(ask), name: name || usualName(ask), made: Date.now(), ask, ...numbers };
+      this.#replace(withEntry(this.entries, entry));
     } catch (error) {
       if (isAbort(error) || stop.signal.aborted) this.stopped = true;
       else this.trouble = error;
@@ -189,7 +194,7 @@ export class Sandbox {
     this.#stop?.abort();
   }
 
-  /** An entry's ask again: it is deterministic, so it gives what it gave. Another model's leaves the grid as it is. */
+  /** Runs an entry again: experiments are deterministic, so the result is the same. The grid changes only for the open model. */
   async reopen(entry: Entry): Promise<void> {
     if (this.running) return;
     if (entry.ask.model === this.model) {
@@ -199,7 +204,7 @@ export class Sandbox {
     await this.run(entry.name, entry.ask);
   }
 
-  /** A name that is spoken for: the next proposal is another. */
+  /** Marks a name of a pruned model as taken: the next proposal is another. */
   take(name: string): void {
     this.names = new Set([...this.names, name]);
   }
@@ -210,31 +215,24 @@ export class Sandbox {
 
   remove(key: string): void {
     this.#replace(this.entries.filter((entry) => entry.key !== key));
-    this.beside = this.beside.filter((each) => each !== key);
+    this.beside = this.beside.filter((entryKey) => entryKey !== key);
   }
 
   putBeside(key: string): void {
-    this.beside = this.beside.includes(key) ? this.beside.filter((each) => each !== key) : [...this.beside, key].slice(-2);
-  }
-
-  #keep(ask: Ask, found: Experiment, name: string): void {
-    const { metric, unit, change, low, high, control } = found;
-    const numbers = { metric, unit, change, low, high, control };
-    const key = keyOf(ask);
-    this.#replace(withEntry(this.entries, { key, name: name || usualName(ask), made: Date.now(), ask, ...numbers }));
+    this.beside = this.beside.includes(key) ? this.beside.filter((entryKey) => entryKey !== key) : [...this.beside, key].slice(-2);
   }
 
   #replace(entries: Entry[]): void {
     this.entries = entries;
-    this.kept = keepEntries(this.#store, entries);
+    this.stored = saveEntries(this.#store, entries);
   }
 
-  /** Puts a step into the grid; false where it names heads that are not here. */
+  /** Puts a step into the grid; false if it names heads that the model does not have. */
   #show(step: Step): boolean {
     const heads = headsNamed(headsOf(step), this.layers);
     if (!heads) return false;
     this.ticked = heads;
-    this.doing = doingOf(step);
+    this.operation = operationOf(step);
     if (step.step === "scale") this.factor = step.factor;
     if (step.step === "ablate") {
       this.seed = step.seed;
@@ -250,7 +248,17 @@ export class Sandbox {
   }
 }
 
-/** A plan that the address kept, or null where there is none, or a damaged one. */
+/** A plan from the address; null for a missing or damaged one. */
 export function readPlan(text: string): Step[] | null {
   return stepsIn(fromJson(text));
+}
+
+/** A name for a pruned model: "minilm-71-heads", or the same with the first number from 2 on that is not taken. */
+export function freeName(model: string, heads: number, taken: ReadonlySet<string>): string {
+  const short = model.replace(/[^A-Za-z0-9.]+/g, "-").slice(0, 40).replace(/^[^A-Za-z0-9]+/, "");
+  const name = `${short || "model"}-${heads}-heads`;
+  for (let number = 2, next = name; ; number += 1) {
+    if (!taken.has(next)) return next;
+    next = `${name}-${number}`;
+  }
 }

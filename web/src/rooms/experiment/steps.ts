@@ -1,48 +1,47 @@
-// What can be done to heads, each said in one plain sentence, and steps of a plan in words.
+// The operations on heads, the steps of a plan that apply them, in words, and the heads whose maps a plan can change.
 //
-// A step here is exactly what POST /api/experiments takes; the words are the library's own (`manyheads.plan.describe`),
-// told for a person who has not read it.
-
-import type { AblateStep, PlanStep } from "../../lib/types";
-import { layerName } from "./heads";
+// A step is exactly what POST /api/experiments takes. The words are those of the library (`manyheads.plan.describe`), put
+// for readers who do not know it.
+import type { AblateStep, PlanStep } from "../../lib/api/types";
+import { allHeads, headsNamed, layerName, type LayerShape } from "./heads";
 
 type AblateKind = AblateStep["kind"];
 export type Step = PlanStep;
 
-export type Doing = AblateKind | "scale" | "average" | "copy" | "skip_output_projection";
+export type Operation = AblateKind | "scale" | "average" | "copy" | "skip_output_projection";
 
-interface DoingInfo {
-  doing: Doing;
+interface OperationInfo {
+  operation: Operation;
   title: string;
   words: string;
-  /** Where it is easily over-read. */
+  /** What the operation does not show. */
   caveat: string;
 }
 
-export const DOINGS: readonly DoingInfo[] = [
-  { doing: "zero", title: "silence", words: "The head says nothing: its output is zero.", caveat: "This also takes away what a head says on average, which later layers may count on." },
-  { doing: "mean", title: "say the mean", words: "The head says the same at every word: its mean output over the text.", caveat: "What stays is what it says whatever the word; what goes is what depends on the word." },
-  { doing: "resample", title: "say what it says elsewhere", words: "The head says what it says on another text, at the same position.", caveat: "One draw; another seed gives another number." },
-  { doing: "first", title: "look at the first token", words: "All of the head's weight goes to the first token that it sees.", caveat: "For a head that mostly rests there already, this changes little." },
-  { doing: "scale", title: "turn up or down", words: "What the head says is multiplied by a factor.", caveat: "0 is silence, 1 changes nothing, 2 says it twice as loud." },
-  { doing: "average", title: "share their mean", words: "All ticked heads of a layer look where they look on average; each keeps its own values.", caveat: "A layer with a single ticked head stays as it is." },
-  { doing: "copy", title: "copy one head's weights", words: "All ticked heads of a layer look where one of them looks; each keeps its own values.", caveat: "Where they look is shared; what they read there is not." },
-  { doing: "skip_output_projection", title: "skip the output projection", words: "The heads' outputs go on side by side, unmixed, as if the output projection were not there.", caveat: "A model is trained with its projection: some of the change is the loss of its scale and basis." },
+export const OPERATIONS: readonly OperationInfo[] = [
+  { operation: "zero", title: "silence", words: "The head says nothing: its output is zero.", caveat: "This also takes away what a head says on average, which later layers may count on." },
+  { operation: "mean", title: "say the mean", words: "The head says the same at every word: its mean output over the text.", caveat: "What stays is what it says whatever the word; what goes is what depends on the word." },
+  { operation: "resample", title: "say what it says elsewhere", words: "The head says what it says on another text, at the same position.", caveat: "One draw; another seed gives another number." },
+  { operation: "first", title: "look at the first token", words: "All of the head's weight goes to the first token that it sees.", caveat: "For a head that mostly rests there already, this changes little." },
+  { operation: "scale", title: "turn up or down", words: "What the head says is multiplied by a factor.", caveat: "0 is silence, 1 changes nothing, 2 says it twice as loud." },
+  { operation: "average", title: "share their mean", words: "All ticked heads of a layer look where they look on average; each keeps its own values.", caveat: "A layer with a single ticked head stays as it is." },
+  { operation: "copy", title: "copy one head's weights", words: "All ticked heads of a layer look where one of them looks; each keeps its own values.", caveat: "Where they look is shared; what they read there is not." },
+  { operation: "skip_output_projection", title: "skip the output projection", words: "The heads' outputs go on side by side, unmixed, as if the output projection were not there.", caveat: "A model is trained with its projection: some of the change is the loss of its scale and basis." },
 ];
 
-/** The steps of a plan that a text kept; null where it holds none, or something else. */
-export function stepsIn(what: unknown): Step[] | null {
-  const isStep = (each: unknown) => typeof each === "object" && each !== null && typeof (each as Record<string, unknown>)["step"] === "string";
-  return Array.isArray(what) && what.length && what.every(isStep) ? (what as Step[]) : null;
+/** A stored value as the steps of a plan; null if it is empty or is no such list. */
+export function stepsIn(value: unknown): Step[] | null {
+  const isStep = (step: unknown) => typeof step === "object" && step !== null && typeof (step as Record<string, unknown>)["step"] === "string";
+  return Array.isArray(value) && value.length && value.every(isStep) ? (value as Step[]) : null;
 }
 
-export function infoOf(doing: Doing): DoingInfo {
-  const found = DOINGS.find((info) => info.doing === doing);
-  if (!found) throw new RangeError(`${doing} is nothing that can be done to heads`);
-  return found;
+export function operationInfo(operation: Operation): OperationInfo {
+  const info = OPERATIONS.find((entry) => entry.operation === operation);
+  if (!info) throw new RangeError(`${operation} is nothing that can be done to heads`);
+  return info;
 }
 
-export function doingOf(step: Step): Doing {
+export function operationOf(step: Step): Operation {
   return step.step === "ablate" ? step.kind : step.step;
 }
 
@@ -75,13 +74,13 @@ export function planInWords(steps: readonly Step[]): string {
   return steps.map(stepInWords).join("; ") || "nothing yet";
 }
 
-/** What is asked for a doing on some heads: `layers` are those that have ticked heads, as in "L2" or "L*". */
+/** The steps that apply an operation to heads; `layers` are those with ticked heads, such as "L2" or "L*". */
 export function stepsFor(
-  doing: Doing,
+  operation: Operation,
   heads: string,
   options: { factor: number; source: string; layers: readonly string[]; seed: number; text: string },
 ): Step[] {
-  switch (doing) {
+  switch (operation) {
     case "scale":
       return [{ step: "scale", heads, factor: options.factor }];
     case "average":
@@ -91,18 +90,18 @@ export function stepsFor(
     case "skip_output_projection":
       return options.layers.map((layer) => ({ step: "skip_output_projection", layer }));
     case "resample":
-      return [ablate(heads, doing, { seed: options.seed, text: options.text.trim() ? options.text : null })];
+      return [ablate(heads, operation, { seed: options.seed, text: options.text.trim() ? options.text : null })];
     default:
-      return [ablate(heads, doing)];
+      return [ablate(heads, operation)];
   }
 }
 
-/** An ablation with everything that the server would fill in, so that equal steps are equal values. */
-export function ablate(heads: string, kind: AblateKind, more: Partial<AblateStep> = {}): AblateStep {
-  return { step: "ablate", heads, kind, per_position: false, text: null, seed: 0, ...more };
+/** An ablation with all defaults of the server filled in, so that equal steps are equal values. */
+export function ablate(heads: string, kind: AblateKind, options: Partial<AblateStep> = {}): AblateStep {
+  return { step: "ablate", heads, kind, per_position: false, text: null, seed: 0, ...options };
 }
 
-/** The layers of ticked heads as a step on layers wants them: one "L*" for all of them, else each by itself. */
+/** The layers of ticked heads for steps on layers: "L*" for all layers of a stack if every layer has one, else one by one. */
 export function layersOf(ticked: ReadonlySet<string>, layers: readonly { stack: string; layer: number }[]): string[] {
   const names = layers.map((layer) => layerName(layer.stack, layer.layer));
   const used = names.filter((name) => [...ticked].some((head) => head.startsWith(`${name}H`)));
@@ -111,10 +110,40 @@ export function layersOf(ticked: ReadonlySet<string>, layers: readonly { stack: 
   return used;
 }
 
-export function moved<T>(list: readonly T[], from: number, to: number): T[] {
-  const rest = list.filter((_, at) => at !== from);
+/** A list with the item at `from` moved to `to`. */
+export function reordered<T>(list: readonly T[], from: number, to: number): T[] {
   const item = list[from];
   if (item === undefined) return [...list];
-  rest.splice(Math.max(0, Math.min(to, rest.length)), 0, item);
-  return rest;
+  const items = list.filter((_, index) => index !== from);
+  items.splice(Math.max(0, Math.min(to, items.length)), 0, item);
+  return items;
+}
+
+interface ComparableHeads {
+  /** Every head, those whose maps can have changed first. */
+  heads: string[];
+  /** Heads whose maps cannot have changed. */
+  unchanged: ReadonlySet<string>;
+}
+
+/** Whose maps a plan can have changed. A silenced head's own map stays: its input comes from earlier layers. Only later
+    layers read something else, and heads that got other weights have another map themselves. */
+export function comparableHeads(plan: readonly Step[], layers: readonly LayerShape[]): ComparableHeads {
+  const names = allHeads(layers);
+  const changed = new Set<string>();
+  const reweighted = new Set<string>(); // heads with the weights of others
+  for (const step of plan) {
+    for (const head of headsNamed(headsOf(step), layers) ?? []) {
+      changed.add(head);
+      if (step.step === "copy" || step.step === "average") reweighted.add(head);
+    }
+  }
+  // The order of layers is known within one stack only: with several, any head may come after a changed one.
+  const singleStack = new Set(layers.map((layer) => layer.stack)).size === 1;
+  const inOrder = [...layers].sort((a, b) => a.layer - b.layer);
+  const first = inOrder.find((layer) => allHeads([layer]).some((head) => changed.has(head)));
+  const upstream = singleStack && first ? allHeads(layers.filter((layer) => layer.layer <= first.layer)) : [];
+  const unchanged = new Set(upstream.filter((head) => !reweighted.has(head)));
+  const rank = (head: string) => (reweighted.has(head) ? 0 : unchanged.has(head) ? 2 : 1);
+  return { heads: [0, 1, 2].flatMap((group) => names.filter((head) => rank(head) === group)), unchanged };
 }

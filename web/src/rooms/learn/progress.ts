@@ -1,38 +1,38 @@
-// What a reader has got right, and what of an interview answer was ticked, kept in this browser, by lesson and question.
-import { fromJson, keep, type Store } from "../../lib/storage";
+// A reader's points and ticked interview answers, stored in the browser by lesson and question.
+import { fromJson, save, type Store } from "../../lib/state/storage";
 
 type ByQuestion<T> = Record<string, Record<string, T>>;
 /** lesson -> check -> points. */
 export type Points = ByQuestion<number>;
-/** lesson -> interview question -> those of its points that were ticked, in their words: a changed one is to tick anew. */
+/** lesson -> interview question -> the words of its ticked points; a point whose words change is unticked. */
 export type Ticks = ByQuestion<string[]>;
 
 const POINTS = "manyheads.lessons";
 const TICKS = "manyheads.lessons.ticks";
 const isNumber = (value: unknown): value is number => typeof value === "number";
-const isWords = (value: unknown): value is string[] => Array.isArray(value) && value.every((each) => typeof each === "string");
+const isWords = (value: unknown): value is string[] => Array.isArray(value) && value.every((item) => typeof item === "string");
 
 export const readPoints = (store: Store | null): Points => read(store, POINTS, isNumber);
 export const readTicks = (store: Store | null): Ticks => read(store, TICKS, isWords);
-export const keepPoints = (store: Store | null, points: Points): void => void keep(store, POINTS, JSON.stringify(points));
-export const keepTicks = (store: Store | null, ticks: Ticks): void => void keep(store, TICKS, JSON.stringify(ticks));
+export const savePoints = (store: Store | null, points: Points): void => void save(store, POINTS, JSON.stringify(points));
+export const saveTicks = (store: Store | null, ticks: Ticks): void => void save(store, TICKS, JSON.stringify(ticks));
 
 function read<T>(store: Store | null, key: string, fits: (value: unknown) => value is T): ByQuestion<T> {
-  const kept: ByQuestion<T> = {};
+  const record: ByQuestion<T> = {};
   for (const [lesson, questions] of Object.entries(fromJson(store?.getItem(key)) ?? {})) {
     if (typeof questions !== "object" || questions === null) continue;
-    kept[lesson] = Object.fromEntries(Object.entries(questions).filter((each): each is [string, T] => fits(each[1])));
+    record[lesson] = Object.fromEntries(Object.entries(questions).filter((entry): entry is [string, T] => fits(entry[1])));
   }
-  return kept;
+  return record;
 }
 
-/** With a check's points; what was reached stays reached. */
+/** The points with those of a check added; points never go down. */
 export function withPoints(points: Points, lesson: string, check: string, reached: number): Points {
   const before = points[lesson]?.[check] ?? 0;
   return { ...points, [lesson]: { ...points[lesson], [check]: Math.max(before, reached) } };
 }
 
-/** With what is ticked of an interview question now. */
+/** The ticks with those of an interview question replaced. */
 export function withTicks(ticks: Ticks, lesson: string, interview: string, ticked: string[]): Ticks {
   return { ...ticks, [lesson]: { ...ticks[lesson], [interview]: ticked } };
 }
@@ -42,7 +42,7 @@ export function pointsOf(points: Points, lesson?: string): number {
   return lessons.reduce((sum, checks) => sum + Object.values(checks).reduce((all, value) => all + value, 0), 0);
 }
 
-/** The questions of a lesson that are answered: those that it still has. */
-export function answered(points: Points, lesson: string, has: Record<string, number>): number {
-  return Object.keys(has).filter((check) => (points[lesson]?.[check] ?? 0) > 0).length;
+/** The number of a lesson's questions that have points; `questions` are those that the lesson still has. */
+export function numAnswered(points: Points, lesson: string, questions: Record<string, number>): number {
+  return Object.keys(questions).filter((check) => (points[lesson]?.[check] ?? 0) > 0).length;
 }

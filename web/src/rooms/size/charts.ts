@@ -1,10 +1,12 @@
-// The Size room's two charts as options for Observable Plot: a bar per layer, and the cache against context.
-// Only the marks that are used are imported, and colours are plain ones, so that an exported picture stands alone.
+// The Size room's charts: options for Observable Plot (a bar per layer, and the cache against context), and both charts as
+// one picture. Only the marks that are used are imported, which keeps the bundle small; colours are plain values, not
+// variables of the stylesheet, so that an exported picture stands alone.
 import { barY, dot, line, ruleX, text, type PlotOptions } from "@observablehq/plot";
-import { pageColours } from "../../lib/colour";
-import type { CacheLine, SizeLayer } from "../../lib/types";
-import { segments } from "./bars";
-import { countOf, gib, percent, whole } from "./units";
+import type { CacheLine, SizeLayer } from "../../lib/api/types";
+import { pageColours } from "../../lib/draw/colour";
+import { xml } from "../../lib/draw/export";
+import { segments } from "./breakdown";
+import { countOf, gib, percent, integer } from "./units";
 
 interface Palette {
   attention: string;
@@ -23,8 +25,8 @@ const MOST_TICKS = 14;
 
 /** A bar per layer: attention below, feed-forward above it, the rest on top. */
 export function layersPlot(layers: readonly SizeLayer[], colours: Palette, width: number, height: number): PlotOptions {
-  const every = Math.max(1, Math.ceil(layers.length / Math.min(MOST_TICKS, width / 34)));
-  const nice = [1, 2, 5, 8, 10, 16, 20, 32, 50, 64, 100].find((step) => step >= every) ?? every;
+  const step = Math.max(1, Math.ceil(layers.length / Math.min(MOST_TICKS, width / 34)));
+  const roundStep = [1, 2, 5, 8, 10, 16, 20, 32, 50, 64, 100].find((size) => size >= step) ?? step;
   const fill = { attention: colours.attention, "feed-forward": colours.forward, other: colours.other };
   return {
     height,
@@ -32,7 +34,7 @@ export function layersPlot(layers: readonly SizeLayer[], colours: Palette, width
     marginBottom: 34,
     marginTop: 22,
     marginRight: 4,
-    x: { type: "band", label: "layer", domain: layers.map((layer) => layer.index), ticks: layers.map((layer) => layer.index).filter((index) => index % nice === 0), tickSize: 0, padding: layers.length < 4 ? 0.6 : 0.22, round: layers.length < 40, labelArrow: "none" },
+    x: { type: "band", label: "layer", domain: layers.map((layer) => layer.index), ticks: layers.map((layer) => layer.index).filter((index) => index % roundStep === 0), tickSize: 0, padding: layers.length < 4 ? 0.6 : 0.22, round: layers.length < 40, labelArrow: "none" },
     y: { label: "parameters", tickFormat: countOf, grid: true, ticks: 4, labelArrow: "none" },
     marks: [
       barY(segments(layers), {
@@ -42,8 +44,8 @@ export function layersPlot(layers: readonly SizeLayer[], colours: Palette, width
         fill: (segment) => fill[segment.part as keyof typeof fill],
         title: (segment) => {
           const layer = layers[segment.layer];
-          const all = layer ? layer.attention + layer.feed_forward + layer.other : 0;
-          return `layer ${segment.layer} (${segment.kind})\n${segment.part}: ${whole(segment.count)} parameters, ${percent(segment.count / all)} of the layer`;
+          const total = layer ? layer.attention + layer.feed_forward + layer.other : 0;
+          return `layer ${segment.layer} (${segment.kind})\n${segment.part}: ${integer(segment.count)} parameters, ${percent(segment.count / total)} of the layer`;
         },
       }),
     ],
@@ -53,17 +55,14 @@ export function layersPlot(layers: readonly SizeLayer[], colours: Palette, width
 
 /** The cache of each variant against context, both axes by doubling; the current context as a rule with its dots. */
 export function cachePlot(lines: readonly CacheLine[], context: number, colours: Palette, width: number, height: number): PlotOptions {
-  const shown = lines.map((each) => ({ ...each, points: each.points.filter((point) => point.num_bytes > 0 && point.context >= Math.min(64, context)) }));
-  const points = shown.flatMap((each) => each.points.map((point) => ({ ...point, name: each.name, own: each.own })));
+  const drawn = lines.map((line) => ({ ...line, points: line.points.filter((point) => point.num_bytes > 0 && point.context >= Math.min(64, context)) }));
+  const points = drawn.flatMap(({ name, own, points }) => points.map((point) => ({ ...point, name, own })));
   const ends = spread(
-    shown.flatMap((each) => {
-      const last = each.points[each.points.length - 1];
-      return last ? [{ ...last, name: each.name, own: each.own }] : [];
-    }),
+    drawn.flatMap(({ name, own, points }) => points.slice(-1).map((point) => ({ ...point, name, own }))),
   );
   const sizes = points.map((point) => point.num_bytes);
   const contexts = points.map((point) => point.context);
-  const last = context >= Math.max(...contexts) / 2; // its label would run into the names of the lines
+  const nearEnd = context >= Math.max(...contexts) / 2; // a centred label would run into the names of the lines
   return {
     height,
     marginLeft: 60,
@@ -74,15 +73,15 @@ export function cachePlot(lines: readonly CacheLine[], context: number, colours:
     y: { type: "log", base: 2, label: "bytes", grid: true, ticks: powers(sizes, 6), tickFormat: gib, labelArrow: "none" },
     marks: [
       ruleX([context], { stroke: colours.ink, strokeOpacity: 0.5, strokeDasharray: "2,3" }),
-      text([context], { x: (at: number) => at, frameAnchor: "top", textAnchor: last ? "end" : "middle", dx: last ? 4 : 0, text: (at: number) => `${whole(at)} tokens`, fill: colours.ink, dy: -12, fontSize: 11 }),
+      text([context], { x: (tokens: number) => tokens, frameAnchor: "top", textAnchor: nearEnd ? "end" : "middle", dx: nearEnd ? 4 : 0, text: (tokens: number) => `${integer(tokens)} tokens`, fill: colours.ink, dy: -12, fontSize: 11 }),
       line(points, { x: "context", y: "num_bytes", z: "name", stroke: (point) => (point.own ? colours.attention : colours.faint), strokeWidth: 1.75 }),
-      dot(lines.filter((each) => each.num_bytes > 0), {
-        x: () => context, y: "num_bytes", r: 3.5, fill: (each) => (each.own ? colours.attention : colours.faint),
-        title: (each) => `${each.name} at ${whole(context)} tokens: ${gib(each.num_bytes)}`,
+      dot(lines.filter((variant) => variant.num_bytes > 0), {
+        x: () => context, y: "num_bytes", r: 3.5, fill: (variant) => (variant.own ? colours.attention : colours.faint),
+        title: (variant) => `${variant.name} at ${integer(context)} tokens: ${gib(variant.num_bytes)}`,
       }),
       ...[true, false].map((own) =>
         text(ends.filter((end) => end.own === own), {
-          x: "context", y: "at", text: "name", textAnchor: "start", dx: 8, fontSize: 11,
+          x: "context", y: "place", text: "name", textAnchor: "start", dx: 8, fontSize: 11,
           fill: own ? colours.attention : colours.faint, fontWeight: own ? 600 : 400,
         }),
       ),
@@ -91,13 +90,13 @@ export function cachePlot(lines: readonly CacheLine[], context: number, colours:
   };
 }
 
-/** Labels of lines that end close together (a log scale), moved apart so that each can be read. */
-function spread<T extends { num_bytes: number }>(ends: readonly T[]): (T & { at: number })[] {
+/** Labels of lines, moved apart by at least a factor of 1.6 (the axis is logarithmic), so that all can be read. */
+function spread<T extends { num_bytes: number }>(ends: readonly T[]): (T & { place: number })[] {
   const order = [...ends].sort((a, b) => a.num_bytes - b.num_bytes);
   let last = 0;
   return order.map((end) => {
     last = Math.max(end.num_bytes, last * 1.6);
-    return { ...end, at: last };
+    return { ...end, place: last };
   });
 }
 
@@ -107,11 +106,51 @@ function powers(values: readonly number[], most: number): number[] {
   const low = Math.ceil(Math.log2(Math.min(...values)));
   const high = Math.floor(Math.log2(Math.max(...values)));
   const step = Math.max(1, Math.ceil((high - low) / most));
-  const found: number[] = [];
-  for (let power = Math.ceil(low / step) * step; power <= high; power += step) found.push(2 ** power);
-  return found;
+  const list: number[] = [];
+  for (let power = Math.ceil(low / step) * step; power <= high; power += step) list.push(2 ** power);
+  return list;
 }
 
 function tokens(value: number): string {
   return value >= 1024 * 1024 ? `${value / 1024 / 1024}M` : value >= 1024 ? `${value / 1024}k` : `${value}`;
+}
+
+const GAP = 32;
+const HEAD = 56; // for the title and the sentence
+
+interface PictureWords {
+  title: string;
+  sentence: string;
+  /** A heading over each chart, and what its colours mean. */
+  headings: readonly { title: string; key: readonly { colour: string; words: string }[] }[];
+}
+
+/** All charts beneath `root` side by side as one SVG, with a title, a sentence and headings above them. */
+export function picturesSvg(root: HTMLElement, words: PictureWords, dark: boolean): string {
+  const { paper, ink, ink2: faint } = pageColours(dark);
+  const charts = [...root.querySelectorAll<SVGSVGElement>("svg.plot")];
+  let x = GAP;
+  let height = 0;
+  const drawn = charts.map((chart, i) => {
+    const width = Number(chart.getAttribute("width")) || chart.clientWidth;
+    const chartHeight = Number(chart.getAttribute("height")) || chart.clientHeight;
+    const copy = chart.cloneNode(true) as SVGSVGElement;
+    for (const [name, value] of Object.entries({ x, y: HEAD + 28, width, height: chartHeight, color: faint, fill: "currentColor", overflow: "visible" })) {
+      copy.setAttribute(name, String(value));
+    }
+    const { title, key } = words.headings[i] ?? { title: "", key: [] };
+    const legend = key.map((entry) => `<tspan dx="10" fill="${entry.colour}">■</tspan><tspan dx="3" font-weight="400" font-size="11">${xml(entry.words)}</tspan>`);
+    const heading = `<text x="${x}" y="${HEAD + 16}" font-size="13" font-weight="600" fill="${ink}">${xml(title)}${legend.join("")}</text>`;
+    x += width + GAP;
+    height = Math.max(height, chartHeight);
+    return heading + new XMLSerializer().serializeToString(copy);
+  });
+  x = Math.max(x, GAP + 7 * Math.max(words.title.length, words.sentence.length));
+  const pictureHeight = HEAD + 28 + height + GAP / 2;
+  return (
+    `<svg xmlns="http://www.w3.org/2000/svg" width="${x}" height="${pictureHeight}" viewBox="0 0 ${x} ${pictureHeight}" font-family="system-ui, sans-serif" font-size="11">` +
+    `<rect width="100%" height="100%" fill="${paper}"/>` +
+    `<text x="${GAP}" y="28" font-size="17" font-weight="600" fill="${ink}">${xml(words.title)}</text>` +
+    `<text x="${GAP}" y="48" font-size="12" fill="${faint}">${xml(words.sentence)}</text>${drawn.join("")}</svg>`
+  );
 }

@@ -1,4 +1,4 @@
-// Numbers of the Size room as people read them: 68.98 B parameters, 10.0 GiB, 138 GB. As `manyheads size` writes them.
+// Numbers of the Size room as `manyheads size` writes them: 68.98 B parameters, 10.00 GiB, 138.0 GB.
 
 type Scale = readonly [number, string];
 
@@ -20,10 +20,10 @@ export function gb(value: number): string {
 
 /** "10.00 GiB (10.74 GB)": the same bytes in powers of 1,024 and of 1,000. */
 export function bytesInBoth(value: number): string {
-  return value < 1000 ? `${whole(value)} bytes` : `${gib(value)} (${gb(value)})`;
+  return value < 1000 ? `${integer(value)} bytes` : `${gib(value)} (${gb(value)})`;
 }
 
-export function whole(value: number): string {
+export function integer(value: number): string {
   return Math.round(value).toLocaleString("en-US");
 }
 
@@ -33,12 +33,12 @@ export function percent(share: number): string {
   return `${share >= 0.0995 ? Math.round(share * 100) : (share * 100).toFixed(1)} %`;
 }
 
-/** Three or four digits, two of them behind the point where there is room. */
-function scaled(value: number, scales: readonly Scale[], rest: string): string {
+/** A value in the largest unit that it reaches, with two decimals, or one from 100 on. */
+function scaled(value: number, scales: readonly Scale[], smallest: string): string {
   for (const [unit, name] of scales) {
     if (value < unit) continue;
     const size = value / unit;
-    return (size >= 999.95 ? whole(size) : size.toFixed(size >= 99.995 ? 1 : 2)) + name;
+    return (size >= 999.95 ? integer(size) : size.toFixed(size >= 99.995 ? 1 : 2)) + name;
   }
-  return whole(value) + rest;
+  return integer(value) + smallest;
 }

@@ -1,0 +1,159 @@
+// Every route of the server as a typed function. A recording that the server no longer holds is recorded again once,
+// through `onLost`; a job is followed until it ends.
+import type { Envelope } from "./envelope";
+import { StudioError, type Answer, type Source } from "./source";
+import type {
+  Atlas, CellAsk, CheckAsk, CheckResult, ExperimentAsk, HeadCard, How, Job, Lesson, LessonEntry, Progress, PruningAsk,
+  RecordingAsk, RecordingInfo, RequestBody, SizeAsk, SizePreset, SizeReport, Workspace,
+} from "./types";
+
+interface JobOptions {
+  onProgress?: (progress: Progress) => void;
+  signal?: AbortSignal;
+}
+
+type Query = Record<string, string | number | undefined>;
+
+const WAIT = 1; // seconds that the server may hold a request about a running job before it answers "still running"
+const e = encodeURIComponent;
+
+function query(values: Query): string {
+  const parts = Object.entries(values).filter(([, value]) => value !== undefined && value !== "");
+  return parts.length ? `?${parts.map(([name, value]) => `${e(name)}=${e(String(value))}`).join("&")}` : "";
+}
+
+export class Client {
+  /** Records anew what the server no longer holds; true if that worked and the request can be repeated. */
+  onLost: (recording: string) => Promise<boolean> = async () => false;
+
+  constructor(readonly source: Source) {}
+
+  // ------------------------------------------------------------------ the workspace and its recordings
+  workspace(): Promise<Workspace> {
+    return this.#json("/api/workspace");
+  }
+
+  startRecording(body: RequestBody<RecordingAsk>): Promise<Job> {
+    return this.#post("/api/recordings", body);
+  }
+
+  recording(id: string, text = 0, signal?: AbortSignal): Promise<RecordingInfo> {
+    return this.#recording(id, query({ text: text || undefined }), signal).then((answer) => answer.json());
+  }
+
+  atlas(id: string, text = 0, signal?: AbortSignal): Promise<Atlas> {
+    return this.#recording(id, `/atlas${query({ text })}`, signal).then((answer) => answer.json());
+  }
+
+  startRoles(id: string): Promise<Job> {
+    return this.#post(`/api/recordings/${e(id)}/roles`);
+  }
+
+  thumbnails(id: string, options: { text?: number; size?: number; how?: How } = {}, signal?: AbortSignal): Promise<Envelope> {
+    return this.#recording(id, `/thumbnails${query({ ...options })}`, signal).then((answer) => answer.envelope());
+  }
+
+  // ------------------------------------------------------------------ one head
+  tile(
+    id: string, head: string, level: number, column: number, row: number,
+    options: { text?: number; how?: How; rows?: "auto" | "all" } = {}, signal?: AbortSignal,
+  ): Promise<Envelope> {
+    return this.#recording(id, `/tiles/${e(head)}/${level}/${column}/${row}${query({ ...options })}`, signal).then((answer) => answer.envelope());
+  }
+
+  row(id: string, head: string, row: number, text = 0): Promise<Envelope> {
+    return this.#recording(id, `/rows/${e(head)}/${row}${query({ text })}`).then((answer) => answer.envelope());
+  }
+
+  headCard(id: string, head: string, text = 0, signal?: AbortSignal): Promise<HeadCard> {
+    return this.#recording(id, `/heads/${e(head)}${query({ text })}`, signal).then((answer) => answer.json());
+  }
+
+  /** Each head's importance on a text: the job's result is the atlas with importance among its statistics. */
+  startImportance(id: string, text = 0): Promise<Job> {
+    return this.#post(`/api/recordings/${e(id)}/importance${query({ text })}`);
+  }
+
+  startWorth(id: string, head: string, kind = "mean", text = 0): Promise<Job> {
+    return this.#post(`/api/recordings/${e(id)}/heads/${e(head)}/worth${query({ kind, text })}`);
+  }
+
+  /** The statistics of every head as the bytes of a file. */
+  table(id: string, format: "csv" | "parquet" | "json", text = 0): Promise<Answer> {
+    return this.#recording(id, `/table${query({ format, text })}`);
+  }
+
+  /** A window of the exact map as the bytes of a file; `queries` and `keys` are ranges such as "0:64". */
+  window(id: string, head: string, format: "csv" | "parquet", queries: string, keys: string, text = 0): Promise<Answer> {
+    return this.#recording(id, `/window/${e(head)}${query({ format, queries, keys, text })}`);
+  }
+
+  // ------------------------------------------------------------------ experiments, sizes, lessons
+  startExperiment(body: RequestBody<ExperimentAsk, "model" | "text" | "plan">): Promise<Job> {
+    return this.#post("/api/experiments", body);
+  }
+
+  startPruning(body: RequestBody<PruningAsk, "model" | "heads" | "name">): Promise<Job> {
+    return this.#post("/api/prunings", body);
+  }
+
+  presets(): Promise<SizePreset[]> {
+    return this.#json("/api/presets");
+  }
+
+  size(body: RequestBody<SizeAsk>, signal?: AbortSignal): Promise<SizeReport> {
+    return this.#post("/api/sizes", body, signal);
+  }
+
+  lessons(): Promise<LessonEntry[]> {
+    return this.#json("/api/lessons");
+  }
+
+  /** One lesson. With a seed, the inputs of its checks are drawn at random from that seed. */
+  lesson(slug: string, seed?: number, signal?: AbortSignal): Promise<Lesson> {
+    return this.#json(`/api/lessons/${e(slug)}${query({ seed })}`, signal);
+  }
+
+  startCell(slug: string, cell: string, parameters: CellAsk["parameters"]): Promise<Job> {
+    return this.#post(`/api/lessons/${e(slug)}/cells/${e(cell)}`, { parameters });
+  }
+
+  check(slug: string, check: string, body: RequestBody<CheckAsk, "answer">): Promise<CheckResult> {
+    return this.#post(`/api/lessons/${e(slug)}/checks/${e(check)}`, body);
+  }
+
+  // ------------------------------------------------------------------ jobs
+  /** Starts a job, follows it and returns its result; cancels it on the server when `signal` aborts. */
+  async runJob<T>(start: () => Promise<Job>, { onProgress, signal }: JobOptions = {}): Promise<T> {
+    signal?.throwIfAborted();
+    let job = await start();
+    try {
+      while (job.state === "running") {
+        onProgress?.(job.progress);
+        job = await this.#json(`/api/jobs/${e(job.id)}${query({ wait: WAIT })}`, signal);
+      }
+    } catch (error) {
+      if (signal?.aborted) void this.source.send("DELETE", `/api/jobs/${e(job.id)}`).catch(() => undefined);
+      throw error;
+    }
+    if (signal?.aborted) throw signal.reason;
+    if (job.state === "done") return job.result as T;
+    throw new StudioError(job.state === "failed" ? 500 : 409, job.problem ?? { kind: job.state, words: "It was stopped." });
+  }
+
+  // ------------------------------------------------------------------ requests
+  async #json<T>(path: string, signal?: AbortSignal): Promise<T> {
+    return (await this.source.get(path, signal)).orThrow().json<T>();
+  }
+
+  async #post<T>(path: string, body?: unknown, signal?: AbortSignal): Promise<T> {
+    return (await this.source.send("POST", path, body, signal)).orThrow().json<T>();
+  }
+
+  async #recording(id: string, suffix: string, signal?: AbortSignal): Promise<Answer> {
+    const path = `/api/recordings/${e(id)}${suffix}`;
+    const answer = await this.source.get(path, signal);
+    if (answer.status !== 404 || !(await this.onLost(id))) return answer.orThrow();
+    return (await this.source.get(path, signal)).orThrow();
+  }
+}

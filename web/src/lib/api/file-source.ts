@@ -1,0 +1,157 @@
+// A saved page: answers every request from the snapshot inside it. What the snapshot does not hold is refused with a
+// StudioError of status 400 whose words name the studio.
+import { csvOf } from "./csv";
+import type { Envelope, EnvelopeArray, Numbers } from "./envelope";
+import { Snapshot, type SnapshotText } from "./snapshot";
+import { Answer, StudioError, type Source } from "./source";
+import type { How } from "./types";
+
+const SAVED = "This page was saved and has no model behind it.";
+const INSTEAD = "The studio does this: manyheads studio.";
+
+export class FileSource implements Source {
+  readonly home = "file";
+  readonly #snapshot: Promise<Snapshot>;
+
+  constructor(bytes: Promise<ArrayBuffer> | ArrayBuffer) {
+    this.#snapshot = Promise.resolve(bytes).then((buffer) => Snapshot.read(buffer));
+    this.#snapshot.catch(() => undefined); // `find` reports it; without this line the browser logs an unhandled rejection
+  }
+
+  async get(path: string, signal?: AbortSignal): Promise<Answer> {
+    const answer = await this.find(path);
+    signal?.throwIfAborted();
+    return answer;
+  }
+
+  send(): Promise<Answer> {
+    return Promise.reject(refusal(`${SAVED} ${INSTEAD}`));
+  }
+
+  /** The snapshot's answer to a path. Throws a StudioError where it holds none. */
+  async find(path: string): Promise<Answer> {
+    const snapshot = await this.#snapshot.catch((error: unknown) => {
+      throw refusal(`What was saved cannot be read: ${error instanceof Error ? error.message : String(error)}.`);
+    });
+    const { pathname, searchParams } = new URL(path, "http://saved/");
+    const parts = pathname.split("/").slice(2).map(decodeURIComponent);
+    if (parts[0] === "workspace") return json(snapshot.workspace);
+    if (parts[0] !== "recordings" || parts.length < 2) throw refusal(`${SAVED} ${INSTEAD}`);
+    const [, id, resource, ...address] = parts;
+    const textIndex = Number(searchParams.get("text") ?? 0);
+    const info = snapshot.infos[textIndex];
+    if (id !== snapshot.infos[0]?.id) throw refusal(`${SAVED} It holds one recording, and not this one.`);
+    if (!info) throw refusal(`${SAVED} It holds ${snapshot.words}.`);
+    if (resource === undefined) return json(info);
+    return ofText(await snapshot.text(textIndex), resource, address, searchParams);
+  }
+}
+
+function ofText(text: SnapshotText, resource: string, address: string[], query: URLSearchParams): Answer {
+  const how: How = query.get("how") === "max" ? "max" : "mean";
+  const head = address[0] ?? "";
+  if (resource === "atlas") return json(text.atlas);
+  if (resource === "thumbnails") {
+    const { maps, peaks, side, words } = text.thumbnails(how);
+    const header = { heads: text.heads, how, words, exact: text.exact, text: text.info.text };
+    return arrays(header, { maps: [maps, text.heads.length, side, side], peaks: [peaks, peaks.length] });
+  }
+  if (resource === "table") return table(text, query.get("format") ?? "csv");
+  if (!text.has(head)) throw refusal(`There is no head ${head} in this page.`);
+  if (resource === "heads" && address.length === 1) return json(text.card(head));
+  if (resource === "tiles") return tile(text, head, how, address.slice(1).map(Number));
+  if (resource === "rows") {
+    const row = text.row(head, Number(address[1]));
+    if (!row) throw refusal("A text this long is saved without its rows. The studio shows them: manyheads studio.");
+    const { weights, ...header } = row;
+    return arrays({ ...header, head, row: Number(address[1]), exact: true }, { weights: [weights, weights.length] });
+  }
+  if (resource === "window") return weightWindow(text, head, query);
+  throw refusal(`${SAVED} ${INSTEAD}`);
+}
+
+function tile(text: SnapshotText, head: string, how: How, [level = 0, column = 0, row = 0]: number[]): Answer {
+  const grid = text.tile(head, how, level, column, row);
+  if (!grid) throw refusal(`There is no tile ${column}, ${row} of level ${level} in this map.`);
+  const header = { level, column, row, how, cells: 2 ** level, exact: text.exact, words: grid.words };
+  return arrays(header, { values: [grid.values, grid.rows, grid.columns] });
+}
+
+/** The statistics of every head, as in the server's file but without chance levels. */
+function table(text: SnapshotText, format: string): Answer {
+  const { atlas, info } = text;
+  const names = ["head", "stack", "layer", "index", "module", ...atlas.statistics.map((statistic) => statistic.name)];
+  const rows = atlas.heads.map((head) => {
+    const layer = info.layers.find((candidate) => candidate.stack === head.stack && candidate.layer === head.layer);
+    return [head.head, head.stack, head.layer, head.index, layer?.module ?? "", ...head.values];
+  });
+  if (format === "csv") return file("text/csv", csvOf([names, ...rows]));
+  if (format === "json") {
+    return file("application/json", JSON.stringify(rows.map((row) => Object.fromEntries(names.map((name, i) => [name, row[i]])))));
+  }
+  throw refusal(`A saved page writes .csv and .json, not .${format}. ${INSTEAD}`);
+}
+
+/** A window of exact weights as CSV, where the snapshot has single cells. */
+function weightWindow(text: SnapshotText, head: string, query: URLSearchParams): Answer {
+  if (text.level > 0) throw refusal(`${SAVED} Of a text this long it holds blocks of cells, not every weight. ${INSTEAD}`);
+  if (query.get("format") === "parquet") throw refusal(`A saved page writes .csv, not .parquet. ${INSTEAD}`);
+  const { values, rows, columns } = text.map(head, "mean", 0);
+  const [top, bottom] = range(query.get("queries"), rows);
+  const [left, right] = range(query.get("keys"), columns);
+  const layer = text.layerOf(head);
+  const piece = (position: number) => text.info.tokens[position]?.piece ?? "";
+  // Under cross-attention the keys are of another text, whose tokens a snapshot does not hold.
+  const names = ["query", "key", "query_token", ...(layer.crosses ? [] : ["key_token"]), "weight"];
+  const lines: (string | number)[][] = [];
+  for (let q = top; q < bottom; q++) {
+    for (let k = left; k < right; k++) {
+      const weight = values[q * columns + k]!;
+      if (!Number.isNaN(weight)) lines.push([q, k, piece(q), ...(layer.crosses ? [] : [piece(k)]), weight]);
+    }
+  }
+  return file("text/csv", csvOf([names, ...lines]));
+}
+
+/** "3:7" as [3, 7], each end at most `length`; a missing end is the first or the last position. */
+function range(text: string | null, length: number): [number, number] {
+  const [begin = "", end = ""] = (text ?? ":").split(":");
+  return [Math.min(Number(begin || 0), length), Math.min(Number(end || length), length)];
+}
+
+function refusal(words: string): StudioError {
+  return new StudioError(400, { kind: "Saved", words });
+}
+
+/** An answer from memory: its value is handed on as it is, without being encoded and decoded. */
+class LocalAnswer extends Answer {
+  constructor(
+    kind: string,
+    private readonly value: unknown,
+    bytes = new ArrayBuffer(0),
+  ) {
+    super(200, kind, bytes);
+  }
+
+  override json<T>(): T {
+    return this.value as T;
+  }
+
+  override envelope(): Envelope {
+    return this.value as Envelope;
+  }
+}
+
+function json(value: unknown): Answer {
+  return new LocalAnswer("application/json", value);
+}
+
+function file(kind: string, text: string): Answer {
+  return new LocalAnswer(kind, null, new TextEncoder().encode(text).buffer);
+}
+
+function arrays(header: Record<string, unknown>, named: Record<string, [Numbers, ...number[]]>): Answer {
+  const entries: Record<string, EnvelopeArray> = {};
+  for (const [name, [data, ...shape]] of Object.entries(named)) entries[name] = { name, dtype: "", shape, data };
+  return new LocalAnswer("application/vnd.manyheads.arrays", { header: { ...header, arrays: [] }, arrays: entries });
+}

@@ -1,0 +1,270 @@
+// The snapshot inside a saved page, unpacked; studio/snapshot.py packs it. A text's maps are kept cell by cell, or, for a
+// long text, in blocks of cells beside the strongest links of every row. Every result says in `words` which it is.
+import { parseEnvelope, type Envelope, type EnvelopeArray, type Numbers } from "./envelope";
+import {
+  TILE, type Atlas, type HeadCard, type How, type LayerInfo, type Link, type RecordingInfo, type RoleInfo, type Workspace,
+} from "./types";
+
+const FORMAT = 1;
+const STEPS = { steps8: 254, steps16: 65_534, links: 65_535 };
+const THUMBNAIL = 64; // cells a side at most
+
+interface PackedCard {
+  head: string;
+  kv_group: number;
+  shares_with: string[];
+  role: RoleInfo | null;
+  values: [string, number | null, number | null, number | null][];
+  links: [number, number, number][];
+  layer: string;
+  exact: string;
+  because: string;
+  caveat: string;
+}
+
+interface TextHeader {
+  atlas: Atlas;
+  cards: PackedCard[];
+  coding: "float32" | "steps8" | "steps16";
+  level: number;
+  words: { mean: string; max: string; links: string };
+  exact: boolean;
+  links: number;
+}
+
+interface Grid {
+  values: Float32Array;
+  rows: number;
+  columns: number;
+  words: string;
+}
+
+interface Row {
+  weights: Float32Array;
+  visible: number;
+  missing: number;
+  words: string;
+  /** Whether every weight of the row is kept. */
+  whole: boolean;
+}
+
+/** The finest level that a recording has. A saved page keeps largest weights one level coarser than means. */
+export function finestLevel(info: RecordingInfo, how: How): number {
+  return info.min_level && how === "max" ? info.min_level + 1 : info.min_level;
+}
+
+export class Snapshot {
+  #texts = new Map<number, Promise<SnapshotText>>();
+
+  private constructor(
+    readonly workspace: Workspace,
+    readonly infos: RecordingInfo[],
+    readonly words: string,
+    private readonly packed: Envelope,
+  ) {}
+
+  static async read(bytes: ArrayBuffer): Promise<Snapshot> {
+    const packed = parseEnvelope(bytes);
+    if (packed.header["format"] !== FORMAT) throw new Error(`this snapshot is of format ${String(packed.header["format"])}, not ${FORMAT}`);
+    const head = JSON.parse(new TextDecoder().decode(await unzipped(packed.arrays["head"]!)));
+    return new Snapshot(head.workspace, head.infos, head.words, packed);
+  }
+
+  /** A text of the recording, unpacked at its first use. */
+  text(index: number): Promise<SnapshotText> {
+    let text = this.#texts.get(index);
+    if (!text) {
+      text = unzipped(this.packed.arrays[`text${index}`]!).then((bytes) => new SnapshotText(this.infos[index]!, parseEnvelope(bytes)));
+      this.#texts.set(index, text);
+    }
+    return text;
+  }
+}
+
+export class SnapshotText {
+  readonly heads: string[];
+  readonly level: number;
+  readonly exact: boolean;
+  readonly atlas: Atlas;
+  readonly #header: TextHeader;
+  readonly #arrays: Record<string, EnvelopeArray>;
+  /** A head's layer, the number of that layer among all layers, and the head's number in it. */
+  readonly #places = new Map<string, { layer: LayerInfo; layerIndex: number; index: number }>();
+
+  constructor(
+    readonly info: RecordingInfo,
+    packed: Envelope,
+  ) {
+    this.#header = packed.header as unknown as TextHeader;
+    this.#arrays = packed.arrays;
+    this.level = this.#header.level;
+    this.exact = this.#header.exact;
+    this.atlas = this.#header.atlas;
+    this.heads = this.#header.cards.map((card) => card.head);
+    let next = 0;
+    info.layers.forEach((layer, layerIndex) => {
+      for (let index = 0; index < layer.num_heads; index++) this.#places.set(this.heads[next++]!, { layer, layerIndex, index });
+    });
+  }
+
+  has(head: string): boolean {
+    return this.#places.has(head);
+  }
+
+  layerOf(head: string): LayerInfo {
+    return this.#place(head).layer;
+  }
+
+  card(head: string): HeadCard {
+    const { layer } = this.#place(head);
+    const packed = this.#header.cards[this.heads.indexOf(head)]!;
+    const statistics = new Map(this.atlas.statistics.map((statistic) => [statistic.name, statistic]));
+    return {
+      ...packed,
+      layer,
+      recording: this.info.id,
+      text: this.info.text,
+      values: packed.values.map(([name, value, chance, page]) => ({ statistic: statistics.get(name)!, value, chance, page })),
+      links: packed.links.map(([query, key, weight]): Link => ({ query, key, weight })),
+    };
+  }
+
+  /** A head's map at `level`, or at the finest level that is kept for `how` where that is coarser. */
+  map(head: string, how: How, level: number): Grid {
+    const finest = finestLevel(this.info, how);
+    const grid = this.#map(head, how, finest);
+    if (level <= finest) return grid;
+    return { ...pooled(grid, 2 ** (level - finest), how), words: `${how} of ${side(level)} cells, from those of ${side(finest)}` };
+  }
+
+  /** One tile of a map, null beyond its end. At a level finer than the kept one its blocks are repeated, as `words` says. */
+  tile(head: string, how: How, level: number, column: number, row: number): Grid | null {
+    const { layer } = this.#place(head);
+    const [rows, columns] = [Math.ceil(layer.num_queries / 2 ** level), Math.ceil(layer.num_keys / 2 ** level)];
+    const [top, left] = [row * TILE, column * TILE];
+    if (top >= rows || left >= columns) return null;
+    const finest = finestLevel(this.info, how);
+    const grid = this.map(head, how, level);
+    const repeat = level < finest ? 2 ** (finest - level) : 1;
+    const [height, width] = [Math.min(TILE, rows - top), Math.min(TILE, columns - left)];
+    const values = new Float32Array(height * width);
+    for (let r = 0; r < height; r++) {
+      const rowStart = Math.floor((top + r) / repeat) * grid.columns;
+      for (let c = 0; c < width; c++) values[r * width + c] = grid.values[rowStart + Math.floor((left + c) / repeat)]!;
+    }
+    return { values, rows: height, columns: width, words: grid.words };
+  }
+
+  /** One row of weights, with NaN for those that the snapshot does not hold; null where it holds nothing of the row. */
+  row(head: string, row: number): Row | null {
+    const { layer, layerIndex, index } = this.#place(head);
+    const counts = this.#arrays[`visible${layerIndex}`];
+    if (!counts || row < 0 || row >= layer.num_queries) return null;
+    const visible = counts.data[(counts.shape[0] === 1 ? 0 : index) * layer.num_queries + row]!;
+    const missing = this.#arrays[`missing${layerIndex}`]?.data[index * layer.num_queries + row] ?? 0;
+    if (this.level === 0) {
+      const { values, columns, words } = this.#map(head, "mean", 0);
+      return { weights: values.slice(row * columns, (row + 1) * columns), visible, missing, words, whole: true };
+    }
+    const keys = this.#arrays[`keys${layerIndex}`];
+    const links = this.#arrays[`links${layerIndex}`];
+    if (!keys || !links) return null;
+    const weights = new Float32Array(layer.num_keys).fill(NaN);
+    const numLinks = keys.shape.at(-1)!;
+    const begin = (index * layer.num_queries + row) * numLinks;
+    // Keys ascend and are kept as differences; a step of 0 is padding where a row has fewer links.
+    for (let i = 0, key = 0; i < numLinks; i++) {
+      key += uint16At(keys, begin + i);
+      const step = uint16At(links, begin + i);
+      if (step) weights[key] = step / STEPS.links;
+    }
+    return { weights, visible, missing, words: `${this.#header.words.links}; the others are not in this page`, whole: false };
+  }
+
+  /** Every head's map at a level at which it is at most 64 cells wide: bytes and peaks as in the server's thumbnails. */
+  thumbnails(how: How): { maps: Uint8Array; peaks: Float32Array; side: number; words: string } {
+    const longest = Math.max(...this.info.layers.map((layer) => Math.max(layer.num_queries, layer.num_keys)));
+    let level = finestLevel(this.info, how);
+    while (Math.ceil(longest / 2 ** level) > THUMBNAIL) level += 1;
+    const cells = Math.ceil(longest / 2 ** level);
+    const maps = new Uint8Array(this.heads.length * cells * cells).fill(255);
+    const peaks = new Float32Array(this.heads.length);
+    let words = "";
+    this.heads.forEach((head, headIndex) => {
+      const grid = this.map(head, how, level);
+      words ||= grid.words;
+      const peak = (peaks[headIndex] = grid.values.reduce((most, v) => (v > most ? v : most), 0));
+      for (let r = 0; r < grid.rows; r++) {
+        for (let c = 0; c < grid.columns; c++) {
+          const value = grid.values[r * grid.columns + c]!;
+          if (!Number.isNaN(value)) maps[(headIndex * cells + r) * cells + c] = peak ? Math.round(Math.sqrt(value / peak) * 254) : 0;
+        }
+      }
+    });
+    return { maps, peaks, side: cells, words };
+  }
+
+  #place(head: string) {
+    const place = this.#places.get(head);
+    if (!place) throw new Error(`there is no head ${head} in this page`);
+    return place;
+  }
+
+  #map(head: string, how: How, level: number): Grid {
+    const { layer, layerIndex, index } = this.#place(head);
+    const [rows, columns] = [Math.ceil(layer.num_queries / 2 ** level), Math.ceil(layer.num_keys / 2 ** level)];
+    const name = this.level === 0 ? "mean" : how;
+    const packed = this.#arrays[`${name}${layerIndex}`]!;
+    const begin = index * rows * columns;
+    const values = new Float32Array(rows * columns);
+    if (this.#header.coding === "float32") values.set(packed.data.subarray(begin, begin + values.length));
+    else if (this.#header.coding === "steps16") {
+      for (let i = 0; i < values.length; i++) {
+        const step = uint16At(packed, begin + i);
+        values[i] = step > STEPS.steps16 ? NaN : step / STEPS.steps16;
+      }
+    } else this.#steps8(packed.data, begin, columns, this.#arrays[`${name}_peaks${layerIndex}`]!.data[index]!, values);
+    return { values, rows, columns, words: this.#header.words[how] };
+  }
+
+  /** Decodes steps of a square root, each row kept as differences modulo 256 from the row above; step 255 is absent. */
+  #steps8(packed: Numbers, begin: number, columns: number, peak: number, values: Float32Array): void {
+    const above = new Uint8Array(columns);
+    for (let i = 0; i < values.length; i++) {
+      const step = (above[i % columns] = (above[i % columns]! + packed[begin + i]!) & 255);
+      values[i] = step === 255 ? NaN : peak * (step / STEPS.steps8) ** 2;
+    }
+  }
+}
+
+/** The 16-bit number at `i` of an array that holds all high bytes, then all low bytes (that order compresses better). */
+function uint16At(planes: EnvelopeArray, i: number): number {
+  return planes.data[i]! * 256 + planes.data[planes.data.length / 2 + i]!;
+}
+
+/** A grid pooled in blocks of span x span cells. Absent cells do not count; a block of absent cells is absent. */
+function pooled(grid: Grid, span: number, how: How): Grid {
+  const [rows, columns] = [Math.ceil(grid.rows / span), Math.ceil(grid.columns / span)];
+  const values = new Float32Array(rows * columns).fill(NaN);
+  const counts = new Uint32Array(rows * columns);
+  for (let r = 0; r < grid.rows; r++) {
+    for (let c = 0; c < grid.columns; c++) {
+      const value = grid.values[r * grid.columns + c]!;
+      if (Number.isNaN(value)) continue;
+      const block = Math.floor(r / span) * columns + Math.floor(c / span);
+      values[block] = counts[block] ? (how === "max" ? Math.max(values[block]!, value) : values[block]! + value) : value;
+      counts[block]! += 1;
+    }
+  }
+  if (how === "mean") for (let i = 0; i < values.length; i++) values[i]! /= counts[i] || 1;
+  return { ...grid, values, rows, columns };
+}
+
+function side(level: number): string {
+  return `${2 ** level} × ${2 ** level}`;
+}
+
+async function unzipped(packed: EnvelopeArray): Promise<ArrayBuffer> {
+  const stream = new Blob([packed.data as Uint8Array<ArrayBuffer>]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return new Response(stream).arrayBuffer();
+}

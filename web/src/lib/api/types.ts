@@ -1,0 +1,54 @@
+// The bodies of the server's requests and answers under their own names. Every other file imports them from here, so that
+// the nesting and naming of openapi-typescript (which may split a request's form of a type from the answer's) matters in
+// one file. `schema.d.ts` is generated: `npm run types`.
+import type { components } from "./schema";
+
+type S = components["schemas"];
+
+export type AblateStep = S["AblateStep"];
+export type Atlas = S["Atlas"];
+export type AtlasHead = S["AtlasHead"];
+export type CacheLine = S["CacheLine"];
+export type CellAsk = S["CellAsk"];
+export type CellResult = S["CellResult"];
+export type Check = S["Check"];
+export type CheckAsk = S["CheckAsk"];
+export type CheckResult = S["CheckResult"];
+export type Experiment = S["Experiment"];
+export type ExperimentAsk = S["ExperimentAsk"];
+export type HeadCard = S["HeadCard"];
+export type Interview = S["Interview"];
+export type Job = S["Job"];
+export type LayerInfo = S["LayerInfo"];
+export type Lesson = S["Lesson"];
+export type LessonEntry = S["LessonEntry"];
+export type Link = S["Link"];
+export type LiveCell = S["LiveCell"];
+export type Parameter = S["Parameter"];
+export type PlanStep = S["ExperimentAsk"]["plan"][number];
+export type Problem = S["Problem"];
+export type Progress = S["Progress"];
+export type Pruning = S["Pruning"];
+export type PruningAsk = S["PruningAsk"];
+export type RecordingAsk = S["RecordingAsk"];
+export type RecordingInfo = S["RecordingInfo"];
+export type RoleInfo = S["RoleInfo"];
+export type Roles = S["Roles"];
+export type Shown = S["Shown"];
+export type SizeAsk = S["SizeAsk"];
+export type SizeLayer = S["SizeLayer"];
+export type SizePreset = S["SizePreset"];
+export type SizeReport = S["SizeReport"];
+export type StatisticInfo = S["StatisticInfo"];
+export type Token = S["Token"];
+export type WordInfo = S["WordInfo"];
+export type Workspace = S["Workspace"];
+export type Worth = S["Worth"];
+
+/** The body of a request: fields that have a default are optional, those of `Needed` are not. */
+export type RequestBody<T, Needed extends keyof T = never> = Partial<T> & Pick<T, Needed>;
+/** How a cell of a coarser level is pooled from the cells of level 0 that it covers. */
+export type How = "mean" | "max";
+
+/** Cells along a side of a tile, at every level: part of a tile's address, so the server cuts maps the same way. */
+export const TILE = 256;

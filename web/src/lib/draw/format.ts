@@ -1,0 +1,76 @@
+// Numbers and tokens as text for the reader. A missing number is "none".
+import type { Token } from "../api/types";
+
+const NONE = "none";
+
+/** A weight, or another share of 1, with four decimals or in powers of ten: 0.0312, 1.20e-7. */
+export function weight(value: number | null | undefined): string {
+  if (value === null || value === undefined || Number.isNaN(value)) return NONE;
+  if (value === 0) return "0";
+  return Math.abs(value) < 1e-4 ? value.toExponential(2) : value.toFixed(4);
+}
+
+/** A number of any unit in about four figures: 12,345, 37.42, 0.0312. */
+export function number(value: number | null | undefined, figures = 4): string {
+  if (value === null || value === undefined || !Number.isFinite(value)) return NONE;
+  if (value === 0) return "0";
+  const size = Math.abs(value);
+  if (size < 1e-4 || size >= 1e15) return value.toExponential(2);
+  if (Number.isInteger(value) || size >= 10 ** figures) return Math.round(value).toLocaleString("en");
+  return value.toLocaleString("en", { maximumSignificantDigits: figures });
+}
+
+export function percent(value: number | null | undefined, digits = 0): string {
+  if (value === null || value === undefined || !Number.isFinite(value)) return NONE;
+  const share = value * 100;
+  if (share > 0 && share < 0.5 * 10 ** -digits) return `< ${(10 ** -digits).toFixed(digits)}%`;
+  return `${share.toFixed(digits)}%`;
+}
+
+/** A number with its sign, for differences. */
+export function signed(value: number | null | undefined, figures = 3): string {
+  const text = number(value, figures);
+  return text === NONE || !(value! > 0) ? text.replace("-", "\u2212") : `+${text}`;
+}
+
+export function count(n: number, singular: string, plural = `${singular}s`): string {
+  return `${n.toLocaleString("en")} ${n === 1 ? singular : plural}`;
+}
+
+/** Words for a token that stands for any text that the tokenizer has no piece for. */
+export const UNKNOWN = "the model does not know this token";
+
+/** A token's text with blanks made visible: "·the", "⏎", "⇥". A token without text shows its piece; an unknown one shows
+    its piece after what was written: "😀 [UNK]". */
+export function visible(token: Token | undefined): string {
+  const text = written(token);
+  return token && lost(token) ? `${text} ${token.piece}` : text;
+}
+
+/** Whether a token needs two names: what was written, and the piece that the model reads instead. */
+function lost(token: Token): boolean {
+  return token.unknown && token.text.trim() !== "" && token.text !== token.piece;
+}
+
+function written(token: Token | undefined): string {
+  if (!token) return "";
+  const text = token.text !== "" && (!token.special || lost(token)) ? token.text : token.piece;
+  if (text === "") return "∅";
+  return text.replace(/\r?\n/g, "⏎").replace(/\t/g, "⇥").replace(/^ /, "·").replace(/ $/, "·").replace(/[\u0000-\u001f\u007f-\u009f\u2028\u2029]/g, "\ufffd");
+}
+
+const segmenter = typeof Intl !== "undefined" && "Segmenter" in Intl ? new Intl.Segmenter() : null;
+
+/** At most `most` characters as people count them (a family emoji is one), with "…" at the end of a cut text. */
+export function short(text: string, most = 16): string {
+  if (text.length <= most) return text;
+  const head = text.slice(0, most * 12); // long enough for any cluster of code points, and a 4,000-character token stays cheap
+  const parts = segmenter ? Array.from(segmenter.segment(head), (part) => part.segment) : Array.from(head);
+  return parts.length <= most && head.length === text.length ? text : `${parts.slice(0, Math.max(1, most - 1)).join("")}…`;
+}
+
+/** A token as a label: blanks visible, at most `most` characters. */
+export function label(token: Token | undefined, most = 16): string {
+  if (!token || !lost(token)) return short(visible(token), most);
+  return `${short(written(token), Math.max(2, most - token.piece.length - 1))} ${token.piece}`;
+}

@@ -1,0 +1,196 @@
+// The atlas's pictures: all heads' small maps with frames and letters on one canvas, and that canvas with its labels and
+// legend as an SVG that stands alone. The maps are coloured once into a sheet and copied from there, so that hovering and
+// filtering do not colour them again.
+import type { AtlasHead } from "../../lib/api/types";
+import { cssOf, inkOn, type Contrast, type Ramp } from "../../lib/draw/colour";
+import { xml } from "../../lib/draw/export";
+import { ROLE_GROUPS, roleGroup, type RoleGroup } from "../../lib/draw/role-groups";
+import type { Thumbnails } from "../../lib/state/session.svelte";
+import type { Layout } from "./layout";
+import { positionOn, type Scale } from "./scale";
+
+const ABSENT = 255; // the byte of a cell that is not visible to its query
+const DOT = 11; // pixels: a cell of at most this size shows its colour alone
+
+export interface Sheet {
+  canvas: HTMLCanvasElement;
+  side: number;
+  /** Maps in a row of the sheet. */
+  across: number;
+  /** The number of a head's map in the sheet. */
+  indices: Map<string, number>;
+}
+
+/** All thumbnails coloured, in one picture. A thumbnail's byte u stands for peak * (u / 254)^2, so u is linear in the root. */
+export function colourSheet(thumbnails: Thumbnails, ramp: Ramp, contrast: Contrast): Sheet {
+  const { heads, maps, side } = thumbnails;
+  const across = Math.ceil(Math.sqrt(heads.length));
+  const canvas = document.createElement("canvas");
+  canvas.width = across * side;
+  canvas.height = Math.ceil(heads.length / across) * side;
+  const context = canvas.getContext("2d")!;
+  const image = context.createImageData(canvas.width, canvas.height);
+  const pixels = new Uint32Array(image.data.buffer);
+  const table = new Uint32Array(256);
+  const bytes = new Uint8Array(table.buffer);
+  for (let u = 0; u < 256; u++) {
+    const share = u / 254;
+    const step = Math.round((contrast === "root" ? share : share * share) * 255) * 4;
+    bytes.set(u === ABSENT ? [...ramp.absent, 255] : [...ramp.colours.subarray(step, step + 4)], u * 4);
+  }
+  for (let h = 0; h < heads.length; h++) {
+    const [left, top] = [(h % across) * side, Math.floor(h / across) * side];
+    for (let r = 0, i = h * side * side; r < side; r++) {
+      for (let c = 0, o = (top + r) * canvas.width + left; c < side; c++) pixels[o++] = table[maps[i++]!]!;
+    }
+  }
+  context.putImageData(image, 0, 0);
+  return { canvas, side, across, indices: new Map(heads.map((head, i) => [head, i])) };
+}
+
+/** One head's map from the sheet into a square of a context. */
+export function drawMap(context: CanvasRenderingContext2D, sheet: Sheet, head: string, x: number, y: number, size: number): void {
+  const index = sheet.indices.get(head);
+  if (index === undefined) return;
+  const { side, across } = sheet;
+  // A whole number of pixels per cell where that nearly fills the square: even cells look sharper than a filled square.
+  const even = Math.floor(size / side) * side;
+  if (even >= 0.88 * size) {
+    x += (size - even) >> 1;
+    y += (size - even) >> 1;
+    size = even;
+  }
+  context.imageSmoothingEnabled = size < side;
+  context.imageSmoothingQuality = "high";
+  context.drawImage(sheet.canvas, (index % across) * side, Math.floor(index / across) * side, side, side, x, y, size, size);
+}
+
+interface AtlasStyle {
+  layout: Layout;
+  sheet: Sheet;
+  ramp: Ramp;
+  scale: Scale | null;
+  /** Whether a head passes the filter; the others are drawn faint. */
+  matches: (head: AtlasHead) => boolean;
+  ratio: number;
+  line: string;
+  bracket: string;
+}
+
+export function drawAtlas(canvas: HTMLCanvasElement, heads: Map<string, AtlasHead>, style: AtlasStyle): void {
+  const { layout, ratio } = style;
+  canvas.width = Math.ceil(layout.width * ratio);
+  canvas.height = Math.ceil(layout.height * ratio);
+  canvas.style.width = `${layout.width}px`;
+  canvas.style.height = `${layout.height}px`;
+  const context = canvas.getContext("2d")!;
+  for (const cell of layout.cells) {
+    const head = heads.get(cell.head);
+    if (!head) continue;
+    context.globalAlpha = style.matches(head) ? 1 : 0.13;
+    drawCell(context, head, Math.round(cell.x * ratio), Math.round(cell.y * ratio), Math.round(layout.size * ratio), style);
+  }
+  context.globalAlpha = 1;
+  context.strokeStyle = style.bracket;
+  context.lineWidth = Math.max(1, ratio);
+  for (const { x, y, width } of layout.brackets) {
+    const inset = layout.gap < 3 ? ratio : 0; // so that neighbouring brackets do not touch
+    const [left, right, top] = [x * ratio + 0.5 + inset, (x + width) * ratio - 0.5 - inset, Math.round(y * ratio) + 0.5];
+    context.beginPath();
+    const tick = Math.min(3, layout.gap) * ratio;
+    context.moveTo(left, top - tick);
+    context.lineTo(left, top);
+    context.lineTo(right, top);
+    context.lineTo(right, top - tick);
+    context.stroke();
+  }
+}
+
+function drawCell(context: CanvasRenderingContext2D, head: AtlasHead, x: number, y: number, size: number, style: AtlasStyle): void {
+  const { ratio, scale, ramp } = style;
+  const css = size / ratio;
+  const group = roleGroup(head.role?.family);
+  const position = scale && positionOn(scale, head);
+  const colour = scale ? (position === null ? style.line : cssOf(ramp, position * 255)) : head.role ? group.colour : style.line;
+  const quiet = !scale && !group.letter;
+  if (css <= DOT) {
+    context.fillStyle = colour;
+    context.fillRect(x, y, size, size);
+    return;
+  }
+  const frame = Math.round((quiet ? 1 : scale && css >= 40 ? 5 : css >= 48 ? 3 : 2) * ratio);
+  // Every map of a grid has the same size, whatever its frame.
+  const inset = Math.round((scale && css >= 40 ? 6 : css >= 48 ? 4 : 2) * ratio);
+  context.fillStyle = colour;
+  context.fillRect(x, y, size, size);
+  context.fillStyle = cssOf(ramp, 0);
+  context.fillRect(x + frame, y + frame, size - 2 * frame, size - 2 * frame);
+  drawMap(context, style.sheet, head.head, x + inset, y + inset, size - 2 * inset);
+  if (!scale && group.letter && css >= 24) {
+    const side = Math.round((css >= 48 ? 15 : 11) * ratio);
+    context.fillStyle = colour;
+    context.fillRect(x, y, side, side);
+    context.fillStyle = group.ink;
+    context.font = `700 ${Math.round(side * 0.74)}px system-ui, sans-serif`;
+    context.textAlign = "center";
+    context.textBaseline = "middle";
+    context.fillText(group.letter, x + side / 2, y + side * 0.54);
+  }
+  if (scale && css >= 56) {
+    const value = head.values[scale.index];
+    const text = value === null || value === undefined ? "–" : value.toFixed(Math.abs(value) < 10 ? 2 : 1);
+    context.font = `600 ${11 * ratio}px system-ui, sans-serif`;
+    const width = context.measureText(text).width + 8 * ratio;
+    context.fillStyle = colour;
+    context.fillRect(x, y + size - 16 * ratio, width, 16 * ratio);
+    context.fillStyle = position === null ? "#111" : inkOn(ramp, position * 255);
+    context.textAlign = "left";
+    context.textBaseline = "middle";
+    context.fillText(text, x + 4 * ratio, y + size - 7.5 * ratio);
+  }
+}
+
+interface AtlasFigure {
+  canvas: HTMLCanvasElement;
+  layout: Layout;
+  heads: Iterable<AtlasHead>;
+  title: string;
+  caption: string;
+  /** Whether frames show roles: then a legend of those that occur is drawn. */
+  byRole: boolean;
+  ink: string;
+  paper: string;
+}
+
+const SIDE = 24;
+const TOP = 48;
+const LINE = 20;
+const SANS = "system-ui, 'Segoe UI', Roboto, 'Noto Sans', sans-serif";
+
+export function atlasSvg({ canvas, layout, heads, title, caption, byRole, ink, paper }: AtlasFigure): string {
+  const names = new Set(Array.from(heads, ({ role }) => (role ? roleGroup(role.family).name : "")));
+  const legend = byRole ? ROLE_GROUPS.filter((group) => names.has(group.name)) : [];
+  const columns = Math.max(1, Math.floor(layout.width / 350));
+  const legendTop = TOP + layout.height + 20;
+  const [width, height] = [Math.max(480, layout.width) + 2 * SIDE, legendTop + Math.ceil(legend.length / columns) * LINE + 24];
+  const text = (label: { x: number; y: number; text: string }, anchor: string, weight = 400) =>
+    `<text x="${SIDE + label.x}" y="${TOP + label.y + 4}" text-anchor="${anchor}" font-weight="${weight}">${xml(label.text)}</text>`;
+  const entry = (group: RoleGroup, i: number) => {
+    const [x, y] = [SIDE + (i % columns) * 350, legendTop + Math.floor(i / columns) * LINE];
+    return `<rect x="${x}" y="${y - 11}" width="14" height="14" rx="2" fill="${group.colour}"/><text x="${x + 7}" y="${y}" text-anchor="middle" font-weight="700" fill="${group.ink}">${group.letter}</text><text x="${x + 20}" y="${y}">${xml(group.words)}</text>`;
+  };
+  return `<svg xmlns="http://www.w3.org/2000/svg" width="${width}" height="${height}" viewBox="0 0 ${width} ${height}">
+<title>${xml(title)}</title>
+<rect width="${width}" height="${height}" fill="${paper}"/>
+<g fill="${ink}" font-family="${SANS}" font-size="11">
+<text x="${SIDE}" y="28" font-size="15" font-weight="600">${xml(title)}</text>
+<image x="${SIDE}" y="${TOP}" width="${layout.width}" height="${layout.height}" href="${canvas.toDataURL("image/png")}"/>
+${layout.titles.map((label) => text(label, "start", 600)).join("\n")}
+${layout.rowLabels.map((label) => text(label, "end")).join("\n")}
+${layout.columnLabels.map((label) => text(label, "middle")).join("\n")}
+${legend.map(entry).join("\n")}
+<text x="${SIDE}" y="${height - 10}" fill-opacity="0.75">${xml(caption)}</text>
+</g>
+</svg>
+`;
+}

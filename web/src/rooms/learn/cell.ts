@@ -1,0 +1,101 @@
+// Live cells of a lesson. Values, ready to draw: their shape and visible part in words, and digits that line up in a column.
+// Parameters: choices that fill other fields, and where a slider begins.
+import type { Parameter, Shown } from "../../lib/api/types";
+
+/** "12 x 64", "64", "one number". */
+export function shapeInWords(shape: readonly number[]): string {
+  return shape.length ? shape.join(" × ") : "one number";
+}
+
+/** The size of the visible part of a value, in words; "" where all of it is visible. */
+export function partInWords(shown: Pick<Shown, "shape" | "values">): string {
+  const rows = shown.values.length;
+  const columns = Math.max(0, ...shown.values.map((row) => row.length));
+  const total = shown.shape.reduce((product, size) => product * size, 1);
+  if (shown.values.flat().length >= total) return "";
+  return `${rows} × ${columns} of it shown`;
+}
+
+/** Decimals at which the largest value has three or four figures, so that small ones are not all zero. */
+export function digitsOf(values: readonly (readonly (number | null)[])[]): number {
+  const sizes = values.flat().filter((value): value is number => value !== null && Number.isFinite(value) && value !== 0);
+  if (!sizes.length || sizes.every(Number.isInteger)) return 0;
+  const largest = Math.max(...sizes.map(Math.abs));
+  return Math.max(0, Math.min(6, 2 - Math.floor(Math.log10(largest))));
+}
+
+export function written(value: number | null, digits: number): string {
+  if (value === null) return "·";
+  return value.toFixed(digits).replace("-", "−");
+}
+
+export function hasNegative(values: readonly (readonly (number | null)[])[]): boolean {
+  return values.some((row) => row.some((value) => value !== null && value < 0));
+}
+
+/** The keys with the largest weights of a map's row, largest first. */
+export function looksAt(row: readonly (number | null)[], keys: readonly string[], count: number): [string, number][] {
+  const visible = row.flatMap((value, i): [string, number][] => (value === null ? [] : [[keys[i] ?? String(i), value]]));
+  return visible.sort((a, b) => b[1] - a[1]).slice(0, count);
+}
+
+const SMALL = { rows: 8, columns: 4 };
+
+/** Decimals for each column. In a small table each column has its own, so that its smallest number has three figures too
+    (80.00 and 1.25). */
+export function digitsByColumn(values: readonly (readonly (number | null)[])[], map = false): number[] {
+  const columns = Math.max(0, ...values.map((row) => row.length));
+  const common = digitsOf(values);
+  if (map || values.length > SMALL.rows || columns > SMALL.columns) return Array.from({ length: columns }, () => common);
+  return Array.from({ length: columns }, (_, i) => {
+    const column = values.map((row) => row[i] ?? null);
+    const digits = digitsOf([column]);
+    const sizes = column.filter((value): value is number => value !== null && Number.isFinite(value) && value !== 0).map(Math.abs);
+    if (sizes.every((value) => Math.abs(value - Number(value.toFixed(digits))) < 1e-9)) return digits;
+    return Math.max(0, Math.min(6, digits + 2, 2 - Math.floor(Math.log10(Math.min(...sizes)))));
+  });
+}
+
+/** A token in quotes; a name with a number ("key 3") as it is. */
+export function inQuotes(token: string): string {
+  return /^[a-z]+ ?\d+$/.test(token) ? token : `‘${token}’`;
+}
+
+/** How many keys share the largest weight of a row. */
+export function tiedAtTop(row: readonly (number | null)[]): number {
+  const visible = row.filter((value): value is number => value !== null);
+  const largest = Math.max(...visible);
+  return visible.filter((value) => Math.abs(value - largest) <= 1e-6 * Math.max(1e-3, Math.abs(largest))).length;
+}
+
+/** The step that a question is about: the one whose label is one of the question's inputs, or ends in it. */
+export function stepAbout(labels: readonly string[], inputs: readonly (string | number)[]): number | null {
+  const names = inputs.filter((input): input is string => typeof input === "string");
+  const index = [
+    ...names.map((name) => labels.indexOf(name)),
+    ...names.map((name) => labels.findIndex((label) => label.endsWith(`, ${name}`))),
+  ].find((i) => i >= 0);
+  return index ?? null;
+}
+
+/** The fields of a `Parameter` that `withChange` uses. */
+export type FillingParameter = Pick<Parameter, "name" | "choices" | "fills">;
+export type Values = Record<string, string | number>;
+
+/** The values with one changed. A choice fills other fields; a change in a filled field sets the choice to the reader's own
+    one (the choice that fills nothing), so that the values on screen are those that are computed with. */
+export function withChange(parameters: readonly FillingParameter[], values: Values, changed: FillingParameter, value: string | number): Values {
+  const next: Values = { ...values, [changed.name]: value, ...changed.fills[String(value)] };
+  for (const { name, choices, fills } of parameters) {
+    const filled = fills[String(next[name])];
+    const own = choices.find((choice) => !(choice in fills));
+    if (filled && own !== undefined && changed.name in filled && filled[changed.name] !== value) next[name] = own;
+  }
+  return next;
+}
+
+/** The first stop of a slider, chosen so that the parameter's value is one of its stops: 64 for 512 from 1 in steps of 64. */
+export function firstStop({ low, step, value }: Pick<Parameter, "low" | "step" | "value">): number | undefined {
+  if (low === null) return undefined;
+  return step === null ? low : Number(value) - Math.floor((Number(value) - low) / step + 1e-9) * step;
+}
