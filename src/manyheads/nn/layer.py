@@ -310,7 +310,11 @@ def _check_call(
 ) -> None:
     """Refuse a call that cannot mean anything, by name. Errors: ShapeError."""
     if not torch.compiler.is_compiling():
-        _check_tensors(query=query, key=key, value=value, positions=positions)
+        for name, x in {"query": query, "key": key, "value": value, "positions": positions}.items():
+            if x is not None and not isinstance(x, Tensor):
+                raise ShapeError(
+                    f"{name} is a {type(x).__name__}: give a tensor, as torch.as_tensor({name}) makes one."
+                )
         if cache is not None and not isinstance(cache, KVCache):
             raise ShapeError(f"cache is a {type(cache).__name__}: give an mh.KVCache, or None.")
     _check_inputs(layer, query, key, value, cached=cache is not None and cache.kind == "cross" and cache.filled)
@@ -329,12 +333,6 @@ def _check_call(
         _check_positions(layer, query, key, positions)
     if cache is not None:
         _check_cache(layer, key, cache, is_causal)
-
-
-def _check_tensors(**tensors: object) -> None:
-    for name, x in tensors.items():
-        if x is not None and not isinstance(x, Tensor):
-            raise ShapeError(f"{name} is a {type(x).__name__}: give a tensor, as torch.as_tensor({name}) makes one.")
 
 
 def _is_head(head: object, num_heads: int) -> bool:

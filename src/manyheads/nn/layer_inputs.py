@@ -1,7 +1,7 @@
 """What goes into a layer: its options and which of them exclude each other, the caller's masks, and the view of a call.
 
-Options (`OPTIONS`, `fate`) are the table of docs/reference/layer.md and what one test tries: every pair that is not listed
-works, and equals the reference; a pair that is listed is refused, with these words.
+Options (`OPTIONS`, `fate`) are the table of docs/reference/layer.md and what one test tries: every pair that is not
+listed works, and equals the reference; a pair that is listed is refused, with these words.
 
 `read_masks` reads `attn_mask` and `key_padding_mask`, whatever they are made of, as who may look and what is added:
 

@@ -268,6 +268,7 @@ class Recording:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write one safetensors file, whole or not at all. Errors: FileAccessError."""
+        # The writer stands above recordings, and reads them; a recording hands itself over.
         from manyheads.recording.file.write import save_recording
 
         save_recording(self, path)
