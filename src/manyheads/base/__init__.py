@@ -1,4 +1,4 @@
-"""Base: whole files, plain HTML tables, query groups and processes; used by every floor."""
+"""Base: whole files, caches, plain HTML tables, query groups and processes; used by every floor."""
 
 import lazy_loader
 
