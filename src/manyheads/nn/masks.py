@@ -148,18 +148,13 @@ class Mask:
         stop = torch.minimum(mask.stop.gather(1, source) - first[:, None], lengths[:, None])
         alive = (row < lengths[:, None]) & (stop > start)
         start, stop = torch.where(alive, start, 0), torch.where(alive, stop, 0)
-        dense = None
-        if mask.dense is not None:
-            dense = _rolled(mask.dense, first, lengths, longest)
+        if mask.dense is None:
+            return Mask(start, stop, longest)
+        # Cells outside a text are hidden, so the texts are copied into zeros one by one.
+        dense = mask.dense.new_zeros(len(lengths), mask.dense.shape[1], longest, longest)
+        untrimmed = mask.dense.expand(len(lengths), -1, -1, -1)
+        for text in range(len(lengths)):
+            begin, length = int(first[text]), int(lengths[text])
+            span = slice(begin, begin + length)
+            dense[text, :, :length, :length] = untrimmed[text, :, span, span]
         return Mask(start, stop, longest, dense)
-
-
-def _rolled(dense: Tensor, first: Tensor, lengths: Tensor, longest: int) -> Bool[Tensor, "b h n n"]:
-    """A dense mask, text by text rolled to the left and cut; what lies outside a text is hidden."""
-    out = dense.new_zeros(len(lengths), dense.shape[1], longest, longest)
-    dense = dense.expand(len(lengths), -1, -1, -1)
-    for text in range(len(lengths)):
-        begin, length = int(first[text]), int(lengths[text])
-        span = slice(begin, begin + length)
-        out[text, :, :length, :length] = dense[text, :, span, span]
-    return out

@@ -291,24 +291,24 @@ class Match(Request):
 
     def cells(self, tile: Tile) -> Float[Tensor, "b h r c"] | None:
         """The weights of matching cells, else 0; None where the tile has no match. In the tile's buffer."""
-        same = tile.by_place(self, lambda: self.same(tile))
-        return None if same is None else tile.times(same)
+        equal = tile.by_place(self, lambda: self.equal_labels(tile))
+        return None if equal is None else tile.times(equal)
 
-    def same(self, tile: Tile) -> Float[Tensor, "b one r c"] | None:
+    def equal_labels(self, tile: Tile) -> Float[Tensor, "b one r c"] | None:
         """1 where the row's label equals the key's, else 0: one equality test, shared by all heads. None for none."""
         if self.earlier and tile.keys.start >= tile.rows.stop:
             return None
         labels: MatchLabels = tile.group.batch.of_tokens(self)
         texts = tile.group.texts
-        same = labels.tile_rows[texts, tile.rows, None] == labels.tile_keys[texts, None, tile.keys]
+        equal = labels.tile_rows[texts, tile.rows, None] == labels.tile_keys[texts, None, tile.keys]
         # Where all keys of a tile lie well before its rows, neither condition can leave anything out.
         if tile.keys.start < tile.rows.stop and tile.rows.start < tile.keys.stop + self.apart:
             if self.earlier:
-                same &= tile.key_index <= tile.row_index - self.apart
+                equal &= tile.key_index <= tile.row_index - self.apart
             if self.elsewhere:
-                same &= tile.key_index != tile.row_index
+                equal &= tile.key_index != tile.row_index
         # A synchronisation where there is an accelerator: worth it, since rare labels leave most tiles without a match.
-        return same[:, None].to(tile.weights.dtype) if bool(same.any()) else None
+        return equal[:, None].to(tile.weights.dtype) if bool(equal.any()) else None
 
     def count(self, labels: MatchLabels, mask: Mask) -> Float[Tensor, "b q"]:
         """How many visible keys carry each row's label (seen by any head, where heads differ).
@@ -318,12 +318,12 @@ class Match(Request):
         num_rows, num_keys = labels.rows.shape[1], labels.keys.shape[1]
         if mask.dense is not None:
             row, key = torch.arange(num_rows)[:, None], torch.arange(num_keys)[None]
-            same = (labels.rows[:, :, None] == labels.keys[:, None]) & (labels.rows >= 0)[:, :, None]
+            equal = (labels.rows[:, :, None] == labels.keys[:, None]) & (labels.rows >= 0)[:, :, None]
             if self.earlier:
-                same &= key <= row - self.apart
+                equal &= key <= row - self.apart
             if self.elsewhere:
-                same &= key != row
-            return (same & mask.dense.any(1)).sum(-1).double()
+                equal &= key != row
+            return (equal & mask.dense.any(1)).sum(-1).double()
         row = torch.arange(num_rows)[None]
         start, stop = mask.start[:, :num_rows], mask.stop[:, :num_rows]
         if self.earlier:
