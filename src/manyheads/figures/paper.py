@@ -33,6 +33,8 @@ from numpy import ndarray
 
 from manyheads.base import replacing
 from manyheads.errors import FileAccessError
+from manyheads.roles.role_table import NO_ROLE as UNLABELLED
+from manyheads.roles.role_table import ROLES, RoleStyle, role_style
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Words in figures: tokens are data, whatever they hold, and are drawn as they are written.
@@ -145,41 +147,6 @@ HAIRLINE = "#D6D2C7"
 RAMP_STEPS = 256
 RAMP_LIGHTNESS = (0.935, 0.175)
 RAMP_TINTS = ((0.002, 0.012), (-0.028, -0.070), (0.002, -0.035))  # OKLab a and b: warm paper, blue middle, blue-black
-
-
-@dataclass(frozen=True)
-class RoleStyle:
-    """How a role is shown: its colour on paper and in terminals, its name, and shorter words where room is scarce."""
-
-    name: str
-    colour: str
-    terminal: str
-    short: str
-    tiny: str
-
-
-ROLES = (
-    RoleStyle("previous token", "#0072B2", "#0087d7", "previous", "prev"),
-    RoleStyle("next token", "#56B4E9", "#008787", "next", "next"),
-    RoleStyle("offset", "#332288", "#5f5fd7", "offset", "offs"),
-    RoleStyle("self", "#00524A", "#5f8700", "self", "self"),
-    RoleStyle("local", "#009E73", "#00875f", "local", "local"),
-    RoleStyle("sink", "#6F6F6F", "#878787", "sink", "sink"),
-    RoleStyle("duplicate token", "#D55E00", "#d75f00", "duplicate", "dupl"),
-    RoleStyle("induction", "#CC79A7", "#d75f87", "induction", "ind"),
-    RoleStyle("punctuation", "#E69F00", "#af8700", "punctuation", "punct"),
-    RoleStyle("rare tokens", "#661100", "#af5f5f", "rare", "rare"),
-    RoleStyle("broad", "#8C510A", "#af875f", "broad", "broad"),
-)
-UNLABELLED = RoleStyle("unlabelled", "#C9C4B8", "#767676", "unlabelled", "")
-
-
-def role_style(name: str) -> RoleStyle:
-    """The style of a role as `HeadRole.name` gives it: "offset -3" and "sink [CLS]" too. Unknown roles go in grey."""
-    for style in ROLES:
-        if name == style.name or name.startswith(f"{style.name} "):
-            return style
-    return UNLABELLED
 
 
 def ramp(steps: int = RAMP_STEPS) -> Float[ndarray, "step rgb"]:
