@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -28,6 +27,7 @@ from manyheads.recording import Pooled, Tokens, prepare
 from manyheads.recording.exact_map.one_pass import Pass
 from manyheads.spec import Site
 from manyheads.statistics.gathered import Progress
+from manyheads.statistics.per_head_result import head_place
 
 POOLINGS = ("mean", "max")
 
@@ -53,17 +53,8 @@ class PooledMaps:
         return len(self.tokens) == self.maps.shape[-1]
 
     def __getitem__(self, head: str | Head) -> Float32[ndarray, "p p"]:
-        """One head's map. Errors: HeadError for what names no head, StatisticError for one that is not there."""
-        wanted = Head.parse(head) if isinstance(head, str) else head
-        if wanted not in self._index:
-            raise StatisticError(
-                f"there is no head {wanted} in these maps: they hold {self.heads[0]} to {self.heads[-1]}."
-            )
-        return self.maps[self._index[wanted]]
-
-    @cached_property
-    def _index(self) -> dict[Head, int]:
-        return {head: index for index, head in enumerate(self.heads)}
+        """One head's map. Errors: HeadError for what names no head, or one that has no map here."""
+        return self.maps[head_place(head, self.heads, "in these maps: they hold {first} to {last}.")]
 
 
 def pooled_maps(
