@@ -6,7 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-UNLABELLED = "unlabelled"
+from manyheads.roles.role_table import UNLABELLED
+
 ABSENT = "–"
 
 

@@ -25,8 +25,8 @@ from manyheads.models.inputs.texts import rarity_table
 from manyheads.recording import ROOT, Gold, Sinks, Tokens, Words, text_seed
 from manyheads.recording.words import WordMap
 from manyheads.roles.claims import REPORT
-from manyheads.roles.labels import UNLABELLED
 from manyheads.roles.results import Example, Roles
+from manyheads.roles.role_table import UNLABELLED
 from manyheads.roles.rules import coreference_rules
 from manyheads.statistics import OFFSETS, Statistic, offset_name
 from manyheads.statistics.defined.coreference import searches

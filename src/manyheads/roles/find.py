@@ -19,7 +19,7 @@ from manyheads.corpora import Corpus, Document
 from manyheads.errors import FileAccessError, TextError
 from manyheads.roles.claims import Claim, claims_of, control
 from manyheads.roles.examples import find_examples
-from manyheads.roles.labels import NOT_EFFECT, check_table, label_heads
+from manyheads.roles.labels import NO_EFFECT, check_table, label_heads
 from manyheads.roles.probes.all import ask_probes
 from manyheads.roles.results import Roles
 from manyheads.roles.rules import ASKED, MIN_CONTENT, NEEDED, RULES, SINK_RULE, Rule, coreference_rules, syntax_rules
@@ -96,7 +96,7 @@ def find_roles(
         claims = _tried_again(claims, other, parts[0][1])
     rules = tuple(rule for _, mine in parts for rule in mine)
     labels = label_heads(table, rules, claims)
-    notes = {**table.notes, "labels": NOT_EFFECT, **asked.unplaced(lm)}
+    notes = {**table.notes, "labels": NO_EFFECT, **asked.unplaced(lm)}
     if len(parts) > 1:
         notes |= {f"passages: {name}": said for name, said in parts[1][0].notes.items()}
     found = Roles(tuple(labels), tuple(map(tuple, claims)), tuple(part for part, _ in parts), notes)

@@ -21,6 +21,7 @@ from manyheads.errors import FileAccessError, StatisticError
 from manyheads.heads import Head
 from manyheads.recording import Sinks
 from manyheads.roles.claims import CHOOSE, REPORT, Claim, Half, claims_of, control
+from manyheads.roles.role_table import NOT_EFFECT, UNLABELLED
 from manyheads.roles.rules import (
     LOCAL_RULE,
     MIN_BROAD,
@@ -37,8 +38,8 @@ from manyheads.statistics import DEFAULT, HeadTable, Progress, measure
 from manyheads.statistics.corpus_run.chunks import code_digest, config_digest
 from manyheads.statistics.head_table import number
 
-UNLABELLED = "unlabelled"  # the name of a head of which evidence is missing
-NOT_EFFECT = "attention is not effect: a label says what a head reads, not what is lost without it (manyheads ablate)"
+NO_EFFECT = f"{NOT_EFFECT}: a label says what a head reads, not what is lost without it (manyheads ablate)"
+"""The note about labels in every result that holds some."""
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,9 @@ from manyheads.base import html_table
 from manyheads.errors import StatisticError
 from manyheads.heads import Head
 from manyheads.roles.claims import Claim
-from manyheads.roles.labels import UNLABELLED, HeadRole
+from manyheads.roles.labels import HeadRole
 from manyheads.roles.probes.all import NO_LABEL, PROBES, Probe
+from manyheads.roles.role_table import UNLABELLED
 from manyheads.roles.rules import AHEAD, UNASKED
 from manyheads.statistics import OFFSETS, HeadTable, offset_name, write_frame
 

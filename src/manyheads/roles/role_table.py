@@ -33,8 +33,8 @@ CAVEAT = f"{NOT_EFFECT.capitalize()}: a role says what a head reads, not what is
 class RoleStyle:
     """How a role is shown: its colour on paper and in terminals, its name, and shorter words where room is scarce.
 
-    `group` is the kind of role that the studio's page shows: several roles may share one. The row that gives a group its
-    colour has the group's `letter`, and in `words` what such a head does.
+    `group` is the kind of role that the studio's page shows: several roles may share one. The row that gives a group
+    its colour has the group's `letter`, and in `words` what such a head does.
     """
 
     name: str
@@ -96,8 +96,8 @@ NO_ROLE = RoleStyle(
     UNLABELLED, "#C9C4B8", "#767676", UNLABELLED, "",
     group=UNLABELLED, words="no role: the evidence is not enough for a label",
 )  # fmt: skip
-SYNTAX = RoleStyle("syntax", "#AA55EE", "#af5fff", "syntax", "synt")
-REFERENCE = RoleStyle("reference", "#CC00AA", "#d700af", "reference", "ref")
+SYNTAX_STYLE = RoleStyle("syntax", "#AA55EE", "#af5fff", "syntax", "synt")
+REFERENCE_STYLE = RoleStyle("reference", "#CC00AA", "#d700af", "reference", "ref")
 """One hue for all relations of syntax, and one for coreference: such roles are found in treebanks alone."""
 
 
@@ -119,22 +119,18 @@ def page_table() -> str:
     """The groups of roles as the TypeScript that the studio's page imports."""
     rows = [
         f"  {{ name: {json.dumps(style.group)}, letter: {json.dumps(style.letter)}, "
-        f"colour: {json.dumps(style.colour.lower())}, words: {json.dumps(style.words)} }},"
+        f"colour: {json.dumps(style.colour.lower())}, words: {json.dumps(style.words)} }},\n"
         for style in (*ROLES, NO_ROLE)
         if style.words
     ]
-    return "\n".join(
-        (
-            "// Made by `python -m manyheads.roles.role_table` from the library's table of roles, and held to it by a test.",
-            "// The groups of roles in the order of legends and rankings. `name` is what the server calls `family` in a",
-            "// role; the last entry stands for a head without a role.",
-            "",
-            "export const ROLE_GROUP_TABLE = [",
-            *rows,
-            "] as const;",
-            "",
-        )
-    )
+    return f"""\
+// Made from the library's table of roles by `make web`, and held to it by a test. The groups of
+// roles are in the order of legends and rankings; `name` is what the server calls `family` in a role. The last entry
+// stands for a head without a role.
+
+export const ROLE_GROUP_TABLE = [
+{"".join(rows)}] as const;
+"""
 
 
 if __name__ == "__main__":

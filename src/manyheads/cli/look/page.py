@@ -11,7 +11,6 @@ from rich.text import Text
 from manyheads.base import users_home
 from manyheads.cli.look.looked import SHOWN
 from manyheads.cli.role_words import (
-    UNLABELLED,
     by_role,
     example_head,
     figure,
@@ -33,6 +32,7 @@ from manyheads.cli.terminal.console import (
     shortened,
     stdout_console,
 )
+from manyheads.roles.role_table import CAVEAT, UNLABELLED, role_style
 from manyheads.statistics.head_table import number
 
 if TYPE_CHECKING:
@@ -140,8 +140,6 @@ def _summary(found: Looked, console: Console) -> list[Text]:
 
 def hue(name: str) -> str:
     """The role's colour in a terminal; unlabelled heads are faint."""
-    from manyheads.figures import role_style
-
     return "dim" if name == UNLABELLED else role_style(name).terminal
 
 
@@ -272,9 +270,6 @@ def offered(offers: list[tuple[str, str]], console: Console) -> list[Text]:
 
 # ---------------------------------------------------------------------------------------------------------------------
 # What a look found as data: one JSON document, and a frame with a row a head.
-
-
-CAVEAT = "Attention is not effect: a role says what a head reads, not what is lost without it."
 
 
 def document(found: Looked) -> dict[str, Any]:

@@ -24,12 +24,9 @@ from pathlib import Path
 
 from manyheads.base import replacing
 from manyheads.errors import FileAccessError
-from manyheads.figures.paper import ROLES, UNLABELLED, RoleStyle
 from manyheads.figures.roles.report_tables import against, questions_of
 from manyheads.figures.roles.words import (
     OWN_STYLE,
-    REFERENCE_STYLE,
-    SYNTAX_STYLE,
     counted,
     data,
     isolated,
@@ -46,6 +43,15 @@ from manyheads.roles.probes.all import SHARE
 from manyheads.roles.probes.score import HeadScore
 from manyheads.roles.question_families import DOWN, UP, Ranked
 from manyheads.roles.results import EFFECT, Example
+from manyheads.roles.role_table import (
+    NO_ROLE,
+    NOT_EFFECT,
+    REFERENCE_STYLE,
+    ROLES,
+    SYNTAX_STYLE,
+    UNLABELLED,
+    RoleStyle,
+)
 from manyheads.roles.rules import MIN_ACCURACY, MIN_EXCESS, MIN_GIVEN, MIN_GIVEN_SCORE, MIN_LIFT, MIN_LIFT_LOW
 from manyheads.statistics import Statistic
 
@@ -56,8 +62,8 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri
 KINDS = (".html", ".htm")
 MANY = 16  # heads across from which on cells are small
 ANY = "…"  # stands for any relation's name
-NO_EFFECT = f"effect: {EFFECT} (attention is not effect)"
-STYLES = (*ROLES, SYNTAX_STYLE, REFERENCE_STYLE, OWN_STYLE, UNLABELLED)
+NO_EFFECT = f"effect: {EFFECT} ({NOT_EFFECT})"
+STYLES = (*ROLES, SYNTAX_STYLE, REFERENCE_STYLE, OWN_STYLE, NO_ROLE)
 
 
 def write_report(roles: Roles, path: str | os.PathLike[str]) -> None:
@@ -74,7 +80,7 @@ def page_of(roles: Roles) -> str:
     from manyheads import __version__
 
     model = roles.table.notes.get("model", "a model")
-    named = sum(role.name != UNLABELLED.name for role in roles)
+    named = sum(role.name != UNLABELLED for role in roles)
     ranked = {role: roles.ranked(role) for role in roles.answerable}
     parts = {
         "policy": escape(POLICY),
@@ -124,7 +130,7 @@ def _grid(roles: Roles) -> str:
 
 def _cell(at: int, role: HeadRole) -> str:
     told = data(f"{role.head}, {role.name}: {role.evidence.words}")
-    if role.name == UNLABELLED.name:
+    if role.name == UNLABELLED:
         return f'<td title="{told}"><a href="#h{at}" aria-label="{told}">&nbsp;</a></td>'
     word = isolated(short_word(role.name, role.evidence.statistic))
     return f'<td class="named {_colour(role)}" title="{told}"><a href="#h{at}">{word}</a></td>'
@@ -141,7 +147,7 @@ def _colour(role: HeadRole) -> str:
 
 def _legend(roles: Roles) -> str:
     counts = Counter(style_of(role.name, role.evidence.statistic) for role in roles)
-    words = {SYNTAX_STYLE: "syntax (↑ to the head, ↓ to a dependent)", UNLABELLED: "no label"}
+    words = {SYNTAX_STYLE: "syntax (↑ to the head, ↓ to a dependent)", NO_ROLE: "no label"}
     entries = [
         f'<li class="c{at}"><span class="chip"></span>{escape(words.get(style, style.name))} '
         f'<span class="second">{counts[style]:,}</span></li>'
@@ -163,7 +169,7 @@ def _labels(roles: Roles) -> str:
         asked = order.get(role.name, order.get(role.name.partition(" ")[0], len(order)))
         return asked, role.name, -role.evidence.score
 
-    named = sorted((role for role in roles if role.name != UNLABELLED.name), key=place)
+    named = sorted((role for role in roles if role.name != UNLABELLED), key=place)
     out = []
     for name, mine in groupby(named, key=lambda role: role.name):
         first, *rest = mine
@@ -174,10 +180,10 @@ def _labels(roles: Roles) -> str:
         f'<tr id="{anchors[role.head]}"><th scope="row" class="mono">{data(role.head)}</th>'
         f"<td>{isolated(role.evidence.words)}</td></tr>"
         for role in roles
-        if role.name == UNLABELLED.name
+        if role.name == UNLABELLED
     )
     if bare:
-        chip = f'<span class="chip c{STYLES.index(UNLABELLED)}"></span>'
+        chip = f'<span class="chip c{STYLES.index(NO_ROLE)}"></span>'
         table = table_of("list", ("head", "what it came nearest to"), f"<tbody>{bare}</tbody>")
         out.append(f"<h3>{chip}No label</h3>{table}")
     return "".join(out)

@@ -1,6 +1,6 @@
-// Made by `python -m manyheads.roles.role_table` from the library's table of roles, and held to it by a test.
-// The groups of roles in the order of legends and rankings. `name` is what the server calls `family` in a
-// role; the last entry stands for a head without a role.
+// Made from the library's table of roles by `make web`, and held to it by a test. The groups of
+// roles are in the order of legends and rankings; `name` is what the server calls `family` in a role. The last entry
+// stands for a head without a role.
 
 export const ROLE_GROUP_TABLE = [
   { name: "previous", letter: "P", colour: "#0072b2", words: "reads the token before" },
