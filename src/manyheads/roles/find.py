@@ -22,7 +22,16 @@ from manyheads.roles.examples import find_examples
 from manyheads.roles.labels import NO_EFFECT, check_table, label_heads
 from manyheads.roles.probes.all import ask_probes
 from manyheads.roles.results import Roles
-from manyheads.roles.rules import ASKED, MIN_CONTENT, NEEDED, RULES, SINK_RULE, Rule, coreference_rules, syntax_rules
+from manyheads.roles.rules import (
+    ASKED,
+    NEEDED,
+    RULES,
+    SINK_RULE,
+    Rule,
+    coreference_rules,
+    own_rule,
+    syntax_rules,
+)
 from manyheads.statistics import STATISTICS, HeadTable, Progress, Statistic, measure, survey_syntax, syntax_statistics
 from manyheads.statistics.corpus_run.chunks import Survey, Wanted
 from manyheads.statistics.corpus_run.store import require_own
@@ -132,14 +141,6 @@ def fixed_questions(patterns: Iterable[str], passages: bool) -> dict[str, str]:
     """What is asked of any texts, before anything is known of them; `passages`: of reference, too."""
     rules = (*RULES, SINK_RULE, *ASKED, *map(own_rule, patterns), *(coreference_rules() if passages else ()))
     return questions_of(rules)
-
-
-def own_rule(name: str) -> Rule:
-    """The rule of a pattern of one's own."""
-    return Rule(
-        name, name, MIN_CONTENT, ("uniform", "relabelled"), f"what {name!r} points at",
-        asks=f"Which head looks where {name!r} points?",
-    )  # fmt: skip
 
 
 class _Asked:

@@ -37,8 +37,7 @@ from manyheads.figures.roles.words import (
     terms_of,
 )
 from manyheads.heads import Head
-from manyheads.roles import MAX_FALSE, MIN_QUERIES, SINK_RULE, Claim, HeadRole, Probe, Roles, by_family
-from manyheads.roles.claims import OVER_BASELINE_BY
+from manyheads.roles import MAX_FALSE, SINK_RULE, Claim, HeadRole, Probe, Roles, by_family
 from manyheads.roles.probes.all import SHARE
 from manyheads.roles.probes.score import HeadScore
 from manyheads.roles.question_families import DOWN, UP, Ranked
@@ -52,7 +51,7 @@ from manyheads.roles.role_table import (
     UNLABELLED,
     RoleStyle,
 )
-from manyheads.roles.rules import MIN_ACCURACY, MIN_EXCESS, MIN_GIVEN, MIN_GIVEN_SCORE, MIN_LIFT, MIN_LIFT_LOW
+from manyheads.roles.why_not import RULES_IN_WORDS
 from manyheads.statistics import Statistic
 
 __all__ = ["page_of", "write_report", "probes_of"]
@@ -244,7 +243,6 @@ def _found(roles: Roles, ranked: Ranked) -> str:
 
 def _halves(claims: Sequence[Claim]) -> str:
     tests, sound = sum(bool(claim.num_queries) for claim in claims), sum(claim.holds for claim in claims)
-    points = f"{100 * OVER_BASELINE_BY:.0f} points"
     again = any(claim.elsewhere is not None for claim in claims)
     paragraphs = (
         "Each text belongs by its own words to one of two halves. On one, heads are chosen; every figure here is of "
@@ -254,11 +252,8 @@ def _halves(claims: Sequence[Claim]) -> str:
         f"{tests:,} tests, every head by every question: of claims with a q up to {MAX_FALSE:g}, {MAX_FALSE:.0%} at "
         "most are false on average, however the tests hang together (Benjamini and Yekutieli 2001). "
         f"{sound:,} of {tests:,} claims hold.",
-        "That something is no chance does not make it large. A claim holds where both halves satisfy its rule, too. "
-        f"Attention: enough of all, or {MIN_GIVEN:.0%} of what no sink takes; {MIN_LIFT:g} times chance and "
-        f"{100 * MIN_EXCESS:.0f} points more; the interval above {MIN_LIFT_LOW:g} times chance. Syntax and reference: "
-        f"{MIN_QUERIES} cases, right in {MIN_ACCURACY:.0%}, {points} above chance, a tenth and {points} above every "
-        f"fixed guess, above chance also where that fails, and {MIN_GIVEN_SCORE:.0%} where special tokens may win.",
+        f"That something is no chance does not make it large. A claim holds where both halves satisfy its rule, too. "
+        f"{RULES_IN_WORDS}",
         "A head is named after the claim that is furthest above what it is held against, on the choosing half; resting "
         "on sinks, and local, yield to any other. Every claim is in the tables that <code>Roles.save</code> writes.",
         "Second corpus: the same score there, over all of its texts." * again,
