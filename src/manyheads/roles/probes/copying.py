@@ -32,12 +32,13 @@ from jaxtyping import Float, Float64
 from numpy import ndarray
 from torch import Tensor, nn
 
-from manyheads.errors import HeadError, ModelError, StatisticError
+from manyheads.errors import ModelError, StatisticError
 from manyheads.heads import Head
 from manyheads.models import device_of
 from manyheads.models.describe import run
 from manyheads.models.weights.projections import Projections, holders_of, output_projection
 from manyheads.spec import CROSS, Site
+from manyheads.statistics import head_place
 
 CHUNK_TOKENS = 8_192  # of the vocabulary, multiplied at a time
 JITTER = 1e-12  # of a covariance's trace, added so that a flat one can be factored
@@ -68,15 +69,12 @@ class CopyingScores:
 
     def __getitem__(self, head: str | Head) -> HeadCopying:
         """Errors: HeadError for a head that is not there."""
-        wanted = Head.parse(head) if isinstance(head, str) else head
-        if wanted not in self.heads:
-            raise HeadError(f"there is no head {wanted} here: there are {self.heads[0]} to {self.heads[-1]}.")
-        at = self.heads.index(wanted)
-        return HeadCopying(wanted, *(float(each[at]) for each in (self.score, self.spread, self.z)))
+        index = head_place(head, self.heads)
+        return HeadCopying(self.heads[index], *(float(column[index]) for column in (self.score, self.spread, self.z)))
 
     def top(self, count: int = 5) -> list[HeadCopying]:
         """The heads furthest above chance, first the furthest."""
-        return [self[self.heads[at]] for at in np.argsort(-self.z)[:count]]
+        return [self[self.heads[index]] for index in np.argsort(-self.z)[:count]]
 
 
 def copying_scores(lm: Any, *, draws: int = 20, seed: int = 0) -> CopyingScores:
