@@ -1,9 +1,15 @@
-"""A sheet of paper to draw on, in pixels from the top left, and its way to a file.
+"""A sheet of paper to draw on, in pixels from the top left, its words, and its way to a file.
 
 Everything is placed by hand on one pair of axes: a thousand small maps cost a thousand pictures, not a thousand axes,
 and every edge falls on a whole pixel. Plain matplotlib on its Agg canvas; pyplot, its figures and its settings are
 not touched, save for a moment while a file is written. Files come out whole or not at all, and the same for the same
 input.
+
+Tokens are data, whatever they hold, and are drawn as they are written. A token may be a formula's dollar sign, markup,
+an emoji, a line break, right-to-left script, or four thousand letters. So nothing is ever read as mathtext, what cannot
+be printed gets a visible stand-in, what is too long is cut with an ellipsis at a measured width, and characters that no
+font here has become a box. DejaVu ships with matplotlib and covers Latin, Greek, Cyrillic, Hebrew, Arabic and much
+else; fonts for other scripts are used where the system has them.
 """
 
 from __future__ import annotations
