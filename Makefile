@@ -45,6 +45,7 @@ check: $(READY)  ## style, types, and who may import whom
 	@$(BIN)/ruff format --check --quiet --diff . && echo "ruff format: clean"
 	@$(BIN)/pyright
 	@$(BIN)/lint-imports --no-logo
+	@$(BIN)/python -m benchmarks.house --worst
 	@$(BIN)/python -m pip check
 
 # The built page is committed, so that nobody needs node to use it; the tests hold it to web/.
@@ -69,10 +70,10 @@ screenshots: $(READY) chromium ## docs/images/studio: every room, from the real 
 pictures: $(READY) chromium ## the other pictures of docs, but for what is trained (minutes)
 	@$(BIN)/python docs/pictures.py
 
-pages: $(READY)  ## pages of docs that are made of the code: the command, the house, the gallery (seconds)
-	@$(BIN)/python docs/command.py && $(BIN)/python docs/house.py && $(BIN)/python docs/pictures.py --page
+pages: $(READY)  ## pages of docs that are made: the command, the house, the lab log, the gallery (seconds)
+	@$(BIN)/python docs/command.py && $(BIN)/python docs/house.py && $(BIN)/python docs/lab.py && $(BIN)/python docs/pictures.py --page
 
-# mkdocs-material tells of its own future on every build; nothing here hangs on that.
+# mkdocs-material tells of its own future on every build; nothing here depends on that.
 docs: $(READY)   ## site/: the documentation as pages that open from the disk; any warning ends it
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 

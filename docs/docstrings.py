@@ -7,6 +7,7 @@ too, "Cost:", "Errors:" and "Source:" are bold, errors and pages of docs/ are li
 from __future__ import annotations
 
 import re
+from os.path import relpath
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,12 @@ def _paragraph(text: str, errors: set[str]) -> str:
     text = NEW_LINE.sub("  \n", text)
     text = LABEL.sub(r"**\1:** ", text)
     text = ERROR.sub(lambda said: f"[{said[1]}][manyheads.errors.{said[1]}]" if said[1] in errors else said[0], text)
-    return PAGE.sub(
-        lambda said: f"[{said[1]}](../../{said[1]}.md)" if (DOCS / f"{said[1]}.md").is_file() else said[0], text
-    )
+    return PAGE.sub(_link, text)
+
+
+def _link(mention: re.Match[str]) -> str:
+    """A page of docs/ as a link from docs/reference, where every docstring is shown."""
+    name = mention[1]
+    if not (DOCS / f"{name}.md").is_file():
+        return mention[0]
+    return f"[{name.rpartition('/')[2]}]({relpath(name, 'reference')}.md)"

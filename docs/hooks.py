@@ -20,7 +20,7 @@ from mkdocs.structure.files import File
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md", "SECURITY.md": "security.md"}
-WIDE = {"lab.md", "models.md", "statistics.md"}  # tables that want the room beside them
+WIDE = {"lab.md", "models.md"}  # tables that want the room beside them
 OUTSIDE = {**PAGES, "README.md": "index.md"}
 CODE = r"^ *(?P<fence>`{3,})[\s\S]*?^ *(?P=fence)`* *$|`[^`\n]+`"
 LINK = r"(?<!!)\[(?P<words>[^\]\n]+)\]\((?P<target>[^)\s#]+)(?P<anchor>#[^)\s]*)?\)"

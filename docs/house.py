@@ -1,8 +1,9 @@
-"""The house, as it stands: docs/images/house.svg and the table of docs/house.md. `python docs/house.py`
+"""docs/images/house.svg and the tables of docs/house.md, from the code as it stands: `python docs/house.py`.
 
-Floors come from pyproject.toml, where `make check` reads them too; who imports whom from the code itself, by the
-library that import-linter stands on. A dot in a row: that package imports the one of the column. Columns stand in the
-rows' order, so a dot left of the diagonal would be an import that goes up.
+Floors come from pyproject.toml, where `make check` reads them too; who imports whom comes from the code itself, by the
+library that import-linter uses. A dot in a row: that package imports the one of the column. Columns stand in the rows'
+order, so a dot left of the diagonal would be an import that goes up. The tree has every package and file with the first
+sentence of its docstring, whatever the layout is.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ PACKAGE = ROOT / "src" / "manyheads"
 PICTURE = ROOT / "docs" / "images" / "house.svg"
 PAGE = ROOT / "docs" / "house.md"
 BEGIN, END = "<!-- made by `python docs/house.py`, held to it by a test -->", "<!-- /house -->"
+TREE_BEGIN, TREE_END = "<!-- the tree, made by `python docs/house.py`, held to it by a test -->", "<!-- /tree -->"
 OUTSIDE = {"torch": ("torch",), "transformers": ("transformers",), "web server": ("fastapi", "starlette", "uvicorn")}
 CELL, GAP, LEFT, TOP = 22, 7, 118, 104
 STYLE = """
@@ -36,13 +38,13 @@ STYLE = """
 
 def floors() -> list[list[str]]:
     """The packages and modules of each floor, from the top."""
-    told = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]
-    layers = next(each["layers"] for each in told["contracts"] if each["id"] == "floors")
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]
+    layers = next(contract["layers"] for contract in settings["contracts"] if contract["id"] == "floors")
     return [re.findall(r"\w+", layer) for layer in layers]
 
 
 def imports() -> dict[str, set[str]]:
-    """What each package or module of ours imports: others of ours, and what is named in `OUTSIDE`."""
+    """The imports of each package or module of ours: others of ours, and the names of `OUTSIDE`."""
     graph = grimp.build_graph("manyheads", include_external_packages=True, cache_dir=None)
     outside = {module: name for name, modules in OUTSIDE.items() for module in modules}
     out: dict[str, set[str]] = {name: set() for floor in floors() for name in floor}
@@ -50,25 +52,31 @@ def imports() -> dict[str, set[str]]:
         parts = module.split(".")
         if parts[0] != "manyheads" or len(parts) == 1:
             continue
-        for found in graph.find_modules_directly_imported_by(module):
-            top, _, rest = found.partition(".")
+        for imported in graph.find_modules_directly_imported_by(module):
+            top, _, rest = imported.partition(".")
             name = rest.partition(".")[0] if top == "manyheads" else outside.get(top, "")
             if name and name != parts[1]:
                 out[parts[1]].add(name)
     return out
 
 
-def said(name: str) -> str:
-    """The first sentence of a package's or module's docstring."""
-    path = PACKAGE / name / "__init__.py"
-    source = (path if path.is_file() else PACKAGE / f"{name}.py").read_text(encoding="utf-8")
-    first = " ".join((ast.get_docstring(ast.parse(source)) or "").split("\n\n")[0].split())
-    return re.split(r"(?<=\.) (?=[A-Z])", first)[0]
+def first_sentence(path: Path) -> str:
+    """The first sentence of a file's or a package's docstring, on one line, as Markdown that makes no links."""
+    source = (path / "__init__.py" if path.is_dir() else path).read_text(encoding="utf-8")
+    paragraph = " ".join((ast.get_docstring(ast.parse(source)) or "").split("\n\n")[0].split())
+    sentence = re.split(r"(?<=\.) (?=[A-Z])", paragraph)[0]
+    return re.sub(r"(`[^`]*`)|\[", lambda match: match[1] or r"\[", sentence)
+
+
+def entries(folder: Path) -> list[Path]:
+    """The files and packages of a package, files first, each by name; `__init__.py` speaks for the package itself."""
+    files = sorted(path for path in folder.glob("*.py") if path.name != "__init__.py")
+    return files + sorted(path.parent for path in folder.glob("*/__init__.py"))
 
 
 def picture() -> str:
     """The matrix as an SVG without script or font from elsewhere, in light and dark."""
-    found, rows, y = imports(), {}, TOP
+    imported, rows, y = imports(), {}, TOP
     bands = []
     for floor in floors():
         bands.append((y, len(floor) * CELL))
@@ -78,16 +86,16 @@ def picture() -> str:
         y += GAP
     columns = {name: LEFT + row - TOP for name, row in rows.items()}
     edge = LEFT + y - TOP
-    columns |= {name: edge + CELL * (at + 1) for at, name in enumerate(OUTSIDE)}
+    columns |= {name: edge + CELL * (place + 1) for place, name in enumerate(OUTSIDE)}
     width, height = edge + CELL * (len(OUTSIDE) + 1) + 30, y
-    parts = [f'<rect class="floor" x="0" y="{at}" width="{width}" height="{high}" rx="5"/>' for at, high in bands]
+    parts = [f'<rect class="floor" x="0" y="{top}" width="{width}" height="{high}" rx="5"/>' for top, high in bands]
     for name, x in columns.items():
         parts.append(f'<line class="guide" x1="{x}" x2="{x}" y1="{TOP}" y2="{height - GAP}"/>')
         parts.append(f'<text class="faded" transform="translate({x + 4} {TOP - 8}) rotate(-52)">{escape(name)}</text>')
     for name, row in rows.items():
         parts.append(f'<text x="10" y="{row + 4.5}">{escape(name)}</text>')
         parts.append(f'<rect class="own" x="{columns[name] - 5}" y="{row - 5}" width="10" height="10" rx="2"/>')
-        for other in (each for each in columns if each in found[name]):
+        for other in (column for column in columns if column in imported[name]):
             kind = "outside" if other in OUTSIDE else "dot"
             title = f"<title>{escape(name)} imports {escape(other)}</title>"
             parts.append(f'<circle class="{kind}" cx="{columns[other]}" cy="{row}" r="5">{title}</circle>')
@@ -97,17 +105,42 @@ def picture() -> str:
 
 
 def table() -> str:
-    """Every floor with its packages, and what each says of itself."""
+    """Every floor with its packages, and the first sentence of each."""
     rows = [
-        f"| {number if name == floor[0] else ''} | `{name}` | {said(name)} |"
+        f"| {number if name == floor[0] else ''} | `{name}` | {first_sentence(_path_of(name))} |"
         for number, floor in zip(range(len(floors()) - 1, -1, -1), floors(), strict=True)
         for name in floor
     ]
     return "\n".join([BEGIN, "| floor | package | what |", "|---|---|---|", *rows, END])
 
 
+def tree() -> str:
+    """Every package and every file with its first sentence: a heading for each package, nested lists below it."""
+    lines = [TREE_BEGIN, "", *(_line(path, 0) for path in entries(PACKAGE) if path.is_file())]
+    for package in (path for path in entries(PACKAGE) if path.is_dir()):
+        lines += ["", f"### `{package.name}/`", "", first_sentence(package), "", *_nested(package, 0)]
+    return "\n".join([*lines, TREE_END])
+
+
+def _path_of(name: str) -> Path:
+    return PACKAGE / name if (PACKAGE / name).is_dir() else PACKAGE / f"{name}.py"
+
+
+def _nested(folder: Path, depth: int) -> list[str]:
+    lines = []
+    for path in entries(folder):
+        lines.append(_line(path, depth))
+        lines += _nested(path, depth + 1) if path.is_dir() else []
+    return lines
+
+
+def _line(path: Path, depth: int) -> str:
+    return f"{' ' * 4 * depth}- `{path.name}{'/' if path.is_dir() else ''}` {first_sentence(path)}".rstrip()
+
+
 if __name__ == "__main__":
     PICTURE.write_text(picture(), encoding="utf-8")
     page = PAGE.read_text(encoding="utf-8")
-    before, after = page.split(BEGIN)[0], page.split(END)[1]
-    PAGE.write_text(before + table() + after, encoding="utf-8")
+    for begin, end, made in ((BEGIN, END, table()), (TREE_BEGIN, TREE_END, tree())):
+        page = page.partition(begin)[0] + made + page.partition(end)[2]
+    PAGE.write_text(page, encoding="utf-8")

@@ -28,8 +28,8 @@ CODE = "def area(width, height): return width * height; area(width, height) + ar
 SENTENCE = "The cat sat because the cat was tired, and the dog let the cat sleep."
 FAMILIES = """\
 import manyheads as mh
-from manyheads.corpora.bundled_texts import page_texts
-from manyheads.figures.families import save_families
+from manyheads.corpora import page_texts
+from manyheads.figures import save_families
 
 save_families(mh.head_families(mh.load("minilm"), page_texts()), "families-minilm.svg")"""
 
@@ -64,7 +64,7 @@ GALLERY: dict[str, tuple[Picture, ...]] = {
         Picture("roles-report.png", "The report", "One page: every question, its evidence, examples.",
                 "manyheads roles --report roles.html", "page"),
         Picture("families-minilm.svg", "Which heads look alike", "Near: they look at the same words. How: "
-                "[families](families.md).", FAMILIES, "code"),
+                "[families](reference/families.md).", FAMILIES, "code"),
     ),
     "What they are worth": (
         Picture("how-far-minilm.svg", "How far it goes", "What is lost as heads go, by importance and at random.",

@@ -173,8 +173,8 @@ for heads in (*(f"L0H{head}" for head in range(8)), "L0"):
 #
 # Nothing about real engines: sensors here answer to wear by straight lines, which flatters the straight line. Nothing
 # about attention being better or worse: two seeds cannot say, and the net with attention has more parameters.
-# `docs/rul.md` has five seeds of a larger net, where a gain is not shown either. And a net that loses all heads at
-# once was never trained to live without them: the twin that was, is the fairer comparison.
+# `docs/reference/rul.md` has five seeds of a larger net, where a gain is not shown either. And a net that loses all
+# heads at once was never trained to live without them: the twin that was, is the fairer comparison.
 #
 # **Try it.** `write_simulated(..., seed=1)`. Or NASA's own files, if you have them:
 # `read_cmapss(Path("train_FD001.txt"))`.

@@ -5,7 +5,7 @@
 A design is a value (`HeadDesign`), made by the function that is named after its pattern; `build` puts designs and
 random heads (None) into a small attention-only model, which is recorded, measured, labelled and edited like any other.
 So it is known beforehand what each head does: to learn from, and to test what names heads (`benchmarks.known_answers`).
-docs/design.md says how each is made, and what its sharpness promises.
+docs/reference/design.md says how each is made, and what its sharpness promises.
 """
 
 from manyheads.interventions import HeadDesign

@@ -1,4 +1,4 @@
-"""Claims about docs/corpora.md: its numbers are the code's own. (Its code: tests/docs.)"""
+"""Claims about docs/reference/corpora.md: its numbers are the code's own. (Its code: tests/docs.)"""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ from manyheads.corpora import open_corpus
 from manyheads.corpora.lines import ENDINGS, WHOLE_BYTES
 from manyheads.corpora.treebanks import PASSAGE_WORDS
 
-PAGE = (Path(__file__).parents[2] / "docs/corpora.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs/reference/corpora.md").read_text(encoding="utf-8")
 
 
 def test_the_page_names_every_ending_and_the_codes_own_numbers():

@@ -51,7 +51,7 @@ def outcome_of(page: Path) -> Outcome:
         work.mkdir()
         env = {
             **os.environ,
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}",
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
             "MPLBACKEND": "Agg",
             "HF_HUB_OFFLINE": "1",

@@ -28,7 +28,7 @@ REFERENCE = sorted((DOCS / "reference").rglob("*.md"))
 
 
 def test_the_table_of_statistics_is_the_codes_own():
-    assert table_markdown() in (DOCS / "statistics.md").read_text(encoding="utf-8")
+    assert table_markdown() in (DOCS / "reference" / "statistics.md").read_text(encoding="utf-8")
 
 
 def test_every_statistic_says_what_it_is():
@@ -71,6 +71,16 @@ def test_the_navigation_names_every_page_once():
     left = {told["not_in_nav"].strip("/")}
     assert len(listed) == len(set(listed))
     assert set(listed) == (there - left) | set(PAGES.values())
+
+
+DOORS = ["Start", "Understand", "Do", "Look up", "For contributors"]
+
+
+def test_the_site_and_the_readme_have_the_same_five_doors():
+    navigation = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]
+    assert [door for section in navigation for door in section] == DOORS
+    more = (ROOT / "README.md").read_text(encoding="utf-8").partition("## More")[2]
+    assert re.findall(r"\[([^]]+)\]\(", more) == DOORS
 
 
 # ------------------------------------------------------------------------------------------------- the reference
@@ -121,7 +131,7 @@ def test_every_public_name_is_in_the_reference():
     names = [name for name in manyheads.__all__ if name != "__version__"]
     assert [name for name in names if not is_shown(getattr(manyheads, name), shown)] == []
     index = (DOCS / "reference" / "index.md").read_text(encoding="utf-8")
-    assert [name for name in names if f"[`{name}`](api/" not in index] == []
+    assert [name for name in names if f"[`{name}`](" not in index] == []
 
 
 def test_what_the_docs_import_is_in_the_reference():
@@ -143,7 +153,9 @@ def test_docstrings_become_prose_with_links():
     assert "one.  \n`b` (two): three." in said
     assert "**Cost:** little. **Errors:** [ShapeError][manyheads.errors.ShapeError]; `TextError`." in said
     assert said.endswith("\n\n    code: ShapeError")
-    assert as_markdown("See docs/layer.md, docs/nowhere.md.", set()) == "See [layer](../../layer.md), docs/nowhere.md."
+    linked = "See [layer](layer.md), [format](../format.md)."
+    assert as_markdown("See docs/reference/layer.md, docs/format.md.", set()) == linked
+    assert as_markdown("See docs/nowhere.md.", set()) == "See docs/nowhere.md."
 
 
 # -------------------------------------------------------------------------------------------------- links that leave

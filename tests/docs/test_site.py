@@ -20,10 +20,10 @@ LOADED = re.compile(
 )
 OPENED = (
     "index.html",
-    "layer.html",
+    "reference/layer.html",
     "gallery.html",
     "house.html",
-    "reference/api/models.html",
+    "reference/models.html",
     "reference/command.html",
 )
 

@@ -55,7 +55,7 @@ def test_the_metadata_says_what_the_package_is(wheel):
 def test_the_archive_holds_what_the_package_is_made_from_and_no_caches(archive):
     names = in_archive(archive)
     for name in ("pyproject.toml", "Makefile", "requirements.lock", "tests/conftest.py", "web/package.json",
-                 "web/src/main.ts", "docs/lab.md", "LICENSE", "README.md", ".ci/run"):  # fmt: skip
+                 "web/src/main.ts", "docs/lab.yaml", "LICENSE", "README.md", ".ci/run"):  # fmt: skip
         assert name in names, f"{name} is missing"
     page = {path.relative_to(ROOT).as_posix() for path in (ROOT / "web").rglob("*") if path.is_file()}
     assert {f"src/{name}" for name in of_the_package()} <= names

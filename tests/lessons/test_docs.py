@@ -1,4 +1,4 @@
-"""docs/lessons.md is true: its functions and its page are a lesson that runs, asks and answers."""
+"""docs/reference/lessons.md is true: its functions and its page are a lesson that runs, asks and answers."""
 
 import re
 from pathlib import Path
@@ -6,14 +6,14 @@ from pathlib import Path
 from manyheads.lessons import shelf
 from manyheads.lessons.lesson import read_lesson
 
-PAGE = (Path(__file__).parents[2] / "docs" / "lessons.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "lessons.md").read_text(encoding="utf-8")
 
 
 def test_the_documents_example_is_a_lesson_that_runs(monkeypatch):
     (code,) = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
     (text,) = re.findall(r"^````markdown\n(.*?)^````", PAGE, re.DOTALL | re.MULTILINE)
     names: dict = {}
-    exec(compile(code, "docs/lessons.md", "exec"), names)
+    exec(compile(code, "docs/reference/lessons.md", "exec"), names)
     for table in ("CELLS", "CHECKS", "FACTS"):
         monkeypatch.setattr(shelf, table, names[table])
     lesson = shelf.checked(read_lesson("example", text))

@@ -288,6 +288,6 @@ def test_two_options_equal_the_reference_or_are_refused_by_name(first, second, f
 
 
 def test_the_tables_of_the_docs_are_the_codes_own():
-    page = (Path(__file__).parents[2] / "docs" / "layer.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "layer.md").read_text(encoding="utf-8")
     for table in (options_markdown(), pairs_markdown(), refusals_markdown()):
         assert table in page

@@ -1,7 +1,7 @@
 """Torch's own inputs for `nn.MultiheadAttention` (its `module_db`): output, weights and gradients agree.
 
 Also what those inputs leave out: a batch, cross-attention, float masks, every dtype of mask. Where ours differs on
-purpose (docs/layer.md lists it), a test says so.
+purpose (docs/reference/layer.md lists it), a test says so.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""docs/sizing.md: its tables are the code's own. (Its code and its command lines: tests/docs.)"""
+"""docs/reference/sizing.md: its tables are the code's own. (Its code and its command lines: tests/docs.)"""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from manyheads.sizing.__main__ import families_markdown, presets_markdown
 
-PAGE = (Path(__file__).parents[2] / "docs" / "sizing.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "sizing.md").read_text(encoding="utf-8")
 
 
 def test_the_tables_are_made_from_the_code():

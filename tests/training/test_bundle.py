@@ -91,7 +91,7 @@ def test_bundling_copies_the_checkpoint_with_its_recipe(finished, tmp_path, caps
 
 
 def test_the_page_says_what_the_recipe_says():
-    page = (Path(__file__).parents[2] / "docs" / "tiny-code.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "tiny-code.md").read_text()
     assert numbers_table(json.loads((FOLDER / "recipe.json").read_text())) in page
 
 

@@ -1,7 +1,7 @@
 """Other tools' own numbers, from our records: so that a published figure can be checked, quirks and all.
 
 `transformer_lens` scores heads as `transformer_lens.head_detector` does, `clark` as the code of Clark et al. (2019).
-Statistics of our own (`manyheads.statistics`) ask similar questions in another way; docs/compat.md says which.
+Statistics of our own (`manyheads.statistics`) ask similar questions in another way: docs/reference/compat.md.
 """
 
 from manyheads.compat import clark, transformer_lens

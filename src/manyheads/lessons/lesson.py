@@ -49,7 +49,7 @@ in it at that moment, and the cell is then run and shown.
 `interview NAME` is a question with a model answer, and the points that an answer should make, for the reader to tick.
 In the head, `fresh: yes` draws the inputs of all checks anew each time the lesson is opened.
 
-Names of functions are those of the topics' tables (`shelf.TOPICS`); docs/lessons.md shows how these are written.
+Names of functions are those of the topics' tables (`shelf.TOPICS`); docs/reference/lessons.md shows how to write these.
 Why a format of our own: a lesson should be prose that anybody can edit, and hold no number that code could compute.
 Cost: a page is parsed in some milliseconds, once.
 """
@@ -125,7 +125,7 @@ Block = ProseBlock | CellBlock | CheckBlock | InterviewBlock
 
 @dataclass(frozen=True)
 class Lesson:
-    """`minutes` is what it takes, by a rule that docs/lessons.md says."""
+    """`minutes` is what it takes, by a rule that docs/reference/lessons.md says."""
 
     slug: str
     title: str

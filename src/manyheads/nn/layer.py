@@ -1,11 +1,12 @@
 """`MultiHeadAttention`: one layer that is MHA, GQA and MQA, self- and cross-attention, and stands where torch's stood.
 
 With its defaults it takes `nn.MultiheadAttention`'s arguments in the same order, with the same meaning and the same
-results. The rest are options that real models have; docs/layer.md says of every two of them whether they go together,
-and none is ever ignored in silence. What the layer does with q, k and v is one call of `attend`, which can be injected,
-and which a tap can watch (`hooks`): so its heads are recorded, edited and pruned like any model's.
+results. The rest are options that real models have; docs/reference/layer.md says of every two of them whether they go
+together, and none is ever ignored in silence. What the layer does with q, k and v is one call of `attend`, which can be
+injected, and which a tap can watch (`hooks`): so its heads are recorded, edited and pruned like any model's.
 
-Source: Vaswani et al. 2017, section 3.2.2; each option names its own in `docs/layer.md`. Oracle: reference.attend.
+Source: Vaswani et al. 2017, section 3.2.2; each option names its own in `docs/reference/layer.md`.
+Oracle: reference.attend.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class MultiHeadAttention(nn.Module):
 
     How: `projections` "fused" (one product), "split" (three), a mapping of your own modules q, k, v and out, or None
     for fused where it can be. `attend`: a function with `mh.attend`'s arguments whose result has `.out`.
-    Errors: ShapeError. Cost: O(q * k) time, O(q + k) memory but where docs/layer.md says otherwise.
+    Errors: ShapeError. Cost: O(q * k) time, O(q + k) memory but where docs/reference/layer.md says otherwise.
     """
 
     # What nn.TransformerEncoderLayer looks at before it takes its own fast path around us: these say "do not".

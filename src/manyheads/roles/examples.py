@@ -20,8 +20,7 @@ from torch import Tensor
 
 from manyheads.corpora import Document, is_about_texts
 from manyheads.heads import Head
-from manyheads.models import CallTexts, Piece, Reading, batches, model_inputs, read_texts, record, tokens_of, watch
-from manyheads.models.describe import run
+from manyheads.models import CallTexts, Piece, Reading, read_batches, read_texts, record
 from manyheads.models.inputs.texts import rarity_table
 from manyheads.recording import ROOT, Gold, Sinks, Tokens, Words, text_seed
 from manyheads.recording.words import WordMap
@@ -188,14 +187,15 @@ def _pieces(lm: Any, documents: Sequence[Document], longest: int) -> list[tuple[
 def _by_text(lm: Any, reading: Reading, statistics: Sequence[Statistic], sinks: Sinks) -> tuple[Tensor, Tensor]:
     """Numerators and denominators of each text, `[text, head, statistic]`."""
     num, den, order = [], [], []
-    for group in batches(reading):
-        tokens = tokens_of(reading, group, *rarity_table(reading, lm.spec.vocab_size or 0)).with_sinks(sinks)
-        batch = Measured(CallTexts.of(lm, tokens), tuple(statistics))
-        state = watch(lm.model, lm.name, lambda t=tokens: run(lm.model, lm.name, model_inputs(lm, t)), batch.observe)
-        counts = batch.contribution(state)
-        num.append(counts.num)
-        den.append(counts.own_of(range(len(statistics))))
-        order += group
+
+    def measuring(tokens: Tokens) -> Measured:
+        return Measured(CallTexts.of(lm, tokens.with_sinks(sinks)), tuple(statistics))
+
+    for batch in read_batches(lm, reading, measuring, rarity=rarity_table(reading, lm.spec.vocab_size or 0)):
+        sums = batch.watcher.contribution(batch.tap)
+        num.append(sums.num)
+        den.append(sums.own_of(range(len(statistics))))
+        order += batch.indices
     back = torch.tensor(order).argsort()
     return torch.cat(num)[back], torch.cat(den)[back]
 

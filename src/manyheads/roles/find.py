@@ -77,7 +77,7 @@ def find_roles(
     reading: what it raises ends the run. `on_reading` is called with each reading's name as it begins: "texts",
     "passages", "second corpus", "examples", "probes", as far as they are asked for.
 
-    Give some hundreds of texts: with few, most heads stay "unlabelled". Cost: as `measure`; docs/roles.md.
+    Give some hundreds of texts: with few, most heads stay "unlabelled". Cost: as `measure`; docs/reference/roles.md.
     Errors: as `measure`; StatisticError for a pattern that is none; FileAccessError for a folder to resume from that
     holds other files.
     """

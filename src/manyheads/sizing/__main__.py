@@ -1,4 +1,4 @@
-"""Print the tables of docs/sizing.md."""
+"""The tables of docs/reference/sizing.md, from the code: `python -m manyheads.sizing` prints them, a test compares."""
 
 from __future__ import annotations
 
@@ -9,10 +9,6 @@ from manyheads.sizing.families.seq2seq import SEQ2SEQ
 from manyheads.sizing.presets import PRESETS, preset
 
 __all__ = ["families_markdown", "presets_markdown"]
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The tables of docs/sizing.md, from the code: `python -m manyheads.sizing` prints them, a test compares.
 
 
 KINDS = (
@@ -28,13 +24,21 @@ def presets_markdown() -> str:
         "| preset | what | d_model | layers | heads | kv heads | d_k | parameters |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    for name, each in PRESETS.items():
-        made = preset(name)
-        at = made.attention[0]
-        kv_heads = "latents" if at.latent else f"{at.num_kv_heads}"
-        numbers = (f"{made.embed_dim:,}", f"{len(made.layers)}", f"{at.num_heads}", kv_heads, f"{at.qk_dim}")
-        said = f"{each.title}{f' ({each.note})' if each.note else ''}"
-        lines.append(f"| `{name}` | {said} | {' | '.join(numbers)} | {units.count(made.num_parameters)} |")
+    for name, row in PRESETS.items():
+        architecture = preset(name)
+        attention = architecture.attention[0]
+        kv_heads = "latents" if attention.latent else f"{attention.num_kv_heads}"
+        numbers = (
+            f"{architecture.embed_dim:,}",
+            f"{len(architecture.layers)}",
+            f"{attention.num_heads}",
+            kv_heads,
+            f"{attention.qk_dim}",
+        )
+        description = f"{row.title}{f' ({row.note})' if row.note else ''}"
+        lines.append(
+            f"| `{name}` | {description} | {' | '.join(numbers)} | {units.count(architecture.num_parameters)} |"
+        )
     return "\n".join(lines)
 
 

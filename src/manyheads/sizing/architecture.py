@@ -162,7 +162,7 @@ class Architecture:
     @property
     def has_source(self) -> bool:
         """Whether it reads a second text: an encoder's."""
-        return any(each.cross for each in self.attention)
+        return any(attention.cross for attention in self.attention)
 
     def why_untold(self, what: str) -> str:
         """Why "parts", "flops" or "cache" cannot be told; "" where it can."""
@@ -176,7 +176,7 @@ class Architecture:
         """
         if not self.attention:
             raise ShapeError(f"num_kv_heads={count}: {self.name} has no attention.")
-        if any(each.latent for each in self.attention):
+        if any(attention.latent for attention in self.attention):
             raise ShapeError(
                 f"num_kv_heads={count}: {self.name} caches latents (MLA), which all heads share: there are no "
                 f"key/value heads to choose. Its sizing shows what keeping every head's keys and values would take."
@@ -193,11 +193,13 @@ class Architecture:
 def _with_kv_heads(layer: LayerShape, count: int | None) -> LayerShape:
     if not layer.attention:
         return layer
-    attention = tuple(replace(each, num_kv_heads=count or each.num_heads) for each in layer.attention)
+    attention = tuple(replace(item, num_kv_heads=count or item.num_heads) for item in layer.attention)
     new, old = attention[0].num_kv_heads, layer.attention[0].num_kv_heads
     weights = tuple(
-        replace(each, size=each.size * new // old, matmul=each.matmul * new // old) if each.per_kv_head else each
-        for each in layer.weights
+        replace(weight, size=weight.size * new // old, matmul=weight.matmul * new // old)
+        if weight.per_kv_head
+        else weight
+        for weight in layer.weights
     )
     return replace(layer, attention=attention, weights=weights)
 
@@ -205,16 +207,20 @@ def _with_kv_heads(layer: LayerShape, count: int | None) -> LayerShape:
 def by_part(weights: tuple[Weights, ...]) -> Mapping[str, int]:
     """Part -> parameters, in the order of PARTS; parts that have none are left out."""
     sums = dict.fromkeys(PARTS, 0)
-    for each in weights:
-        sums[each.part] += each.total
+    for weight in weights:
+        sums[weight.part] += weight.total
     return {part: count for part, count in sums.items() if count}
 
 
 def kind_of(architecture: Architecture) -> str:
     """MHA, MQA, GQA-8 (its key/value heads), MLA, mixed where layers differ, or "" without attention."""
     kinds = {
-        "MLA" if each.latent else "MHA" if each.num_kv_heads == each.num_heads else f"GQA-{each.num_kv_heads}"
-        for each in architecture.attention
+        "MLA"
+        if attention.latent
+        else "MHA"
+        if attention.num_kv_heads == attention.num_heads
+        else f"GQA-{attention.num_kv_heads}"
+        for attention in architecture.attention
     }
     kind = kinds.pop() if len(kinds) == 1 else "mixed" if kinds else ""
     return "MQA" if kind == "GQA-1" else kind

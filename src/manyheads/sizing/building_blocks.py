@@ -67,14 +67,13 @@ def projections(
 ) -> tuple[Weights, ...]:
     """q, k, v and o. `qkv_bias` may say so for each of the three; `kv_inputs`: the other text's width, if not ours."""
     q_bias, k_bias, v_bias = qkv_bias if isinstance(qkv_bias, tuple) else (qkv_bias,) * 3
-    at = attention
-    kv_rows = SOURCE if at.cross else TEXT
+    kv_rows = SOURCE if attention.cross else TEXT
     inputs = kv_inputs or embed_dim
     return (
-        matrix("q", embed_dim, at.num_heads * at.qk_dim, bias=q_bias),
-        matrix("k", inputs, at.num_kv_heads * at.qk_dim, bias=k_bias, rows=kv_rows, per_kv_head=True),
-        matrix("v", inputs, at.num_kv_heads * at.v_dim, bias=v_bias, rows=kv_rows, per_kv_head=True),
-        matrix("o", at.num_heads * at.v_dim, embed_dim, bias=o_bias),
+        matrix("q", embed_dim, attention.num_heads * attention.qk_dim, bias=q_bias),
+        matrix("k", inputs, attention.num_kv_heads * attention.qk_dim, bias=k_bias, rows=kv_rows, per_kv_head=True),
+        matrix("v", inputs, attention.num_kv_heads * attention.v_dim, bias=v_bias, rows=kv_rows, per_kv_head=True),
+        matrix("o", attention.num_heads * attention.v_dim, embed_dim, bias=o_bias),
     )
 
 
@@ -86,8 +85,8 @@ def latent_attention(
     Source: DeepSeek-AI 2024, DeepSeek-V2, section 2.1. `bias` is on the compressions and the output, as there.
     """
     assert attention.latent is not None
-    at, (rank, rope) = attention, attention.latent
-    q_width = at.num_heads * at.qk_dim
+    rank, rope = attention.latent
+    q_width = attention.num_heads * attention.qk_dim
     if q_rank is None:
         queries = (matrix("q", embed_dim, q_width),)
     else:
@@ -97,9 +96,9 @@ def latent_attention(
         *queries,
         matrix("latent", embed_dim, rank + rope, bias=bias),
         vector("norm", rank),
-        matrix("k", rank, at.num_heads * (at.qk_dim - rope)),
-        matrix("v", rank, at.num_heads * at.v_dim),
-        matrix("o", at.num_heads * at.v_dim, embed_dim, bias=bias),
+        matrix("k", rank, attention.num_heads * (attention.qk_dim - rope)),
+        matrix("v", rank, attention.num_heads * attention.v_dim),
+        matrix("o", attention.num_heads * attention.v_dim, embed_dim, bias=bias),
     )
 
 
@@ -194,10 +193,10 @@ def _check_words(
 ) -> None:
     """Raises ShapeError for what no transformer can have."""
     sizes = {"num_layers": num_layers, "embed_dim": embed_dim, "num_heads": num_heads}
-    rest = {"num_kv_heads": num_kv_heads, "head_dim": head_dim, "vocab_size": vocab_size}
-    for what, count in (sizes | {name: count for name, count in rest.items() if count is not None}).items():
+    optional = {"num_kv_heads": num_kv_heads, "head_dim": head_dim, "vocab_size": vocab_size}
+    for name, count in (sizes | {key: count for key, count in optional.items() if count is not None}).items():
         if count < 1:
-            raise ShapeError(f"{what}={count}: at least 1 is needed.")
+            raise ShapeError(f"{name}={count}: at least 1 is needed.")
     if num_layers > MOST_LISTED:
         raise ShapeError(f"num_layers is above {MOST_LISTED:,}, the most that is described: give fewer.")
     if norm not in NORMS:

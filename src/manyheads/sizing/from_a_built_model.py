@@ -41,7 +41,7 @@ KEY_NORM = re.compile(r"\bk_(layer)?norm")
 
 
 def part_of(path: str) -> str:
-    return next((name for name, found in PLACES if found.search(path)), "other")
+    return next((name for name, pattern in PLACES if pattern.search(path)), "other")
 
 
 def weights_of(path: str, kind: str, shape: tuple[int, ...], *, is_head: bool, chosen: int | None) -> Weights | None:
@@ -63,9 +63,9 @@ def weights_of(path: str, kind: str, shape: tuple[int, ...], *, is_head: bool, c
     if size == max(shape):
         return Weights(part, size)
     if "expert" in path:
-        one = size // shape[0]
-        matmul = one if len(shape) == 3 else 0  # else a bias for each
-        return None if chosen is None else Weights(part, one, matmul, experts=shape[0], chosen=chosen)
+        size_of_one = size // shape[0]
+        matmul = size_of_one if len(shape) == 3 else 0  # else a bias for each
+        return None if chosen is None else Weights(part, size_of_one, matmul, experts=shape[0], chosen=chosen)
     return Weights(part, size) if part == "mixer" else None  # a recurrence's own numbers: no matrix product
 
 
@@ -85,9 +85,10 @@ def attention_of(kept: Any, text: Any) -> Attention | None:
 
 def settled(weights: list[Weights], attention: Attention | None) -> tuple[Weights, ...]:
     """The weights of a layer, those of a norm that every key head shares no longer counted for each."""
-    whole = attention.num_kv_heads * attention.qk_dim if attention else 0
+    kv_width = attention.num_kv_heads * attention.qk_dim if attention else 0
     return tuple(
-        replace(each, per_kv_head=False) if each.part == "norm" and each.size != whole else each for each in weights
+        replace(weight, per_kv_head=False) if weight.part == "norm" and weight.size != kv_width else weight
+        for weight in weights
     )
 
 
@@ -96,18 +97,18 @@ def state_of(kept: Any) -> tuple[int, int]:
     sizes = [0, 0]
     for name in ("conv_states", "recurrent_states"):
         states: dict[int, Any] = getattr(kept, name, None) or {}
-        for each in states.values():
-            if each is not None:
-                sizes[each.element_size() == 4] += each.numel()
+        for state in states.values():
+            if state is not None:
+                sizes[state.element_size() == 4] += state.numel()
     return sizes[0], sizes[1]
 
 
 def fault_of(attention: Attention | None, weights: list[Weights], embed_dim: int) -> str:
     """Why the FLOPs of a layer's attention cannot be told; "" if they can, or there is none."""
     if attention is None:
-        has_one = any(each.part in ("q", "qkv") for each in weights)
+        has_one = any(weight.part in ("q", "qkv") for weight in weights)
         return "its attention leaves nothing in a cache to tell its shape by" if has_one else ""
-    out = sum(each.matmul for each in weights if each.part == "o")
+    out = sum(weight.matmul for weight in weights if weight.part == "o")
     if out != attention.num_heads * attention.v_dim * embed_dim:
         return f"its output projection is not one of {attention.num_heads} heads of {attention.v_dim}"
     return ""

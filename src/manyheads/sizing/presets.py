@@ -151,15 +151,15 @@ def preset(name: str) -> Architecture:
     key = key_of(name)
     if key not in PRESETS:
         raise ModelError(f"there is no preset {name!r}.{nearest(name)} `manyheads size --list` shows all.")
-    found = PRESETS[key]
-    if found.config:
-        made = describe_config(found.config)
-    elif found.words:
-        made = blocks.transformer(**found.words)
+    row = PRESETS[key]
+    if row.config:
+        architecture = describe_config(row.config)
+    elif row.words:
+        architecture = blocks.transformer(**row.words)
     else:
-        made = _original_transformer()
-    because = (found.title, found.source, *((found.note,) if found.note else ()))
-    return replace(made, name=key, because=because)
+        architecture = _original_transformer()
+    because = (row.title, row.source, *((row.note,) if row.note else ()))
+    return replace(architecture, name=key, because=because)
 
 
 def key_of(name: str) -> str:

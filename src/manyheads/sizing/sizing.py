@@ -24,7 +24,7 @@ from manyheads.sizing.families.config import describe_config, read_config
 from manyheads.sizing.presets import PRESETS, key_of, nearest, preset
 from manyheads.spec import ModelSpec
 
-__all__ = ["CONTEXT", "architecture_of", "size", "sized", "from_spec"]
+__all__ = ["CONTEXT", "architecture_of", "size", "from_spec"]
 
 
 CONTEXT = 4096
@@ -51,28 +51,22 @@ def size(
     Counts are exact; what is counted of FLOPs is in `manyheads.sizing.costs`. Raises ModelError, ShapeError or
     FileAccessError, saying what was asked, what came and what would do.
     """
-    return sized(architecture_of(what), context, batch, dtype, num_kv_heads, source, cache_dtype)
-
-
-def sized(
-    architecture: Architecture,
-    context: int | None,
-    batch: int,
-    dtype: str,
-    num_kv_heads: int | None,
-    source: int | None,
-    cache_dtype: str | None,
-) -> Sizing:
-    """The sizing of an architecture in hand; arguments as for `size`."""
+    architecture = architecture_of(what)
     if num_kv_heads is not None:
         whole("num_kv_heads", num_kv_heads)
         architecture = architecture.with_kv_heads(num_kv_heads)
         architecture = replace(architecture, because=(*architecture.because, f"with num_kv_heads={num_kv_heads}"))
     length, notes = _context(architecture, context)
-    reads = whole("source", source) if source is not None else architecture.num_source or length
+    source_length = whole("source", source) if source is not None else architecture.num_source or length
     if source is not None and not architecture.has_source:
         raise ShapeError(f"{source=}: {architecture.name} reads no second text. Leave it out.")
-    ask = Ask(length, reads, whole("batch", batch), _dtype("dtype", dtype), _dtype("cache_dtype", cache_dtype or dtype))
+    ask = Ask(
+        length,
+        source_length,
+        whole("batch", batch),
+        _dtype("dtype", dtype),
+        _dtype("cache_dtype", cache_dtype or dtype),
+    )
     return Sizing(architecture, ask, notes)
 
 
@@ -83,8 +77,8 @@ def architecture_of(what: Any) -> Architecture:
     if isinstance(what, ModelSpec):
         return from_spec(what)
     if isinstance(what, Mapping):
-        said = cast("Mapping[str, Any]", what)
-        return describe_config(said) if "model_type" in said else _in_words(said)
+        mapping = cast("Mapping[str, Any]", what)
+        return describe_config(mapping) if "model_type" in mapping else _in_words(mapping)
     if not isinstance(what, str | os.PathLike):
         raise ModelError(
             f"cannot size a {type(what).__name__}. Give a preset's name, a config.json, a folder, a mapping or a spec."
@@ -111,17 +105,17 @@ def whole(name: str, value: Any) -> int:
 
 def _in_words(words: Mapping[str, Any]) -> Architecture:
     """A mapping in our own words. Raises ShapeError naming those that are unknown or missing."""
-    known = signature(blocks.transformer).parameters
-    if unknown := sorted(str(word) for word in words if word not in known):
-        raise ShapeError(f"a description has no {', '.join(unknown)}. It has {', '.join(known)}.")
-    needed = [name for name, each in known.items() if each.default is each.empty]
+    parameters = signature(blocks.transformer).parameters
+    if unknown := sorted(str(word) for word in words if word not in parameters):
+        raise ShapeError(f"a description has no {', '.join(unknown)}. It has {', '.join(parameters)}.")
+    needed = [name for name, parameter in parameters.items() if parameter.default is parameter.empty]
     if missing := [name for name in needed if name not in words]:
         raise ShapeError(
             f"a description needs {', '.join(needed)}, but there is no {' and no '.join(missing)}. (A config of "
             f"transformers has a model_type.)"
         )
     for name, value in words.items():
-        _check_word(name, value, str(known[name].annotation), needed)
+        _check_word(name, value, str(parameters[name].annotation), needed)
     return blocks.transformer(**words)
 
 
@@ -160,10 +154,6 @@ def _dtype(name: str, asked: Any) -> str:
     return asked
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# From a `ModelSpec`, which knows attention and little else, to a description that says what it cannot tell.
-
-
 REMEDY = "Give the model itself, its config.json or its folder"
 
 
@@ -185,10 +175,10 @@ def from_spec(spec: ModelSpec) -> Architecture:
     for site in spec.layers:
         attention = Attention(site.num_heads, site.num_kv_heads, site.qk_dim, site.v_dim, causal=site.causal)
         layers.append(LayerShape(blocks.projections(spec.embed_dim, attention), (attention,)))
-    told = sum(weights.total for layer in layers for weights in layer.weights)
-    if told > spec.num_parameters:
+    counted = sum(weights.total for layer in layers for weights in layer.weights)
+    if counted > spec.num_parameters:
         raise ShapeError(
-            f"the spec of {spec.name} has {spec.num_parameters:,} parameters, fewer than the {told:,} that its "
+            f"the spec of {spec.name} has {spec.num_parameters:,} parameters, fewer than the {counted:,} that its "
             f"attention alone would have: it does not describe ordinary projections. {REMEDY}."
         )
     why = f"a spec says how attention is shaped and not what else there is. {REMEDY}"
@@ -197,7 +187,7 @@ def from_spec(spec: ModelSpec) -> Architecture:
         family=spec.architecture,
         embed_dim=spec.embed_dim,
         layers=tuple(layers),
-        outside=(blocks.vector("other", spec.num_parameters - told),),
+        outside=(blocks.vector("other", spec.num_parameters - counted),),
         vocab_size=spec.vocab_size,
         max_positions=spec.max_positions,
         generates=all(site.causal for site in spec.layers),

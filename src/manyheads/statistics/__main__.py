@@ -1,4 +1,4 @@
-"""Prints the table of statistics as Markdown: `python -m manyheads.statistics`, for docs/statistics.md."""
+"""Prints the table of statistics as Markdown: `python -m manyheads.statistics`, for docs/reference/statistics.md."""
 
 from manyheads.statistics.table import table_markdown
 

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from manyheads.models import CallTexts, model_inputs, watch
-from manyheads.models.describe import run
+from manyheads.models import CallTexts, observe
 from manyheads.models.inputs.texts import decoder_story
 from manyheads.models.taps.open_taps import EDITED
 from manyheads.recording import Sinks, Tokens
@@ -34,8 +33,7 @@ def two_sided(lm: Any) -> dict[str, str]:
 def measure_batch(lm: Any, tokens: Tokens, statistics: tuple[Statistic, ...], kinds: bool) -> Contribution:
     """What one batch of a loaded model's texts adds."""
     batch = Measured(CallTexts.of(lm, tokens), statistics, with_kinds=kinds)
-    state = watch(lm.model, lm.name, lambda: run(lm.model, lm.name, model_inputs(lm, tokens)), batch.observe)
-    return batch.contribution(state)
+    return batch.contribution(observe(lm, tokens, batch.observe))
 
 
 @dataclass(eq=False)

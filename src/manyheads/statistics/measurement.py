@@ -16,14 +16,13 @@ from torch import nn
 from manyheads.base import Ranks
 from manyheads.corpora import Corpus, Document
 from manyheads.errors import StatisticError
-from manyheads.models import Reading, batches, read_texts, tokens_of, watch
-from manyheads.models.describe import run
+from manyheads.models import CallTexts, Reading, observe, read_batches, read_texts, watch
 from manyheads.models.inputs.media import Given, media_given
 from manyheads.models.inputs.texts import rarity_table, texts_of_call
 from manyheads.models.taps.open_taps import left_out
-from manyheads.recording import Sinks
+from manyheads.recording import Sinks, Tokens
 from manyheads.statistics.corpus_run.chunks import Wanted
-from manyheads.statistics.gathered import CROSSING, UNSEEN, WORDY, Gathered, Progress, measure_batch, two_sided
+from manyheads.statistics.gathered import CROSSING, UNSEEN, WORDY, Gathered, Progress, two_sided
 from manyheads.statistics.head_table import HeadTable
 from manyheads.statistics.one_batch import Measured
 from manyheads.statistics.sinks import find_sinks
@@ -104,19 +103,18 @@ def _measure_reading(
     """Every statistic, over texts that are all in memory."""
     if sinks is None:
         sinks = find_sinks(lm, reading) if any("sinks" in each.asks for each in chosen) else Sinks()
-    table, because = rarity_table(reading, lm.spec.vocab_size or 0)
-    gathered, done = Gathered(), 0
-    for group in batches(reading):
-        tokens = tokens_of(reading, group, table, because).with_sinks(sinks)
-        gathered.add(measure_batch(lm, tokens, chosen, kinds))
-        done += int(tokens.lengths.sum())
-        if progress is not None:
-            progress(done, reading.num_tokens)
+    rarity, gathered = rarity_table(reading, lm.spec.vocab_size or 0), Gathered()
+
+    def measuring(tokens: Tokens) -> Measured:
+        return Measured(CallTexts.of(lm, tokens.with_sinks(sinks)), chosen, with_kinds=kinds)
+
+    for batch in read_batches(lm, reading, measuring, rarity=rarity, progress=progress):
+        gathered.add(batch.watcher.contribution(batch.tap))
     notes = {
         "model": lm.name,
         "loaded": lm.because,
         "windows": reading.because,
-        "rarity": because,
+        "rarity": rarity[1],
         "sinks": sinks.because,
         **two_sided(lm),
     }
@@ -138,7 +136,7 @@ def _measure_media(
     crossing: dict[str, None] = {}
     for part in given.batches(MEDIA_BATCH):
         batch = Measured(part.texts, chosen, seeds=part.seeds)
-        state = watch(lm.model, lm.name, lambda part=part: run(lm.model, lm.name, part.inputs), batch.observe)
+        state = observe(lm, part.inputs, batch.observe)
         gathered.add(batch.contribution(state))
         crossing |= dict.fromkeys(batch.left_out)
         done += len(part.seeds)

@@ -20,8 +20,7 @@ from numpy import ndarray
 
 from manyheads.errors import ShapeError, StatisticError
 from manyheads.heads import Head
-from manyheads.models import AttentionCall, Piece, Reading, batches, model_inputs, read_texts, tokens_of, watch
-from manyheads.models.describe import run
+from manyheads.models import AttentionCall, Piece, Reading, read_batches, read_texts, tokens_of
 from manyheads.models.taps.call import Aligner
 from manyheads.recording import Pooled, Tokens, prepare
 from manyheads.recording.exact_map.one_pass import Pass
@@ -83,14 +82,9 @@ def pooled_maps(
     pieces = full_length(reading.pieces)
     chosen = Reading(pieces, reading.because)
     blocks = min(size, *(len(piece.ids) for piece in pieces))
-    gathering, done = _Gathering(Pooled(blocks, how)), 0
-    for group in batches(chosen):
-        tokens = tokens_of(chosen, group, None, "")
-        gathering.begin(tokens)
-        watch(lm.model, lm.name, lambda t=tokens: run(lm.model, lm.name, model_inputs(lm, t)), gathering.observe)
-        done += int(tokens.lengths.sum())
-        if progress is not None:
-            progress(done, chosen.num_tokens)
+    gathering = _Gathering(Pooled(blocks, how))
+    for _ in read_batches(lm, chosen, gathering.begin, progress=progress):
+        pass  # the gathering has observed the batch
     sites, maps = gathering.finished()
     heads = tuple(head for site in sites for head in site.heads)
     because = _because(reading.pieces, pieces, blocks, how)
@@ -117,11 +111,12 @@ class _Gathering:
     plan: Pass | None = None
     aligner: Aligner | None = None
 
-    def begin(self, tokens: Tokens) -> None:
+    def begin(self, tokens: Tokens) -> _Gathering:
         """Turn to the next batch."""
         self.plan = prepare(tokens, [self.request])
         self.aligner = Aligner(torch.zeros_like(tokens.lengths), tokens.lengths)
         self.seen = set()
+        return self
 
     def observe(self, call: AttentionCall) -> None:
         """Pool one layer's maps and drop its tensors. Cross-attention, whose rows and keys differ, is left out."""

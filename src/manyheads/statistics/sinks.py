@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from manyheads.models import AttentionCall, Piece, Reading, model_inputs, tokens_of, watch
-from manyheads.models.describe import run
+from manyheads.models import AttentionCall, Piece, Reading, tokens_of
+from manyheads.models import observe as observe_batch
 from manyheads.models.taps.call import Aligner
 from manyheads.nn import Mask
 from manyheads.recording import Received, Sinks, Tokens, prepare
@@ -43,7 +43,7 @@ def find_sinks(lm: Any, reading: Reading) -> Sinks:
         even = even + plan.once(reduced.mask, "even", lambda: evenly(reduced.mask, tokens))
         rows += int(reduced.rows.sum())
 
-    watch(lm.model, lm.name, lambda: run(lm.model, lm.name, model_inputs(lm, tokens)), observe)
+    observe_batch(lm, tokens, observe)
     return judge(tokens, totals / max(rows, 1), even / max(rows, 1))
 
 

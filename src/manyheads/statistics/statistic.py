@@ -1,7 +1,7 @@
 """What a statistic is: which reductions it needs from the pass, and how their answers become a number a head.
 
 A statistic of a head over many texts is `sum(numerator) / sum(denominator)`, both summed over texts: so sums of
-batches, files and machines add up to the same number. One of your own takes ten lines (docs/statistics.md):
+batches, files and machines add up to the same number. One of your own takes ten lines (docs/reference/statistics.md):
 
     vowels = lambda tokens: torch.tensor([[p[:1] in "aeiou" for p in text] for text in tokens.pieces])
     mine = class_mass("vowel_mass", vowels, "mean weight on tokens that begin with a vowel", source="mine")

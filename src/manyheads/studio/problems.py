@@ -88,14 +88,14 @@ def misfit(errors: Sequence[Mapping[str, Any]]) -> tuple[int, Problem]:
 
     404 where the address names something as nothing here is named, else 400.
     """
-    named = next((each for each in errors if each["loc"][0] == "path" and each["type"].startswith("string_")), None)
+    named = next((error for error in errors if error["loc"][0] == "path" and error["type"].startswith("string_")), None)
     if named is not None:
         thing = THINGS.get(named["loc"][1], named["loc"][1])
         return 404, Problem(kind=NotHere.__name__, words=f"There is no {thing} {_came(named)} here.")
     said = {}
-    for each in errors:
-        place = ".".join(str(part) for part in each["loc"][1:] if part not in BRANCHES)
-        said.setdefault(place, _words(place, each))
+    for error in errors:
+        place = ".".join(str(part) for part in error["loc"][1:] if part not in BRANCHES)
+        said.setdefault(place, _words(place, error))
     more = f"; and {len(said) - MOST_SAID} more" if len(said) > MOST_SAID else ""
     words = f"This does not fit: {'; '.join(list(said.values())[:MOST_SAID])}{more}."
     return 400, Problem(kind="RequestError", words=words)

@@ -133,7 +133,7 @@ class Desk:
         return found
 
     def _tokens(self) -> int:
-        return sum(len(each.tokens) for each in self._experiments.values())
+        return sum(len(experiment.tokens) for experiment in self._experiments.values())
 
     def experiment_of(self, name: str) -> Experiment:
         if name not in self._experiments:

@@ -150,8 +150,8 @@ def _part(desk: Desk, opened: Opened, text: int, progress: Progress | None) -> t
 
 def _card(card: HeadCard) -> dict[str, Any]:
     """A card without what the atlas and the recording's description say already: definitions, its layer, its role."""
-    values = [[each.statistic.name, each.value, each.chance, each.page] for each in card.values]
-    links = [[each.query, each.key, each.weight] for each in card.links]
+    values = [[value.statistic.name, value.value, value.chance, value.page] for value in card.values]
+    links = [[link.query, link.key, link.weight] for link in card.links]
     said = {"values": values, "links": links, "layer": card.layer.name}
     rest = card.model_dump(mode="json", include={"head", "kv_group", "shares_with", "exact", "because", "caveat"})
     return {**rest, **said, "role": None if card.role is None else card.role.model_dump(mode="json")}

@@ -84,7 +84,7 @@ def recipe_of(folder: Path, report: dict[str, Any]) -> dict[str, Any]:
 
 
 def numbers_table(recipe: dict[str, Any]) -> str:
-    """What docs/tiny-code.md says of it, in Markdown."""
+    """What docs/reference/tiny-code.md says of it, in Markdown."""
     found, run = recipe["found"], recipe["runs"]["code"]
     heads, probe = found["heads"], found["probe"]
     copying, before = best_of(heads, FIRST), best_of(heads, "previous_mass")

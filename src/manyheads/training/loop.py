@@ -4,7 +4,8 @@ A run that was killed and taken up again has the same losses, bit for bit, as on
 from the step, and weights, optimizer, random numbers and history come back from the checkpoint. (On the same machine,
 with the same number of threads and processes: sums are added in another order elsewhere.)
 
-Source: Loshchilov and Hutter 2019 (AdamW). Cost: 16 bytes a parameter besides activations; docs/training.md has times.
+Source: Loshchilov and Hutter 2019 (AdamW). Cost: 16 bytes a parameter besides activations; times are in
+docs/reference/training.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """How far the two annotations of our own sentences agree, where they differ, and what the settled file holds.
 
-`python tests/corpora/agreement/agreement.py` prints the tables of docs/gold.md and every difference. Agreement is
-between `one.conllu` and `two.conllu`, as they were before anything was settled; the counts are of the settled file.
+`python tests/corpora/agreement/agreement.py` prints the tables of docs/reference/corpora.md and every difference.
+Agreement is between `one.conllu` and `two.conllu`, as they were before anything was settled; the counts are of the
+settled file.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,8 @@ from torch import Tensor, nn
 
 from manyheads.base import no_access, read_bytes, replacing
 from manyheads.errors import FileAccessError, HeadError, PlanError
-from manyheads.models import AttentionCall, CallTexts, LoadedModel, batches, model_inputs, read_texts, tokens_of, watch
-from manyheads.models.describe import run
+from manyheads.models import AttentionCall, CallTexts, LoadedModel, batches, read_texts, tokens_of, watch
+from manyheads.models import observe as observe_batch
 from manyheads.models.inputs.texts import texts_of_call
 from manyheads.plan import Ablate, Plan
 from manyheads.spec import Site
@@ -164,13 +165,7 @@ def _read(lm: Any, corpus: Sequence[Any], observer: Callable[[Site, list[Tensor]
     reading = read_texts(lm, corpus)
     for group in batches(reading):
         tokens = tokens_of(reading, group, None, "")
-        texts, inputs = CallTexts.of(lm, tokens), model_inputs(lm, tokens)
-        watch(
-            lm.model,
-            lm.name,
-            lambda inputs=inputs: run(lm.model, lm.name, inputs),
-            lambda call, t=texts: observe(call, t),
-        )
+        observe_batch(lm, tokens, partial(observe, texts=CallTexts.of(lm, tokens)))
     return len(corpus), reading.num_tokens
 
 

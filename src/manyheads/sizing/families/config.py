@@ -102,13 +102,13 @@ def describe_config(data: Mapping[str, Any]) -> Architecture:
             f"{family!r} is not among the {len(FAMILIES)} architectures that are sized from a config alone, and none "
             f"is guessed from its likeness to another."
         )
-    headless, said = _class_of(data, family)
+    headless, declared = _class_of(data, family)
     try:
-        found = _described(data, family, headless)
+        architecture = _described(data, family, headless)
     except ShapeError as error:
         raise ShapeError(f"the config of {family!r} does not fit: {error}") from error
     packed = ("numbers are counted as asked, not as its quantization packs them",) if data.get(PACKED) else ()
-    return replace(found, because=(f"{family}, {said}", *found.because, *packed))
+    return replace(architecture, because=(f"{family}, {declared}", *architecture.because, *packed))
 
 
 def _described(data: Mapping[str, Any], family: str, headless: bool) -> Architecture:
@@ -129,13 +129,13 @@ def _described(data: Mapping[str, Any], family: str, headless: bool) -> Architec
 
 def _class_of(data: Mapping[str, Any], family: str) -> tuple[bool, str]:
     """Whether the config means the model without a head, and how that is known."""
-    named: Any = data.get("architectures") or []
-    if not isinstance(named, list | tuple) or not all(isinstance(name, str) for name in cast("list[Any]", named)):
-        raise ModelError(f"the config of {family!r} says architectures={named!r}, which should be a list of names.")
-    if not named:
+    classes: Any = data.get("architectures") or []
+    if not isinstance(classes, list | tuple) or not all(isinstance(name, str) for name in cast("list[Any]", classes)):
+        raise ModelError(f"the config of {family!r} says architectures={classes!r}, which should be a list of names.")
+    if not classes:
         bare = family in ENCODERS or family in IMAGES
         return bare, f"{'without' if bare else 'with'} its usual head, for its config names no class"
-    first = cast("list[str]", named)[0]
+    first = cast("list[str]", classes)[0]
     if first.endswith(HEADS):
         return False, f"as {first}"
     if first.endswith(BARE):

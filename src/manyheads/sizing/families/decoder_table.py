@@ -19,25 +19,18 @@ from manyheads.sizing.families.fields import Fields
 __all__ = ["DECODERS"]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# What decoders choose by a rule rather than by a field: which layers slide, which are sparse, and a few oddities.
-#
-# Each rule is its family's own, as its model code has it. They take the config's fields and a count or a layer, and are
-# named in the rows of `manyheads.sizing.families.decoder_table`.
-
-
 # ------------------------------------------------------------------------------------------------- which layers slide
 
 
 def qwen(fields: Fields, count: int) -> list[bool]:
     """The layers after max_window_layers, if windows are on at all."""
     on = fields.flag("use_sliding_window") and fields.maybe("sliding_window") is not None
-    return [on and at >= fields.count("max_window_layers", count) for at in range(count)]
+    return [on and layer >= fields.count("max_window_layers", count) for layer in range(count)]
 
 
 def qwen_moe(fields: Fields, count: int) -> list[bool]:
     on = fields.flag("use_sliding_window")
-    return [on and (at + 1) % 2 == 1 and at < fields.count("max_window_layers", count) for at in range(count)]
+    return [on and (layer + 1) % 2 == 1 and layer < fields.count("max_window_layers", count) for layer in range(count)]
 
 
 def switched(fields: Fields, count: int) -> list[bool]:
@@ -47,28 +40,28 @@ def switched(fields: Fields, count: int) -> list[bool]:
 def smollm(fields: Fields, count: int) -> list[bool]:
     """Those without rotary positions, if windows are on at all."""
     step = fields.whole("no_rope_layer_interval", 4)
-    rotary = fields.listed("no_rope_layers") or [int((at + 1) % step != 0) for at in range(count)]
+    rotary = fields.listed("no_rope_layers") or [int((layer + 1) % step != 0) for layer in range(count)]
     on = fields.flag("use_sliding_window") and fields.maybe("sliding_window") is not None
     return [on and not has_rotary for has_rotary in rotary]
 
 
 def beyond(fields: Fields, count: int) -> list[bool]:
     window = fields.maybe("sliding_window")
-    return [window is not None and at >= fields.count("max_window_layers", count) for at in range(count)]
+    return [window is not None and layer >= fields.count("max_window_layers", count) for layer in range(count)]
 
 
 def gpt_neo(fields: Fields, count: int) -> list[bool]:
     kinds: list[object] = []
-    for each in fields.listed("attention_types"):
-        match each:
+    for entry in fields.listed("attention_types"):
+        match entry:
             case [list(group), int(times)] if 0 <= times <= count and len(group) <= count:  # pyright: ignore
                 kinds += group * times  # pyright: ignore
             case _:
                 raise ModelError(
-                    f"the config of {fields.family!r} says attention_types with {str(each)[:60]!r} in it, which should "
-                    f"be a list of kinds and how many times it comes: the file is damaged."
+                    f"the config of {fields.family!r} says attention_types with {str(entry)[:60]!r} in it, which "
+                    f"should be a list of kinds and how many times it comes: the file is damaged."
                 )
-    return [kind == "local" for kind in kinds] if kinds else [at % 2 == 1 for at in range(count)]
+    return [kind == "local" for kind in kinds] if kinds else [layer % 2 == 1 for layer in range(count)]
 
 
 # ---------------------------------------------------------------------------------------------- which layers are sparse

@@ -37,7 +37,7 @@ def every(period: int) -> Windows:
 
     def windows(fields: Fields, count: int) -> list[bool]:
         step = fields.whole("sliding_window_pattern", period)
-        return [fields.maybe("sliding_window") is not None and (at + 1) % step != 0 for at in range(count)]
+        return [fields.maybe("sliding_window") is not None and (layer + 1) % step != 0 for layer in range(count)]
 
     return windows
 
@@ -98,13 +98,13 @@ class Decoder:
 def decoder(fields: Fields, row: Decoder, *, headless: bool) -> Architecture:
     """The architecture that a config of the family means. Errors: ModelError, ShapeError."""
     embed_dim, num_layers = fields.whole("hidden_size"), fields.whole("num_hidden_layers")
-    made: dict[tuple[Any, bool], LayerShape] = {}
+    shapes: dict[tuple[Any, bool], LayerShape] = {}
     layers: list[LayerShape] = []
-    for at, window in enumerate(_windows(fields, row, num_layers)):
-        sparse = row.experts is not None and row.experts.sparse(fields, at)
-        if (window, sparse) not in made:
-            made[window, sparse] = _layer(fields, row, embed_dim, window, sparse)
-        layers.append(made[window, sparse])
+    for layer, window in enumerate(_windows(fields, row, num_layers)):
+        sparse = row.experts is not None and row.experts.sparse(fields, layer)
+        if (window, sparse) not in shapes:
+            shapes[window, sparse] = _layer(fields, row, embed_dim, window, sparse)
+        layers.append(shapes[window, sparse])
     return Architecture(
         name=fields.family,
         family=fields.family,
@@ -206,16 +206,16 @@ def _dense(fields: Fields, row: Decoder, embed_dim: int) -> Weights:
 
 def _mixture(fields: Fields, row: Decoder, embed_dim: int) -> tuple[Weights, ...]:
     """Router, experts, and the feed-forward that all tokens share."""
-    at = row.experts
-    assert at is not None
-    bias = fields.flag(at.bias)
-    count, chosen = fields.whole(at.count), fields.whole(at.chosen)
-    width = fields.whole(at.width)
+    experts = row.experts
+    assert experts is not None
+    bias = fields.flag(experts.bias)
+    count, chosen = fields.whole(experts.count), fields.whole(experts.chosen)
+    width = fields.whole(experts.width)
     weights = blocks.experts(embed_dim, width, num_experts=count, chosen=chosen, gated=row.gated, bias=bias)
-    if shared := at.shared(fields):
+    if shared := experts.shared(fields):
         weights += (blocks.feed_forward(embed_dim, shared, gated=row.gated, bias=fields.flag(row.mlp_bias)),)
-        weights += (blocks.matrix("router", embed_dim, 1),) if at.shared_gate else ()
-    return (*weights, blocks.vector("router", at.extra * count)) if at.extra else weights
+        weights += (blocks.matrix("router", embed_dim, 1),) if experts.shared_gate else ()
+    return (*weights, blocks.vector("router", experts.extra * count)) if experts.extra else weights
 
 
 def _outside(fields: Fields, row: Decoder, embed_dim: int, headless: bool) -> tuple[Weights, ...]:

@@ -46,72 +46,72 @@ class Fields:
 
     def get(self, name: str, default: Any = None) -> Any:
         """The value as it stands there, None included; else the family's default, else `default`."""
-        for each in (self.names.get(name, name), name, *SYNONYMS.get(name, ())):  # families take common names, too
-            if each in self.data:
-                return self.data[each]
+        for alias in (self.names.get(name, name), name, *SYNONYMS.get(name, ())):  # families take common names, too
+            if alias in self.data:
+                return self.data[alias]
         return self.defaults.get(name, default)
 
     def whole(self, name: str, default: int | None = None) -> int:
         """A positive whole number. Raises ModelError if it is missing and has no default, or is something else."""
-        found = self.get(name, default)
-        found = default if found is None else found  # null means what a missing field meant before the family had one
-        if found is None:
+        value = self.get(name, default)
+        value = default if value is None else value  # null means what a missing field meant before the family had one
+        if value is None:
             raise ModelError(
                 f"the config of {self.family!r} lacks {self._called(name)}, which its parameters depend on: the file "
                 f"is damaged or not whole. It has {_listed(self.data)}."
             )
-        return self._checked(name, found)
+        return self._checked(name, value)
 
     def maybe(self, name: str) -> int | None:
         """A positive whole number, or None where the field is null, zero or not there."""
-        found = self.get(name)
-        return None if found is None or found == 0 else self._checked(name, found)
+        value = self.get(name)
+        return None if value is None or value == 0 else self._checked(name, value)
 
     def count(self, name: str, default: int = 0, *, least: int = 0) -> int:
         """A whole number that may be zero; `default` where the field is null or not there."""
-        found = self.get(name)
-        return default if found is None else self._checked(name, found, least)
+        value = self.get(name)
+        return default if value is None else self._checked(name, value, least)
 
     def flag(self, value: bool | str) -> bool:
         """What `value` says, or what the field of that name does."""
         if isinstance(value, bool):
             return value
-        found = self.get(value, False)
-        if found is not None and not isinstance(found, bool):
-            raise ModelError(f"the config of {self.family!r} says {value}={found!r}, which should be true or false.")
-        return bool(found)
+        content = self.get(value, False)
+        if content is not None and not isinstance(content, bool):
+            raise ModelError(f"the config of {self.family!r} says {value}={content!r}, which should be true or false.")
+        return bool(content)
 
     def listed(self, name: str) -> list[Any]:
         """A list, or none."""
-        found: Any = self.get(name)
-        if found is not None and not isinstance(found, list | tuple):
-            raise ModelError(f"the config of {self.family!r} says {name}={found!r}, which should be a list.")
-        return list(cast("list[Any]", found or []))
+        values: Any = self.get(name)
+        if values is not None and not isinstance(values, list | tuple):
+            raise ModelError(f"the config of {self.family!r} says {name}={values!r}, which should be a list.")
+        return list(cast("list[Any]", values or []))
 
     def _called(self, name: str) -> str:
-        own = self.names.get(name, name)
-        return own if own == name else f"{own} ({name})"
+        config_name = self.names.get(name, name)
+        return config_name if config_name == name else f"{config_name} ({name})"
 
-    def _checked(self, name: str, found: Any, least: int = 1) -> int:
-        if isinstance(found, float) and found.is_integer():
-            found = int(found)
-        if isinstance(found, bool) or not isinstance(found, int) or found < least:
+    def _checked(self, name: str, number: Any, least: int = 1) -> int:
+        if isinstance(number, float) and number.is_integer():
+            number = int(number)
+        if isinstance(number, bool) or not isinstance(number, int) or number < least:
             raise ModelError(
-                f"the config of {self.family!r} says {self._called(name)}={found!r}, which should be a whole number of "
-                f"at least {least}: the file is damaged."
+                f"the config of {self.family!r} says {self._called(name)}={number!r}, which should be a whole number "
+                f"of at least {least}: the file is damaged."
             )
-        most = MOST_LISTED if any(word in name for word in LISTED) else LARGEST
-        if found > most:
+        limit = MOST_LISTED if any(word in name for word in LISTED) else LARGEST
+        if number > limit:
             raise ModelError(
-                f"the config of {self.family!r} says {self._called(name)} is above {most:,}: the file is damaged."
+                f"the config of {self.family!r} says {self._called(name)} is above {limit:,}: the file is damaged."
             )
-        return found
+        return number
 
 
 def _listed(data: Mapping[str, Any], most: int = 8) -> str:
     names = sorted(map(str, data))
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return (", ".join(names[:most]) + more) or "no fields"
+    remainder = f" and {len(names) - most} more" if len(names) > most else ""
+    return (", ".join(names[:most]) + remainder) or "no fields"
 
 
 def require_few_layers(config: Mapping[Any, Any], most: int) -> None:

@@ -39,12 +39,16 @@ def pair(
     reads = Attention(num_heads, num_heads, width, width, causal=False, cached=False)
     writes = Attention(num_heads, num_heads, width, width)
     looks = replace(writes, causal=False, cross=True)
-    one = blocks.vector("norm", norm * embed_dim)
-    made = [blocks.projections(embed_dim, each, qkv_bias=bias, o_bias=bias) for each in (reads, writes, looks)]
-    source = tuple(replace(each, rows=SOURCE) for each in (*made[0], feeds[0], one, one))
+    norm_weights = blocks.vector("norm", norm * embed_dim)
+    projections = [blocks.projections(embed_dim, item, qkv_bias=bias, o_bias=bias) for item in (reads, writes, looks)]
+    source = tuple(replace(item, rows=SOURCE) for item in (*projections[0], feeds[0], norm_weights, norm_weights))
     return (
         LayerShape(source, (reads,), stack="encoder"),
-        LayerShape((*made[1], *made[2], feeds[1], one, one, one), (writes, looks), stack="decoder"),
+        LayerShape(
+            (*projections[1], *projections[2], feeds[1], norm_weights, norm_weights, norm_weights),
+            (writes, looks),
+            stack="decoder",
+        ),
     )
 
 
@@ -61,7 +65,7 @@ def _t5(fields: Fields, headless: bool) -> Architecture:
     norm = blocks.vector("norm", embed_dim)
     outside = [blocks.table(vocab, embed_dim), replace(norm, rows=SOURCE), norm]
     outside += [] if headless else [blocks.head(embed_dim, vocab, tied=True)]  # as transformers does, whatever is said
-    said = fields.get("tie_word_embeddings", True)
+    tied = fields.get("tie_word_embeddings", True)
     return Architecture(
         name=fields.family,
         family=fields.family,
@@ -69,7 +73,7 @@ def _t5(fields: Fields, headless: bool) -> Architecture:
         layers=layers,
         outside=tuple(outside),
         vocab_size=vocab,
-        because=() if said else ("its config says untied embeddings, but transformers ties them always",),
+        because=() if tied else ("its config says untied embeddings, but transformers ties them always",),
     )
 
 
@@ -85,11 +89,11 @@ def _bart(fields: Fields, layout: str, headless: bool) -> Architecture:
     positions = fields.whole("max_position_embeddings")
     norm = blocks.vector("norm", 2 * embed_dim)
     layers: list[LayerShape] = []
-    for at, side in enumerate(("encoder", "decoder")):
+    for index, side in enumerate(("encoder", "decoder")):
         num_heads = fields.whole(f"{side}_attention_heads")
         feed = blocks.feed_forward(embed_dim, fields.whole(f"{side}_ffn_dim"), gated=False, bias=True)
         made = pair(embed_dim, num_heads, embed_dim // num_heads, (feed, feed), bias=True, norm=2)
-        layers += [made[at]] * fields.whole(f"{side}_layers")
+        layers += [made[index]] * fields.whole(f"{side}_layers")
     tied = fields.flag("tie_word_embeddings")
     outside = [blocks.table(vocab, embed_dim)] * (1 if tied else 3)  # untied, each side has one besides the shared one
     for rows in (SOURCE, TEXT):

@@ -87,11 +87,11 @@ def held_of(layers: Sequence[LayerInfo]) -> Held:
 
     def cells(level: int) -> int:
         side = 1 << level
-        return sum(each.num_heads * -(-each.num_queries // side) * -(-each.num_keys // side) for each in layers)
+        return sum(layer.num_heads * -(-layer.num_queries // side) * -(-layer.num_keys // side) for layer in layers)
 
     level = next(level for level in range(COARSEST + 1) if cells(level) <= MAP_CELLS or level == COARSEST)
-    rows = sum(each.num_heads * each.num_queries for each in layers)
-    whole = max(each.num_queries * each.num_keys for each in layers) <= WHOLE_CELLS
+    rows = sum(layer.num_heads * layer.num_queries for layer in layers)
+    whole = max(layer.num_queries * layer.num_keys for layer in layers) <= WHOLE_CELLS
     links = min(MOST_LINKS, NUM_LINKS // max(1, rows)) if level and whole else 0
     return Held(level, cells(level), links)
 
@@ -129,7 +129,7 @@ def packed(heads: Sequence[HeadMap], held: Held) -> dict[str, ndarray]:
     """One layer's arrays. What is kept in steps lies as differences, and high bytes before low: that packs better."""
 
     def stacked(name: str) -> ndarray:
-        return np.stack([getattr(each, name) for each in heads])
+        return np.stack([getattr(head, name) for head in heads])
 
     out: dict[str, ndarray] = {}
     for name in ("mean", "max") if held.level else ("mean",):

@@ -134,7 +134,7 @@ def bundle() -> tuple[str, str]:
 def _plain(desk: Desk, opened: Opened, words: str) -> str:
     """The heads as a plain table, where there is no JavaScript."""
     atlas = atlas_of(opened, 0, desk.labels.of(opened))
-    names = [each.name for each in atlas.statistics]
+    names = [statistic.name for statistic in atlas.statistics]
     shown = [names.index(name) for name in PLAIN_COLUMNS if name in names]
     columns = ["head", "role", "evidence", *(names[at].replace("_", " ") for at in shown)]
     rows = [

@@ -84,7 +84,7 @@ class Opened:
 
     def cells(self, text: int) -> int:
         """How many cells all heads' maps of a text have, hidden ones too."""
-        return sum(each.site.num_heads * each.num_queries(text) * each.num_keys(text) for each in self.layers())
+        return sum(layer.site.num_heads * layer.num_queries(text) * layer.num_keys(text) for layer in self.layers())
 
     def sinks(self, text: int) -> Sinks:
         """Where this text's attention parks; unknown where looking would take long."""

@@ -36,7 +36,7 @@ LINK_CELLS = 1 << 24
 def atlas_of(opened: Opened, text: int, labels: PageLabels | None) -> Atlas:
     """Every head's numbers on one text; importance among them where it has been found."""
     table = table_of(opened, text)
-    shown = [each for each in table.statistics if each.kind != "chance"]
+    shown = [statistic for statistic in table.statistics if statistic.kind != "chance"]
     infos, columns = [statistic_info(each) for each in shown], [table.column(each.name) for each in shown]
     if (found := opened.kept.get(("importance", text))) is not None:
         infos.append(importance_info(found))
@@ -127,17 +127,17 @@ def card_of(opened: Opened, head: str, text: int, labels: PageLabels | None) -> 
 def _values(table: Any, head: Head, page: Mapping[str, float | None]) -> list[CardValue]:
     """A head's statistics, each beside the most that chance gives and beside its value on the page."""
     at, values = table.heads.index(head), []
-    for each in table.statistics:
-        if each.kind == "chance":
+    for statistic in table.statistics:
+        if statistic.kind == "chance":
             continue
-        chances = [table.column(name)[at] for name in table.names if name.startswith(f"{each.name}.")]
+        chances = [table.column(name)[at] for name in table.names if name.startswith(f"{statistic.name}.")]
         known = [chance for chance in chances if not math.isnan(chance)]
         values.append(
             CardValue(
-                statistic=statistic_info(each),
-                value=number(table.column(each.name)[at]),
+                statistic=statistic_info(statistic),
+                value=number(table.column(statistic.name)[at]),
                 chance=number(max(known)) if known else None,
-                page=page.get(each.name),
+                page=page.get(statistic.name),
             )
         )
     return values

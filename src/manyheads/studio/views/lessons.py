@@ -66,7 +66,7 @@ def lesson(slug: str, seed: int | None = None, *, load: Load = shelf.load) -> Le
         title=page.title,
         summary=shelf.say(page.summary, load),
         minutes=page.minutes,
-        parts=[_part(each, seed, load) for each in page.parts],
+        parts=[_part(part, seed, load) for part in page.parts],
         sources=list(page.sources),
         seed=seed,
     )
@@ -81,7 +81,7 @@ def run_cell(slug: str, cell: str, ask: CellAsk, *, progress: Say, load: Load = 
     progress(f"running {block.title}", 0, 1)
     ran = shelf.run_cell(block, ask.parameters, load)
     progress(f"ran {block.title}", 1, 1)
-    links = [HeadPlace(model=each.model, head=each.head, text=each.text) for each in ran.links]
+    links = [HeadPlace(model=link.model, head=link.head, text=link.text) for link in ran.links]
     return CellResult(
         lesson=slug, cell=cell, words=ran.words, shown=[_shown(table) for table in ran.shown], links=links
     )
@@ -118,7 +118,7 @@ def _part(part: Block, seed: int | None, load: Load) -> Part:
                 kind="interview",
                 interview=part.name,
                 question=shelf.say(part.question, load),
-                points=[shelf.say(each, load) for each in part.points],
+                points=[shelf.say(point, load) for point in part.points],
                 html=_html(part.answer, load),
             )
         case CheckBlock():

@@ -77,6 +77,6 @@ def _thumbnails(opened: Opened, size: int, how: str, text: int) -> bytes:
         whole = np.full((layer.site.num_heads, side, side), np.nan, np.float32)
         whole[:, : got.shape[1], : got.shape[2]] = got.numpy()[:, :side, :side]
         maps.append(whole)
-        heads += [str(each) for each in layer.site.heads]
+        heads += [str(head) for head in layer.site.heads]
     steps, peaks = in_steps(np.concatenate(maps))
     return pack({"heads": heads, "how": how, "words": said, "exact": exact, "text": text}, maps=steps, peaks=peaks)

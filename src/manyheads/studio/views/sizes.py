@@ -109,8 +109,8 @@ def _layer(index: int, layer: LayerShape, whole: Architecture) -> SizeLayer:
 
 def _kind(layer: LayerShape, whole: Architecture) -> str:
     """A layer in a few words: "GQA-8, window 4,096", "encoder, MHA"."""
-    windows = sorted({each.window for each in layer.attention if each.window is not None})
-    experts = max((each.experts for each in layer.weights), default=1)
+    windows = sorted({attention.window for attention in layer.attention if attention.window is not None})
+    experts = max((weight.experts for weight in layer.weights), default=1)
     said = [layer.stack, kind_of(replace(whole, layers=(layer,))) or "no attention"]
     said += [f"window {window:,}" for window in windows]
     said += [f"{experts} experts"] if experts > 1 else []
@@ -120,7 +120,7 @@ def _kind(layer: LayerShape, whole: Architecture) -> str:
 def _lines(found: Sizing) -> list[CacheLine]:
     """The cache of every variant at every context that is drawn."""
     by_context = {context: _at(found, context).variants for context in _contexts(found)}
-    return [_line(each, by_context) for each in found.variants]
+    return [_line(variant, by_context) for variant in found.variants]
 
 
 def _line(each: Variant, by_context: Mapping[int, tuple[Variant, ...]]) -> CacheLine:
@@ -182,7 +182,7 @@ def _words(at: Architecture) -> dict[str, int | bool | str | None] | None:
     if len(set(at.layers)) > 1 or len(first.attention) != 1 or at.num_tokens is not None:
         return None
     head = first.attention[0]
-    weights = {part: [each for each in first.weights if each.part == part] for part in by_part(first.weights)}
+    weights = {part: [weight for weight in first.weights if weight.part == part] for part in by_part(first.weights)}
     inner = weights.get("feed-forward", [None])[0]
     guess: dict[str, Any] = {
         "num_layers": len(at.layers),
@@ -223,7 +223,7 @@ def _biased(weights: Weights) -> bool:
 def _usually_gated(at: Architecture) -> bool:
     """Whether the preset's config names a width that only three matrices explain."""
     config = PRESETS[at.name].config
-    inner = next((each for each in at.layers[0].weights if each.part == "feed-forward"), None)
+    inner = next((weight for weight in at.layers[0].weights if weight.part == "feed-forward"), None)
     width = config.get("intermediate_size")
     return inner is not None and width is not None and inner.matmul == 3 * at.embed_dim * width
 

@@ -4,7 +4,7 @@ Ten nets, two a seed: with attention and without, the same windows in the same o
 in the windows' means and slopes. What attention adds is a difference of pairs, and is reported whatever it is.
 Without `--data` the engines are SIMULATED (`simulator.py`), which the report says; with it they are a C-MAPSS set.
 
-Source: Saxena et al. 2008 (C-MAPSS); the net's shape: docs/rul.md.
+Source: Saxena et al. 2008 (C-MAPSS); the net's shape: docs/reference/rul.md.
 """
 
 from __future__ import annotations
