@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from manyheads.roles import HeadRole, PageLabels, label_page
+from manyheads.roles.role_table import group_of
 from manyheads.statistics.head_table import number
 from manyheads.studio.jobs import Say
 from manyheads.studio.problems import NotHere
@@ -14,17 +15,6 @@ from manyheads.studio.state.recordings import Opened
 from manyheads.studio.state.workspace import Workspace
 
 __all__ = ["Labels", "basis_of", "role_info"]
-
-
-FAMILIES = {
-    "previous token": "previous",
-    "next token": "next",
-    "offset": "local",
-    "duplicate token": "duplicate",
-    "rare tokens": "content",
-    "sink": "sink",
-}
-"""Families of roles that are called otherwise; a new role is its own family until it is given one."""
 
 
 class Labels:
@@ -74,9 +64,4 @@ def role_info(role: HeadRole) -> RoleInfo:
     told: dict[str, Any] = asdict(role.evidence)
     fields = {name: told[name] for name in EvidenceInfo.model_fields}
     evidence = EvidenceInfo.model_validate({k: number(x) if isinstance(x, float) else x for k, x in fields.items()})
-    return RoleInfo(name=role.name, family=family_of(role.name), evidence=evidence)
-
-
-def family_of(role: str) -> str:
-    """The family that has a colour and a letter: "sink [CLS]" is of "sink", "offset -3" of "local"."""
-    return next((family for name, family in FAMILIES.items() if role == name or role.startswith(f"{name} ")), role)
+    return RoleInfo(name=role.name, family=group_of(role.name), evidence=evidence)

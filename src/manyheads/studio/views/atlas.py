@@ -15,6 +15,7 @@ from manyheads.heads import Head
 from manyheads.interventions import Importance
 from manyheads.recording import LayerRecord
 from manyheads.roles import PageLabels
+from manyheads.roles.role_table import CAVEAT
 from manyheads.statistics import DEFAULT, STATISTICS, Statistic
 from manyheads.statistics.head_table import number
 from manyheads.statistics.of_a_recording import EVERY_ROW, measure_recording
@@ -26,7 +27,6 @@ from manyheads.studio.views.recording import layer_info
 __all__ = ["CAVEAT", "atlas_of", "card_of", "table_of"]
 
 
-CAVEAT = "Attention is not effect: a role says what a head reads, not what is lost without it."
 TABLE_CELLS = 400_000_000  # visible cells over all heads; more, and rows are sampled: some seconds
 LINKS = 24
 LINK_ROWS = 2_048  # rows that are read for the strongest links
