@@ -28,8 +28,8 @@ CODE = "def area(width, height): return width * height; area(width, height) + ar
 SENTENCE = "The cat sat because the cat was tired, and the dog let the cat sleep."
 FAMILIES = """\
 import manyheads as mh
-from manyheads.corpora.bundled_texts import page_texts
-from manyheads.figures.families import save_families
+from manyheads.corpora import page_texts
+from manyheads.figures import save_families
 
 save_families(mh.head_families(mh.load("minilm"), page_texts()), "families-minilm.svg")"""
 

@@ -14,9 +14,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 from manyheads.errors import StatisticError
 from manyheads.nn import Mask, Rule
 from manyheads.recording import Layer, Pooled, Strongest, Tokens, prepare
-from manyheads.recording.exact_map import one_pass as passes
-from manyheads.recording.exact_map import one_pass as tiles
-from manyheads.recording.exact_map.requests import Mass, Match
+from manyheads.recording.exact_map import one_pass, requests
+from manyheads.recording.exact_map.requests import Band, Distance, Linear, Mass, Match
 from manyheads.reference import reductions
 from tests.recording.passing import (
     KINDS,
@@ -115,48 +114,48 @@ def test_missing_mass_stays_missing(rng):
 # ------------------------------------------------------------------------------- the assertions notice what they should
 
 BREAK = {
-    "a wrong base of the logarithm": (tiles, "LOG2_E", 1.0),
-    "hidden cells that still weigh something": (tiles, "HIDDEN", -2.0),
+    "a wrong base of the logarithm": (one_pass, "LOG2_E", 1.0),
+    "hidden cells that still weigh something": (one_pass, "HIDDEN", -2.0),
     "a border that is never looked at": (
         Mask,
         "visible",
         lambda self, rows, keys: torch.ones(1, 1, rows.stop - rows.start, keys.stop - keys.start, dtype=torch.bool),
     ),
     "signed distances": (
-        tiles.GroupPass,
-        "_distance",
-        lambda self, t: (t.weights * (torch.arange(t.keys.start, t.keys.stop) - t.rows.start)).sum(-1),
+        Distance,
+        "add",
+        lambda self, t, answer: answer[:, :, t.rows].add_((t.weights * (t.key_index - t.rows.start)).sum(-1)),
     ),
     "labels compared the wrong way": (
-        tiles.GroupPass,
-        "_same",
-        lambda self, request, t: torch.ones(t.weights.shape[0], 1, *t.weights.shape[2:]),
+        Match,
+        "same",
+        lambda self, t: torch.ones(t.weights.shape[0], 1, *t.weights.shape[2:]),
     ),
     "a band that is one key off": (
-        tiles.GroupPass,
-        "_band",
-        lambda self, request, t, value: _BAND(self, replace(request, offsets=tuple(o + 1 for o in OFFSETS)), t, value),
+        Band,
+        "add",
+        lambda self, t, answer: ADD_BAND(replace(self, offsets=tuple(offset + 1 for offset in OFFSETS)), t, answer),
     ),
     "the strongest key of the last tile": (
-        tiles.GroupPass,
-        "_strongest",
-        lambda self, t, value: value.copy_(t.logs.max(-1).indices + t.keys.start),
+        Strongest,
+        "add",
+        lambda self, t, answer: answer[:, :, t.rows].copy_(t.logs.max(-1).indices + t.keys.start),
     ),
-    "blocks that hold a row more": (tiles, "bins", lambda length, size: (torch.arange(length) + 1) // 2 % size),
+    "blocks that hold a row more": (requests, "bins", lambda length, size: (torch.arange(length) + 1) // 2 % size),
     "cells that are counted when hidden": (
-        passes,
+        requests,
         "visible_cells",
         lambda mask, lengths, size, *rest: torch.ones(len(lengths), 1, size, size),
     ),
     "a softcap that is forgotten": (Rule, "plain", True),
-    "groups that leave a text out": (passes.Pass, "_groups", lambda self, layer: [slice(1, None)]),
+    "groups that leave a text out": (one_pass.Pass, "_groups", lambda self, layer: [slice(1, None)]),
     "columns that are not lined up with their tile": (
-        tiles.GroupPass,
-        "_linear",
-        lambda self, t: _LINEAR(self, replace(t, keys=slice(0, t.keys.stop - t.keys.start))),
+        Linear,
+        "add_all",
+        lambda t, answers: ADD_LINEAR(replace(t, keys=slice(0, t.keys.stop - t.keys.start)), answers),
     ),
 }
-_BAND, _LINEAR = tiles.GroupPass._band, tiles.GroupPass._linear
+ADD_BAND, ADD_LINEAR = Band.add, Linear.add_all
 
 
 @pytest.mark.parametrize("what", BREAK)

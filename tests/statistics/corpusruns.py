@@ -7,12 +7,10 @@ import torch
 
 import manyheads as mh
 from manyheads.statistics import PerText, Statistic
-from manyheads.statistics.corpus_run import chunks
-from manyheads.statistics.corpus_run import chunks as inputs
-from manyheads.statistics.corpus_run import store as shards
+from manyheads.statistics.corpus_run import chunks, store
 from tests.models.tiny import WORDS, tiny_bert, tiny_tokenizer
 
-BATCH, CHUNK, FOLD = 70, 10, 20_000  # of tokens, texts and bytes: some dozens of texts make some dozens of batches
+BATCH, CHUNK, MERGE = 70, 10, 40_000  # of tokens, texts and bytes: some dozens of texts make some dozens of batches
 ROUNDING = 2e-4  # sums of some hundred rows in float32: other company, other padding
 
 
@@ -44,16 +42,16 @@ def patch_few_texts(monkeypatch) -> None:
 
 
 def patch_small_batches(monkeypatch) -> None:
-    """Many batches, and a journal that is folded after every few of them. (Others may be editing the code just now.)"""
+    """Many batches, and parts that are merged after every few of them. (Others may be editing the code just now.)"""
     patch_few_texts(monkeypatch)
-    monkeypatch.setattr(shards, "FOLD_BYTES", FOLD)
-    monkeypatch.setattr(shards, "FOLD_SHARE", 0.0)
-    monkeypatch.setattr(inputs, "code_digest", lambda: "the code")
+    monkeypatch.setattr(store, "MERGE_BYTES", MERGE)
+    monkeypatch.setattr(store, "MERGE_SHARE", 0.0)
+    monkeypatch.setattr(chunks, "code_digest", lambda: "the code")
 
 
 def small_batches() -> None:
-    """Many batches of few texts, and journals that are folded after every few of them."""
-    chunks.BATCH_TOKENS, chunks.CHUNK_TEXTS, shards.FOLD_BYTES, shards.FOLD_SHARE = BATCH, CHUNK, FOLD, 0.0
+    """Many batches of few texts, and parts that are merged after every few of them."""
+    chunks.BATCH_TOKENS, chunks.CHUNK_TEXTS, store.MERGE_BYTES, store.MERGE_SHARE = BATCH, CHUNK, MERGE, 0.0
 
 
 def tiny_lm(seed: int = 0, layers: int = 1):

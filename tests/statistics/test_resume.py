@@ -7,17 +7,18 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 
 import pytest
 
 import manyheads as mh
 from manyheads.corpora import Corpus, corpus_of
 from manyheads.errors import StatisticError
+from manyheads.recording.file import safetensors_io
 from manyheads.statistics import class_mass
 from manyheads.statistics.corpus_run import chunks as inputs
 from manyheads.statistics.corpus_run import run as workers
-from manyheads.statistics.corpus_run import store as runfolders
-from manyheads.statistics.corpus_run import store as shards
+from manyheads.statistics.corpus_run import store
 from tests.models.tiny import tiny_bert, tiny_tokenizer
 from tests.statistics.corpusruns import CHUNK, STATISTICS, assert_same_tables, patch_small_batches, some_texts, tiny_lm
 
@@ -72,38 +73,67 @@ def test_a_run_that_is_stopped_anywhere_goes_on_to_the_same_last_bit(lm, tmp_pat
     assert "resumed" not in want.notes
 
 
-@pytest.mark.parametrize("name", ["_write_all", "write_state", "_locked", "remove_shard"])
+def half_written(file, parts, metadata):
+    """As much of a file as was on its way to the disk when the end came."""
+    with NamedTemporaryFile() as whole:
+        safetensors_io._write(whole, parts, metadata)
+        whole.seek(0)
+        file.write(whole.read()[: whole.tell() // 2])
+    file.flush()
+
+
+def kept_by_a_kill(path, unlink=os.unlink):
+    """A killed process does not delete the file that it was writing."""
+    if ".manyheads-" not in str(path):
+        unlink(path)
+
+
+WRITES = {
+    "written half": (safetensors_io, "_write", half_written),
+    "written, not in its place": (os, "replace", None),
+    "to be written": (store, "write_state", None),
+    "to be deleted": (store, "_remove", None),
+    "to be locked": (store, "locked", None),
+}
+
+
+@pytest.mark.parametrize("name", WRITES)
 def test_what_is_being_written_when_the_end_comes_is_whole_or_not_there(name, lm, tmp_path, monkeypatch):
-    """The end comes at each write in turn; half of what was being appended is on the disk by then."""
-    monkeypatch.setattr(shards, "FOLD_BYTES", 1)
+    """The end comes at each write in turn, as a kill does it: what was being written stays, and nothing tidies up."""
+    monkeypatch.setattr(store, "MERGE_BYTES", 1)
     texts = some_texts(CHUNK // 2)
     want = mh.measure(lm, iter(texts), STATISTICS, kinds=True)
-    real = getattr(shards, name)
+    owner, attribute, at_the_end = WRITES[name]
+    real = getattr(owner, attribute)
     at = 0
     for at in range(100):
         count = [at]
 
-        def torn(*args, count=count):
+        def torn(*args, count=count, **kwargs):
             if not count[0]:
-                if name == "_write_all":
-                    args[0].write(args[1][: len(args[1]) // 2])
+                if at_the_end is not None:
+                    with monkeypatch.context() as inner:
+                        inner.setattr(owner, attribute, real)
+                        at_the_end(*args, **kwargs)
                 raise Stopped
             count[0] -= 1
-            return real(*args)
+            return real(*args, **kwargs)
 
         folder = tmp_path / str(at)
         with monkeypatch.context() as patch:
-            for module in (shards, runfolders):
-                patch.setattr(module, name, torn, raising=module is shards)
+            patch.setattr(owner, attribute, torn)
+            patch.setattr(os, "unlink", kept_by_a_kill)
             try:
                 mh.measure(lm, texts, STATISTICS, kinds=True, resume=folder)
             except Stopped:
-                pass
+                left = list(folder.glob(".manyheads-*"))
+                assert bool(left) == (name in ("written half", "written, not in its place"))
             else:
                 break
         assert_same_tables(mh.measure(lm, texts, STATISTICS, kinds=True, resume=folder), want)
+        assert not list(folder.glob(".manyheads-*"))
         shutil.rmtree(folder)
-    assert at >= (1 if name == "remove_shard" else 3)
+    assert at >= (1 if name == "to be locked" else 3)
 
 
 def test_only_the_batch_in_hand_is_measured_again(lm, tmp_path, monkeypatch):

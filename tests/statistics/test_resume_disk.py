@@ -6,7 +6,7 @@ import pytest
 
 import manyheads as mh
 from manyheads.errors import FileAccessError, StatisticError, TextError
-from manyheads.statistics.corpus_run import store as shards
+from manyheads.recording.file import safetensors_io
 from tests.statistics.corpusruns import CHUNK, STATISTICS, assert_same_tables, patch_small_batches, some_texts, tiny_lm
 
 
@@ -44,17 +44,17 @@ def test_a_folder_that_cannot_be_written_says_so(lm, tmp_path):
 
 def test_a_full_disk_ends_the_run_in_words_and_loses_nothing(lm, tmp_path, monkeypatch):
     texts, count = some_texts(2 * CHUNK), [5]
-    real = shards._write_all
+    real = safetensors_io._write
 
-    def full(file, data):
+    def full(file, *rest):
         count[0] -= 1
         if not count[0]:
-            file.write(data[:3])
+            file.write(b"123")
             raise OSError(28, "No space left on device")
-        real(file, data)
+        real(file, *rest)
 
     with monkeypatch.context() as patch:
-        patch.setattr(shards, "_write_all", full)
+        patch.setattr(safetensors_io, "_write", full)
         with pytest.raises(FileAccessError, match="the disk is full"):
             mh.measure(lm, texts, STATISTICS, resume=tmp_path)
     got = mh.measure(lm, texts, STATISTICS, resume=tmp_path)

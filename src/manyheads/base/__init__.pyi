@@ -11,8 +11,10 @@ from .files import users_home as users_home
 from .grouping import check_groups as check_groups
 from .grouping import divisors as divisors
 from .html import html_table as html_table
+from .locks import locked as locked
 from .processes import ALONE as ALONE
 from .processes import PATIENCE as PATIENCE
 from .processes import Ranks as Ranks
 from .processes import is_split as is_split
 from .processes import torchrun as torchrun
+from .text import first_line as first_line

@@ -14,9 +14,9 @@ from manyheads.base import check_groups, divisors
 from manyheads.errors import ShapeError
 from manyheads.nn.caches import KVCache
 from manyheads.nn.layer_inputs import MASK_TRUE
-from manyheads.nn.masks import check_softcap
 from manyheads.nn.positions import Rope
 from manyheads.nn.projections import LAYOUTS, Sizes
+from manyheads.nn.scores import check_softcap
 
 if TYPE_CHECKING:
     from manyheads.nn.layer import MultiHeadAttention

@@ -23,10 +23,11 @@ from manyheads.errors import ShapeError
 from manyheads.nn.caches import KVCache
 from manyheads.nn.checks import call_faults, read_sizes
 from manyheads.nn.layer_inputs import View, read_masks, with_extra
-from manyheads.nn.masks import Mask, Rule
+from manyheads.nn.masks import Mask
 from manyheads.nn.mixing import LayerCall, Mixed, dense_weights, mix, watching, weigh
 from manyheads.nn.positions import Rope, RotaryTable, alibi_bias, alibi_slopes
 from manyheads.nn.projections import FusedProjections, SplitProjections, injected, own_projections
+from manyheads.nn.scores import Rule
 
 
 class MultiHeadAttention(nn.Module):
@@ -267,8 +268,7 @@ class MultiHeadAttention(nn.Module):
                 return Mixed(weigh(weights, v, dropout), "the plain map, since all heads' weights are asked for")
             if self.attend is None:
                 return mix(q, k, v, view, rule, dropout=dropout)
-            asked = {"scale": rule.scale, "softcap": rule.softcap, "sinks": rule.sinks, "bias": rule.bias}
-            got = self.attend(q, k, v, mask=mask(), **asked)
+            got = self.attend(q, k, v, mask=mask(), **rule.options)
             return Mixed(got.out, getattr(got, "because", "the layer's own attend"))
 
         out = run().out if hook is None else hook.seen(LayerCall(self, q, k, v, rule, mask, crosses, run))

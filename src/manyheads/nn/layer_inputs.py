@@ -1,4 +1,5 @@
-"""The layer's options, and which two of them do not go together: the table in docs/layer.md, and what one test tries.
+"""The layer's options, and which two of them do not go together: the table in docs/reference/layer.md, and what
+one test tries.
 
 Every pair that is not listed here works, and equals the reference. A pair that is listed is refused, with these words.
 """

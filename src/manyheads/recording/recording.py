@@ -21,8 +21,8 @@ from manyheads.base import html_table
 from manyheads.errors import RecordingError, ShapeError, WindowError
 from manyheads.nn import Mask, Rule, attend
 from manyheads.recording.exact_map.cells import cell_weights, window_weights
-from manyheads.recording.exact_map.one_pass import Layer, Reduced, bins, prepare, visible_blocks
-from manyheads.recording.exact_map.requests import Received, Request
+from manyheads.recording.exact_map.one_pass import Layer, Reduced, prepare
+from manyheads.recording.exact_map.requests import Received, Request, bins, visible_blocks
 from manyheads.recording.media import Frames, Grid, frames_of, grid_of
 from manyheads.recording.tokens import Tokens
 from manyheads.recording.words import Merging, WordMap, Words, numbered, words_of_text
@@ -186,10 +186,7 @@ class LayerRecord:
         values = features.float()[None, None].expand(1, self.site.num_kv_heads, -1, -1).contiguous()
         one = self._layer.one_text(text, slice(num_rows) if queries is None else queries, num_keys)
         q, k, mask, rule = one.q.float(), one.k.float(), one.mask, one.rule
-        found = attend(
-            q, k, values, mask=mask, scale=rule.scale, softcap=rule.softcap, sinks=rule.sinks, bias=rule.bias
-        )
-        return found.out[0]
+        return attend(q, k, values, mask=mask, **rule.options).out[0]
 
     def tiles(self, text: int = 0, size: int = 256) -> Iterator[tuple[slice, slice, Float[Tensor, "h r c"]]]:
         """One text's map tile by tile, for your own statistics: `(rows, keys, weights)`. Hidden ones are left out."""

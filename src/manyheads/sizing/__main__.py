@@ -1,4 +1,4 @@
-"""The tables of docs/sizing.md, from the code: `python -m manyheads.sizing` prints them, a test compares."""
+"""The tables of docs/reference/sizing.md, from the code: `python -m manyheads.sizing` prints them, a test compares."""
 
 from __future__ import annotations
 

@@ -58,13 +58,16 @@ class Part:
     make: Callable[[], Tensor]
 
 
-def write_tensors(path: str | os.PathLike[str], parts: Mapping[str, Part], metadata: Mapping[str, str]) -> None:
+def write_tensors(
+    path: str | os.PathLike[str], parts: Mapping[str, Part], metadata: Mapping[str, str], *, flushed: bool = True
+) -> None:
     """Write one safetensors file beside its final place, then move it there in one step.
 
-    Whatever happens on the way, an older file of that name stays as it was and nothing is left over (`wholefiles`).
+    Whatever happens on the way, an older file of that name stays as it was and nothing is left over (`replacing`, which
+    says what `flushed=False` gives up).
     Errors: FileAccessError, RecordingError, and whatever making a part raises.
     """
-    with replacing(path) as temporary, open(temporary, "r+b") as file:
+    with replacing(path, flushed=flushed) as temporary, open(temporary, "r+b") as file:
         _write(file, parts, metadata)
 
 

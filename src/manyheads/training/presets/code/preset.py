@@ -300,7 +300,7 @@ def first_repeats() -> tuple[Statistic, Statistic]:
     meaning = "mean weight on the token after an earlier copy, over rows whose token came exactly once before"
     return (
         Statistic(
-            NAME_OF_FIRSTREPEATS, *SCALE, meaning, lambda _: (induction.asked,), _over_first(induction.asked), asks=ASKS
+            NAME_OF_FIRSTREPEATS, *SCALE, meaning, lambda _: (induction.request,), _over_first(induction.request), asks=ASKS
         ),
         Statistic(
             NULL,
