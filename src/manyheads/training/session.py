@@ -11,14 +11,14 @@ import os
 import platform
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from manyheads.base import no_access, replacing, torchrun
+from manyheads.base import locked, no_access, replacing, torchrun
 from manyheads.errors import FileAccessError, LostProcessError, PlanError
 from manyheads.plan import SEEDS
 from manyheads.training.charts import Chart
@@ -193,11 +193,6 @@ def _write_tables(folder: Path, trained: dict[str, Trained]) -> None:
 # end.
 
 
-try:
-    import fcntl
-except ImportError:  # not on Windows
-    fcntl = None
-
 BEGUN, REPORT = "run.json", "report.json"
 UNFINISHED = ".manyheads-*"  # what a killed start was just writing (`wholefiles` names it so)
 
@@ -208,30 +203,14 @@ def alone_in(folder: Path) -> Iterator[None]:
 
     Errors: PlanError where another is at work there, FileAccessError.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        held = os.open(folder, os.O_RDONLY) if fcntl is not None else None
-    except OSError as error:
-        raise no_access("write", folder, error) from error
-    if held is None:  # a system without such locks: whoever starts a training twice is not told
+    busy = PlanError(f"another training is at work in {folder}: wait for it, or give another folder with --out.")
+    with ExitStack() as stack:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(locked(folder, busy))
+        except OSError as error:
+            raise no_access("write", folder, error) from error
         yield
-        return
-    try:
-        with suppress(OSError):  # a file system without them
-            _lock(held, folder)
-        yield
-    finally:
-        os.close(held)
-
-
-def _lock(held: int, folder: Path) -> None:
-    assert fcntl is not None
-    try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise PlanError(
-            f"another training is at work in {folder}: wait for it, or give another folder with --out."
-        ) from error
 
 
 def open_folder(folder: Path, options: Mapping[str, Any]) -> None:
