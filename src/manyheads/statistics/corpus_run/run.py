@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from manyheads.base import ALONE, Ranks, is_split
+from manyheads.base import ALONE, Ranks, is_split, plural
 from manyheads.base.processes import here as processes_here
 from manyheads.corpora import Corpus, Failure, Failures, as_corpus, is_about_texts
 from manyheads.errors import LostProcessError, StatisticError, TextError
@@ -228,7 +228,7 @@ class _Run:
     def _table(self, total: Total, statistics: tuple[Statistic, ...], learned: Learned, resumed: str) -> HeadTable:
         counts, read = total.counts, total.counts["texts"]
         windows, gold = read - counts["cut"] + counts["windows"], counts["cut_gold"]
-        in_windows = f"{read:,} text{'s' * (read != 1)}, read in {windows:,} windows"
+        in_windows = f"{plural(read, 'text')}, read in {windows:,} windows"
         notes = {
             "model": self.lm.name,
             "loaded": self.lm.because,
@@ -237,7 +237,7 @@ class _Run:
             "surveyed": learned.because,
             "texts": in_windows if counts["cut"] and windows > read else "",
             "windows": story(windows, counts["cut"], read, self.lm.max_positions, self.long),
-            "gold": f"left out of {gold:,} text{'s' * (gold > 1)} too long to be read whole" if gold else "",
+            "gold": f"left out of {plural(gold, 'text')} too long to be read whole" if gold else "",
             "rarity": learned.rarity_because,
             "sinks": learned.sinks.because,
             "processes": f"{self.ranks.world}" if self.ranks.world > 1 else "",
