@@ -92,7 +92,7 @@ ALONE = Ranks()
 
 
 @contextmanager
-def here() -> Iterator[Ranks]:
+def joined_processes() -> Iterator[Ranks]:
     """The processes of torch.distributed, where that is initialised, as a group of our own; else this one alone."""
     if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
         yield ALONE

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from manyheads.base import ALONE, Ranks, is_split, plural
-from manyheads.base.processes import here as processes_here
+from manyheads.base.processes import joined_processes
 from manyheads.corpora import Corpus, Failure, Failures, as_corpus, is_about_texts
 from manyheads.errors import LostProcessError, StatisticError, TextError
 from manyheads.models import tokens_of
@@ -81,7 +81,7 @@ def measure_corpus(
             f"corpus of files."
         )
     with ExitStack() as stack:
-        together = ranks or (ALONE if is_split(lm.model) else stack.enter_context(processes_here()))
+        together = ranks or (ALONE if is_split(lm.model) else stack.enter_context(joined_processes()))
         folder = None if resume is None else Path(resume)
         return _Run(lm, corpus, long, sinks, kinds, together, folder, progress, stack).table(statistics)
 
@@ -150,7 +150,7 @@ class _Run:
             if begun is None:
                 return b""
             inputs, learned = begun
-            return packed(learned.tensors(), {"inputs": inputs, "learned": learned.said()})
+            return packed(learned.tensors(), {"inputs": inputs, "learned": learned.words()})
 
         data = self.ranks.first(compute)
         if self.ranks.rank:
@@ -176,7 +176,7 @@ class _Run:
                 learned = learn(self.lm, head, self.sinks, statistics)
                 if self.files is not None:
                     self.files.begin(self.inputs, learned)
-            return packed(learned.tensors(), {"inputs": self.inputs, "learned": learned.said()})
+            return packed(learned.tensors(), {"inputs": self.inputs, "learned": learned.words()})
 
         tensors, words = unpacked(self.ranks.first(compute))
         if other := [name for name in self.inputs if self.inputs[name] != words["inputs"][name]]:
