@@ -45,6 +45,7 @@ check: $(READY)  ## style, types, and who may import whom
 	@$(BIN)/ruff format --check --quiet --diff . && echo "ruff format: clean"
 	@$(BIN)/pyright
 	@$(BIN)/lint-imports --no-logo
+	@$(BIN)/python -m benchmarks.house --worst
 	@$(BIN)/python -m pip check
 
 # The built page is committed, so that nobody needs node to use it; the tests hold it to web/.
