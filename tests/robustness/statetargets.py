@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import manyheads as mh
-from manyheads.statistics.corpus_run import store as runfolders
+from manyheads.statistics.corpus_run import store
 from tests.robustness.filetargets import HUGE_HEADER, base, signed, split
 from tests.robustness.target import Read, Target
 from tests.statistics.corpusruns import some_texts, tiny_lm
@@ -23,17 +26,14 @@ class Stopped(BaseException):
 
 @cache
 def states() -> Path:
-    """Two folders of a run: `half`, stopped before its end, and `whole`."""
+    """Three folders of a run: `half`, stopped before its end, `merged`, the same with its parts merged, and `whole`."""
     lm = tiny_lm()
     mh.measure(lm, TEXTS, ["entropy", "previous_mass"], resume=base() / "whole")
-    finish = runfolders.RunFolder.finish
-    try:
-        runfolders.RunFolder.finish = _stop  # type: ignore[method-assign]
-        mh.measure(lm, TEXTS, ["entropy", "previous_mass"], resume=base() / "half")
-    except Stopped:
-        pass
-    finally:
-        runfolders.RunFolder.finish = finish  # type: ignore[method-assign]
+    for name, most in (("half", store.MOST_PARTS), ("merged", 0)):
+        with pytest.MonkeyPatch.context() as patch, suppress(Stopped):
+            patch.setattr(store, "MOST_PARTS", most)
+            patch.setattr(store.RunFolder, "finish", _stop)
+            mh.measure(lm, TEXTS, ["entropy", "previous_mass"], resume=base() / name)
     return base()
 
 
@@ -73,9 +73,10 @@ def lm_of_states() -> Any:
 STATES = {
     "run": state_of("half", "run.safetensors"),
     "run header": state_of("half", "run.safetensors", header=True),
-    "shard": state_of("half", "shard-*.safetensors"),
-    "shard header": state_of("half", "shard-*.safetensors", header=True),
-    "journal": state_of("half", "shard-*.journal"),
+    "part": state_of("half", "part-*.safetensors"),
+    "part header": state_of("half", "part-*.safetensors", header=True),
+    "merged part": state_of("merged", "part-*-sum-of-*.safetensors"),
+    "merged part header": state_of("merged", "part-*-sum-of-*.safetensors", header=True),
     "finished": state_of("whole", "finished.safetensors"),
     "finished header": state_of("whole", "finished.safetensors", header=True),
 }

@@ -104,7 +104,7 @@ def test_the_single_page_is_not_begun_on_a_full_disk(disk):
 
 
 def test_a_run_over_a_corpus_ends_in_words_and_goes_on_when_there_is_room(disk):
-    """Wherever the disk is full: while the run begins, in its journal, or when all is put together."""
+    """Wherever the disk is full: while the run begins, in one of its parts, or when all is put together."""
     want, ended = measure_resumed(disk / "whole"), 0
     shutil.rmtree(disk / "whole")
     for room in range(0, 16 * BLOCK, BLOCK):

@@ -166,9 +166,9 @@ def test_a_state_that_is_signed_and_says_what_no_run_says_is_refused(which, chan
     folder = shutil.copytree(states() / which.split("/")[0], tmp_path / "run")
     path = folder / which.split("/")[1]
     header, tensors = split(path.read_bytes())
-    said = json.loads(header["__metadata__"]["said"])
+    said = json.loads(header["__metadata__"]["about"])
     change(said)
-    header["__metadata__"]["said"] = json.dumps(said)
+    header["__metadata__"]["about"] = json.dumps(said)
     path.write_bytes(signed(json.dumps(header).encode(), tensors))
     with pytest.raises(StatisticError, match=r"run cannot be gone on with: .* does not hold what a run writes \("):
         mh.measure(lm_of_states(), TEXTS, ["entropy", "previous_mass"], resume=folder)

@@ -84,14 +84,7 @@ def held_elsewhere(hold, flag: Path) -> int:
 
 
 def test_a_second_run_over_a_corpus_in_the_same_folder_is_refused_until_the_first_is_gone(tmp_path):
-    class Held:
-        def __enter__(self):
-            self.folder = RunFolder.opened(tmp_path / "run")
-
-        def __exit__(self, *_):
-            self.folder.close()
-
-    child = held_elsewhere(Held, tmp_path / "flag")
+    child = held_elsewhere(lambda: RunFolder.opened(tmp_path / "run"), tmp_path / "flag")
     before = sorted(os.listdir(tmp_path / "run"))
     with pytest.raises(
         StatisticError, match=r"another process is still at work in .*run: wait for it, end it, or give"

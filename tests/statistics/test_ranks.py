@@ -13,7 +13,7 @@ import pytest
 
 import manyheads as mh
 from manyheads.base import ALONE, torchrun
-from manyheads.base.processes import _interrupt, here
+from manyheads.base.processes import _interrupt, joined_processes
 from manyheads.corpora import is_about_texts
 from manyheads.errors import LostProcessError
 from tests.statistics.corpusruns import some_texts, tiny_lm
@@ -94,7 +94,7 @@ def test_processes_share_the_bundled_model(world, tmp_path):
 
 def test_one_process_needs_no_torchrun(monkeypatch):
     monkeypatch.delenv("WORLD_SIZE", raising=False)
-    with torchrun() as both, here() as ranks:
+    with torchrun() as both, joined_processes() as ranks:
         assert both == (0, 1) and ranks == ALONE
         table = mh.measure(tiny_lm(), iter(some_texts(3)), ["entropy"])
     assert "processes" not in table.notes

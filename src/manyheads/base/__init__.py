@@ -1,4 +1,4 @@
-"""Base: whole files, caches, plain HTML tables, query groups and processes; used by every floor."""
+"""Base: whole files, locks, a cache, plain HTML tables, query groups, processes and words; used by every floor."""
 
 import lazy_loader
 

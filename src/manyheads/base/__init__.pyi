@@ -18,3 +18,4 @@ from .processes import Ranks as Ranks
 from .processes import is_split as is_split
 from .processes import torchrun as torchrun
 from .text import first_line as first_line
+from .text import plural as plural

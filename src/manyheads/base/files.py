@@ -75,8 +75,8 @@ def refusal_in(error: BaseException) -> OSError | None:
         return None
     if isinstance(error, OSError) and error.errno is not None:
         return error
-    if (found := NUMBER.search(str(error))) is not None:
-        return OSError(int(found[1]), os.strerror(int(found[1])))
+    if (match := _NUMBER.search(str(error))) is not None:
+        return OSError(int(match[1]), os.strerror(int(match[1])))
     return error if isinstance(error, OSError) else None
 
 
@@ -122,8 +122,8 @@ def users_folder(own: str, xdg: str, usual: str) -> Path:
     """
     if chosen := os.environ.get(own):
         return Path(chosen)
-    if given := os.environ.get(xdg):
-        return Path(given) / "manyheads"
+    if xdg_folder := os.environ.get(xdg):
+        return Path(xdg_folder) / "manyheads"
     if (home := users_home()) is None:
         raise FileAccessError(f"there is no home folder to keep anything in: name a folder in {own}.")
     return home / usual / "manyheads"
@@ -138,7 +138,7 @@ def synced(path: str | os.PathLike[str]) -> None:
         os.close(handle)
 
 
-NUMBER = re.compile(r"\(os error (\d+)\)")
+_NUMBER = re.compile(r"\(os error (\d+)\)")
 _NO_PERMISSION = "you have no permission to. Have it changed, or use another folder"
 _ADVICE = {
     errno.ENOTDIR: "a part of its path is a file, not a folder. Check the spelling",

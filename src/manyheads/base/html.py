@@ -29,17 +29,22 @@ def html_table(
     most: int = MOST_ROWS,
 ) -> str:
     """At most `most` rows, then how many more there are. Numbers to the right; no number (None, NaN) is a dash."""
-    shown = rows if len(rows) <= most else rows[:most]
-    right = [any(isinstance(row[at], int | float) for row in shown) for at in range(len(columns))]
-    style = [NUMBER if each else WORDS for each in right]
-    head = "".join(f'<th scope="col" style="{at}">{escape(name)}</th>' for at, name in zip(style, columns, strict=True))
+    first_rows = rows[:most]
+    # A column with a number anywhere in it is one of numbers: its gaps are None, and would be set left by themselves.
+    are_numbers = [any(isinstance(row[column], int | float) for row in first_rows) for column in range(len(columns))]
+    styles = [NUMBER if is_number else WORDS for is_number in are_numbers]
+    head = "".join(
+        f'<th scope="col" style="{style}">{escape(name)}</th>' for style, name in zip(styles, columns, strict=True)
+    )
     body = "".join(
-        "<tr>" + "".join(f'<td style="{at}">{_cell(x)}</td>' for at, x in zip(style, row, strict=True)) + "</tr>"
-        for row in shown
+        "<tr>"
+        + "".join(f'<td style="{style}">{_cell(value)}</td>' for style, value in zip(styles, row, strict=True))
+        + "</tr>"
+        for row in first_rows
     )
     title = f'<caption style="text-align:left;padding:4px 0">{escape(caption)}</caption>' if caption else ""
-    rest = f"... and {len(rows) - len(shown):,} more" if len(shown) < len(rows) else ""
-    below = " ".join(f"<p>{escape(each)}</p>" for each in (rest, note) if each)
+    more = f"... and {len(rows) - most:,} more" if most < len(rows) else ""
+    below = " ".join(f"<p>{escape(paragraph)}</p>" for paragraph in (more, note) if paragraph)
     table = (
         f'<table style="border-collapse:collapse">{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
     )

@@ -21,6 +21,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from manyheads.base.text import first_line
 from manyheads.errors import LostProcessError, ManyHeadsError, StatisticError
 
 __all__ = ["ALONE", "Ranks", "torchrun"]
@@ -59,11 +60,11 @@ class Ranks:
         size = torch.tensor([len(data) if data is not None else 0])
         with _reached():
             dist.broadcast(size, 0, group=self.group)
-            held = torch.empty(int(size), dtype=torch.uint8)
+            buffer = torch.empty(int(size), dtype=torch.uint8)
             if data is not None:
-                held = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-            dist.broadcast(held, 0, group=self.group)
-        return held.numpy().tobytes()
+                buffer = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+            dist.broadcast(buffer, 0, group=self.group)
+        return buffer.numpy().tobytes()
 
     def gather(self, data: bytes) -> list[bytes]:
         """Every process' bytes, everywhere, in the processes' order."""
@@ -73,11 +74,11 @@ class Ranks:
             sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.world)]
             dist.all_gather(sizes, torch.tensor([len(data)]), group=self.group)
             width = max(1, max(int(size) for size in sizes))  # gloo gathers what is of one size
-            mine = torch.zeros(width, dtype=torch.uint8)
-            mine[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else mine[:0]
-            held = [torch.empty(width, dtype=torch.uint8) for _ in range(self.world)]
-            dist.all_gather(held, mine, group=self.group)
-        return [each[: int(size)].numpy().tobytes() for each, size in zip(held, sizes, strict=True)]
+            padded = torch.zeros(width, dtype=torch.uint8)
+            padded[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else padded[:0]
+            buffers = [torch.empty(width, dtype=torch.uint8) for _ in range(self.world)]
+            dist.all_gather(buffers, padded, group=self.group)
+        return [buffer[: int(size)].numpy().tobytes() for buffer, size in zip(buffers, sizes, strict=True)]
 
     def add(self, tensor: Tensor) -> None:
         """Make of every process' tensor the sum of all, in place."""
@@ -91,7 +92,7 @@ ALONE = Ranks()
 
 
 @contextmanager
-def here() -> Iterator[Ranks]:
+def joined_processes() -> Iterator[Ranks]:
     """The processes of torch.distributed, where that is initialised, as a group of our own; else this one alone."""
     if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
         yield ALONE
@@ -160,5 +161,6 @@ def _reached() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        said = (str(error).splitlines() or [""])[0][:200]
-        raise LostProcessError(f"another process of this run is gone or cannot be reached ({said}). {GO_ON}") from error
+        raise LostProcessError(
+            f"another process of this run is gone or cannot be reached ({first_line(error)}). {GO_ON}"
+        ) from error

@@ -1,13 +1,25 @@
-"""Words about somebody else's words: what of an exception's message fits into a sentence of ours."""
+"""Words that many messages need: a count with its noun, the first line of an error."""
 
 from __future__ import annotations
 
-FOREIGN_CHARACTERS = 200  # of another library's message: enough to name the fault, short enough for one line
+__all__ = ["first_line", "plural"]
 
 
-def first_line(error: BaseException, most: int = FOREIGN_CHARACTERS) -> str:
-    """The first line of an exception's message, cut to `most` characters; "" where it has no message.
+def plural(count: int, noun: str) -> str:
+    """A count with its noun, which takes an s unless there is one of them.
 
-    The rest of a foreign message is usually advice for its own callers.
+    >>> plural(1, "head"), plural(0, "head"), plural(1200, "text")
+    ('1 head', '0 heads', '1,200 texts')
+    """
+    return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
+def first_line(error: BaseException, most: int = 200) -> str:
+    """The first line of an error's message, cut to `most` characters; "" where it has none.
+
+    What libraries write below it is advice for their own callers.
+
+    >>> first_line(ValueError("no such file\\nTry --help"))
+    'no such file'
     """
     return (str(error).strip().splitlines() or [""])[0].rstrip()[:most]

@@ -13,14 +13,14 @@ import os
 import platform
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from manyheads.base import no_access, replacing, torchrun
+from manyheads.base import locked, no_access, replacing, torchrun
 from manyheads.errors import FileAccessError, LostProcessError, PlanError
 from manyheads.plan import SEEDS
 from manyheads.training.charts import Chart
@@ -30,11 +30,6 @@ from manyheads.training.presets.preset import Findings, Preset, Setup, Training
 from manyheads.training.presets.table import preset_of
 from manyheads.training.runs import Progress
 from manyheads.training.together import own_gpu, together
-
-try:
-    import fcntl
-except ImportError:  # not on Windows
-    fcntl = None
 
 BEGUN, REPORT = "run.json", "report.json"
 UNFINISHED = ".manyheads-*"  # what a killed start was just writing (`base.files` names it so)
@@ -184,25 +179,14 @@ def alone_in(folder: Path) -> Iterator[None]:
 
     Errors: PlanError where another is at work there, FileAccessError.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(folder, os.O_RDONLY) if fcntl is not None else None
-    except OSError as error:
-        raise no_access("write", folder, error) from error
-    if descriptor is None or fcntl is None:  # no such locks on Windows: a second training there gets no message
+    busy = PlanError(f"another training is at work in {folder}: wait for it, or give another folder with --out.")
+    with ExitStack() as stack:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(locked(folder, busy))
+        except OSError as error:
+            raise no_access("write", folder, error) from error
         yield
-        return
-    try:
-        with suppress(OSError):  # a file system without locks
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise PlanError(
-                    f"another training is at work in {folder}: wait for it, or give another folder with --out."
-                ) from error
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def require_same_facts(folder: Path, training: Training) -> None:

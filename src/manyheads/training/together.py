@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from manyheads.base import ALONE, PATIENCE, Ranks
-from manyheads.base.processes import here
+from manyheads.base.processes import joined_processes
 from manyheads.errors import PlanError, StatisticError
 from manyheads.training.runs import SEED_STRIDE, Batch, Run, rows_of
 
@@ -109,7 +109,7 @@ SINGLE = Team()
 @contextmanager
 def together(device: torch.device) -> Iterator[Team]:
     """The processes of torch.distributed as a team; this one alone where there is no other."""
-    with here() as ranks:
+    with joined_processes() as ranks:
         if ranks.world == 1 or device.type != "cuda":
             yield Team(ranks, ranks)
             return

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import threading
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from typing import Any, overload
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from manyheads.base import MEMORY_SHARE, free_memory_bytes
+from manyheads.base import MEMORY_SHARE, Cache, free_memory_bytes
 from manyheads.errors import RecordingError, ShapeError
 from manyheads.nn import Mask, Rule
 from manyheads.recording.file.layout import (
@@ -82,7 +81,7 @@ class LazyLayers(Sequence[LayerRecord]):
     def __init__(self, count: int, load: Callable[[int], LayerRecord]) -> None:
         self._count, self._load, self._lock = count, load, threading.Lock()
         self._alive: weakref.WeakValueDictionary[int, LayerRecord] = weakref.WeakValueDictionary()
-        self._kept: deque[LayerRecord] = deque(maxlen=KEPT_LAYERS)
+        self._recent: Cache[int, LayerRecord] = Cache(KEPT_LAYERS)
 
     def __len__(self) -> int:
         return self._count
@@ -103,10 +102,7 @@ class LazyLayers(Sequence[LayerRecord]):
             layer = self._alive.get(index)
             if layer is None:
                 layer = self._alive[index] = self._load(index)
-            if layer in self._kept:
-                self._kept.remove(layer)
-            self._kept.append(layer)
-            return layer
+            return self._recent.put(index, layer)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -1,9 +1,18 @@
-"""A corpus as chunks of batches: always the same ones, whoever reads it, in however many processes.
+"""What a run reads: a corpus in chunks of batches, what is learned from its head, and all inputs by their digests.
 
-Documents come in chunks; a chunk is tokenised at once and sorted into batches of like length. Both hang on the corpus
-and the constants here alone, so a batch is known by two numbers, its chunk's and its own. By these a run knows what it
-has done, and processes share the work: each reads the whole stream, which is cheap (20 microseconds a sentence to
-tokenise, 4 milliseconds to measure), and measures batches of its own. Memory: one chunk.
+**Chunks** are the same whoever reads the corpus, in however many processes. Documents come in chunks; a chunk is
+tokenised at once and sorted into batches of like length. Both depend on the corpus and on the constants of this file
+alone, so a batch is known by two numbers, its chunk's and its own. By these a run knows what it has done, and processes
+share the work: each reads the whole stream, which is cheap (20 microseconds a sentence to tokenise, 4 milliseconds to
+measure), and measures batches of its own. Memory: one chunk.
+
+**The head** of a corpus is read before its first batch is measured. A corpus of ten million texts is read once, and a
+pipe can be read only once: so the head is kept, surveyed, and then measured like the rest. From it come how rare each
+token is, where the model parks its attention (`sinks`), and the statistics that are made for this corpus:
+`measure(lm, corpus, statistics)` takes a function of the survey.
+
+**Inputs** are everything that the numbers of a run depend on, by name: a run goes on only with the same. Where the
+model computes (device, attention kernel, number of processes) is none of it, since that changes rounding alone.
 """
 
 from __future__ import annotations
@@ -35,16 +44,17 @@ __all__ = [
     "CHUNK_TEXTS",
     "Chunk",
     "Chunked",
-    "chunks",
-    "read_chunk",
     "Head",
     "Learned",
     "Survey",
     "Wanted",
+    "chunks",
+    "inputs_of",
     "learn",
+    "read_chunk",
     "read_head",
+    "require_same",
 ]
-
 
 CHUNK_TEXTS = 2_048  # enough of every length to fill batches: a twelfth of what is read is padding, for sentences
 CHUNK_CHARACTERS = 1 << 19  # about 120,000 tokens
@@ -66,17 +76,17 @@ class Chunk:
 
 def chunks(documents: Iterable[Document]) -> Iterator[Chunk]:
     """Documents in chunks of at most `CHUNK_TEXTS` texts and `CHUNK_CHARACTERS` characters, at least one text each."""
-    number, begin, begin_at, held, size = 0, 0, 0, [], 0
+    number, begin, begin_at, collected, size = 0, 0, 0, [], 0
     for document in documents:
-        full = len(held) == CHUNK_TEXTS or size + len(document.text) > CHUNK_CHARACTERS
-        if held and full:
-            chunk = Chunk(number, tuple(held), begin, begin_at)
+        is_full = len(collected) == CHUNK_TEXTS or size + len(document.text) > CHUNK_CHARACTERS
+        if collected and is_full:
+            chunk = Chunk(number, tuple(collected), begin, begin_at)
             yield chunk
-            number, begin, begin_at, held, size = number + 1, begin + len(held), chunk.end_at, [], 0
-        held.append(document)
+            number, begin, begin_at, collected, size = number + 1, begin + len(collected), chunk.end_at, [], 0
+        collected.append(document)
         size += len(document.text)
-    if held:
-        yield Chunk(number, tuple(held), begin, begin_at)
+    if collected:
+        yield Chunk(number, tuple(collected), begin, begin_at)
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,29 +127,30 @@ class Chunked:
 
 def read_chunk(lm: Any, chunk: Chunk, long: str) -> Chunked:
     """Tokenise a chunk. A text that cannot be read is a failure, and no error."""
-    problems = [_problem(each) for each in chunk.documents]
+    problems = [_problem(document) for document in chunk.documents]
     failures = [_failure(chunk, index, problem) for index, problem in enumerate(problems) if problem]
     readable = [index for index, problem in enumerate(problems) if not problem]
     pieces: list[Piece] = []
     limit, cut, windows, cut_gold = lm.max_positions, 0, 0, 0
     first: Exception | None = None
-    for index, whole in zip(readable, _encoded(lm, chunk, readable), strict=True):
+    for index, encoding in zip(readable, _encoded(lm, chunk, readable), strict=True):
         document = chunk.documents[index]
         try:
-            if isinstance(whole, Exception):
-                raise whole
-            found = pieces_of(lm, document.text, whole, index, long, limit, "the text")
+            if isinstance(encoding, Exception):
+                raise encoding
+            text_pieces = pieces_of(lm, document.text, encoding, index, long, limit, "the text")
         except Exception as error:
             if not is_about_texts(error):
                 raise
             first = first or (None if isinstance(error, TextError) else error)
             failures.append(_failure(chunk, index, error))
             continue
-        if is_long(whole, limit):
-            cut, windows, cut_gold = cut + 1, windows + len(found), cut_gold + (document.gold is not None)
+        if is_long(encoding, limit):
+            # What people have said of a text holds for the whole of it: a window would need its share, so it has none.
+            cut, windows, cut_gold = cut + 1, windows + len(text_pieces), cut_gold + (document.gold is not None)
         elif document.gold is not None:
-            found = [replace(found[0], gold=document.gold)]
-        pieces += found
+            text_pieces = [replace(text_pieces[0], gold=document.gold)]
+        pieces += text_pieces
     return Chunked(chunk, tuple(pieces), tuple(failures), cut, windows, cut_gold, None if pieces else first)
 
 
@@ -158,30 +169,25 @@ def _failure(chunk: Chunk, index: int, error: Exception | str, where: str = "") 
 
 def _encoded(lm: Any, chunk: Chunk, readable: Sequence[int]) -> list[Mapping[str, Any] | Exception]:
     """Every text tokenised, or the tokenizer's error in its place."""
+    # All at once is several times as fast. But one bad text fails the whole call: only then one by one, to name it.
     texts = [chunk.documents[index].text for index in readable]
     try:
         return list(encoded(lm.tokenizer, texts))
     except Exception as error:
         if not is_about_texts(error):
             raise
-    out: list[Mapping[str, Any] | Exception] = []
+    encodings: list[Mapping[str, Any] | Exception] = []
     for text in texts:
         try:
-            out += encoded(lm.tokenizer, [text])
+            encodings += encoded(lm.tokenizer, [text])
         except Exception as error:
             if not is_about_texts(error):
                 raise
-            out.append(error)
-    return out
+            encodings.append(error)
+    return encodings
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# What must be known of a corpus before its first batch is measured, learned from its head.
-#
-# A corpus of ten million texts is read once, and a pipe can be read only once: so the head is kept, surveyed, and then
-# measured like the rest. From it come how rare each token is, where the model parks its attention (`sinks`), and
-# whatever statistics are made for this corpus: `measure(lm, corpus, statistics)` takes a function of the survey.
-
+# ---------------------------------------------------------------------------------------------------------- the head
 
 SURVEY_TOKENS = 50_000  # from so many tokens on, rarity is counted: whole chunks are read until there are as many
 SURVEY_TEXTS = 20_000  # or as many texts: those of one word never come to so many tokens
@@ -226,11 +232,11 @@ class Head:
 
 def read_head(lm: Any, stream: Iterator[Chunk], long: str, num_documents: int | None = None) -> Head:
     """Chunks until they hold enough to learn from; `num_documents`: as many as an earlier run had, not tokenised."""
-    found: list[Chunk] = []
+    first_chunks: list[Chunk] = []
     read: dict[int, Chunked] = {}
     num_tokens = num_texts = 0
     for chunk in stream:
-        found.append(chunk)
+        first_chunks.append(chunk)
         num_texts += len(chunk.documents)
         if num_documents is None:
             read[chunk.number] = read_chunk(lm, chunk, long)
@@ -238,14 +244,14 @@ def read_head(lm: Any, stream: Iterator[Chunk], long: str, num_documents: int | 
         enough = num_tokens >= SURVEY_TOKENS or num_texts >= SURVEY_TEXTS
         if enough if num_documents is None else num_texts >= num_documents:
             break
-    following = next(stream, None)
+    following = next(stream, None)  # one chunk more, to know whether the head is the whole corpus
     rest = iter(()) if following is None else chain([following], stream)
-    return Head(tuple(found), read, rest, following is None)
+    return Head(tuple(first_chunks), read, rest, following is None)
 
 
 @dataclass(frozen=True, eq=False)
 class Learned:
-    """What the head of a corpus told, and in words from how much."""
+    """What the head of a corpus shows, and in words from how much of it."""
 
     rarity: Float32[Tensor, "vocabulary"]
     rarity_because: str
@@ -256,19 +262,20 @@ class Learned:
     def tensors(self) -> dict[str, Tensor]:
         return {"rarity": self.rarity}
 
-    def said(self) -> dict[str, Any]:
+    def words(self) -> dict[str, Any]:
+        """All but the numbers, as JSON takes it."""
         names = ("rarity_because", "num_documents", "because")
         return {"sinks": asdict(self.sinks), **{name: getattr(self, name) for name in names}}
 
     @staticmethod
-    def read(tensors: dict[str, Tensor], said: dict[str, Any]) -> Learned:
+    def read(tensors: dict[str, Tensor], words: dict[str, Any]) -> Learned:
         """Raises LookupError, TypeError or ValueError for what is not of that kind."""
-        told, rarity = said["sinks"], tensors["rarity"]
-        ids, names = tuple(int(each) for each in told["ids"]), tuple(str(each) for each in told["names"])
-        sinks = Sinks(bool(told["first"]), ids, names, str(told["because"]))
+        parked, rarity = words["sinks"], tensors["rarity"]
+        ids, names = tuple(int(number) for number in parked["ids"]), tuple(str(name) for name in parked["names"])
+        sinks = Sinks(bool(parked["first"]), ids, names, str(parked["because"]))
         if rarity.ndim != 1:
             raise ValueError(f"rarity has {rarity.ndim} axes")
-        return Learned(rarity, str(said["rarity_because"]), sinks, int(said["num_documents"]), str(said["because"]))
+        return Learned(rarity, str(words["rarity_because"]), sinks, int(words["num_documents"]), str(words["because"]))
 
 
 def learn(lm: Any, head: Head, sinks: Sinks | None, statistics: Sequence[Statistic]) -> Learned:
@@ -281,27 +288,29 @@ def learn(lm: Any, head: Head, sinks: Sinks | None, statistics: Sequence[Statist
     counts = torch.bincount(ids, minlength=lm.spec.vocab_size or 1)
     rarity, because = rarity_of(counts, "the corpus'" if head.whole else "the first")
     if sinks is None:
-        asked = any("sinks" in each.asks for each in statistics)
-        sinks = _sinks(lm, pieces) if asked and pieces else Sinks()
+        need_sinks = any("sinks" in statistic.asks for statistic in statistics)
+        sinks = _sinks(lm, pieces) if need_sinks and pieces else Sinks()
     count = len(head.survey.documents)
     which = f"all {count:,}" if head.whole else f"the first {count:,}"
-    said = f"{which} texts ({len(ids):,} tokens): how rare tokens are, sinks, what the statistics themselves ask"
-    return Learned(rarity.float(), because, sinks, count, said)
+    source = f"{which} texts ({len(ids):,} tokens): how rare tokens are, sinks, what the statistics themselves ask"
+    return Learned(rarity.float(), because, sinks, count, source)
 
 
 def _sinks(lm: Any, pieces: Sequence[Piece]) -> Sinks:
     """Sinks, of those of the probed texts that the model can read."""
-    tried = tuple(probed(pieces))
+    probes = tuple(probed(pieces))
     try:
-        return find_sinks(lm, Reading(tried, ""))
+        return find_sinks(lm, Reading(probes, ""))
     except Exception as error:
-        fine = tuple(piece for piece in tried if is_about_texts(error) and _readable(lm, piece))
-        if not fine:
+        if not is_about_texts(error):
             raise
-    return find_sinks(lm, Reading(fine, ""))
+        readable = tuple(piece for piece in probes if _is_readable(lm, piece))
+        if not readable:
+            raise
+    return find_sinks(lm, Reading(readable, ""))
 
 
-def _readable(lm: Any, piece: Piece) -> bool:
+def _is_readable(lm: Any, piece: Piece) -> bool:
     try:
         find_sinks(lm, Reading((piece,), ""))
     except Exception as error:
@@ -311,13 +320,9 @@ def _readable(lm: Any, piece: Piece) -> bool:
     return True
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Everything that the numbers of a run over a corpus hang on, by name: a run goes on only with the same.
-#
-# Where the model computes (device, attention kernel, number of processes) is none of it: that changes rounding alone.
+# ---------------------------------------------------------------------------------------------------------- the inputs
 
-
-SOURCES = ("nn", "recording", "models", "corpora", "statistics", "roles")  # the packages whose code numbers hang on
+SOURCES = ("nn", "recording", "models", "corpora", "statistics", "roles")  # the packages whose code numbers depend on
 ELSEWHERE = ("_name_or_path", "transformers_version")  # of a config: where it lay, not what the model does
 SHOWN = 48  # characters of an input in an error
 
@@ -326,14 +331,23 @@ def inputs_of(
     lm: Any, corpus: Corpus, statistics: Sequence[Statistic], long: str, sinks: Sinks | None, kinds: bool
 ) -> dict[str, str]:
     """Each input in words that are equal only where it is. Cost: a digest of the weights (22M parameters: 0.1 s)."""
-    asked = [(each.name, each.source, each.meaning, each.column, each.block and each.block.name) for each in statistics]
+    definitions = [
+        (
+            statistic.name,
+            statistic.source,
+            statistic.meaning,
+            statistic.column,
+            statistic.block and statistic.block.name,
+        )
+        for statistic in statistics
+    ]
     return {
         "texts": corpus.key,
         "model's weights": lm.weights_hash,
         "model's config": config_digest(lm.model),
         "dtype": str(lm.dtype).removeprefix("torch."),
         "tokenizer": tokenizer_digest(lm.tokenizer),
-        "statistics": f"{len(statistics)} statistics {_digest(repr(asked))}",
+        "statistics": f"{len(statistics)} statistics {_digest(repr(definitions))}",
         "manyheads' own code": code_digest(),
         "long": long,
         "kinds": str(kinds),
@@ -344,15 +358,15 @@ def inputs_of(
 
 
 def require_same(inputs: dict[str, str], known: dict[str, str], folder: Path) -> None:
-    """Errors: StatisticError names what is other than when the run in `folder` began."""
+    """Refuse to go on with other inputs. Errors: StatisticError names those that changed since the run began."""
     other = [name for name in inputs.keys() | known.keys() if inputs.get(name) != known.get(name)]
     if other:
-        told = "; ".join(
+        differences = "; ".join(
             f"{name} ({_short(known.get(name))} then, {_short(inputs.get(name))} now)" for name in sorted(other)
         )
         raise StatisticError(
-            f"the run in {folder} was begun with other inputs: {told}. What it has is left as it is: to measure with "
-            f"these inputs, give another folder, or delete that one."
+            f"the run in {folder} was begun with other inputs: {differences}. What it has is left as it is: to measure "
+            f"with these inputs, give another folder, or delete that one."
         )
 
 
@@ -361,14 +375,14 @@ def _short(value: str | None) -> str:
 
 
 def config_digest(model: Any) -> str:
-    """Of what a model's config says of the model."""
+    """Digest of what a model's config says of the model."""
     config: Any = getattr(model, "config", None)
     shape = config.to_dict() if hasattr(config, "to_dict") else {}
     return _digest(json.dumps({k: v for k, v in shape.items() if k not in ELSEWHERE}, default=str))
 
 
 def tokenizer_digest(tokenizer: Any) -> str:
-    """Of all that a fast tokenizer does; of a slow one its class and its words."""
+    """Digest of all that a fast tokenizer does; of a slow one of its class and its words."""
     backend: Any = getattr(tokenizer, "backend_tokenizer", None)
     if hasattr(backend, "to_str"):
         rules = json.loads(backend.to_str())

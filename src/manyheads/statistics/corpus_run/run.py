@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from manyheads.base import ALONE, Ranks, is_split
-from manyheads.base.processes import here as processes_here
+from manyheads.base import ALONE, Ranks, is_split, plural
+from manyheads.base.processes import joined_processes
 from manyheads.corpora import Corpus, Failure, Failures, as_corpus, is_about_texts
 from manyheads.errors import LostProcessError, StatisticError, TextError
 from manyheads.models import tokens_of
@@ -81,7 +81,7 @@ def measure_corpus(
             f"corpus of files."
         )
     with ExitStack() as stack:
-        together = ranks or (ALONE if is_split(lm.model) else stack.enter_context(processes_here()))
+        together = ranks or (ALONE if is_split(lm.model) else stack.enter_context(joined_processes()))
         folder = None if resume is None else Path(resume)
         return _Run(lm, corpus, long, sinks, kinds, together, folder, progress, stack).table(statistics)
 
@@ -150,7 +150,7 @@ class _Run:
             if begun is None:
                 return b""
             inputs, learned = begun
-            return packed(learned.tensors(), {"inputs": inputs, "learned": learned.said()})
+            return packed(learned.tensors(), {"inputs": inputs, "learned": learned.words()})
 
         data = self.ranks.first(compute)
         if self.ranks.rank:
@@ -176,7 +176,7 @@ class _Run:
                 learned = learn(self.lm, head, self.sinks, statistics)
                 if self.files is not None:
                     self.files.begin(self.inputs, learned)
-            return packed(learned.tensors(), {"inputs": self.inputs, "learned": learned.said()})
+            return packed(learned.tensors(), {"inputs": self.inputs, "learned": learned.words()})
 
         tensors, words = unpacked(self.ranks.first(compute))
         if other := [name for name in self.inputs if self.inputs[name] != words["inputs"][name]]:
@@ -228,7 +228,7 @@ class _Run:
     def _table(self, total: Total, statistics: tuple[Statistic, ...], learned: Learned, resumed: str) -> HeadTable:
         counts, read = total.counts, total.counts["texts"]
         windows, gold = read - counts["cut"] + counts["windows"], counts["cut_gold"]
-        in_windows = f"{read:,} text{'s' * (read != 1)}, read in {windows:,} windows"
+        in_windows = f"{plural(read, 'text')}, read in {windows:,} windows"
         notes = {
             "model": self.lm.name,
             "loaded": self.lm.because,
@@ -237,7 +237,7 @@ class _Run:
             "surveyed": learned.because,
             "texts": in_windows if counts["cut"] and windows > read else "",
             "windows": story(windows, counts["cut"], read, self.lm.max_positions, self.long),
-            "gold": f"left out of {gold:,} text{'s' * (gold > 1)} too long to be read whole" if gold else "",
+            "gold": f"left out of {plural(gold, 'text')} too long to be read whole" if gold else "",
             "rarity": learned.rarity_because,
             "sinks": learned.sinks.because,
             "processes": f"{self.ranks.world}" if self.ranks.world > 1 else "",

@@ -382,7 +382,7 @@ class RunFolder:
 
     def begin(self, inputs: dict[str, str], learned: Learned) -> None:
         """Write down the inputs of this run, before its first batch."""
-        write_state(self.path / "run.safetensors", learned.tensors(), {"inputs": inputs, "learned": learned.said()})
+        write_state(self.path / "run.safetensors", learned.tensors(), {"inputs": inputs, "learned": learned.words()})
 
     def finished(self) -> Total | None:
         """All of a run that came to its end; None where it did not."""

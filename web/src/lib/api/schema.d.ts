@@ -1,4 +1,4 @@
-// openapi.json sha256:ac1ed7f33c7681e3dabefb172ed1f7485889a1ea1be264527fcef6a28ffe8f93
+// openapi.json sha256:236c2d840fe049df75772c94a8af2d6f696c02bf60c1cff46de22ee11378a6b4
 export interface paths {
     "/api/experiments": {
         parameters: {
@@ -874,7 +874,7 @@ export interface components {
         };
         /**
          * HeadLink
-         * @description A head to look at whole, in the studio's Head room or by `manyheads head`: on this text.
+         * @description A head to look at in the studio's Head room, or by `manyheads head`, on this text.
          */
         HeadLink: {
             /** Head */
