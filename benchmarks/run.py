@@ -2,8 +2,8 @@
 
 `python -m benchmarks.run layer roles` runs those again, and leaves the others' results as they are. Each result says
 when and on what it was measured. What needs a GPU runs where there is one; elsewhere its last result stays, with its
-machine. One that fails leaves its last result, too, and the command ends with 1. `make bench-check` holds all to their
-bars.
+machine. One that fails leaves its last result, too, and the command ends with 1. `python -m benchmarks.run --page` only
+writes docs/benchmarks.md anew. `make bench-check` holds all to their bars.
 """
 
 from __future__ import annotations
@@ -13,12 +13,18 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Mapping
 from datetime import date
 from importlib.metadata import version
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from benchmarks.bars import Judged, judged
+
 RESULTS = Path(__file__).with_name("results.json")
+PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
+BEGIN, END = "<!-- made by python -m benchmarks.run --page -->\n", "<!-- end -->\n"
 RUNS = {
     "statistics_pass": ["benchmarks.statistics_pass", "1024", "4096", "8192"],
     "against_eager": ["benchmarks.statistics_pass", "4096", "--eager", "--rounds", "2"],
@@ -44,14 +50,15 @@ def command_of(name: str) -> str:
 
 
 def main(names: list[str]) -> int:
+    if names == ["--page"]:
+        write_page(json.loads(RESULTS.read_text(encoding="utf-8")))
+        return 0
     unknown = [name for name in names if name not in RUNS]
     if unknown:
         print(f"no benchmark {', '.join(unknown)}: there are {', '.join(RUNS)}.", file=sys.stderr)
         return 2
     results: dict[str, Any] = json.loads(RESULTS.read_text(encoding="utf-8"))
     failed = [name for name in names or RUNS if not _run(name, results)]
-    from benchmarks.page import write_page
-
     write_page(results)
     if failed:
         print(f"failed, so that their last results stay: {', '.join(failed)}.", file=sys.stderr)
@@ -62,8 +69,8 @@ def _run(name: str, results: dict[str, Any]) -> bool:
     """One benchmark; its lines go into `results`, and into the file as soon as it has ended."""
     gpu = _gpu()
     if name in ON_GPU and gpu is None:
-        kept = f"the result of {results[name]['date']} stays" if name in results else "there is no result yet"
-        print(f"{name}: no GPU here, so it is not run; {kept}.", file=sys.stderr)
+        outcome = f"the result of {results[name]['date']} stays" if name in results else "there is no result yet"
+        print(f"{name}: no GPU here, so it is not run; {outcome}.", file=sys.stderr)
         return True
     print(f"{name} ...", file=sys.stderr, flush=True)
     done = subprocess.run([sys.executable, "-m", *RUNS[name]], stdout=subprocess.PIPE, text=True)
@@ -92,6 +99,26 @@ def _gpu() -> str | None:
     import torch
 
     return torch.cuda.get_device_name() if torch.cuda.is_available() else None
+
+
+def written(results: Mapping[str, Any]) -> str:
+    """A table a benchmark: what was measured, beside its bar."""
+    return "\n".join(
+        _table(name, results.get(name), list(bars)) for name, bars in groupby(judged(results), lambda x: x.bar.run)
+    )
+
+
+def _table(name: str, result: Mapping[str, Any] | None, bars: list[Judged]) -> str:
+    rows = [f"| {x.bar.what} | {x.measured} | {x.bar.limit} | {x.verdict} |" for x in bars]
+    measured = "never run" if result is None else f"{result['date']}, {result['machine']}, torch {result['torch']}"
+    head = [f"## {name.replace('_', ' ')}", "", f"`{command_of(name)}`: {measured}.", ""]
+    return "\n".join([*head, "| what | measured | bar | |", "|---|---|---|---|", *rows, ""])
+
+
+def write_page(results: Mapping[str, Any]) -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    before, after = text.split(BEGIN)[0], text.split(END)[1]
+    PAGE.write_text(f"{before}{BEGIN}\n{written(results)}\n{END}{after}", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""Everything that can be wrong with what you asked, one class a kind.
+"""The errors that manyheads raises, one class for each kind of fault.
 
-Catch `ManyHeadsError` for all of them. Each also derives from the built-in one that its kind of fault usually raises,
-so `except ValueError` works for whoever has never heard of this package. A message says what was asked, what came, and
-what to do, and needs no traceback to be understood.
+Catch `ManyHeadsError` for all of them. Each class also derives from the built-in exception that its kind of fault
+usually raises, so `except ValueError` works without knowing this package. A message contains the request, the result
+and a remedy, and needs no traceback to be understood.
 
-A failed invariant of our own is an `assert` and is not listed here: it is our fault, not yours.
+A failed invariant of our own is an `assert` and has no class here: it is our fault, not the caller's.
 """
 
 __all__ = [
@@ -25,7 +25,7 @@ __all__ = [
 
 
 class ManyHeadsError(Exception):
-    """Any fault that manyheads reports: in what was asked, or in what it was given."""
+    """Any fault that manyheads reports: in a request, or in its data."""
 
 
 class ShapeError(ManyHeadsError, ValueError):
@@ -49,20 +49,22 @@ class LostProcessError(ManyHeadsError, RuntimeError):
 
 
 class RecordingError(ManyHeadsError, ValueError):
-    """A recording, or a part of one, that is damaged, newer than this version, or does not hold what was asked."""
+    """A recording, or a part of one, that is damaged, newer than this version, or lacks the requested data."""
 
 
 class TextError(ManyHeadsError, ValueError):
-    """A text that cannot be used: empty, not text, or longer than asked for."""
+    """A text that cannot be used: empty, not text, or longer than the limit."""
 
 
 class StatisticError(ManyHeadsError, ValueError):
-    """A statistic that is unknown, ill-defined, or asked of something that cannot answer it."""
+    """A statistic that is unknown, ill-defined, or requested of a source that cannot give it."""
 
 
 class PatternError(StatisticError):
-    """A pattern of your own, a function of a text's tokens, that fails or names no places. It ends a run: no text's
-    fault."""
+    """A user's pattern, a function of a text's tokens, that fails or names no positions.
+
+    It ends a run, where a fault of one text would only leave that text out.
+    """
 
 
 class PlanError(ManyHeadsError, ValueError):
@@ -74,4 +76,4 @@ class WindowError(ManyHeadsError, MemoryError):
 
 
 class FileAccessError(ManyHeadsError, OSError):
-    """A file or folder that cannot be read or written where it was asked for."""
+    """A file or folder that cannot be read or written."""

@@ -9,12 +9,12 @@
     L3H7, L5        any of these, separated by commas
 
 In Python also lists (tuples, sets, ...) of those and of `Head`s, and, where a model has one stack, `{layer: [heads]}`,
-the form people know from head pruning. What is asked resolves against what exists: `parse_heads(what, shape)`, where
-`shape` says how many heads each layer of each stack has. Sets come out in the model's order whatever the order asked,
-so equal sets are equal values, print alike and hash alike.
+the form people know from head pruning.
 
-Everywhere a set of heads is asked for (plans, pruning, commands, the page), it is this grammar and no other: `grammar`
-reads it, `sets` finds in a model what it names.
+Reading takes two steps. `parts_of` reads the grammar alone, without a model: a plan does that when it is written.
+`parse_heads(what, shape)` then resolves the parts against a model, where `shape` holds the number of heads of each
+layer of each stack. Sets come out in the model's order whatever the order of the request, so equal sets are equal
+values, print alike and hash alike. Plans, pruning, commands and the page all read heads here and nowhere else.
 """
 
 from __future__ import annotations
@@ -30,28 +30,14 @@ from typing import Any, SupportsIndex, TypeAlias, cast
 
 from manyheads.errors import HeadError
 
-__all__ = [
-    "Head",
-    "HeadSet",
-    "HeadsLike",
-    "Shape",
-    "in_layer",
-    "parse_heads",
-    "written",
-    "layer_name",
-    "matched",
-    "parts_of",
-    "span_of",
-    "whole",
-]
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Heads as text, with no model at hand: one head, and the parts that a set of heads is written in.
-
+__all__ = ["Head", "HeadSet", "HeadsLike", "Shape", "in_layer", "layer_name", "parse_heads", "parts_of", "written"]
 
 HeadsLike: TypeAlias = "str | Head | Mapping[int, Iterable[int]] | Iterable[Any]"
 """What `parse_heads` reads; an iterable holds strings and `Head`s."""
+
+Shape: TypeAlias = Mapping[str, Sequence[int]]
+"""Stack -> number of heads of each layer (0 where a layer has no attention). `""` is a stack without a name: an only
+one, or one beside others that have names."""
 
 _STACK = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 _DIGITS = 9  # no model has a billion heads; of thousands of digits Python makes no number
@@ -91,96 +77,6 @@ class Head:
         return cls(match["stack"] or "", int(match["layers"]), int(match["heads"]))
 
 
-def layer_name(stack: str, layer: int) -> str:
-    return f"{stack}:L{layer}" if stack else f"L{layer}"
-
-
-def parts_of(what: object) -> Iterator[re.Match[str]]:
-    """Each part of what names heads, "L3H0-5" say, as its `stack`, `layers` and `heads` (None where not said).
-
-    Raises HeadError for what the grammar does not know.
-    """
-    if isinstance(what, str):
-        yield from (matched(part.strip(), what) for part in what.split(","))
-    elif isinstance(what, Head):
-        yield matched(str(what), str(what))
-    elif isinstance(what, Mapping):
-        yield from (matched(part, part) for part in _mapped(cast("Mapping[object, object]", what)))
-    elif isinstance(what, Iterable):
-        for item in _listed(cast("Iterable[Any]", what)):
-            yield from parts_of(item)
-    else:
-        raise HeadError(f"{what!r} names no heads. Write {_EXAMPLES}{_did_you_mean(what)}.")
-
-
-def matched(part: str, asked: str) -> re.Match[str]:
-    """One part of the grammar, of all that was asked. Raises HeadError."""
-    match = _PART.fullmatch(part)
-    if match is None:
-        where = f" in {asked!r}" if part != asked else ""
-        raise HeadError(f"{part!r}{where} names no heads. Write {_EXAMPLES}{_did_you_mean(part)}.")
-    return match
-
-
-def span_of(text: str, count: int = 0) -> range:
-    """ "3" or "0-5" as numbers; "*" as all of `count`."""
-    if text == "*":
-        return range(count)
-    first, _, last = text.partition("-")
-    return range(int(first), int(last or first) + 1)
-
-
-def whole(number: object, entry: str) -> int:
-    """A layer or head of a mapping as an int; NumPy's integers will do, "3", 3.0 and -1 will not."""
-    try:
-        value = operator.index(cast(SupportsIndex, number))
-    except TypeError:
-        kind = type(number).__name__
-        raise HeadError(f"{entry}: {number!r} is a {kind}; use whole numbers, as in {{3: [7], 4: [0, 1]}}.") from None
-    if value < 0:
-        raise HeadError(f"{entry}: {value}: layers and heads count from 0, never from the end.")
-    return value
-
-
-def _mapped(what: Mapping[object, object]) -> Iterator[str]:
-    """The heads that {layer: [heads]} names, each as a text."""
-    for layer, indices in what.items():
-        entry = f"{{{layer!r}: {indices!r}}}"
-        if isinstance(indices, str) or not isinstance(indices, Iterable):
-            raise HeadError(f"{entry} needs a list of heads: write {{{layer!r}: [{indices}]}}.")
-        name = f"L{whole(layer, entry)}"
-        yield from (f"{name}H{whole(index, entry)}" for index in cast("Iterable[object]", indices))
-
-
-def _listed(what: Iterable[Any]) -> list[str | Head]:
-    """The items of a list of heads. Raises HeadError for anything but texts and heads."""
-    items = list(what)
-    for item in items:
-        if not isinstance(item, (str, Head)):
-            guess = _did_you_mean(items, numbers=2)
-            raise HeadError(f"{item!r} in {items!r} is no head. A list holds texts such as 'L3H7'{guess}.")
-    return items
-
-
-def _did_you_mean(what: object, numbers: int = 1) -> str:
-    """ " (did you mean 'L3H7'?)", guessed from the numbers in what was written, if there are at least `numbers`."""
-    found = re.findall(r"[0-9]+", str(what))[:2]
-    if len(found) < numbers or any(len(number) > _DIGITS for number in found):
-        return ""
-    stack = re.match(rf"\s*({_STACK.pattern}\s*:)", str(what))
-    guess = "".join(f"{letter}{int(number)}" for letter, number in zip("LH", found, strict=False))
-    return f" (did you mean '{stack[1] if stack else ''}{guess}'?)"
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Heads of a model: the set that what is asked names, or an error with the nearest form that would name some.
-
-
-Shape: TypeAlias = Mapping[str, Sequence[int]]
-"""Stack -> number of heads of each layer (0 where a layer has no attention). `""` is a stack without a name: an only
-one, or one beside others that have names."""
-
-
 @dataclass(frozen=True, eq=False)
 class HeadSet(Set[Head]):
     """Heads of one model: an immutable set in the model's order, whose `str`, unless empty, reads back as the same set.
@@ -195,21 +91,20 @@ class HeadSet(Set[Head]):
     @classmethod
     def all(cls, shape: Shape) -> HeadSet:
         """Every head that there is."""
-        every = (
+        heads = (
             Head(stack, layer, index)
             for stack, counts in shape.items()
             for layer, count in enumerate(counts)
             for index in range(count)
         )
-        return cls(tuple(every), tuple((stack, tuple(counts)) for stack, counts in shape.items()))
+        return cls(tuple(heads), tuple((stack, tuple(counts)) for stack, counts in shape.items()))
 
     def complement(self) -> HeadSet:
-        """The heads of the model that are not in here."""
-        every = HeadSet.all(dict(self.shape))
-        return HeadSet(tuple(head for head in every.heads if head not in self), self.shape)
+        """The heads of the model that are not in this set."""
+        return HeadSet(tuple(head for head in HeadSet.all(dict(self.shape)).heads if head not in self), self.shape)
 
     def by_layer(self) -> dict[tuple[str, int], tuple[int, ...]]:
-        """(stack, layer) -> the indices in here, for layers that have any."""
+        """(stack, layer) -> the indices of its heads in this set, for layers that have any."""
         layers = groupby(self.heads, key=lambda head: (head.stack, head.layer))
         return {layer: tuple(head.index for head in heads) for layer, heads in layers}
 
@@ -234,8 +129,13 @@ class HeadSet(Set[Head]):
         parts: list[str] = []
         for (stack, layer), indices in self.by_layer().items():
             name = layer_name(stack, layer)
-            whole_layer = len(indices) == counts[stack][layer]
-            parts += [name] if whole_layer else [f"{name}H{run}" for run in _runs(indices)]
+            if len(indices) == counts[stack][layer]:
+                parts.append(name)
+                continue
+            # In a run of neighbours, index minus position is constant: (0, 1, 2, 5) gives "0-2" and "5".
+            for _, run in groupby(enumerate(indices), key=lambda pair: pair[1] - pair[0]):
+                numbers = [index for _, index in run]
+                parts.append(f"{name}H{numbers[0]}-{numbers[-1]}" if len(numbers) > 1 else f"{name}H{numbers[0]}")
         return ", ".join(parts)
 
     def _from_iterable(self, it: Iterable[Head]) -> HeadSet:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -243,23 +143,29 @@ class HeadSet(Set[Head]):
 
 
 def parse_heads(what: HeadsLike, shape: Shape) -> HeadSet:
-    """The heads that `what` asks for, of the model whose `shape` is {stack: heads of each layer}.
+    """The heads that `what` names, of the model whose `shape` is {stack: heads of each layer}.
 
     The grammar is in `manyheads.heads`. An empty list or mapping is the empty set; an empty text is a mistake.
-    Raises HeadError, naming what was asked, what exists, and the nearest form that would work.
+    Raises HeadError, naming the request, what exists, and the nearest form that would work.
     """
     parts = parts_of(what)
-    if isinstance(what, Mapping):
-        _check_mapping(cast("Mapping[object, object]", what), shape)
-    wanted = {head for match in parts for head in _heads_of(match, shape)}
-    every = HeadSet.all(shape)
-    return HeadSet(tuple(head for head in every.heads if head in wanted), every.shape)
+    if isinstance(what, Mapping):  # {layer: [heads]} has a meaning only where there is one stack
+        if len(shape) > 1:
+            example = [f"{layer_name(next(iter(shape)), 0)}H1"]
+            raise HeadError(f"{what!r} does not say which stack; {_described(shape)}. Write texts that do: {example}.")
+        list(parts_of(cast("object", what)))  # entries that are no numbers are refused before unknown layers
+        for layer in cast("Mapping[object, object]", what):  # {9: []} names a layer, too
+            name = f"L{_whole_number(layer, repr(layer))}"
+            _heads_of(_match(name, name), shape)
+    selected = {head for match in parts for head in _heads_of(match, shape)}
+    model_heads = HeadSet.all(shape)
+    return HeadSet(tuple(head for head in model_heads.heads if head in selected), model_heads.shape)
 
 
 def written(what: HeadsLike) -> str:
     """What `parse_heads` reads as one text of the grammar, with no model at hand; "" for an empty list.
 
-    Raises HeadError for what the grammar does not know. Whether a model has these heads, `parse_heads` says.
+    Raises HeadError for what the grammar does not know. Whether a model has these heads is not checked.
     """
     return str(what) if isinstance(what, HeadSet) else ", ".join(match[0] for match in parts_of(what))
 
@@ -278,29 +184,98 @@ def in_layer(text: str, stack: str, layer: int, count: int) -> dict[str, tuple[i
 
     For models whose layers are not known before they run. A part without a stack means any. Raises HeadError.
     """
-    found: dict[str, tuple[int, ...]] = {}
+    heads_of_part: dict[str, tuple[int, ...]] = {}
     for part in text.split(", "):
-        match = matched(part, text)
+        match = _match(part, text)
         layers, heads = match["layers"], match["heads"]
-        if match["stack"] not in (None, stack) or (layers != "*" and layer not in span_of(layers)):
+        if match["stack"] not in (None, stack) or (layers != "*" and layer not in _span(layers)):
             continue
-        if layers == "*" and heads:  # those that are there: other layers may have more
-            found[part] = tuple(index for index in range(count) if index in span_of(heads, count))
+        if layers == "*" and heads:  # only the heads that this layer has: other layers may have more
+            heads_of_part[part] = tuple(index for index in range(count) if index in _span(heads, count))
         else:
             nearest = partial(_nearest, match, stack, {stack: (count,) * (layer + 1)})
-            found[part] = tuple(_numbers(match, "heads", count, nearest, f" in {layer_name(stack, layer)}"))
-    return found
+            heads_of_part[part] = tuple(_numbers(match, "heads", count, nearest, f" in {layer_name(stack, layer)}"))
+    return heads_of_part
 
 
-def _check_mapping(what: Mapping[object, object], shape: Shape) -> None:
-    """{layer: [heads]} can only mean something where there is one stack; {9: []} names a layer, too."""
-    if len(shape) > 1:
-        example = [f"{layer_name(next(iter(shape)), 0)}H1"]
-        raise HeadError(f"{what!r} does not say which stack; {_described(shape)}. Write texts that do: {example}.")
-    list(parts_of(what))  # what is no number is told first
-    for layer in what:
-        name = f"L{whole(layer, repr(layer))}"
-        _heads_of(matched(name, name), shape)
+def layer_name(stack: str, layer: int) -> str:
+    """ "L3", or "encoder:L3" in a stack that has a name."""
+    return f"{stack}:L{layer}" if stack else f"L{layer}"
+
+
+# --------------------------------------------------------------------------------- the grammar alone, without a model
+
+
+def parts_of(what: object) -> Iterator[re.Match[str]]:
+    """Each part of what names heads, "L3H0-5" say, as its `stack`, `layers` and `heads` (None where left out).
+
+    Raises HeadError for what the grammar does not know.
+    """
+    if isinstance(what, str):
+        yield from (_match(part.strip(), what) for part in what.split(","))
+    elif isinstance(what, Head):
+        yield _match(str(what), str(what))
+    elif isinstance(what, Mapping):
+        for layer, indices in cast("Mapping[object, object]", what).items():
+            entry = f"{{{layer!r}: {indices!r}}}"
+            if isinstance(indices, str) or not isinstance(indices, Iterable):
+                raise HeadError(f"{entry} needs a list of heads: write {{{layer!r}: [{indices}]}}.")
+            name = f"L{_whole_number(layer, entry)}"
+            for index in cast("Iterable[object]", indices):
+                part = f"{name}H{_whole_number(index, entry)}"
+                yield _match(part, part)
+    elif isinstance(what, Iterable):
+        items = list(cast("Iterable[Any]", what))
+        for item in items:  # all of them before the first is read: (3, 7) should be refused as a whole
+            if not isinstance(item, (str, Head)):
+                guess = _did_you_mean(items, numbers=2)
+                raise HeadError(f"{item!r} in {items!r} is no head. A list holds texts such as 'L3H7'{guess}.")
+        for item in items:
+            yield from parts_of(item)
+    else:
+        raise HeadError(f"{what!r} names no heads. Write {_EXAMPLES}{_did_you_mean(what)}.")
+
+
+def _match(part: str, request: str) -> re.Match[str]:
+    """One part of the grammar, of a request that may have several. Raises HeadError."""
+    match = _PART.fullmatch(part)
+    if match is None:
+        where = f" in {request!r}" if part != request else ""
+        raise HeadError(f"{part!r}{where} names no heads. Write {_EXAMPLES}{_did_you_mean(part)}.")
+    return match
+
+
+def _span(text: str, count: int = 0) -> range:
+    """ "3" or "0-5" as numbers; "*" as all of `count`."""
+    if text == "*":
+        return range(count)
+    first, _, last = text.partition("-")
+    return range(int(first), int(last or first) + 1)
+
+
+def _whole_number(number: object, entry: str) -> int:
+    """A layer or head of a mapping as an int; NumPy's integers will do, "3", 3.0 and -1 will not."""
+    try:
+        value = operator.index(cast(SupportsIndex, number))
+    except TypeError:
+        kind = type(number).__name__
+        raise HeadError(f"{entry}: {number!r} is a {kind}; use whole numbers, as in {{3: [7], 4: [0, 1]}}.") from None
+    if value < 0:
+        raise HeadError(f"{entry}: {value}: layers and heads count from 0, never from the end.")
+    return value
+
+
+def _did_you_mean(request: object, numbers: int = 1) -> str:
+    """ " (did you mean 'L3H7'?)", guessed from the numbers in the request, if there are at least `numbers`."""
+    digits = re.findall(r"[0-9]+", str(request))[:2]
+    if len(digits) < numbers or any(len(number) > _DIGITS for number in digits):
+        return ""
+    stack = re.match(rf"\s*({_STACK.pattern}\s*:)", str(request))
+    guess = "".join(f"{letter}{int(number)}" for letter, number in zip("LH", digits, strict=False))
+    return f" (did you mean '{stack[1] if stack else ''}{guess}'?)"
+
+
+# ----------------------------------------------------------------------------------- a part, resolved against a model
 
 
 def _heads_of(match: re.Match[str], shape: Shape) -> list[Head]:
@@ -309,36 +284,36 @@ def _heads_of(match: re.Match[str], shape: Shape) -> list[Head]:
     counts, nearest = shape[stack], partial(_nearest, match, stack, shape)
     layers = _numbers(match, "layers", len(counts), nearest)
     if match["layers"] == "*":  # "L*H7" is head 7 of the layers that have one: pruned layers may not
-        most = _numbers(match, "heads", max(counts, default=0), nearest)
-        found = [Head(stack, layer, index) for layer in layers for index in most if index < counts[layer]]
+        indices = _numbers(match, "heads", max(counts, default=0), nearest)
+        heads = [Head(stack, layer, index) for layer in layers for index in indices if index < counts[layer]]
     else:
-        found = [
+        heads = [
             Head(stack, layer, index)
             for layer in layers
             for index in _numbers(match, "heads", counts[layer], nearest, f" in {layer_name(stack, layer)}")
         ]
-    if not found:
+    if not heads:
         raise HeadError(f"{match[0]!r}: there are no attention heads there; {_described(shape)}.")
-    return found
+    return heads
 
 
 def _stack_of(match: re.Match[str], shape: Shape) -> str:
-    """The stack meant: where none is said, the one without a name, or the only one."""
+    """The stack meant: where the part names none, the one without a name, or the only one."""
     if not shape:
         raise HeadError(f"{match[0]!r}: this model has no attention heads to choose from.")
-    asked, first = match["stack"], next(iter(shape))
-    if asked in shape:
-        return asked
-    if asked is None:
+    stack, first = match["stack"], next(iter(shape))
+    if stack in shape:
+        return stack
+    if stack is None:
         if "" in shape:
             return ""
         if len(shape) == 1:
             return first
         advice = f"Write '{_nearest(match, first, shape)}'."
         raise HeadError(f"{match[0]!r} does not say which stack; {_described(shape)}. {advice}")
-    close = difflib.get_close_matches(asked, shape, n=1, cutoff=0.0)[0]
+    close = difflib.get_close_matches(stack, shape, n=1, cutoff=0.0)[0]
     advice = f"Nearest: '{_nearest(match, close, shape)}'."
-    raise HeadError(f"{match[0]!r}: no stack {asked!r}; {_described(shape)}. {advice}")
+    raise HeadError(f"{match[0]!r}: no stack {stack!r}; {_described(shape)}. {advice}")
 
 
 def _numbers(match: re.Match[str], axis: str, count: int, nearest: Callable[[], str], where: str = "") -> range:
@@ -346,7 +321,7 @@ def _numbers(match: re.Match[str], axis: str, count: int, nearest: Callable[[], 
     text, noun = match[axis] or "*", axis.removesuffix("s")
     if text == "*":
         return range(count)
-    span = span_of(text)
+    span = _span(text)
     if not span:
         raise _backwards(match, axis, nearest())
     if span.stop <= count:
@@ -363,17 +338,22 @@ def _backwards(match: re.Match[str], axis: str, nearest: str) -> HeadError:
 
 
 def _nearest(match: re.Match[str], stack: str, shape: Shape) -> str:
-    """What a part would be of this stack: the same layers and heads as far as they are there, else the nearest."""
+    """The form of a part that this stack could answer: the same layers and heads where they exist, else the nearest.
+
+    A range of layers takes the heads that all of them have, a star those that any has. Where the layers have no heads
+    at all, the closest layer that has some stands for them.
+    """
     counts = shape[stack]
-    there = [layer for layer, count in enumerate(counts) if count]
-    if not there:
+    attending = [layer for layer, count in enumerate(counts) if count]
+    if not attending:
         return match[0]
+    # The advice must be a form that parses and names heads: layers first, then heads as far as those layers have them.
     layers, heads = _below(match["layers"], len(counts)), match["heads"] or "*"
-    here = [counts[layer] for layer in span_of(layers, len(counts))]
-    count = max(here) if "*" in (layers, heads) else min(here)
+    layer_counts = [counts[layer] for layer in _span(layers, len(counts))]
+    count = max(layer_counts) if "*" in (layers, heads) else min(layer_counts)
     if not count:
-        last = span_of(layers)[-1]
-        closest = min(there, key=lambda layer: abs(layer - last))
+        last = _span(layers)[-1]
+        closest = min(attending, key=lambda layer: abs(layer - last))
         layers, count = str(closest), counts[closest]
     name = f"{stack}:" if stack and (match["stack"] or len(shape) > 1) else ""
     return f"{name}L{layers}" + (f"H{_below(heads, count)}" if match["heads"] else "")
@@ -389,13 +369,7 @@ def _below(text: str, count: int) -> str:
 
 
 def _described(shape: Shape) -> str:
-    """ "this model has the stacks 'encoder' (layers 0 to 5), ..."."""
+    """ "this model has the stacks 'encoder' (6 layers), ..."."""
     unnamed = "one without a name " * (len(shape) > 1)
     stacks = [(f"{stack!r} " if stack else unnamed) + f"({len(counts)} layers)" for stack, counts in shape.items()]
     return f"this model has {'the stacks' if len(stacks) > 1 else 'one stack'} {', '.join(stacks)}"
-
-
-def _runs(indices: Sequence[int]) -> list[str]:
-    """(0, 1, 2, 5) -> ["0-2", "5"]."""
-    runs = [[index for _, index in run] for _, run in groupby(enumerate(indices), key=lambda at: at[1] - at[0])]
-    return [f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs]

@@ -1,4 +1,4 @@
-"""Plans: what is to be done to which heads, as plain data. Frozen, JSON in and out, no model needed to write one.
+"""Plans: interventions on heads as plain data. Frozen, JSON in and out, no model needed to write one.
 
     Plan([Ablate("L3H7", kind="mean"), Scale("L0H1", 0.5), Average("L2"), Copy("L1", source="L1H0")])
 
@@ -8,7 +8,7 @@ of them act on a head's output *before* the output projection mixes the heads: a
 """
 
 # pyright: reportUnnecessaryIsInstance=false
-# What people give is checked, whatever its type says.
+# Arguments are checked at run time, whatever their annotations say.
 from __future__ import annotations
 
 import json
@@ -29,12 +29,12 @@ LARGEST = 1e30  # of a factor: what it multiplies should still fit in a float32
 
 @dataclass(frozen=True)
 class Ablate:
-    """Take away what heads say. `kind` says what stands in its place, and so what is taken away:
+    """Replace the outputs of heads. `kind` chooses the replacement, and so what is taken away:
 
-    - "zero": nothing. Also takes away what a head says on average, which later layers may count on.
+    - "zero": zeros. Also takes away a head's average output, which later layers may count on.
     - "mean": the head's mean output over a corpus; with `per_position`, over its tokens at the same position.
     - "resample": the head's output on another text at the same position: `text`, or one drawn from a corpus by `seed`.
-    - "first": what it would say if all of its weight were on the first token that it sees.
+    - "first": the output that it would have with all of its weight on the first token that it sees.
 
     "mean", and "resample" without a `text`, need a corpus when the plan is applied.
     """
@@ -47,7 +47,7 @@ class Ablate:
     name: ClassVar[str] = "ablate"
 
     def __post_init__(self) -> None:
-        _name_heads(self)
+        _set_heads(self)
         if self.kind not in KINDS:
             raise PlanError(f"kind={self.kind!r} is no way to ablate: use one of {', '.join(map(repr, KINDS))}.")
         if not isinstance(self.per_position, bool):
@@ -70,7 +70,7 @@ class Ablate:
 
 @dataclass(frozen=True)
 class Scale:
-    """Multiply what heads say by `factor`: 0 takes it away, 1 changes nothing, 2 says it twice as loud."""
+    """Multiply the outputs of heads by `factor`: 0 takes them away, 1 changes nothing, 2 doubles them."""
 
     heads: HeadsLike
     factor: int | float
@@ -78,7 +78,7 @@ class Scale:
     needs_corpus: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        _name_heads(self)
+        _set_heads(self)
         _check_type(self, "factor", (int, float))
         if not -LARGEST <= self.factor <= LARGEST:  # NaN is neither
             raise PlanError(f"factor={str(self.factor)[:40]} is no number to multiply by: give a finite one.")
@@ -86,14 +86,14 @@ class Scale:
 
 @dataclass(frozen=True)
 class Average:
-    """All named heads of a layer use the mean of their weights, each with its own values. Layers keep to themselves."""
+    """All named heads of a layer use the mean of their weights, each with its own values; layer by layer."""
 
     heads: HeadsLike
     name: ClassVar[str] = "average"
     needs_corpus: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        _name_heads(self)
+        _set_heads(self)
 
 
 @dataclass(frozen=True)
@@ -110,8 +110,8 @@ class Copy:
     needs_corpus: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        _name_heads(self)
-        object.__setattr__(self, "source", _named(self.source, "source"))
+        _set_heads(self)
+        _set_heads(self, "source")
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class SkipOutputProjection:
     """The heads' outputs go into the residual stream side by side, unmixed, as if W^O were the identity.
 
     `layer` is a number, where a model has one stack, or a layer in the grammar: "L3", "L*", "encoder:L0". A bias of
-    the output projection is left out too. Possible where heads * width is the model's width.
+    the output projection is left out too. Possible where number of heads times head width is the model's width.
     """
 
     layer: int | str
@@ -130,7 +130,8 @@ class SkipOutputProjection:
         text = f"L{self.layer}" if type(self.layer) is int else self.layer
         if not isinstance(text, str) or any("H" in part.rpartition(":")[2] for part in text.split(",")):
             raise PlanError(f"layer={self.layer!r} is no layer: write a number, or a layer as in 'L3', 'L*'.")
-        object.__setattr__(self, "layer", _named(text, "layer"))
+        object.__setattr__(self, "layer", text)
+        _set_heads(self, "layer")
 
     @property
     def heads(self) -> str:
@@ -161,11 +162,16 @@ class Plan:
 
     @property
     def needs_corpus(self) -> bool:
-        """Whether some step needs texts to compute what stands in a head's place."""
+        """Whether some step needs texts to compute the replacement of a head's output."""
         return any(step.needs_corpus for step in self.steps)
 
     def to_dict(self) -> dict[str, Any]:
-        steps = [{"step": step.name, **_spare(step)} for step in self.steps]
+        """Plain data for JSON, without the fields that have their default."""
+        steps: list[dict[str, Any]] = []
+        for step in self.steps:
+            defaults = {field.name: field.default for field in fields(step)}
+            changed = {name: value for name, value in asdict(step).items() if value != defaults[name]}
+            steps.append({"step": step.name, **changed})
         return {"format": FORMAT, "steps": steps}
 
     def to_json(self) -> str:
@@ -173,18 +179,24 @@ class Plan:
 
     @classmethod
     def from_dict(cls, data: object) -> Plan:
-        """What `to_dict` wrote, or what a person did. Raises PlanError or HeadError, naming what is wrong."""
-        said: Mapping[str, object] = cast("Mapping[str, object]", data) if isinstance(data, Mapping) else {}
-        if not isinstance(said.get("steps"), list):
+        """Read what `to_dict` or a person wrote. Raises PlanError or HeadError, naming the step and its fault."""
+        document: Mapping[str, object] = cast("Mapping[str, object]", data) if isinstance(data, Mapping) else {}
+        if not isinstance(document.get("steps"), list):
             raise PlanError(f'a plan is {{"steps": [...]}}, not {_short(cast(object, data))}.')
-        if said.get("format", FORMAT) != FORMAT or isinstance(said.get("format"), bool):
-            raise PlanError(f"this plan has format {said['format']!r}, and {FORMAT} is the newest known: upgrade.")
-        entries = cast("list[object]", said["steps"])
-        return cls([_step(entry, f"step {at} of {len(entries)}") for at, entry in enumerate(entries, 1)])
+        if document.get("format", FORMAT) != FORMAT or isinstance(document.get("format"), bool):  # True == 1
+            raise PlanError(f"this plan has format {document['format']!r}, and {FORMAT} is the newest known: upgrade.")
+        entries = cast("list[object]", document["steps"])
+        steps: list[Step] = []
+        for number, entry in enumerate(entries, 1):
+            try:
+                steps.append(_read_step(entry))
+            except (PlanError, HeadError) as error:
+                raise type(error)(f"step {number} of {len(entries)}: {error}") from error
+        return cls(steps)
 
     @classmethod
     def from_json(cls, text: str) -> Plan:
-        """What `to_json` wrote. Raises PlanError or HeadError."""
+        """Read what `to_json` wrote. Raises PlanError or HeadError."""
         try:
             data = json.loads(text)
         except RecursionError as error:
@@ -213,37 +225,25 @@ def describe(step: Step) -> str:
             return f"skip the output projection of {step.layer}"
 
 
-def _spare(step: Step) -> dict[str, Any]:
-    """A step's fields but for those that are as they always are."""
-    usual = {field.name: field.default for field in fields(step)}
-    return {key: value for key, value in asdict(step).items() if value != usual[key]}
-
-
-def _step(entry: object, where: str) -> Step:
-    """Errors: PlanError or HeadError that begin with where the step stands."""
-    try:
-        return _read_step(entry)
-    except (PlanError, HeadError) as error:
-        raise type(error)(f"{where}: {error}") from error
-
-
 def _read_step(entry: object) -> Step:
+    """One entry of "steps", with exactly the fields of its kind. Raises PlanError or HeadError."""
     if not isinstance(entry, Mapping):
         raise PlanError(f'{_short(entry)} is no step: write {{"step": "ablate", "heads": "L3H7"}}.')
-    given = dict(cast("Mapping[str, Any]", entry))
-    if "step" not in given:
+    values = dict(cast("Mapping[str, Any]", entry))
+    if "step" not in values:
         kinds = ", ".join(KINDS_OF_STEP)
         raise PlanError(f'"step" is missing in {_short(cast(object, entry))}: say what it does, one of {kinds}.')
-    name = given.pop("step")
+    name = values.pop("step")
     if not isinstance(name, str) or name not in KINDS_OF_STEP:
         raise PlanError(f"step={_short(name)} is not known: use one of {', '.join(KINDS_OF_STEP)}.")
     kind = KINDS_OF_STEP[name]
     known = [field.name for field in fields(kind)]
-    if unknown := sorted(map(str, set(given) - set(known))):
+    # A misspelt field is refused before a missing one: it is usually the missing one.
+    if unknown := sorted(map(str, set(values) - set(known))):
         raise PlanError(f"{', '.join(unknown)} means nothing to step {name!r}, which takes {', '.join(known)}.")
-    if missing := [field.name for field in fields(kind) if field.default is MISSING and field.name not in given]:
+    if missing := [field.name for field in fields(kind) if field.default is MISSING and field.name not in values]:
         raise PlanError(f"step {name!r} is not complete: it takes {', '.join(known)}, and lacks {', '.join(missing)}.")
-    return kind(**given)
+    return kind(**values)
 
 
 def _short(data: object) -> str:
@@ -255,19 +255,16 @@ def _short(data: object) -> str:
     return text if len(text) <= 60 else f"{text[:60]} ..."
 
 
-def _name_heads(step: Ablate | Scale | Average | Copy) -> None:
-    """Heads as one text of the grammar, so that plans compare, hash and print."""
-    object.__setattr__(step, "heads", _named(step.heads, "heads"))
-
-
-def _named(what: HeadsLike, field: str) -> str:
+def _set_heads(step: Step, field: str = "heads") -> None:
+    """Write heads as one text of the grammar into a frozen step, so that plans compare, hash and print."""
+    heads = getattr(step, field)
     try:
-        text = written(what)
+        text = written(heads)
     except RecursionError:
-        raise HeadError(f"{field} is a {type(what).__name__} of lists in lists: give a list of texts.") from None
+        raise HeadError(f"{field} is a {type(heads).__name__} of lists in lists: give a list of texts.") from None
     if not text:
-        raise PlanError(f"{field}={what!r} names no heads: a step that touches none changes nothing. Leave it out.")
-    return text
+        raise PlanError(f"{field}={heads!r} names no heads: a step that touches none changes nothing. Leave it out.")
+    object.__setattr__(step, field, text)
 
 
 def _check_type(step: Step, field: str, kinds: type | tuple[type, ...]) -> None:

@@ -1,8 +1,9 @@
 """What a model is, in numbers: its sites (places where attention happens) and its dimensions.
 
-A `ModelSpec` is all that most of the library needs to know of a model: which heads there are, how wide they are, which
-key/value head serves which query head. It is plain data without torch, so that a recording can carry it, a command can
-print it, and sizes can be computed from it on a machine without the model. `to_json` and `from_json` are inverses.
+A `ModelSpec` is all that most of the library needs to know about a model: which heads there are, how wide they are,
+which key/value head serves which query head. It is plain data without torch, so that a recording can carry it, a
+command can print it, and sizes can be computed from it on a machine without the model. `to_json` and `from_json` are
+inverses.
 """
 
 from __future__ import annotations
@@ -56,12 +57,12 @@ class Site:
         return tuple(Head(self.stack, self.layer, index) for index in range(self.num_heads))
 
     @classmethod
-    def from_dict(cls, data: object, what: str = "a site") -> Site:
-        """What `asdict` made of one. Raises RecordingError naming the field that is missing, unknown or no such value.
+    def from_dict(cls, data: object, label: str = "a site") -> Site:
+        """The site that `asdict` turned into `data`. `label` names the data in errors.
 
-        Raises ShapeError as a site does. `what` begins the error.
+        Raises RecordingError naming the field that is missing, unknown or out of range; ShapeError as a site does.
         """
-        return cls(**_checked(cls, data, what, MOST))
+        return cls(**_fields_of(cls, data, label, MOST))
 
     def kv_head_of(self, head: int) -> int:
         """The key/value head that serves query head `head`: neighbours share one. Raises HeadError past the end."""
@@ -91,10 +92,10 @@ class ModelSpec:
     def __post_init__(self) -> None:
         first: dict[tuple[str, int], Site] = {}
         for site in self.sites:
-            other = first.setdefault((site.stack, site.layer), site)
-            if other is not site:
+            earlier = first.setdefault((site.stack, site.layer), site)
+            if earlier is not site:
                 raise ShapeError(
-                    f"{self.name} has two sites {site}, modules {other.module!r} and {site.module!r}: "
+                    f"{self.name} has two sites {site}, modules {earlier.module!r} and {site.module!r}: "
                     f"a head's name must mean one head. Give them different stacks or layers."
                 )
 
@@ -116,7 +117,7 @@ class ModelSpec:
 
     @property
     def shape(self) -> dict[str, tuple[int, ...]]:
-        """Stack -> number of heads of each layer; 0 for a layer without attention. What `parse_heads` asks for."""
+        """Stack -> number of heads of each layer; 0 for a layer without attention. For `parse_heads`."""
         return {
             name: tuple(counts.get(layer, 0) for layer in range(max(counts) + 1))
             for name, sites in self.stacks.items()
@@ -129,7 +130,7 @@ class ModelSpec:
         return HeadSet.all(self.shape)
 
     def select(self, what: HeadsLike) -> HeadSet:
-        """The heads that `what` asks for, as in "L3H7, L5" (the grammar is in `manyheads.heads`). Raises HeadError."""
+        """The heads that `what` names, as in "L3H7, L5" (the grammar is in `manyheads.heads`). Raises HeadError."""
         return parse_heads(what, self.shape)
 
     def site_of(self, head: Head) -> Site:
@@ -146,14 +147,14 @@ class ModelSpec:
 
     @classmethod
     def from_dict(cls, data: object) -> ModelSpec:
-        """What `to_dict` wrote. Raises RecordingError naming the field that is missing, unknown or of another kind."""
-        plain = _checked(cls, data, "a model's description")
-        plain["sites"] = tuple(Site.from_dict(site, f"site {at}") for at, site in enumerate(plain["sites"]))
+        """Read what `to_dict` wrote. Raises RecordingError naming the field that is missing, unknown or wrong."""
+        plain = _fields_of(cls, data, "a model's description")
+        plain["sites"] = tuple(Site.from_dict(site, f"site {index}") for index, site in enumerate(plain["sites"]))
         return cls(**plain)
 
     @classmethod
     def from_json(cls, text: str) -> ModelSpec:
-        """What `to_json` wrote. Raises RecordingError."""
+        """Read what `to_json` wrote. Raises RecordingError."""
         try:
             data = json.loads(text)
         except (ValueError, RecursionError) as error:  # ValueError: also a number of thousands of digits
@@ -161,7 +162,7 @@ class ModelSpec:
         return cls.from_dict(data)
 
 
-_KINDS: dict[str, tuple[type, ...]] = {
+_TYPES: dict[str, tuple[type, ...]] = {  # by annotation; annotations are texts in this module
     "str": (str,),
     "int": (int,),
     "bool": (bool,),
@@ -170,21 +171,20 @@ _KINDS: dict[str, tuple[type, ...]] = {
 }
 
 
-def _checked(cls: type[Site] | type[ModelSpec], data: object, what: str, most: int | None = None) -> dict[str, Any]:
-    """`data` if it holds exactly the fields of `cls`, each of its kind, and whole numbers up to `most`.
-
-    (Annotations are texts in this module.)"""
+def _fields_of(cls: type[Site] | type[ModelSpec], data: object, label: str, most: int | None = None) -> dict[str, Any]:
+    """`data` if it holds exactly the fields of `cls`, each of its type, and whole numbers from 0 to `most`."""
     if not isinstance(data, Mapping):
-        raise RecordingError(f"{what} is a {type(data).__name__}, not a mapping: the file is damaged.")
-    found = dict(cast("Mapping[str, Any]", data))
-    kinds = {field.name: cast(str, field.type) for field in fields(cls)}
-    if missing := sorted(kinds.keys() - found.keys()):
-        raise RecordingError(f"{what} lacks {', '.join(missing)}: the file is damaged.")
-    if unknown := sorted(found.keys() - kinds.keys()):
-        raise RecordingError(f"{what} says {', '.join(unknown)}, unknown here: a newer manyheads wrote it. Upgrade.")
-    for name, kind in kinds.items():
-        if type(found[name]) not in _KINDS[kind]:
-            raise RecordingError(f"{what}: {name}={found[name]!r} should be {kind}: the file is damaged.")
-        if most is not None and kind == "int" and not 0 <= found[name] <= most:
-            raise RecordingError(f"{what}: {name}={found[name]} is not from 0 to {most}: the file is damaged.")
-    return found
+        raise RecordingError(f"{label} is a {type(data).__name__}, not a mapping: the file is damaged.")
+    values = dict(cast("Mapping[str, Any]", data))
+    annotations = {field.name: cast(str, field.type) for field in fields(cls)}
+    if missing := sorted(annotations.keys() - values.keys()):
+        raise RecordingError(f"{label} lacks {', '.join(missing)}: the file is damaged.")
+    if unknown := sorted(values.keys() - annotations.keys()):
+        raise RecordingError(f"{label} says {', '.join(unknown)}, unknown here: a newer manyheads wrote it. Upgrade.")
+    for name, annotation in annotations.items():
+        # By type, not isinstance: True is an int, and no number of heads.
+        if type(values[name]) not in _TYPES[annotation]:
+            raise RecordingError(f"{label}: {name}={values[name]!r} should be {annotation}: the file is damaged.")
+        if most is not None and annotation == "int" and not 0 <= values[name] <= most:
+            raise RecordingError(f"{label}: {name}={values[name]} is not from 0 to {most}: the file is damaged.")
+    return values

@@ -5,8 +5,7 @@ import json
 import pytest
 
 from benchmarks.bars import BARS, Bar, judged
-from benchmarks.page import BEGIN, END, PAGE, written
-from benchmarks.run import RESULTS, RUNS
+from benchmarks.run import BEGIN, END, PAGE, RESULTS, RUNS, written
 
 
 def result(*lines):
@@ -59,5 +58,5 @@ def test_a_limit_says_its_side_and_unit(most, least, said):
 def test_the_page_says_what_the_results_say():
     table = PAGE.read_text(encoding="utf-8").split(BEGIN)[1].split(END)[0]
     assert table.strip() == written(json.loads(RESULTS.read_text(encoding="utf-8"))).strip(), (
-        "python -m benchmarks.page"
+        "python -m benchmarks.run --page"
     )

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-import manyheads.models.loading.load
+import manyheads.models
 from manyheads.cli.main import main
 
 from ..models.odd import tiny_t5
@@ -43,7 +43,9 @@ def cache(tmp_path_factory) -> Path:
 @pytest.fixture(autouse=True)
 def surroundings(cache, monkeypatch, tmp_path):
     """A folder of its own to write into; a shorter page; no colour asked for, no terminal's width."""
-    monkeypatch.setattr("manyheads.corpora.bundled_texts.reading_of", short_readings(PAGE_TEXTS))
+    readings = short_readings(PAGE_TEXTS)
+    for place in ("manyheads.corpora.bundled_texts.reading_of", "manyheads.corpora.reading_of"):
+        monkeypatch.setattr(place, readings)
     monkeypatch.setenv("MANYHEADS_CACHE", str(cache))
     for name in ("FORCE_COLOR", "NO_COLOR", "COLUMNS", "COLORTERM"):
         monkeypatch.delenv(name, raising=False)
@@ -53,10 +55,8 @@ def surroundings(cache, monkeypatch, tmp_path):
 @pytest.fixture
 def run(minilm, monkeypatch, capsys) -> Run:
     """`run("look", "some text")` in this process, minilm being loaded already."""
-    load = manyheads.models.loading.load.load
-    monkeypatch.setattr(
-        "manyheads.models.loading.load.load", lambda name, **how: minilm if name == "minilm" else load(name, **how)
-    )
+    load = manyheads.models.load
+    monkeypatch.setattr("manyheads.models.load", lambda name, **how: minilm if name == "minilm" else load(name, **how))
 
     def runner(*arguments: str) -> Ran:
         code = main(arguments)

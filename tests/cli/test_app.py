@@ -91,7 +91,7 @@ def test_what_our_own_code_raises_stays_our_fault(run, monkeypatch, error):
     def fail(name):
         raise error
 
-    monkeypatch.setattr("manyheads.models.loading.load.load", fail)
+    monkeypatch.setattr("manyheads.models.load", fail)
     ran = run("look", TEXT)
     assert ran.code == 1 and "a fault of manyheads, not yours" in ran.err
 
@@ -119,7 +119,7 @@ def test_our_own_fault_is_exit_1_and_debug_shows_where(run, monkeypatch):
     def fail(name):
         raise RuntimeError("the flux is reversed\nand more")
 
-    monkeypatch.setattr("manyheads.models.loading.load.load", fail)
+    monkeypatch.setattr("manyheads.models.load", fail)
     ran = run("look", TEXT)
     assert (ran.code, ran.out) == (1, "")
     assert "a fault of manyheads, not yours: RuntimeError: the flux is reversed. Run it again with --debug" in ran.err
@@ -139,7 +139,7 @@ def test_memory_and_a_full_disk_are_said_plainly(run, monkeypatch):
     def hungry(name):
         raise MemoryError
 
-    monkeypatch.setattr("manyheads.models.loading.load.load", hungry)
+    monkeypatch.setattr("manyheads.models.load", hungry)
     ran = run("look", TEXT)
     assert ran.code == 1 and "out of memory" in ran.err
 
@@ -149,9 +149,9 @@ def test_an_interrupt_anywhere_is_exit_130(run, monkeypatch):
         raise KeyboardInterrupt
 
     for place in (
-        "manyheads.models.loading.load.load",
+        "manyheads.models.load",
         "manyheads.cli.commands.run",
-        "manyheads.cli.arguments.read_source",
+        "manyheads.cli.look.command.read_source",
     ):
         with monkeypatch.context() as patched:
             patched.setattr(place, interrupt)
@@ -212,7 +212,7 @@ def test_an_interrupt_while_the_page_is_measured_remembers_nothing(run, monkeypa
         raise KeyboardInterrupt
 
     monkeypatch.setenv("MANYHEADS_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("manyheads.statistics.measurement.measure", interrupt)
+    monkeypatch.setattr("manyheads.roles.labels.measure", interrupt)
     assert run("look", TEXT, "--save", "t.csv").code == 130
     assert not list(tmp_path.rglob("*.*"))
 
@@ -245,7 +245,7 @@ def test_other_libraries_are_silent_while_a_command_runs_and_speak_again_afterwa
         warnings.warn("a warning that nobody asked for", stacklevel=1)
         return minilm
 
-    monkeypatch.setattr("manyheads.models.loading.load.load", chatter)
+    monkeypatch.setattr("manyheads.models.load", chatter)
     ran = run("look", TEXT)
     assert ran.code == 0 and "advice" not in ran.err and "nobody asked" not in ran.err
     assert logging.root.manager.disable == 0

@@ -38,7 +38,7 @@ def test_what_cannot_be_is_refused_before_a_model_is_loaded(run, monkeypatch, tm
     def refuse(*_, **__):
         raise AssertionError("loaded first")
 
-    monkeypatch.setattr("manyheads.models.loading.load.load", refuse)
+    monkeypatch.setattr("manyheads.models.load", refuse)
     (tmp_path / "a.txt").touch()
     (tmp_path / "full").mkdir()
     (tmp_path / "full/novel.txt").write_text("words")

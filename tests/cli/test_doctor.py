@@ -23,7 +23,7 @@ def examined(monkeypatch, capsys):
     """`examined(sections, "--json")`: the command, where this was found."""
 
     def runner(sections, *options: str) -> Ran:
-        monkeypatch.setattr(examining, "examine", lambda: Examination(sections))
+        monkeypatch.setattr("manyheads.doctor.examine", lambda: Examination(sections))
         return Ran(main(["doctor", *options]), *capsys.readouterr())
 
     return runner
@@ -74,7 +74,7 @@ def test_a_look_that_fails_is_a_finding_and_the_rest_goes_on(monkeypatch):
         raise ValueError("odd\nand more")
 
     monkeypatch.setattr(examining.packages, "needed", fails)
-    monkeypatch.setattr(examining, "tried", lambda: iter([("machine", Finding("GPU", "none"))]))
+    monkeypatch.setattr(examining, "trial_findings", lambda: iter([("machine", Finding("GPU", "none"))]))
     found = examining.examine()
     assert [each.line for each in found.wrong] == [
         "what it needs: failed with ValueError: odd. If nothing else here is wrong, please report it."

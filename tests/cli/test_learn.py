@@ -51,7 +51,7 @@ def walk(slug, lines, *, load=shelf.load, seed=None):
 
 def test_lessons_are_listed_with_how_far_one_is(run):
     ran = run("learn")
-    assert ran.code == 0 and [line.split()[1] for line in ran.lines[1:-2]] == list(shelf.ORDER)
+    assert ran.code == 0 and [line.split()[1] for line in ran.lines[1:-2]] == list(shelf.lessons())
     run("learn", "masks", "--answer", "causal-cells", "36")
     (line,) = [line for line in run("learn").lines if " masks " in line]
     assert "1 of 6" in line and "1 of 10" in line
@@ -74,7 +74,7 @@ def test_without_a_terminal_the_whole_lesson_is_printed(run):
     assert all(f"cell {name}" in ran.out for name in page.cells)
     assert "To judge an answer: manyheads learn masks --answer CHECK VALUE" in ran.lines
     assert "nothing is read from stdin" in ran.err and "nothing is read" not in run("learn", "masks", "--json").err
-    again = run("learn", str(list(shelf.ORDER).index("masks") + 1))
+    again = run("learn", str(list(shelf.lessons()).index("masks") + 1))
     assert again.out == ran.out == run("learn", "mas").out, "by number, and by the beginning of its name"
 
 

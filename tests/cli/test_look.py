@@ -115,7 +115,7 @@ def test_a_model_that_cannot_read_the_page_gets_numbers_without_labels(run, monk
     def refuse(lm, **kwargs):
         raise TextError("too long for it.")
 
-    monkeypatch.setattr("manyheads.roles.labels.label_page", refuse)
+    monkeypatch.setattr("manyheads.roles.label_page", refuse)
     ran = run("look", TEXT)
     assert ran.code == 0 and len(rows_of(ran.lines)) == 72
     assert "none: this model cannot read the page that they rest on: too long for it." in ran.out

@@ -64,7 +64,7 @@ def test_bad_input_is_one_line_and_exit_2(run, monkeypatch, arguments, said):
 @pytest.mark.skipif(not os.path.exists("/dev/zero"), reason="no devices on this system")
 @pytest.mark.parametrize("command", [["look"], ["ablate", "L1"], ["importance"], ["head", "L1H1"]])
 def test_a_device_which_may_never_end_is_refused_before_it_is_read(run, monkeypatch, command):
-    monkeypatch.setattr("manyheads.models.loading.load.load", lambda name, **how: pytest.fail("loaded first"))
+    monkeypatch.setattr("manyheads.models.load", lambda name, **how: pytest.fail("loaded first"))
     assert_refused(run(*command, "--file", "/dev/zero"), "cannot read /dev/zero: it is a device, not a file. Name a")
 
 
@@ -105,7 +105,7 @@ def test_a_place_that_cannot_be_written_is_known_before_the_work(run, monkeypatc
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr("tempfile.TemporaryFile", refuse)
-    monkeypatch.setattr("manyheads.models.loading.load.load", lambda name: pytest.fail("loaded first"))
+    monkeypatch.setattr("manyheads.models.load", lambda name: pytest.fail("loaded first"))
     assert_refused(run("look", "x", "--save", "t.csv"), "--save t.csv cannot be written: Permission denied.")
     (tmp_path / "t.png").mkdir()
     assert_refused(run("look", "x", "--plot", "t.png"), "--plot t.png is a folder: name a file in it.")

@@ -147,7 +147,7 @@ def test_a_picture_is_the_same_for_the_same_architecture(sized, tmp_path):
 
 
 def test_ascii_terminals_get_ascii(capsys, monkeypatch):
-    for place in ("size_page", "columns"):
+    for place in ("size", "terminal.console"):
         monkeypatch.setattr(f"manyheads.cli.{place}.knows_blocks", lambda console: False)
     assert main(["size", "gpt2"]) == 0
     page = "\n".join(capsys.readouterr().out.splitlines()[3:])

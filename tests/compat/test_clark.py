@@ -1,25 +1,51 @@
-"""Clark et al.'s measurements from our records are those that plain NumPy takes of the model's own eager maps.
-
-A small BERT with random weights reads made-up sentences, whose words are of one piece or of several; their trees and
-mentions are drawn, so that every rule is met. What is known by hand (formulas, quirks) is tested beside it.
-"""
+"""Clark et al. 2019: our numbers against their code, an oracle and their words."""
 
 from __future__ import annotations
+
+import string
+from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+from transformers import PreTrainedTokenizerFast
 
-from manyheads.compat import clark
+import manyheads as mh
+from manyheads.compat import clark, inputs
 from manyheads.compat.clark import coreference, syntax
+from manyheads.compat.clark import general as distances
 from manyheads.compat.clark import words as wordmaps
 from manyheads.compat.clark.words import NOBODY, Recorded, laid_out, most_attended
 from manyheads.corpora import Document
-from manyheads.errors import ModelError, ShapeError, StatisticError, TextError
+from manyheads.errors import ModelError, RecordingError, ShapeError, StatisticError, TextError
 from manyheads.recording import ROOT, Gold, GoldWord, Mention, Words
 from tests.compat import clark_oracle as oracle
-from tests.compat.clark_reader import WHOLE, small_bert
 from tests.compat.crafted import crafted
+from tests.models.tiny import tiny_bert
+
+SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
+WHOLE = ("the", "cat", "king", "she", "saw", "mary", "hat", "of", "it")
+
+
+@cache
+def reader():
+    """WordPiece, as BERT's: some words whole, all others letter by letter; marks are words of their own."""
+    letters = [*string.ascii_lowercase, *(f"##{letter}" for letter in string.ascii_lowercase), ".", ",", "'"]
+    vocabulary = {piece: number for number, piece in enumerate((*SPECIAL, *WHOLE, *letters))}
+    backend = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    backend.normalizer, backend.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
+    around = [(name, vocabulary[name]) for name in ("[CLS]", "[SEP]")]
+    single, pair = "[CLS] $A [SEP]", "[CLS] $A [SEP] $B [SEP]"
+    backend.post_processor = processors.TemplateProcessing(single=single, pair=pair, special_tokens=around)
+    names = {"cls_token": "[CLS]", "sep_token": "[SEP]", "pad_token": "[PAD]", "unk_token": "[UNK]"}
+    return PreTrainedTokenizerFast(tokenizer_object=backend, **names)
+
+
+def small_bert():
+    return mh.load(tiny_bert(vocab_size=len(reader()), max_position_embeddings=48), tokenizer=reader())
+
 
 RELATIONS = ("det", "nsubj", "poss", "punct", "dobj", "case")
 
@@ -297,3 +323,88 @@ def test_what_cannot_be_read_is_refused(lm):
     with pytest.raises(ModelError, match="is neither a loaded model nor a recording"):
         clark.syntax_accuracies(lm.model, [story()])
     assert set(clark.QUIRKS) == {"poss", "vanishing", "float16", "smoothing", "two separators"}
+
+
+NEAR = 2e-6
+PAIRS = [("the cat saw mary .", "she saw it , abc"), ("king of it", "cat .")]
+
+
+def ids_of(lm, pair):
+    return lm.tokenizer(*pair)["input_ids"]
+
+
+@pytest.mark.parametrize("texts, quirks", [(PAIRS, True), ([a for a, _ in PAIRS], False)], ids=["pairs", "single"])
+def test_masses_are_those_of_the_models_own_maps(lm, texts, quirks):
+    got = clark.attention_masses(lm, texts, quirks=quirks)
+    read = [ids_of(lm, text if isinstance(text, tuple) else (text,)) for text in texts]
+    pieces = [lm.tokenizer.convert_ids_to_tokens(ids) for ids in read]
+    each = [oracle.masses(p, oracle.maps_of(lm, ids), quirks) for p, ids in zip(pieces, read, strict=True)]
+    assert got.keys() == each[0].keys()
+    for name, values in got.items():
+        assert values.numpy() == pytest.approx(np.mean([one[name] for one in each], 0), abs=NEAR), name
+
+
+def test_the_quirk_of_two_separators_matters_for_single_texts(lm):
+    plain, quirky = (clark.attention_masses(lm, "the cat saw it", quirks=q) for q in (False, "two separators"))
+    assert torch.allclose(quirky["sep_sep"], plain["sep_sep"] / 2)
+    assert torch.allclose(quirky["rest_sep"], plain["rest_sep"] * 5 / 4)
+
+
+def test_entropies_are_those_of_the_models_own_maps(lm, monkeypatch):
+    monkeypatch.setattr(inputs, "BLOCK_CELLS", 100)
+    read = [ids_of(lm, pair) for pair in PAIRS]
+    for quirks in (True, False):
+        got = clark.entropies(lm, PAIRS, quirks=quirks)
+        rows = [oracle.entropy(oracle.maps_of(lm, ids), quirks) for ids in read]
+        assert got.heads.numpy() == pytest.approx(np.mean([one.mean(-1) for one in rows], 0), abs=NEAR)
+        assert got.from_cls.numpy() == pytest.approx(np.mean([one[..., 0] for one in rows], 0), abs=NEAR)
+        assert got.uniform == pytest.approx(np.mean(np.log([len(ids) for ids in read])))
+    assert (clark.entropies(lm, PAIRS).heads > got.heads).all()  # smoothing is towards even attention
+
+
+def test_distances_are_those_of_the_models_own_maps(lm, monkeypatch):
+    monkeypatch.setattr(distances, "BLOCK_CELLS", 500)
+    got = clark.head_distances(lm, PAIRS)
+    read = [ids_of(lm, pair) for pair in PAIRS]
+    wanted = sum(oracle.distances(oracle.maps_of(lm, ids)) for ids in read)
+    assert got.sums.numpy() == pytest.approx(wanted, abs=1e-5)
+    assert got.num_rows == sum(map(len, read)) and got.num_texts == 2 and len(got.heads) == 10
+    assert torch.equal(got.sums, got.sums.T) and (got.means <= np.log(2)).all()
+    assert str(got.heads[7]) == "L1H2"
+
+
+def test_distances_of_known_maps():
+    """Two heads that share nothing are about ln 2 a row apart; 144 of 1 are all alike."""
+    apart = torch.stack([torch.eye(4), torch.eye(4).roll(1, 1)])
+    got = clark.head_distances(crafted([apart], range(4), list("abcd")))
+    assert got.means[0, 1].item() == pytest.approx(np.log(2), abs=0.01) and got.means[0, 0].item() == pytest.approx(0)
+
+
+def test_a_recording_gives_the_same_as_its_texts(lm):
+    texts = [" ".join(pair) for pair in PAIRS]
+    recording = mh.record(lm, texts)
+    pairs = [
+        (clark.entropies(recording).heads, clark.entropies(lm, texts).heads),
+        (clark.head_distances(recording).sums, clark.head_distances(lm, texts).sums),
+        *zip(clark.attention_masses(recording).values(), clark.attention_masses(lm, texts).values(), strict=True),
+    ]
+    assert all(torch.allclose(a, b, atol=1e-5) for a, b in pairs)
+    with pytest.raises(RecordingError, match="a recording holds its own texts"):
+        clark.entropies(recording, texts)
+    with pytest.raises(TextError, match="knows no pieces of its texts"):
+        clark.attention_masses(crafted([torch.eye(3)[None]], range(3)))
+
+
+def test_layers_of_unlike_numbers_of_heads_leave_places_empty():
+    """A pruned model's layers have fewer heads: what is not there is not a number, and -1 to detect_head."""
+    even = torch.full((4, 4), 0.25)
+    recording = crafted([even.expand(3, 4, 4), even.expand(1, 4, 4)], range(4), list("abcd"))
+    got = clark.entropies(recording, quirks=False).heads
+    assert got.shape == (2, 3) and got.isnan().tolist() == [[False] * 3, [False, True, True]]
+    assert mh.compat.transformer_lens.detect_head(recording)[1].tolist() == pytest.approx([3 / 16, -1, -1])
+
+
+def test_the_page_names_every_quirk_and_function():
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "compat.md").read_text(encoding="utf-8")
+    functions = [name for name in clark.__all__ if name.islower()]
+    assert all(f"| `{name}" in page for name in (*clark.QUIRKS, *functions))

@@ -9,11 +9,13 @@ import sys
 import threading
 import tracemalloc
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
 from manyheads.corpora import lines as sources
 from manyheads.corpora import open_corpus
+from manyheads.corpora.treebanks import PASSAGE_WORDS
 from manyheads.errors import TextError
 from tests.corpora.writing import CONLLU, PAGE, chain, write_corpus
 
@@ -198,3 +200,11 @@ def test_a_single_line_of_any_length_is_a_text(tmp_path):
     (tmp_path / "one.txt").write_text("word " * 400_000)
     ((name, text),) = told(open_corpus(tmp_path / "one.txt"))
     assert (name, len(text)) == ("one.txt:1", 5 * 400_000 - 1)
+
+
+def test_the_reference_names_every_ending_and_the_codes_own_numbers():
+    page = (Path(__file__).parents[2] / "docs/reference/corpora.md").read_text(encoding="utf-8")
+    assert all(f"`{ending}`" in page for ending in sources.ENDINGS)
+    assert f"have {PASSAGE_WORDS} words together" in page
+    assert f"a file over {sources.WHOLE_BYTES >> 20} MB" in page
+    assert str(PASSAGE_WORDS) in (open_corpus.__doc__ or "")

@@ -107,16 +107,16 @@ def test_the_table_of_variables_is_in_the_documents():
 
 
 def test_a_folder_is_tried_by_writing_and_left_as_it_was(tmp_path):
-    found = places.kept("labels", tmp_path, "HERE", "too bad")
+    found = places.writable("labels", tmp_path, "HERE", "too bad")
     assert (found.state, list(tmp_path.iterdir())) == (FINE, [])
-    found = places.kept("labels", tmp_path / "not" / "yet", "HERE", "too bad")
+    found = places.writable("labels", tmp_path / "not" / "yet", "HERE", "too bad")
     assert found.state == FINE and found.found.endswith("yet, made when it is needed")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_below_a_file_is_wrong(tmp_path):
     (tmp_path / "home").write_text("a file")
-    found = places.kept("labels", tmp_path / "home/.cache/manyheads", "MANYHEADS_CACHE", "they are measured anew")
+    found = places.writable("labels", tmp_path / "home/.cache/manyheads", "MANYHEADS_CACHE", "they are measured anew")
     assert found.state == WRONG
     assert (
         found.found
@@ -130,12 +130,12 @@ def test_a_read_only_home_is_wrong_in_the_systems_words(tmp_path, monkeypatch):
         raise OSError(30, "Read-only file system")
 
     monkeypatch.setattr(tempfile, "TemporaryFile", refuses)
-    assert "cannot be written (Read-only file system), so" in places.kept("x", tmp_path, "X", "it is lost").found
+    assert "cannot be written (Read-only file system), so" in places.writable("x", tmp_path, "X", "it is lost").found
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a file system that takes no files: Linux's /proc")
 def test_a_folder_where_nobody_can_write_is_wrong():
-    assert places.kept("labels", Path("/proc/manyheads"), "MANYHEADS_CACHE", "too bad").state == WRONG
+    assert places.writable("labels", Path("/proc/manyheads"), "MANYHEADS_CACHE", "too bad").state == WRONG
 
 
 def test_the_folders_are_those_that_are_used(monkeypatch, tmp_path):
@@ -177,11 +177,11 @@ def test_a_browser_is_found_missing_or_misnamed(monkeypatch, tmp_path):
 def test_more_threads_than_cores_are_a_note(monkeypatch):
     import torch
 
-    found = {each.subject: each for each in machine.looked()}
+    found = {each.subject: each for each in machine.machine()}
     assert found["threads"].found.startswith(f"{torch.get_num_threads()} thread")
     assert torch.backends.cpu.get_cpu_capability() in found["processor"].found
     monkeypatch.setattr(machine, "cores_for_us", lambda: 2)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 7)
-    threads = {each.subject: each for each in machine.looked()}["threads"]
+    threads = {each.subject: each for each in machine.machine()}["threads"]
     assert (threads.state, threads.found) == (NOTE, "7 threads on 2 cores: they wait for each other")
     assert threads.remedy == "Faster: OMP_NUM_THREADS=2"

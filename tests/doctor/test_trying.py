@@ -24,7 +24,7 @@ def broken(tmp_path, monkeypatch):
         (tmp_path / f"{name}.py").write_text(source, encoding="utf-8")
         monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
         monkeypatch.setenv("MANYHEADS_CACHE", str(tmp_path))
-        return list(trying.tried())
+        return list(trying.trial_findings())
 
     return run
 
@@ -119,7 +119,7 @@ def test_weights_that_are_not_the_published_ones_are_said_and_not_recorded(fake_
 
 def test_a_recording_that_the_guard_refuses_is_wrong(monkeypatch):
     monkeypatch.setattr("manyheads.models.taps.call.TOLERANCE", dict.fromkeys(_tolerances(), 0.0))
-    found = list(trials.carried_out(trials.Step("", "x", lambda: trials.recorded("tiny-code")), ()))
+    found = list(trials.carried_out(trials.Step("", "x", lambda: trials.recording_of("tiny-code")), ()))
     assert [each.state for each in found] == [WRONG]
     assert "failed with GuardError: layer 0 (model.layers.0.self_attn), head " in found[0].found
 
@@ -133,7 +133,7 @@ def _tolerances():
 def test_every_bundled_model_that_is_here_is_recorded():
     trials.bundled.cache_clear()
     assert list(trials.bundled()) == list(BUNDLED)
-    (found,) = trials.recorded("tiny-code")
+    (found,) = trials.recording_of("tiny-code")
     assert found.state == "fine" and "4 layers with 32 heads; the guard found " in found.found
 
 

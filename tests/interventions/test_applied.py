@@ -6,16 +6,19 @@ own eager maps, values and hooks (`surgeries`).
 
 import copy
 import json
+import logging
 import subprocess
 import sys
+import threading
 
 import pytest
 import torch
 from torch import nn
 
 import manyheads as mh
-from manyheads import Ablate, Average, Copy, Plan, Scale, SkipOutputProjection
-from manyheads.errors import PlanError
+from manyheads.errors import HeadError, ModelError, PlanError
+from manyheads.models.taps.open_taps import OPEN
+from manyheads.plan import Ablate, Average, Copy, Plan, Scale, SkipOutputProjection
 from tests.interventions.surgeries import (
     CASES,
     HEADS,
@@ -297,3 +300,298 @@ def test_an_output_projection_between_two_widths_cannot_be_skipped(name, fresh):
         PlanError, match=r"skip the output projection .* wide side by side .* they cannot go on unmixed"
     ):
         edited(lm, SkipOutputProjection(layer), some_inputs(name, fresh))
+
+
+# ---- a block of `applied`: plans for single samples, blocks in blocks, threads; what is left behind, and what is said
+
+
+def block_inputs(fresh):
+    return padded(fresh, (11, 7, 13), VOCAB_SIZE)
+
+
+PLANS = [
+    Plan([Ablate("L1H1"), Scale("L2H0", 0.5)]),
+    Plan(Average("L1H0-2")),
+    Plan([]),
+    Plan([SkipOutputProjection(1), Ablate("L0H3", kind="first")]),
+    Plan(Ablate("L1H1, L2H4", kind="mean")),
+    Plan(Copy("L2H1", "L2H0")),
+    Plan([Scale("L1H1", 2), Ablate("L1H1", kind="resample", text=TEXTS[1])]),
+]
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_plans_for_single_samples_equal_each_by_itself(side, fresh):
+    lm, corpus = loaded("llama", draw(fresh)), list(TEXTS)
+    inputs = padded(fresh, (11, 7, 13, 5, 9, 8, 6), VOCAB_SIZE, side)
+    with mh.applied(lm, PLANS, corpus=corpus), torch.no_grad():
+        together = lm.model(**inputs).logits
+    for at, (plan, span) in enumerate(zip(PLANS, spans(inputs["attention_mask"]), strict=True)):
+        alone = {"input_ids": inputs["input_ids"][at : at + 1, span]}
+        want = edited(lm, plan, alone, corpus)[0]
+        assert_close(together[at, span], want)
+        if plan.steps:
+            assert_matters(want, output(lm.model, alone)[0])
+
+
+def test_as_many_samples_as_plans(fresh):
+    lm = loaded("llama", draw(fresh))
+    words = r"2 plans were given, one for each sample, but model\.layers\.1\.self_attn attends in a batch of 3"
+    with pytest.raises(PlanError, match=words):
+        edited(lm, [Ablate("L1H1"), Ablate("L1H2")], block_inputs(fresh))
+
+
+def test_steps_act_one_after_another_and_blocks_add_up(fresh):
+    lm, inputs = loaded("llama", draw(fresh)), block_inputs(fresh)
+    both = edited(lm, Plan([Scale("L1H1", 3), Scale("L1H1", 0.5), Ablate("L2H0")]), inputs)
+    assert_close(edited(lm, Plan([Scale("L1H1", 1.5), Ablate("L2H0")]), inputs), both)
+    with mh.applied(lm, Scale("L1H1", 1.5)), mh.applied(lm, Ablate("L2H0")):
+        nested = output(lm.model, inputs)
+    assert_close(nested, both)
+    assert_matters(edited(lm, Scale("L1H1", 1.5), inputs), both)
+    with (
+        mh.applied(lm, Ablate("L1H1")),
+        mh.applied(lm, Ablate("L1H1", kind="first")),
+    ):  # the inner one has the last word
+        assert torch.equal(output(lm.model, inputs), edited(lm, Ablate("L1H1", kind="first"), inputs))
+
+
+def test_recording_and_measuring_inside_see_the_edited_model(fresh):
+    lm, plan = loaded("llama", draw(fresh)), Ablate("L0", kind="zero")
+    inputs = {"input_ids": torch.randint(5, VOCAB_SIZE, (1, 11), generator=fresh)}
+    operated = copy.deepcopy(lm.model)
+    without_heads("llama", operated, 0, list(range(6)))
+    other = mh.load(operated, tokenizer=lm.tokenizer)
+    plain = mh.record_call(lm.model, **inputs).layers[1].weights(head=2)
+    with mh.applied(lm, plan):
+        rec = mh.record_call(lm.model, **inputs)
+        table = mh.measure(lm, TEXTS[0], statistics=["entropy"])
+    want = mh.record_call(operated, **inputs).layers[1].weights(head=2)
+    assert_close(torch.as_tensor(rec.layers[1].weights(head=2)), torch.as_tensor(want))
+    assert_matters(torch.as_tensor(want), torch.as_tensor(plain))
+    assert abs(table["entropy"] - mh.measure(other, TEXTS[0], statistics=["entropy"])["entropy"]).max() < 1e-5
+
+
+@pytest.mark.parametrize("plan", [Plan([*PLANS[0].steps, *PLANS[3].steps]), Plan(PLANS[4].steps[0])], ids=str)
+def test_nothing_is_left_behind_also_after_an_error_inside_the_model(plan, fresh):
+    lm, inputs = loaded("llama", draw(fresh)), block_inputs(fresh)
+    plain, hooks = output(lm.model, inputs), hook_counts(lm.model)
+    broken = lm.model.model.layers[2].mlp.register_forward_hook(lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError), mh.applied(lm, plan, corpus=list(TEXTS)):
+        lm.model(**inputs)
+    broken.remove()
+    assert torch.equal(output(lm.model, inputs), plain)
+    assert hook_counts(lm.model) == hooks and not OPEN.taps
+    assert_matters(edited(lm, plan, inputs, list(TEXTS)), plain)
+    assert torch.equal(output(lm.model, inputs), plain) and hook_counts(lm.model) == hooks
+
+
+def hook_counts(model):
+    return [
+        (len(each._forward_hooks), len(each._forward_pre_hooks), "forward" in vars(each)) for each in model.modules()
+    ]
+
+
+def test_another_thread_runs_the_model_as_it_is(fresh):
+    lm, inputs, got = loaded("llama", draw(fresh)), block_inputs(fresh), {}
+    plain = output(lm.model, inputs)
+    plan = Plan([Ablate("L1H1"), SkipOutputProjection(2)])
+
+    def other():
+        got["other"] = output(lm.model, inputs)
+        with mh.applied(lm, Ablate("L0H2")):
+            got["own"] = output(lm.model, inputs)
+
+    with mh.applied(lm, plan):
+        output(lm.model, inputs)
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+        here = output(lm.model, inputs)
+    assert torch.equal(got["other"], plain)
+    assert torch.equal(got["own"], edited(lm, Ablate("L0H2"), inputs))
+    assert torch.equal(here, edited(lm, plan, inputs))
+    assert_matters(here, plain)
+
+
+# ------------------------------------------------------------------------------------------------------- what is said
+
+
+@pytest.fixture
+def said(caplog):
+    caplog.set_level(logging.WARNING, logger="manyheads")
+    return lambda: [record.message for record in caplog.records if record.name == "manyheads"]
+
+
+def test_steps_that_changed_nothing_are_named(said, fresh):
+    lm, inputs = loaded("llama", draw(fresh)), block_inputs(fresh)
+    idle = [Scale("L0H1", 1), Average("L1H2"), Copy("L2H3", "L2H3")]
+    after = [Scale("L0H5", 2), Ablate("L0H5")]  # of a head that is silent by then
+    with mh.applied(lm, Plan([*idle, Ablate("L0H5"), *after, Ablate("L1H0")])) as now:
+        output(lm.model, inputs)
+    words = ["scale L0H1 by 1", "average L1H2", "copy the weights of L2H3 to L2H3", "scale L0H5 by 2"]
+    assert list(now.unchanged) == words
+    assert said() == [f"{each} changed nothing in what was run." for each in words]
+    assert now.changes["ablate L0H5 (zero)"] == now.changes["ablate L1H0 (zero)"] == 1
+
+
+def test_a_step_that_changed_something_is_not_named(said, fresh):
+    lm, inputs = loaded("llama", draw(fresh)), block_inputs(fresh)
+    steps = [
+        Scale("L0H1", 4),
+        Average("L1H1-2"),
+        Copy("L2H3", "L2H2"),
+        Ablate("L1H5", "first"),
+        SkipOutputProjection(2),
+    ]
+    with mh.applied(lm, Plan(steps)) as now:
+        output(lm.model, inputs)
+    assert now.unchanged == () and not said() and len(now.changes) == 5
+    assert now.changes["scale L0H1 by 4"] == 0.75  # of the largest
+
+
+def test_a_model_that_never_ran_is_told(said, fresh):
+    with mh.applied(loaded("llama", draw(fresh)), Ablate("L0H1")):
+        pass
+    assert said() == ["the plan changed nothing: the model did not run while it was applied."]
+
+
+@pytest.mark.parametrize("heads", ["L3H0", "L0H6", "encoder:L0", "L1H2, L7"])
+def test_heads_that_the_model_lacks_are_refused_before_anything_runs(heads, fresh):
+    with (
+        pytest.raises(HeadError, match="there is no|no stack"),
+        mh.applied(loaded("llama", draw(fresh)), Ablate(heads)),
+    ):
+        raise AssertionError("inside")
+
+
+def test_a_head_mask_is_refused_with_what_to_use_instead(fresh):
+    lm, inputs = loaded("llama", draw(fresh)), block_inputs(fresh)
+    mask = torch.ones(3, 6)
+    with (
+        pytest.raises(PlanError, match=r"head_mask= does nothing here: .*LlamaForCausalLM.*applied\(.*prune_heads\("),
+        mh.applied(lm, Ablate("L0H1")),
+    ):
+        lm.model(**inputs, head_mask=mask)
+    with pytest.raises(PlanError, match="head_mask= does nothing here"):  # nor afterwards: it is loaded
+        lm.model(**inputs, head_mask=mask)
+
+
+def test_training_mode_and_what_is_no_plan_are_refused(fresh):
+    lm = loaded("llama", draw(fresh))
+    with pytest.raises(PlanError, match="is no plan: give a Plan"):
+        edited(lm, [], {})
+    lm.model.train()
+    with pytest.raises(ModelError, match=r"training mode.*model\.eval\(\)"):
+        edited(lm, Ablate("L0H1"), block_inputs(fresh))
+
+
+def test_what_is_read_of_an_edited_model_says_so(fresh, minilm):
+    with mh.applied(minilm, mh.Copy("L1", source="L1H0")):
+        inside = mh.record(minilm, "The cat sat."), mh.measure(minilm, "The cat sat.", ["entropy"])
+    outside = mh.record(minilm, "The cat sat."), mh.measure(minilm, "The cat sat.", ["entropy"])
+    assert all("heads were edited meanwhile" in said["edited"] for said in (inside[0].provenance, inside[1].notes))
+    assert not any("edited" in said for said in (outside[0].provenance, outside[1].notes))
+    assert torch.equal(inside[0].layers[1].weights(), outside[0].layers[1].weights())  # of its own q and k, as ever
+    assert not torch.equal(inside[0].layers[2].weights(), outside[0].layers[2].weights())
+
+
+# ---- a model that writes under a plan writes what the edited model would, step by step, whatever its cache holds
+
+STEPS = 6  # past the windows of gemma2 and gpt_oss
+PROMPT_LENGTHS = (4, 7)
+CORPUS = list(TEXTS)
+GENERATION_PLANS = {
+    "zero": Ablate("L1H1, L0H2"),
+    "first": Ablate("L1H1, L0H2", kind="first"),
+    "mean": Ablate("L1H1, L0H2", kind="mean"),
+    "by position": Ablate("L*H1-2", kind="mean", per_position=True),
+    "text": Ablate("L*H1-2", kind="resample", text=TEXTS[2]),
+    "several": Plan([Scale("L1H0", 3.0), Average("L0H1-2"), Ablate("L1H1", kind="mean", per_position=True)]),
+}
+STATIC = {"cache_implementation": "static"}
+GENERATION_CASES = [
+    *[("llama", step, {}) for step in GENERATION_PLANS],
+    ("gpt2", "several", {}),
+    ("gemma2", "by position", {}),
+]
+GENERATION_CASES += [("gemma2", "first", {}), ("gpt_oss", "several", {}), ("llama", "by position", STATIC)]
+GENERATION_CASES += [("llama", "first", STATIC), ("gemma2", "several", STATIC)]
+
+
+def written(lm, inputs, **options):
+    """New tokens and the logits that chose them: [b, steps], [b, steps, vocabulary]."""
+    how = {
+        "max_new_tokens": STEPS,
+        "min_new_tokens": STEPS,
+        "do_sample": False,
+        "return_dict_in_generate": True,
+        "output_logits": True,
+    }
+    got = lm.model.generate(**inputs, **how, pad_token_id=0, **options)
+    return got.sequences[:, -STEPS:], torch.stack(got.logits, 1)
+
+
+def assert_written(lm, plan, inputs, tokens, logits, corpus):
+    """Every step is what the edited model makes of the finished text, read at once."""
+    for text, length in enumerate(PROMPT_LENGTHS):
+        prompt = inputs["input_ids"][text][inputs["attention_mask"][text].bool()]
+        whole = torch.cat([prompt, tokens[text]])[None]
+        with mh.applied(lm, plan, corpus=corpus), torch.no_grad():
+            want = lm.model(input_ids=whole, use_cache=False).logits[0, length - 1 : -1]
+        assert_close(logits[text], want, 2e-5)
+        assert torch.equal(want.argmax(-1), tokens[text])
+
+
+SLOW = [
+    pytest.param(*case, marks=pytest.mark.slow) for case in GENERATION_CASES[1::2]
+]  # every second one is enough each time
+
+
+@pytest.mark.parametrize(("name", "step", "options"), [*GENERATION_CASES[::2], *SLOW])
+def test_a_left_padded_batch_is_written_as_the_edited_model_would_write_each_text(name, step, options, fresh):
+    lm, plan = loaded(name, draw(fresh)), GENERATION_PLANS[step]
+    inputs = padded(fresh, PROMPT_LENGTHS, VOCAB_SIZE, "left")
+    corpus = CORPUS if "mean" in repr(plan) else None
+    with mh.applied(lm, plan, corpus=corpus):
+        tokens, logits = written(lm, inputs, **options)
+    assert_written(lm, plan, inputs, tokens, logits, corpus)
+    assert_matters(logits, written(lm, inputs, **options)[1])
+
+
+def test_a_second_text_begins_at_its_first_position(fresh):
+    lm, inputs = loaded("gemma2", draw(fresh)), padded(fresh, PROMPT_LENGTHS, VOCAB_SIZE, "left")
+    with mh.applied(lm, GENERATION_PLANS["by position"], corpus=CORPUS):
+        first, again = written(lm, inputs)[1], written(lm, inputs)[1]
+    assert torch.equal(first, again)
+
+
+def test_plans_for_single_samples_hold_while_they_are_written(fresh):
+    lm = loaded("llama", draw(fresh))
+    inputs = padded(fresh, PROMPT_LENGTHS, VOCAB_SIZE, "left")
+    plans = [Plan(GENERATION_PLANS["several"].steps), Plan(GENERATION_PLANS["text"])]
+    with mh.applied(lm, plans, corpus=CORPUS):
+        tokens, logits = written(lm, inputs)
+    for text, plan in enumerate(plans):
+        prompt = inputs["input_ids"][text][inputs["attention_mask"][text].bool()]
+        whole = torch.cat([prompt, tokens[text]])[None]
+        with mh.applied(lm, plan, corpus=CORPUS), torch.no_grad():
+            want = lm.model(input_ids=whole, use_cache=False).logits[0, PROMPT_LENGTHS[text] - 1 : -1]
+        assert_close(logits[text], want, 2e-5)
+
+
+@pytest.mark.parametrize("step", ["by position", "text"])
+def test_a_decoder_beside_an_encoder_counts_its_own_positions_in_cross_attention_too(step, fresh):
+    lm = loaded("t5", draw(fresh), num_decoder_layers=2)  # transformers makes its cache by the encoder's layers
+    ids = torch.randint(5, VOCAB_SIZE, (1, 7), generator=fresh)
+    heads = "decoder:L*H1, cross:L*H2"
+    plan = Ablate(heads, kind="mean", per_position=True) if step == "by position" else None
+    plan = plan or Ablate(heads, kind="resample", text=TEXTS[2])
+    corpus = CORPUS if step == "by position" else None
+    with mh.applied(lm, plan, corpus=corpus):
+        tokens, logits = written(lm, {"input_ids": ids})
+    start = torch.tensor([[lm.model.config.decoder_start_token_id]])
+    with mh.applied(lm, plan, corpus=corpus), torch.no_grad():
+        want = lm.model(input_ids=ids, decoder_input_ids=torch.cat([start, tokens[:, :-1]], 1), use_cache=False).logits
+    assert_close(logits, want, 2e-5)
+    assert_matters(logits, written(lm, {"input_ids": ids})[1])

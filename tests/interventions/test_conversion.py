@@ -4,6 +4,9 @@ Oracles are written by hand: means of slices of stock state dicts, models run si
 """
 
 import copy
+import itertools
+import json
+import os
 from dataclasses import replace
 from functools import partial
 
@@ -13,14 +16,20 @@ import transformers
 from torch import nn
 
 import manyheads as mh
-from manyheads.errors import ModelError, ShapeError
+from manyheads.errors import ModelError, ShapeError, StatisticError, TextError
 from manyheads.interventions import convert_to_gqa, difference
 from manyheads.interventions.convert import convert as conversion
 from manyheads.interventions.convert import table as conversiontable
+from manyheads.interventions.convert import table as decodespeed
+from manyheads.interventions.convert.convert import FAMILIES
+from manyheads.interventions.convert.grouping import distances, group_heads, merge, merge_error, neighbours
 from manyheads.interventions.prune.verify import outputs_of, random_inputs
+from manyheads.interventions.save import save_converted as convertedfiles
+from manyheads.interventions.save.fresh_process import Trial, fault_in, try_all
+from manyheads.models import quietly
 from manyheads.models.weights.projections import projections_of
-from tests.interventions.checkpoints import BERT, DECODER, SAME, T5, fresh_mha
-from tests.models.tiny import tiny_gpt2
+from tests.interventions.checkpoints import BERT, DECODER, SAME, T5, enliven, fresh_mha
+from tests.models.tiny import WORDS, tiny_gpt2, tiny_llama, tiny_tokenizer
 
 MATTERS = 1e-4
 NAMES = ("llama", "mistral", "qwen2", "phi3", "gpt_oss", "cohere")  # biases; one matrix; sinks; gains of each head
@@ -70,7 +79,7 @@ def test_regrouping_alone_changes_no_output(name, made, fresh):
     for site in lm.spec.sites:
         kv_heads = torch.randperm(6, generator=fresh).tolist()
         heads = conversion._query_heads(site, tuple((each,) for each in kv_heads))
-        conversion._keep(projections_of(other, site), heads, kv_heads)
+        conversion._select(projections_of(other, site), heads, kv_heads)
     assert gap(lm.model, other) <= SAME
     assert any(not torch.equal(a, b) for a, b in zip(lm.model.parameters(), other.parameters(), strict=True))
 
@@ -236,7 +245,7 @@ def test_models_that_have_no_key_heads_to_share_are_refused_with_those_that_have
 @pytest.mark.parametrize("num_kv_heads", [4, 12, 0, -1, 2.0, True, "2", None])
 def test_numbers_that_do_not_divide_are_refused_with_those_that_do(num_kv_heads, made):
     with pytest.raises(ShapeError, match=r"num_kv_heads=.* does not divide the 6 key/value .* one of \[1, 2, 3, 6\]"):
-        conversion._require_convertible(made("llama"), num_kv_heads)
+        conversion._require_convertible(made("llama"), num_kv_heads)  # below the types that tests check
 
 
 def test_what_is_no_loaded_model_or_not_in_memory_or_was_pruned_is_refused(made):
@@ -286,3 +295,314 @@ def test_a_step_that_changes_outputs_is_not_let_through(which, said, made, monke
     monkeypatch.setattr(conversion, "difference", lambda got, want: gaps.pop(0))
     with pytest.raises(ModelError, match=f"with {said} .*should compute the same, and differs by 1.0e-01"):
         convert_to_gqa(lm, 2)
+
+
+# ---- grouping heads by likeness: held against every grouping there is, where there are few; and what merging costs
+
+CASES = [(6, 3), (6, 2), (8, 4), (8, 2), (9, 3), (10, 5), (10, 2)]
+TIMES = 4
+CLOSE = 1.02  # a rare case may miss the best by a little
+
+
+def groupings(heads, size):
+    """Every way to put heads into groups of one size."""
+    if not heads:
+        yield ()
+        return
+    first, *rest = heads
+    for others in itertools.combinations(rest, size - 1):
+        left = [head for head in rest if head not in others]
+        for more in groupings(left, size):
+            yield ((first, *others), *more)
+
+
+def weights(fresh, num_heads):
+    """Of k and of v, of other widths and scales."""
+    return torch.randn(num_heads, 5, 7, generator=fresh), 30 * torch.randn(num_heads, 3, 7, generator=fresh)
+
+
+def error_by_hand(k, v, groups):
+    """Squared distances of weights to their group's mean, each as a share of all of its kind."""
+    total = 0.0
+    for weight in (k, v):
+        merged = weight.clone()
+        for group in groups:
+            merged[list(group)] = weight[list(group)].mean(0)
+        total += float((merged - weight).double().square().sum() / weight.double().square().sum())
+    return total
+
+
+def test_groups_are_the_best_of_all_that_there_are(fresh):
+    missed = 0
+    for num_heads, num_groups in CASES * TIMES:
+        apart = distances(*weights(fresh, num_heads))
+        size = num_heads // num_groups
+        best = min(merge_error(apart, each) for each in groupings(range(num_heads), size))
+        found = group_heads(apart, num_groups)
+        assert sorted(sum(found, ())) == list(range(num_heads)) and {len(group) for group in found} == {size}
+        got = merge_error(apart, found)
+        assert got <= CLOSE * best
+        missed += got > best * (1 + 1e-9)
+    assert missed <= 1
+
+
+@pytest.mark.parametrize("num_groups", [1, 2, 3, 4, 6, 12])
+def test_the_error_said_is_the_error_of_merging(num_groups, fresh):
+    k, v = weights(fresh, 12)
+    order = torch.randperm(12, generator=fresh).tolist()
+    groups = [[order[at] for at in group] for group in neighbours(12, num_groups)]
+    assert merge_error(distances(k, v), groups) == pytest.approx(error_by_hand(k, v, groups), rel=1e-5, abs=1e-12)
+
+
+@pytest.mark.parametrize(("num_heads", "num_groups"), [(12, 4), (32, 8), (15, 3)])
+def test_a_planted_grouping_is_found(num_heads, num_groups, fresh):
+    size = num_heads // num_groups
+    planted = torch.randperm(num_heads, generator=fresh).view(num_groups, size).tolist()
+    k, v = weights(fresh, num_heads)
+    for group in planted:
+        for weight in (k, v):
+            weight[group] = weight[group[0]] + 0.3 * weight[group]
+    assert {frozenset(group) for group in group_heads(distances(k, v), num_groups)} == set(map(frozenset, planted))
+
+
+def test_keys_and_values_count_alike_whatever_their_scale(fresh):
+    k, v = weights(fresh, 8)
+    torch.testing.assert_close(distances(k, v), distances(100 * k, v / 100), rtol=1e-6, atol=1e-9)
+    assert not torch.allclose(distances(k, v), distances(k, k), atol=1e-3)
+
+
+def test_groups_are_never_worse_than_neighbours_and_are_they_where_nothing_is_better(fresh):
+    for _ in range(5):
+        apart = distances(*weights(fresh, 24))
+        assert merge_error(apart, group_heads(apart, 6)) < merge_error(apart, neighbours(24, 6))
+    same = distances(torch.ones(8, 3, 2))
+    assert group_heads(same, 4) == neighbours(8, 4) == ((0, 1), (2, 3), (4, 5), (6, 7))
+    assert float(same.abs().max()) == 0 == merge_error(same, neighbours(8, 2))
+
+
+def test_one_group_and_as_many_as_heads_leave_no_choice(fresh):
+    apart = distances(*weights(fresh, 5))
+    assert group_heads(apart, 1) == ((0, 1, 2, 3, 4),)
+    assert group_heads(apart, 5) == ((0,), (1,), (2,), (3,), (4,))
+
+
+def test_means_keep_dtype_and_can_stand_in_every_heads_place(fresh):
+    weight = torch.randn(6, 5, 7, generator=fresh)
+    want = torch.stack([(weight[0] + weight[1] + weight[2]) / 3, (weight[3] + weight[4] + weight[5]) / 3])
+    torch.testing.assert_close(merge(weight, 2), want)
+    torch.testing.assert_close(merge(weight, 2, repeated=True), want[[0, 0, 0, 1, 1, 1]])
+    assert merge(weight.bfloat16(), 3).dtype == torch.bfloat16 and merge(weight.double(), 3).dtype == torch.float64
+
+
+@pytest.mark.parametrize("num_groups", [0, 4, 7, -2])
+def test_numbers_of_groups_that_do_not_divide_are_refused_with_those_that_do(num_groups, fresh):
+    with pytest.raises(ShapeError, match=rf"6 heads do not make {num_groups} groups of one size.*\[1, 2, 3, 6\]"):
+        group_heads(distances(*weights(fresh, 6)), num_groups)
+
+
+# ---- a converted model is saved as a stock one that loads and computes the same, with a table of before and after
+
+SAVED = ("qwen2", "phi3")  # biases; one matrix. The others of FAMILIES are saved in the slow test
+TEXTS = [" ".join(WORDS[at : at + 13 + 2 * at % 9]) for at in range(5, 65, 12)]
+
+
+@pytest.fixture
+def reader(fresh):
+    """A tiny MHA Llama that reads words."""
+    return mh.load(tiny_llama(6, seed=int(torch.randint(1000, (1,), generator=fresh))), tokenizer=tiny_tokenizer())
+
+
+# ------------------------------------------------------------------------------------------------ it is a stock model
+
+
+def saved_and_tried(names, folders):
+    """Model type -> where and as what it was saved, and what one fresh process, of stock transformers, found of it."""
+    seed = int(os.environ.get("MANYHEADS_SEED") or torch.randint(2**31, ()))
+    print(f"MANYHEADS_SEED={seed}")
+    fresh, jobs, forms = torch.Generator().manual_seed(seed), [], []
+    with quietly(), pytest.MonkeyPatch.context() as patch:
+        fine = {"error": 0.0, "tokens": None, "wanted": None, "auto": True}
+        patch.setattr(convertedfiles, "try_all", lambda trials: [fine for _ in trials])
+        for name in names:
+            small = convert_to_gqa(mh.load(family(name, fresh), tokenizer=False), 2)
+            forms.append(small.save(folders.mktemp("saved")))
+            jobs.append(Trial(forms[-1].folder, small.model))
+        return dict(zip(names, zip(forms, try_all(jobs), strict=True), strict=True))
+
+
+def family(name, fresh):
+    """A tiny MHA of a model type, fresh and lively."""
+    few = {"num_local_experts": 3, "num_experts": 3, "num_experts_per_tok": 2, "moe_intermediate_size": 20}
+    few |= {"sliding_window": 5, "mask_token_id": 1, "hidden_act": "silu", "num_key_value_heads": 6, "head_dim": 8}
+    config = transformers.AutoConfig.for_model(name, **{**DECODER, **few})
+    config._attn_implementation = "eager"
+    auto = transformers.AutoModel if name == "eurobert" else transformers.AutoModelForCausalLM
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(int(torch.randint(2**31, (1,), generator=fresh)))
+        model = auto.from_config(config).eval()
+        enliven(model)
+    return model
+
+
+def assert_saved(saved, result):
+    assert fault_in(result) == "" and result["error"] <= SAME
+    assert result["class"] == saved.loads_as and saved.form == "stock"
+    assert json.loads((saved.folder / "config.json").read_text())["num_key_value_heads"] == 2
+
+
+@pytest.fixture(scope="module")
+def tried(tmp_path_factory):
+    return saved_and_tried(SAVED, tmp_path_factory)
+
+
+@pytest.mark.parametrize("name", SAVED)
+def test_a_saved_model_is_equal_in_a_fresh_process_of_stock_transformers(name, tried):
+    assert_saved(*tried[name])
+
+
+@pytest.mark.slow
+def test_every_family_that_errors_name_is_converted_saved_and_equal_in_a_fresh_process(tmp_path_factory):
+    tried = saved_and_tried(FAMILIES, tmp_path_factory)
+    assert set(tried) == set(FAMILIES) > set(SAVED)
+    for found in tried.values():
+        assert_saved(*found)
+
+
+def test_what_is_saved_says_what_was_done_and_loads_with_its_tokenizer(reader, tmp_path, monkeypatch):
+    fine = {"error": 3e-8, "tokens": None, "wanted": None, "auto": True}
+    monkeypatch.setattr(convertedfiles, "try_all", lambda trials: [fine for _ in trials])
+    small = convert_to_gqa(reader, 3, texts=TEXTS)
+    saved = small.save(tmp_path / "out")
+    assert (saved.form, saved.loads_as, saved.error, saved.zeroed) == ("stock", "LlamaForCausalLM", 3e-8, None)
+    back = mh.load(saved.folder)
+    assert back.weights_hash == small.weights_hash and back.spec.sites == small.spec.sites
+    assert back.tokenizer("the cat").input_ids == reader.tokenizer("the cat").input_ids
+    said = json.loads((saved.folder / "manyheads.json").read_text())
+    assert said["num_kv_heads"] == [6, 3] and said["from"]["weights_hash"] == reader.weights_hash
+    assert said["permutation"] == {str(layer): list(order) for layer, order in small.permutation.items()}
+    card = (saved.folder / "README.md").read_text()
+    for part in ("6 key/value heads merged into 3", "**Measured at conversion**", str(small.table), "| L2 | "):
+        assert part in card, part
+
+
+def test_a_model_that_was_trained_on_is_saved_as_it_is_and_not_called_untrained(reader, tmp_path, monkeypatch):
+    fine = {"error": 3e-8, "tokens": None, "wanted": None, "auto": True}
+    monkeypatch.setattr(convertedfiles, "try_all", lambda trials: [fine for _ in trials])
+    small = convert_to_gqa(reader, 3, texts=TEXTS)
+    untrained = copy.deepcopy(small.model.state_dict())
+    ids = torch.tensor([reader.tokenizer(TEXTS[0]).input_ids])
+    small.model(ids, labels=ids).loss.backward()
+    torch.optim.SGD(small.model.parameters(), lr=0.5).step()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    saved = small.save("~/out")
+    assert saved.folder == tmp_path / "out"
+    back = mh.load(saved.folder).model.state_dict()
+    for name, weight in small.model.state_dict().items():
+        assert torch.equal(back[name], weight), name
+    assert any(not torch.equal(back[name], weight) for name, weight in untrained.items())
+    card = (saved.folder / "README.md").read_text()
+    assert "**Measured at conversion**, before any training on" in card and "Relative error, at conversion, of" in card
+    assert "Not trained" not in card and "before uptraining" not in small.because
+
+
+def test_a_checkpoint_that_does_not_pass_its_trial_is_not_left_behind(reader, tmp_path, monkeypatch):
+    monkeypatch.setattr(convertedfiles, "try_all", lambda trials: [{"error": 0.2}])
+    with pytest.raises(ModelError, match="was not saved: as LlamaForCausalLM, its outputs differ by 2.0e-01"):
+        convert_to_gqa(reader, 3).save(tmp_path / "out")
+    assert not list(tmp_path.iterdir())
+
+
+# ------------------------------------------------------------------------------------------------- before and after
+
+
+def attention_output(model, layer, text_ids):
+    seen = {}
+    module = model.model.layers[layer].self_attn
+    handle = module.register_forward_hook(lambda _, args, output: seen.update(out=output[0]))
+    with torch.no_grad():
+        model(text_ids, use_cache=False)
+    handle.remove()
+    return seen["out"]
+
+
+@pytest.mark.parametrize("layer", [0, 1, 2])
+def test_a_layers_error_is_its_own_on_real_tokens_alone(layer, reader):
+    small = convert_to_gqa(reader, 2, texts=TEXTS)
+    mixed = copy.deepcopy(reader.model)
+    mixed.model.layers[layer].self_attn = small.model.model.layers[layer].self_attn
+    wrong = whole = 0.0
+    for text in TEXTS:
+        ids = torch.tensor([reader.tokenizer(text).input_ids])
+        want, got = (attention_output(model, layer, ids) for model in (reader.model, mixed))
+        wrong, whole = wrong + float((got - want).square().sum()), whole + float(want.square().sum())
+    assert small.error_by_layer[layer] == pytest.approx((wrong / whole) ** 0.5, rel=1e-3)
+    assert "each layer's attention puts out on these texts" in small.error_because
+
+
+def test_without_texts_errors_are_of_weights_and_the_table_says_what_is_missing(made):
+    lm = made("qwen2")
+    small = convert_to_gqa(lm, 2)
+    for layer, groups in small.groups.items():
+        shares = []
+        for name in ("k_proj", "v_proj"):
+            linear = getattr(lm.model.model.layers[layer].self_attn, name)
+            old = torch.cat([linear.weight, linear.bias[:, None]], 1).detach().view(6, -1)
+            new = torch.empty_like(old)
+            for group in groups:
+                new[list(group)] = old[list(group)].mean(0)
+            shares.append(float((new - old).square().sum() / old.square().sum()))
+        assert small.error_by_layer[layer] == pytest.approx((sum(shares) / 2) ** 0.5, rel=1e-4)
+    assert "the key and value weights" in small.error_because
+    assert [row.what for row in small.table.rows] == ["parameters", "KV cache of 80 tokens"]
+    assert "not measured, since no texts were given" in str(small.table)
+
+
+def test_the_table_holds_loss_cache_and_speed_before_and_after(reader):
+    small = convert_to_gqa(reader, 2, texts=TEXTS)
+    rows = {row.what: row for row in small.table.rows}
+    losses = {"before": [], "after": []}
+    for side, lm in (("before", reader), ("after", small)):
+        for text in TEXTS:
+            ids = torch.tensor([reader.tokenizer(text).input_ids])
+            with torch.no_grad():
+                losses[side].append(float(lm.model(ids, labels=ids).loss))
+        assert getattr(rows["loss"], side) == pytest.approx(sum(losses[side]) / len(TEXTS), rel=1e-5)
+    assert rows["loss"].before != rows["loss"].after
+    per_token = 3 * 2 * 8 * 4  # layers, k and v, width, bytes
+    cache = rows["KV cache of 80 tokens"]
+    assert (cache.before, cache.after) == (80 * 6 * per_token, 80 * 2 * per_token)
+    assert rows["parameters"].before - rows["parameters"].after == 3 * 2 * 4 * 8 * 48
+    assert rows["decoding"].before > 0 < rows["decoding"].after
+    printed = str(small.table)
+    assert (
+        "after, before uptraining" in printed.splitlines()[0] and "-66.7 %" in printed and "tokens a second" in printed
+    )
+    assert small.table.to_dict()["rows"][0] == vars(rows["loss"]) and json.dumps(small.table.to_dict())
+
+
+def test_quality_is_what_was_asked_for(reader):
+    rows = [convert_to_gqa(reader, 1, texts=TEXTS, metric=metric).table.rows[0] for metric in ("kl", "cosine")]
+    assert [(row.what, row.before) for row in rows] == [("kl", 0.0), ("cosine", 0.0)] and min(
+        row.after for row in rows
+    ) > 0
+    own = convert_to_gqa(reader, 1, texts=TEXTS, metric=lambda outputs, inputs: outputs.logits[:, 0, 0]).table.rows[0]
+    assert own.before != own.after
+    with pytest.raises(StatisticError, match="metric='nonsense' is unknown"):
+        convert_to_gqa(reader, 1, texts=TEXTS, metric="nonsense")
+    with pytest.raises(TextError, match="text 1 is empty"):
+        convert_to_gqa(reader, 1, texts=["the cat", ""])
+
+
+def test_decoding_is_timed_with_a_cache_and_only_where_there_is_room(reader, monkeypatch):
+    asked = []
+    forward = reader.model.forward
+    monkeypatch.setattr(
+        reader.model, "forward", lambda *args, **kwargs: asked.append(kwargs) or forward(*args, **kwargs)
+    )
+    list(decodespeed._decode(reader.model, torch.tensor([[5, 6, 7]])))
+    assert [one["input_ids"].shape[1] for one in asked] == [3] + [1] * decodespeed.STEPS
+    assert all(one["past_key_values"].get_seq_length() == 3 + decodespeed.STEPS for one in asked[1:])
+    monkeypatch.setattr(type(reader), "max_positions", decodespeed.STEPS)
+    small = convert_to_gqa(reader, 2, texts=[" ".join(WORDS[:9])])
+    assert "decode speed: not measured, since no text leaves room" in str(small.table)
+    assert "decoding" not in [row.what for row in small.table.rows]

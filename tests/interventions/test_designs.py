@@ -3,6 +3,10 @@
 The oracle: softmax in NumPy and float64 from the numbers in the model's state dict, and patterns told from ids alone.
 """
 
+import json
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -10,7 +14,9 @@ import torch
 import manyheads as mh
 from manyheads import design
 from manyheads.corpora import page_texts
+from manyheads.errors import ModelError, PlanError, ShapeError
 from manyheads.interventions import HeadDesign
+from manyheads.interventions.design.weights import TOKEN_CODES, WIDTH, places, token_code
 from manyheads.plan import Ablate
 from tests.models.tiny import VOCAB_SIZE, WORDS, tiny_tokenizer
 
@@ -277,3 +283,186 @@ def test_the_bundled_tokenizer_reads_unless_another_is_given_and_labels_find_the
     assert lm.because == "5 of 6 heads made to order, noise=0, seed=0"
     roles = mh.find_roles(lm, page_texts()[:100])
     assert [role.name for role in roles] == [*(head.role for head in heads[:-1]), "sink [CLS]"]
+
+
+# ---- codes are as unlike as their bounds say: all pairs are tried, by arithmetic that knows nothing of their making
+
+
+@pytest.mark.parametrize("code", TOKEN_CODES, ids=lambda code: f"{code.bits} bits")
+def test_two_tokens_differ_in_as_many_places_as_the_code_says(code):
+    """Differences of words are words: so the least distance of all pairs is the least weight of one word, not 0."""
+    table = code.table(2**code.bits).numpy()
+    assert np.allclose(np.abs(table[::97]), WIDTH**-0.5)
+    bits = table < 0
+    differing = (bits[1:] != bits[0]).sum(1)
+    assert differing.min() == code.distance
+    rng = np.random.default_rng()
+    one, two = rng.integers(0, 2**code.bits, (2, 500))
+    assert (bits[one ^ two] == (bits[one] ^ bits[two] ^ bits[0])).all()
+    assert (table[one] * table[two]).sum(1)[one != two].max() <= code.high + 1e-6
+
+
+@pytest.mark.parametrize("span", [2, 63, 511, 700])
+def test_two_places_are_no_more_and_no_less_alike_than_said(span):
+    codes = places(span)
+    table = codes.table(span + 1).double().numpy()
+    alike = table @ table.T
+    assert np.allclose(alike.diagonal(), 1, atol=1e-6)
+    others = alike[~np.eye(len(alike), dtype=bool)]
+    assert abs(others.max() - codes.high) < 1e-6 and abs(others.min() - codes.low) < 1e-6
+    assert 1 - 2 * others.max() + others.min() == pytest.approx(codes.room, abs=1e-5) and codes.room > 0
+
+
+@pytest.mark.parametrize("offset", [-7, -1, 0, 1, 3])
+def test_one_matrix_moves_every_place(offset):
+    codes = places(300)
+    table = codes.table(301).numpy()
+    moved = table @ codes.turn(offset).numpy().T
+    begin, end = max(0, -offset), len(table) - max(0, offset)
+    assert np.abs(moved[begin:end] - table[begin + offset : end + offset]).max() < 1e-6
+
+
+def test_what_has_no_code_is_refused():
+    assert token_code(2**16) == TOKEN_CODES[0] and token_code(2**16 + 1) == TOKEN_CODES[1]
+    with pytest.raises(ShapeError, match=r"the tokenizer has 262,145 tokens, and there are codes for 262,144: use"):
+        token_code(2**18 + 1)
+    with pytest.raises(ShapeError, match=r"100000 positions cannot be told apart .*: build with a smaller max_pos"):
+        places(100_000)
+
+
+# ---- what cannot be designed or built is refused in words that say what would do
+
+WORDS_ALONE = {"tokenizer": tiny_tokenizer(special_tokens=False)}
+
+
+def built_errors(layers, causal=False, **options):
+    return design.build(layers, causal=causal, **{"tokenizer": tiny_tokenizer(), "max_positions": 64, **options})
+
+
+# What is asked for, and the words it is refused in.
+PLANS = {
+    "looks ahead": (
+        lambda: built_errors([[design.first(), design.next()]], causal=True),
+        r"L0H1 looks ahead \(next token\), which a causal model forbids: build with causal=False",
+    ),
+    "induction both ways": (
+        lambda: built_errors([[design.previous()], [design.induction()]]),
+        r"L1H0 is an induction head, and .* both ways .* always follows a copy: build with causal=True",
+    ),
+    "induction alone": (
+        lambda: built_errors([[design.first()], [design.induction()]], causal=True),
+        r"L1H0 is an induction head and has no previous-token head in an earlier layer .*: put previous\(\) there",
+    ),
+    "the pair in one layer": (
+        lambda: built_errors([[design.previous(), design.induction()]], causal=True),
+        r"L0H1 is an induction head and has no previous-token head in an earlier layer",
+    ),
+    "a pair too blurred": (
+        lambda: built_errors([[design.previous(4)], [design.induction()]], causal=True),
+        r"L1H0 .* may go astray by 54% .*\(at most 20% will do\): make previous\(\) below it sharper",
+    ),
+    "too far": (
+        lambda: built_errors([[design.offset(-64)]]),
+        r"L0H0 looks -64 tokens away, and texts have 64 at most",
+    ),
+    "no separator": (
+        lambda: built_errors([[design.separator()]], **WORDS_ALONE),
+        r"neither a separator nor an end token: name one, as separator\('\.'\)",
+    ),
+    "no such token": (
+        lambda: built_errors([[design.token_class(["catdog"])]]),
+        r"'catdog' is no token of the tokenizer, which reads it as \['\[CLS\]', '\[UNK\]', '\[SEP\]'\]: give one of",
+    ),
+    "no such id": (
+        lambda: built_errors([[design.token_class([VOCAB_SIZE])]]),
+        rf"{VOCAB_SIZE} is no token: the tokenizer's ids are 0 to {VOCAB_SIZE - 1}",
+    ),
+    "a class of nobody": (
+        lambda: built_errors([[design.token_class(lambda text: False)]]),
+        r"no token of the tokenizer is in the class .*: try another",
+    ),
+    "an empty class": (lambda: design.token_class([]), r"members is empty: give at least one token"),
+    "dull": (lambda: design.previous(0), r"sharpness=0 is no gap between scores: give nats, above 0, up to 30"),
+    "too sharp": (lambda: design.first(31.0), r"sharpness=31\.0 is no gap between scores"),
+    "no strength": (
+        lambda: built_errors([[None]], noise=-1.0),
+        r"noise=-1\.0 is no strength: give 0 for none, 1 for as much noise as weights",
+    ),
+    "an empty layer": (
+        lambda: built_errors([[design.first()], []]),
+        r"give a list of layers, each a list of at least one head",
+    ),
+    "a kind of one's own": (
+        lambda: built_errors([[HeadDesign("mine", 3.0, "mine")]]),
+        r"L0H0 is of kind 'mine': make designs by the functions of mh\.design",
+    ),
+}
+OTHERS = {
+    "one place": (
+        lambda: built_errors([[None]], max_positions=1),
+        ShapeError,
+        r"max_positions=1 is no number of tokens that a text may have: give 2 or more",
+    ),
+    "a long text": (
+        lambda: built_errors([[None]]).model(torch.zeros(1, 65, dtype=torch.long)),
+        ShapeError,
+        r"a text of 65 tokens is too long for 64 places: build with a larger max_positions",
+    ),
+    "writing": (
+        lambda: mh.record(built_errors([[None]], causal=True), "the cat", generate=2),
+        ModelError,
+        r"designed heads has no generate\(\): record a finished text",
+    ),
+}
+
+
+@pytest.mark.parametrize(("call", "words"), PLANS.values(), ids=PLANS)
+def test_heads_that_contradict_the_model_are_refused_by_name(call, words):
+    with pytest.raises(PlanError, match=words):
+        call()
+
+
+@pytest.mark.parametrize(("call", "kind", "words"), OTHERS.values(), ids=OTHERS)
+def test_what_does_not_fit_is_refused(call, kind, words):
+    with pytest.raises(kind, match=words):
+        call()
+
+
+WRONG_TYPES = """
+import json
+from manyheads import design
+cases = {
+    "sharpness": lambda: design.previous("x"), "offset": lambda: design.offset(1.5),
+    "a text for a class": lambda: design.token_class("cat"), "members": lambda: design.token_class([1.5]),
+    "separator": lambda: design.separator(3), "layers": lambda: design.build(3), "head": lambda: design.build([["x"]]),
+    "one layer": lambda: design.build([design.first()]), "noise": lambda: design.build([[None]], noise="x"),
+    "seed": lambda: design.build([[None]], seed=1.5), "positions": lambda: design.build([[None]], max_positions=9.5),
+}
+out = {}
+for name, case in cases.items():
+    try:
+        case()
+    except Exception as error:
+        out[name] = f"{type(error).__name__}: {error}"
+print(json.dumps(out))
+"""
+
+
+def test_what_is_no_design_at_all_is_an_error_in_words():
+    """In a process of its own, without the tests' type checks, which would speak up first."""
+    done = subprocess.run([sys.executable, "-c", WRONG_TYPES], capture_output=True, text=True, check=True)
+    said = json.loads(done.stdout)
+    wanted = {
+        "sharpness": "PlanError: sharpness='x' is no gap",
+        "offset": "PlanError: 1.5 is no number of tokens",
+        "a text for a class": "PlanError: members='cat' is no class of tokens: give a list",
+        "members": "PlanError: 1.5 is neither a token nor an id",
+        "separator": "PlanError: 3 is no token",
+        "layers": "PlanError: layers=3: give a list of layers",
+        "head": "PlanError: L0H0 is 'x': give a design, as design.previous(), or None",
+        "one layer": "PlanError: layers=[HeadDesign(",
+        "noise": "PlanError: noise='x' is no strength",
+        "seed": "PlanError: seed=1.5 is no seed",
+        "positions": "ShapeError: max_positions=9.5 is no number",
+    }
+    assert {name: said[name][: len(start)] for name, start in wanted.items()} == wanted

@@ -1,17 +1,22 @@
 """A plan and what was computed for it: written whole or not at all, read back the same, and for its own model only."""
 
 import errno
+import hashlib
 import json
+import os
 import re
+import time
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load, save
 
 import manyheads as mh
 from manyheads.errors import FileAccessError, HeadError, PlanError
 from manyheads.interventions import open_plan
 from manyheads.interventions.apply import computed as planfiles
+from manyheads.interventions.apply.computed import Computed, Prepared
 from manyheads.plan import Ablate, Plan, Scale
 from tests.interventions.surgeries import TEXTS, assert_matters, loaded
 from tests.models.eager import draw, padded
@@ -191,3 +196,272 @@ def test_what_is_wrong_with_a_plan_is_told_with_its_file_and_step(tmp_path):
         path.write_text(text)
         with pytest.raises(kind, match=f"^{re.escape(str(path))}: .*{words}"):
             open_plan(path)
+
+
+# ---- a plan's file and its tensors' file damaged: every change is refused in words, soon, and none gets into a model
+
+MEANS = Plan(
+    [
+        Ablate("L1H1", kind="mean", per_position=True),
+        Ablate("L0H2", kind="resample", text=TEXTS[1]),
+        Ablate("L2H3", kind="resample", seed=3),
+    ]
+)
+INPUTS = {"input_ids": torch.tensor([[5, 6, 7]])}
+
+
+@pytest.fixture
+def saved_plan(lm, tmp_path) -> Path:
+    with mh.applied(lm, MEANS, corpus=list(TEXTS)) as now:
+        now.save(tmp_path / "plan.json")
+        lm.model(**INPUTS)
+    return tmp_path / "plan.json"
+
+
+def forget_checksum(plan: Path) -> None:
+    """As plans were saved before there was one."""
+    document = json.loads(plan.read_text())
+    document["computed"].pop("sha256", None)
+    plan.write_text(json.dumps(document))
+
+
+def split(data: bytes) -> tuple[dict, bytes]:
+    length = int.from_bytes(data[:8], "little")
+    return json.loads(data[8 : 8 + length]), data[8 + length :]
+
+
+def with_header(plan: Path, change) -> None:
+    """The tensors' file with its header changed, by hand: its bytes stay."""
+    tensors = plan.with_suffix(".safetensors")
+    header, data = split(tensors.read_bytes())
+    change(header)
+    text = json.dumps(header).encode()
+    tensors.write_bytes(len(text).to_bytes(8, "little") + text + data)
+
+
+def with_tensors(plan: Path, change) -> None:
+    """Other tensors in the file: `change` has them by name."""
+    tensors = plan.with_suffix(".safetensors")
+    found, metadata = load(tensors.read_bytes()), split(tensors.read_bytes())[0]["__metadata__"]
+    change(found)
+    tensors.write_bytes(save(found, metadata))
+
+
+# ------------------------------------------------------------------------------------------------------- the checksum
+
+
+def test_a_plan_names_its_tensors_by_their_checksum(saved_plan):
+    whole = saved_plan.with_suffix(".safetensors").read_bytes()
+    assert json.loads(saved_plan.read_text())["computed"]["sha256"] == hashlib.sha256(whole).hexdigest()
+
+
+def test_any_flipped_bit_of_the_tensors_is_refused(saved_plan, fresh):
+    tensors = saved_plan.with_suffix(".safetensors")
+    whole = tensors.read_bytes()
+    words = rf"{re.escape(str(tensors))} is damaged: its bytes are not those that {re.escape(str(saved_plan))} names\. "
+    words += r"Compute it anew, corpus=\."
+    for at in torch.randint(8 + int.from_bytes(whole[:8], "little"), len(whole), (20,), generator=fresh).tolist():
+        bit = int(torch.randint(8, (), generator=fresh))
+        tensors.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << bit]) + whole[at + 1 :])
+        with pytest.raises(PlanError, match=words):
+            open_plan(saved_plan)
+
+
+def test_a_tensor_declared_of_another_type_is_refused(saved_plan):
+    with_header(saved_plan, lambda header: header["mean:L1"].update(dtype="I32"))
+    with pytest.raises(PlanError, match="its bytes are not those that .* names"):
+        open_plan(saved_plan)
+
+
+def test_a_checksum_that_is_another_or_none_is_refused(saved_plan):
+    document = json.loads(saved_plan.read_text())
+    for wrong, words in (("0" * 64, "its bytes are not those"), ("", "its bytes"), (None, "'computed' should hold")):
+        document["computed"]["sha256"] = wrong
+        saved_plan.write_text(json.dumps(document))
+        with pytest.raises(PlanError, match=words):
+            open_plan(saved_plan)
+
+
+# ------------------------------------------------------------------------------------ plans of before there was one
+
+
+def test_a_plan_saved_without_a_checksum_opens_and_does_the_same(lm, saved_plan):
+    def output():
+        with torch.no_grad(), mh.applied(lm, saved_plan):
+            return lm.model(**INPUTS).logits
+
+    want = output()
+    forget_checksum(saved_plan)
+    assert torch.equal(output(), want)
+
+
+def replaced(name, change):
+    return lambda tensors: tensors.update({name: change(tensors[name])})
+
+
+def one(x, value):
+    x = x.clone()
+    x.view(-1)[x.numel() // 2] = value
+    return x
+
+
+TEXT = "texts:L2"
+WRONG = {
+    "whole numbers": (replaced("mean:L1", torch.Tensor.int), r"'mean:L1' is int32 of shape \[6, \d+\], and should be"),
+    "half precision": (replaced("mean:L1", torch.Tensor.half), "'mean:L1' is float16 .* float32 or float64"),
+    "NaN": (replaced("position:L1", lambda x: one(x, float("nan"))), "'position:L1' holds numbers that are not finite"),
+    "infinity": (replaced(TEXT, lambda x: one(x, float("-inf"))), "'texts:L2' holds numbers that are not finite"),
+    "an axis less": (replaced("mean:L1", torch.Tensor.flatten), r"'mean:L1' .* its axes should be \[heads, width\]"),
+    "an axis more": (replaced("position:L1", lambda x: x[None]), r"should be \[positions, heads, width\]"),
+    "nothing": (replaced("position:L1", lambda x: x[:0]), r"of shape \[0, 6, \d+\], and its axes should be"),
+    "no lengths": (replaced(f"{TEXT}:lengths", torch.Tensor.float), "float32 of .*not one whole number for each text"),
+    "few lengths": (replaced(f"{TEXT}:lengths", lambda x: x[1:]), "and not one whole number for each text"),
+    "long": (replaced(f"{TEXT}:lengths", lambda x: one(x, 99)), "holds lengths that are not from 0 to"),
+    "negative": (replaced(f"{TEXT}:lengths", lambda x: one(x, -1)), "holds lengths that are not from 0 to"),
+    "lengths of nothing": (lambda tensors: tensors.pop(TEXT), "'texts:L2:lengths' .* for each text"),
+    "a name": (lambda tensors: tensors.update({"L1": tensors["mean:L1"].clone()}), "'L1' is nothing that a step takes"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_tensors_that_no_step_could_use_are_refused_without_a_checksum_too(what, saved_plan):
+    change, words = WRONG[what]
+    forget_checksum(saved_plan)
+    with_tensors(saved_plan, change)
+    beside = re.escape(str(saved_plan.with_suffix(".safetensors")))
+    with pytest.raises(PlanError, match=rf"^{beside} is damaged: .*{words}.*\. Compute it anew, corpus=\."):
+        open_plan(saved_plan)
+
+
+def test_float64_is_as_good(lm, saved_plan):
+    forget_checksum(saved_plan)
+    with_tensors(
+        saved_plan,
+        lambda tensors: tensors.update({n: x.double() for n, x in tensors.items() if x.is_floating_point()}),
+    )
+    with torch.no_grad(), mh.applied(lm, saved_plan):
+        lm.model(**INPUTS)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "shape"),
+    [
+        ("mean:L1", lambda x: x[:, :-1], r"\[6, \d+\]"),
+        ("mean:L1", lambda x: x[:-1], r"\[6, \d+\]"),
+        ("mean:L1", lambda x: x[:, :1], r"\[6, \d+\]"),  # would have been spread over the width
+        ("position:L1", lambda x: x[:, :, :1], r"\[any, 6, \d+\]"),
+        (TEXT, lambda x: x[:, :, :4], r"\[any, any, 6, \d+\]"),
+        (TEXT, lambda x: x[..., :1], r"\[any, any, 6, \d+\]"),
+    ],
+)
+def test_tensors_of_other_heads_or_another_width_are_refused_when_they_are_wanted(name, change, shape, lm, saved_plan):
+    forget_checksum(saved_plan)
+    with_tensors(saved_plan, replaced(name, lambda x: change(x).contiguous()))
+    words = rf"plan\.safetensors is not for this model: '{name}' has the shape \[.*\], and should have {shape}"
+    with torch.no_grad(), pytest.raises(PlanError, match=words), mh.applied(lm, saved_plan):
+        lm.model(**INPUTS)
+
+
+def test_a_text_without_a_token_is_told_when_it_is_drawn(lm, saved_plan):
+    forget_checksum(saved_plan)
+    with_tensors(saved_plan, replaced(f"{TEXT}:lengths", torch.zeros_like))
+    with torch.no_grad(), pytest.raises(PlanError, match="of 'texts:L2' has no token"), mh.applied(lm, saved_plan):
+        lm.model(**INPUTS)
+
+
+def test_numbers_that_are_not_finite_are_not_saved(tmp_path):
+    computed = Computed({"mean:L1": torch.full((6, 4), float("nan"))}, "c", "m", 1, 2)
+    with pytest.raises(
+        PlanError, match=r"was computed for this plan is of no use: 'mean:L1' holds numbers that are not"
+    ):
+        Prepared((Plan(Ablate("L1H1", kind="mean")),), computed).save(tmp_path / "plan.json")
+    assert os.listdir(tmp_path) == []
+
+
+# ------------------------------------------------------------------------------------------------------- headers
+
+
+@pytest.mark.parametrize("metadata", [None, {}])
+def test_metadata_that_say_nothing_are_refused(metadata, saved_plan):
+    with_header(saved_plan, lambda header: header.update(__metadata__=metadata))
+    with pytest.raises(PlanError, match="was computed from another corpus than"):
+        open_plan(saved_plan)
+
+
+@pytest.mark.parametrize("metadata", [[], 3, "text", True, {"corpus": 3}, {"corpus": None}])
+def test_metadata_that_are_none_are_refused(metadata, saved_plan):
+    with_header(saved_plan, lambda header: header.update(__metadata__=metadata))
+    with pytest.raises(FileAccessError, match="what was computed for .* cannot be read from"):
+        open_plan(saved_plan)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"dtype": "F4", "shape": [48], "data_offsets": [0, 24]},
+        {"dtype": "F32", "shape": [0, 2**40, 2**40], "data_offsets": [0, 0]},
+        None,
+    ],
+)
+def test_tensors_that_torch_cannot_have_are_refused(entry, saved_plan):
+    header = {"__metadata__": split(saved_plan.with_suffix(".safetensors").read_bytes())[0]["__metadata__"]}
+    text = json.dumps({**header, "mean:L1": entry}).encode()
+    size = 24 if entry is not None and entry["dtype"] == "F4" else 0
+    saved_plan.with_suffix(".safetensors").write_bytes(len(text).to_bytes(8, "little") + text + bytes(size))
+    with pytest.raises(FileAccessError, match="what was computed for .* cannot be read from"):
+        open_plan(saved_plan)
+
+
+# ------------------------------------------------------------------------------------------------ what is no such file
+
+
+def put(kind: str, path: Path) -> None:
+    """Something else under a file's name."""
+    path.unlink(missing_ok=True)
+    match kind:
+        case "pipe":
+            os.mkfifo(path)
+        case "endless":
+            path.symlink_to("/dev/zero")
+        case "folder":
+            path.mkdir()
+
+
+@pytest.mark.parametrize("kind", ["pipe", "endless", "folder"])
+@pytest.mark.parametrize("name", ["plan.json", "plan.safetensors"])
+def test_a_pipe_a_device_and_a_folder_are_refused_at_once(kind, name, tmp_path):
+    about = {"file": "plan.safetensors", "corpus": "c", "model": "m", "texts": 1, "tokens": 1}
+    (tmp_path / "plan.json").write_text(json.dumps({"steps": [], "computed": about}))
+    put(kind, tmp_path / name)
+    began = time.monotonic()
+    words = "it is a folder" if kind == "folder" else "it is a device or a pipe, not a file"
+    with pytest.raises(FileAccessError, match=rf"cannot (be )?read .*{re.escape(name)}: {words}"):
+        open_plan(tmp_path / "plan.json")
+    assert time.monotonic() - began < 5
+
+
+def test_more_than_a_plan_can_be_is_not_read(tmp_path, monkeypatch):
+    path = tmp_path / "plan.json"
+    with path.open("wb") as file:
+        file.truncate(1 << 40)  # takes no place on the disk; a terabyte to whoever reads it
+    with pytest.raises(
+        PlanError, match=r"plan\.json is no plan: it has more than 4,000,000 bytes, and a plan is a list"
+    ):
+        open_plan(path)
+    path.unlink()
+    most = len(json.dumps({"steps": []}))
+    monkeypatch.setattr(planfiles, "MOST_BYTES", most)
+    path.write_text(json.dumps({"steps": []}))
+    assert open_plan(path).plans[0].steps == ()
+    path.write_text(json.dumps({"steps": []}) + " ")
+    with pytest.raises(PlanError, match="it has more than"):
+        open_plan(path)
+
+
+def test_a_plan_that_would_not_be_read_again_is_not_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(planfiles, "MOST_BYTES", 100)
+    for computed in (Computed(), Computed({"mean:L1": torch.zeros(6, 4)}, "c", "m", 1, 2)):
+        plan = Prepared((Plan([Ablate(f"L{layer}H1", kind="mean") for layer in range(9)]),), computed)
+        with pytest.raises(PlanError, match=r"takes [\d,]+ bytes of JSON, and one of more than 100 is not read again"):
+            plan.save(tmp_path / "plan.json")
+    assert os.listdir(tmp_path) == []

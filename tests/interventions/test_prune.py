@@ -6,17 +6,32 @@ The oracle is surgery by hand: zeros in the removed heads' input columns of each
 import copy
 import re
 from dataclasses import replace
+from itertools import chain, combinations
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from transformers import AlbertConfig, AlbertModel, DeepseekV3Config, DeepseekV3Model, Olmo2Config, Olmo2Model
 
 import manyheads as mh
+from manyheads.base import divisors
 from manyheads.errors import HeadError, ModelError
 from manyheads.interventions import difference, prune_heads, removed_text
 from manyheads.interventions.prune.verify import in_full, outputs_of, random_inputs
+from manyheads.interventions.prune.which_heads import (
+    SAME_HEADS,
+    SAME_NUMBER,
+    Kept,
+    kept_of,
+    nearest_in_layer,
+    require_legal,
+)
 from manyheads.interventions.save.save import PrunedModel
 from manyheads.models.weights.projections import Projections
-from tests.interventions.checkpoints import COMPACT, SAME, STOCK, assert_same, by_hand
+from manyheads.spec import ModelSpec, Site
+from tests.interventions.checkpoints import BERT, COMPACT, DECODER, SAME, STOCK, assert_same, by_hand, enliven
 
 MATTERS = 1e-4
 FAMILIES = {**STOCK, **COMPACT}
@@ -254,3 +269,189 @@ def test_only_loaded_models_and_heads_that_there_are(made):
     with pytest.raises(HeadError, match="there is no head 5 in L0: heads are 0 to 4"):
         prune_heads(lm, "L0H5")
     assert isinstance(prune_heads(lm, "L0H4"), PrunedModel)
+
+
+# ---- layers in which a head's weights do not stand apart are refused by name; of ours all that belongs to a head goes
+
+
+def small_one(cls, config):
+    with torch.no_grad():
+        model = cls(config).eval()
+        enliven(model)
+    return mh.load(model, tokenizer=False)
+
+
+def test_a_norm_over_all_heads_together_is_refused_by_name():
+    lm = small_one(Olmo2Model, Olmo2Config(**{**DECODER, "head_dim": 8}))
+    with pytest.raises(ModelError, match="layers.0.self_attn.*its q_norm norms all heads together.*Zero these heads"):
+        prune_heads(lm, "L0H0-1")
+
+
+def test_latent_attention_is_refused_by_name():
+    sizes = {"q_lora_rank": 24, "kv_lora_rank": 20, "qk_rope_head_dim": 8, "qk_nope_head_dim": 12, "v_head_dim": 10}
+    config = DeepseekV3Config(
+        **{**DECODER, **sizes, "num_key_value_heads": 6, "n_routed_experts": 4, "num_experts_per_tok": 2,
+           "first_k_dense_replace": 2, "n_group": 1, "topk_group": 1}
+    )  # fmt: skip
+    del config.head_dim
+    with pytest.raises(ModelError, match=r"layers.0.self_attn' \(DeepseekV3Attention\) is latent attention"):
+        prune_heads(small_one(DeepseekV3Model, config), "L0H0")
+
+
+def test_layers_that_share_their_weights_are_refused_whichever_is_meant():
+    lm = small_one(AlbertModel, AlbertConfig(**{**BERT, "embedding_size": 24}))
+    for layer in (0, 1):
+        with pytest.raises(ModelError, match=f"L{layer} is one of several layers .* that share the module"):
+            prune_heads(lm, {layer: [1]})
+
+
+class Reader(nn.Module):
+    """The least that can be loaded: embeddings, and one layer of somebody's."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.embed, self.layer = nn.Embedding(19, 20), layer
+
+    def forward(self, input_ids):
+        x = self.embed(input_ids)
+        return self.layer(x, x, x, need_weights=False)[0]
+
+
+def test_torchs_own_layer_is_refused_and_ours_can_be_cut():
+    torchs, ours = nn.MultiheadAttention(20, 4, batch_first=True), mh.MultiHeadAttention(20, 4, 2, batch_first=True)
+    with pytest.raises(ModelError, match="torch's own layer takes the width of a head to be embed_dim / num_heads"):
+        prune_heads(mh.load(Reader(torchs).eval(), tokenizer=False), "L0H0")
+    lm = mh.load(Reader(ours).eval(), tokenizer=False)
+    small = prune_heads(lm, "L0H0-1")
+    assert small.model.layer.num_heads == 2 and small.model.layer.num_kv_heads == 1
+    assert_same(small.model, by_hand(lm.model, "out_proj", lm.spec.sites, small.removed))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        *[{name: True} for name in ("sinks", "head_scale", "qk_norm", "add_bias_kv")],
+        {"projections": "split"},
+        {"scale": [0.1, 0.2, 0.3, 0.4]},
+    ],
+    ids=lambda each: next(iter(each)),
+)
+def test_what_belongs_to_a_head_of_our_own_layer_goes_with_it(options):
+    layer = mh.MultiHeadAttention(20, 4, batch_first=True, **options).eval()
+    with torch.no_grad():
+        for weight in layer.parameters():
+            weight.normal_()
+    lm = mh.load(Reader(layer).eval(), tokenizer=False)
+    small = prune_heads(lm, "L0H1, L0H3")
+    assert_same(small.model, by_hand(lm.model, "out_proj", lm.spec.sites, small.removed))
+    with pytest.raises(ModelError, match="ALiBi's slopes follow from the number of heads"):
+        prune_heads(mh.load(Reader(mh.MultiHeadAttention(20, 4, alibi=True)).eval(), tokenizer=False), "L0H1")
+
+
+# ---- which heads may be cut: whole groups, or evenly; and the nearest choice that may, against all choices there are
+
+MOST = 8
+
+
+def site(num_heads, num_kv_heads, layer=0, stack=""):
+    return Site(stack, layer, f"{stack}.{layer}", num_heads, num_kv_heads, 7, 5, True)
+
+
+def spec(*sites):
+    return ModelSpec("a model", "Model", sites, 44, 99, None, 1, "float32")
+
+
+@st.composite
+def cases(draw):
+    num_heads = draw(st.integers(1, MOST))
+    num_kv_heads = draw(st.sampled_from(divisors(num_heads)))
+    removed = draw(st.sets(st.integers(0, num_heads - 1)))
+    return num_heads, num_kv_heads, removed
+
+
+def every_choice(num_heads, most):
+    return map(set, chain.from_iterable(combinations(range(num_heads), count) for count in range(most + 1)))
+
+
+def legal_by_definition(num_heads, num_kv_heads, removed):
+    """Each key/value head that still serves any serves equally many."""
+    serving = [0] * num_kv_heads
+    for head in set(range(num_heads)) - removed:
+        serving[head * num_kv_heads // num_heads] += 1
+    return len(set(serving) - {0}) <= 1
+
+
+@given(cases(), st.booleans())
+def test_the_nearest_choice_is_legal_and_none_is_nearer(case, some):
+    num_heads, num_kv_heads, removed = case
+    found = nearest_in_layer(num_heads, num_kv_heads, removed, at_least_one=some)
+    choices = [
+        choice
+        for choice in every_choice(num_heads, num_heads - 1)
+        if legal_by_definition(num_heads, num_kv_heads, choice) and (choice or not some)
+    ]
+    if not choices:  # one head, which must stay, and some must go
+        return
+    assert found in choices
+    best = min((len(choice ^ removed), len(removed - choice)) for choice in choices)
+    assert (len(found ^ removed), len(removed - found)) == best
+
+
+@given(cases())
+def test_what_stays_is_what_the_definition_says(case):
+    num_heads, num_kv_heads, removed = case
+    kept = kept_of(site(num_heads, num_kv_heads), removed)
+    assert (kept is not None) == legal_by_definition(num_heads, num_kv_heads, removed)
+    if kept is not None:
+        assert kept.heads == tuple(sorted(set(range(num_heads)) - removed))
+        assert kept.kv_heads == tuple(sorted({head * num_kv_heads // num_heads for head in kept.heads}))
+
+
+def test_all_may_go_where_that_is_said():
+    assert nearest_in_layer(6, 3, set(range(6)), empty=True) == set(range(6))
+    assert nearest_in_layer(6, 3, set(range(6))) == {1, 2, 3, 4, 5}
+    assert kept_of(site(6, 3), range(6)) == Kept((), ())
+
+
+def test_a_legal_choice_is_taken_as_it_is():
+    model = spec(site(6, 3), site(6, 3, 1), site(4, 4, 2))
+    kept = require_legal(model, model.select("L0H2-3, L2H1, L2H3"), {}, False)
+    assert kept == {("", 0): Kept((0, 1, 4, 5), (0, 2)), ("", 2): Kept((0, 2), (0, 2))}
+
+
+@pytest.mark.parametrize(
+    ("asked", "nearest", "changes"),
+    [
+        ("L0H0", "L0H0-1", "1 head"),
+        ("L0H0-2", "L0H0-3", "1 head"),
+        ("L0H0, L0H2", "L0H0, L0H2, L0H5", "1 head"),
+        ("L1H0", "L1H0-2", "2 heads"),  # to leave all in would be nearer, and is no plan
+        ("L0H0, L1H5", "L0H0-1", "2 heads"),
+        ("L1H0, L1H3-5", "L1H3-5", "1 head"),
+    ],
+)
+def test_the_nearest_plan_is_named_in_the_grammar(asked, nearest, changes):
+    model = spec(site(6, 3), site(12, 4, 1))
+    with pytest.raises(HeadError) as refused:
+        require_legal(model, model.select(asked), {}, False)
+    assert str(refused.value).endswith(f"Nearest plan that can ({changes} different): {nearest!r}.")
+    require_legal(model, model.select(nearest), {}, False)
+
+
+@pytest.mark.parametrize(
+    ("rule", "asked", "nearest"),
+    [
+        (SAME_HEADS, "L0H1", "L0H1, L1H1, L2H1"),
+        (SAME_HEADS, "L0-1H1, L0H2", "L0H1, L1H1, L2H1"),
+        (SAME_NUMBER, "L0H1, L1H0", "L0H1, L1H0, L2H3"),
+        (SAME_NUMBER, "L0H1", "L0H1, L1H3, L2H3"),
+        (SAME_NUMBER, "L0H0-1, L1H0, L2H3", "L0H1, L1H0, L2H3"),
+    ],
+)
+def test_layers_that_share_a_bias_lose_alike(rule, asked, nearest):
+    model = spec(*(site(4, 4, layer) for layer in range(3)))
+    with pytest.raises(HeadError) as refused:
+        require_legal(model, model.select(asked), {"": rule}, False)
+    assert f"all of them must lose {rule}" in str(refused.value)
+    assert str(refused.value).endswith(f"{nearest!r}.")
+    require_legal(model, model.select(nearest), {"": rule}, False)

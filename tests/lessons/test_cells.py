@@ -15,7 +15,7 @@ from manyheads.lessons import whole
 from manyheads.lessons.lesson import LessonError
 from manyheads.lessons.parameters import (
     Parameter,
-    drawn,
+    draw_values,
     matrix_text,
     number,
     read_matrix,
@@ -117,8 +117,8 @@ def test_what_is_drawn_is_within_the_limits_and_hangs_on_the_seed():
     )
     seen = {name: set() for name in ("heads", "scale", "at", "kind", "words", "fixed")}
     for seed in range(60):
-        values = drawn(parameters, np.random.Generator(np.random.PCG64(seed)))
-        assert values == drawn(parameters, np.random.Generator(np.random.PCG64(seed)))
+        values = draw_values(parameters, np.random.Generator(np.random.PCG64(seed)))
+        assert values == draw_values(parameters, np.random.Generator(np.random.PCG64(seed)))
         for name, value in values.items():
             seen[name].add(value)
     assert seen["heads"] == {4, 8, 16} and seen["at"] == {2, 5, 8} and seen["kind"] == {"a", "b"}

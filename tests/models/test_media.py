@@ -1,15 +1,22 @@
-"""Models of pictures and sounds: how they are loaded with their processors, and what they refuse to read."""
+"""Pictures and sounds: what is read, how positions are named, and what is refused."""
+
+import wave
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 import manyheads as mh
 from manyheads.errors import FileAccessError, ModelError, RecordingError, ShapeError, TextError
+from manyheads.models.inputs import media
+from manyheads.models.inputs.media import picture_of, sounds_of
+from manyheads.models.inputs.positions import look
 from manyheads.models.loading.modality import PICTURES as OF_PICTURES
 from manyheads.models.loading.modality import SOUNDS, TEXT, sense_of
-from manyheads.recording.media import grid_of
-from tests.models.eager import draw
+from manyheads.recording.media import frames_of, grid_of
+from tests.models.eager import SHARP, assert_near, draw, eager_maps, implementation
 from tests.models.tiny import tiny_bert, tiny_tokenizer
 from tests.models.tinymedia import (
     PICTURES,
@@ -145,3 +152,272 @@ def test_what_is_no_sound_is_refused_in_a_line(whisper, wav2vec2, fresh, tmp_pat
         mh.record(unmasked, audio=[sound, sound[:900]], sampling_rate=RATE)
     with pytest.raises(RecordingError, match="transcript= is for a model with a decoder"):
         mh.record(unmasked, audio=sound, sampling_rate=RATE, transcript="a cat")
+
+
+GRIDDED = sorted(set(PICTURES) - {"swin"})
+PREFIX = {
+    "vit": ("[CLS]",),
+    "deit": ("[CLS]", "[DIST]"),
+    "dinov2": ("[CLS]", "reg1", "reg2", "reg3", "reg4"),
+    "dinov3": ("[CLS]", "reg1", "reg2"),
+    "clip": ("[CLS]",),
+    "siglip": (),
+    "yolos": ("[CLS]",),
+}
+
+
+def inputs_of(lm, pictures):
+    return lm.processor(images=[picture_of(each) for each in pictures], return_tensors="pt")["pixel_values"]
+
+
+@pytest.mark.thinned
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("name", GRIDDED)
+def test_weights_are_the_models_own(name, attention, seeing, fresh):
+    lm, pictures = seeing(name), [some_picture(fresh), some_picture(fresh, 47, 31)]
+    with implementation(lm.model, attention):
+        rec = mh.record(lm, image=pictures)
+    maps = eager_maps(lm.model, pixel_values=inputs_of(lm, pictures))
+    assert len(rec.stacks[""]) == len(maps) and max(float(one.max()) for one in maps) > SHARP
+    for layer, own in zip(rec.stacks[""], maps, strict=True):
+        for text in range(2):
+            assert_near(layer.weights(text=text), own[text])
+    assert not torch.equal(rec.stacks[""][0].weights(text=0), rec.stacks[""][0].weights(text=1))
+
+
+@pytest.mark.parametrize("name", GRIDDED)
+def test_tokens_around_the_grid_are_found_and_named(name, seeing, fresh):
+    rec = mh.record(seeing(name), image=[some_picture(fresh)] * 2)
+    grid = grid_of(rec)
+    assert (grid.rows, grid.columns) == ((5, 5) if name in ("clip", "siglip") else (3, 5))
+    assert grid.prefix == PREFIX[name]
+    assert grid.suffix == (tuple(f"detection{i}" for i in range(1, 6)) if name == "yolos" else ())
+    layer = rec.stacks[""][0]
+    assert layer.tokens.pieces == (grid.names,) * 2 and layer.lengths.tolist() == [grid.num_positions] * 2
+    assert layer.tokens.special[0].nonzero()[:, 0].tolist() == sorted(grid.others.values())
+
+
+@pytest.mark.slow
+def test_only_the_pixels_of_a_patch_change_its_position(seeing, fresh):
+    """Every pixel that the grid gives a patch, and none besides: seen in the first layer's queries."""
+    for name in GRIDDED:
+        lm = seeing(name)
+        grid = grid_of(mh.record(lm, image=some_picture(fresh)))
+        pixels = inputs_of(lm, [some_picture(fresh)])
+        before = look(lm.model, lm.name, {"pixel_values": pixels}).call.q
+        for row, column in ((0, 0), (1, 3), (grid.rows - 1, grid.columns - 1)):
+            down, across = grid.pixels(row, column)
+            corners = ((down.start, across.start), (down.stop - 1, across.stop - 1), (down.start, across.stop - 1))
+            for y, x in corners:
+                changed = pixels.clone()
+                changed[:, :, y, x] += 3
+                off = (look(lm.model, lm.name, {"pixel_values": changed}).call.q - before).abs().amax((0, 1, 3))
+                assert off.argmax() == grid.position(row, column), (name, row, column)
+                off[grid.position(row, column)] = 0
+                assert off.max() < 1e-4
+
+
+def test_a_picture_of_another_shape_has_another_grid(seeing, fresh, tmp_path):
+    lm = seeing("dinov2")
+    processor = type(lm.processor)(size={"height": 48, "width": 16})
+    tall = mh.load(lm.model, processor=processor)
+    rec = mh.record(tall, image=some_picture(fresh))
+    assert (grid_of(rec).rows, grid_of(rec).columns, grid_of(rec).picture) == (6, 2, (48, 16))
+    with pytest.raises(ModelError, match=r"could not read its input: ValueError: Input image size \(48\*16\)"):
+        mh.record(mh.load(seeing("vit").model, processor=processor), image=some_picture(fresh))
+
+
+def test_windows_have_no_grid_and_weights_all_the_same(seeing, fresh):
+    lm, picture = seeing("swin"), some_picture(fresh)
+    rec = mh.record(lm, image=picture)
+    with pytest.raises(RecordingError, match="no grid of patches: its layers attend within windows: .* 16 of 16 posi"):
+        grid_of(rec)
+    maps = eager_maps(lm.model, pixel_values=inputs_of(lm, [picture]))  # of the second layer of each stage, the shifted
+    for layer, own in zip(rec.layers[1::2], maps, strict=True):
+        assert len(own) == len(layer.lengths) > 1
+        for text, one in enumerate(own):
+            assert_near(layer.weights(text=text), one)
+
+
+def test_a_later_layer_with_other_positions_takes_the_grid_away(seeing, fresh):
+    rec = mh.record(seeing("vit"), image=some_picture(fresh))
+    assert media.settled(rec) is rec
+    layer = rec.layers[1]
+    fewer = replace(layer, q=layer.q[:, :, :4], lse=layer.lse[:, :, :4])
+    less = media.settled(type(rec)({"": [rec.layers[0], fewer]}, rec.tokens, rec.provenance))
+    with pytest.raises(RecordingError, match=r"layers\.1\.attention has 4 positions, the first layer 16"):
+        grid_of(less)
+
+
+def test_patches_that_are_mixed_before_the_first_layer_are_no_grid(fresh):
+    model = tiny_vit(draw(fresh))
+    mixed = model.embeddings.register_forward_hook(lambda module, args, out: out + out.mean(1, keepdim=True))
+    lm = mh.load(model, processor=wide())
+    with pytest.raises(RecordingError, match="patches are mixed before the first layer, or are not in reading order"):
+        grid_of(mh.record(lm, image=some_picture(fresh)))
+    mixed.remove()
+    flipped = model.embeddings.register_forward_hook(lambda module, args, out: out.flip(1))
+    with pytest.raises(RecordingError, match="not in reading order"):
+        grid_of(mh.record(lm, image=some_picture(fresh)))
+    flipped.remove()
+    assert grid_of(mh.record(lm, image=some_picture(fresh))).rows == 3
+
+
+def test_a_look_leaves_the_model_as_it_was(seeing, fresh):
+    lm = seeing("dinov2")
+    before = {name: value.clone() for name, value in lm.model.state_dict().items()}
+    mh.record(lm, image=some_picture(fresh))
+    assert all(torch.equal(value, before[name]) for name, value in lm.model.state_dict().items())
+    assert not any(module._forward_hooks for module in lm.model.modules())
+
+
+def test_a_path_an_image_and_arrays_of_the_same_picture_give_the_same_recording(seeing, fresh, tmp_path):
+    lm, array = seeing("vit"), some_picture(fresh)
+    Image.fromarray(array).save(tmp_path / "a.png")
+    ways = [str(tmp_path / "a.png"), tmp_path / "a.png", Image.fromarray(array), torch.from_numpy(array)]
+    ways += [array / 255, (array / 255).astype(np.float32)]
+    want = mh.record(lm, image=array)
+    for way in ways:
+        assert torch.equal(mh.record(lm, image=way).layers[1].q, want.layers[1].q)
+    together = mh.record(lm, image=ways)
+    assert len(together.tokens.lengths) == 6
+
+
+def test_a_picture_is_turned_upright_as_the_camera_says(fresh, tmp_path):
+    array = some_picture(fresh, 16, 24)
+    exif = Image.Exif()
+    exif[0x0112] = 6  # turn by 90 degrees
+    Image.fromarray(array).save(tmp_path / "a.png", exif=exif)
+    assert np.array_equal(np.asarray(picture_of(tmp_path / "a.png")), np.rot90(array, -1))
+
+
+def test_the_picture_that_is_shown_is_what_the_model_reads(seeing, fresh):
+    for name in ("vit", "clip"):
+        lm, picture = seeing(name), some_picture(fresh)
+        seen = media.shown(lm, picture)
+        want = inputs_of(lm, [picture])[0]
+        mean, std = (torch.tensor(getattr(lm.processor, each))[:, None, None] for each in ("image_mean", "image_std"))
+        got = (torch.from_numpy(seen).permute(2, 0, 1) / 255 - mean) / std
+        assert seen.dtype == np.uint8 and float((got - want).abs().max()) < 1 / 255 / float(std.min())
+
+
+def test_saved_and_opened_it_knows_its_grid(seeing, fresh, tmp_path):
+    rec = mh.record(seeing("deit"), image=some_picture(fresh))
+    rec.save(tmp_path / "picture.heads")
+    again = mh.open_recording(tmp_path / "picture.heads")
+    assert grid_of(again) == grid_of(rec) and again.tokens.pieces == rec.tokens.pieces
+    assert torch.equal(again.layers[1].weights(), rec.layers[1].weights())
+
+
+def test_whisper_has_its_three_stacks_exactly(whisper, fresh):
+    lm = whisper(tokenizer=tiny_tokenizer(special_tokens=False))
+    sounds = [some_sound(fresh, 1.3), some_sound(fresh, 0.7)]
+    rec = mh.record(lm, audio=sounds, sampling_rate=RATE, transcript="the cat sat on the mat")
+    features = lm.processor(sounds, sampling_rate=RATE, return_tensors="pt")["input_features"]
+    ids = rec.stacks["decoder"][0].tokens.ids
+    assert ids[0].tolist() == [2, *lm.tokenizer("the cat sat on the mat")["input_ids"]]
+    with implementation(lm.model, "eager"), torch.no_grad():
+        own = lm.model(input_features=features, decoder_input_ids=ids, output_attentions=True)
+    wanted = {"encoder": own.encoder_attentions, "decoder": own.decoder_attentions, "cross": own.cross_attentions}
+    assert float(own.cross_attentions[0].max()) > SHARP and list(rec.stacks) == list(wanted)
+    for stack, maps in wanted.items():
+        for layer, one in zip(rec.stacks[stack], maps, strict=True):
+            for text in range(2):
+                assert_near(layer.weights(text=text), one[text])
+    assert rec.provenance["decoder"] == "a transcript that was given"
+    assert rec.stacks["encoder"][0].tokens.pieces[0][:3] == ("0.00s", "0.02s", "0.04s")
+
+
+def test_wav2vec2_sounds_of_two_lengths_are_each_as_long_as_they_are(wav2vec2, fresh):
+    lm, sounds = wav2vec2(), [some_sound(fresh, 1.25), some_sound(fresh, 0.6)]
+    rec = mh.record(lm, audio=sounds, sampling_rate=RATE)
+    frames = frames_of(rec)
+    assert (frames.count, frames.seconds_per_frame, frames.window_seconds) == (62, 0.02, 0.025)
+    assert rec.tokens.lengths.tolist() == [62, 29] and frames.sound_seconds == (1.25, 0.6)
+    inputs = lm.processor(sounds, sampling_rate=RATE, return_tensors="pt", padding=True)
+    maps = eager_maps(lm.model, **inputs)
+    assert max(float(own.max()) for own in maps) > SHARP
+    for layer, own in zip(rec.layers, maps, strict=True):
+        for text, length in enumerate((62, 29)):
+            assert_near(layer.weights(text=text), own[text, :, :length, :length])
+    alone = mh.record(lm, audio=sounds[1], sampling_rate=RATE)
+    for one, many in zip(alone.layers, rec.layers, strict=True):
+        assert_near(many.weights(text=1), one.weights())
+
+
+def test_frames_hear_the_samples_that_they_say(wav2vec2, fresh):
+    """Its own samples, from the first to the last, change what the convolutions make of a frame; others leave it."""
+    lm, sound = wav2vec2(), torch.from_numpy(some_sound(fresh, 0.5))[None]
+    frames = frames_of(mh.record(lm, audio=sound[0].numpy(), sampling_rate=RATE))
+    with torch.no_grad():
+        before = lm.model.feature_extractor(sound)
+        for frame in (0, 7, frames.count - 1):
+            first = round(frames.start(frame) * RATE)
+            last = first + round(frames.window_seconds * RATE) - 1
+            for at, matters in ((first - 1, False), (first, True), (last, True), (last + 1, False)):
+                if 0 <= at < sound.shape[1]:
+                    changed = sound.clone()
+                    changed[0, at] += 5.0
+                    after = lm.model.feature_extractor(changed)
+                    moved = float((after - before)[0, :, frame].abs().max())
+                    assert (moved > 0) == matters, (frame, at, moved)
+
+
+def test_generation_beside_a_sound_equals_the_recording_of_the_finished_text(whisper, fresh):
+    lm = whisper()
+    sounds = [some_sound(fresh, 1.3), some_sound(fresh, 0.7)]
+    rec = mh.record(lm, audio=sounds, sampling_rate=RATE, generate=9)
+    ids = rec.stacks["decoder"][0].tokens.ids
+    assert ids.shape[1] <= 10 and ids[:, 0].tolist() == [2, 2]
+    features = lm.processor(sounds, sampling_rate=RATE, return_tensors="pt")["input_features"]
+    whole = mh.record_call(lm.model, input_features=features, decoder_input_ids=ids.clamp_min(0), use_cache=False)
+    for stack in ("encoder", "decoder", "cross"):
+        for got, want in zip(rec.stacks[stack], whole.stacks[stack], strict=True):
+            for text in range(2):
+                length = int(got.lengths[text])
+                assert_near(got.weights(text=text)[:, :length], want.weights(text=text)[:, :length, : got.k.shape[2]])
+    assert rec.provenance["generated"] == {"tokens": 9} and "plain generation" in rec.provenance["decoder"]
+    with torch.no_grad():
+        scores = lm.model(input_features=features, decoder_input_ids=ids.clamp_min(0)).logits
+    assert int(scores[0, 0].argmax()) == int(ids[0, 1])
+    with pytest.raises(RecordingError, match=r"generate=50 after 1 tokens is more than the 50 .*: ask for at most 49"):
+        mh.record(lm, audio=sounds, sampling_rate=RATE, generate=50)
+
+
+def test_without_a_transcript_the_decoder_reads_its_start_alone(whisper, fresh):
+    lm = whisper()
+    rec = mh.record(lm, audio=some_sound(fresh, 0.5), sampling_rate=RATE)
+    assert rec.stacks["decoder"][0].tokens.ids.tolist() == [[2]] and rec.stacks["cross"][0].weights().shape == (
+        3,
+        1,
+        100,
+    )
+    assert rec.provenance["decoder"] == "its start tokens alone"
+    with pytest.raises(ModelError, match="has no tokenizer, so it cannot read a transcript"):
+        mh.record(lm, audio=some_sound(fresh, 0.5), sampling_rate=RATE, transcript="the cat")
+
+
+@pytest.mark.parametrize(("width", "dtype", "scale"), [(1, np.uint8, 127), (2, "<i2", 32767), (4, "<i4", 2**31 - 1)])
+def test_a_wav_is_its_samples(width, dtype, scale, fresh, tmp_path):
+    """Two channels, of which the mean is heard; three bytes are tested by themselves below."""
+    sound = some_sound(fresh, 0.1).clip(-1, 1)
+    stored = (sound * scale + (128 if width == 1 else 0)).round().astype(dtype)
+    path = tmp_path / "a.wav"
+    with wave.open(str(path), "wb") as file:
+        file.setparams((2, width, RATE, 0, "NONE", ""))
+        file.writeframes(np.stack([stored, stored], 1).tobytes())
+    (got,) = sounds_of(path, None, RATE)
+    assert got.dtype == np.float32 and float(np.abs(got - sound).max()) < 2 / min(scale, 2**20)
+
+
+def test_three_bytes_a_sample_are_read_too(tmp_path):
+    with wave.open(str(tmp_path / "a.wav"), "wb") as file:
+        file.setparams((1, 3, RATE, 0, "NONE", ""))
+        file.writeframes(b"\x00\x00\x40\x00\x00\xc0\xff\xff\x7f")
+    assert sounds_of(tmp_path / "a.wav", None, RATE)[0].tolist() == pytest.approx([0.5, -0.5, 1], abs=1e-6)
+
+
+def test_int16_and_a_list_of_numbers_are_sounds(fresh):
+    sound = (some_sound(fresh, 0.01).clip(-1, 1) * 32767).astype(np.int16)
+    assert sounds_of(sound, RATE, RATE)[0].tolist() == (sound / np.float32(32768)).tolist()
+    assert len(sounds_of([0.0, 0.5, 1.0], RATE, RATE)) == 1 and len(sounds_of([sound, sound], RATE, RATE)) == 2

@@ -1,4 +1,8 @@
-"""Modules that use no interface but call torch's function: what they show is the reference's, whatever they pass on."""
+"""The third way in: models that call torch's attention function, and torch's own layers."""
+
+import logging
+import threading
+import warnings
 
 import pytest
 import torch
@@ -9,8 +13,28 @@ from torch.nn.functional import scaled_dot_product_attention as imported_by_name
 
 import manyheads as mh
 from manyheads import reference
+from manyheads.errors import ModelError
 from manyheads.models import tap
-from tests.models.sharp import SAME, assert_weights, normal, sharpened
+
+SAME = 1e-5
+
+
+def normal(fresh, *shape):
+    return torch.randn(*shape, generator=fresh)
+
+
+def sharpened(module, fresh):
+    """Weights so large that maps are far from even."""
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.copy_(normal(fresh, *parameter.shape) * 0.4)
+    return module.eval()
+
+
+def assert_weights(layer, want):
+    for text in range(len(want)):
+        assert (torch.as_tensor(layer.weights(text=text)).double() - want[text]).abs().max() <= SAME
+
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left_behind")
 
@@ -160,3 +184,276 @@ def test_a_call_between_two_texts_keeps_its_shape_and_name(fresh):
     x, other = normal(fresh, B, Q, M), normal(fresh, B, K, M)
     (layer,) = mh.record_call(nn.ModuleDict({"reads": module})["reads"], x, other).layers
     assert_weights(layer, wanted(module, x, {}, other))
+
+
+LAYERS = {
+    "plain": {},
+    "no biases": {"bias": False},
+    "other widths": {"kdim": 11, "vdim": 17},
+    "extra keys": {"add_bias_kv": True, "add_zero_attn": True},
+}
+every_layer = pytest.mark.parametrize("options", LAYERS.values(), ids=LAYERS)
+
+
+def inputs(fresh, options, batch_first, self_attention):
+    x = normal(fresh, B, Q, M)
+    if self_attention and "kdim" not in options:
+        x = x if batch_first else x.transpose(0, 1)
+        return x, x, x
+    key, value = normal(fresh, B, K, options.get("kdim", M)), normal(fresh, B, K, options.get("vdim", M))
+    return tuple(each if batch_first else each.transpose(0, 1) for each in (x, key, value))
+
+
+def masks(fresh, num_keys):
+    padding = torch.zeros(B, num_keys, dtype=torch.bool)
+    padding[1, -3:] = True
+    hidden = torch.rand(Q, num_keys, generator=fresh) < 0.3
+    hidden[:, 0] = False
+    return {"key_padding_mask": padding, "attn_mask": hidden}
+
+
+@every_layer
+@pytest.mark.parametrize("batch_first", [True, False], ids=["batch first", "length first"])
+@pytest.mark.parametrize("need_weights", [True, False], ids=["weights", "no weights"])
+@pytest.mark.parametrize("masked", [True, False], ids=["masks", "no masks"])
+@pytest.mark.parametrize("self_attention", [True, False], ids=["self", "cross"])
+def test_torchs_layer_shows_the_weights_it_returns(fresh, options, batch_first, need_weights, masked, self_attention):
+    layer = sharpened(nn.MultiheadAttention(M, H, batch_first=batch_first, **options), fresh)
+    given = inputs(fresh, options, batch_first, self_attention)
+    num_keys = given[1].shape[1 if batch_first else 0]
+    hiding = masks(fresh, num_keys) if masked else {}
+    with torch.no_grad():
+        plain = layer(*given, need_weights=need_weights, **hiding)
+        _, want = layer(*given, need_weights=True, average_attn_weights=False, **hiding)
+        with tap(layer) as state:
+            seen = layer(*given, need_weights=need_weights, **hiding)
+    assert (plain[0] - seen[0]).abs().max() <= SAME
+    assert (plain[1] is None) == (seen[1] is None)
+    rec = mh.record_call(layer, *given, need_weights=need_weights, **hiding)
+    crosses = given[1] is not given[0]
+    assert list(rec.stacks) == (["cross"] if crosses else [""])
+    assert_weights(rec.stacks["cross" if crosses else ""][0], want.double())
+    assert len(state.sites) == 1
+
+
+def test_torchs_layer_without_a_batch(fresh):
+    layer = sharpened(nn.MultiheadAttention(M, H), fresh)
+    x = normal(fresh, Q, M)
+    for need_weights in (True, False):
+        (record,) = mh.record_call(layer, x, x, x, need_weights=need_weights).layers
+        with torch.no_grad():
+            assert_weights(record, layer(x, x, x, average_attn_weights=False)[1][None].double())
+
+
+@pytest.mark.parametrize("need_weights", [True, False])
+@pytest.mark.parametrize("gradients", [True, False])
+def test_edits_of_torchs_layer_act_before_its_output_projection(fresh, need_weights, gradients):
+    layer = sharpened(nn.MultiheadAttention(M, H, batch_first=True), fresh)
+    x = normal(fresh, B, Q, M)
+    with torch.set_grad_enabled(gradients):
+        weights_before = layer(x, x, x, need_weights=True)[1]
+        with tap(layer, edits=[lambda call: call.out.index_fill(1, torch.tensor([2]), 0)]):
+            edited, weights = layer(x, x, x, need_weights=need_weights)
+    assert edited.requires_grad == gradients
+    assert (weights is not None) == need_weights
+    if need_weights:
+        assert torch.allclose(weights, weights_before, atol=SAME)
+    with torch.no_grad():
+        layer.out_proj.weight.view(M, H, -1)[:, 2] = 0
+        assert (edited - layer(x, x, x)[0]).abs().max() <= 1e-4
+        assert (edited - layer.out_proj.bias).abs().max() > 1e-2
+
+
+def test_torchs_encoder_and_decoder_are_recorded_off_their_fast_path(fresh):
+    how = {"d_model": M, "nhead": H, "dim_feedforward": 16, "batch_first": True}
+    encoder = sharpened(nn.TransformerEncoder(nn.TransformerEncoderLayer(**how), 2), fresh)
+    decoder = sharpened(nn.TransformerDecoder(nn.TransformerDecoderLayer(**how), 3), fresh)
+    x, target = normal(fresh, B, K, M), normal(fresh, B, Q, M)
+    causal = nn.Transformer.generate_square_subsequent_mask(Q)
+    padding = torch.zeros(B, K, dtype=torch.bool)
+    padding[0, -4:] = True
+    with torch.no_grad():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # torch's own, of nested tensors
+            plain = encoder(x, src_key_padding_mask=padding)  # the fast path
+        with tap(encoder):
+            tapped = encoder(x, src_key_padding_mask=padding)
+        assert (plain - tapped)[~padding].abs().max() <= SAME * 10
+        rec = mh.record_call(encoder, x, src_key_padding_mask=padding)
+        hidden = x
+        for layer, record in zip(encoder.layers, rec.layers, strict=True):
+            want = layer.self_attn(hidden, hidden, hidden, key_padding_mask=padding, average_attn_weights=False)[1]
+            assert_weights(record, want.double())
+            hidden = layer(hidden, src_key_padding_mask=padding)
+        rec = mh.record_call(decoder, target, x, tgt_mask=causal, memory_key_padding_mask=padding)
+        assert {stack: len(layers) for stack, layers in rec.stacks.items()} == {"": 3, "cross": 3}
+        assert rec.stacks[""][0].site.causal and not rec.stacks["cross"][0].site.causal
+        assert [layer.site.module for layer in rec.stacks["cross"]] == [f"layers.{i}.multihead_attn" for i in range(3)]
+        first = decoder.layers[0].self_attn(target, target, target, attn_mask=causal, average_attn_weights=False)[1]
+        assert_weights(rec.stacks[""][0], first.double())
+
+
+class ByHand(nn.Module):
+    def __init__(self, product="matmul"):
+        super().__init__()
+        self.qkv, self.product, self.drop = nn.Linear(M, 3 * M), product, nn.Dropout(0.1)
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).unflatten(-1, (3, H, -1)).permute(2, 0, 3, 1, 4)
+        weights = self.drop((q @ k.transpose(-2, -1) * 0.4).softmax(-1, dtype=torch.float64).to(x.dtype))
+        if self.product == "masked":  # as CPM-Ant does, by torch's function and not the tensor's
+            weights = torch.masked_fill(weights, weights < 0, 0)
+        out = torch.einsum("bhqk,bhkd->bhqd", weights, v) if self.product == "einsum" else weights @ v
+        return out.transpose(1, 2).flatten(2)
+
+
+class VisionBlock(nn.Module):
+    """As timm writes it: one product for q, k and v, norms, torch's function."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.attn, self.mlp = (
+            nn.LayerNorm(M),
+            nn.Module(),
+            nn.Sequential(nn.Linear(M, 40), nn.GELU(), nn.Linear(40, M)),
+        )
+        self.attn = TimmAttention()
+
+    def forward(self, x):
+        x = x + self.attn(self.norm(x))
+        return x + self.mlp(x)
+
+
+class TimmAttention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.qkv, self.proj = nn.Linear(M, 3 * M), nn.Linear(M, M)
+
+    def heads(self, x):
+        return self.qkv(x).reshape(*x.shape[:2], 3, H, M // H).permute(2, 0, 3, 1, 4).unbind(0)
+
+    def forward(self, x):
+        out = F.scaled_dot_product_attention(*self.heads(x), dropout_p=0.0)
+        return self.proj(out.transpose(1, 2).reshape(x.shape))
+
+
+def test_a_vision_transformer_in_timms_shape_is_measured(fresh):
+    model = sharpened(nn.Sequential(VisionBlock(), VisionBlock(), nn.LayerNorm(M)), fresh)
+    x = normal(fresh, B, Q, M)
+    rec = mh.record_call(model, x)
+    assert [layer.site.module for layer in rec.layers] == ["0.attn", "1.attn"]
+    q, k, v = (each.detach().double().numpy() for each in model[0].attn.heads(model[0].norm(x)))
+    want = torch.from_numpy(reference.attend(q, k, v).weights)
+    assert_weights(rec.layers[0], want)
+    entropy = -(want * want.clamp_min(1e-300).log()).sum(-1).mean((0, 2))
+    table = mh.measure_call(model, x, statistics=["entropy"])
+    assert (torch.from_numpy(table["entropy"][:H]) - entropy).abs().max() <= SAME * 3
+
+
+@pytest.mark.parametrize("product", ["matmul", "einsum", "masked"])
+def test_attention_by_hand_is_refused_by_the_modules_name(fresh, product):
+    model = nn.Sequential(nn.Linear(M, M), ByHand(product)).eval()
+    x = normal(fresh, B, Q, M)
+    words = (
+        r"Sequential: module '1' \(ByHand\) makes its attention weights by hand.*Nothing was recorded\. Have it call"
+    )
+    with pytest.raises(ModelError, match=words):
+        mh.record_call(model, x)
+    with pytest.raises(ModelError, match=words):
+        mh.measure_call(model, x)
+    with pytest.raises(ModelError, match=words), tap(model):
+        model(x)
+    with pytest.raises(ModelError, match=r"^ByHand: ByHand makes"):
+        mh.record_call(model[1], x)
+
+
+def test_a_hand_made_layer_beside_others_is_said(fresh, caplog):
+    model = nn.Sequential(TimmAttention(), ByHand()).eval()
+    with caplog.at_level(logging.WARNING, "manyheads"):
+        rec = mh.record_call(model, normal(fresh, B, Q, M))
+    assert len(rec.layers) == 1 and "1 (ByHand): weights made by hand" in rec.provenance["left out"]
+    assert "left out: 1 (ByHand)" in caplog.text
+    table = mh.measure_call(model, normal(fresh, B, Q, M), statistics=["entropy"])
+    assert "1 (ByHand)" in table.notes["left out, since nobody can see it"]
+
+
+def test_a_softmax_that_weighs_no_values_is_no_attention(fresh):
+    class Router(nn.Module):
+        def forward(self, x):
+            return x * x.softmax(-1).amax(-1, keepdim=True)
+
+    model = nn.Sequential(Router()).eval()
+    with tap(model) as state:
+        model(normal(fresh, B, Q, M))
+    assert not state.by_hand
+    with pytest.raises(ModelError, match="made no attention call that can be seen: it uses neither"):
+        mh.record_call(model, normal(fresh, B, Q, M))
+
+
+def test_layers_that_share_one_module_are_layers_of_their_own(fresh):
+    class Shared(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attn = sharpened(TimmAttention(), fresh)
+
+        def forward(self, x):
+            for _ in range(3):
+                x = x + self.attn(x) / 8
+            return x
+
+    model, x = Shared().eval(), normal(fresh, B, Q, M)
+    with torch.no_grad():
+        rec = mh.record_call(model, x)
+        assert [layer.site.module for layer in rec.layers] == ["attn", "attn#2", "attn#3"]
+        for record in rec.layers:
+            assert_weights(
+                record, torch.from_numpy(reference.attend(*(h.double().numpy() for h in model.attn.heads(x))).weights)
+            )
+            x = x + model.attn(x) / 8
+    with torch.no_grad(), tap(model) as state:
+        model(x), model(x)
+    assert list(state.sites) == ["attn", "attn#2", "attn#3"], "a second pass meets the same layers"
+
+
+def test_threads_see_their_own_calls(fresh):
+    """One thread taps; another runs the same module untapped, and its own, at the same time."""
+    module, other = (sharpened(TimmAttention(), fresh) for _ in range(2))
+    x = normal(fresh, B, Q, M)
+    plain, seen, wrong = module(x), [], []
+
+    def run():
+        for _ in range(30):
+            if not torch.equal(module(x), plain):
+                wrong.append("another output")
+            with tap(other) as state:
+                other(x)
+            if len(state.sites) != 1:
+                wrong.append(f"{len(state.sites)} sites")
+
+    thread = threading.Thread(target=run)
+    with tap(module, on_call=seen.append):
+        thread.start()
+        for _ in range(30):
+            module(x)
+        thread.join()
+    assert not wrong and len(seen) == 30
+
+
+def test_an_error_inside_a_module_leaves_nothing_behind(fresh):
+    class Fails(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attn = TimmAttention()
+
+        def forward(self, x, fail):
+            x = self.attn(x)
+            if fail:
+                raise KeyError("inside")
+            return x
+
+    model, x, seen = Fails().eval(), normal(fresh, B, Q, M), []
+    with tap(model, on_call=seen.append) as state:
+        with pytest.raises(KeyError):
+            model(x, True)
+        model(x, False)
+    assert list(state.sites) == ["attn"] and len(seen) == 2

@@ -36,7 +36,7 @@ import sys, torch
 from manyheads.errors import ShapeError
 from manyheads.nn.attention import attend, log_sum_exp
 from manyheads.nn.masks import Mask
-from manyheads.nn.masks import Rule
+from manyheads.nn.scores import Rule
 for sizes in {sizes!r}:
     b, h, g, q, k, d, f = (sizes.get(axis, size) for axis, size in dict(b=2, h=6, g=3, q=7, k=11, d=5, f=4).items())
     tensors = torch.ones(b, h, q, d), torch.ones(b, g, k, d), torch.ones(b, g, k, f)

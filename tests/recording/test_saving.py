@@ -65,7 +65,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background
 from manyheads.recording import files, records, tokens
 from manyheads.nn.attention import attend
 from manyheads.nn.masks import Mask
-from manyheads.nn.masks import Rule
+from manyheads.nn.scores import Rule
 from manyheads.spec import Site
 n = 20_000
 of = tokens.Tokens.unnamed([n])

@@ -66,7 +66,7 @@ def test_worked_example_projects_to_the_printed_queries_keys_and_values():
     assert_array_equal(x @ weights.w_v, [[[2, 0], [0, 0], [1, 0]], [[0, 1], [0, 1], [0, 2]]])
 
 
-@pytest.mark.parametrize("module", ["multihead", "softmax"])
+@pytest.mark.parametrize("module", ["multihead", "attention"])
 def test_examples_in_docstrings_are_true(module):
     result = doctest.testmod(importlib.import_module(f"manyheads.reference.{module}"))
     assert result.attempted > 0

@@ -162,7 +162,7 @@ def as_object(data: bytes) -> dict[str, Any]:
 
 
 def lesson_pages() -> list[bytes]:
-    return [(shelf._PAGES / f"{slug}.md").read_bytes() for slug in shelf.ORDER[:3]]
+    return [shelf.PAGES[slug].read_bytes() for slug in list(shelf.lessons())[:3]]
 
 
 def read_page(data: bytes, folder: Path) -> None:

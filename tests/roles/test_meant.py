@@ -11,7 +11,8 @@ import manyheads as mh
 from manyheads.models import read_texts
 from manyheads.models.inputs.texts import rarity_table
 from manyheads.recording import Sinks
-from manyheads.roles.examples import AT_DISTANCE, OF_CLASS, OF_MATCH, _best, _cells, pairs_of
+from manyheads.roles.examples import _best, _cells, pairs_of
+from manyheads.statistics import STATISTICS
 from tests.models.tiny import tiny_bert, tiny_gpt2, tiny_tokenizer
 
 TEXT = "the cat saw the dog and the man saw the cat"
@@ -20,7 +21,8 @@ TEXT = "the cat saw the dog and the man saw the cat"
 @pytest.mark.parametrize("make", [tiny_bert, tiny_gpt2], ids=["bidirectional", "causal"])
 def test_the_pairs_hold_all_that_the_statistic_counts(make):
     lm = mh.load(make(), tokenizer=tiny_tokenizer())
-    names = [*AT_DISTANCE, *OF_CLASS, *OF_MATCH, "local_mass"]
+    names = [name for name, statistic in STATISTICS.items() if statistic.cells is not None and name.endswith("_mass")]
+    assert len(names) > 20  # offsets, the local window, classes and matches
     table = mh.measure(lm, TEXT, names)
     reading = read_texts(lm, TEXT)
     rarity, _ = rarity_table(reading, lm.spec.vocab_size)

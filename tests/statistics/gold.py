@@ -4,7 +4,10 @@ Nothing here is the library's but the containers that people's annotation comes 
 same but for rounding, either may be called the strongest: every count has a lowest and a highest value.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,11 +17,74 @@ from torch import Tensor, nn
 
 from manyheads.corpora import Document
 from manyheads.models import batches, read_texts, tokens_of
+from manyheads.recording import ROOT, Gold, GoldWord
 from manyheads.statistics import Statistic
 from manyheads.statistics.gathered import measure_batch
 from tests.models.eager import eager_maps, spans
 from tests.statistics.facts import values_of
-from tests.statistics.goldtexts import Text
+
+
+class Text(NamedTuple):
+    text: str
+    gold: Gold | None
+
+
+def annotated(line: str, blank: str = " ", **more: Any) -> Text:
+    """ "The/DET/2/det dog/NOUN/0/root": forms, parts of speech, heads from 1, relations. "~" for no blank before."""
+    text, words = "", []
+    for each in line.split():
+        form, pos, head, relation = each.rsplit("/", 3)
+        text += "" if form.startswith("~") or not text else blank
+        form = form.removeprefix("~")
+        words.append(GoldWord(len(text), len(text) + len(form), pos, int(head) - 1, relation))
+        text += form
+    return Text(text, Gold(tuple(words), **more))
+
+
+def sentences(path: Path) -> Iterator[list[tuple[str, list[list[str]], bool]]]:
+    """A file's documents: of each sentence its text, its words' columns, and whether their forms follow in it."""
+    document: list[Any] = []
+    text, rows = "", []
+    for line in [*path.read_text(encoding="utf-8").split("\n"), ""]:
+        if line.startswith("# newdoc") and document:
+            yield document
+            document = []
+        if line.startswith("# text = "):
+            text = line.removeprefix("# text = ")
+        elif not line and rows:
+            document.append((text, rows))
+            text, rows = "", []
+        elif line[:1].isdigit() and line.split("\t")[0].isdigit():
+            rows.append(line.split("\t"))
+    yield document
+
+
+def gold_words(text: str, rows: Sequence[Sequence[str]], begin: int = 0, first: int = 0) -> list[GoldWord]:
+    """Each form where it comes next in the text; none at all where one does not come."""
+    out, at = [], 0
+    for row in rows:
+        at = text.find(row[1], at)
+        if at < 0:
+            return []
+        head = int(row[6]) - 1
+        head = head + first if head >= 0 else ROOT
+        out.append(GoldWord(begin + at, begin + at + len(row[1]), row[3], head, row[7]))
+        at += len(row[1])
+    return out
+
+
+def treebank(path: Path, count: int | None = None) -> list[Text]:
+    """The first sentences of a treebank whose words stand in their text as they are written."""
+    out = []
+    for document in sentences(path):
+        for text, rows in document:
+            words = gold_words(text, rows)
+            if words:
+                out.append(Text(text, Gold(tuple(words))))
+            if len(out) == count:
+                return out
+    return out
+
 
 ROUNDING = 1e-4  # of a weight: scores of 60 in float32 leave their exponentials no better
 AMBIGUOUS = 0.01  # of all that is asked may hang on rounding: with more, the claim would be empty

@@ -18,8 +18,22 @@ from manyheads.statistics.defined.coreference import KINDS, coreference_statisti
 from tests.corpora.conftest import treebank as treebank_file
 from tests.models.eager import draw
 from tests.models.tiny import tiny_bert, tiny_gemma2, tiny_gpt2, tiny_llama, tiny_tokenizer
-from tests.statistics.gold import Count, Counts, Looks, Said, always, assert_counted, looks_of, said, summed, winners
-from tests.statistics.goldtexts import Text, annotated, gold_words, sentences
+from tests.statistics.gold import (
+    Count,
+    Counts,
+    Looks,
+    Said,
+    Text,
+    always,
+    annotated,
+    assert_counted,
+    gold_words,
+    looks_of,
+    said,
+    sentences,
+    summed,
+    winners,
+)
 
 GUM = "en_gum-ud-dev-free.conllu"
 EVERY, PASSAGE_WORDS = 40, 90  # one passage in so many is recounted

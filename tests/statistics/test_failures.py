@@ -109,7 +109,7 @@ def test_failures_add_in_any_order():
     every = [(number, f"d{number}", "why") for number in range(50)]
     parts = [Failures.of([Failure(*each) for each in every[start::3]]) for start in (2, 0, 1)]
     assert parts[0] + parts[1] + parts[2] == Failures.of([Failure(*each) for each in every])
-    assert Failures.read((parts[0] + parts[1]).told()) == parts[1] + parts[0]
+    assert Failures.read((parts[0] + parts[1]).to_dict()) == parts[1] + parts[0]
 
 
 def test_a_block_that_gives_nan_is_refused_by_name():

@@ -186,7 +186,7 @@ def test_what_cannot_be_pooled_is_said(fresh):
     with pytest.raises(TextError, match="empty"):
         pooled_maps(lm, "  ")
     maps = pooled_maps(lm, TEXT)
-    with pytest.raises(StatisticError, match=r"no head L7H0 in these maps: they hold L0H0 to L1H4"):
+    with pytest.raises(HeadError, match=r"no head L7H0 in these maps: they hold L0H0 to L1H4"):
         maps["L7H0"]
     with pytest.raises(HeadError, match="does not name one head"):
         maps["L7"]

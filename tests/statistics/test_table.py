@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import manyheads as mh
-from manyheads.errors import FileAccessError, StatisticError
+from manyheads.errors import FileAccessError, HeadError, StatisticError
 from manyheads.statistics import DEFAULT, STATISTICS, Statistic, class_mass, class_relabelled, class_uniform
 from manyheads.statistics.table import choose
 from tests.models.eager import draw, eager_maps
@@ -142,7 +142,7 @@ def test_asking_a_table_for_what_it_lacks_says_what_it_has(lm, texts):
         StatisticError, match=r"this table has no 'max_weight', only entropy, effective_keys.*by name, or 'all'"
     ):
         table.column("max_weight")
-    with pytest.raises(StatisticError, match="there is no head L2H0 in this table: it holds L0H0 to L1H4"):
+    with pytest.raises(HeadError, match="there is no head L2H0 in this table: it holds L0H0 to L1H4"):
         _ = table["L2H0", "entropy"]
 
 

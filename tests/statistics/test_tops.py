@@ -5,6 +5,7 @@ import torch
 
 from manyheads.nn import Mask, Rule
 from manyheads.recording import Layer, Maximum, Tokens, prepare
+from manyheads.recording.exact_map.cells import key_weights
 from manyheads.reference import statistics as reference
 from manyheads.statistics import Facts
 from manyheads.statistics.defined import rarest as tops
@@ -42,7 +43,7 @@ def facts_of(layer):
 def test_weights_on_chosen_keys_are_those_of_the_map(kind, fresh):
     layer, maps = some_layer(fresh, kind)
     keys = torch.stack([torch.randperm(N, generator=fresh)[:C] for _ in range(B)])
-    got = tops.weights_on(layer, facts_of(layer), keys)
+    got = key_weights(layer, layer.mask.expand(B), keys, layer.q.dtype)
     torch.testing.assert_close(got, torch.stack([maps[b][:, :, keys[b]] for b in range(B)]), atol=1e-6, rtol=1e-5)
 
 

@@ -31,7 +31,7 @@ def ask(heads="L1H1, L1H3", name="smaller", **more):
 def untried(monkeypatch):
     """Saves are believed: what trials find is the business of tests/interventions/test_saving.py."""
     monkeypatch.setattr(saving, "try_all", lambda trials: [{"error": 0.0} for _ in trials])
-    monkeypatch.setattr(saving, "found_wrong", lambda result: "")
+    monkeypatch.setattr(saving, "fault_in", lambda result: "")
 
 
 def test_heads_go_and_parameters_are_counted(fresh, tmp_path, untried):

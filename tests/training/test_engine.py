@@ -1,4 +1,4 @@
-"""The loop: its steps are plain torch's, its checkpoints whole, and a killed run has the losses of one that was not."""
+"""The loop and its checkpoints: runs go on to the last bit, what is damaged is refused; and numbers over seeds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from manyheads.errors import FileAccessError, ModelError, PlanError
 from manyheads.training import checkpoints
 from manyheads.training.checkpoints import History, heads_table, metrics_table, read_state
 from manyheads.training.loop import autocast, choose_precision, train
-from manyheads.training.runs import Run, Settings
+from manyheads.training.runs import Run, Settings, change_lines, paired, spread_of
 
 CPU = torch.device("cpu")
 SETTINGS = Settings(steps=12, rate=0.02, warmup=3, floor=0.25, checkpoint_every=5, measure_every=4)
@@ -272,3 +272,24 @@ def test_narrow_models_and_processors_without_bf16_train_in_float32(monkeypatch)
     assert choose_precision(256, CPU).because == "this CPU has no native bf16"
     with autocast("bf16", CPU):
         assert (torch.ones(2, 3) @ torch.ones(3, 2)).dtype == torch.bfloat16
+
+
+def test_spreads_and_pairs_are_those_of_a_table():
+    assert spread_of([1.0, 2.0, 6.0]) == {"each": [1.0, 2.0, 6.0], "mean": 3.0, "sd": pytest.approx(math.sqrt(7))}
+    assert spread_of([4.0])["sd"] == 0.0
+    # differences 1, 2, 3, 4, 5: mean 3, standard error sqrt(2.5 / 5), t of 4 degrees of freedom 2.776
+    found = paired([2.0, 4.0, 6.0, 8.0, 10.0], [1.0, 2.0, 3.0, 4.0, 5.0])
+    assert found == {"mean": 3.0, "low": pytest.approx(3 - 1.96293, rel=1e-4), "high": pytest.approx(4.96293, rel=1e-4)}
+    assert paired([2.0], [1.5]) == {"mean": 0.5, "low": None, "high": None}
+
+
+def test_a_change_is_said_with_its_interval_and_whether_it_holds():
+    changes = {
+        "two over one": {"mean": -0.5, "low": -0.75, "high": -0.25},
+        "four over two": {"mean": 0.25, "low": -0.125, "high": 0.625},
+        "of one seed": {"mean": 0.5, "low": None, "high": None},
+    }
+    assert change_lines(changes) == [
+        "two over one, seed by seed: -0.500 nats (-0.750 to -0.250)",
+        "four over two, seed by seed: +0.250 nats (-0.125 to +0.625): no difference seen",
+    ]

@@ -1,20 +1,134 @@
-"""The `heads` preset: nets of one size, a trial that stops and goes on, and the paper's own numbers."""
+"""The cards, and the two presets that read them: `heads` (how many) and `collapse` (one map for all heads)."""
 
 from __future__ import annotations
 
 import json
 
 import pandas as pd
+import pytest
+import torch
 
+import manyheads as mh
 from manyheads.figures import save_chart
+from manyheads.interventions import applied
+from manyheads.models import record_call
+from manyheads.plan import Average, Plan
+from manyheads.roles.compare.rows import row_divergences
 from manyheads.training import carry_out
-from manyheads.training.presets import heads
-from manyheads.training.presets.heads import RELATIONS
+from manyheads.training.presets import collapse, heads
+from manyheads.training.presets.heads import (
+    KINDS,
+    NOTHING,
+    RELATIONS,
+    TRIAL,
+    Cards,
+    Reader,
+    answers,
+    diversity,
+    held_out_of,
+    loss_of,
+    scores_of,
+)
 
 from .stopping import whole_and_resumed
 
+LETTERS, NUMBERS, LENGTH, ROWS, WIDTH, HEADS = 5, 7, 11, 3, 24, 4
 
-def test_a_trial_runs_from_start_to_end_stops_and_goes_on_the_same(tmp_path):
+
+def test_answers_are_those_of_a_text_read_by_hand():
+    letters = torch.tensor([[2, 0, 2, 1, 0, 2, 2]])
+    numbers = torch.tensor([[6, 5, 4, 3, 2, 1, 0]])
+    n = NOTHING
+    assert answers(letters, numbers)[0].tolist() == [
+        [n, n, n, n, n],  # 1 back, 3 back, 5 back, first, the last card before with this letter
+        [6, n, n, 6, n],
+        [5, n, n, 6, 6],
+        [4, 6, n, 6, n],
+        [3, 5, n, 6, 5],
+        [2, 4, 6, 6, 4],
+        [1, 3, 5, 6, 1],
+    ]
+
+
+def test_a_batch_follows_from_seed_and_step():
+    cards = Cards(LETTERS, NUMBERS, LENGTH, ROWS, seed=1)
+    one, again = cards.batch(4), cards.batch(4)
+    assert all(torch.equal(one[name], again[name]) for name in one)
+    assert not torch.equal(one["cards"], cards.batch(5)["cards"])
+    assert not torch.equal(one["cards"], Cards(LETTERS, NUMBERS, LENGTH, ROWS, seed=2).batch(4)["cards"])
+
+
+@pytest.fixture(scope="module")
+def nets() -> dict[str, Reader]:
+    torch.manual_seed(0)
+    return {kind: Reader(LETTERS, NUMBERS, LENGTH, WIDTH, HEADS, kind).eval() for kind in KINDS}
+
+
+@pytest.fixture(scope="module")
+def data() -> dict[str, torch.Tensor]:
+    return dict(Cards(LETTERS, NUMBERS, LENGTH, 9, seed=3).batch(0))
+
+
+def test_every_kind_and_every_number_of_heads_has_as_many_parameters(nets):
+    others = [Reader(LETTERS, NUMBERS, LENGTH, WIDTH, heads) for heads in (1, 2, 3, 6, 12)]
+    assert len({sum(each.numel() for each in net.parameters()) for net in (*nets.values(), *others)}) == 1
+
+
+def test_tied_heads_have_one_map_and_free_ones_do_not(nets, data):
+    maps = {kind: record_call(net, data["cards"]).layers[0].weights() for kind, net in nets.items()}
+    assert maps["tied"].shape == (HEADS, LENGTH, LENGTH)
+    torch.testing.assert_close(maps["tied"], maps["tied"][:1].expand(HEADS, -1, -1), rtol=0, atol=1e-6)
+    assert float((maps["free"][0] - maps["free"][1]).abs().max()) > 0.05
+    assert diversity(nets["tied"], data["cards"]) == pytest.approx(0, abs=1e-9)
+    values = nets["tied"].attention.qkv_proj.v(torch.randn(1, 2, WIDTH)).unflatten(-1, (HEADS, -1))
+    assert not torch.allclose(values[..., 0, :], values[..., 1, :]), "only the maps are one: values are each head's own"
+
+
+def test_diversity_is_the_mean_over_pairs_and_rows_that_see_two_cards(nets, data):
+    layer = record_call(nets["free"], data["cards"]).layers[0]
+    apart = []
+    for text in range(9):
+        maps = layer.weights(text=text)[:, 1:].double()
+        for one in range(HEADS):
+            for other in range(one):
+                apart.append(row_divergences(maps[[one]], maps[[other]])[0])
+    expected = float(torch.cat(apart).mean()) / torch.log(torch.tensor(2.0, dtype=torch.float64))
+    assert diversity(nets["free"], data["cards"]) == pytest.approx(float(expected), rel=1e-6)
+    with applied(nets["free"], Plan([Average("L*")])) as now:
+        assert diversity(nets["free"], data["cards"]) == pytest.approx(0, abs=1e-9)
+    assert not now.unchanged
+
+
+def test_an_unmixed_net_puts_its_heads_side_by_side(nets):
+    attention, x = nets["unmixed"].attention, torch.randn(2, LENGTH, WIDTH)
+    with torch.no_grad():
+        out, weights = attention(x, average_attn_weights=False)
+        values = attention.qkv_proj.v(x).unflatten(-1, (HEADS, -1)).transpose(1, 2)
+    torch.testing.assert_close(out, (weights @ values).transpose(1, 2).flatten(2))
+
+
+def test_scores_are_of_answers_that_exist(nets, data):
+    class Oracle(torch.nn.Module):
+        """Right everywhere, but for "same letter" in the first text."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.zeros(1))
+
+        def forward(self, cards):
+            said = data["answers"].clamp_min(0).clone()
+            said[0, :, 4] = (said[0, :, 4] + 1) % NUMBERS
+            return 50.0 * torch.nn.functional.one_hot(said, NUMBERS).float()
+
+    found = scores_of(Oracle(), data)
+    there = (data["answers"] != NOTHING).all(-1)
+    assert found["right_first"] == found["right_3 back"] == 1.0
+    assert found["all_right"] == pytest.approx(1 - float(there[0].sum() / there.sum())) and found["all_right"] < 1
+    assert float(loss_of(Oracle(), data)) == pytest.approx(found["held_out_loss"])
+    assert mh.record_call(nets["free"], data["cards"]).layers[0].site.num_heads == HEADS
+
+
+def test_a_trial_of_heads_runs_from_start_to_end_stops_and_goes_on_the_same(tmp_path):
     whole, resumed = whole_and_resumed("heads", tmp_path, 11)  # in the second run, after its checkpoint
     assert resumed.trained["h2-0"].resumed_at == 3 and resumed.report["found"] == whole.report["found"]
 
@@ -47,3 +161,36 @@ def test_nets_of_one_seed_read_the_same_texts_and_held_out_ones_are_no_steps():
     assert not one.batch(1)["cards"].equal(heads.reader_run("a", heads.TRIAL, 4, 2).batch(1)["cards"])
     held_out = heads.held_out_of(heads.WHOLE, 3)
     assert len(held_out["cards"]) == heads.HELD_OUT_ROWS and heads.WHOLE.settings.steps < heads.HELD_OUT_STEP
+
+
+def test_a_trial_of_collapse_runs_from_start_to_end_stops_and_goes_on_the_same(tmp_path):
+    whole, resumed = whole_and_resumed("collapse", tmp_path, 11)  # in the second run, after its checkpoint
+    assert resumed.trained["tied-0"].resumed_at == 3 and resumed.report["found"] == whole.report["found"]
+
+    found = whole.report["found"]
+    assert {run["parameters"] for run in whole.report["runs"].values()} == {found["parameters"]}
+    assert list(found["ways"]) == ["free", "averaged", "tied", "skipped", "unmixed"]
+    apart = {way: each["diversity"]["mean"] for way, each in found["ways"].items()}
+    assert apart["averaged"] == pytest.approx(0, abs=1e-9) and apart["tied"] == pytest.approx(0, abs=1e-9)
+    assert apart["free"] == apart["skipped"] > 0.05 and apart["unmixed"] > 0.05
+    assert list(found["loss_over_free"]) == ["averaged", "tied", "skipped", "unmixed"]
+    save_chart(whole.findings.chart, tmp_path / "figure.svg")
+    assert (tmp_path / "figure.svg").read_text().count(">trained free<") == 3
+
+    trained = whole.trained["tied-1"].model
+    maps = record_call(trained, held_out_of(TRIAL, 1)["cards"]).layers[0].weights()
+    assert len(maps) == collapse.HEADS
+    torch.testing.assert_close(maps, maps[:1].expand(collapse.HEADS, -1, -1), rtol=0, atol=1e-6)
+
+
+def test_ways_of_running_a_net_change_what_it_says_and_leave_it_as_it_was():
+    from manyheads.training.presets.heads import reader_run
+
+    model = reader_run("a", TRIAL, 0, collapse.HEADS).model.eval()
+    held_out = held_out_of(TRIAL, 0)
+    with torch.no_grad():
+        before = collapse.measured(model, held_out)
+        found = {way: collapse.measured_under(model, plan, held_out) for way, plan in collapse.PLANS.items()}
+        assert collapse.measured(model, held_out) == before
+    assert len({each["held_out_loss"] for each in (before, *found.values())}) == 3
+    assert found["averaged"]["diversity"] < 1e-9 < found["skipped"]["diversity"] == before["diversity"]

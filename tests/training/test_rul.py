@@ -1,26 +1,265 @@
-"""The `rul` preset: its net, its scores, and a trial from start to end."""
+"""Remaining useful life: C-MAPSS files and their windows, simulated engines, the nets and their report."""
 
 from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import manyheads as mh
-from manyheads.errors import PlanError
+from manyheads.errors import FileAccessError, PlanError, TextError
 from manyheads.figures import save_chart
-from manyheads.training import LENGTH, RulNet, carry_out, cycles_read, fit_ridge, predicted, rmse, write_simulated
+from manyheads.training import (
+    CAP,
+    CHANNELS,
+    LENGTH,
+    RulNet,
+    Scaling,
+    carry_out,
+    cycles_read,
+    fit_ridge,
+    predicted,
+    read_cmapss,
+    rmse,
+    split,
+    windows_of,
+    write_simulated,
+)
 from manyheads.training.presets import induction
 from manyheads.training.presets.preset import Setup
 from manyheads.training.presets.rul import preset as rul
+from manyheads.training.presets.rul.data import COLUMNS, SENSORS, SETTINGS, Engine
 from manyheads.training.presets.rul.net import features
 from manyheads.training.presets.rul.report import attention_parameters, cmapss_score, scores
+from manyheads.training.presets.rul.simulator import LIVES, RESPONSES, TEST_LEFT, TEST_SHORTEST, _life, simulate
 
 from .stopping import whole_and_resumed
+
+REST = " ".join(f"{value}.5" for value in range(COLUMNS - 2))
+
+
+def written(folder: Path, train: str = f"1 1 {REST}\n", test: str = f"1 1 {REST}\n", left: str = "7\n") -> Path:
+    for kind, text in (("train", train), ("test", test), ("RUL", left)):
+        (folder / f"{kind}_FD001.txt").write_text(text)
+    return folder
+
+
+def engine(unit: int, cycles: int, left: int = 0) -> Engine:
+    """Its first sensor says the unit, its second the cycle."""
+    rows = np.zeros((cycles, len(CHANNELS)))
+    rows[:, 3], rows[:, 4] = unit, np.arange(1, cycles + 1)
+    return Engine(unit, rows, left)
+
+
+def test_a_set_written_by_hand_is_read_as_it_stands(tmp_path):
+    first = "1 1 -0.0007 -0.0004 100.0 518.67 641.82 1589.70 1400.60 14.62 21.61 554.36 2388.06 9046.19 1.30 47.47 " \
+            "521.66 2388.02 8138.62 8.4195 0.03 392 2388 100.00 39.06 23.4190  \n"  # fmt: skip
+    second = first.replace("1 1 -0.0007", "1 2 +1e-3").replace(" 392 ", "\t393 ")
+    other = first.replace("1 1 ", "2 1 ")
+    written(tmp_path, first + second + other, first + other.replace("392", "400"), "112 \r\n0\n\n")
+    fleet = read_cmapss(tmp_path)
+    assert fleet.name == "FD001" and [each.unit for each in fleet.train] == [1, 2]
+    one, two = fleet.train
+    assert one.rows.shape == (2, 24) and one.rows[0, :5].tolist() == [-0.0007, -0.0004, 100.0, 518.67, 641.82]
+    assert one.rows[1, 0] == 0.001 and one.rows[:, CHANNELS.index("htBleed")].tolist() == [392, 393]
+    assert one.rows[0, CHANNELS.index("W32")] == 23.419
+    assert one.remaining.tolist() == [1, 0] and two.remaining.tolist() == [0]
+    assert [each.left for each in fleet.test] == [112, 0] and fleet.test[0].remaining.tolist() == [112]
+    assert read_cmapss(tmp_path / "train_FD001.txt").digest == fleet.digest
+    written(tmp_path, first + second + other, first + other.replace("392", "401"), "112\n0\n")
+    assert read_cmapss(tmp_path).digest != fleet.digest
+
+
+GOOD = f"1 1 {REST}\n"
+
+
+@pytest.mark.parametrize(
+    ("files", "told"),
+    [
+        ({"train": GOOD + "1 2 3\n"}, "train_FD001.txt, line 2: 3 columns came, and a line has 26: unit, cycle, 3 set"),
+        ({"train": f"1 1 {REST} 9\n"}, "train_FD001.txt, line 1: 27 columns came"),
+        ({"test": f"1 1 {REST.replace('2.5', 'warm', 1)}\n"}, "line 1: 'warm' came as its throttle, which is no numb"),
+        ({"train": f"1 1 {REST.replace('3.5', 'nan', 1)}\n"}, "line 1: 'nan' came as its T2, which is no number"),
+        ({"train": f"1 1 {REST.replace('4.5', '1_0', 1)}\n"}, "line 1: '1_0' came as its T24, which is no number"),
+        ({"train": f"1 1 {REST.replace('5.5', '1e999', 1)}\n"}, "line 1: '1e999' came as its T30, which is no number"),
+        ({"train": f"1 1 {REST.replace('5.5', '５', 1)}\n"}, "came as its T30, which is no number"),
+        ({"train": f"1.5 1 {REST}\n"}, "line 1: '1.5' came as its unit, which is no whole number"),
+        ({"train": f"1 2 {REST}\n"}, "line 1: cycle 2 of unit 1 came, and here follows cycle 1 of unit 1. Repair"),
+        ({"train": GOOD + f"1 3 {REST}\n"}, "line 2: cycle 3 of unit 1 came, and here follows cycle 2 of unit 1, or"),
+        ({"train": GOOD + GOOD}, "line 2: cycle 1 of unit 1 came"),
+        (
+            {"train": GOOD + f"3 1 {REST}\n"},
+            "cycle 1 of unit 3 came, and here follows cycle 2 of unit 1, or cycle 1 of",
+        ),
+        ({"train": GOOD + f"2 1 {REST}\n1 2 {REST}\n"}, "line 3: cycle 2 of unit 1 came"),
+        ({"train": GOOD + f"\n\n2 2 {REST}\n"}, "line 4: cycle 2 of unit 2 came"),
+        ({"train": "\n \n"}, "train_FD001.txt has no line with anything in it"),
+        ({"left": ""}, "RUL_FD001.txt has 0 rows, and test_FD001.txt has 1 units: each needs its row"),
+        ({"left": "7\n8\n"}, "RUL_FD001.txt has 2 rows, and test_FD001.txt has 1 units"),
+        ({"left": "7 8\n"}, "RUL_FD001.txt, line 1: 2 columns came, and a line has one"),
+        ({"left": "-1\n"}, "RUL_FD001.txt, line 1: -1 came, and nothing has less than 0 cycles left"),
+        ({"left": "many\n"}, "RUL_FD001.txt, line 1: 'many' came as its number of cycles left, which is no number"),
+        ({"left": "7.5\n"}, "'7.5' came as its number of cycles left, which is no whole number"),
+    ],
+)
+def test_whatever_is_wrong_is_named_with_file_line_and_what_came(files, told, tmp_path):
+    written(tmp_path, **files)
+    with pytest.raises(TextError) as refused:
+        read_cmapss(tmp_path)
+    assert told in str(refused.value)
+
+
+def test_folders_without_a_set_or_with_several_are_refused(tmp_path):
+    with pytest.raises(TextError, match="holds no train_<set>.txt: give the folder of a C-MAPSS set"):
+        read_cmapss(tmp_path)
+    written(tmp_path)
+    (tmp_path / "train_FD003.txt").write_text(GOOD)
+    with pytest.raises(TextError, match="holds 2 sets .train_FD001.txt, train_FD003.txt.: give one of these files"):
+        read_cmapss(tmp_path)
+    with pytest.raises(FileAccessError, match="cannot read .*test_FD003.txt: there is no such file"):
+        read_cmapss(tmp_path / "train_FD003.txt")
+    with pytest.raises(TextError, match="test_FD001.txt is no train_<set>.txt"):
+        read_cmapss(tmp_path / "test_FD001.txt")
+    with pytest.raises(FileAccessError, match="nowhere: there is no such file"):
+        read_cmapss(tmp_path / "nowhere")
+
+
+@given(st.lists(st.integers(1, 70), min_size=1, max_size=5), st.integers(0, 40))
+@settings(max_examples=25, deadline=None)
+def test_windows_never_mix_engines_and_know_what_was_left(cycles, left):
+    engines = [engine(unit, count, left) for unit, count in enumerate(cycles, 1)]
+    plain = Scaling((3, 4), np.zeros(2), np.ones(2))
+    windows = windows_of(engines, plain)
+    assert len(windows) == sum(max(1, count - LENGTH + 1) for count in cycles)
+    assert windows.padded == sum(count < LENGTH for count in cycles)
+    read = windows.all()
+    assert read.shape == (len(windows), LENGTH, 2)
+    assert torch.equal(read[:, :, 0], (windows.engine[:, None] + 1.0).expand(-1, LENGTH))
+    assert bool((read[:, :, 1].diff(dim=1) >= 0).all())
+    ends = torch.tensor(cycles)[windows.engine]
+    assert torch.equal(read[:, -1, 1], (ends - (windows.left - left)).float())
+
+
+def test_an_engine_shorter_than_a_window_begins_with_its_first_cycle_again():
+    windows = windows_of([engine(1, 3, 9)], Scaling((3, 4), np.zeros(2), np.ones(2)))
+    assert windows.all()[0, :, 1].tolist() == [1.0] * 28 + [2.0, 3.0] and windows.left.tolist() == [9]
+
+
+def test_a_number_of_windows_is_spread_over_each_life_to_its_end():
+    engines = [engine(1, 100), engine(2, 40)]
+    plain = Scaling((3, 4), np.zeros(2), np.ones(2))
+    assert windows_of(engines, plain, 3).left.tolist() == [70, 35, 0, 10, 5, 0]
+    last = windows_of(engines, plain, 1)
+    assert last.left.tolist() == [0, 0] and last.all()[:, -1, 1].tolist() == [100, 40]
+
+
+def test_the_target_is_capped():
+    windows = windows_of([engine(1, 300)], Scaling((4,), np.zeros(1), np.ones(1)))
+    assert windows.left[0] == 270 and windows.capped[0] == CAP == 125
+    assert windows.capped[-126:].tolist() == list(range(125, -1, -1))
+
+
+def test_scaling_is_of_the_engines_trained_on_and_leaves_out_what_never_changes():
+    engines = [engine(unit, 40 + unit) for unit in range(1, 12)]
+    trained, held = split(engines)
+    assert [each.unit for each in held] == [5, 10] and len(trained) == 9
+    scaling = Scaling.of(trained)
+    assert scaling.names == ["T2", "T24"] and len(scaling.constant) == 22 and "epr" in scaling.constant
+    rows = np.concatenate([scaling.scaled(each) for each in trained])
+    np.testing.assert_allclose(rows.mean(0), 0, atol=1e-5)
+    np.testing.assert_allclose(rows.std(0), 1, rtol=1e-5)
+    louder = [replace(each, rows=each.rows * 1000) for each in held]
+    again, _ = split([*trained[:4], louder[0], *trained[4:8], louder[1], trained[8]])
+    assert np.array_equal(Scaling.of(again).mean, scaling.mean), "engines held out must not count"
+    with pytest.raises(TextError, match="no setting and no sensor of these engines ever changes"):
+        Scaling.of([replace(engines[0], rows=engines[0].rows[:1])])
+
+
+UP = ("T24", "T30", "T50", "Nf", "Nc", "Ps30", "NRf", "NRc", "BPR", "htBleed")
+DOWN = ("P30", "phi", "W31", "W32")
+STILL = ("T2", "P2", "P15", "epr", "farB", "Nf_dmd", "PCNfR_dmd")
+
+
+@pytest.fixture(scope="module")
+def fleet():
+    return simulate(5, 30, 12)
+
+
+def test_what_is_written_passes_the_reader_and_comes_back_to_the_last_digit(tmp_path, fleet):
+    read = read_cmapss(write_simulated(tmp_path / "made", 5, 30, 12))
+    for theirs, ours in ((read.train, fleet[0]), (read.test, fleet[1])):
+        assert [(each.unit, each.left) for each in theirs] == [(each.unit, each.left) for each in ours]
+        for one, other in zip(theirs, ours, strict=True):
+            assert np.array_equal(one.rows, other.rows)
+
+
+def test_every_file_says_that_it_is_simulated(tmp_path):
+    write_simulated(tmp_path, 0, 1, 1)
+    files = sorted(each.name for each in tmp_path.iterdir())
+    assert files == [
+        "RUL_SIMULATED_FD001.txt",
+        "SIMULATED.txt",
+        "test_SIMULATED_FD001.txt",
+        "train_SIMULATED_FD001.txt",
+    ]
+    assert "they are not NASA's data" in (tmp_path / "SIMULATED.txt").read_text()
+    first = (tmp_path / "train_SIMULATED_FD001.txt").read_text().split("\n")[0]
+    assert first.endswith("  ") and len(first.split()) == 26 and first.split()[4] == "100.0"
+    (tmp_path / "taken").write_text("")
+    with pytest.raises(FileAccessError, match="cannot write .*taken"):
+        write_simulated(tmp_path / "taken", 0, 1, 1)
+
+
+def test_sensors_begin_where_fd001s_do_and_go_the_way_of_a_worn_compressor(fleet):
+    rows = {name: [each.rows[:, CHANNELS.index(name)] for each in fleet[0]] for name in CHANNELS}
+    assert {*UP, *DOWN, *STILL} == set(SENSORS)
+    for response in RESPONSES:
+        new = np.mean([each[:20].mean() for each in rows[response.name]])
+        old = np.mean([each[-5:].mean() for each in rows[response.name]])
+        if response.name in STILL:
+            assert all(np.ptp(each) == 0 for each in rows[response.name])
+            continue
+        sign = 1 if response.name in UP else -1
+        assert sign * (old - new) > 2 * response.noise, response.name
+        assert abs(new / response.baseline - 1) < 0.002, response.name
+    for name, about in (("T24", 642), ("T30", 1587), ("T50", 1402), ("P30", 554), ("Nf", 2388), ("Nc", 9052)):
+        assert np.mean([each[:20].mean() for each in rows[name]]) == pytest.approx(about, rel=1e-3)
+    assert SETTINGS[2] == "throttle" and np.ptp(np.concatenate(rows["throttle"])) == 0
+
+
+def test_health_stays_then_falls_ever_faster_until_it_is_gone():
+    random = np.random.default_rng(3)
+    for _ in range(10):
+        life = _life(random)
+        count = len(life.health)
+        assert LIVES[0] <= count <= LIVES[1]
+        assert life.health[-1] == 0 and (life.health[:-1] > 0).all()
+        assert (np.diff(life.health) <= 0).all() and (np.diff(life.efficiency) >= 0).all()
+        assert (np.diff(life.flow) >= 0).all() and life.health[:20].min() > 0.97
+        fell = -np.diff(life.health)
+        assert fell[-20:].sum() > 3 * fell[-80:-60].sum()
+
+
+def test_seeds_make_other_engines_and_the_same_seed_the_same(fleet):
+    again, other = simulate(5, 30, 12), simulate(6, 30, 12)
+    assert all(np.array_equal(a.rows, b.rows) for a, b in zip(fleet[0], again[0], strict=True))
+    assert [len(each.rows) for each in fleet[0]] != [len(each.rows) for each in other[0]]
+
+
+def test_test_engines_stop_before_they_fail_and_train_engines_do_not(fleet):
+    assert {each.left for each in fleet[0]} == {0}
+    for each in fleet[1]:
+        assert TEST_LEFT[0] <= each.left <= TEST_LEFT[1] and len(each.rows) >= TEST_SHORTEST
+        assert len(each.rows) + each.left <= LIVES[1]
+    assert len({each.left for each in fleet[1]}) > 6
 
 
 def test_the_attention_reads_2_30_512_and_has_1050624_parameters():

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from manyheads import interventions
 from manyheads.cli.arguments import (
     DEFAULT_MODEL,
     AsJson,
@@ -25,7 +26,9 @@ from manyheads.cli.arguments import (
 from manyheads.cli.steps import load_model
 from manyheads.cli.terminal.console import clean, emit_document, print_whole
 from manyheads.cli.terminal.progress import Talk
-from manyheads.errors import PlanError
+from manyheads.errors import HeadError, PlanError
+from manyheads.heads import require_forwards, written
+from manyheads.plan import KINDS, Ablate, Average, Copy, Plan, Scale, SkipOutputProjection
 
 if TYPE_CHECKING:
     from manyheads.interventions import Effect
@@ -66,48 +69,43 @@ def ablate(
     words = text or []
     if plan is not None and heads is not None and not _names_heads(heads):
         heads, words = None, [heads, *words]
-    asked = _plan(heads, kind, factor, source, plan)
+    requested = _plan(heads, kind, factor, source, plan)
     _require_text(heads, words)
     texts = given_texts(talk, words, file, lines, model)
-    other = None if corpus is None else given_texts(talk, [], corpus, lines).texts
+    corpus_texts = None if corpus is None else given_texts(talk, [], corpus, lines).texts
     lm = load_model(talk, model)
     with talk.step("reading the texts, with these heads and without") as progress:
-        from manyheads.interventions import effect
-
-        found = effect(lm, asked, texts.texts, metric=metric, corpus=other, controls=controls, progress=progress)
+        result = interventions.effect(
+            lm, requested, texts.texts, metric=metric, corpus=corpus_texts, controls=controls, progress=progress
+        )
     if save_plan is not None:
-        _save(lm, asked, other or texts.texts, save_plan)
+        _save(lm, requested, corpus_texts or texts.texts, save_plan)
     if as_json:
-        emit_document({"origin": texts.origin, **found.to_dict()})
+        emit_document({"origin": texts.origin, **result.to_dict()})
     else:
-        rows = page(lm, found, texts, save_plan)
+        rows = page(lm, result, texts, save_plan)
         print_whole(f"{label:<{LABEL_WIDTH}}{clean(words)}" if label else words for label, words in rows)
 
 
 def _plan(heads: str | None, kind: str | None, factor: float | None, source: str | None, file: Path | None) -> Plan:
     """The plan that the options mean. Errors: PlanError for options that contradict each other; HeadError."""
-    from manyheads.heads import require_forwards
-    from manyheads.plan import KINDS, Ablate, Average, Copy, Plan, Scale, SkipOutputProjection
-
     if file is not None:
-        from manyheads.interventions import open_plan
-
         if heads is not None:
             raise PlanError(
                 f"HEADS ({heads!r}) and --plan {file} both say what to do: give one of them. A text goes after it, in "
                 f"quotes, or comes by --file."
             )
-        given = {"--kind": kind, "--factor": factor, "--source": source}
-        if options := " and ".join(name for name, value in given.items() if value is not None):
+        per_step_options = {"--kind": kind, "--factor": factor, "--source": source}
+        if options := " and ".join(name for name, value in per_step_options.items() if value is not None):
             raise PlanError(f"{options} and --plan {file} both say what to do: leave out one or the other.")
-        plan = open_plan(file).plans[0]
+        plan = interventions.open_plan(file).plans[0]
         if not plan.steps:
             raise PlanError(f"{file}: the plan has no steps, so nothing would change: give it at least one.")
         return plan
     if heads is None:
         raise PlanError("no heads were named: give HEADS, as in manyheads ablate L3H7, or --plan FILE.")
-    for each in filter(None, (heads, source)):
-        require_forwards(each)
+    for names in filter(None, (heads, source)):
+        require_forwards(names)
     kind = kind or "zero"
     if (factor is not None) != (kind == "scale"):
         raise PlanError("--factor belongs to --kind scale: give both, as in --kind scale --factor 0.5.")
@@ -136,9 +134,6 @@ def _require_text(heads: str | None, words: list[str]) -> None:
 
 
 def _names_heads(word: str) -> bool:
-    from manyheads.errors import HeadError
-    from manyheads.heads import written
-
     try:
         return bool(written(word))
     except HeadError:
@@ -151,37 +146,39 @@ def _save(lm: Any, plan: Plan, texts: list[str], path: Path) -> None:
     prepare(lm, plan, texts if plan.needs_corpus else None)[0].save(path)
 
 
-def page(lm: Any, found: Effect, texts: Texts, saved: Path | None) -> list[tuple[str, str]]:
+def page(lm: Any, result: Effect, texts: Texts, saved: Path | None) -> list[tuple[str, str]]:
     """The effect as lines, each with its label."""
-    unit = f" {found.unit}" if found.unit else ""
-    rows = [("", f"{lm.name}: {found.plan}"), ("texts", texts.origin)]
-    if "unchanged" in found.notes:
-        rows.append(("nothing", f"{found.notes['unchanged']}: changed nothing, so what follows is rounding"))
-    if found.before is not None and found.after is not None:
-        rows.append(("before", f"{found.metric} {found.before:.4f}, after {found.after:.4f}{unit}"))
-    interval = "" if found.low is None else f"  ({found.low:.4g} to {found.high:.4g} in 95 % of resampled texts)"
-    rows.append(("change", f"{found.metric} {found.change:+.4g}{unit}{interval}"))
-    if found.control:
-        mean = sum(found.control) / len(found.control)
-        above = sum(each >= found.change for each in found.control)
-        span = f"({min(found.control):.4g} to {max(found.control):.4g})"
-        rows.append(("control", f"{mean:+.4g} {span}: {found.notes['control']}"))
-        rows.append(("", f"{'':<{LABEL_WIDTH}}{above} of {len(found.control)} change at least as much"))
+    unit = f" {result.unit}" if result.unit else ""
+    rows = [("", f"{lm.name}: {result.plan}"), ("texts", texts.origin)]
+    if "unchanged" in result.notes:
+        rows.append(("nothing", f"{result.notes['unchanged']}: changed nothing, so what follows is rounding"))
+    if result.before is not None and result.after is not None:
+        rows.append(("before", f"{result.metric} {result.before:.4f}, after {result.after:.4f}{unit}"))
+    interval = "" if result.low is None else f"  ({result.low:.4g} to {result.high:.4g} in 95 % of resampled texts)"
+    rows.append(("change", f"{result.metric} {result.change:+.4g}{unit}{interval}"))
+    if result.control:
+        mean = sum(result.control) / len(result.control)
+        above = sum(change >= result.change for change in result.control)
+        span = f"({min(result.control):.4g} to {max(result.control):.4g})"
+        rows.append(("control", f"{mean:+.4g} {span}: {result.notes['control']}"))
+        rows.append(("", f"{'':<{LABEL_WIDTH}}{above} of {len(result.control)} change at least as much"))
     else:
-        rows.append(("control", found.notes["control"]))
-    if found.per_token is not None and found.num_texts == 1:
-        rows.append(("tokens", _worst_tokens(lm, found, texts.texts[0])))
-    rows += [(name, found.notes[name]) for name in ("metric", "corpus", "windows", "decoder") if name in found.notes]
+        rows.append(("control", result.notes["control"]))
+    if result.per_token is not None and result.num_texts == 1:
+        rows.append(("tokens", _worst_tokens(lm, result, texts.texts[0])))
+    rows += [(name, result.notes[name]) for name in ("metric", "corpus", "windows", "decoder") if name in result.notes]
     if saved is not None:
         rows.append(("wrote", str(saved)))
     return rows
 
 
-def _worst_tokens(lm: Any, found: Effect, text: str) -> str:
+def _worst_tokens(lm: Any, result: Effect, text: str) -> str:
     """The tokens whose loss rose most."""
-    assert found.per_token is not None
+    assert result.per_token is not None
     ids = lm.tokenizer(text, verbose=False)["input_ids"]
-    rises = found.per_token[0]
+    rises = result.per_token[0]
     names = lm.tokenizer.convert_ids_to_tokens(ids)[-len(rises) :]
-    order = sorted(range(len(names)), key=lambda at: -rises[at])[:MOST_TOKENS]
-    return ", ".join(f"{lm.tokenizer.convert_tokens_to_string([names[at]]).strip()!r} {rises[at]:+.2f}" for at in order)
+    order = sorted(range(len(names)), key=lambda index: -rises[index])[:MOST_TOKENS]
+    return ", ".join(
+        f"{lm.tokenizer.convert_tokens_to_string([names[index]]).strip()!r} {rises[index]:+.2f}" for index in order
+    )

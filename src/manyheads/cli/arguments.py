@@ -17,10 +17,10 @@ from typing import Annotated, Any
 
 import typer
 
+from manyheads import corpora
 from manyheads.base import no_access
 from manyheads.cli.terminal.console import shortened
 from manyheads.cli.terminal.progress import Talk
-from manyheads.corpora import reading_of
 from manyheads.errors import FileAccessError, ManyHeadsError, StatisticError, TextError
 
 DEFAULT_MODEL = "minilm"
@@ -80,19 +80,19 @@ def read_source(words: Sequence[str], file: str | None, model: str = DEFAULT_MOD
 
     Errors: TextError for several or an empty one; FileAccessError.
     """
-    given = " ".join(words)
+    text = " ".join(words)
     if words and file is not None:
-        raise TextError(f"two texts were given, {_brief(given)} and --file {file}: give one of them.")
+        raise TextError(f"two texts were given, {_brief(text)} and --file {file}: give one of them.")
     if len(words) > 1:
-        raise TextError(f"the text came as {len(words)} words: put it in quotes, {_quoted(given)}.")
+        raise TextError(f"the text came as {len(words)} words: put it in quotes, {_quoted(text)}.")
     if words == [STDIN] or file == STDIN:
         source = Source(_read(None, "stdin"), "stdin", "")
     elif file is not None:
         source = Source(_read(Path(file), file), f"file {file}", f"--file {shlex.quote(file)}")
     elif words:
-        source = Source(given, TYPED, _quoted(given) if len(given) <= QUOTED_WIDTH else "")
+        source = Source(text, TYPED, _quoted(text) if len(text) <= QUOTED_WIDTH else "")
     else:
-        reading = reading_of(model)
+        reading = corpora.reading_of(model)
         return Source(reading.sentence, reading.sentence_is, "", own=True)
     if any("\ud800" <= char <= "\udfff" for char in source.text):
         raise TextError("the text is not valid UTF-8: some of its bytes are no characters.")
@@ -107,8 +107,8 @@ def source_note(words: Sequence[str], file: str | None, model: str = DEFAULT_MOD
     if len(words) == 1 and len(words[0]) < 256 and words[0] != STDIN and Path(words[0]).is_file():
         return f"{words[0]} is also a file, but its name was read as the text. To read the file: --file {words[0]}"
     if not words and file is None and _stdin_waits():
-        own = reading_of(model).sentence_is
-        return f"nothing was read from stdin: add - to read it. Without a text, {own} is read."
+        sentence_is = corpora.reading_of(model).sentence_is
+        return f"nothing was read from stdin: add - to read it. Without a text, {sentence_is} is read."
     return ""
 
 
@@ -164,9 +164,8 @@ def check_metric(name: str) -> None:
 
 def _read(path: Path | None, what: str) -> str:
     """The text of a file, or of stdin (None). Errors: FileAccessError; TextError for what is too long, or no UTF-8."""
-    from manyheads.corpora import read_whole
 
-    data = read_whole(path)
+    data = corpora.read_whole(path)
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -216,7 +215,7 @@ def given_texts(talk: Talk, words: Sequence[str], file: str | None, lines: bool,
     Errors: TextError, FileAccessError.
     """
     if not words and file is None:
-        reading = reading_of(model)
+        reading = corpora.reading_of(model)
         if note := source_note(words, file, model):
             talk.note(note.replace(f"{reading.sentence_is} is", "our own texts are"))
         texts = reading.spread(OWN_TEXTS)

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from manyheads import __version__
 from manyheads.cli.ablate import ablate
 from manyheads.cli.convert import convert
 from manyheads.cli.doctor import doctor
@@ -50,21 +51,21 @@ def run(arguments: Sequence[str]) -> int:
     app.callback(invoke_without_command=True)(_root)
     for command in COMMANDS:
         app.command(cls=HelpfulCommand, help=help_of(command))(command)
-    asked = list(arguments) if set(arguments) - {"--"} else ["--help"]
-    _refuse_twice(app, asked)
-    code = app(args=asked, prog_name="manyheads", standalone_mode=False)
+    command_line = list(arguments) if set(arguments) - {"--"} else ["--help"]
+    _refuse_twice(app, command_line)
+    code = app(args=command_line, prog_name="manyheads", standalone_mode=False)
     return code if isinstance(code, int) else 0
 
 
-def _refuse_twice(app: typer.Typer, asked: Sequence[str]) -> None:
+def _refuse_twice(app: typer.Typer, command_line: Sequence[str]) -> None:
     """Errors: UsageError for an option of one value that is given twice; else the last would win in silence."""
-    known: Any = getattr(typer.main.get_command(app), "commands", {})
-    command = known.get(asked[0])
-    given = asked[1 : asked.index("--") if "--" in asked else None]
+    commands: Any = getattr(typer.main.get_command(app), "commands", {})
+    command = commands.get(command_line[0])
+    words = command_line[1 : command_line.index("--") if "--" in command_line else None]
     for option in getattr(command, "params", ()):
         if getattr(option, "param_type_name", "") != "option" or option.multiple or option.is_flag:
             continue
-        times = sum(each in option.opts or each.partition("=")[0] in option.opts for each in given)
+        times = sum(word in option.opts or word.partition("=")[0] in option.opts for word in words)
         if times > 1:
             raise UsageError(f"give {option.opts[0]} once: it was given {times} times")
 
@@ -75,9 +76,9 @@ def usage_story(error: Exception) -> str | None:
         return None
     context = getattr(error, "ctx", None)
     where = context.command_path if context is not None else "manyheads"
-    said = _wrong_value(error) or getattr(error, "format_message", error.__str__)().strip().rstrip(".")
-    stop = "" if said.endswith("?") else "."
-    return f"{said[:1].lower()}{said[1:]}{stop} See {where} --help."
+    message = _wrong_value(error) or getattr(error, "format_message", error.__str__)().strip().rstrip(".")
+    stop = "" if message.endswith("?") else "."
+    return f"{message[:1].lower()}{message[1:]}{stop} See {where} --help."
 
 
 def _wrong_value(error: Any) -> str:
@@ -85,11 +86,11 @@ def _wrong_value(error: Any) -> str:
 
     Typer's own words ("input should be less than or equal to 10") leave out what came; what it reads values by knows.
     """
-    found = getattr(error.__cause__, "errors", list)()
-    if not found or getattr(error, "param", None) is None:
+    problems = getattr(error.__cause__, "errors", list)()
+    if not problems or getattr(error, "param", None) is None:
         return ""
-    wanted = WANTED.get(found[0]["type"], str(found[0]["msg"]).lower()).format(**found[0].get("ctx", {}))
-    return f"{error.param.opts[0]} {shortened(str(found[0]['input']), 40)}: {wanted}"
+    expectation = WANTED.get(problems[0]["type"], str(problems[0]["msg"]).lower()).format(**problems[0].get("ctx", {}))
+    return f"{error.param.opts[0]} {shortened(str(problems[0]['input']), 40)}: {expectation}"
 
 
 def _root(
@@ -98,8 +99,6 @@ def _root(
 ) -> None:
     """What every attention head of a transformer does, with evidence. Begin with: [bold]manyheads look[/bold]"""
     if version:
-        from manyheads import __version__
-
         emit(f"manyheads {__version__}")
         raise typer.Exit
 

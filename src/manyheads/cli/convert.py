@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from manyheads import interventions
 from manyheads.cli.arguments import TEXTS_HELP, AsJson, TextsAreLines, check_folder, read_source, texts_in
 from manyheads.cli.steps import load_model
 from manyheads.cli.terminal.console import clean, emit_document, print_whole
@@ -44,9 +45,7 @@ def convert(
     texts = None if file is None else texts_in(read_source([], file), lines)
     lm = load_model(talk, model, reads=texts is not None)
     with talk.step(f"merging key/value heads into {kv_heads} and checking the copy"):
-        from manyheads.interventions import convert_to_gqa
-
-        converted = convert_to_gqa(lm, kv_heads, regroup=not no_regroup, texts=texts)
+        converted = interventions.convert_to_gqa(lm, kv_heads, regroup=not no_regroup, texts=texts)
     with talk.step(f"saving to {out}, and loading it in a fresh process"):
         saved = converted.save(out)
     if as_json:
@@ -59,16 +58,16 @@ def document(converted: Converted, saved: Saved) -> dict[str, Any]:
     """Everything, as data: what manyheads.json in the folder says, and where and as what it was saved."""
     from manyheads.interventions.save.save_converted import as_dict
 
-    said = {key: value for key, value in as_dict(converted).items() if key not in ("format", "version")}
+    facts = {key: value for key, value in as_dict(converted).items() if key not in ("format", "version")}
     where = {"folder": str(saved.folder), "loads_as": saved.loads_as, "error": saved.error}
-    return {"model": said.pop("from"), **said, "saved": where}
+    return {"model": facts.pop("from"), **facts, "saved": where}
 
 
 def page(converted: Converted, saved: Saved) -> list[str]:
     """The same for people."""
     present = converted.before.layers[0].num_kv_heads
     errors = [f"L{layer} {error:.3f}" for layer, error in converted.error_by_layer.items()]
-    rows = [errors[at : at + ERRORS_A_LINE] for at in range(0, len(errors), ERRORS_A_LINE)]
+    rows = [errors[begin : begin + ERRORS_A_LINE] for begin in range(0, len(errors), ERRORS_A_LINE)]
     return [
         clean(f"{converted.name}: {present} key/value heads of each layer merged into {converted.num_kv_heads}"),
         "",

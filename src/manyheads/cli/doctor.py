@@ -25,12 +25,12 @@ def doctor(as_json: AsJson = False) -> None:
     from manyheads.doctor.findings import lines
 
     with Talk().step("looking at packages, machine and models"):
-        found = examine()
+        examination = examine()
     if as_json:
-        emit_document(found.to_dict())
+        emit_document(examination.to_dict())
     else:
         console = stdout_console()
-        for state, line in lines(found, console.width, plain=not knows_blocks(console)):
+        for state, line in lines(examination, console.width, plain=not knows_blocks(console)):
             console.print(Text(line, style=STYLES[state]), soft_wrap=True)
-    if found.wrong:
+    if examination.wrong:
         raise typer.Exit(1)

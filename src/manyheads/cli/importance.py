@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
+from manyheads import figures
 from manyheads.cli.arguments import (
     DEFAULT_MODEL,
     PICTURE_ENDINGS,
@@ -29,6 +30,7 @@ from manyheads.cli.terminal.console import clean, emit_document, knows_blocks, p
 from manyheads.cli.terminal.progress import Talk
 from manyheads.errors import StatisticError
 from manyheads.heads import Head
+from manyheads.plan import Ablate
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -58,8 +60,6 @@ def importance(
 
     For example: manyheads importance --file novel.txt --curve how-far.svg
     """
-    from manyheads.plan import Ablate
-
     talk = Talk()
     check_output(save, "--save", TABLE_ENDINGS)
     check_output(curve, "--curve", PICTURE_ENDINGS)
@@ -69,14 +69,14 @@ def importance(
     Ablate("L*", kind=kind)  # refuses a kind that there is not, in its own words
     texts = given_texts(talk, text or [], file, lines, model)
     lm = load_model(talk, model)
-    found, other = _estimates(talk, lm, texts, estimator, kind, metric)
+    result, second = _estimates(talk, lm, texts, estimator, kind, metric)
     if save is not None:
-        found.save(save)
-    drawn = None if curve is None else _draw(talk, lm, texts, found, kind, metric, curve)
+        result.save(save)
+    drawn = None if curve is None else _draw(talk, lm, texts, result, kind, metric, curve)
     if as_json:
-        emit_document(document(found, other, drawn, texts))
+        emit_document(document(result, second, drawn, texts))
     else:
-        print_whole(page(found, other, texts, model, stdout_console()))
+        print_whole(page(result, second, texts, model, stdout_console()))
         print_whole(f"wrote {clean(str(path))}" for path in (save, curve) if path is not None)
 
 
@@ -89,58 +89,57 @@ def _estimates(
     first = "gradient" if estimator == "gradient" else "ablation"
     by_gradient = "reading, forwards and back"
     with talk.step(by_gradient if first == "gradient" else "reading the texts without each head") as progress:
-        found = measured(lm, texts.texts, first, kind=kind, metric=metric, progress=progress)
+        result = measured(lm, texts.texts, first, kind=kind, metric=metric, progress=progress)
     if estimator != "both":
-        return found, None
+        return result, None
     with talk.step(by_gradient):
-        return found, measured(lm, texts.texts, "gradient", metric=metric)
+        return result, measured(lm, texts.texts, "gradient", metric=metric)
 
 
-def _draw(talk: Talk, lm: Any, texts: Texts, found: Importance, kind: str, metric: str, path: Path) -> Curve:
-    from manyheads.figures import save_curve
+def _draw(talk: Talk, lm: Any, texts: Texts, result: Importance, kind: str, metric: str, path: Path) -> Curve:
     from manyheads.interventions.effects.removal_curve import removal_curve
 
     with talk.step("removing more and more heads") as progress:
-        drawn = removal_curve(lm, texts.texts, found.estimator, kind=kind, metric=metric, progress=progress)
-    save_curve(drawn, path)
+        drawn = removal_curve(lm, texts.texts, result.estimator, kind=kind, metric=metric, progress=progress)
+    figures.save_curve(drawn, path)
     return drawn
 
 
-def document(found: Importance, other: Importance | None, drawn: Curve | None, texts: Texts) -> dict[str, Any]:
+def document(result: Importance, other: Importance | None, drawn: Curve | None, texts: Texts) -> dict[str, Any]:
     """Everything, as data."""
-    table = found.to_pandas()
+    table = result.to_pandas()
     heads = table.astype(object).where(table.notna(), None).to_dict(orient="records")
     if other is not None:
         for row, value in zip(heads, other.values, strict=True):
             row["gradient"] = float(value)
     return {
         "origin": texts.origin,
-        "estimator": found.estimator,
-        "metric": found.metric,
-        "unit": found.unit,
+        "estimator": result.estimator,
+        "metric": result.metric,
+        "unit": result.unit,
         "heads": heads,
-        "agreement": None if other is None else found.agreement(other),
+        "agreement": None if other is None else result.agreement(other),
         "curve": None if drawn is None else drawn.to_dict(),
-        "notes": found.notes,
+        "notes": result.notes,
     }
 
 
-def page(found: Importance, other: Importance | None, texts: Texts, model: str, console: Console) -> list[Text]:
+def page(result: Importance, other: Importance | None, texts: Texts, model: str, console: Console) -> list[Text]:
     """A shade for every head, the ones at either end with their numbers, and what to try next."""
-    unit = f" {found.unit}" if found.unit else ""
+    unit = f" {result.unit}" if result.unit else ""
     lines = [
-        Text.assemble((clean(found.notes["model"]), "bold"), f": what each head is worth, {found.metric}{unit}"),
+        Text.assemble((clean(result.notes["model"]), "bold"), f": what each head is worth, {result.metric}{unit}"),
         Text(f"texts     {texts.origin}"),
-        Text(f"metric    {found.notes['metric']}"),
-        Text(f"computed  {found.notes['computed']}"),
+        Text(f"metric    {result.notes['metric']}"),
+        Text(f"computed  {result.notes['computed']}"),
     ]
     if other is not None:
-        lines.append(Text(f"agreement {found.agreement(other):.3f} with the gradient (rank correlation)"))
-    lines += [Text(), *_grid(found, console), Text()]
-    order = found.ranking()
-    lines += _listing("worth most", list(order[::-1][:LISTED]), found)
-    lines += _listing("worth least", list(order[:LISTED]), found)
-    lowest = found.lowest(max(1, len(order) // 10))
+        lines.append(Text(f"agreement {result.agreement(other):.3f} with the gradient (rank correlation)"))
+    lines += [Text(), *_grid(result, console), Text()]
+    order = result.ranking()
+    lines += _listing("worth most", list(order[::-1][:LISTED]), result)
+    lines += _listing("worth least", list(order[:LISTED]), result)
+    lowest = result.lowest(max(1, len(order) // 10))
     added = model_arguments(model)
     lines += [
         Text(),
@@ -151,25 +150,25 @@ def page(found: Importance, other: Importance | None, texts: Texts, model: str, 
     return lines
 
 
-def _grid(found: Importance, console: Console) -> list[Text]:
+def _grid(result: Importance, console: Console) -> list[Text]:
     """Layers down, heads across; a darker cell is worth more, in fifths of the largest on a square-root scale."""
     shades = SHADES[0] if knows_blocks(console) else SHADES[1]
-    top = max(float(found.values.max()), 1e-30)
-    lines, value = [], dict(zip(found.heads, found.values, strict=True))
-    for (stack, layer), indices in found.spec.heads.by_layer().items():
+    top = max(float(result.values.max()), 1e-30)
+    lines, value = [], dict(zip(result.heads, result.values, strict=True))
+    for (stack, layer), indices in result.spec.heads.by_layer().items():
         name = f"{stack}:L{layer}" if stack else f"L{layer}"
         worth = (max(0.0, value[Head(stack, layer, index)]) for index in indices)
-        cells = (shades[round(4 * (each / top) ** 0.5)] * 2 for each in worth)
+        cells = (shades[round(4 * (share / top) ** 0.5)] * 2 for share in worth)
         lines.append(Text(f"{name:>12}  |{'|'.join(cells)}|  {len(indices)} heads"))
     return lines
 
 
-def _listing(title: str, heads: list[Any], found: Importance) -> list[Text]:
-    low, high = found.interval
-    at = {head: index for index, head in enumerate(found.heads)}
-    said = [Text(title, style="bold")]
+def _listing(title: str, heads: list[Any], result: Importance) -> list[Text]:
+    low, high = result.interval
+    rank_of = {head: index for index, head in enumerate(result.heads)}
+    lines = [Text(title, style="bold")]
     for head in heads:
-        index = at[head]
-        span = f"({low[index]:.3g} to {high[index]:.3g})" if len(found.per_text) > 1 else ""
-        said.append(Text(f"  {head!s:<12}{found.values[index]:>10.4g}  {span}"))
-    return said
+        index = rank_of[head]
+        span = f"({low[index]:.3g} to {high[index]:.3g})" if len(result.per_text) > 1 else ""
+        lines.append(Text(f"  {head!s:<12}{result.values[index]:>10.4g}  {span}"))
+    return lines

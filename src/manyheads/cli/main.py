@@ -27,12 +27,12 @@ DEBUG = "--debug"
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code. `argv` is what is typed after `manyheads`; None: `sys.argv`."""
-    told: list[int] = []  # signals; typer makes a code of its own of what a handler raises
+    signals: list[int] = []  # signals; typer makes a code of its own of what a handler raises
     try:
         arguments, debug = _take_debug(list(sys.argv[1:] if argv is None else argv))
         if argv is None:
             _quiet_process()
-            signal.signal(signal.SIGTERM, lambda number, _: _terminate(told, number))
+            signal.signal(signal.SIGTERM, lambda number, _: _terminate(signals, number))
         try:
             with _quiet_libraries():
                 from manyheads.cli.commands import run
@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         code = INTERRUPTED
     if code == INTERRUPTED:
-        code = TERMINATED if told else INTERRUPTED
+        code = TERMINATED if signals else INTERRUPTED
         _say("stopped.")
     if argv is None:
         gc.freeze()  # the interpreter's last collection would walk a million objects of torch's: a second for nothing
@@ -55,8 +55,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _take_debug(arguments: list[str]) -> tuple[list[str], bool]:
     """--debug counts wherever it stands, so that it can be added at the end of a line that failed."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
-    kept = [argument for argument in arguments[:end] if argument != DEBUG]
-    return kept + arguments[end:], len(kept) < end
+    remaining = [argument for argument in arguments[:end] if argument != DEBUG]
+    return remaining + arguments[end:], len(remaining) < end
 
 
 def _explain(error: Exception, debug: bool) -> int:
@@ -86,9 +86,9 @@ def _explain(error: Exception, debug: bool) -> int:
     if isinstance(error, MemoryError):
         _say("out of memory. Give a shorter text, or a machine with more of it.")
         return FAULT
-    what = f"{type(error).__name__}: {error}".strip().split("\n")[0]
-    again = "" if debug else f" Run it again with {DEBUG} to see where, and please report that."
-    _say(f"this is a fault of manyheads, not yours: {what}.{again}")
+    summary = f"{type(error).__name__}: {error}".strip().split("\n")[0]
+    advice = "" if debug else f" Run it again with {DEBUG} to see where, and please report that."
+    _say(f"this is a fault of manyheads, not yours: {summary}.{advice}")
     return FAULT
 
 
@@ -106,8 +106,8 @@ def _import_story(error: Exception) -> str:
     doctor = "python -m manyheads.doctor says what is"
     if failed.missing:
         return f"{failed.package} is not installed, and this needs it: {doctor}, and what to type."
-    said = in_words(failed.error)
-    return f"{failed.package} cannot be imported, and this needs it ({said}): {doctor} wrong, and what to type."
+    reason = in_words(failed.error)
+    return f"{failed.package} cannot be imported, and this needs it ({reason}): {doctor} wrong, and what to type."
 
 
 def _trace(error: Exception) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from manyheads import interventions
 from manyheads.cli.arguments import (
     DEFAULT_MODEL,
     AsJson,
@@ -22,6 +23,8 @@ from manyheads.cli.steps import load_model
 from manyheads.cli.terminal.console import clean, emit_document, print_whole
 from manyheads.cli.terminal.progress import Talk
 from manyheads.errors import PlanError
+from manyheads.heads import require_forwards
+from manyheads.plan import Ablate
 
 if TYPE_CHECKING:
     from manyheads.interventions import Saved
@@ -62,8 +65,6 @@ def prune(
     if heads is not None and (file is not None or lines):
         raise PlanError("--file and --lines are the texts that --lowest ranks heads by: leave them out.")
     if heads is not None:
-        from manyheads.heads import require_forwards
-
         require_forwards(heads)
     check_folder(out)
     texts = None if heads is not None else given_texts(talk, [], file, lines, model)
@@ -72,12 +73,10 @@ def prune(
         raise PlanError(f"--lowest {lowest} is all of the {len(lm.spec.heads)} heads of {lm.name}: give fewer.")
     if heads is None:
         assert lowest is not None and texts is not None
-        heads, found = _lowest(talk, lm, lowest, texts)
-        evidence = f"{found}. {evidence}" if evidence else found
+        heads, scores = _lowest(talk, lm, lowest, texts)
+        evidence = f"{scores}. {evidence}" if evidence else scores
     with talk.step(f"removing {heads} and checking what is left"):
-        from manyheads.interventions import prune_heads
-
-        pruned = prune_heads(lm, heads, empty_layers=empty_layers)
+        pruned = interventions.prune_heads(lm, heads, empty_layers=empty_layers)
     with talk.step(f"saving to {out}, and loading it in a fresh process"):
         saved = pruned.save(out, evidence=evidence)
     if as_json:
@@ -92,17 +91,15 @@ def _lowest(talk: Talk, lm: Any, count: int, texts: Texts) -> tuple[str, str]:
 
     Chosen on one half of the texts, the loss measured on the other.
     """
-    from manyheads.interventions import effect, importance
     from manyheads.interventions.prune.which_heads import least_groups
-    from manyheads.plan import Ablate
 
     least_groups(lm.spec, dict.fromkeys(lm.spec.heads, 0.0), count)  # a number that cannot be is known before reading
     with talk.step("reading the texts without each head") as progress:
-        worth = importance(lm, texts.texts[::2], progress=progress)
+        worth = interventions.importance(lm, texts.texts[::2], progress=progress)
     chosen = worth.lowest_groups(count)
     with talk.step("reading the other texts without all of them") as progress:
-        other = texts.texts[1::2] or texts.texts
-        lost = effect(lm, Ablate(chosen), other, metric=worth.metric, progress=progress)
+        held_out = texts.texts[1::2] or texts.texts
+        lost = interventions.effect(lm, Ablate(chosen), held_out, metric=worth.metric, progress=progress)
     shared = any(1 < site.num_kv_heads < site.num_heads for site in lm.spec.sites)
     how = ", in whole groups that share keys and values, each worth the mean of its heads" if shared else ""
     span = "" if lost.low is None else f" ({lost.low:.4g} to {lost.high:.4g})"
@@ -116,22 +113,20 @@ def _lowest(talk: Talk, lm: Any, count: int, texts: Texts) -> tuple[str, str]:
 
 def document(pruned: PrunedModel, saved: Saved) -> dict[str, Any]:
     """Everything, as data: what manyheads.json in the folder says, and where and as what it was saved."""
-    from manyheads.interventions.save.model_card import as_dict
+    from manyheads.interventions.save.save import as_dict
 
-    said = {key: value for key, value in as_dict(pruned, None).items() if key != "evidence"}
+    facts = {key: value for key, value in as_dict(pruned, None).items() if key != "evidence"}
     where = {key: str(value) if isinstance(value, Path) else value for key, value in vars(saved).items()}
-    return {"model": said.pop("from"), **said, "saved": where}
+    return {"model": facts.pop("from"), **facts, "saved": where}
 
 
 def page(pruned: PrunedModel, saved: Saved) -> list[tuple[str, str]]:
     """The same for people: lines, each with its label."""
-    from manyheads.interventions import costs_of, removed_text
-
-    costs = costs_of(pruned)
+    costs = interventions.costs_of(pruned)
     before, after = costs.parameters
-    count = len(pruned.removed)
+    heads, count = interventions.removed_text(pruned) or "nothing", len(pruned.removed)
     lines = [
-        ("", f"{pruned.name} without {removed_text(pruned) or 'nothing'}: {count} head{'s' * (count != 1)} removed"),
+        ("", f"{pruned.name} without {heads}: {count} head{'s' * (count != 1)} removed"),
         ("parameters", f"{before:,} -> {after:,} ({100 * (after - before) / before:+.1f} %)"),
     ]
     if costs.cache_bytes[0]:

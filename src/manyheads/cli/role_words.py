@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from manyheads import roles, statistics
+
 UNLABELLED = "unlabelled"
 ABSENT = "–"
 
@@ -17,33 +19,33 @@ def role_of(labels: Any, head: Any) -> Any:
 
 def by_role(labels: Any) -> dict[str, list[Any]]:
     """Role -> its heads, the strongest first. Specific roles come before general ones, unlabelled heads last."""
-    from manyheads.roles import RULES
 
-    order = [*(rule.role for rule in RULES), "sink", "broad", UNLABELLED]
+    order = [*(rule.role for rule in roles.RULES), "sink", "broad", UNLABELLED]
     groups: dict[str, list[Any]] = {}
     for role in labels.roles:
         groups.setdefault(role.name, []).append(role)
 
     def place(name: str) -> int:
-        return next((i for i, known in enumerate(order) if name == known or name.startswith(f"{known} ")), len(order))
+        return next(
+            (i for i, prefix in enumerate(order) if name == prefix or name.startswith(f"{prefix} ")), len(order)
+        )
 
     return {name: sorted(groups[name], key=lambda role: -role.evidence.score) for name in sorted(groups, key=place)}
 
 
 def nearest_role(role: Any) -> str:
     """What an unlabelled head came nearest to, in a word; "" where it has a label."""
-    from manyheads.roles import RULES
 
     if role.name != UNLABELLED:
         return ""
-    near = next((rule.role for rule in RULES if rule.statistic == role.evidence.statistic), "")
+    near = next((rule.role for rule in roles.RULES if rule.statistic == role.evidence.statistic), "")
     return near.replace(" tokens", "").replace(" token", "")
 
 
 def example_head(labels: Any) -> Any:
     """The head to look at first: the one furthest above chance that has a role on words."""
-    named = [r for r in labels.roles if r.name not in (UNLABELLED, "broad") and not r.name.startswith("sink")]
-    pool = named or list(labels.roles)
+    labelled = [r for r in labels.roles if r.name not in (UNLABELLED, "broad") and not r.name.startswith("sink")]
+    pool = labelled or list(labels.roles)
     return max(pool, key=lambda role: role.evidence.score - role.evidence.chance).head if pool else None
 
 
@@ -55,9 +57,8 @@ def plain(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def unit_of(statistic: str) -> str:
-    from manyheads.statistics import STATISTICS
 
-    return STATISTICS[statistic].unit if statistic in STATISTICS else ""
+    return statistics.STATISTICS[statistic].unit if statistic in statistics.STATISTICS else ""
 
 
 def figure(value: float | None, unit: str) -> str:

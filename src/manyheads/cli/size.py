@@ -16,6 +16,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from manyheads import figures, sizing
 from manyheads.cli.arguments import PICTURE_ENDINGS, AsJson, check_output, to_file
 from manyheads.cli.terminal.console import (
     Column,
@@ -86,21 +87,21 @@ def size(
         "num_layers": layers, "embed_dim": embed_dim, "num_heads": heads, "head_dim": head_dim, "ffn_dim": ffn_dim,
         "vocab_size": vocab, **({"gated": True} if gated else {}),
     }  # fmt: skip
-    meant, override = _meant(what, {name: word for name, word in words.items() if word is not None}, kv_heads)
+    described, override = _meant(what, {name: word for name, word in words.items() if word is not None}, kv_heads)
     try:
-        found = sizing_of(meant, context, batch, dtype, num_kv_heads=override, source=source, cache_dtype=cache_dtype)
+        sizing = sizing_of(
+            described, context, batch, dtype, num_kv_heads=override, source=source, cache_dtype=cache_dtype
+        )
     except ShapeError as error:
-        if not isinstance(meant, dict):
+        if not isinstance(described, dict):
             raise
         raise ShapeError(_as_options(str(error))) from error
     if plot is not None:
-        from manyheads.figures import save_sizing
-
-        save_sizing(found, plot)
+        figures.save_sizing(sizing, plot)
     if as_json:
-        emit_document({**found.to_dict(), "written": [str(plot)] if plot else []})
+        emit_document({**sizing.to_dict(), "written": [str(plot)] if plot else []})
     else:
-        print_page(found, [f"{plot}, the same as a picture"] if plot else [])
+        print_page(sizing, [f"{plot}, the same as a picture"] if plot else [])
 
 
 def _meant(what: str | None, words: dict[str, Any], kv_heads: int | None) -> tuple[Any, int | None]:
@@ -108,9 +109,9 @@ def _meant(what: str | None, words: dict[str, Any], kv_heads: int | None) -> tup
     if not words:
         return DEFAULT if what is None else what, kv_heads
     if what is not None:
-        said = ", ".join(map(_option, words))
+        options = ", ".join(map(_option, words))
         raise ShapeError(
-            f"{what!r} is an architecture already, and {said} would describe one of your own: leave one out."
+            f"{what!r} is an architecture already, and {options} would describe one of your own: leave one out."
         )
     return {**words, **({"num_kv_heads": kv_heads} if kv_heads is not None else {})}, None
 
@@ -122,8 +123,8 @@ def _option(word: str) -> str:
 
 def _as_options(message: str) -> str:
     """What is wrong with a description, in the options that it was typed in: "--heads 7" for num_heads=7."""
-    said = message.removesuffix(" (A config of transformers has a model_type.)").replace("gated=True", "--gated")
-    return re.sub(rf"\b({'|'.join(WORDS)})(=(?=\S))?", lambda found: _option(found[1]) + " " * bool(found[2]), said)
+    text = message.removesuffix(" (A config of transformers has a model_type.)").replace("gated=True", "--gated")
+    return re.sub(rf"\b({'|'.join(WORDS)})(=(?=\S))?", lambda sizing: _option(sizing[1]) + " " * bool(sizing[2]), text)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -135,158 +136,170 @@ EIGHTHS = " ▏▎▍▌▋▊▉█"
 MOST_KINDS = 4  # of layers that are told apart, a line each
 
 
-def print_page(found: Sizing, written: Sequence[str]) -> None:
+def print_page(sizing: Sizing, written: Sequence[str]) -> None:
     console = stdout_console()
-    sections = [_headline(found, console), _parts(found, console), _cache(found, console), _decoding(found, console)]
-    sections.append(_notes(found, written, console))
+    sections = [
+        _headline(sizing, console),
+        _parts(sizing, console),
+        _cache(sizing, console),
+        _decoding(sizing, console),
+    ]
+    sections.append(_notes(sizing, written, console))
     print_sections(sections, console)
 
 
-def _headline(found: Sizing, console: Console) -> list[Text]:
+def _headline(sizing: Sizing, console: Console) -> list[Text]:
     from manyheads.sizing import layers_in_words, shape_in_words
 
-    at, weights = found.architecture, found.weight_bytes
-    active = f", {units.count(found.num_active)} of them active" if found.num_active != found.num_parameters else ""
-    size_said = f"{units.gib(weights)} ({units.gb(weights)}) in {found.ask.dtype}"
-    title = (clean(found.name), "bold")
-    lines = [Text.assemble(title, f" · {units.count(found.num_parameters)} parameters{active} · {size_said}")]
-    for said in (shape_in_words(at), layers_in_words(at)):
-        lines += [Text(line) for line in textwrap.wrap(said, console.width)]
-    return lines + _wrapped(clean("; ".join(at.because)), console)
+    architecture, weights = sizing.architecture, sizing.weight_bytes
+    active = f", {units.count(sizing.num_active)} of them active" if sizing.num_active != sizing.num_parameters else ""
+    size_said = f"{units.gib(weights)} ({units.gb(weights)}) in {sizing.ask.dtype}"
+    title = (clean(sizing.name), "bold")
+    lines = [Text.assemble(title, f" · {units.count(sizing.num_parameters)} parameters{active} · {size_said}")]
+    for phrase in (shape_in_words(architecture), layers_in_words(architecture)):
+        lines += [Text(line) for line in textwrap.wrap(phrase, console.width)]
+    return lines + _wrapped(clean("; ".join(architecture.because)), console)
 
 
-def _parts(found: Sizing, console: Console) -> list[Text]:
+def _parts(sizing: Sizing, console: Console) -> list[Text]:
     """A row a part: its parameters, and the FLOPs that go through it."""
     from manyheads.sizing import OPERATIONS
 
-    spent = [each.operations for each in (found.prefill, found.decode) if each]
-    text = f"{'a text' if found.architecture.num_tokens is None else 'an image'} of {found.ask.context:,}"
+    spent = [operations.operations for operations in (sizing.prefill, sizing.decode) if operations]
+    text = f"{'a text' if sizing.architecture.num_tokens is None else 'an image'} of {sizing.ask.context:,}"
     token = "one more token"
     columns = [Column("part", right=False), Column("count", "parameters"), Column("share", "parameters")]
     columns += [Column("", "parameters", right=False, spare=2)]
-    columns += [Column("FLOPs", text), Column("share", text)] if found.prefill else []
-    columns += [Column("FLOPs", token), Column("share", token, spare=1)] if found.decode else []
+    columns += [Column("FLOPs", text), Column("share", text)] if sizing.prefill else []
+    columns += [Column("FLOPs", token), Column("share", token, spare=1)] if sizing.decode else []
     rows: list[Row] = []
     for part in OPERATIONS:
-        number = found.parameters.get(part, 0)
-        if not number and not any(each.get(part) for each in spent):
+        number = sizing.parameters.get(part, 0)
+        if not number and not any(operations.get(part) for operations in spent):
             continue
-        share = number / found.num_parameters
+        share = number / sizing.num_parameters
         row = [Text(part), Text(units.count(number) if number else ""), Text(_percent(share) if number else "")]
         row.append(_bar(share, console))
-        for each in spent:
-            row += _flops(each.get(part, 0), sum(each.values()))
+        for operations in spent:
+            row += _flops(operations.get(part, 0), sum(operations.values()))
         rows.append(row)
-    total = [Text("all", style="bold"), Text(units.count(found.num_parameters), style="bold"), Text(), Text()]
-    for each in spent:
-        total += [Text(units.flops(sum(each.values())), style="bold"), Text()]
-    return lay_out(columns, [*rows, None, total], console.width, **rules_of(console)) + _each_layer(found, console)
+    total = [Text("all", style="bold"), Text(units.count(sizing.num_parameters), style="bold"), Text(), Text()]
+    for operations in spent:
+        total += [Text(units.flops(sum(operations.values())), style="bold"), Text()]
+    return lay_out(columns, [*rows, None, total], console.width, **rules_of(console)) + _each_layer(sizing, console)
 
 
 def _flops(count: int, total: int) -> list[Text]:
     return [Text(units.flops(count)), Text(_percent(count / total))] if count else [Text(), Text()]
 
 
-def _each_layer(found: Sizing, console: Console) -> list[Text]:
+def _each_layer(sizing: Sizing, console: Console) -> list[Text]:
     """One line for each kind of layer: how many, and what it is made of."""
-    stacks = (layer.stack for layer in found.architecture.layers)
-    kinds = Counter((stack, *sorted(parts.items())) for stack, parts in zip(stacks, found.layers, strict=True))
+    stacks = (layer.stack for layer in sizing.architecture.layers)
+    kinds = Counter((stack, *sorted(parts.items())) for stack, parts in zip(stacks, sizing.layers, strict=True))
     lines = []
     for (stack, *kind), count in list(kinds.items())[:MOST_KINDS]:
         parts = dict(kind)
         attention = sum(parts.get(name, 0) for name in ("q", "k", "v", "qkv", "latent", "o"))
-        said = [("attention", attention)] + [(name, parts.get(name, 0)) for name in ("feed-forward", "mixer", "norm")]
-        rest = ", ".join(f"{name} {units.count(number)}" for name, number in said if number)
+        parts_of_layer = [("attention", attention)] + [
+            (name, parts.get(name, 0)) for name in ("feed-forward", "mixer", "norm")
+        ]
+        breakdown = ", ".join(f"{name} {units.count(number)}" for name, number in parts_of_layer if number)
         layers = f"{stack} layer".strip()
         which = f"each of {count} {layers}s" if count > 1 else f"1 {layers}"
-        lines += textwrap.wrap(f"{which}: {units.count(sum(parts.values()))}: {rest}", console.width)
+        lines += textwrap.wrap(f"{which}: {units.count(sum(parts.values()))}: {breakdown}", console.width)
     if len(kinds) > MOST_KINDS:
         lines.append(f"and {len(kinds) - MOST_KINDS} more kinds of layers")
     return [Text(line, style="dim") for line in lines]
 
 
-def _cache(found: Sizing, console: Console) -> list[Text]:
+def _cache(sizing: Sizing, console: Console) -> list[Text]:
     """The cache as it is, beside MHA, GQA and MQA."""
-    if found.cache is None:
+    if sizing.cache is None:
         return []
-    ask = found.ask
+    ask = sizing.ask
     title = f"KV cache of {ask.batch:,} text{'s' * (ask.batch != 1)} of {ask.context:,} tokens, in {ask.cache_dtype}"
-    if found.architecture.has_source:
+    if sizing.architecture.has_source:
         title += f", and {ask.source:,} that the encoder read"
     columns = [Column("", right=False), Column("a token adds"), Column("kept, GiB"), Column("kept, GB")]
     columns += [Column("", right=False, spare=3), Column("parameters", spare=1), Column("FLOPs a byte", spare=2)]
-    most = max(variant.cache.steady for variant in found.variants)
-    rows = [_variant(variant, most, console) for variant in found.variants]
+    largest = max(variant.cache.steady for variant in sizing.variants)
+    rows = [_variant(variant, largest, console) for variant in sizing.variants]
     lines = [Text(title, style="bold"), *lay_out(columns, rows, console.width, **rules_of(console))]
-    cache = found.cache
-    said = []
-    if more := cache.allocated - cache.steady:
-        said.append(f"Set aside beforehand, {units.gib(more)} more: a window has a place for the newest, too.")
+    cache = sizing.cache
+    sentences = []
+    if surplus := cache.allocated - cache.steady:
+        sentences.append(f"Set aside beforehand, {units.gib(surplus)} more: a window has a place for the newest, too.")
     if cache.growth != cache.token:
-        said.append(f"At this context one more token adds {units.gib(cache.growth)}: full windows shed one.")
+        sentences.append(f"At this context one more token adds {units.gib(cache.growth)}: full windows shed one.")
     if cache.state:
-        said.append(f"Of this {units.gib(cache.state)} does not grow with the text.")
-    return lines + [line for each in said for line in _wrapped(each, console)]
+        sentences.append(f"Of this {units.gib(cache.state)} does not grow with the text.")
+    return lines + [line for sentence in sentences for line in _wrapped(sentence, console)]
 
 
 def _variant(each: Variant, most: float, console: Console) -> Row:
     style = "bold" if each.own else ""
     name = f"{each.name or 'as it is'}{' (as it is)' if each.own and each.name else ''}"
-    known = units.count(each.num_parameters) if each.num_parameters is not None else "not told"
+    parameters = units.count(each.num_parameters) if each.num_parameters is not None else "not told"
     row = [Text(name, style=style), Text(units.gib(each.cache.token), style=style)]
     row += [Text(units.gib(each.cache.steady), style=style), Text(units.gb(each.cache.steady), style=style)]
-    row += [_bar(each.cache.steady / most if most else 0, console, VARIANT_BAR_WIDTH), Text(known, style=style)]
+    row += [_bar(each.cache.steady / most if most else 0, console, VARIANT_BAR_WIDTH), Text(parameters, style=style)]
     return [*row, Text(units.plain(each.intensity) if each.intensity is not None else "not told", style=style)]
 
 
-def _decoding(found: Sizing, console: Console) -> list[Text]:
-    if found.decoding is None:
+def _decoding(sizing: Sizing, console: Console) -> list[Text]:
+    if sizing.decoding is None:
         return []
-    step, batch = found.decoding, found.ask.batch
+    step, batch = sizing.decoding, sizing.ask.batch
     texts = f"each of {batch:,} texts" if batch > 1 else "a text"
     read = f"{units.gb(step.weight_bytes)} of weights, {units.gb(step.cache_bytes)} of cache"
-    said = (
+    sentence = (
         f"One more token of {texts}: {units.flops(step.flops)}, and {units.gb(step.weight_bytes + step.cache_bytes)} "
         f"read ({read}): {units.plain(step.intensity)} FLOPs a byte. GPUs do 100 to 300 in the time of a byte: below, "
         f"memory sets the pace."
     )
-    return [Text("Decoding", style="bold"), *(Text(line) for line in textwrap.wrap(said, console.width))]
+    return [Text("Decoding", style="bold"), *(Text(line) for line in textwrap.wrap(sentence, console.width))]
 
 
-def _notes(found: Sizing, written: Sequence[str], console: Console) -> list[Text]:
+def _notes(sizing: Sizing, written: Sequence[str], console: Console) -> list[Text]:
     """What is counted, what was assumed, and what cannot be told."""
-    said = [f"{what} cannot be told: {why}." for what, why in found.architecture.untold]
-    said += [f"{note[:1].upper()}{note[1:]}." for note in found.notes]
-    if found.prefill:
-        said.append(_counted(found.prefill))
-    if any(weight.experts > 1 for weight in found.architecture.weights) and found.decoding:
-        said.append("Experts read: as many as that many tokens choose on average, every choice as likely as any other.")
-    said += [f"Wrote {clean(each)}." for each in written]
-    return [line for each in said for line in _wrapped(each, console)]
+    sentences = [f"{quantity} cannot be told: {why}." for quantity, why in sizing.architecture.untold]
+    sentences += [f"{note[:1].upper()}{note[1:]}." for note in sizing.notes]
+    if sizing.prefill:
+        sentences.append(_counted(sizing.prefill))
+    if any(weight.experts > 1 for weight in sizing.architecture.weights) and sizing.decoding:
+        sentences.append(
+            "Experts read: as many as that many tokens choose on average, every choice as likely as any other."
+        )
+    sentences += [f"Wrote {clean(path)}." for path in written]
+    return [line for sentence in sentences for line in _wrapped(sentence, console)]
 
 
 def _counted(prefill: Flops) -> str:
-    said = "FLOPs: a multiply and an add are 2; matrix products only."
+    sentence = "FLOPs: a multiply and an add are 2; matrix products only."
     if prefill.dense == prefill.total:
-        return said
+        return sentence
     dense = units.flops(prefill.dense)
-    return f"{said} Scores and values: pairs that are visible ({dense} in all where the others are computed, too)."
+    return f"{sentence} Scores and values: pairs that are visible ({dense} in all where the others are computed, too)."
 
 
 def print_presets() -> None:
     """A row a preset: width, heads, a head's width, parameters."""
-    from manyheads.sizing import PRESETS, preset
 
     console = stdout_console()
     columns = [Column("preset", right=False), Column("d_model"), Column("layers"), Column("heads"), Column("on kv")]
     columns += [Column("d_k"), Column("parameters"), Column("what", right=False, most=27, spare=1)]
     rows: list[Row] = []
-    for name, each in PRESETS.items():
-        made = preset(name)
-        at = made.attention[0]
-        numbers = (f"{made.embed_dim:,}", f"{len(made.layers)}", f"{at.num_heads}")
-        numbers += ("latents" if at.latent else f"{at.num_kv_heads}", f"{at.qk_dim}", units.count(made.num_parameters))
-        rows.append([Text(name, style="bold"), *map(Text, numbers), Text(each.title, style="dim")])
+    for name, row in sizing.PRESETS.items():
+        architecture = sizing.preset(name)
+        attention = architecture.attention[0]
+        numbers = (f"{architecture.embed_dim:,}", f"{len(architecture.layers)}", f"{attention.num_heads}")
+        numbers += (
+            "latents" if attention.latent else f"{attention.num_kv_heads}",
+            f"{attention.qk_dim}",
+            units.count(architecture.num_parameters),
+        )
+        rows.append([Text(name, style="bold"), *map(Text, numbers), Text(row.title, style="dim")])
     print_cut(lay_out(columns, rows, console.width, **rules_of(console)), console)
 
 

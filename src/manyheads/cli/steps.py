@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from manyheads import base, models, recording, roles
 from manyheads.cli.arguments import DEFAULT_MODEL
 from manyheads.cli.terminal.progress import Talk
 from manyheads.errors import ModelError, TextError
@@ -17,18 +18,16 @@ def load_model(talk: Talk, name: str, *, reads: bool = True) -> Any:
 
     One that may have to be fetched from the hub leaves the last line to the hub's bars.
     """
-    from manyheads.models import BUNDLED
 
-    here = name in BUNDLED or Path(name).exists() or name.startswith(("/", ".", "~")) or name.count("/") > 1
-    with talk.step(f"loading {name}" if here else f"loading {name} (fetched from the hub the first time)", bar=here):
-        from manyheads.models import load
+    local = name in models.BUNDLED or Path(name).exists() or name.startswith(("/", ".", "~")) or name.count("/") > 1
+    with talk.step(f"loading {name}" if local else f"loading {name} (fetched from the hub the first time)", bar=local):
         from manyheads.models.loading.pretrained import OPTIONS, has_tokenizer_files
 
         folder = Path(name)
         if not reads and folder.is_dir() and not has_tokenizer_files(folder):
-            return load(name, tokenizer=False)
+            return models.load(name, tokenizer=False)
         try:
-            return load(name)
+            return models.load(name)
         except ModelError as error:
             if OPTIONS not in str(error):
                 raise
@@ -37,14 +36,14 @@ def load_model(talk: Talk, name: str, *, reads: bool = True) -> Any:
 
 def label_heads(talk: Talk, lm: Any, *, remember: bool = True) -> Any:
     """The model's `PageLabels`; without roles, and with the reason, where it cannot read the page."""
-    from manyheads.recording import Sinks
-    from manyheads.roles import PageLabels, label_page
 
     try:
         with talk.step("reading the page that labels rest on (once for each model)") as progress:
-            return label_page(lm, progress=progress, remember=remember)
+            return roles.label_page(lm, progress=progress, remember=remember)
     except TextError as error:
-        return PageLabels((), {}, Sinks(), {}, 0, 0, f"this model cannot read the page that they rest on: {error}")
+        return roles.PageLabels(
+            (), {}, recording.Sinks(), {}, 0, 0, f"this model cannot read the page that they rest on: {error}"
+        )
 
 
 def model_arguments(name: str) -> str:
@@ -61,9 +60,8 @@ def model_arguments(name: str) -> str:
 @contextmanager
 def joined_ranks(talk: Talk) -> Iterator[int]:
     """This process's number among those that torchrun started; 0 where it is alone."""
-    from manyheads.base import torchrun
 
-    with torchrun() as (rank, world):
+    with base.torchrun() as (rank, world):
         if rank:
             talk.silence()
         elif world > 1:

@@ -74,15 +74,15 @@ def print_answer(desk: Any, path: str) -> None:
 
     if not path.startswith("/"):
         raise TextError(f"--get {path}: give a path, as /api/workspace.")
-    found = answer(create_app(desk), "GET", path)
+    response = answer(create_app(desk), "GET", path)
     desk.close()
-    if found.status != 200:
-        said = found.json().get("words", "") if "json" in found.kind else ""
-        raise TextError(f"--get {path}: {found.status}. {said}".strip())
-    if found.kind.startswith(("application/json", "text/")):
-        emit(found.body.decode())
+    if response.status != 200:
+        message = response.json().get("words", "") if "json" in response.kind else ""
+        raise TextError(f"--get {path}: {response.status}. {message}".strip())
+    if response.kind.startswith(("application/json", "text/")):
+        emit(response.body.decode())
     else:
-        sys.stdout.buffer.write(found.body)
+        sys.stdout.buffer.write(response.body)
 
 
 def open_studio(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from manyheads import figures, training
 from manyheads.cli.arguments import AsJson
 from manyheads.cli.exit_codes import ASKED_WRONG
 from manyheads.cli.terminal.console import clean, emit, print_whole
@@ -53,19 +54,18 @@ def train(
                             "--data": data is not None})  # fmt: skip
             return
         with talk.step("getting ready to train"):
-            from manyheads.training import carry_out
             from manyheads.training.presets.table import preset_of
 
             chosen = preset_of(preset)
         folder = Path(chosen.name + ("-quick" if quick else "")) if out is None else out
-        with talk.steps() as said:
-            outcome = carry_out(chosen, folder, seed=seed, quick=quick, steps=steps, data=data, progress=said.begin)
+        with talk.steps() as say:
+            outcome = training.carry_out(
+                chosen, folder, seed=seed, quick=quick, steps=steps, data=data, progress=say.begin
+            )
         if outcome.rank:
             return
         with talk.step("drawing the figure"):
-            from manyheads.figures import save_chart
-
-            save_chart(outcome.findings.chart, folder / FIGURE)
+            figures.save_chart(outcome.findings.chart, folder / FIGURE)
     if as_json:
         emit(json.dumps(document(outcome), indent=1, allow_nan=False))
     else:
@@ -94,8 +94,8 @@ def _list(as_json: bool, given: dict[str, bool]) -> None:
     """The presets. Errors: PlanError where options say that one was meant."""
     from manyheads.training.presets.table import PRESETS
 
-    if meant := [name for name, asked in given.items() if asked]:
-        raise PlanError(f"{meant[0]} was given, but no preset: say which of {', '.join(PRESETS)} to train.")
+    if options := [name for name, value in given.items() if value]:
+        raise PlanError(f"{options[0]} was given, but no preset: say which of {', '.join(PRESETS)} to train.")
     if as_json:
         listed = [
             {"name": preset.name, "meaning": preset.meaning, "takes": preset.takes} for preset in PRESETS.values()
@@ -129,5 +129,5 @@ def page(outcome: Outcome) -> list[str]:
 
 def files_of(outcome: Outcome) -> list[str]:
     """What is there for whoever looks: not what the training keeps for itself."""
-    ours = ("report.json", FIGURE, "metrics.parquet", "heads.parquet", "model")
-    return [name for name in ours if (outcome.folder / name).exists()]
+    names = ("report.json", FIGURE, "metrics.parquet", "heads.parquet", "model")
+    return [name for name in names if (outcome.folder / name).exists()]

@@ -1,4 +1,4 @@
-"""What the tools here read: one text after another, of a loaded model or of a recording, with every layer's record.
+"""Texts for the tools of this package: one after another, of a loaded model or a recording, with every layer's record.
 
 Texts go one by one, as those tools take them, so that no padding and no batch can change a number.
 """
@@ -22,7 +22,7 @@ BLOCK_CELLS = 1 << 20  # weights held at once where a map is read by blocks of r
 
 
 class Read(NamedTuple):
-    """One text as it was read: its layers' records, its number among theirs, and its tokens."""
+    """One text that was read: its layers' records, its index in them, and its tokens."""
 
     layers: Sequence[LayerRecord]
     text: int
@@ -35,8 +35,8 @@ def read_ids(lm: Any, ids: Sequence[int]) -> Read:
     if lm.max_positions is not None and len(ids) > lm.max_positions:
         raise TextError(f"a text has {len(ids)} tokens, but {lm.name} has {lm.max_positions} positions: cut it first.")
     batch = torch.tensor([list(ids)], dtype=torch.long)
-    where = device_of(lm.model)
-    recording = record_call(lm.model, input_ids=batch.to(where), attention_mask=torch.ones_like(batch).to(where))
+    device = device_of(lm.model)
+    recording = record_call(lm.model, input_ids=batch.to(device), attention_mask=torch.ones_like(batch).to(device))
     return Read(recording.layers, 0, batch[0], tuple(lm.tokenizer.convert_ids_to_tokens(list(ids))))
 
 
@@ -61,18 +61,17 @@ def require_reader(lm: Any, texts: object) -> None:
         raise TextError("no text was given: give a text, or a list of texts.")
 
 
-def gold_documents(documents: Any, what: str) -> Iterator[Document]:
-    """Documents one by one; a Corpus too. Errors: TextError for plain texts, of which nobody has said anything."""
-    given = (
-        documents.open() if isinstance(documents, Corpus) else [documents] if isinstance(documents, str) else documents
-    )
-    for number, each in enumerate(given):
-        if not isinstance(each, Document):
+def gold_documents(documents: Any, kind: str) -> Iterator[Document]:
+    """Documents one by one; a Corpus too. Errors: TextError for plain texts, which have no gold."""
+    if isinstance(documents, Corpus):
+        documents = documents.open()
+    for number, document in enumerate([documents] if isinstance(documents, str) else documents):
+        if not isinstance(document, Document):
             raise TextError(
-                f"document {number} is of type {type(each).__name__}: give Documents with gold {what}, as "
+                f"document {number} is of type {type(document).__name__}: give Documents with gold {kind}, as "
                 f"open_corpus('treebank.conllu').open() gives them (manyheads.corpora.open)."
             )
-        yield each
+        yield document
 
 
 def refuse_texts(texts: object) -> None:
@@ -83,12 +82,12 @@ def refuse_texts(texts: object) -> None:
 
 def as_list(texts: Any, parts: tuple[int, ...] = (1, 2)) -> list[tuple[str, ...]]:
     """Each text as its parts. `parts`: how many it may have; a pair in a list is one text of two parts."""
-    given = [texts] if isinstance(texts, str) else list(texts)
-    out = [text if isinstance(text, tuple) else (text,) for text in given]
+    entries = [texts] if isinstance(texts, str) else list(texts)
+    out = [text if isinstance(text, tuple) else (text,) for text in entries]
     for index, text in enumerate(out):
         if len(text) not in parts or not all(isinstance(part, str) and part for part in text):
             pairs = " or pairs of them" if 2 in parts else ""
-            raise TextError(f"text {index} is {given[index]!r}: give strings{pairs}, not empty.")
+            raise TextError(f"text {index} is {entries[index]!r}: give strings{pairs}, not empty.")
     return out
 
 
@@ -103,7 +102,7 @@ def row_blocks(layer: LayerRecord, text: int) -> Iterator[tuple[slice, Float[Ten
 
 def heads_of(layers: Sequence[LayerRecord]) -> tuple[Head, ...]:
     """Every head of the only stack, in order."""
-    return tuple(Head("", at, head) for at, layer in enumerate(layers) for head in range(layer.site.num_heads))
+    return tuple(Head("", index, head) for index, layer in enumerate(layers) for head in range(layer.site.num_heads))
 
 
 def by_layer(values: Sequence[Tensor], absent: float) -> Float[Tensor, "layers heads"]:

@@ -3,11 +3,12 @@
 A detection pattern D says which cells of a map A a kind of head fills; a score says how much of A is there: "mul" is
 sum(A * D) / sum(A), "abs" is 1 - sum |A - D| / T, rounded. The cells of the named kinds are those where a row's label
 equals a key's, so both scores follow from two reductions of the pass: the weight on D, and the weight that counts at
-all. No map is written; of a pattern that is given as a tensor, the map's rows are read a block at a time.
+all. No map is written; for a pattern in a tensor, the map's rows are read a block at a time.
 
-Their quirks, kept: rows without a target count too, so scores hang on the text, and a perfect head has less than 1;
-BOS is prepended; a list of texts is the mean of their scores; heads not asked for are -1. Changed: wrong input raises
-our errors, where theirs asserts. Source: their published code.
+Their quirks, preserved: rows without a target count too, so scores depend on the text, and a perfect head has less than
+1; BOS is prepended for most models (`lens_ids`), and a score over few tokens depends on that token; a list of texts is
+the mean of their scores; heads that are not requested are -1. Changed: wrong input raises our errors, where theirs
+asserts. Source: their published code, checked on 4.3.
 """
 
 from __future__ import annotations
@@ -35,16 +36,21 @@ from manyheads.errors import RecordingError, ShapeError, StatisticError, TextErr
 from manyheads.heads import Head, HeadsLike, parse_heads
 from manyheads.nn import Mask
 from manyheads.recording import LayerRecord, Recording, Tokens, prepare
-from manyheads.recording.exact_map.one_pass import count_matches
 from manyheads.recording.exact_map.requests import Labels, Match
 from manyheads.recording.recording import one_text
 
-__all__ = ["ERROR_MEASURES", "HEAD_NAMES", "detect_head", "pattern_of"]
-
-
 ERROR_MEASURES = ("mul", "abs")
 ABS_DECIMALS = 3  # "abs" is rounded so, before it is taken from 1
-UNASKED = -1.0
+NOT_REQUESTED = -1.0
+FALLBACK_BOS = "<|endoftext|>"
+NO_BOS = frozenset({
+    "audioflamingo3", "bloom", "Dream", "ernie4_5", "ernie4_5_moe", "exaone", "exaone4", "glm", "glm4", "glm4_moe",
+    "glm4_moe_lite", "glm4v", "glm_moe_dsa", "glmasr", "gpt_neox", "granite", "granitemoe", "granitemoehybrid", "llada",
+    "minimax_m2", "mpt", "musicflamingo", "phi", "phimoe", "qwen2", "qwen2_5_vl", "qwen2_audio", "qwen2_moe", "qwen3",
+    "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe", "qwen3_next", "qwen3_vl", "qwen3_vl_moe",
+    "recurrent_gemma", "seed_oss", "smollm3", "starcoder2",
+})  # fmt: skip
+"""Families (`config.model_type`) to which 4.3 adds none by default. Earlier versions did to some (Pythia)."""
 log = logging.getLogger("manyheads")
 
 
@@ -75,15 +81,17 @@ def detect_head(
     question = Question.of(detection_pattern, error_measure, exclude_bos, exclude_current_token)
     scores, counts = [], []
     for read in _reads(lm_or_recording, texts, prepend_bos):
-        scores.append(by_layer([_score(layer, read.text, question) for layer in read.layers], UNASKED))
+        scores.append(by_layer([_score(layer, read.text, question) for layer in read.layers], NOT_REQUESTED))
         counts = [layer.site.num_heads for layer in read.layers]
     if not scores:
         raise TextError("no text was given: give at least one.")
     mean = torch.stack(scores).mean(0)
     if heads is None:
         return mean
-    out = torch.full_like(mean, UNASKED)
-    for head in parse_heads(_heads(heads), {"": counts}):
+    out = torch.full_like(mean, NOT_REQUESTED)
+    if not isinstance(heads, str | Head | Mapping):  # their way to write heads, (layer, head) pairs, among ours
+        heads = [Head("", *head) if isinstance(head, tuple) and len(head) == 2 else head for head in heads]
+    for head in parse_heads(heads, {"": counts}):
         out[head.layer, head.index] = mean[head.layer, head.index]
     return out
 
@@ -92,29 +100,25 @@ def pattern_of(name: str, ids: Int[Tensor, "n"]) -> Float[Tensor, "n n"]:
     """The detection pattern of a named kind of head as a tensor: 1 where its weight should be, else 0."""
     kind = _kind(name)
     of_rows, of_keys = kind.labels(ids)
-    same = (of_rows[:, None] == of_keys[None]) & (of_rows >= 0)[:, None]
-    return same.tril(-1 if kind.elsewhere else 0).float()
-
-
-# ---------------------------------------------------------------------------------------------------- what is asked
+    matches = (of_rows[:, None] == of_keys[None]) & (of_rows >= 0)[:, None]
+    return matches.tril(-1 if kind.elsewhere else 0).float()
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of head: its cells are those up to the diagonal where the row's label equals the key's."""
+    """A kind of head: its cells are those up to the diagonal where the row's label equals the key's.
+
+    `labels` gives each row's and each key's. `elsewhere`: the diagonal is left out, though its labels are equal.
+    """
 
     labels: Callable[[Int[Tensor, "n"]], tuple[Int[Tensor, "n"], Int[Tensor, "n"]]]
-    elsewhere: bool = False  # the diagonal is left out, though its labels are equal
+    elsewhere: bool = False
 
 
 def _places(ids: Int[Tensor, "n"]) -> tuple[Tensor, Tensor]:
     """A row's label is its place, a key's is the place after it."""
     place = torch.arange(len(ids))
     return place, place + 1
-
-
-def _copies(ids: Int[Tensor, "n"]) -> tuple[Tensor, Tensor]:
-    return ids, ids
 
 
 def _after_copies(ids: Int[Tensor, "n"]) -> tuple[Tensor, Tensor]:
@@ -124,7 +128,7 @@ def _after_copies(ids: Int[Tensor, "n"]) -> tuple[Tensor, Tensor]:
 
 KINDS = {
     "previous_token_head": Kind(_places),
-    "duplicate_token_head": Kind(_copies, elsewhere=True),
+    "duplicate_token_head": Kind(lambda ids: (ids, ids), elsewhere=True),
     "induction_head": Kind(_after_copies),
 }
 HEAD_NAMES = tuple(KINDS)
@@ -167,7 +171,8 @@ class Question:
     def requests(self, kind: Kind) -> tuple[Match, Match]:
         """The weight on the pattern, and the weight that counts."""
         hits = Match(self._visible(kind.labels), earlier=True, elsewhere=kind.elsewhere or self.exclude_current)
-        return hits, Match(self._visible(_alike), elsewhere=self.exclude_current)
+        everything = self._visible(lambda ids: (torch.zeros_like(ids), torch.zeros_like(ids)))
+        return hits, Match(everything, elsewhere=self.exclude_current)
 
     def _visible(self, labels: Callable[[Tensor], tuple[Tensor, Tensor]]) -> Labels:
         """Labels of a batch of one text; the first key's is one that matches nothing, where it is left out."""
@@ -182,20 +187,6 @@ class Question:
         return of
 
 
-def _alike(ids: Int[Tensor, "n"]) -> tuple[Tensor, Tensor]:
-    return torch.zeros_like(ids), torch.zeros_like(ids)
-
-
-def _heads(heads: Any) -> HeadsLike:
-    """Their way to write heads, (layer, head) pairs, among ours."""
-    if isinstance(heads, str | Head | Mapping):
-        return heads
-    return [Head("", *each) if isinstance(each, tuple) and len(each) == 2 else each for each in heads]
-
-
-# ------------------------------------------------------------------------------------------------------ texts, scores
-
-
 def _reads(lm_or_recording: Any, texts: Any, prepend_bos: bool | None) -> Iterator[Read]:
     if isinstance(lm_or_recording, Recording):
         refuse_texts(texts)
@@ -205,14 +196,16 @@ def _reads(lm_or_recording: Any, texts: Any, prepend_bos: bool | None) -> Iterat
     else:
         require_reader(lm_or_recording, texts)
         limit = lm_or_recording.max_positions
-        given = (lens_ids(lm_or_recording, text, prepend_bos) for (text,) in as_list(texts, parts=(1,)))
-        reads = (read_ids(lm_or_recording, _fitting(ids, limit)) for ids in given)
+        texts_ids = (lens_ids(lm_or_recording, text, prepend_bos) for (text,) in as_list(texts, parts=(1,)))
+        # Before the model reads them, and recordings' texts after: a text of one token has no earlier key to look at.
+        reads = (read_ids(lm_or_recording, _require_length(ids, limit)) for ids in texts_ids)
     for read in reads:
-        _fitting(read.ids, limit)
+        _require_length(read.ids, limit)
         yield read
 
 
-def _fitting(ids: Any, limit: int | None) -> Any:
+def _require_length(ids: Any, limit: int | None) -> Any:
+    """`ids` as they are. Errors: TextError for 1 token, or as many as the model has positions."""
     if len(ids) < 2 or (limit is not None and len(ids) >= limit):
         most = "" if limit is None else f" and fewer than the model's {limit} positions"
         raise TextError(f"a text has {len(ids)} tokens: detect_head takes texts of more than 1{most}.")
@@ -221,7 +214,13 @@ def _fitting(ids: Any, limit: int | None) -> Any:
 
 def _score(layer: LayerRecord, text: int, question: Question) -> Float[Tensor, "h"]:
     if question.measure == "abs":
-        _require_causal(layer, text)
+        mask = one_text(layer, text).mask
+        ahead = mask.stop > torch.arange(1, mask.num_queries + 1)
+        if bool(ahead.any() if mask.dense is None else mask.dense.triu(1).any()):
+            raise StatisticError(
+                f"{layer.site.module} looks ahead, and error_measure='abs' is for causal models, whose maps are lower-"
+                f"triangular: use 'mul'."
+            )
     if isinstance(question.pattern, Kind):
         hits, total, apart = _on_named_cells(layer, text, question, question.pattern)
     else:
@@ -229,7 +228,7 @@ def _score(layer: LayerRecord, text: int, question: Question) -> Float[Tensor, "
     if question.measure == "mul":
         return (hits / total).float()
     length = layer.num_queries(text)
-    return torch.tensor([1 - round(each, ABS_DECIMALS) for each in (apart / length).tolist()])
+    return torch.tensor([1 - round(distance, ABS_DECIMALS) for distance in (apart / length).tolist()])
 
 
 Sums = tuple[Float64[Tensor, "h"], Float64[Tensor, "h"], Float64[Tensor, "h"]]
@@ -241,9 +240,9 @@ def _on_named_cells(layer: LayerRecord, text: int, question: Question, kind: Kin
     tokens = layer.tokens.text(text)
     plan = prepare(tokens, (on_pattern, all_that_counts))
     reduced = plan.run(one_text(layer, text))
-    hits, total = (reduced[each][0].double().sum(-1) for each in (on_pattern, all_that_counts))
+    hits, total = (reduced[request][0].double().sum(-1) for request in (on_pattern, all_that_counts))
     length = layer.num_queries(text)
-    num_cells = count_matches(plan.labels_of(on_pattern), on_pattern, Mask.causal(length, length)).sum()
+    num_cells = plan.matches(on_pattern, Mask.causal(length, length)).sum()
     return hits, total, total + num_cells - 2 * hits  # on a cell of D, |a - 1| is a + 1 - 2 a
 
 
@@ -255,42 +254,15 @@ def _on_tensor(layer: LayerRecord, text: int, question: Question, pattern: Tenso
         )
     out = torch.zeros(3, layer.site.num_heads, dtype=torch.float64)
     for rows, weights in row_blocks(layer, text):
-        weights, wanted = weights.double(), pattern[rows].double()
-        counts = torch.ones_like(wanted)
+        weights, expected = weights.double(), pattern[rows].double()
+        counts = torch.ones_like(expected)
         if question.exclude_bos:
             counts[:, 0] = 0
         if question.exclude_current:
             counts[torch.arange(len(counts)), torch.arange(rows.start, rows.stop)] = 0
-        for row, cells in enumerate((weights * wanted, weights, (weights - wanted).abs())):
+        for row, cells in enumerate((weights * expected, weights, (weights - expected).abs())):
             out[row] += (cells * counts).sum((-2, -1))
     return out[0], out[1], out[2]
-
-
-def _require_causal(layer: LayerRecord, text: int) -> None:
-    mask = one_text(layer, text).mask
-    ahead = mask.stop > torch.arange(1, mask.num_queries + 1)
-    if bool(ahead.any() if mask.dense is None else mask.dense.triu(1).any()):
-        raise StatisticError(
-            f"{layer.site.module} looks ahead, and error_measure='abs' is for causal models, whose maps are lower-"
-            f"triangular: use 'mul'."
-        )
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# A text as TransformerLens reads it: with a beginning-of-sequence token in front, or without. Checked on 4.3.
-#
-# A score over few tokens hangs on whether that token is there, so which models get one is part of the figure.
-
-
-FALLBACK_BOS = "<|endoftext|>"
-NO_BOS = frozenset({
-    "audioflamingo3", "bloom", "Dream", "ernie4_5", "ernie4_5_moe", "exaone", "exaone4", "glm", "glm4", "glm4_moe",
-    "glm4_moe_lite", "glm4v", "glm_moe_dsa", "glmasr", "gpt_neox", "granite", "granitemoe", "granitemoehybrid", "llada",
-    "minimax_m2", "mpt", "musicflamingo", "phi", "phimoe", "qwen2", "qwen2_5_vl", "qwen2_audio", "qwen2_moe", "qwen3",
-    "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe", "qwen3_next", "qwen3_vl", "qwen3_vl_moe",
-    "recurrent_gemma", "seed_oss", "smollm3", "starcoder2",
-})  # fmt: skip
-"""Families (`config.model_type`) to which 4.3 adds none by default. Earlier versions did to some (Pythia)."""
 
 
 def prepends_by_default(lm: Any) -> bool:

@@ -1,8 +1,8 @@
-"""Files and streams as numbered lines of text, one after another: what every reader of a corpus stands on.
+"""Files and streams as numbered lines of text, one after another: the basis of every reader of a corpus.
 
-Nothing holds a file: a line is read, handed on and dropped. What is held, a line or those between two empty ones, has a
-limit (`MOST_BYTES`): what is longer, and a packed file of few bytes may be, is a problem, and never in memory.
-What a file is goes by its ending; how far reading has come goes by the bytes on the disk, packed or not.
+Nothing holds a file: a line is read, handed on and dropped. A line, or the lines between two empty ones, may have
+`MOST_BYTES`: longer ones (a packed file of few bytes may hold such) become a problem and are never in memory.
+The kind of a file goes by its ending; how far reading has come goes by the bytes on the disk, packed or not.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -50,7 +51,7 @@ STARTS[b"\xfe\xff"] = STARTS[b"\xff\xfe"]
 class Source:
     """One file, or stdin (`path` is None). `size` is None for what can be read once only: stdin, and pipes by name.
 
-    `name` is what its texts are called after: the file's own name, or its path in the folder that was given.
+    `name` begins the names of its texts: the file's own name, or its path in the folder that was opened.
     """
 
     name: str
@@ -69,25 +70,31 @@ class Line(NamedTuple):
     problem: str = ""
 
 
-def find_sources(given: str | Path, kind: str | None = None) -> list[Source]:
+def find_sources(name: str | Path, kind: str | None = None) -> list[Source]:
     """The sources that a name stands for: "-" is stdin, a folder is all its files of known endings, sorted.
 
     `kind` says what a file holds whatever its ending; of a folder it takes the files of that kind alone. Left out are
     hidden files and folders, and links to folders. Errors: FileAccessError (nothing there, or nothing that may be
     read), TextError (an ending that says nothing).
     """
-    path = Path(given)
-    if given == STDIN:
+    path = Path(name)
+    if name == STDIN:
         return [Source("stdin", None, kind or "text", None)]
     if not stat.S_ISDIR(_mode(path)):
         require_ending(path)
-        return [_source(path, path.name, kind or _kind_by_ending(path))]
-    found = sorted(_files_within(path), key=lambda file: file.relative_to(path).parts)
-    kinds = {file: ENDINGS.get(_ending(file)) for file in found}
+        ending = _ending(path)
+        if kind is None and ending and ending not in ENDINGS and path.is_file():
+            raise TextError(
+                f"cannot tell by its ending what {path} holds. Say kind= ({', '.join(KINDS)}), "
+                f"or let its name end in {_endings(None)}."
+            )
+        return [_source(path, path.name, kind or ENDINGS.get(ending, "text"))]
+    files = sorted(_files_within(path), key=lambda file: file.relative_to(path).parts)
+    kinds = {file: ENDINGS.get(_ending(file)) for file in files}
     sources = [
-        _source(file, file.relative_to(path).as_posix(), known)
-        for file, known in kinds.items()
-        if known is not None and kind in (None, known)
+        _source(file, file.relative_to(path).as_posix(), file_kind)
+        for file, file_kind in kinds.items()
+        if file_kind is not None and kind in (None, file_kind)
     ]
     if not sources:
         of_kind = "" if kind is None else f" of {kind=}"
@@ -96,7 +103,10 @@ def find_sources(given: str | Path, kind: str | None = None) -> list[Source]:
 
 
 def require_ending(path: Path) -> None:
-    """Asked before opening: a device may give zeros for ever. A pipe by name is read. Errors: FileAccessError."""
+    """Refuse folders and devices before opening: a device may never end. A pipe by name is read.
+
+    Errors: FileAccessError.
+    """
     mode = _mode(path)
     if stat.S_ISDIR(mode):
         raise no_access("read", path, IsADirectoryError(errno.EISDIR, ""))
@@ -105,7 +115,7 @@ def require_ending(path: Path) -> None:
 
 
 def read_whole(path: Path | None) -> bytes:
-    """All the bytes of a file, of a pipe, or of stdin (None). Errors: FileAccessError; TextError over `MOST_BYTES`."""
+    """All bytes of a file, of a pipe, or of stdin (None). Errors: FileAccessError; TextError over `MOST_BYTES`."""
     name = "stdin" if path is None else str(path)
     if path is not None:
         require_ending(path)
@@ -123,59 +133,58 @@ def read_whole(path: Path | None) -> bytes:
 
 
 def numbered_lines(source: Source) -> Iterator[Line]:
-    """The lines of a source, in UTF-8, a byte order mark left out. One that is not, or too long, comes as a problem.
+    """The lines of a source, in UTF-8, a byte order mark left out. A line in no UTF-8, or too long, is a problem.
 
     Errors: TextError for a file that is all in another encoding, FileAccessError where reading fails midway.
     """
     number = begin = 0
-    by_tell = source.packed and source.size is not None  # a pipe does not tell
+    # Packed bytes are counted by the file's own position, which a pipe does not have.
+    by_position = source.packed and source.size is not None
     try:
         with _opened(source) as raw:
-            for number, (data, size) in enumerate(_bounded(_unpacked(raw, source)), 1):
+            for number, (data, size) in enumerate(_bounded_lines(_unpacked(raw, source)), 1):
                 if number == 1:
                     _refuse_other_encodings(data[:2], source)
                     begin = len(MARK) if data.startswith(MARK) else 0
                     data = data.removeprefix(MARK)
                 end = begin + len(data) if size <= MOST_BYTES else begin + size
-                at = raw.tell() if by_tell else end
-                yield _decoded(data, number, begin, at) if size <= MOST_BYTES else _endless(number, at)
+                position = raw.tell() if by_position else end
+                if size <= MOST_BYTES:
+                    yield _decoded(data, number, begin, position)
+                else:
+                    problem = f"line {number:,} is longer than {MOST_BYTES >> 20} MB: break it up."
+                    yield Line(number, "", position, problem)
                 begin = end
     except (OSError, EOFError, zlib.error) as error:
         raise _unreadable(source, error, f" after line {number:,}" if number else "") from error
 
 
 def stretches(lines: Iterable[Line], most_lines: int = MOST_LINES) -> Iterator[list[Line]]:
-    """Lines between empty ones. Of too many, there is one that says so as its problem, and how far they go."""
-    held: list[Line] = []
-    size = end = 0
-    for line in lines:
-        if not (line.problem or line.text.strip()):
-            if held:
-                yield _whole(held, end, most_lines)
-            held, size, end = [], 0, 0
-        elif size <= MOST_BYTES and len(held) < most_lines:
-            held.append(line)
-            size += len(line.text)
-        else:
-            held, size, end = held[:1], MOST_BYTES + 1, line.at
-    if held:
-        yield _whole(held, end, most_lines)
-
-
-def _whole(held: list[Line], end: int, most_lines: int) -> list[Line]:
-    """The lines as they are; where there were more, up to byte `end`, one that says so."""
-    if not end:
-        return held
-    number = held[0].number
-    problem = (
-        f"from line {number:,} on, there is no empty line for {most_lines:,} lines or {MOST_BYTES >> 20} MB: part "
-        f"texts or sentences by empty ones (lines=True reads each line as a text)."
-    )
-    return [Line(number, "", end, problem)]
+    """Lines between empty ones. Too many of them become one line with a problem, which ends where they end."""
+    stretch: list[Line] = []
+    size = end = 0  # `end` is set once a stretch is too long: from then on its lines are dropped
+    for line in chain(lines, [Line(0, "", 0)]):  # an empty line ends the last stretch, too
+        if line.problem or line.text.strip():
+            if size <= MOST_BYTES and len(stretch) < most_lines:
+                stretch.append(line)
+                size += len(line.text)
+            else:
+                stretch, size, end = stretch[:1], MOST_BYTES + 1, line.at
+            continue
+        if end:
+            number = stretch[0].number
+            problem = (
+                f"from line {number:,} on, there is no empty line for {most_lines:,} lines or {MOST_BYTES >> 20} MB: "
+                f"part texts or sentences by empty ones (lines=True reads each line as a text)."
+            )
+            yield [Line(number, "", end, problem)]
+        elif stretch:
+            yield stretch
+        stretch, size, end = [], 0, 0
 
 
 def digest_of(source: Source) -> str:
-    """What a file's bytes hash to (blake2b; 1.3 GB/s), looked at before any of it is read as text.
+    """The digest of a file's bytes (blake2b; 1.3 GB/s), computed before any of it is read as text.
 
     A file over 64 MB (`WHOLE_BYTES`) is known by its size, the time of its last change, its first and its last MB.
     """
@@ -200,7 +209,8 @@ def _digest(data: bytes = b"") -> hashlib.blake2b:
 
 
 def _mode(path: Path) -> int:
-    """What kind of thing it is. Errors: FileAccessError; a text given for a file's name may be long, or hold a NUL."""
+    """The file's kind, as `stat` gives it. Errors: FileAccessError."""
+    # A text in the place of a file's name may be long, or hold a NUL: ValueError.
     try:
         return path.stat().st_mode
     except (OSError, ValueError) as error:
@@ -209,7 +219,7 @@ def _mode(path: Path) -> int:
 
 
 def _source(path: Path, name: str, kind: str) -> Source:
-    """A named pipe, such as a shell's <(...), is a stream: its size says nothing, and hashing it would use it up."""
+    # A named pipe, such as a shell's <(...), is a stream: its size means nothing, and hashing it would use it up.
     return Source(name, path, kind, path.stat().st_size if path.is_file() else None, path.suffix.lower() == ".gz")
 
 
@@ -219,18 +229,8 @@ def _ending(path: Path) -> str:
 
 
 def _endings(kind: str | None) -> str:
-    known = [ending for ending, its_kind in ENDINGS.items() if kind in (None, its_kind)]
-    return ", ".join(known) + " (and .gz after it)"
-
-
-def _kind_by_ending(path: Path) -> str:
-    ending = _ending(path)
-    if ending and ending not in ENDINGS and path.is_file():
-        raise TextError(
-            f"cannot tell by its ending what {path} holds. Say kind= ({', '.join(KINDS)}), "
-            f"or let its name end in {_endings(None)}."
-        )
-    return ENDINGS.get(ending, "text")
+    endings = [ending for ending, its_kind in ENDINGS.items() if kind in (None, its_kind)]
+    return ", ".join(endings) + " (and .gz after it)"
 
 
 def _files_within(folder: Path) -> Iterator[Path]:
@@ -243,18 +243,17 @@ def _files_within(folder: Path) -> Iterator[Path]:
 
 
 def _opened(source: Source) -> AbstractContextManager[io.BufferedIOBase]:
-    """Stdin stays open: it is not ours. Where something else was put in its place (by a notebook), that is read."""
+    """The bytes of a source. Stdin stays open: it is not ours."""
     if source.path is not None:
         return open(source.path, "rb")
     if sys.stdin is None:
         raise TextError("there is no stdin to read from.")
-    return nullcontext(
-        getattr(sys.stdin, "buffer", None) or io.BytesIO(sys.stdin.read().encode("utf-8", "surrogatepass"))
-    )
+    buffer = getattr(sys.stdin, "buffer", None)  # a notebook puts a stream without one in stdin's place
+    return nullcontext(buffer or io.BytesIO(sys.stdin.read().encode("utf-8", "surrogatepass")))
 
 
 def _unpacked(raw: io.BufferedIOBase, source: Source) -> io.BufferedIOBase:
-    """Buffered once more: a GzipFile by itself gives out lines by Python code, more slowly."""
+    # Buffered once more: a GzipFile by itself finds lines by Python code, more slowly.
     return io.BufferedReader(gzip.GzipFile(fileobj=raw)) if source.packed else raw
 
 
@@ -263,21 +262,21 @@ def _refuse_other_encodings(start: bytes, source: Source) -> None:
         raise TextError(f"{source.path or source.name} is {STARTS[start]}.")
 
 
-def _decoded(data: bytes, number: int, begin: int, at: int) -> Line:
-    """`begin` counts the bytes before it. A NUL is valid UTF-8 and no text: it tells UTF-16 and binary files."""
+def _decoded(data: bytes, number: int, begin: int, end: int) -> Line:
+    """The line in `data`, which are the bytes from `begin` on; `end` is how far reading has come."""
     try:
         text = data.decode("utf-8")
-        wrong = data.find(0)
+        wrong = data.find(0)  # NUL is valid UTF-8 and in no text: it betrays UTF-16 and binary files
         if wrong < 0:
-            return Line(number, text.rstrip("\r\n"), at)
+            return Line(number, text.rstrip("\r\n"), end)
     except UnicodeDecodeError as error:
         wrong = error.start
     where = f"byte {begin + wrong:,} is {data[wrong]:#04x}"
-    return Line(number, "", at, f"line {number:,} is not UTF-8 text ({where}): convert it first.")
+    return Line(number, "", end, f"line {number:,} is not UTF-8 text ({where}): convert it first.")
 
 
-def _bounded(file: io.BufferedIOBase) -> Iterator[tuple[bytes, int]]:
-    """Lines, and how many bytes each has; of one that is too long, its beginning."""
+def _bounded_lines(file: io.BufferedIOBase) -> Iterator[tuple[bytes, int]]:
+    """Lines, and how many bytes each has; for a line that is too long, its beginning."""
     while data := file.readline(MOST_BYTES + 1):
         size = len(data)
         if size > MOST_BYTES:
@@ -285,10 +284,6 @@ def _bounded(file: io.BufferedIOBase) -> Iterator[tuple[bytes, int]]:
             while not more.endswith(b"\n") and (more := file.readline(SKIPPED_BYTES)):
                 size += len(more)
         yield data, size
-
-
-def _endless(number: int, at: int) -> Line:
-    return Line(number, "", at, f"line {number:,} is longer than {MOST_BYTES >> 20} MB: break it up.")
 
 
 def _unreadable(source: Source, error: Exception, where: str = "") -> FileAccessError:

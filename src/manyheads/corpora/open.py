@@ -1,7 +1,11 @@
 """One way in for all that texts come from: files of texts, of JSON lines, treebanks, folders, stdin, datasets.
 
-Nothing is read but as it is asked for, so a corpus may be as large as it likes. What a file is goes by its ending:
-`.txt`, `.md`, `.rst`, `.py` and none (texts in UTF-8), `.jsonl` and `.ndjson`, `.conllu`; each also with `.gz`.
+A text is read when it is its turn, so a corpus may be of any size. The kind of a file goes by its ending: `.txt`,
+`.md`, `.rst`, `.py` and none (texts in UTF-8), `.jsonl` and `.ndjson`, `.conllu`; each also with `.gz`.
+
+Datasets of the Hugging Face Hub are streamed: "hf:NAME[:CONFIGURATION][:SPLIT]". The `datasets` library does it, where
+it is installed: most corpora are files, so it is no dependency. The path of a folder of data files stands for a
+dataset, too, as it does there.
 """
 
 from __future__ import annotations
@@ -21,6 +25,12 @@ from manyheads.corpora.corpus import Corpus, Document
 from manyheads.corpora.lines import KINDS, STDIN, Line, Source, digest_of, find_sources, numbered_lines, stretches
 from manyheads.corpora.treebanks import PASSAGE_WORDS, UNITS, treebank_documents
 from manyheads.errors import FileAccessError, TextError
+
+MOST_JSON = 32 << 20  # characters of a line of JSON: what it becomes may take twenty times as much
+UNEVEN = re.compile(r"[^\S ]|  ")  # white space other than single blanks
+SURROGATE = re.compile("[\ud800-\udfff]")  # JSON can write what no UTF-8 can hold, nor any tokenizer take
+PREFIX = "hf:"
+DEFAULT_SPLIT = "train"
 
 
 @dataclass(frozen=True)
@@ -52,106 +62,84 @@ def open_corpus(
     options; no two readings of stdin have the same. Opening costs one pass over files up to 64 MB.
     Errors: TextError, FileAccessError.
     """
-    given = [sources] if isinstance(sources, str | Path) else list(sources)
-    _check(given, kind, unit)
+    names = [sources] if isinstance(sources, str | Path) else list(sources)
+    if not names or "" in names:
+        raise TextError("no source was given: name a file, a folder, - (stdin) or hf:NAME (a dataset).")
+    if names.count(STDIN) > 1:
+        raise TextError(f"{STDIN} (stdin) was given {names.count(STDIN)} times: it can be read once.")
+    if kind is not None and kind not in KINDS:
+        raise TextError(f"{kind=} is no kind of text. Use one of {', '.join(KINDS)}, or None: the ending tells.")
+    if unit not in UNITS:
+        raise TextError(f"{unit=} is no unit of treebanks. Use one of {', '.join(UNITS)}.")
     options = {"text": f"{lines=}", "jsonl": f"{field=}", "conllu": f"{unit=} of {PASSAGE_WORDS}"}
     readers: dict[str, Callable[[Iterator[Line], str], Iterator[Document]]] = {
         "text": line_documents if lines else paragraph_documents,
         "jsonl": lambda read, name: json_documents(read, name, field),
         "conllu": lambda read, name: treebank_documents(read, name, unit),
     }
-    found = _distinct([source for each in given for source in _find(each, kind)])
-    parts = [
-        _dataset_part(source, field)
-        if isinstance(source, Dataset)
-        else _file_part(source, readers[source.kind], options[source.kind])
-        for source in found
-    ]
-    spent: list[bool] = []
+
+    def part_of(source: Source | Dataset) -> Part:
+        if isinstance(source, Dataset):
+            return Part(lambda: dataset_documents(source, field), f"{source.key} {field=}", None)
+        read, once = readers[source.kind], source.size is None
+        digest = secrets.token_hex(16) if once else digest_of(source)
+        key = f"{source.name} {source.size} {digest} {source.kind} {options[source.kind]}"
+        return Part(lambda: read(numbered_lines(source), source.name), key, source.size, once)
+
+    parts = [part_of(source) for source in _sources(names, kind)]
+    opened = False
 
     def open_anew() -> Iterator[Document]:
-        if any(part.once for part in parts):
-            if spent:
-                raise TextError("stdin and pipes can be read once only. To read them again, write them to a file.")
-            spent.append(True)
-        return _documents(parts)
+        nonlocal opened
+        if opened and any(part.once for part in parts):
+            raise TextError("stdin and pipes can be read once only. To read them again, write them to a file.")
+        opened = True
+        return documents()
+
+    def documents() -> Iterator[Document]:
+        bytes_before = 0
+        for part in parts:
+            for document in part.documents():
+                yield replace(document, at=bytes_before + document.at) if bytes_before else document
+            bytes_before += part.size or 0
 
     sizes = [part.size for part in parts]
     total = None if None in sizes else sum(size for size in sizes if size is not None)
     digest = hashlib.blake2b("\n".join(part.key for part in parts).encode(), digest_size=16).hexdigest()
-    return Corpus(open_anew, _origin(given, len(parts)), digest, total)
+    return Corpus(open_anew, _origin(names, len(parts)), digest, total)
 
 
-def _check(given: Sequence[str | Path], kind: str | None, unit: str) -> None:
-    if not given or "" in given:
-        raise TextError("no source was given: name a file, a folder, - (stdin) or hf:NAME (a dataset).")
-    if list(given).count(STDIN) > 1:
-        raise TextError(f"{STDIN} (stdin) was given {list(given).count(STDIN)} times: it can be read once.")
-    if kind is not None and kind not in KINDS:
-        raise TextError(f"{kind=} is no kind of text. Use one of {', '.join(KINDS)}, or None: the ending tells.")
-    if unit not in UNITS:
-        raise TextError(f"{unit=} is no unit of treebanks. Use one of {', '.join(UNITS)}.")
-
-
-def _find(given: str | Path, kind: str | None) -> Sequence[Source | Dataset]:
-    if isinstance(given, str) and given.startswith(PREFIX):
-        return [open_dataset(given)]
-    return find_sources(given, kind)
-
-
-def _distinct(found: Sequence[Source | Dataset]) -> list[Source | Dataset]:
-    """Files of one name are called by their paths, so that a document's name says where it is."""
-    times = Counter(source.name for source in found)
+def _sources(names: Sequence[str | Path], kind: str | None) -> list[Source | Dataset]:
+    """The sources of all names. Files of one name are called by their paths, so that a document says where it is."""
+    sources: list[Source | Dataset] = []
+    for name in names:
+        if isinstance(name, str) and name.startswith(PREFIX):
+            sources.append(open_dataset(name))
+        else:
+            sources += find_sources(name, kind)
+    times = Counter(source.name for source in sources)
     return [
         replace(source, name=str(source.path))
         if isinstance(source, Source) and source.path is not None and times[source.name] > 1
         else source
-        for source in found
+        for source in sources
     ]
 
 
-def _file_part(source: Source, read: Callable[[Iterator[Line], str], Iterator[Document]], option: str) -> Part:
-    once = source.size is None
-    digest = secrets.token_hex(16) if once else digest_of(source)
-    key = f"{source.name} {source.size} {digest} {source.kind} {option}"
-    return Part(lambda: read(numbered_lines(source), source.name), key, source.size, once)
-
-
-def _dataset_part(dataset: Dataset, field: str) -> Part:
-    return Part(lambda: dataset_documents(dataset, field), f"{dataset.key} {field=}", None)
-
-
-def _documents(parts: Sequence[Part]) -> Iterator[Document]:
-    """All documents, each with the bytes read so far over all parts."""
-    before = 0
-    for part in parts:
-        for document in part.documents():
-            yield replace(document, at=before + document.at) if before else document
-        before += part.size or 0
-
-
-def _origin(given: Sequence[str | Path], count: int) -> str:
-    if len(given) > 1:
-        return f"{count} sources" if any(_is_no_file(each) for each in given) else f"{count} files"
-    (only,) = given
-    if only == STDIN:
+def _origin(names: Sequence[str | Path], count: int) -> str:
+    """The sources in words."""
+    is_file = [name != STDIN and not (isinstance(name, str) and name.startswith(PREFIX)) for name in names]
+    if len(names) > 1:
+        return f"{count} files" if all(is_file) else f"{count} sources"
+    (name,) = names
+    if name == STDIN:
         return "stdin"
-    if _is_no_file(only):
-        return str(only)
-    return f"folder {only} ({count} {'file' if count == 1 else 'files'})" if Path(only).is_dir() else f"file {only}"
+    if not is_file[0]:
+        return str(name)
+    return f"folder {name} ({count} {'file' if count == 1 else 'files'})" if Path(name).is_dir() else f"file {name}"
 
 
-def _is_no_file(given: str | Path) -> bool:
-    return given == STDIN or (isinstance(given, str) and given.startswith(PREFIX))
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Texts out of lines: paragraphs, the lines themselves, or a field of JSON objects, one a line.
-
-
-MOST_JSON = 32 << 20  # characters of a line of JSON: what it becomes may take twenty times as much
-UNEVEN = re.compile(r"[^\S ]|  ")  # white space other than single blanks
-SURROGATE = re.compile("[\ud800-\udfff]")  # JSON can write what no UTF-8 can hold, nor any tokenizer take
+# --- texts out of lines: paragraphs, the lines themselves, or a field of JSON objects, one a line ---
 
 
 def paragraph_documents(lines: Iterable[Line], name: str) -> Iterator[Document]:
@@ -159,8 +147,10 @@ def paragraph_documents(lines: Iterable[Line], name: str) -> Iterator[Document]:
 
     A paragraph is called after its first line ("page.txt:12"). One line that cannot be read spoils its paragraph.
     """
-    for held in stretches(lines):
-        yield _paragraph(held, name)
+    for stretch in stretches(lines):
+        problem = next((line.problem for line in stretch if line.problem), "")
+        text = "" if problem else " ".join(_single_blanks(line.text) for line in stretch)
+        yield Document(text, f"{name}:{stretch[0].number}", at=stretch[-1].at, problem=problem)
 
 
 def line_documents(lines: Iterable[Line], name: str) -> Iterator[Document]:
@@ -172,7 +162,7 @@ def line_documents(lines: Iterable[Line], name: str) -> Iterator[Document]:
 
 
 def json_documents(lines: Iterable[Line], name: str, field: str) -> Iterator[Document]:
-    """`field` of each line's JSON object, as it is. Empty lines and empty texts are none; what is broken says so."""
+    """`field` of each line's JSON object, as it is. Empty lines and texts are none; broken lines have a problem."""
     for line in lines:
         text, problem = "", line.problem
         if len(line.text) > MOST_JSON:
@@ -181,8 +171,8 @@ def json_documents(lines: Iterable[Line], name: str, field: str) -> Iterator[Doc
             try:
                 text, problem = text_of(json.loads(line.text), field)
             except (ValueError, RecursionError) as error:
-                told = f"{error.msg}, column {error.colno:,}" if isinstance(error, json.JSONDecodeError) else error
-                problem = f"this line is not JSON ({told})."
+                reason = f"{error.msg}, column {error.colno:,}" if isinstance(error, json.JSONDecodeError) else error
+                problem = f"this line is not JSON ({reason})."
         if text.strip() or problem:
             yield Document(text, f"{name}:{line.number}", at=line.at, problem=problem)
 
@@ -190,42 +180,29 @@ def json_documents(lines: Iterable[Line], name: str, field: str) -> Iterator[Doc
 def text_of(row: object, field: str) -> tuple[str, str]:
     """The text in a field of a row, or "" and the problem."""
     if not isinstance(row, dict):
-        return "", f"this is no object with a field {field!r}, but {_told(row)}."
+        return "", f"this is no object with a field {field!r}, but {_json_kind(row)}."
     if field not in row:
         return "", f"there is no field {field!r}. There is: {', '.join(map(repr, row)) or 'none'}."
     text = row[field]
     if not isinstance(text, str):
-        return "", f"the field {field!r} holds no text, but {_told(text)}."
+        return "", f"the field {field!r} holds no text, but {_json_kind(text)}."
     if SURROGATE.search(text):
         return "", f"the field {field!r} holds half a character (a lone surrogate)."
     return text, ""
 
 
-def _paragraph(held: list[Line], name: str) -> Document:
-    problem = next((line.problem for line in held if line.problem), "")
-    text = "" if problem else " ".join(_evened(line.text) for line in held)
-    return Document(text, f"{name}:{held[0].number}", at=held[-1].at, problem=problem)
-
-
-def _evened(text: str) -> str:
-    """Single blanks between words. A line of 100 MB that has them already is not taken apart: that costs gigabytes."""
+def _single_blanks(text: str) -> str:
+    """The text with single blanks between words."""
+    # A line of 100 MB that has them already is not taken apart: its words as objects would take gigabytes.
     return " ".join(text.split()) if UNEVEN.search(text) else text.strip()
 
 
-def _told(value: object) -> str:
+def _json_kind(value: object) -> str:
     kinds = {dict: "an object", list: "a list", str: "a text", bool: "true or false", type(None): "nothing (null)"}
     return kinds.get(type(value), "a number")
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Datasets of the Hugging Face Hub as texts, streamed: "hf:NAME[:CONFIGURATION][:SPLIT]".
-#
-# The `datasets` library does it, where it is installed: most corpora are files, so it is no dependency. A folder of
-# data files by its path stands for a dataset, too, as it does there.
-
-
-PREFIX = "hf:"
-DEFAULT_SPLIT = "train"
+# --- datasets of the Hub ---
 
 
 @dataclass(frozen=True)
@@ -237,36 +214,39 @@ class Dataset:
     rows: Iterable[Mapping[str, Any]]
 
 
-def open_dataset(given: str) -> Dataset:
+def open_dataset(source: str) -> Dataset:
     """The dataset that "hf:..." names; its rows are fetched when they are read.
 
     Errors: TextError for a name that cannot be read and for a split that is not there; FileAccessError where the
     library is missing, or cannot get the dataset (no network, no such name, no permission).
     """
-    parts = given.removeprefix(PREFIX).split(":")
+    parts = source.removeprefix(PREFIX).split(":")
     if not all(parts) or len(parts) > 3:
-        raise TextError(f"{given!r} names no dataset: write hf:NAME, hf:NAME:SPLIT or hf:NAME:CONFIGURATION:SPLIT.")
+        raise TextError(f"{source!r} names no dataset: write hf:NAME, hf:NAME:SPLIT or hf:NAME:CONFIGURATION:SPLIT.")
     name, configuration = parts[0], parts[1] if len(parts) == 3 else None
     try:
         library = import_module("datasets")
     except ImportError as error:
         raise FileAccessError(
-            f"{given} is read by the `datasets` library, which is not installed ({error}): pip install datasets."
+            f"{source} is read by the `datasets` library, which is not installed ({error}): pip install datasets."
         ) from error
     try:
         builder = library.load_dataset_builder(name, configuration)
         streams: Mapping[str, Any] = builder.as_streaming_dataset()
     except Exception as error:  # a foreign library: what it raises differs by version and by what is wrong
         raise FileAccessError(
-            f"cannot open {given}: {_reason(error)}. Check the name (hf:NAME:CONFIGURATION:SPLIT where it has several "
+            f"cannot open {source}: {_reason(error)}. Check the name (hf:NAME:CONFIGURATION:SPLIT where it has several "
             f"configurations), the network, and your login where it needs one (hf auth login). A dataset that was "
             f"downloaded can be given by its folder, hf:/path/to/folder."
         ) from error
-    split = parts[-1] if len(parts) > 1 else _only_split(list(streams))
+    if len(parts) > 1:
+        split = parts[-1]
+    else:
+        split = DEFAULT_SPLIT if DEFAULT_SPLIT in streams else next(iter(streams)) if len(streams) == 1 else None
     if split is None or split not in streams:
-        asked = "does not say which split" if split is None else f"asks for the split {split!r}"
-        raise TextError(f"{given} {asked}: there is {', '.join(streams)}. Add one after a colon.")
-    return Dataset(given, f"{given} {split} {builder.hash}", streams[split])
+        mistake = "does not say which split" if split is None else f"asks for the split {split!r}"
+        raise TextError(f"{source} {mistake}: there is {', '.join(streams)}. Add one after a colon.")
+    return Dataset(source, f"{source} {split} {builder.hash}", streams[split])
 
 
 def dataset_documents(dataset: Dataset, field: str) -> Iterator[Document]:
@@ -279,10 +259,6 @@ def dataset_documents(dataset: Dataset, field: str) -> Iterator[Document]:
                 yield Document(text, f"{dataset.name} row {number}", at=number, problem=problem)
     except Exception as error:  # as above; what is done with a document does not come through here
         raise FileAccessError(f"cannot read {dataset.name} after row {number:,}: {_reason(error)}.") from error
-
-
-def _only_split(splits: list[str]) -> str | None:
-    return DEFAULT_SPLIT if DEFAULT_SPLIT in splits else splits[0] if len(splits) == 1 else None
 
 
 def _reason(error: Exception) -> str:

@@ -1,7 +1,13 @@
 """Treebanks in CoNLL-U: sentences, or passages of them, with the words, syntax and coreference that people annotated.
 
-Read a sentence at a time, by the `conllu` library; its lines are collected here, so that one that is malformed is a
-document with a problem and no end of the file. Source: universaldependencies.org/format.
+Read a sentence at a time, by the `conllu` library; a sentence's lines are collected here, so that a malformed sentence
+becomes a document with a problem and does not end the file. Source: universaldependencies.org/format.
+
+Mentions are in the `Entity=` of the last column, as GUM and CorefUD write it: `# global.Entity = GRP-etype-infstat-...`
+names the fields of an opening bracket; GRP (CorefUD: eid) is the entity. `(7-abstract-new(3-abstract-giv)` opens a
+mention of 7 and, inside it, one of 3 that is this word alone; `7)6)` closes two. `(12[1/2]-...` is the first of a
+mention's two parts. Bridging and split antecedents stand elsewhere and are left out.
+Source: Nedoluzhko et al. 2022, CorefUD 1.0; Zeldes 2017, the GUM corpus.
 """
 
 from __future__ import annotations
@@ -26,7 +32,11 @@ MARKED = re.compile(r"[\t|]Entity=")
 SENTENCE_LINES = 10_000  # the longest sentences of treebanks have some hundred words; one parsed takes kilobytes a word
 PASSAGE_WORDS = 128  # Clark et al. 2019 cut documents to 128 tokens for coreference
 # Columns that are taken as they stand: conllu drops what follows a second "=", and what we do not read may be odd.
-AS_IT_IS = {name: lambda columns, index: columns[index] for name in ("xpos", "feats", "deps", "misc")}
+VERBATIM = {name: lambda columns, index: columns[index] for name in ("xpos", "feats", "deps", "misc")}
+NONE = "_"
+ENTITY_FIELDS = ("GRP", "eid")
+BRACKET = re.compile(r"\((?P<opened>[^()]+)(?P<alone>\))?|(?P<closed>[^()]+)\)")
+PART = re.compile(r"(?P<entity>.+)\[(?P<part>\d+)/(?P<parts>\d+)\]")
 
 
 class Sentence(NamedTuple):
@@ -37,7 +47,7 @@ class Sentence(NamedTuple):
 
 
 class Block(NamedTuple):
-    """A sentence's lines and what its comments say, the number of the first line, and how far reading has come."""
+    """A sentence's lines and the keys of its comments, the number of the first line, and how far reading has come."""
 
     lines: list[str]
     comments: dict[str, str]
@@ -45,13 +55,24 @@ class Block(NamedTuple):
     at: int
     problem: str
 
+    @staticmethod
+    def of(stretch: Sequence[Line]) -> Block:
+        problem = next((line.problem for line in stretch if line.problem), "")
+        lines = [line.text for line in stretch]
+        comments = {}
+        for line in lines:
+            if line.startswith("#"):
+                key, _, value = line[1:].partition("=")
+                comments[key.strip()] = value.strip()
+        return Block(lines, comments, stretch[0].number, stretch[-1].at, problem)
+
     @property
     def begins_document(self) -> bool:
         return bool(self.problem) or "newdoc" in self.comments or "newdoc id" in self.comments
 
     @property
     def has_entities(self) -> bool:
-        """Whether it says that mentions are annotated here, or has one."""
+        """Whether it declares that mentions are annotated here, or has one."""
         if "global.Entity" in self.comments:
             return True
         return any(MARKED.search(line) for line in self.lines if not line.startswith("#"))
@@ -67,21 +88,21 @@ def treebank_documents(lines: Iterable[Line], name: str, unit: str = "sentence")
     if unit == "sentence":
         yield from (sentence.document for sentence in sentences)
     else:
-        for _, own in groupby(sentences, key=lambda sentence: sentence.source):
-            yield from _passages(sentence.document for sentence in own)
+        for _, of_document in groupby(sentences, key=lambda sentence: sentence.source):
+            yield from _passages(sentence.document for sentence in of_document)
 
 
 def read_sentences(lines: Iterable[Line], name: str) -> Iterator[Sentence]:
-    """The sentences one by one. What `# global.Entity` declares holds from there on; without it there are no mentions.
+    """The sentences one by one. A `# global.Entity` holds from there on; without it there are no mentions.
 
     A document has coreference where it declares that itself, or has an `Entity=`: files are put together of treebanks
-    with and without. So sentences of one that has said nothing yet wait for its first `Entity=`, or for its end.
+    with and without. So sentences of a document without either wait for its first `Entity=`, or for its end.
     `# newdoc` and `# global.Entity` count above a malformed sentence, too; where a line cannot be read at all, it may
     have been one of them, so that a new document begins.
     """
     source, declared, annotated = 0, None, False
     waiting: list[Sentence] = []
-    for block in map(_block, stretches(lines, SENTENCE_LINES)):
+    for block in map(Block.of, stretches(lines, SENTENCE_LINES)):
         if block.begins_document:
             yield from waiting
             source, annotated, waiting = source + 1, False, []
@@ -90,29 +111,14 @@ def read_sentences(lines: Iterable[Line], name: str) -> Iterator[Sentence]:
         document = _document(block, declared, f"{name}:{block.number}")
         waiting += [] if document is None else [Sentence(document, source)]
         if annotated or declared is None:
-            yield from map(_annotated, waiting) if annotated else waiting
+            for sentence in waiting:
+                gold = sentence.document.gold
+                if annotated and gold is not None:
+                    document = replace(sentence.document, gold=gold._replace(has_coreference=True))
+                    sentence = sentence._replace(document=document)
+                yield sentence
             waiting = []
     yield from waiting
-
-
-def _annotated(sentence: Sentence) -> Sentence:
-    document = sentence.document
-    if document.gold is None:
-        return sentence
-    return sentence._replace(document=replace(document, gold=document.gold._replace(has_coreference=True)))
-
-
-def _block(held: Sequence[Line]) -> Block:
-    problem = next((line.problem for line in held if line.problem), "")
-    lines = [line.text for line in held]
-    return Block(lines, dict(_comments(lines)), held[0].number, held[-1].at, problem)
-
-
-def _comments(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
-    for line in lines:
-        if line.startswith("#"):
-            key, _, value = line[1:].partition("=")
-            yield key.strip(), value.strip()
 
 
 def _document(block: Block, declared: str | None, where: str) -> Document | None:
@@ -123,7 +129,13 @@ def _document(block: Block, declared: str | None, where: str) -> Document | None
         if not tokens:
             return None
         text, words = read_words(tokens, block.comments.get("text"))
-        mentions = _mentions(tokens, declared, words)
+        marked = list(_marked(tokens))
+        if marked and declared is None:
+            raise TextError(
+                f"token {marked[0].token} has Entity=, but no '# global.Entity = GRP-...' above says what its fields "
+                f"mean."
+            )
+        mentions = read_mentions(marked, entity_field(declared), words) if marked and declared is not None else ()
     except TextError as error:
         place = "" if name == where else f"the sentence at {where}: "
         return Document("", name, at=block.at, problem=f"{place}{error}")
@@ -135,61 +147,49 @@ def _parsed(block: Block) -> Sequence[Token]:
     if block.problem:
         raise TextError(block.problem)
     try:
-        return parse_token_and_metadata("\n".join(block.lines), field_parsers=dict(AS_IT_IS))
+        return parse_token_and_metadata("\n".join(block.lines), field_parsers=dict(VERBATIM))
     except (ParseException, ValueError) as error:  # ValueError: a number of thousands of digits
-        raise TextError(f"{_unread(block)} is not CoNLL-U ({str(error).rstrip('.')}).") from error
-
-
-def _unread(block: Block) -> str:
-    """The line that conllu cannot read: it does not say which."""
-    for number, line in enumerate(block.lines, block.number):
-        try:
-            parse_token_and_metadata(line, field_parsers=dict(AS_IT_IS))
-        except (ParseException, ValueError):
-            return f"line {number:,}"
-    return "a line"
-
-
-def _mentions(tokens: Sequence[Token], declared: str | None, words: Sequence[GoldWord]) -> tuple[Mention, ...]:
-    marked = list(_marked(tokens))
-    if not marked:
-        return ()
-    if declared is None:
-        raise TextError(
-            f"token {marked[0].token} has Entity=, but no '# global.Entity = GRP-...' above says what its fields mean."
-        )
-    return read_mentions(marked, entity_field(declared), words)
+        # conllu does not say which line it cannot read: find it by reading them one by one.
+        place = "a line"
+        for number, line in enumerate(block.lines, block.number):
+            try:
+                parse_token_and_metadata(line, field_parsers=dict(VERBATIM))
+            except (ParseException, ValueError):
+                place = f"line {number:,}"
+                break
+        raise TextError(f"{place} is not CoNLL-U ({str(error).rstrip('.')}).") from error
 
 
 def _marked(tokens: Sequence[Token]) -> Iterator[Marked]:
-    read = 0  # words so far
+    """The tokens with `Entity=`, between the words that they are or stand among."""
+    num_words = 0  # so far
     for token in tokens:
         place = token["id"]
         is_word = isinstance(place, int)
         entity = misc_value(token, "Entity")
         if entity is not None:
-            told = str(place) if is_word else "".join(map(str, place))
-            if "-" in told:
-                raise TextError(f"the range {told} has Entity=, which belongs to the words in it.")
-            yield Marked(told, read, read if is_word else read - 1, entity)
-        read += is_word
+            number = str(place) if is_word else "".join(map(str, place))
+            if "-" in number:
+                raise TextError(f"the range {number} has Entity=, which belongs to the words in it.")
+            yield Marked(number, num_words, num_words if is_word else num_words - 1, entity)
+        num_words += is_word
 
 
 def _passages(sentences: Iterable[Document]) -> Iterator[Document]:
-    held: list[Document] = []
+    passage: list[Document] = []
     count = 0
     for sentence in sentences:
         size = len(sentence.gold.words) if sentence.gold else 0
-        if held and (sentence.problem or count + size > PASSAGE_WORDS):
-            yield _joined(held)
-            held, count = [], 0
+        if passage and (sentence.problem or count + size > PASSAGE_WORDS):
+            yield _joined(passage)
+            passage, count = [], 0
         if sentence.problem:
             yield sentence
         else:
-            held.append(sentence)
+            passage.append(sentence)
             count += size
-    if held:
-        yield _joined(held)
+    if passage:
+        yield _joined(passage)
 
 
 def _joined(sentences: Sequence[Document]) -> Document:
@@ -203,8 +203,9 @@ def _joined(sentences: Sequence[Document]) -> Document:
         for word in sentence.gold.words:
             head = word.head if word.head == ROOT else word.head + first
             words.append(word._replace(begin=word.begin + begin, end=word.end + begin, head=head))
-        for each in sentence.gold.mentions:
-            mentions.append(each._replace(first=each.first + first, last=each.last + first, head=each.head + first))
+        for mention in sentence.gold.mentions:
+            moved = {"first": mention.first + first, "last": mention.last + first, "head": mention.head + first}
+            mentions.append(mention._replace(**moved))
         begin += len(sentence.text) + 1
     golds = [sentence.gold for sentence in sentences if sentence.gold]
     gold = Gold(
@@ -217,11 +218,7 @@ def _joined(sentences: Sequence[Document]) -> Document:
     return Document(" ".join(sentence.text for sentence in sentences), name, gold, sentences[-1].at)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# A treebank's sentence as a text and its words: where each stands in the text, and on which it hangs.
-
-
-NONE = "_"
+# --- a sentence as a text and its words: where each stands in the text, and on which it depends ---
 
 
 class Surface(NamedTuple):
@@ -248,26 +245,30 @@ def read_words(tokens: Sequence[Token], text: str | None) -> tuple[str, tuple[Go
     if not words:
         raise TextError("it has no word, only what is not in its text.")
     if not text:
-        text = "".join(each.form + " " * each.blank for each in surfaces).rstrip()
+        text = "".join(surface.form + " " * surface.blank for surface in surfaces).rstrip()
     heads = read_heads(words)
     return text, tuple(
-        GoldWord(begin, end, _given(word["upos"]), head, _given(word["deprel"]))
+        GoldWord(begin, end, _filled(word["upos"]), head, _filled(word["deprel"]))
         for (begin, end), word, head in zip(_spans(surfaces, text), words, heads, strict=True)
     )
 
 
+def _filled(value: str) -> str:
+    return "" if value == NONE else value
+
+
 def read_heads(words: Sequence[Token]) -> list[int]:
     """The words' heads, counted from 0; all are ROOT where the column is empty. Errors: TextError for no tree."""
-    given = [word["head"] for word in words]
-    if all(head is None for head in given):
+    column = [word["head"] for word in words]
+    if all(head is None for head in column):
         return [ROOT] * len(words)
     heads = []
-    for number, head in enumerate(given, 1):
+    for number, head in enumerate(column, 1):
         if head is None or not 0 <= head <= len(words) or head == number:
-            told = "no head" if head is None else f"head {head}"
-            raise TextError(f"token {number} has {told}, but each of the {len(words)} words hangs on another or on 0.")
+            entry = "no head" if head is None else f"head {head}"
+            raise TextError(f"token {number} has {entry}, but each of the {len(words)} words hangs on another or on 0.")
         heads.append(head - 1)
-    safe = {ROOT}  # from these, heads lead to the root
+    safe = {ROOT}  # from these, heads lead to the root: each word is walked once
     for start in range(len(words)):
         path, word = set(), start
         while word not in safe:
@@ -280,7 +281,7 @@ def read_heads(words: Sequence[Token]) -> list[int]:
 
 
 def misc_value(token: Token, key: str) -> str | None:
-    """What the last column says under a name (`Entity`, `SpaceAfter`), where anything."""
+    """The value of a key (`Entity`, `SpaceAfter`) in the last column; None where it is not there."""
     misc = token.get("misc") or ""
     if key not in misc:
         return None
@@ -288,7 +289,7 @@ def misc_value(token: Token, key: str) -> str | None:
 
 
 def _surfaces(tokens: Sequence[Token]) -> Iterator[Surface]:
-    """What the text shows: words, and ranges of words in place of those that they cover. Empty nodes are not shown."""
+    """The surfaces of a text: words, and ranges of words in place of the words that they cover; no empty nodes."""
     index = 0
     while index < len(tokens):
         token, place = tokens[index], tokens[index]["id"]
@@ -299,16 +300,16 @@ def _surfaces(tokens: Sequence[Token]) -> Iterator[Surface]:
             raise TextError(f"a token {token['form']!r} has no number.")
         elif place[1] == "-":
             first, _, last = place
-            count = last - first + 1  # as a damaged range says it: any number at all
-            words = [each for each in tokens[index:] if isinstance(each["id"], int)][: max(0, count)]
-            numbers = [each["id"] for each in words]
+            count = last - first + 1  # in a damaged range any number at all
+            words = [word for word in tokens[index:] if isinstance(word["id"], int)][: max(0, count)]
+            numbers = [word["id"] for word in words]
             if not words or len(words) != count or numbers != [*range(first, first + len(words))]:
                 raise TextError(f"the words of {first}-{last} {token['form']!r} do not follow it.")
             while index < len(tokens) and tokens[index]["id"] != last:
                 index += 1
             index += 1
             blank = misc_value(token, "SpaceAfter") != "No"
-            forms = [each["form"] for each in words]
+            forms = [word["form"] for word in words]
             if "".join(forms) == token["form"]:
                 yield from (Surface(form, 1, False) for form in forms[:-1])
                 yield Surface(forms[-1], 1, blank)
@@ -320,35 +321,20 @@ def _spans(surfaces: Sequence[Surface], text: str) -> Iterator[tuple[int, int]]:
     """Each word's characters. White space counts on neither side: texts have it where forms do not, and otherwise."""
     places = [place for place, char in enumerate(text) if not char.isspace()]
     letters = "".join(text[place] for place in places)
-    at = number = 0
+    begin = number = 0
     for form, words, _ in surfaces:
         bare = "".join(form.split())
-        if not bare or not letters.startswith(bare, at):
-            there = text[places[at] :][:20] if at < len(places) else ""
-            raise TextError(f"token {number + 1} {form!r} is not what the text goes on with ({there!r}).")
-        span = places[at], places[at + len(bare) - 1] + 1
+        if not bare or not letters.startswith(bare, begin):
+            following = text[places[begin] :][:20] if begin < len(places) else ""
+            raise TextError(f"token {number + 1} {form!r} is not what the text goes on with ({following!r}).")
+        span = places[begin], places[begin + len(bare) - 1] + 1
         yield from (span for _ in range(words))
-        at, number = at + len(bare), number + words
-    if at < len(places):
-        raise TextError(f"the text goes on after the last token ({text[places[at] :][:20]!r}).")
+        begin, number = begin + len(bare), number + words
+    if begin < len(places):
+        raise TextError(f"the text goes on after the last token ({text[places[begin] :][:20]!r}).")
 
 
-def _given(value: str) -> str:
-    return "" if value == NONE else value
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Who is meant by which words: the `Entity=` of CoNLL-U files, as GUM and CorefUD write it.
-#
-# `# global.Entity = GRP-etype-infstat-...` names the fields of an opening bracket; GRP (CorefUD: eid) is the entity.
-# `(7-abstract-new(3-abstract-giv)` opens a mention of 7 and, inside it, one of 3 that is this word alone; `7)6)` closes
-# two. `(12[1/2]-...` is the first of a mention's two parts. Bridging and split antecedents stand elsewhere and are left
-# out. Source: Nedoluzhko et al. 2022, CorefUD 1.0; Zeldes 2017, the GUM corpus.
-
-
-ENTITY_FIELDS = ("GRP", "eid")
-BRACKET = re.compile(r"\((?P<opened>[^()]+)(?P<alone>\))?|(?P<closed>[^()]+)\)")
-PART = re.compile(r"(?P<entity>.+)\[(?P<part>\d+)/(?P<parts>\d+)\]")
+# --- mentions: who is meant by which words ---
 
 
 class Marked(NamedTuple):
@@ -382,7 +368,10 @@ def read_mentions(marked: Sequence[Marked], field: int, words: Sequence[GoldWord
     pieces: list[tuple[int, str, int, int]] = []
     order = 0  # of opening: of two mentions of the same words, the outer one comes first
     for token, first, last, entity in marked:
-        for bracket in _brackets(token, entity):
+        brackets = list(BRACKET.finditer(entity))
+        if "".join(bracket[0] for bracket in brackets) != entity:
+            raise TextError(f"token {token}: Entity={entity} is no sequence of brackets such as (3-person(4-place)3).")
+        for bracket in brackets:
             name = _name(bracket["opened"] or bracket["closed"], bracket["opened"] is not None, field, token)
             if bracket["opened"]:
                 opened[name].append((order, token, first))
@@ -390,20 +379,13 @@ def read_mentions(marked: Sequence[Marked], field: int, words: Sequence[GoldWord
             if bracket["closed"] or bracket["alone"]:
                 if not opened[name]:
                     raise TextError(f"token {token} closes entity {name}, which is not open in this sentence.")
-                number, _, begun = opened[name].pop()
-                pieces.append((number, name, begun, last))
-    for name, left in opened.items():
-        if left:
-            raise TextError(f"token {left[0][1]} opens entity {name}, which this sentence does not close.")
+                number, _, begin = opened[name].pop()
+                pieces.append((number, name, begin, last))
+    for name, unclosed in opened.items():
+        if unclosed:
+            raise TextError(f"token {unclosed[0][1]} opens entity {name}, which this sentence does not close.")
     mentions = (_mention(entity, spans, words) for entity, spans in _assembled(sorted(pieces)))
-    return tuple(sorted((each for each in mentions if each), key=lambda each: (each.first, -each.last)))
-
-
-def _brackets(token: str, entity: str) -> list[re.Match[str]]:
-    found = list(BRACKET.finditer(entity))
-    if "".join(match[0] for match in found) != entity:
-        raise TextError(f"token {token}: Entity={entity} is no sequence of brackets such as (3-person(4-place)3).")
-    return found
+    return tuple(sorted((mention for mention in mentions if mention), key=lambda m: (m.first, -m.last)))
 
 
 def _name(inside: str, opens: bool, field: int, token: str) -> str:
@@ -418,15 +400,15 @@ def _name(inside: str, opens: bool, field: int, token: str) -> str:
 
 def _assembled(pieces: Sequence[tuple[int, str, int, int]]) -> list[tuple[str, list[tuple[int, int]]]]:
     """Mentions with their stretches of words: most have one. Parts go to the earliest mention that lacks them."""
-    whole: list[tuple[str, list[tuple[int, int]]]] = []
+    mentions: list[tuple[str, list[tuple[int, int]]]] = []
     parted: dict[tuple[str, int], list[dict[int, tuple[int, int]]]] = defaultdict(list)
     for _, name, first, last in pieces:
         part = PART.fullmatch(name)
         if part is None:
-            whole.append((name, [(first, last)]))
+            mentions.append((name, [(first, last)]))
             continue
         number, waiting = int(part["part"]), parted[part["entity"], int(part["parts"])]
-        mention = next((each for each in waiting if number not in each), None)
+        mention = next((spans for spans in waiting if number not in spans), None)
         if mention is None:
             waiting.append(mention := {})
         mention[number] = (first, last)
@@ -434,15 +416,16 @@ def _assembled(pieces: Sequence[tuple[int, str, int, int]]) -> list[tuple[str, l
         for mention in waiting:
             if set(mention) != set(range(1, parts + 1)):
                 raise TextError(f"of a mention of entity {entity} in {parts} parts, only {sorted(mention)} are there.")
-            whole.append((entity, [mention[number] for number in sorted(mention)]))
-    return whole
+            mentions.append((entity, [mention[number] for number in sorted(mention)]))
+    return mentions
 
 
 def _mention(entity: str, spans: Sequence[tuple[int, int]], words: Sequence[GoldWord]) -> Mention | None:
-    """The head is the first word that hangs on none of the mention's own (in a tree there always is one)."""
-    own = {word for first, last in spans for word in range(first, last + 1)}
-    if not own:
+    """The mention of some stretches of words; None for a mention of empty nodes alone, which has no words."""
+    members = {word for first, last in spans for word in range(first, last + 1)}
+    if not members:
         return None
-    head = min(word for word in own if words[word].head not in own)
+    # The head is the first word that depends on no other word of the mention: in a tree there always is one.
+    head = min(word for word in members if words[word].head not in members)
     first, last = next((first, last) for first, last in spans if first <= head <= last)
     return Mention(first, last, head, entity)

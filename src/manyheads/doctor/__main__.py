@@ -1,4 +1,4 @@
-"""`python -m manyheads.doctor` is `manyheads doctor` without any other package: for when even those are missing."""
+"""`python -m manyheads.doctor`: the examination without typer and rich, for when even those are missing."""
 
 import json
 import sys
@@ -11,13 +11,13 @@ WIDTH = 100
 
 
 def main(arguments: list[str]) -> int:
-    found = examine()
+    examination = examine()
     if "--json" in arguments:
-        print(json.dumps({"manyheads": __version__, **found.to_dict()}, indent=1))
+        print(json.dumps({"manyheads": __version__, **examination.to_dict()}, indent=1))
     else:
-        for _, line in lines(found, WIDTH, plain=not (sys.stdout.encoding or "").lower().startswith("utf")):
+        for _, line in lines(examination, WIDTH, plain=not (sys.stdout.encoding or "").lower().startswith("utf")):
             print(line)
-    return int(bool(found.wrong))
+    return int(bool(examination.wrong))
 
 
 if __name__ == "__main__":

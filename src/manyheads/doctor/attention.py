@@ -1,7 +1,7 @@
-"""Which backend serves the calls that people make, because of what, and how far each lies from NumPy.
+"""Which backend serves the calls that people make, for what reason, and how far each lies from NumPy.
 
-Nothing is restated: every case is carried out by `mh.attend` (or by what a layer calls), and what it says of itself
-is what is told. Some rows of each are held to the reference in float64, by the guard's own measure.
+No rule is restated here: every case is computed by `mh.attend` (or by what a layer calls), and the finding is the
+reason that the result carries. Some rows of each are compared with the reference in float64, in the guard's measure.
 Cost: half a second on the CPU.
 """
 
@@ -56,8 +56,8 @@ CASES = (
 
 def devices() -> list[torch.device]:
     """The CPU, and the accelerator that torch would use."""
-    here = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    return [torch.device("cpu"), *([here] if here is not None else [])]
+    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return [torch.device("cpu"), *([accelerator] if accelerator is not None else [])]
 
 
 def backends() -> Iterator[Finding]:
@@ -66,25 +66,25 @@ def backends() -> Iterator[Finding]:
         where = "" if device.type == "cpu" else f" on {device.type}"
         for case in CASES:
             subject = f"{case.about}{where}"
-            yield from guarded(subject, partial(carried_out, case, device, subject))
+            yield from guarded(subject, partial(outcome, case, device, subject))
         for about, because in of_layers(device).items():
             yield Finding(f"{about}{where}", because)
 
 
-def carried_out(case: Case, device: torch.device, subject: str) -> Iterator[Finding]:
-    """The case by `attend`, what it says of itself, and its distance from the reference."""
+def outcome(case: Case, device: torch.device, subject: str) -> Iterator[Finding]:
+    """The case by `attend`: which backend ran and why, and its distance from the reference."""
     q, k, v, options = arguments(case, device)
-    got = attend(q, k, v, **options)
-    error, allowed = distance(got, q, k, v, options), TOLERANCE[case.dtype]
-    said = f"{got.because}; {error:.0e} from NumPy"
+    attended = attend(q, k, v, **options)
+    error, allowed = distance(attended, q, k, v, options), TOLERANCE[case.dtype]
+    words = f"{attended.because}; {error:.0e} from NumPy"
     if error <= allowed:
-        yield Finding(subject, said)
+        yield Finding(subject, words)
     else:
-        yield Finding(subject, f"{said}, where {allowed:.0e} is allowed", WRONG, REMEDY)
+        yield Finding(subject, f"{words}, where {allowed:.0e} is allowed", WRONG, REMEDY)
 
 
 def arguments(case: Case, device: torch.device) -> tuple[Any, Any, Any, dict[str, Any]]:
-    """q, k, v, and the options of the call. The same numbers on every run: a verdict should not hang on luck."""
+    """q, k, v, and the options of the call. The same numbers on every run: a verdict must not depend on luck."""
     draw = torch.Generator().manual_seed(0)
 
     def normal(*shape: int) -> torch.Tensor:
@@ -104,7 +104,7 @@ def arguments(case: Case, device: torch.device) -> tuple[Any, Any, Any, dict[str
     return q.requires_grad_(case.gradient), k, v, {"mask": mask, "bias": bias, "softcap": case.softcap}
 
 
-def distance(got: Any, q: Any, k: Any, v: Any, options: dict[str, Any]) -> float:
+def distance(attended: Any, q: Any, k: Any, v: Any, options: dict[str, Any]) -> float:
     """The largest distance of some rows from the reference, in norms of the row; or of their lse, if that is larger."""
     first = q.shape[2] // 2
     rows, mask, bias = slice(first, first + ROWS), options["mask"], options["bias"]
@@ -112,10 +112,10 @@ def distance(got: Any, q: Any, k: Any, v: Any, options: dict[str, Any]) -> float
     visible = mask.visible(rows, slice(0, mask.num_keys)).cpu().numpy()
     added = None if bias is None else bias[:, :, rows].cpu().double().numpy()
     true = reference.attend(q, k, v, mask=visible, bias=added, softcap=options["softcap"])
-    out, lse = (x[:, :, rows].detach().cpu().double() for x in (got.out, got.lse))
-    wanted, wanted_lse = torch.from_numpy(true.out), torch.from_numpy(true.lse)
-    apart = (out - wanted).norm(dim=-1) / wanted.norm(dim=-1)
-    lse_apart = (lse - wanted_lse).abs() / wanted_lse.abs().clamp_min(1)
+    out, lse = (x[:, :, rows].detach().cpu().double() for x in (attended.out, attended.lse))
+    true_out, true_lse = torch.from_numpy(true.out), torch.from_numpy(true.lse)
+    apart = (out - true_out).norm(dim=-1) / true_out.norm(dim=-1)
+    lse_apart = (lse - true_lse).abs() / true_lse.abs().clamp_min(1)
     return float(torch.stack([apart.max(), lse_apart.max()]).nan_to_num(nan=torch.inf).max())
 
 

@@ -1,4 +1,8 @@
-"""Everything looked at, one after another: what cannot be looked at is a finding too, and the rest goes on."""
+"""The whole examination: each part after the other; a part that fails is a finding too, and the others go on.
+
+What needs torch is tried in a fresh process (`trials`), which prints a line of JSON for each step that begins and for
+each finding. Where the process dies, the last step that began is the finding.
+"""
 
 from __future__ import annotations
 
@@ -15,49 +19,6 @@ from manyheads.doctor.findings import NOTE, REPORT, WRONG, Examination, Finding,
 from manyheads.doctor.imports import failed_import
 
 TITLES = ("packages", "extras", "machine", "attention", "bundled models", "places", "studio", "environment")
-
-
-def examine() -> Examination:
-    """Look at all of it. Cost: some ten seconds, most of it torch's and transformers' own imports."""
-    found: dict[str, list[Finding]] = {title: [] for title in TITLES}
-    said: set[str] = set()
-    found["packages"] += [*looked("manyheads", packages.own, said), *looked("python", packages.python, said)]
-    found["packages"] += looked("what it needs", packages.needed, said)
-    found["extras"] += looked("extras", packages.extras, said)
-    for section, finding in tried():
-        if finding.subject not in said:  # else it has been told of
-            found[section].append(finding)
-    found["environment"] += looked("variables", surroundings.variables, said)
-    if packages.checkout() is not None:
-        found["environment"] += looked("Chromium", surroundings.browser, said)
-    return Examination({title: tuple(findings) for title, findings in found.items() if findings})
-
-
-def looked(subject: str, look: Callable[[], Iterable[Finding]], said: set[str]) -> list[Finding]:
-    """What `look` finds. What is not installed has been said by `packages.own`.
-
-    A package that it needs and that cannot be imported is wrong once: `said` names those that have been told of.
-    """
-    try:
-        return list(look())
-    except PackageNotFoundError:
-        return []
-    except Exception as error:
-        failed = failed_import(error)
-        if failed is None:
-            return [Finding(subject, f"failed with {in_words(error)}", WRONG, REPORT)]
-        name = failed.package
-        why = "is not installed" if failed.missing else f"cannot be imported ({in_words(failed.error)})"
-        remedy = f"pip install {'' if failed.missing else '--force-reinstall '}{name}"
-        state = NOTE if name in said else WRONG
-        said.add(name)
-        return [Finding(subject, f"not known, since that needs {name}, which {why}", state, remedy)]
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The trials, started in a fresh process and read: what they found, or what they were at when the process ended.
-
-
 SECONDS = 300  # it takes about 10
 PROGRAM = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from manyheads.doctor.trials import main; main()"
 ENDED = {
@@ -66,8 +27,45 @@ ENDED = {
 }
 
 
-def tried() -> Iterator[tuple[str, Finding]]:
-    """Section and finding, one after the other. The process looks for modules where this one does."""
+def examine() -> Examination:
+    """Examine packages, machine, models and surroundings. Cost: some ten seconds, mostly torch's and transformers'
+    own imports."""
+    sections: dict[str, list[Finding]] = {title: [] for title in TITLES}
+    reported: set[str] = set()  # packages that cannot be imported: wrong once, a note in later findings
+    sections["packages"] += findings_of("manyheads", packages.own, reported)
+    sections["packages"] += findings_of("python", packages.python, reported)
+    sections["packages"] += findings_of("what it needs", packages.needed, reported)
+    sections["extras"] += findings_of("extras", packages.extras, reported)
+    for section, finding in trial_findings():
+        if finding.subject not in reported:
+            sections[section].append(finding)
+    sections["environment"] += findings_of("variables", surroundings.variables, reported)
+    if packages.checkout() is not None:
+        sections["environment"] += findings_of("Chromium", surroundings.browser, reported)
+    return Examination({title: tuple(findings) for title, findings in sections.items() if findings})
+
+
+def findings_of(subject: str, look: Callable[[], Iterable[Finding]], reported: set[str]) -> list[Finding]:
+    """The findings of `look`; where it fails, that. `reported` names packages that are reported as wrong already."""
+    try:
+        return list(look())
+    except PackageNotFoundError:  # manyheads itself is not installed, which `packages.own` reports
+        return []
+    except Exception as error:
+        failed = failed_import(error)
+        if failed is None:
+            return [Finding(subject, f"failed with {in_words(error)}", WRONG, REPORT)]
+        name = failed.package
+        why = "is not installed" if failed.missing else f"cannot be imported ({in_words(failed.error)})"
+        remedy = f"pip install {'' if failed.missing else '--force-reinstall '}{name}"
+        state = NOTE if name in reported else WRONG
+        reported.add(name)
+        return [Finding(subject, f"not known, since that needs {name}, which {why}", state, remedy)]
+
+
+def trial_findings() -> Iterator[tuple[str, Finding]]:
+    """Run the trials in a fresh process and read them: section and finding, one after the other."""
+    # The process gets this one's sys.path, so that it looks for modules in the same places.
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONWARNINGS"}
     environment |= {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1", "TRANSFORMERS_VERBOSITY": "error"}
     command = [sys.executable, "-c", PROGRAM, json.dumps(sys.path)]
@@ -77,16 +75,16 @@ def tried() -> Iterator[tuple[str, Finding]]:
         )
         out, err, ended = done.stdout, done.stderr, how_it_ended(done.returncode)
     except subprocess.TimeoutExpired as error:
-        out, err = (each.decode(errors="replace") if each else "" for each in (error.stdout, error.stderr))
+        out, err = (stream.decode(errors="replace") if stream else "" for stream in (error.stdout, error.stderr))
         ended = f"did not come to an end within {SECONDS} s"
     section, subject = "packages", "manyheads"
     for line in out.splitlines():
-        said = json.loads(line)
-        section = said["section"]
-        if "finding" in said:
-            yield section, Finding(**said["finding"])
+        message = json.loads(line)
+        section = message["section"]
+        if "finding" in message:
+            yield section, Finding(**message["finding"])
         else:
-            subject = said["subject"]
+            subject = message["subject"]
     if ended:
         last = one_line((err.strip().splitlines() or ["nothing"])[-1])
         advice = next((words for name, words in ENDED.items() if name in ended), "Does the same happen again?")
@@ -95,7 +93,7 @@ def tried() -> Iterator[tuple[str, Finding]]:
 
 
 def how_it_ended(code: int) -> str:
-    """ "" where it ended well."""
+    """How a process ended, by its return code; "" where it ended well."""
     if code < 0:
         try:
             return f"was killed by {signal.Signals(-code).name}"

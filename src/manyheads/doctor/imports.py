@@ -1,8 +1,8 @@
-"""Whose fault it is that an import failed: an exception, read as "this package is missing" or "this one is broken".
+"""Which package made an import fail: an exception, read as "this package is missing" or "this one is broken".
 
-A package that is installed and does not import raises whatever it likes. Then the traceback tells: it was raised while
-a module of that package was being run, and nothing of manyheads was running further in. Whatever was raised by our own
-code is ours, and stays so. Only packages that our metadata names are judged, and none is imported for it.
+A package that is installed and broken may raise any exception when it is imported. Then the traceback shows it: a
+module of that package was being run, and nothing of manyheads was running further in. What our own code raised stays
+an error of ours. Only packages that our metadata names are judged, and none is imported for it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution
@@ -18,14 +18,14 @@ from traceback import walk_tb
 from types import MappingProxyType
 
 NAME = "manyheads"
-MODULES = MappingProxyType({"markdown-it-py": "markdown_it"})  # where pip and Python call it by two names
+MODULES = MappingProxyType({"markdown-it-py": "markdown_it"})  # packages whose name differs between pip and Python
 BACKEND = "MPLBACKEND"
 BACKEND_REMEDY = f"Unset {BACKEND}, which no picture of manyheads needs, or set agg."
 
 
 @dataclass(frozen=True)
 class Failed:
-    """`package`, as pip calls it, is not there, or is there and cannot be imported; `error` is what it raised."""
+    """`package`, by pip's name, is `missing`, or is installed and cannot be imported; `error` is the exception."""
 
     package: str
     missing: bool
@@ -50,7 +50,15 @@ def failed_import(error: BaseException) -> Failed | None:
     absent = top == name or sys.modules.get(top, sys) is None  # None: Python's own way to say that there is none
     if top and absent and isinstance(error, ModuleNotFoundError):
         return Failed(declared().get(top, top), True, error)
-    running = [each for each in _modules_being_run(error) if each in declared()]
+    # Outermost first, by top name: the modules whose bodies were running, further in than anything of ours.
+    frames = [frame for frame, _ in walk_tb(error.__traceback__)]
+    tops = [str(frame.f_globals.get("__name__", "")).partition(".")[0] for frame in frames]
+    last_of_ours = max((index for index, name in enumerate(tops) if name == NAME), default=-1)
+    running = [
+        name
+        for frame, name in list(zip(frames, tops, strict=True))[last_of_ours + 1 :]
+        if frame.f_code.co_name == "<module>" and name in declared()
+    ]
     broken = top if top in declared() else running[-1] if running else ""
     if broken:
         return Failed(declared()[broken], False, error)
@@ -58,7 +66,7 @@ def failed_import(error: BaseException) -> Failed | None:
 
 
 def refused_backend(error: BaseException) -> str:
-    """In words, that matplotlib does not start for what MPLBACKEND says; "" for any other exception."""
+    """The message for a matplotlib that does not start with this MPLBACKEND; "" for any other exception."""
     value = os.environ.get(BACKEND)
     if value and isinstance(error, ValueError) and str(error).startswith(f"Key backend: {value!r}"):
         return f"{value!r} is no backend that matplotlib knows, and with it matplotlib does not start"
@@ -66,7 +74,7 @@ def refused_backend(error: BaseException) -> str:
 
 
 def module_of(package: str) -> str:
-    """What is imported, of a package as pip calls it."""
+    """The module that a package, by its name for pip, is imported as."""
     return MODULES.get(package, package.replace("-", "_"))
 
 
@@ -79,13 +87,3 @@ def declared() -> Mapping[str, str]:
         lines = []
     names = [re.split(r"[^\w.-]", line, maxsplit=1)[0] for line in lines]
     return MappingProxyType({module_of(name): name for name in names})
-
-
-def _modules_being_run(error: BaseException) -> Iterator[str]:
-    """Outermost first, by top name: the modules whose bodies were running, further in than anything of ours."""
-    frames = [frame for frame, _ in walk_tb(error.__traceback__)]
-    tops = [str(frame.f_globals.get("__name__", "")).partition(".")[0] for frame in frames]
-    ours = max((index for index, top in enumerate(tops) if top == NAME), default=-1)
-    for frame, top in list(zip(frames, tops, strict=True))[ours + 1 :]:
-        if frame.f_code.co_name == "<module>":
-            yield top

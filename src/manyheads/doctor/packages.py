@@ -1,7 +1,7 @@
-"""Which packages are here, held to what manyheads' own metadata asks for: ranges are said once, in pyproject.toml.
+"""Which packages are installed, compared with manyheads' own metadata: ranges stand once, in pyproject.toml.
 
 Only metadata is read and nothing is imported, so a package that is missing, broken or of another version is found
-before it is met. Whether the heavy ones can be imported is tried elsewhere, in a process of its own (`trials`).
+before it is needed. Whether the heavy ones can be imported is tried in a process of its own (`trials`).
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ def checkout() -> Path | None:
 def own() -> Iterator[Finding]:
     """manyheads itself: where it lies, and whether its files are those that were installed."""
     place, root = shown(Path(manyheads.__file__).parent), checkout()
-    said = f"{manyheads.__version__}, {f'the sources in {shown(root)}' if root else place}"
+    words = f"{manyheads.__version__}, {f'the sources in {shown(root)}' if root else place}"
     try:
         installed = version(NAME)
     except PackageNotFoundError:
-        yield Finding(NAME, f"{said}, which is not installed, so what it needs is not known", WRONG, _installing())
+        yield Finding(NAME, f"{words}, which is not installed, so what it needs is not known", WRONG, _installing())
         return
     if installed == manyheads.__version__:
-        yield Finding(NAME, said)
+        yield Finding(NAME, words)
     else:
-        yield Finding(NAME, f"{said}, but what is installed calls itself {installed}", WRONG, _installing())
+        yield Finding(NAME, f"{words}, but what is installed calls itself {installed}", WRONG, _installing())
     damaged, count = damaged_files()
     if damaged:
         few = ", ".join(damaged[:3]) + (", ..." if len(damaged) > 3 else "")
@@ -63,40 +63,43 @@ def _installing() -> str:
 def damaged_files() -> tuple[list[str], int]:
     """Of the files that came with the package, those that are not as the installer wrote down; and how many it did."""
     record = [file for file in distribution(NAME).files or () if file.parts[0] == NAME and file.hash]
-    return [str(file) for file in record if not _as_written(Path(str(file.locate())), file.hash)], len(record)
-
-
-def _as_written(path: Path, written: object) -> bool:
-    try:
-        digest = hashlib.new(getattr(written, "mode", "sha256"), path.read_bytes()).digest()
-    except OSError:
-        return False
-    return base64.urlsafe_b64encode(digest).decode().rstrip("=") == getattr(written, "value", "")
+    damaged = []
+    for file in record:
+        try:
+            data = Path(str(file.locate())).read_bytes()
+        except OSError:
+            damaged.append(str(file))
+            continue
+        digest = hashlib.new(getattr(file.hash, "mode", "sha256"), data).digest()
+        if base64.urlsafe_b64encode(digest).decode().rstrip("=") != getattr(file.hash, "value", ""):
+            damaged.append(str(file))
+    return damaged, len(record)
 
 
 def python() -> Iterator[Finding]:
-    """The interpreter, held to the range of the metadata."""
+    """The interpreter, compared with the range of the metadata."""
     from packaging.specifiers import SpecifierSet
 
-    said = f"{platform.python_version()}, {shown(sys.executable)}"
-    asked = distribution(NAME).metadata["Requires-Python"]
-    if SpecifierSet(asked).contains(platform.python_version(), prereleases=True):
-        yield Finding("python", said)
+    words = f"{platform.python_version()}, {shown(sys.executable)}"
+    required = distribution(NAME).metadata["Requires-Python"]
+    if SpecifierSet(required).contains(platform.python_version(), prereleases=True):
+        yield Finding("python", words)
     else:
-        yield Finding("python", f"{said}, but {asked} is needed", WRONG, "Make an environment with another Python.")
+        yield Finding("python", f"{words}, but {required} is needed", WRONG, "Make an environment with another Python.")
 
 
 @cache
 def requirements(extra: str = "") -> tuple[Requirement, ...]:
-    """What manyheads needs here, or an extra adds, by its metadata. Raises PackageNotFoundError, ImportError."""
+    """What manyheads needs on this machine, or an extra adds, by its metadata. Raises PackageNotFoundError,
+    ImportError."""
     from packaging.requirements import Requirement
 
-    asked = [Requirement(line) for line in distribution(NAME).requires or ()]
-    always = [each for each in asked if each.marker is None or each.marker.evaluate({"extra": ""})]
+    declared = [Requirement(line) for line in distribution(NAME).requires or ()]
+    always = [entry for entry in declared if entry.marker is None or entry.marker.evaluate({"extra": ""})]
     if not extra:
         return tuple(always)
     return tuple(
-        each for each in asked if each not in always and each.marker and each.marker.evaluate({"extra": extra})
+        entry for entry in declared if entry not in always and entry.marker and entry.marker.evaluate({"extra": extra})
     )
 
 
@@ -104,26 +107,26 @@ def imported() -> tuple[str, ...]:
     """The packages whose import is worth a trial: of a checkout's own extras, none; those that others need first."""
     first = tuple(reversed(SHOWN))
     try:
-        wanted = list(requirements())
+        entries = list(requirements())
         for extra in distribution(NAME).metadata.get_all("Provides-Extra") or ():
             if extra not in FOR_CHECKOUTS:
-                wanted += requirements(extra)
-    except Exception:  # said by `own` and by `python`
+                entries += requirements(extra)
+    except Exception:  # `own` and `python` report it
         return first
-    return tuple(dict.fromkeys([*first, *(each.name for each in wanted)]))
+    return tuple(dict.fromkeys([*first, *(entry.name for entry in entries)]))
 
 
 def needed() -> Iterator[Finding]:
     """What manyheads cannot do without."""
-    others = []
-    for asked in requirements():
-        finding = judged(asked)
-        if finding.state == WRONG or asked.name in SHOWN:
+    in_range = []
+    for requirement in requirements():
+        finding = judged(requirement)
+        if finding.state == WRONG or requirement.name in SHOWN:
             yield finding
         else:
-            others.append(f"{asked.name} {version(asked.name)}")
-    if others:
-        yield Finding("others", f"within their ranges: {', '.join(others)}")
+            in_range.append(f"{requirement.name} {version(requirement.name)}")
+    if in_range:
+        yield Finding("others", f"within their ranges: {', '.join(in_range)}")
 
 
 def extras() -> Iterator[Finding]:
@@ -131,27 +134,28 @@ def extras() -> Iterator[Finding]:
     for extra in distribution(NAME).metadata.get_all("Provides-Extra") or ():
         if extra in FOR_CHECKOUTS and checkout() is None:
             continue
-        found = [judged(each) for each in requirements(extra)]
-        absent = [each for each in found if each.state == WRONG and each.found == MISSING]
-        wrong = [each for each in found if each.state == WRONG and each not in absent]
+        findings = [judged(requirement) for requirement in requirements(extra)]
+        absent = [finding for finding in findings if finding.state == WRONG and finding.found == MISSING]
+        wrong = [finding for finding in findings if finding.state == WRONG and finding not in absent]
         if absent:
-            lacking = ", ".join(each.subject for each in absent)
+            lacking = ", ".join(finding.subject for finding in absent)
             to_type = f'pip install "{NAME}[{extra}]"' if checkout() is None else f'pip install -e ".[{extra}]"'
             yield Finding(f"[{extra}]", f"not here: {lacking}", ABSENT, f"To have it: {to_type}")
         elif not wrong:
-            here = ", ".join(f"{each.subject} {version(each.subject)}" for each in found[:4])
-            yield Finding(f"[{extra}]", f"here: {here}{', ...' if len(found) > 4 else ''}")
+            first = ", ".join(f"{finding.subject} {version(finding.subject)}" for finding in findings[:4])
+            yield Finding(f"[{extra}]", f"here: {first}{', ...' if len(findings) > 4 else ''}")
         yield from wrong
 
 
-def judged(asked: Requirement) -> Finding:
-    """One requirement: whether it is here, and in its range."""
-    span = ",".join(sorted(map(str, asked.specifier), reverse=True))  # >= before <
-    remedy = f'pip install "{asked.name}{span}"{", the build you want" if asked.name == "torch" else ""}'
+def judged(requirement: Requirement) -> Finding:
+    """One requirement: whether it is installed, and in its range."""
+    name = requirement.name
+    span = ",".join(sorted(map(str, requirement.specifier), reverse=True))  # >= before <
+    remedy = f'pip install "{name}{span}"{", the build you want" if name == "torch" else ""}'
     try:
-        here = version(asked.name)
+        installed = version(name)
     except PackageNotFoundError:
-        return Finding(asked.name, MISSING, WRONG, remedy)
-    if asked.specifier.contains(here, prereleases=True):
-        return Finding(asked.name, f"{here}, within {span}")
-    return Finding(asked.name, f"{here}, but {span} is needed", WRONG, remedy)
+        return Finding(name, MISSING, WRONG, remedy)
+    if requirement.specifier.contains(installed, prereleases=True):
+        return Finding(name, f"{installed}, within {span}")
+    return Finding(name, f"{installed}, but {span} is needed", WRONG, remedy)

@@ -1,4 +1,4 @@
-"""What the process is given from outside: variables that change results, a port for the studio, the tests' browser."""
+"""The surroundings of the process: variables that change results, folders that it writes to, a port, a browser."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ VARIABLES: Mapping[str, str] = MappingProxyType(
         "PYTHONOPTIMIZE": "manyheads' own invariants are not checked",
     }
 )
-"""What each does, where it is set."""
+"""The effect of each variable, where it is set."""
 
 FAMILIES = ("MANYHEADS_", "TORCH_", "PYTORCH_", "HF_", "TRANSFORMERS_", "OMP_", "MKL_", "ATEN_", "ONEDNN_", "DNNL_",
             "CUDA_", "CUBLAS_", "CUDNN_", "NVIDIA_TF32")  # fmt: skip
@@ -60,8 +60,7 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stab
 
 
 def variables() -> Iterator[Finding]:
-    """Those that are set and change what comes out, or may. What looks like a secret, and what is not known, is not
-    shown."""
+    """Variables that are set and change results, or may. Values of secrets and of unknown variables are not shown."""
     count = 0
     for name, value in sorted(os.environ.items()):
         if value and name != OURS and (name in VARIABLES or name.startswith(FAMILIES)):
@@ -80,8 +79,8 @@ def _variable(name: str, value: str) -> Finding:
             return _offline(name, value)
         if name == "MANYHEADS_GOLD" and not Path(value).is_dir():
             return Finding(name, f"{one_line(value)} is no folder, so tests fail", WRONG, f"Correct or unset {name}.")
-        shown = "set" if SECRET.search(name) else one_line(value)
-        return Finding(name, f"{shown}: {VARIABLES[name]}", NOTE)
+        words = "set" if SECRET.search(name) else one_line(value)
+        return Finding(name, f"{words}: {VARIABLES[name]}", NOTE)
     if name.startswith("MANYHEADS_"):
         meant = difflib.get_close_matches(name, VARIABLES, 1, ALIKE)
         if meant:
@@ -92,29 +91,30 @@ def _variable(name: str, value: str) -> Finding:
 
 def _offline(name: str, value: str) -> Finding:
     """What huggingface_hub makes of it: it reads its own variable, and the other only where that one is not set."""
-    said, first = one_line(value), "HF_HUB_OFFLINE"
+    words, first = one_line(value), "HF_HUB_OFFLINE"
     if name != first and os.environ.get(first):
-        return Finding(name, f"{said}: not read, since {first} is set", NOTE)
+        return Finding(name, f"{words}: not read, since {first} is set", NOTE)
     if value.upper() in ON:
-        return Finding(name, f"{said}: {OFFLINE}", NOTE)
+        return Finding(name, f"{words}: {OFFLINE}", NOTE)
     if value.upper() in OFF:
-        return Finding(name, f"{said}: the hub is asked, as if this were not set", NOTE)
+        return Finding(name, f"{words}: the hub is asked, as if this were not set", NOTE)
     remedy = f"Set 1 (or yes, true, on) where it should not be, or unset {name}."
-    return Finding(name, f"{said!r} is not taken, so the hub is asked", WRONG, remedy)
+    return Finding(name, f"{words!r} is not taken, so the hub is asked", WRONG, remedy)
 
 
 def port() -> Iterator[Finding]:
     """Whether the studio finds its usual port. It takes the next free one where it does not."""
+    # Deferred, as in `labels` and `progress`: the doctor must start where what these packages import is missing.
     from manyheads.studio import DEFAULT_PORT
-    from manyheads.studio.server.serve import LOCAL
+    from manyheads.studio.server.serve import LOCAL  # deferred for the same reason
 
     with socket.socket() as bound:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             bound.bind((LOCAL, DEFAULT_PORT))
         except OSError as error:
-            said = f"{LOCAL}:{DEFAULT_PORT} cannot be had ({error.strerror or error})"
-            yield Finding("port", f"{said}: the studio takes the next free one", NOTE)
+            words = f"{LOCAL}:{DEFAULT_PORT} cannot be had ({error.strerror or error})"
+            yield Finding("port", f"{words}: the studio takes the next free one", NOTE)
             return
     yield Finding("port", f"{LOCAL}:{DEFAULT_PORT} is free")
 
@@ -122,13 +122,13 @@ def port() -> Iterator[Finding]:
 def browser() -> Iterator[Finding]:
     """The Chromium that the tests of the studio's page drive."""
     chosen = os.environ.get("MANYHEADS_CHROMIUM")
-    found = chosen or next((path for name in BROWSERS if (path := shutil.which(name))), None)
-    if found is None:
+    program = chosen or next((path for name in BROWSERS if (path := shutil.which(name))), None)
+    if program is None:
         yield Finding("Chromium", "none, so the studio's page is not tested", ABSENT, "To have it: make chromium")
-    elif not shutil.which(found):
-        yield Finding("Chromium", f"MANYHEADS_CHROMIUM={found} is no program", WRONG, "Name one, or unset it.")
+    elif not shutil.which(program):
+        yield Finding("Chromium", f"MANYHEADS_CHROMIUM={program} is no program", WRONG, "Name one, or unset it.")
     else:
-        yield Finding("Chromium", f"{found}, for the tests of the studio's page")
+        yield Finding("Chromium", f"{program}, for the tests of the studio's page")
 
 
 def variables_markdown() -> str:
@@ -137,39 +137,35 @@ def variables_markdown() -> str:
     return "\n".join(["| variable | what it does, where it is set |", "|---|---|", *rows])
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Where something is kept between two runs, and whether it can be.
-
-
 def labels() -> Iterator[Finding]:
     """Where the labels of a model's heads are remembered."""
-    from manyheads.roles.labels import cache_folder
+    from manyheads.roles.labels import cache_folder  # deferred: needs torch
 
-    yield kept("labels", cache_folder(), "MANYHEADS_CACHE", "they are measured anew on every run")
+    yield writable("labels", cache_folder(), "MANYHEADS_CACHE", "they are measured anew on every run")
 
 
 def progress() -> Iterator[Finding]:
-    """Where it is kept how far a learner is."""
-    from manyheads.lessons.progress import state_folder
+    """Where progress in lessons is kept."""
+    from manyheads.lessons.progress import state_folder  # deferred: the doctor starts without it
 
-    yield kept("progress in lessons", state_folder(), "MANYHEADS_STATE", "it is lost with every run")
+    yield writable("progress in lessons", state_folder(), "MANYHEADS_STATE", "it is lost with every run")
 
 
 def hub() -> Iterator[Finding]:
     """Where models of the hub are kept."""
     from huggingface_hub.constants import HF_HUB_CACHE
 
-    yield kept("models of the hub", Path(HF_HUB_CACHE), "HF_HUB_CACHE", "none can be fetched")
+    yield writable("models of the hub", Path(HF_HUB_CACHE), "HF_HUB_CACHE", "none can be fetched")
 
 
-def kept(subject: str, folder: Path, variable: str, otherwise: str) -> Finding:
+def writable(subject: str, folder: Path, variable: str, otherwise: str) -> Finding:
     """Whether a folder can be written; one that is not there yet, whether it could be made."""
-    above = next((each for each in (folder, *folder.parents) if each.exists()), Path(os.sep))
+    above = next((parent for parent in (folder, *folder.parents) if parent.exists()), Path(os.sep))
     later = "" if above == folder else ", made when it is needed"
     try:
-        with tempfile.TemporaryFile(dir=above):
+        with tempfile.TemporaryFile(dir=above):  # permissions alone tell too little: a disk may be full or read-only
             pass
     except OSError as error:
-        said = f"{folder} cannot be written ({error.strerror or error}), so {otherwise}"
-        return Finding(subject, said, WRONG, f"Name a folder that you may write to in {variable}.")
+        words = f"{folder} cannot be written ({error.strerror or error}), so {otherwise}"
+        return Finding(subject, words, WRONG, f"Name a folder that you may write to in {variable}.")
     return Finding(subject, f"{shown(folder)}{later}")

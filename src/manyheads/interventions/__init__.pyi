@@ -4,6 +4,7 @@ from .apply.applied import editors_of as editors_of
 from .apply.computed import open_plan as open_plan
 from .apply.edits import Editor as Editor
 from .convert.convert import convert_to_gqa as convert_to_gqa
+from .convert.table import seconds_in_turns as seconds_in_turns
 from .design.patterns import HeadDesign as HeadDesign
 from .effects.effect import Effect as Effect
 from .effects.effect import effect as effect
@@ -16,6 +17,6 @@ from .effects.removal_curve import Curve as Curve
 from .effects.sweep import sweep as sweep
 from .prune.prune import prune_heads as prune_heads
 from .prune.verify import difference as difference
-from .save.model_card import costs_of as costs_of
-from .save.model_card import removed_text as removed_text
 from .save.save import Saved as Saved
+from .save.save import costs_of as costs_of
+from .save.save import removed_text as removed_text

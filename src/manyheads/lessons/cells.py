@@ -1,7 +1,7 @@
-"""What a lesson runs: cells, which give tables of numbers, and facts, which give a few words for its prose.
+"""What a lesson runs: cells, which return tables of numbers, and facts, which return a few words for its prose.
 
-A cell gets its parameters, read and checked, and a way to load a model; it gives a sentence and tables of numbers, each
-with its whole shape. Nothing here is remembered between two runs. Which cells there are: the topics' own tables.
+A cell gets its parameters, read and checked, and a function that loads a model; it returns a sentence and tables of
+numbers, each with its whole shape. Nothing is remembered between two runs. The cells themselves stand in `pages/`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Table:
 
 @dataclass(frozen=True)
 class HeadLink:
-    """A head to look at whole, in the studio's Head room or by `manyheads head`: on this text."""
+    """A head to look at in the studio's Head room, or by `manyheads head`, on this text."""
 
     head: str
     text: str
@@ -53,9 +53,9 @@ class HeadLink:
 
 @dataclass(frozen=True)
 class Ran:
-    """What a cell found: a sentence, tables in the order of the computation, and heads to go on with.
+    """The result of a cell: a sentence, tables in the order of the computation, and heads to go on with.
 
-    `found`: values for a prediction to be judged by, where no table holds them whole.
+    `found`: values by which a prediction is judged, where no table holds them whole.
     """
 
     words: str
@@ -64,8 +64,8 @@ class Ran:
     found: Mapping[str, int | float | str] = field(default_factory=dict)
 
     def table(self, label: str) -> Table:
-        """The table of that label: what a prediction is held against. Raises KeyError."""
-        return {each.label: each for each in self.shown}[label]
+        """The table of that label, by which a prediction is judged. Raises KeyError."""
+        return {table.label: table for table in self.shown}[label]
 
 
 @dataclass(frozen=True)
@@ -85,13 +85,13 @@ class Fact:
     source: str = ""
 
 
-def cited(said: str, source: str) -> Fact:
-    """A figure of somebody else's. The lesson that shows it must name the source, "Author et al. year", among its own.
+def cited(figure: str, source: str) -> Fact:
+    """A published figure that we cannot compute. The lesson that shows it must name the source, "Author et al. year".
 
     >>> cited("25.8", "Vaswani et al. 2017, table 3").say(Values(), lambda name: None)
     '25.8'
     """
-    return Fact(lambda values, load: said, source=source)
+    return Fact(lambda values, load: figure, source=source)
 
 
 def matrix(
@@ -103,14 +103,15 @@ def matrix(
     *,
     as_map: bool = False,
 ) -> Table:
-    """A table of it. Labels may be one word or letter, which is then numbered; of such columns the first are shown."""
-    named = [
-        numbered(each, size) if isinstance(each, str) else tuple(each)
-        for each, size in zip((rows, columns), values.shape, strict=True)
+    """A table of these values. Labels that are one word or letter are numbered; of such columns the first are shown."""
+    labels = [
+        numbered(names, size) if isinstance(names, str) else tuple(names)
+        for names, size in zip((rows, columns), values.shape, strict=True)
     ]
+    # Columns with names are kept whole: a prediction may need any of them.
     cut = slice(None) if not isinstance(columns, str) else slice(MAX_COLUMNS)
     shown = np.asarray(values[:, cut], np.float64)
-    return Table(label, words, shown, values.shape, named[0], named[1][cut], as_map)
+    return Table(label, words, shown, values.shape, labels[0], labels[1][cut], as_map)
 
 
 def quoted(token: str) -> str:
@@ -119,5 +120,5 @@ def quoted(token: str) -> str:
 
 
 def numbered(word: str, count: int) -> tuple[str, ...]:
-    """token 0, token 1; d0, d1."""
-    return tuple(f"{word} {at}" if len(word) > 1 else f"{word}{at}" for at in range(count))
+    """Labels with numbers: token 0, token 1; d0, d1."""
+    return tuple(f"{word} {index}" if len(word) > 1 else f"{word}{index}" for index in range(count))

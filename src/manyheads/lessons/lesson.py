@@ -3,6 +3,7 @@
     ---
     title: One head, step by step
     summary: What happens between a sentence and a map of attention.
+    order: 20
     sources:
     - Vaswani et al. 2017, section 3.2.1
     ---
@@ -47,27 +48,29 @@ inputs. `{name}` in a question or a choice is that input, so that question and a
 `predict NAME` is a check on a cell of the same page: it is judged by what that cell computes with what the reader has
 in it at that moment, and the cell is then run and shown.
 `interview NAME` is a question with a model answer, and the points that an answer should make, for the reader to tick.
-In the head, `fresh: yes` draws the inputs of all checks anew each time the lesson is opened.
+In the head, `order:` is a number: lessons are listed by it, and one without it comes last. `fresh: yes` draws the
+inputs of all checks anew each time the lesson is opened.
 
-Names of functions are those of the topics' tables (`shelf.TOPICS`); docs/reference/lessons.md shows how to write these.
-Why a format of our own: a lesson should be prose that anybody can edit, and hold no number that code could compute.
-Cost: a page is parsed in some milliseconds, once.
+Functions have their names in the tables CELLS, CHECKS and FACTS of the pages' modules (`shelf` finds them);
+docs/reference/lessons.md shows how they are written. Why a format of our own: a lesson should be prose that anybody can
+edit, and hold no number that code could compute. Why not YAML: titles, questions and sources are prose, with colons and
+hyphens that YAML would need quotes for. Cost: a page is parsed in some milliseconds, once.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from manyheads.errors import ManyHeadsError
 
 __all__ = ["Block", "CellBlock", "CheckBlock", "InterviewBlock", "Lesson", "LessonError", "ProseBlock", "read_lesson"]
 
-
 ANSWERS = ("number", "choice", "text")
 WORDS_A_MINUTE = 200  # read with care
+LAST = 10**6  # the order of a page that gives none
 _HEAD = re.compile(r"\A---\n(?P<head>.*?)\n---\n", re.DOTALL)
 _BLOCK = re.compile(
     r"^```(?P<kind>cell|check|predict|interview)(?P<name>[^\n]*)\n(?P<lines>.*?)^```[ \t]*$", re.DOTALL | re.MULTILINE
@@ -125,7 +128,7 @@ Block = ProseBlock | CellBlock | CheckBlock | InterviewBlock
 
 @dataclass(frozen=True)
 class Lesson:
-    """`minutes` is what it takes, by a rule that docs/reference/lessons.md says."""
+    """A page as it was read. Of two lessons the one with the lower `order` comes first."""
 
     slug: str
     title: str
@@ -133,6 +136,7 @@ class Lesson:
     sources: tuple[str, ...]
     parts: tuple[Block, ...]
     fresh: bool = False
+    order: int = LAST
 
     @property
     def cells(self) -> dict[str, CellBlock]:
@@ -140,7 +144,7 @@ class Lesson:
 
     @property
     def checks(self) -> dict[str, CheckBlock]:
-        """Predictions are among them."""
+        """The questions by name, predictions among them."""
         return {part.name: part for part in self.parts if isinstance(part, CheckBlock)}
 
     @property
@@ -149,15 +153,25 @@ class Lesson:
 
     @property
     def minutes(self) -> int:
-        seconds = 60 * _num_words(self.parts) / WORDS_A_MINUTE + 60 * len(self.cells) + 45 * len(self.interviews)
-        seconds += sum(40 if each.points == 1 else 60 for each in self.checks.values())
+        """The time that words, cells and questions take, each at the rate that docs/reference/lessons.md gives."""
+        texts: list[str] = []
+        for part in self.parts:
+            match part:
+                case ProseBlock():
+                    texts.append(part.text)
+                case CheckBlock():
+                    texts += (part.question, *part.choices)
+                case InterviewBlock():
+                    texts += (part.question, *part.points, part.answer)
+        words = re.sub(r"\{\{.*?\}\}", "fact", " ".join(texts), flags=re.DOTALL).split()  # a fact is read as one word
+        seconds = 60 * len(words) / WORDS_A_MINUTE + 60 * len(self.cells) + 45 * len(self.interviews)
+        seconds += sum(40 if check.points == 1 else 60 for check in self.checks.values())
         return math.ceil(seconds / 60)
 
     @property
     def questions(self) -> dict[str, int]:
         """All that can be answered here, and the points it gives: a check's own, one for an interview question."""
-        asked = {name: each.points for name, each in self.checks.items()}
-        return asked | dict.fromkeys(self.interviews, 1)
+        return {name: check.points for name, check in self.checks.items()} | dict.fromkeys(self.interviews, 1)
 
 
 def read_lesson(slug: str, text: str) -> Lesson:
@@ -166,40 +180,44 @@ def read_lesson(slug: str, text: str) -> Lesson:
     head = _HEAD.match(text)
     if head is None:
         raise LessonError(f"lesson {slug!r} has no head: begin with a line ---, then title: and so on, then ---.")
-    values, sources = _head(slug, head["head"])
+    values, sources = _with_list(f"lesson {slug!r}", head["head"], "sources")
+    _require(f"lesson {slug!r}", values, ("title", "summary"), ("fresh", "order"))
+    order = values.get("order", str(LAST))
+    if not order.isascii() or not order.isdigit():
+        raise LessonError(f"lesson {slug!r}: order: {order!r} is no whole number of 0 or more.")
     parts: list[Block] = []
-    at = head.end()
-    for block in _BLOCK.finditer(text, at):
-        parts += _prose(text[at : block.start()])
+    position = head.end()
+    for block in _BLOCK.finditer(text, position):
+        parts += _prose(text[position : block.start()])
         parts.append(_block(slug, block["kind"], block["name"].strip(), block["lines"]))
-        at = block.end()
-    parts += _prose(text[at:])
+        position = block.end()
+    parts += _prose(text[position:])
     names = [part.name for part in parts if not isinstance(part, ProseBlock)]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise LessonError(
             f"lesson {slug!r} has two blocks called {twice[0]!r}: give one another name (run: says what)."
         )
     fresh = values.get("fresh", "no") == "yes"
-    lesson = Lesson(slug, values["title"], values["summary"], tuple(sources), tuple(parts), fresh)
+    lesson = Lesson(slug, values["title"], values["summary"], tuple(sources), tuple(parts), fresh, int(order))
     for check in lesson.checks.values():
         if check.cell is not None and check.cell not in lesson.cells:
             raise LessonError(f"lesson {slug!r}, predict {check.name!r}: no cell on this page is {check.cell!r}.")
     return lesson
 
 
-def _head(slug: str, text: str) -> tuple[dict[str, str], list[str]]:
-    """title and summary; and the sources."""
-    values, sources = _with_list(f"lesson {slug!r}", text, "sources")
-    _require(f"lesson {slug!r}", values, ("title", "summary"), ("fresh",))
-    return values, sources
-
-
 def _block(slug: str, kind: str, name: str, text: str) -> Block:
     where = f"lesson {slug!r}, {kind} {name!r}"
     if not _NAME.fullmatch(name):
         raise LessonError(f"{where}: a name is small letters, digits and hyphens, as in ```{kind} one-head.")
-    if kind == "interview":
-        return _interview(where, name, text)
+    if kind == "interview":  # question:, then points: with a list, then answer:, whose text goes on to the end
+        before, mark, answer = text.partition("\nanswer:")
+        values, points = _with_list(where, before, "points")
+        _require(where, values, ("question",), ())
+        if not points or not mark or not answer.strip():
+            raise LessonError(
+                f"{where} lacks points or an answer: it needs question:, points: with a list, and answer:."
+            )
+        return InterviewBlock(name, values["question"], tuple(points), answer.strip())
     pairs = [_pair(where, line) for line in text.split("\n") if line.strip()]
     values = dict(pairs)
     if len(values) < len(pairs):
@@ -214,25 +232,16 @@ def _block(slug: str, kind: str, name: str, text: str) -> Block:
         raise LessonError(
             f"{where}: answer: is one of {', '.join(ANSWERS)}, and choices: (two or more) are for choice."
         )
-    points = values.pop("points", "1")
-    if not points.isascii() or not points.isdigit() or int(points) < 1:
-        raise LessonError(f"{where}: points: {points!r} is no whole number of 1 or more.")
+    num_points = values.pop("points", "1")
+    if not num_points.isascii() or not num_points.isdigit() or int(num_points) < 1:
+        raise LessonError(f"{where}: points: {num_points!r} is no whole number of 1 or more.")
     cell = values.pop("cell") if kind == "predict" else None
-    return CheckBlock(name, question, answer, choices, int(points), values.pop("run", name), values, cell)
-
-
-def _interview(where: str, name: str, text: str) -> InterviewBlock:
-    """`question:`, then `points:` with a list, then `answer:`, whose text goes on to the end."""
-    before, mark, answer = text.partition("\nanswer:")
-    values, points = _with_list(where, before, "points")
-    _require(where, values, ("question",), ())
-    if not points or not mark or not answer.strip():
-        raise LessonError(f"{where} lacks points or an answer: it needs question:, points: with a list, and answer:.")
-    return InterviewBlock(name, values["question"], tuple(points), answer.strip())
+    return CheckBlock(name, question, answer, choices, int(num_points), values.pop("run", name), values, cell)
 
 
 def _with_list(where: str, text: str, listed: str) -> tuple[dict[str, str], list[str]]:
     """Lines 'name: value', and the entries below the line `listed`, each behind a hyphen."""
+    # A hyphen begins an entry only below its heading: prose may begin a line with one, too.
     values, entries, listing = {}, [], False
     for line in filter(str.strip, text.split("\n")):
         if listing and line.lstrip().startswith("- "):
@@ -252,28 +261,14 @@ def _pair(where: str, line: str) -> tuple[str, str]:
     return name.strip(), value.strip()
 
 
-def _require(where: str, values: Mapping[str, str], needed: tuple[str, ...], other: tuple[str, ...] | None) -> None:
-    """Raises LessonError for lines that are missing, or, unless `other` is None, unknown."""
+def _require(where: str, values: Mapping[str, str], needed: tuple[str, ...], optional: tuple[str, ...] | None) -> None:
+    """Raises LessonError for lines that are missing, or, unless `optional` is None, unknown."""
     if missing := [name for name in needed if not values.get(name)]:
         raise LessonError(f"{where} lacks {', '.join(missing)}: it needs {', '.join(needed)}.")
-    if other is not None and (unknown := sorted(values.keys() - {*needed, *other})):
+    if optional is not None and (unknown := sorted(values.keys() - {*needed, *optional})):
         raise LessonError(
-            f"{where} says {', '.join(unknown)}, which means nothing: it has {', '.join(needed + other)}."
+            f"{where} says {', '.join(unknown)}, which means nothing: it has {', '.join(needed + optional)}."
         )
-
-
-def _num_words(parts: Sequence[Block]) -> int:
-    """All that is read: a fact is one word."""
-    said: list[str] = []
-    for part in parts:
-        match part:
-            case ProseBlock():
-                said.append(part.text)
-            case CheckBlock():
-                said += (part.question, *part.choices)
-            case InterviewBlock():
-                said += (part.question, *part.points, part.answer)
-    return len(re.sub(r"\{\{.*?\}\}", "fact", " ".join(said), flags=re.DOTALL).split())
 
 
 def _prose(text: str) -> list[ProseBlock]:

@@ -1,4 +1,9 @@
-"""What a reader may change in a cell, and what a question is made from: texts, numbers and choices, within limits."""
+"""What a reader may change in a cell, and what a question is made from: texts, numbers and choices, within limits.
+
+Numbers are read as people write them, with or without a unit: 0.25, 1/4, 25 %, 1,050,624, 1.05 M, 10 GiB, 3 ms. A unit
+belongs to a dimension (memory, time ...), within which it is converted. Bytes have two systems, powers of 1,000 and of
+1,024: GB is not GiB.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +25,7 @@ __all__ = [
     "Value",
     "Values",
     "choice",
-    "drawn",
+    "draw_values",
     "fitting",
     "matrix_text",
     "number",
@@ -43,11 +48,9 @@ __all__ = [
     "system_of",
 ]
 
-
 MAX_TEXT = 2_000  # characters of a parameter: a table of numbers, or a sentence
 MAX_SIDE = 12  # rows or columns of a table: as many as can be read on a page
 MAX_NUMBER = 1e6
-
 
 Value = str | int | float
 """What a parameter is set to."""
@@ -68,12 +71,12 @@ class Values(dict[str, Value]):
 
 @dataclass(frozen=True)
 class Parameter:
-    """`kind` is "text", "number" or "choice"; `value` what it is unless changed. `low`, `high`, `step`: of a number.
+    """`kind` is "text", "number" or "choice"; `value` is the default. `low`, `high`, `step` belong to a number.
 
-    `whole`: whether it is a whole number. `others`: what it may be where inputs are drawn anew, beside its own value;
-    a number that has none is drawn from its steps. `fills`, of a choice: what other parameters are under each choice,
-    so that what is shown is what is computed with. One choice fills nothing, and is the reader's own: changing what
-    another filled goes over to it.
+    `whole`: whether it is a whole number. `others`: which values may be drawn beside the default; a number without any
+    is drawn from its steps. `fills`, of a choice: the values of other parameters under each choice, so that what is
+    shown is what is computed with. One choice fills nothing, and is the reader's own: changing what another choice
+    filled goes over to it.
     """
 
     name: str
@@ -91,7 +94,7 @@ class Parameter:
     @property
     def own(self) -> str | None:
         """The choice that leaves the others as the reader has them; None where no choice fills any."""
-        return next((each for each in self.choices if each not in self.fills), None) if self.fills else None
+        return next((choice for choice in self.choices if choice not in self.fills), None) if self.fills else None
 
 
 def text(name: str, label: str, value: str, *, others: Sequence[str] = ()) -> Parameter:
@@ -125,42 +128,43 @@ def choice(
     return Parameter(name, label, "choice", choices[0], choices=tuple(choices), fills=fills or {})
 
 
-def read_values(parameters: Sequence[Parameter], given: Mapping[str, Value], where: str = "this cell") -> Values:
-    """Every parameter's value: what was given, in its kind and limits, else its own. Raises LessonError.
+def read_values(parameters: Sequence[Parameter], changes: Mapping[str, Value], where: str = "this cell") -> Values:
+    """Every parameter's value: the change, read in its kind and limits, else the default. Raises LessonError.
 
-    What a choice fills is as it fills it; giving something else for it, and no choice, chooses the reader's own.
+    What a choice fills is as it fills it; changing something else for it, and no choice, chooses the reader's own.
     """
     known = {parameter.name: parameter for parameter in parameters}
-    if unknown := sorted(set(given) - set(known)):
+    if unknown := sorted(set(changes) - set(known)):
         raise LessonError(f"{unknown[0][:40]!r} is no parameter of {where}: it has {', '.join(known) or 'none'}.")
-    values = Values({name: _read(each, given.get(name, each.value)) for name, each in known.items()})
-    for each in parameters:
-        filled = each.fills.get(str(values[each.name]), {})
-        changed = any(name in given and values[name] != value for name, value in filled.items())
-        if changed and each.name not in given and each.own is not None:
-            values[each.name] = each.own
+    values = Values({name: _read(parameter, changes.get(name, parameter.value)) for name, parameter in known.items()})
+    for parameter in parameters:
+        filled = parameter.fills.get(str(values[parameter.name]), {})
+        overridden = any(name in changes and values[name] != value for name, value in filled.items())
+        if overridden and parameter.name not in changes and parameter.own is not None:
+            values[parameter.name] = parameter.own
         else:
             values.update(filled)
     return values
 
 
-def drawn(parameters: Sequence[Parameter], rng: np.random.Generator) -> Values:
-    """Each parameter drawn from its others and its own value, its choices or its steps; a bare text stays."""
+def draw_values(parameters: Sequence[Parameter], rng: np.random.Generator) -> Values:
+    """A value for each parameter, from its default and `others`, its choices or its steps; a bare text stays."""
     values = Values()
-    for each in parameters:
-        pool: Sequence[Value] = (each.value, *each.others) if each.others else each.choices
+    for parameter in parameters:
+        low, high, step = parameter.low, parameter.high, parameter.step
+        pool: Sequence[Value] = (parameter.value, *parameter.others) if parameter.others else parameter.choices
         if pool:
-            values[each.name] = pool[int(rng.integers(len(pool)))]
-        elif each.low is not None and each.high is not None and each.step:
-            value = each.low + each.step * int(rng.integers(round((each.high - each.low) / each.step) + 1))
-            values[each.name] = round(value) if each.whole else value
+            values[parameter.name] = pool[int(rng.integers(len(pool)))]
+        elif low is not None and high is not None and step:
+            value = low + step * int(rng.integers(round((high - low) / step) + 1))
+            values[parameter.name] = round(value) if parameter.whole else value
         else:
-            values[each.name] = each.value
+            values[parameter.name] = parameter.value
     return values
 
 
 def fitting(values: Values) -> bool:
-    """Heads that divide the width, KV heads that divide the heads, fewer removed than there are: of those it has."""
+    """Whether heads divide the width, KV heads divide the heads, and fewer heads go than there are, where given."""
     return not _misfits(values) and ("gone" not in values or values.whole("gone") < values.whole("heads"))
 
 
@@ -174,7 +178,7 @@ def require_fitting(values: Values) -> None:
 
 
 def _misfits(values: Values) -> list[tuple[str, str]]:
-    pairs = [each for each in (("d_model", "heads"), ("heads", "kv_heads")) if set(each) <= values.keys()]
+    pairs = [pair for pair in (("d_model", "heads"), ("heads", "kv_heads")) if set(pair) <= values.keys()]
     return [(name, by) for name, by in pairs if values.whole(name) % values.whole(by)]
 
 
@@ -184,20 +188,30 @@ _ONE = re.compile(
 )
 
 
-def singular(said: str) -> str:
-    """1 head where a number that was filled in made it 1 heads.
+def singular(words: str) -> str:
+    """The words with the singular behind a 1: a number that was filled in may have made them 1 heads.
 
     >>> singular("1 texts of 21 tokens, 1 KV heads")
     '1 text of 21 tokens, 1 KV head'
     """
     return _ONE.sub(
-        lambda found: f"1 {found['kind']}{'time' if found['noun'] == 'times' else found['noun'][:-1]}", said
+        lambda match: f"1 {match['kind']}{'time' if match['noun'] == 'times' else match['noun'][:-1]}", words
     )
 
 
 def _read(parameter: Parameter, value: Value) -> Value:
     if parameter.kind == "number":
-        return _number(parameter, value)
+        # As an answer is read: 4,096 and 4 096 are thousands, 0,5 is a half. What has a unit is no number here.
+        quantity = read_quantity(value) if isinstance(value, str) else Quantity(float(value), "")
+        read = math.nan if quantity is None or quantity.unit else quantity.value
+        low = -MAX_NUMBER if parameter.low is None else parameter.low
+        high = MAX_NUMBER if parameter.high is None else parameter.high
+        if not low <= read <= high or (parameter.whole and read != int(read)):  # NaN is not within
+            kind = "whole number" if parameter.whole else "number"
+            raise LessonError(
+                f"{parameter.name}={str(value)[:40]!r} is no {kind} from {low:,g} to {high:,g}: give one."
+            )
+        return int(read) if parameter.whole else read
     value = str(value)
     if parameter.kind == "choice" and value not in parameter.choices:
         raise LessonError(f"{parameter.name}={value[:40]!r} is no choice: use one of {', '.join(parameter.choices)}.")
@@ -206,27 +220,19 @@ def _read(parameter: Parameter, value: Value) -> Value:
     return value
 
 
-def _number(parameter: Parameter, value: Value) -> int | float:
-    read = _plain_number(value) if isinstance(value, str) else float(value)
-    low = -MAX_NUMBER if parameter.low is None else parameter.low
-    high = MAX_NUMBER if parameter.high is None else parameter.high
-    if not low <= read <= high or (parameter.whole and read != int(read)):  # NaN is not within
-        kind = "whole number" if parameter.whole else "number"
-        raise LessonError(f"{parameter.name}={str(value)[:40]!r} is no {kind} from {low:,g} to {high:,g}: give one.")
-    return int(read) if parameter.whole else read
-
-
-def _plain_number(written: str) -> float:
-    """As an answer is read: 4,096 and 4 096 are thousands, 0,5 is a half. NaN for what is no number, or has a unit."""
-    quantity = read_quantity(written)
-    return math.nan if quantity is None or quantity.unit else quantity.value
-
-
 def read_matrix(name: str, written: str) -> Float64[ndarray, "rows columns"]:
-    """A table of numbers: rows are lines or parted by ;, numbers by blanks, or a comma and a blank.
+    """A table of numbers: rows are lines or parted by ;, numbers by blanks or by a comma and a blank.
 
-    A comma within a number could mean anything here (0,5; 1,0,0), and is refused. Raises LessonError.
+    Raises LessonError for anything else, and for more than a page has room for.
     """
+
+    def entry(text: str) -> float:
+        try:
+            return float(text)
+        except ValueError:
+            raise LessonError(f"{name}: {text[:40]!r} is no number. Write numbers as in '1 0.5; -2 3'.") from None
+
+    # A comma within a number could mean anything in a table: a half (0,5), or three entries (1,0,0).
     if unclear := re.search(r"\S*\d,[\d.]\S*", written):
         raise LessonError(f"{name}: {unclear[0][:40]!r} is unclear. Part numbers by blanks, and write a half as 0.5.")
     rows = [row.replace(",", " ").split() for row in written.replace(";", "\n").split("\n") if row.strip()]
@@ -234,30 +240,18 @@ def read_matrix(name: str, written: str) -> Float64[ndarray, "rows columns"]:
         raise LessonError(
             f"{name}: write rows of equally many numbers, up to {MAX_SIDE} by {MAX_SIDE}, a line each or parted by ;."
         )
-    table = np.array([[_entry(name, each) for each in row] for row in rows])
+    table = np.array([[entry(text) for text in row] for row in rows])
     if not (np.abs(table) <= MAX_NUMBER).all():
         raise LessonError(f"{name}: numbers go from {-MAX_NUMBER:,.0f} to {MAX_NUMBER:,.0f} here.")
     return table
 
 
 def matrix_text(table: Real[ndarray, "rows columns"]) -> str:
-    """The same back as text: one line a row."""
+    """A table as the text that `read_matrix` reads: one line a row."""
     return "\n".join(" ".join(f"{value:g}" for value in row) for row in table)
 
 
-def _entry(name: str, written: str) -> float:
-    try:
-        return float(written)
-    except ValueError:
-        raise LessonError(f"{name}: {written[:40]!r} is no number. Write numbers as in '1 0.5; -2 3'.") from None
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Numbers as people write them, with or without a unit: 0.25, 1/4, 25 %, 1,050,624, 1.05 M, 10 GiB, 10.7 GB, 3 ms.
-#
-# A unit belongs to a dimension (memory, time ...), within which it is converted. Bytes have two systems, powers of
-# 1,000 and of 1,024: GB is not GiB, and whoever means one is not told that the other is the same.
-
+# ------------------------------------------------------------------------------------------------- numbers with units
 
 COUNT = "a plain number"
 
@@ -296,10 +290,10 @@ NOUNS = (
     "parameters", "weights", "tokens", "heads", "layers", "rows", "columns", "numbers", "cells", "values", "scores",
     "keys", "queries", "matrices", "dimensions", "positions", "multiplications", "products", "labels", "BLEU", "points",
 )  # fmt: skip
-"""What is counted may be said behind a plain number: 12 heads, 1.05 M parameters."""
+"""Nouns that may stand behind a plain number: 12 heads, 1.05 M parameters."""
 SHARES = ("%", "percent")
 POINTS = ("points", "point", "pp", "pts", "percentage points", "percent points", "%-points", "% points")
-"""What a difference of percents may be said in."""
+"""Names of the unit that a difference of percents has."""
 
 _NUMBER = r"[+-]?(?:\d+(?:[.,]\d*)?|[.,]\d+)(?:[eE][+-]?\d{1,3})?"
 _GROUPED = r"[+-]?[1-9]\d{0,2}(?:[,_ \u00a0\u202f]\d{3})+(?:\.\d+)?"
@@ -311,7 +305,8 @@ _WRITTEN = re.compile(
 
 @dataclass(frozen=True)
 class Quantity:
-    """`half` is half a unit of the last place that was written, `digits` how many figures were: 1.05 M is 5,000, 3."""
+    """A number and its unit. `half` is half a unit of the last place that was written, `digits` the number of figures:
+    5,000 and 3 for 1.05 M."""
 
     value: float
     unit: str
@@ -320,34 +315,34 @@ class Quantity:
 
 
 def read_quantity(written: str) -> Quantity | None:
-    """What somebody wrote, its unit as they wrote it; None for what is no number."""
-    found = _WRITTEN.fullmatch(
+    """The number and unit of a text, the unit as it is written; None for what is no number."""
+    match = _WRITTEN.fullmatch(
         re.sub(r"^([+-]) (?=[\d.,])", r"\1", " ".join(re.sub("[\u2212\u2013]", "-", written).split()))
     )
-    if found is None or len(written) > 60:
+    if match is None or len(written) > 60:
         return None
-    number, under = found["number"], found["under"]
+    number, under = match["number"], match["under"]
     pointed = re.fullmatch(_POINTED, number) is not None
     grouped = pointed or re.fullmatch(_GROUPED, number) is not None
     parting = r"[.]" if pointed else r"[,_ \u00a0\u202f]"
     plain = re.sub(parting, "", number) if grouped else number.replace(",", ".")
     value = float(plain)
-    unit = " ".join((found["unit"] or "").split()).rstrip(".")
+    unit = " ".join((match["unit"] or "").split()).rstrip(".")
     if under is not None:
         below = float(under.replace(",", "."))
         return Quantity(value / below, unit) if below and math.isfinite(value / below) else None
     if not math.isfinite(value):
         return None
     mantissa, _, exponent = plain.lower().partition("e")
-    whole, _, places = mantissa.lstrip("+-").partition(".")
-    zeros = 0 if places else len(whole) - len(whole.rstrip("0"))  # of 1,050,000 nobody knows which zeros are meant
-    figures = len((whole + places).lstrip("0")) - zeros
+    integer, _, places = mantissa.lstrip("+-").partition(".")
+    zeros = 0 if places else len(integer) - len(integer.rstrip("0"))  # of 1,050,000 nobody knows which zeros are meant
+    figures = len((integer + places).lstrip("0")) - zeros
     half = 0.5 * 10.0 ** (int(exponent or 0) + zeros - len(places))
     return Quantity(value, unit, half, max(figures, 1))
 
 
 def dimension_of(unit: str) -> str:
-    """The dimension that a question's unit belongs to; a noun counts. Raises KeyError for one that we do not know."""
+    """The dimension of a question's unit; a noun is a count. Raises KeyError for an unknown unit."""
     if unit in NOUNS:
         return COUNT
     for name, units in DIMENSIONS.items():
@@ -357,21 +352,22 @@ def dimension_of(unit: str) -> str:
 
 
 def factor_of(unit: str, dimension: str) -> float | None:
-    """How many of the dimension's first unit it is, however it is capitalised; None where it is none of them."""
+    """How many of the dimension's first unit a unit is, however it is capitalised; None where it is none of them."""
     units = DIMENSIONS[dimension]
     unit = unit.removesuffix(".")
     if unit in units:
         return units[unit]
     if dimension == COUNT:
         head, _, noun = unit.rpartition(" ")
-        if any(noun.casefold() in (each.casefold(), each.casefold().removesuffix("s")) for each in NOUNS):
+        if any(noun.casefold() in (plural.casefold(), plural.casefold().removesuffix("s")) for plural in NOUNS):
             return factor_of(head, COUNT)
+    # Reversed, so that where two units differ by capitals alone the earlier one in the table counts: MB, not Mb.
     folded = {name.casefold(): factor for name, factor in reversed(list(units.items()))}
     return folded.get(unit.casefold())
 
 
 def counts_bits(unit: str) -> bool:
-    """Gb, Mbit, bits: as they are capitalised, where that matters."""
+    """Whether a unit is one of bits: Gb, Mbit, bits. Capitals matter here, and nowhere else."""
     return unit in _BITS
 
 

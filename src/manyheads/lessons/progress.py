@@ -1,7 +1,7 @@
-"""What a learner has got right, kept in a file of his: points by lesson and question. What was reached stays reached.
+"""A learner's points by lesson and question, kept in the user's state folder. Points that were reached stay.
 
 The file is written whole or not at all. Where it cannot be written (a home that is read-only), learning goes on, and
-whoever asks is told once why nothing is kept.
+`trouble` has the reason why nothing is kept.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ class Progress:
             self.trouble = f"{self.path} is damaged and was read as empty: it is written anew with the next point."
 
     def of(self, lesson: str, questions: Mapping[str, int]) -> tuple[int, int]:
-        """How many of these questions are answered, and the points they gave."""
+        """The number of these questions that are answered, and the points that they gave."""
         reached = [self.points.get(lesson, {}).get(name, 0) for name in questions]
-        return sum(each > 0 for each in reached), sum(reached)
+        return sum(number > 0 for number in reached), sum(reached)
 
     def reach(self, lesson: str, question: str, points: int) -> None:
-        """Add what was reached, and keep it; `trouble` says why where it cannot be kept."""
-        own = self.points.setdefault(lesson, {})
-        if points > own.get(question, 0):
-            own[question] = points
+        """Note the points of a question, if there are more than before, and save; `trouble` has a failure's reason."""
+        best = self.points.setdefault(lesson, {})
+        if points > best.get(question, 0):
+            best[question] = points
             self._keep()
 
     def reset(self) -> None:
@@ -85,7 +85,7 @@ def _read(path: Path) -> dict[str, dict[str, int]]:
     if not isinstance(points, dict):
         raise ValueError
     return {
-        str(lesson): {str(name): each for name, each in own.items() if isinstance(each, int) and each > 0}
-        for lesson, own in points.items()
-        if isinstance(own, dict)
+        str(lesson): {str(name): number for name, number in best.items() if isinstance(number, int) and number > 0}
+        for lesson, best in points.items()
+        if isinstance(best, dict)
     }

@@ -13,9 +13,11 @@ from .loading.checkpoints import quietly as quietly
 from .loading.load import LoadedModel as LoadedModel
 from .loading.load import load as load
 from .loading.offloaded import device_of as device_of
+from .reading import observe as observe
+from .reading import read_batches as read_batches
+from .reading import watch as watch
 from .recorder import record as record
 from .recorder import record_call as record_call
-from .recorder import watch as watch
 from .taps.call import AttentionCall as AttentionCall
 from .taps.tap import tap as tap
 from .weights.cut import kept_in as kept_in

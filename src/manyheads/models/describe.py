@@ -1,6 +1,7 @@
 """Where a model attends: its sites, seen in one tiny forward pass, and its dimensions.
 
-Read off the calls themselves rather than off the config: names of config fields differ between families, calls do not.
+Sites come from the calls themselves rather than from the config: names of config fields differ between families, calls
+do not.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from manyheads.base import first_line
 from manyheads.errors import ManyHeadsError, ModelError
 from manyheads.models.loading.modality import TEXT, blank_inputs, sense_of
 from manyheads.models.loading.offloaded import device_of
@@ -19,6 +21,7 @@ from manyheads.models.taps.tap import tap
 from manyheads.spec import ModelSpec, Site
 
 PROBE_TOKENS = 4
+_NO_LIMIT = 10**9  # tokenizers without a limit say int(1e30), some models -1
 
 
 def describe(model: nn.Module, name: str) -> ModelSpec:
@@ -54,14 +57,14 @@ def probe(model: nn.Module, name: str) -> tuple[Site, ...]:
 
 
 def run(model: nn.Module, name: str, inputs: dict[str, Any], *, head: bool = False, grad: bool = False) -> Any:
-    """One forward pass for the sake of its attention, and what it returns: no cache; no gradient unless said.
+    """One forward pass for the sake of its attention; returns the model's output. No cache is kept.
 
-    Nor the model's head (a language model's, a classifier's), unless said. Errors: ModelError in place of whatever
-    the model raises about its inputs.
+    By default without gradient, and without the model's head (a language model's, a classifier's): `grad`, `head`.
+    Errors: ModelError in place of what the model raises about its inputs.
     """
     body = model if head else getattr(model, "base_model", model)
     takes = inspect.signature(body.forward).parameters
-    if next(iter(inputs)) not in takes:  # what is called the base of some models begins after their embeddings
+    if next(iter(inputs)) not in takes:  # the "base model" of some families begins after their embeddings
         body, takes = model, inspect.signature(model.forward).parameters
     named = {key: value for key, value in inputs.items() if key in takes or "kwargs" in takes}
     if "use_cache" in takes or hasattr(getattr(body, "config", None), "use_cache"):
@@ -74,12 +77,9 @@ def run(model: nn.Module, name: str, inputs: dict[str, Any], *, head: bool = Fal
     except (TypeError, ValueError, IndexError, RuntimeError) as error:
         raise ModelError(
             f"{name} ({type(model).__name__}) could not read its input: {type(error).__name__}: "
-            f"{str(error).splitlines()[0][:200]}. "
+            f"{first_line(error)}. "
             f"Use record_call(model, ...) with the inputs that it needs."
         ) from error
-
-
-_NO_LIMIT = 10**9  # tokenizers without a limit say int(1e30), some models -1
 
 
 def max_positions_of(model: nn.Module, tokenizer: Any = None) -> int | None:
@@ -94,23 +94,19 @@ def max_positions_of(model: nn.Module, tokenizer: Any = None) -> int | None:
         return None
     for name in ("max_position_embeddings", "n_positions", "max_target_positions"):
         if limit := _limit(text, name):
-            return limit - _positions_lost(model, limit)
+            for path, table in model.named_modules():
+                if isinstance(table, nn.Embedding) and "position" in path and table.num_embeddings == limit:
+                    # No text can use the rows up to and with the table's padding row.
+                    return limit if table.padding_idx is None else limit - table.padding_idx - 1
+            return limit
     return _limit(tokenizer, "model_max_length")
 
 
-def _limit(of: Any, name: str) -> int | None:
-    value = getattr(of, name, None)
+def _limit(owner: Any, name: str) -> int | None:
+    value = getattr(owner, name, None)
     return value if isinstance(value, int) and 0 < value < _NO_LIMIT else None
 
 
-def _positions_lost(model: nn.Module, limit: int) -> int:
-    """How many of a position table's `limit` rows no text can use: those up to and with its padding row."""
-    for path, table in model.named_modules():
-        if isinstance(table, nn.Embedding) and "position" in path and table.num_embeddings == limit:
-            return 0 if table.padding_idx is None else table.padding_idx + 1
-    return 0
-
-
 def model_facts(lm: Any) -> dict[str, object]:
-    """What every recording of a loaded model says of it."""
+    """The part of a recording's provenance that every recording of a loaded model has."""
     return {"model": lm.name, "dtype": str(lm.dtype).removeprefix("torch.")}

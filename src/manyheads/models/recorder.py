@@ -1,7 +1,8 @@
-"""Recording: run a model under the tap and keep q, k and lse of every layer, or hand each layer on and keep nothing.
+"""Recording: run a model under the tap and keep q, k and lse of every layer, from which any weight can be computed.
 
-`record` and `record_call` keep; `watch` is the stream both stand on, and what statistics are measured from: it
-computes what is asked of a layer while the layer's tensors are there, and drops them.
+`record` reads texts, pictures or sounds through a loaded model, `record_call` any call of a bare module. A `Keeper`
+copies what a recording needs out of each call while the call's tensors are there; `recording_of` makes one recording
+of the keepers of all batches.
 """
 
 from __future__ import annotations
@@ -16,32 +17,33 @@ from torch import Tensor, nn
 
 from manyheads.base import MEMORY_SHARE, free_memory_bytes
 from manyheads.errors import ModelError, RecordingError
-from manyheads.models.describe import model_facts, run
-from manyheads.models.inputs import generation as transcripts
-from manyheads.models.inputs import media
-from manyheads.models.inputs.generation import Joiner, generate, read_prompts
+from manyheads.models.describe import model_facts
+from manyheads.models.inputs import generation, media
+from manyheads.models.inputs.generation import Joiner, read_prompts
 from manyheads.models.inputs.texts import (
     DECODER,
     CallTexts,
     batches,
     decoder_story,
     decoder_tokens,
-    model_inputs,
     rarity_table,
     read_texts,
     texts_of_call,
     tokens_of,
     writes_apart,
 )
+from manyheads.models.reading import observe, read_batches, watch
 from manyheads.models.taps.call import AttentionCall
-from manyheads.models.taps.open_taps import EDITED, Tap, left_out, log, no_way_in
-from manyheads.models.taps.tap import tap
+from manyheads.models.taps.open_taps import EDITED, Tap, left_out, log
 from manyheads.nn import attend
 from manyheads.recording import Layer, LayerRecord, Recording, Tokens
 from manyheads.recording.joining import together
 from manyheads.spec import CROSS
 
 KEEP = ("q", "k", "v", "lse")
+ERROR_ROWS = 4  # rows of a layer on which the error against float64 is measured
+LARGE_SCORE = 16.0  # above it, a unit in the last place of a float32 is over 1e-6
+SPILLS = "this model lets tokens read padding, which is not kept: their rows lack what they gave to it"
 
 
 def record(
@@ -76,38 +78,20 @@ def record(
     Errors: TextError, ModelError (also where the recording would not fit), GuardError; for pictures and sounds
     FileAccessError, ShapeError and RecordingError too.
     """
-    kept = _kept(keep)
+    tensors = _tensors_to_keep(keep)
     if options and generate is None:
         raise RecordingError(f"{', '.join(options)} would go to generate: say how many tokens to write, generate=.")
-    given = media.media_given(lm, texts, image, audio, sampling_rate, transcript)
-    if given is not None:
-        return _record_media(lm, given, generate, options, kept)
+    media_inputs = media.media_given(lm, texts, image, audio, sampling_rate, transcript)
+    if media_inputs is not None:
+        return _record_media(lm, media_inputs, generate, options, tensors)
     assert texts is not None
-    if generate is not None:
-        return _record_generation(lm, texts, generate, options, kept)
-    return _record_texts(lm, texts, long, kept)
-
-
-def _record_texts(lm: Any, texts: str | Sequence[str], long: str, kept: frozenset[str]) -> Recording:
-    """Texts as they are, those of like length together, so that little of a batch is padding."""
-    reading = read_texts(lm, texts, long)
-    table, because = rarity_table(reading, lm.spec.vocab_size or 0)
-    tokens = tokens_of(reading, range(len(reading.pieces)), table, because)
-    _announce(lm.spec, tokens, kept)
-    places = batches(reading)
-    places = places if len(places) > 1 else [list(range(len(reading.pieces)))]
-    keepers, states = [], []
-    for group in places:
-        some = tokens_of(reading, group, table, because)
-        keeper = Keeper(CallTexts.of(lm, some), kept)
-        inputs = model_inputs(lm, some)
-        states.append(watch(lm.model, lm.name, lambda inputs=inputs: run(lm.model, lm.name, inputs), keeper.keep))
-        keepers.append(keeper)
-    written = decoder_tokens(lm, tokens)
-    by_stack = {"": tokens} if written is None else {"": tokens, DECODER: written, CROSS: written}
-    about = {**model_facts(lm), "windows": reading.because}
-    about |= {} if written is None else {"decoder": decoder_story(lm)}
-    return recording_of(keepers, places, by_stack, lm.model, states, about)
+    if generate is None:
+        return _record_texts(lm, texts, long, tensors)
+    count, prompts = generate, read_prompts(lm, texts, generate, options)
+    keeper, state = _keep_writing(lm, lambda: generation.generate(lm, prompts, count, options), tensors)
+    lengths = [1 if writes_apart(lm) else len(prompt) for prompt in prompts]
+    about = {**model_facts(lm), "prompt_tokens": lengths, "generated": _generation_facts(count, options)}
+    return recording_of([keeper], [], None, lm.model, [state], about)
 
 
 def record_call(module: nn.Module, *args: Any, keep: Sequence[str] = ("q", "k", "lse"), **kwargs: Any) -> Recording:
@@ -122,55 +106,54 @@ def record_call(module: nn.Module, *args: Any, keep: Sequence[str] = ("q", "k", 
         with torch.no_grad():
             module(*args, **kwargs)
 
-    keeper, name = Keeper(texts, _kept(keep)), type(module).__name__
-    state = watch(module, name, call, keeper.keep)
+    keeper, name = Keeper(texts, _tensors_to_keep(keep)), type(module).__name__
+    state = watch(module, name, call, keeper.observe)
     return recording_of([keeper], [], None, module, [state], {"model": name})
 
 
-def watch(
-    model: nn.Module,
-    name: str,
-    forward: Callable[[], None],
-    observer: Callable[[AttentionCall], None],
-) -> Tap:
-    """Run `forward` under a guarded tap. Errors: ModelError where the model made no call that could be seen."""
-    with tap(model, on_call=observer) as state:
-        forward()
-    if not state.sites:
-        raise ModelError(no_way_in(model, name, state.by_hand))
-    return state
-
-
-def _record_generation(
-    lm: Any, texts: str | Sequence[str], count: int, options: Mapping[str, Any], kept: frozenset[str]
-) -> Recording:
-    """The prompt and every step, joined: `generation`."""
-    prompts = read_prompts(lm, texts, count, options)
-    keeper, state = _keep_writing(lm, lambda: generate(lm, prompts, count, options), kept)
-    lengths = [1 if writes_apart(lm) else len(prompt) for prompt in prompts]
-    about = {**model_facts(lm), "prompt_tokens": lengths, "generated": _generated(count, options)}
-    return recording_of([keeper], [], None, lm.model, [state], about)
+def _record_texts(lm: Any, texts: str | Sequence[str], long: str, tensors: frozenset[str]) -> Recording:
+    """Texts as they are, those of like length together, so that little of a batch is padding."""
+    reading = read_texts(lm, texts, long)
+    rarity = rarity_table(reading, lm.spec.vocab_size or 0)
+    tokens = tokens_of(reading, range(len(reading.pieces)), *rarity)
+    _announce(lm.spec, tokens, tensors)
+    groups = batches(reading)
+    # A single batch needs no joining, so it keeps the order in which the texts came.
+    groups = groups if len(groups) > 1 else [list(range(len(reading.pieces)))]
+    keepers, states = [], []
+    for batch in read_batches(
+        lm, reading, lambda tokens: Keeper(CallTexts.of(lm, tokens), tensors), rarity=rarity, groups=groups
+    ):
+        keepers.append(batch.watcher)
+        states.append(batch.tap)
+    written = decoder_tokens(lm, tokens)
+    by_stack = {"": tokens} if written is None else {"": tokens, DECODER: written, CROSS: written}
+    about = {**model_facts(lm), "windows": reading.because}
+    about |= {} if written is None else {"decoder": decoder_story(lm)}
+    return recording_of(keepers, groups, by_stack, lm.model, states, about)
 
 
 def _record_media(
-    lm: Any, given: media.Given, count: int | None, options: Mapping[str, Any], kept: frozenset[str]
+    lm: Any, media_inputs: media.Given, count: int | None, options: Mapping[str, Any], tensors: frozenset[str]
 ) -> Recording:
     """Pictures or sounds; beside them what a decoder reads, or writes."""
-    if given.texts.main is not None:
-        _announce(lm.spec, given.texts.main.tokens, kept)
+    main = media_inputs.texts.main
+    if main is not None:
+        _announce(lm.spec, main.tokens, tensors)
+    about = media_inputs.provenance
     if count is None:
-        about, keeper = given.provenance, Keeper(given.texts, kept)
-        state = watch(lm.model, lm.name, lambda: run(lm.model, lm.name, given.inputs), keeper.keep)
+        keeper = Keeper(media_inputs.texts, tensors)
+        state = observe(lm, media_inputs.inputs, keeper.observe)
     else:
-        about = {**given.provenance, "decoder": transcripts.WRITTEN, "generated": _generated(count, options)}
+        about = {**about, "decoder": generation.WRITTEN, "generated": _generation_facts(count, options)}
         keeper, state = _keep_writing(
-            lm, lambda: CallTexts(given.texts.main, transcripts.write(lm, given.inputs, count, options)), kept
+            lm, lambda: CallTexts(main, generation.write(lm, media_inputs.inputs, count, options)), tensors
         )
     return media.settled(recording_of([keeper], [], None, lm.model, [state], about))
 
 
-def _keep_writing(lm: Any, write: Callable[[], CallTexts], kept: frozenset[str]) -> tuple[Keeper, Tap]:
-    """Each layer's calls while the model writes, joined to one. `write` does it, and says which texts came of it."""
+def _keep_writing(lm: Any, write: Callable[[], CallTexts], tensors: frozenset[str]) -> tuple[Keeper, Tap]:
+    """Each layer's calls while the model writes, joined to one. `write` runs the model and returns its texts."""
     joiner, texts = Joiner(), CallTexts(None)
 
     def forward() -> None:
@@ -178,17 +161,17 @@ def _keep_writing(lm: Any, write: Callable[[], CallTexts], kept: frozenset[str])
         texts = write()
 
     state = watch(lm.model, lm.name, forward, joiner.observe)
-    keeper = Keeper(texts, kept)
+    keeper = Keeper(texts, tensors)
     for call in joiner.joined(lm.model):
-        keeper.keep(call)
+        keeper.observe(call)
     return keeper, state
 
 
-def _generated(count: int, options: Mapping[str, Any]) -> dict[str, object]:
+def _generation_facts(count: int, options: Mapping[str, Any]) -> dict[str, object]:
     return {"tokens": count, **{name: repr(value) for name, value in options.items()}}
 
 
-def _kept(keep: Sequence[str]) -> frozenset[str]:
+def _tensors_to_keep(keep: Sequence[str]) -> frozenset[str]:
     unknown = [name for name in keep if name not in KEEP]
     missing = [name for name in ("q", "k", "lse") if name not in keep]
     if unknown or missing:
@@ -198,10 +181,10 @@ def _kept(keep: Sequence[str]) -> frozenset[str]:
     return frozenset(keep)
 
 
-def _announce(spec: Any, tokens: Tokens, kept: frozenset[str]) -> None:
-    """Say the recording's size, and refuse one that would not fit in memory."""
+def _announce(spec: Any, tokens: Tokens, tensors: frozenset[str]) -> None:
+    """Log the recording's size, and refuse one that would not fit in memory."""
     width = sum(
-        site.num_heads * (site.qk_dim + 1) + site.num_kv_heads * (site.qk_dim + site.v_dim * ("v" in kept))
+        site.num_heads * (site.qk_dim + 1) + site.num_kv_heads * (site.qk_dim + site.v_dim * ("v" in tensors))
         for site in spec.sites
     )
     size = width * tokens.num_texts * tokens.longest * 4
@@ -214,29 +197,20 @@ def _announce(spec: Any, tokens: Tokens, kept: frozenset[str]) -> None:
         )
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# What is kept of each layer as its call comes by, and the recording that is made of it.
-
-
-ERROR_ROWS = 4  # rows of a layer on which the error against float64 is measured
-LARGE_SCORE = 16.0  # above it, a unit in the last place of a float32 is over 1e-6
-SPILLS = "this model lets tokens read padding, which is not kept: their rows lack what they gave to it"
-
-
 @dataclass(eq=False)
 class Keeper:
-    """What is kept of each layer as its call comes by, and the recording made of it."""
+    """Copies of one batch's layers, by stack, made as their calls come by. `tensors` names those to copy."""
 
     texts: CallTexts
-    kept: frozenset[str]
+    tensors: frozenset[str]
     stacks: dict[str, list[LayerRecord]] = field(default_factory=dict)
-    seen: set[str] = field(default_factory=set)
-    error: float = 0.0
+    modules: set[str] = field(default_factory=set)
+    error: float = 0.0  # the largest error of a weight against float64
     spills: bool = False
 
-    def keep(self, call: AttentionCall) -> None:
-        assert call.site.module not in self.seen, "a module called again is a site of its own"
-        self.seen.add(call.site.module)
+    def observe(self, call: AttentionCall) -> None:
+        assert call.site.module not in self.modules, "a module called again is a site of its own"
+        self.modules.add(call.site.module)
         tokens, aligner = self.texts.read_by(call)
         layer = aligner.layer(call)
         layer = replace(layer, lse=sharpened(layer))
@@ -245,9 +219,10 @@ class Keeper:
         v = call.v if call.crosses else aligner.roll(call.v)
         record = LayerRecord(
             call.site,
+            # Clones: the model may write over its tensors, and a view would hold the whole batch in memory.
             layer.q.clone(),
             layer.k.clone(),
-            v.clone() if "v" in self.kept else None,
+            v.clone() if "v" in self.tensors else None,
             layer.lse,
             layer.mask,
             layer.rule,
@@ -260,18 +235,21 @@ class Keeper:
 
 def recording_of(
     keepers: Sequence[Keeper],
-    places: Sequence[Sequence[int]],
+    groups: Sequence[Sequence[int]],
     tokens: Mapping[str, Tokens] | None,
     model: nn.Module,
     states: Sequence[Tap],
     provenance: Mapping[str, object],
 ) -> Recording:
-    """One recording of what was kept of each batch. `places` are the texts of each; `tokens` those of all, by stack."""
+    """One recording of the layers of each batch. `groups`: the texts of each batch; `tokens`: of all texts, by stack.
+
+    `tokens` is None where only the calls know the texts.
+    """
     stacks = keepers[0].stacks
     if tokens is not None and len(keepers) > 1:
         stacks = {
             stack: [
-                together([keeper.stacks[stack][index] for keeper in keepers], places, tokens.get(stack, tokens[""]))
+                together([keeper.stacks[stack][index] for keeper in keepers], groups, tokens.get(stack, tokens[""]))
                 for index in range(len(layers))
             ]
             for stack, layers in stacks.items()
@@ -293,27 +271,28 @@ def recording_of(
     if any(keeper.spills for keeper in keepers):
         about["padding"] = SPILLS
         log.warning(SPILLS)
-    main = keepers[0].texts.main
     if tokens is not None:
         return Recording(stacks, tokens[""], about)
+    main = keepers[0].texts.main
     return Recording(stacks, main.tokens if main else next(iter(stacks.values()))[0].tokens, about)
 
 
 def sharpened(layer: Layer) -> Tensor:
     """The lse, from float64 in heads whose scores are so large that float32 would round their weights by over 1e-6."""
-    served = layer.q.shape[1] // layer.k.shape[1]
-    largest = layer.lse.masked_fill(layer.lse.isinf(), 0).abs().amax((0, 2)).view(-1, served).amax(1)
+    heads_per_group = layer.q.shape[1] // layer.k.shape[1]
+    largest = layer.lse.masked_fill(layer.lse.isinf(), 0).abs().amax((0, 2)).view(-1, heads_per_group).amax(1)
     groups = (largest > LARGE_SCORE).nonzero()[:, 0]
     if layer.q.dtype != torch.float32 or not len(groups):
         return layer.lse
-    heads = (groups[:, None] * served + torch.arange(served)).flatten()
+    # Whole groups, not single heads: the heads of a group share their keys, which are chosen by group.
+    heads = (groups[:, None] * heads_per_group + torch.arange(heads_per_group)).flatten()
     rule, mask, lse = layer.rule, layer.mask, layer.lse.clone()
     if mask.dense is not None and mask.dense.shape[1] > 1:
         mask = replace(mask, dense=mask.dense[:, heads])
     bias = None if rule.bias is None else rule.bias.expand(-1, layer.q.shape[1], -1, -1)[:, heads]
     sinks = None if rule.sinks is None else rule.sinks[heads]
-    some = Layer(layer.q[:, heads], layer.k[:, groups], lse[:, heads], mask, replace(rule, sinks=sinks, bias=bias))
-    lse[:, heads] = float64_lse(some).float()
+    part = Layer(layer.q[:, heads], layer.k[:, groups], lse[:, heads], mask, replace(rule, sinks=sinks, bias=bias))
+    lse[:, heads] = float64_lse(part).float()
     return lse
 
 
@@ -325,10 +304,10 @@ def float64_error(layer: Layer) -> float:
     rows = torch.linspace(layer.q.shape[2] - 1, 0, min(layer.q.shape[2], ERROR_ROWS)).round().long().unique()
     if not len(rows) or not layer.k.shape[2] or not len(layer.q):
         return 0.0
-    some = layer.one_text(0, rows, layer.k.shape[2])
-    alive = some.mask.counts() > 0
+    sample = layer.one_text(0, rows, layer.k.shape[2])
+    alive = sample.mask.counts() > 0
     # A weight is exp(score - lse): the largest weight of a row is off by as much of itself as the lse is off.
-    off = torch.where(alive[:, None], (some.lse.double() - float64_lse(some)).abs(), 0)
+    off = torch.where(alive[:, None], (sample.lse.double() - float64_lse(sample)).abs(), 0)
     return float(off.expm1().max())
 
 

@@ -9,13 +9,14 @@ from .layer import MultiHeadAttention as MultiHeadAttention
 from .layer_inputs import View as View
 from .masks import DENSE_ROWS as DENSE_ROWS
 from .masks import Mask as Mask
-from .masks import Rule as Rule
-from .masks import grouped_scores as grouped_scores
 from .mixing import LayerCall as LayerCall
 from .mixing import add_hook as add_hook
 from .mixing import mix as mix
 from .mixing import remove_hook as remove_hook
 from .positions import Rope as Rope
 from .projections import Projection as Projection
+from .scores import Rule as Rule
+from .scores import exact_weights as exact_weights
+from .scores import grouped_scores as grouped_scores
 from .state_dicts import dump_state as dump_state
 from .state_dicts import load_state as load_state

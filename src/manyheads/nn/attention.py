@@ -8,6 +8,8 @@
   which changes no bit of the result. It kills the process on an empty axis: never called with one.
 - `tiles`: blocks of rows in plain torch, O(block) memory, for everything else and every other device.
 
+`decode_one` is the path of a single new token against many cached ones; it returns no lse.
+
 Source: Dao 2023, FlashAttention-2, Algorithm 1 (the lse); Xiao et al. 2024 and gpt-oss (sinks).
 Oracle: reference.attend.
 """
@@ -26,10 +28,12 @@ from torch import Tensor
 
 from manyheads.base import check_groups
 from manyheads.errors import ShapeError
-from manyheads.nn.masks import Mask, Rule, check_softcap
+from manyheads.nn.masks import Mask
+from manyheads.nn.scores import Rule, check_softcap
 
 BLOCK_CELLS = 4_000_000  # cells of one block of rows in `tiles`: 16 MB of float32, near the size of a last-level cache
 BACKENDS = ("auto", "fused", "tiles")
+LONG_KEYS = 1024  # below it a decoding step is a few calls' overhead, and the fused kernel makes fewest
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,6 +92,15 @@ def attend(
     return Attended(out, lse, f"tiles: {why_not if backend == 'auto' else 'asked for by name'}")
 
 
+def log_sum_exp(
+    q: Float[Tensor, "b h q d"], k: Float[Tensor, "b g k d"], mask: Mask, rule: Rule
+) -> tuple[Float32[Tensor, "b h q"], str]:
+    """The lse alone, and the backend that gave it: for calls whose own function did not return one."""
+    values = k if k.shape[-1] else k.new_zeros(*k.shape[:3], 1)
+    attended = attend(q, k, values, mask=mask, **rule.options)
+    return attended.lse.float(), attended.because
+
+
 def _check_shapes(q: Tensor, k: Tensor, v: Tensor, backend: str) -> None:
     if backend not in BACKENDS:
         raise ShapeError(f"{backend=} is not a backend: use one of {', '.join(BACKENDS)}.")
@@ -101,8 +114,8 @@ def _check_shapes(q: Tensor, k: Tensor, v: Tensor, backend: str) -> None:
                 f"{name} has shape {tuple(tensor.shape)}: attend wants four axes (text, head, position, width)."
             )
     if not q.dtype == k.dtype == v.dtype or not q.device == k.device == v.device:
-        said = ", ".join(f"{name} is {x.dtype} on {x.device}" for name, x in {"q": q, "k": k, "v": v}.items())
-        raise ShapeError(f"{said}: they must be alike. Convert them, as in k.to(q).")
+        places = ", ".join(f"{name} is {x.dtype} on {x.device}" for name, x in {"q": q, "k": k, "v": v}.items())
+        raise ShapeError(f"{places}: they must be alike. Convert them, as in k.to(q).")
     if q.shape[-1] != k.shape[-1]:
         raise ShapeError(
             f"q has head width {q.shape[-1]} and k has {k.shape[-1]}: they are multiplied, so must be equal."
@@ -123,10 +136,10 @@ def _check_rule(q: Tensor, k: Tensor, softcap: float | None, sinks: Tensor | Non
     if sinks is not None and sinks.shape != q.shape[1:2]:
         raise ShapeError(f"sinks has shape {tuple(sinks.shape)}: give one sink a query head, ({q.shape[1]},).")
     if bias is not None:
-        wanted, got = (*q.shape[:3], k.shape[2]), tuple(bias.shape)
-        if len(got) != 4 or got[2:] != wanted[2:] or got[0] not in (1, wanted[0]) or got[1] not in (1, wanted[1]):
+        full, shape = (*q.shape[:3], k.shape[2]), tuple(bias.shape)
+        if len(shape) != 4 or shape[2:] != full[2:] or shape[0] not in (1, full[0]) or shape[1] not in (1, full[1]):
             raise ShapeError(
-                f"bias has shape {got}, but (text, head, query, key) is {wanted}: only texts and heads may be 1."
+                f"bias has shape {shape}, but (text, head, query, key) is {full}: only texts and heads may be 1."
             )
 
 
@@ -163,11 +176,11 @@ def _fused_plan(q: Tensor, k: Tensor, v: Tensor, mask: Mask, rule: Rule) -> tupl
         return None, "the fused kernel's lse has no gradient"
     shared = len(mask.start) == 1
     texts = [slice(None)] if shared else [slice(text, text + 1) for text in range(len(mask.start))]
-    found = [_span(mask.start[at], mask.stop[at], which) for at, which in enumerate(texts)]
-    spans = tuple(span for span in found if span is not None)
-    if len(spans) < len(found):
+    spans = [_span(mask.start[row], mask.stop[row], served) for row, served in enumerate(texts)]
+    fused = tuple(span for span in spans if span is not None)
+    if len(fused) < len(spans):
         return None, "rows see runs that are no plain slice"
-    return _Plan("all texts in one call" if shared else "one call a text", spans), ""
+    return _Plan("all texts in one call" if shared else "one call a text", fused), ""
 
 
 def _span(start: Tensor, stop: Tensor, texts: slice) -> _Span | None:
@@ -195,9 +208,9 @@ def _span(start: Tensor, stop: Tensor, texts: slice) -> _Span | None:
 def _fused(q: Tensor, k: Tensor, v: Tensor, rule: Rule, plan: _Plan) -> tuple[Tensor, Tensor]:
     """Run the plan's calls. Sinks: the kernel's output is rescaled by the share of the denominator that is not sink."""
     width, num_rows = v.shape[-1], q.shape[2]
-    short, wide = min(q.shape[-1], width), max(q.shape[-1], width)
-    if short < wide:  # zeros add nothing to a dot product, and nothing to the output but columns that are cut off
-        q, k, v = (torch.nn.functional.pad(x, (0, wide - x.shape[-1])) for x in (q, k, v))
+    narrow, wide = min(q.shape[-1], width), max(q.shape[-1], width)
+    if narrow < wide:  # zeros add nothing to a dot product, and nothing to the output but columns that are cut off
+        q, k, v = (F.pad(x, (0, wide - x.shape[-1])) for x in (q, k, v))
     # The kernel reads head vectors as if their numbers lay side by side; it does not look, and reads past the end.
     q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
     lse_dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
@@ -209,97 +222,53 @@ def _fused(q: Tensor, k: Tensor, v: Tensor, rule: Rule, plan: _Plan) -> tuple[Te
             continue
         keys = slice(span.first, span.last)
         part = (q[span.texts, :, : span.rows], k[span.texts, :, keys], v[span.texts, :, keys])
-        got, got_lse = kernel(*part, 0.0, span.causal, scale=rule.scale)
+        part_out, part_lse = kernel(*part, 0.0, span.causal, scale=rule.scale)
         if len(plan.spans) == 1 and span.rows == num_rows:
-            out, lse = got[..., :width], got_lse
+            out, lse = part_out[..., :width], part_lse
         else:
-            out[span.texts, :, : span.rows], lse[span.texts, :, : span.rows] = got[..., :width], got_lse
-    return _with_sinks(out, lse, rule)
-
-
-def _with_sinks(out: Tensor, lse: Tensor, rule: Rule) -> tuple[Tensor, Tensor]:
+            out[span.texts, :, : span.rows], lse[span.texts, :, : span.rows] = part_out[..., :width], part_lse
     if rule.sinks is None:
         return out, lse
-    whole = torch.logaddexp(lse, rule.sinks.to(lse.dtype)[None, :, None].expand_as(lse))
-    share = torch.where(lse == -torch.inf, 0, (lse - whole).exp())
-    return out * share.to(out.dtype)[..., None], whole.detach()
+    with_sinks = torch.logaddexp(lse, rule.sinks.to(lse.dtype)[None, :, None].expand_as(lse))
+    share = torch.where(lse == -torch.inf, 0, (lse - with_sinks).exp())
+    return out * share.to(out.dtype)[..., None], with_sinks.detach()
 
 
 def _tiles(q: Tensor, k: Tensor, v: Tensor, mask: Mask, rule: Rule) -> tuple[Tensor, Tensor]:
     """Blocks of rows against the keys that any of them sees; softmax in float32, its maximum subtracted."""
     compute = torch.float64 if q.dtype == torch.float64 else torch.float32
-    num_texts, num_heads, num_rows, _ = q.shape
+    num_texts, num_heads, num_rows, dim = q.shape
+    # Query heads a key/value head. Sizes are spelt out, never -1: torch cannot guess them where an axis is empty.
+    served = num_heads // max(k.shape[1], 1)
+    sinks = None if rule.sinks is None else rule.sinks.to(compute)[None, :, None, None]
     blocks: list[Tensor] = []
     sums: list[Tensor] = []
     step = max(1, BLOCK_CELLS // max(1, num_texts * num_heads * k.shape[2]))
     for row in range(0, num_rows, step):
         rows = slice(row, min(row + step, num_rows))
-        keys = _seen_keys(mask, rows)
-        scores = _block_scores(q, k, rows, keys, mask, rule, compute)
-        top = scores.amax(-1, keepdim=True) if scores.shape[-1] else scores.new_full((*scores.shape[:3], 1), -torch.inf)
-        if rule.sinks is not None:
-            top = torch.maximum(top, rule.sinks.to(compute)[None, :, None, None])
-        top = torch.where(top == -torch.inf, 0, top)
+        # Keys that none of these rows sees have weight zero and are not computed.
+        start, stop = mask.start[:, rows], mask.stop[:, rows]
+        alive = stop > start
+        keys = slice(int(start[alive].min()), int(stop[alive].max())) if bool(alive.any()) else slice(0, 0)
+        block_q, block_k = q[:, :, rows].to(compute), k[:, :, keys].to(compute)
+        height, width = block_q.shape[2], block_k.shape[2]
+        packed = block_q.reshape(num_texts, k.shape[1], served * height, dim) @ block_k.transpose(2, 3) * rule.scale
+        scores = rule.finish(packed.reshape(num_texts, num_heads, height, width), rows, keys)
+        scores = scores.masked_fill(~mask.visible(rows, keys), -torch.inf)
+        top = scores.amax(-1, keepdim=True) if width else scores.new_full((*scores.shape[:3], 1), -torch.inf)
+        top = top if sinks is None else torch.maximum(top, sinks)
+        top = torch.where(top == -torch.inf, 0, top)  # a row that sees nothing: exp(-inf - 0) is its zero weight
         weights = (scores - top).exp()
         total = weights.sum(-1, keepdim=True)
-        if rule.sinks is not None:
-            total = total + (rule.sinks.to(compute)[None, :, None, None] - top).exp()
+        total = total if sinks is None else total + (sinks - top).exp()
         sums.append((top + total.log())[..., 0])
         weights = torch.where(total > 0, weights / total.clamp_min(torch.finfo(compute).tiny), 0)
-        packed = weights.reshape(num_texts, v.shape[1], _served(q, v) * weights.shape[2], weights.shape[3])
+        packed = weights.reshape(num_texts, v.shape[1], served * height, width)
         out = packed @ v[:, :, keys].to(compute)
-        blocks.append(out.reshape(*weights.shape[:3], v.shape[-1]).to(q.dtype))
+        blocks.append(out.reshape(num_texts, num_heads, height, v.shape[-1]).to(q.dtype))
     if not blocks:
         return q.new_zeros(num_texts, num_heads, 0, v.shape[-1]), q.new_zeros(num_texts, num_heads, 0, dtype=compute)
     return torch.cat(blocks, 2), torch.cat(sums, 2).detach()
-
-
-def _served(q: Tensor, k: Tensor) -> int:
-    """Query heads a key/value head. Sizes are spelt out, never -1: torch cannot guess them where an axis is empty."""
-    return q.shape[1] // max(k.shape[1], 1)
-
-
-def _seen_keys(mask: Mask, rows: slice) -> slice:
-    """The keys that any of these rows sees: everything outside has weight zero and is not computed."""
-    start, stop = mask.start[:, rows], mask.stop[:, rows]
-    alive = stop > start
-    if not bool(alive.any()):
-        return slice(0, 0)
-    return slice(int(start[alive].min()), int(stop[alive].max()))
-
-
-def _block_scores(
-    q: Tensor, k: Tensor, rows: slice, keys: slice, mask: Mask, rule: Rule, compute: torch.dtype
-) -> Tensor:
-    q, k = q[:, :, rows].to(compute), k[:, :, keys].to(compute)
-    num_texts, num_heads, num_rows, dim = q.shape
-    packed = q.reshape(num_texts, k.shape[1], _served(q, k) * num_rows, dim) @ k.transpose(2, 3) * rule.scale
-    scores = packed.reshape(num_texts, num_heads, num_rows, k.shape[2])
-    if rule.softcap is not None:
-        scores = rule.softcap * (scores / rule.softcap).tanh()
-    if rule.bias is not None:
-        scores = scores + rule.bias[:, :, rows, keys].to(compute)
-    return scores.masked_fill(~mask.visible(rows, keys), -torch.inf)
-
-
-def log_sum_exp(
-    q: Float[Tensor, "b h q d"], k: Float[Tensor, "b g k d"], mask: Mask, rule: Rule
-) -> tuple[Float32[Tensor, "b h q"], str]:
-    """The lse alone, and the backend that gave it: for calls whose own function did not return one."""
-    values = k if k.shape[-1] else k.new_zeros(*k.shape[:3], 1)
-    got = attend(q, k, values, mask=mask, scale=rule.scale, softcap=rule.softcap, sinks=rule.sinks, bias=rule.bias)
-    return got.lse.float(), got.because
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# One new token against many cached ones: the query heads of a group become the rows of one matrix.
-#
-# A decoded token costs what it costs to read K and V once. A kernel that takes query heads one by one reads each
-# key/value head again for every head it serves; repeating K and V copies them first. Packed, `[b, h, 1, d]` queries are
-# `[b, g, h / g, d]`: as many rows as a group has heads, and each key is read once for all of them.
-
-
-LONG_KEYS = 1024  # below it a step is a few calls' overhead, and the fused kernel makes fewest
 
 
 def decode_one(
@@ -309,11 +278,17 @@ def decode_one(
     scale: float,
     mask: Shaped[Tensor, "#b #h 1 k"] | None,
 ) -> tuple[Float[Tensor, "b h 1 f"], str]:
-    """`(out, because)` for a single query. `mask`: True = may look, or floats added to the scores."""
+    """`(out, because)` for one new token against many cached ones. `mask`: True = may look, or floats to be added.
+
+    A decoded token costs what it costs to read K and V once. A kernel that takes query heads one by one reads each
+    key/value head again for every head it serves; repeating K and V copies them first. Packed, `[b, h, 1, d]` queries
+    are `[b, g, h / g, d]`: as many rows as a group has heads, and each key is read once for all of them.
+    """
     num_texts, num_heads, _, dim = q.shape
     groups = k.shape[1]
     rows = q.reshape(num_texts, groups, num_heads // groups, dim)
-    mask = None if mask is None else _by_group(mask, groups)
+    if mask is not None and mask.shape[1] > 1:  # the heads of a mask become rows, as the query heads do
+        mask = mask.reshape(mask.shape[0], groups, -1, mask.shape[-1])
     if q.device.type == "cpu" and q.dtype in (torch.float32, torch.float64) and k.shape[2] >= LONG_KEYS:
         out = _two_products(rows, k, v, scale, mask)
         because = "one query, its group's heads as rows of two matrix products: K and V are read once"
@@ -332,12 +307,8 @@ def _two_products(q: Tensor, k: Tensor, v: Tensor, scale: float, mask: Tensor | 
     if mask is None:
         return scores.softmax(-1) @ v
     scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask.to(scores.dtype)
+    # Not torch's softmax: a row that may look nowhere would come out as NaN, and must come out as 0.
     top = scores.amax(-1, keepdim=True)
     raised = (scores - torch.where(top == -torch.inf, 0, top)).exp()
     total = raised.sum(-1, keepdim=True)
     return (raised @ v) / torch.where(total > 0, total, 1)
-
-
-def _by_group(mask: Tensor, groups: int) -> Tensor:
-    """The heads of a mask that tells them apart become its rows too; one for all heads is one for all rows."""
-    return mask if mask.shape[1] == 1 else mask.reshape(mask.shape[0], groups, -1, mask.shape[-1])

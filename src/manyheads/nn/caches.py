@@ -128,10 +128,10 @@ class KVCache:
 
     def crop(self, length: int) -> None:
         """Forget all positions from `length` on: to take back rejected tokens. What slid out stays out."""
-        kept = self.num_keys - (self.length - length)
-        if not 0 <= length <= self.length or (kept < min(length, self.size or 0) and self.kind == "sliding"):
+        num_left = self.num_keys - (self.length - length)
+        if not 0 <= length <= self.length or (num_left < min(length, self.size or 0) and self.kind == "sliding"):
             raise ShapeError(f"crop({length}): this cache has read {self.length} positions and holds {self.num_keys}.")
-        self._end = self._first + kept
+        self._end = self._first + num_left
         self.length = length
 
     def reorder(self, index: Int[Tensor, "b"]) -> None:
@@ -156,15 +156,15 @@ class KVCache:
         self._k, self._v, self._first, self._end = k, v, 0, k.shape[2]
 
     def _write(self, k: Tensor, v: Tensor) -> None:
-        new, held = k.shape[2], self.num_keys
+        new, capacity_used = k.shape[2], self.num_keys
         if self._k is None or self._v is None or self._end + new > self._k.shape[2]:
-            capacity = self._capacity(held + new)
+            capacity = self._capacity(capacity_used + new)
             rows = slice(self._first, self._end)
             buffers = [x.new_empty(*x.shape[:2], capacity, x.shape[3]) for x in (k, v)]
             for buffer, old in zip(buffers, (self._k, self._v), strict=True):
                 if old is not None:
-                    buffer[:, :, :held] = old[:, :, rows]
-            (self._k, self._v), self._first, self._end = buffers, 0, held
+                    buffer[:, :, :capacity_used] = old[:, :, rows]
+            (self._k, self._v), self._first, self._end = buffers, 0, capacity_used
         rows = slice(self._end, self._end + new)
         self._k[:, :, rows], self._v[:, :, rows] = k.detach(), v.detach()
         self._end += new
@@ -179,10 +179,10 @@ class KVCache:
     def _check(self, k: Tensor, v: Tensor) -> None:
         for name, new, old in (("k", k, self._k), ("v", v, self._v)):
             assert old is not None
-            want, got = (*old.shape[:2], old.shape[3]), (*new.shape[:2], new.shape[3])
-            if want != got:
+            want, shape = (*old.shape[:2], old.shape[3]), (*new.shape[:2], new.shape[3])
+            if want != shape:
                 raise ShapeError(
-                    f"{name} has (batch, key/value heads, width) {got}, but this cache holds {want}: one cache "
+                    f"{name} has (batch, key/value heads, width) {shape}, but this cache holds {want}: one cache "
                     f"serves one layer and one batch; reset() it for another."
                 )
             if (new.dtype, new.device) != (old.dtype, old.device):

@@ -9,6 +9,9 @@ Source: Vaswani et al. 2017, section 3.2.2; each option names its own in `docs/r
 Oracle: reference.attend.
 """
 
+# pyright: reportUnnecessaryIsInstance=false
+# What people pass in is checked, whatever its type says.
+
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,12 +24,13 @@ from torch import Tensor, nn
 
 from manyheads.errors import ShapeError
 from manyheads.nn.caches import KVCache
-from manyheads.nn.checks import call_faults, read_sizes
+from manyheads.nn.checks import read_sizes
 from manyheads.nn.layer_inputs import View, read_masks, with_extra
-from manyheads.nn.masks import Mask, Rule
+from manyheads.nn.masks import Mask
 from manyheads.nn.mixing import LayerCall, Mixed, dense_weights, mix, watching, weigh
 from manyheads.nn.positions import Rope, RotaryTable, alibi_bias, alibi_slopes
 from manyheads.nn.projections import FusedProjections, SplitProjections, injected, own_projections
+from manyheads.nn.scores import Rule
 
 
 class MultiHeadAttention(nn.Module):
@@ -95,8 +99,8 @@ class MultiHeadAttention(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        given = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
-        self.sizes = sizes = read_sizes(given)
+        options = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
+        self.sizes = sizes = read_sizes(options)
         self.embed_dim, self.num_heads, self.num_kv_heads = embed_dim, num_heads, sizes.num_kv_heads
         self.head_dim, self.v_head_dim, self.kdim, self.vdim = sizes.head_dim, sizes.v_head_dim, sizes.kdim, sizes.vdim
         self.dropout, self.batch_first, self.mask_true = dropout, batch_first, mask_true
@@ -106,8 +110,8 @@ class MultiHeadAttention(nn.Module):
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
         by_head = None if scale is None or isinstance(scale, float | int) else torch.as_tensor(scale).to(**factory)
         self.register_buffer("scale_by_head", by_head, persistent=False)
-        mine = injected(projections) if isinstance(projections, Mapping) else own_projections(embed_dim, sizes, factory)
-        self.qkv_proj, self.out_proj = mine
+        maps = injected(projections) if isinstance(projections, Mapping) else own_projections(embed_dim, sizes, factory)
+        self.qkv_proj, self.out_proj = maps
         self.q_norm = nn.RMSNorm(sizes.head_dim, eps=qk_norm_eps, **factory) if qk_norm else None
         self.k_norm = nn.RMSNorm(sizes.head_dim, eps=qk_norm_eps, **factory) if qk_norm else None
         self.rotary = None if rope is None else RotaryTable(rope, sizes.head_dim, device)
@@ -144,7 +148,7 @@ class MultiHeadAttention(nn.Module):
         `positions`, "q" or "b q", are the tokens' own for `rope`, where they are not simply the next ones.
         Errors: ShapeError.
         """
-        call_faults(self, query, key, value, cache, positions, need_weights, weight_heads, is_causal)
+        _check_call(self, query, key, value, cache, positions, need_weights, weight_heads, is_causal)
         batched = query.ndim == 3
         if key_padding_mask is not None and not batched:
             key_padding_mask = key_padding_mask[None]
@@ -267,9 +271,8 @@ class MultiHeadAttention(nn.Module):
                 return Mixed(weigh(weights, v, dropout), "the plain map, since all heads' weights are asked for")
             if self.attend is None:
                 return mix(q, k, v, view, rule, dropout=dropout)
-            asked = {"scale": rule.scale, "softcap": rule.softcap, "sinks": rule.sinks, "bias": rule.bias}
-            got = self.attend(q, k, v, mask=mask(), **asked)
-            return Mixed(got.out, getattr(got, "because", "the layer's own attend"))
+            attended = self.attend(q, k, v, mask=mask(), **rule.options)
+            return Mixed(attended.out, getattr(attended, "because", "the layer's own attend"))
 
         out = run().out if hook is None else hook.seen(LayerCall(self, q, k, v, rule, mask, crosses, run))
         return out, dense_weights(q, k, view, rule, heads) if need_weights and weights is None else weights
@@ -292,3 +295,144 @@ class MultiHeadAttention(nn.Module):
     def extra_repr(self) -> str:
         heads = f"{self.num_heads} heads" + (f" on {self.num_kv_heads}" if self.num_kv_heads != self.num_heads else "")
         return f"{self.embed_dim}, {heads} of {self.head_dim}{', causal' if self.causal else ''}"
+
+
+def _check_call(
+    layer: MultiHeadAttention,
+    query: Tensor,
+    key: Tensor | None,
+    value: Tensor | None,
+    cache: KVCache | None,
+    positions: Tensor | None,
+    need_weights: bool,
+    weight_heads: Sequence[int] | None,
+    is_causal: bool,
+) -> None:
+    """Refuse a call that cannot mean anything, by name. Errors: ShapeError."""
+    if not torch.compiler.is_compiling():
+        for name, x in {"query": query, "key": key, "value": value, "positions": positions}.items():
+            if x is not None and not isinstance(x, Tensor):
+                raise ShapeError(
+                    f"{name} is a {type(x).__name__}: give a tensor, as torch.as_tensor({name}) makes one."
+                )
+        if cache is not None and not isinstance(cache, KVCache):
+            raise ShapeError(f"cache is a {type(cache).__name__}: give an mh.KVCache, or None.")
+    _check_inputs(layer, query, key, value, cached=cache is not None and cache.kind == "cross" and cache.filled)
+    if weight_heads is not None:
+        wrong = [head for head in weight_heads if not _is_head(head, layer.num_heads)]
+        if wrong:
+            raise ShapeError(
+                f"weight_heads has {wrong}, but this layer has heads 0 to {layer.num_heads - 1}: give a list of their "
+                f"numbers."
+            )
+        if not need_weights:
+            raise ShapeError(
+                "weight_heads with need_weights=False: one asks for weights and the other for none. Leave one out."
+            )
+    if positions is not None:
+        _check_positions(layer, query, key, positions)
+    if cache is not None:
+        _check_cache(layer, key, cache, is_causal)
+
+
+def _is_head(head: object, num_heads: int) -> bool:
+    return isinstance(head, int) and not isinstance(head, bool) and -num_heads <= head < num_heads
+
+
+def _check_inputs(
+    layer: MultiHeadAttention, query: Tensor, key: Tensor | None, value: Tensor | None, cached: bool
+) -> None:
+    if key is None and value is not None:
+        raise ShapeError("value without key: give both, or key alone (value is key then), or neither (self-attention).")
+    widths = {"query": layer.embed_dim, "key": layer.kdim, "value": layer.vdim}
+    inputs = {"query": query, "key": key, "value": value}
+    has_layout = layer.sizes.layout is not None  # injected projections may read what they like
+    if key is None and has_layout and not cached and (layer.kdim, layer.vdim) != (layer.embed_dim, layer.embed_dim):
+        raise ShapeError(
+            f"no key, but this layer reads keys of width {layer.kdim} and values of width {layer.vdim}, and query has "
+            f"{layer.embed_dim}: give key and value."
+        )
+    for name, x in inputs.items():
+        if x is None:
+            continue
+        if x.ndim not in (2, 3) or x.ndim != query.ndim:
+            raise ShapeError(
+                f"{name} has shape {tuple(x.shape)}: give (length, {widths[name]}), or a batch of those, "
+                f"{_batch(layer, widths[name])}, and query, key and value alike."
+            )
+        if has_layout and x.shape[-1] != widths[name]:
+            raise ShapeError(
+                f"{name} has width {x.shape[-1]}, but this layer reads a {name} of width {widths[name]}: its shape "
+                f"is {tuple(x.shape)}."
+            )
+        if has_layout:
+            _check_weights_alike(layer, name, x)
+    if query.ndim == 3 and key is not None and key.shape[axis := 0 if layer.batch_first else 1] != query.shape[axis]:
+        raise ShapeError(
+            f"query has {query.shape[axis]} texts and key has {key.shape[axis]}: must be equal. This layer reads "
+            f"{_batch(layer, layer.embed_dim)}."
+        )
+    if key is not None and value is not None and key.shape[:-1] != value.shape[:-1]:
+        raise ShapeError(f"key has shape {tuple(key.shape)} and value {tuple(value.shape)}: every key needs one value.")
+
+
+def _batch(layer: MultiHeadAttention, width: int) -> str:
+    return f"(batch, length, {width})" if layer.batch_first else f"(length, batch, {width}) since batch_first=False"
+
+
+def _check_weights_alike(layer: MultiHeadAttention, name: str, x: Tensor) -> None:
+    """dtype and device of an input against the weights'."""
+    weight = layer.out_proj.weight
+    assert isinstance(weight, Tensor)
+    if x.device != weight.device:
+        raise ShapeError(
+            f"{name} is on {x.device} and the layer on {weight.device}: move one, as in layer.to({str(x.device)!r})."
+        )
+    if x.dtype != weight.dtype and not torch.is_autocast_enabled(x.device.type):
+        raise ShapeError(f"{name} is {x.dtype} and the layer {weight.dtype}: convert one, as in layer.to({x.dtype}).")
+
+
+def _check_positions(layer: MultiHeadAttention, query: Tensor, key: Tensor | None, positions: Tensor) -> None:
+    if layer.rotary is None:
+        raise ShapeError(
+            "positions without rope: nothing else reads them. Build the layer with rope=Rope(), or leave them out."
+        )
+    if key is not None and key is not query:
+        raise ShapeError(
+            "positions with a key of its own: they are of one text, and query and key are two. Leave them out."
+        )
+    if query.ndim == 2:
+        allowed: list[tuple[int, ...]] = [(query.shape[0],)]
+    else:
+        texts, length = query.shape[:2] if layer.batch_first else (query.shape[1], query.shape[0])
+        allowed = [(length,), (texts, length)]
+    if tuple(positions.shape) not in allowed or positions.is_floating_point():
+        raise ShapeError(
+            f"positions is {positions.dtype} of shape {tuple(positions.shape)}: give integers of shape "
+            f"{' or '.join(map(str, allowed))}."
+        )
+    if not torch.compiler.is_compiling() and positions.numel() and int(positions.min()) < 0:
+        raise ShapeError(f"positions has {int(positions.min())}: they count from 0. Shift them.")
+
+
+def _check_cache(layer: MultiHeadAttention, key: Tensor | None, cache: KVCache, is_causal: bool) -> None:
+    if not torch.compiler.is_compiling():
+        cache.serve(layer)
+    if cache.kind == "cross":
+        if cache.filled:
+            cache.stands_for(key)
+        elif key is None:
+            raise ShapeError("an empty cross cache without key: give the text to attend to, once.")
+        if layer.rotary is not None or layer.alibi or layer.causal or is_causal or layer.window is not None:
+            raise ShapeError(
+                "a cross cache with rope, alibi, causal or window: those go by the distance of a query from a key, "
+                "and the two texts have no common positions from step to step. Use a layer without them."
+            )
+    elif cache.kind == "sliding" and (layer.window is None or layer.window > (cache.size or 0)):
+        raise ShapeError(
+            f"a sliding cache of {cache.size} keys with window={layer.window}: it would drop keys that the layer "
+            f"may look at. Use KVCache.sliding({layer.window})."
+            if layer.window
+            else f"a sliding cache of {cache.size} keys, but the layer has no window: it would drop keys that the "
+            f"layer may look at. Use KVCache(), or a layer with window={cache.size}."
+        )

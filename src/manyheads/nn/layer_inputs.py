@@ -1,7 +1,20 @@
-"""The layer's options, and which two of them do not go together: the table in docs/reference/layer.md, and what
-one test tries.
+"""What goes into a layer: its options and which of them exclude each other, the caller's masks, and the view of a call.
 
-Every pair that is not listed here works, and equals the reference. A pair that is listed is refused, with these words.
+Options (`OPTIONS`, `fate`) are the table of docs/reference/layer.md and what one test tries: every pair that is not
+listed works, and equals the reference; a pair that is listed is refused, with these words.
+
+`read_masks` reads `attn_mask` and `key_padding_mask`, whatever they are made of, as who may look and what is added:
+
+| dtype | means |
+|---|---|
+| bool | by the layer's `mask_true`: "hide" (the default) as in torch's layer, "see" as in torch's function |
+| integers 0 and 1 | 1 = may look, 0 = may not, as in transformers' `attention_mask` |
+| floats | added to the scores; -inf hides |
+
+`View` is what the queries of one call may see: by position (causal, window), and by those masks. Positions are two
+numbers, so a call without masks keeps no mask at all, and the fused kernels can be called with `is_causal`. One rule
+places the queries: they are the *last* of the keys' positions, so that query i of Q stands at position `i + K - Q`. In
+self-attention that is the plain triangle; with a cache it is the new tokens after the old.
 """
 
 # pyright: reportUnnecessaryIsInstance=false
@@ -122,7 +135,7 @@ def pairs() -> list[tuple[str, str]]:
 
 def options_markdown() -> str:
     """The options, a row each."""
-    rows = [f"| {each.name} | {each.how} | {each.meaning} | {each.source} |" for each in OPTIONS.values()]
+    rows = [f"| {option.name} | {option.how} | {option.meaning} | {option.source} |" for option in OPTIONS.values()]
     return "\n".join(["| option | asked for by | what it does | source |", "|---|---|---|---|", *rows])
 
 
@@ -133,7 +146,7 @@ def pairs_markdown() -> str:
     head = "| | | " + " | ".join(str(number) for number in range(1, len(names))) + " |"
     lines = [head, "|---|---|" + "---|" * (len(names) - 1)]
     for row, name in enumerate(names[1:], 2):
-        cells = [sign.get(fate(name, other), "×") for other in names[: row - 1]]
+        cells = [sign.get(fate(name, column), "×") for column in names[: row - 1]]
         lines.append(f"| {row} | {name} | " + " | ".join(cells + [""] * (len(names) - row)) + " |")
     return "\n".join(lines)
 
@@ -144,14 +157,7 @@ def refusals_markdown() -> str:
     return "\n".join(["| refused | the error says |", "|---|---|", *rows])
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# What `attn_mask` and `key_padding_mask` say, whatever they are made of: who may look, and what is added to scores.
-#
-# | dtype | means |
-# |---|---|
-# | bool | by the layer's `mask_true`: "hide" (the default) as in torch's layer, "see" as in torch's function |
-# | integers 0 and 1 | 1 = may look, 0 = may not, as in transformers' `attention_mask` |
-# | floats | added to the scores; -inf hides |
+# -------------------------------------------------------------------------------------------- masks given by the caller
 
 
 MASK_TRUE = ("hide", "see")
@@ -167,26 +173,26 @@ def read_masks(
     """`(visible, bias)`, each "#b #h #q k" or None. `shape` is (b, h, q, k), extra keys left out."""
     visible = bias = None
     masks = (("attn_mask", attn_mask, _four_axes), ("key_padding_mask", key_padding_mask, _padding_axes))
-    for name, given, axes in masks:
-        if given is None:
+    for name, mask_input, axes in masks:
+        if mask_input is None:
             continue
-        if not isinstance(given, Tensor):
-            raise ShapeError(f"{name} is a {type(given).__name__}: give a tensor of booleans, 0 and 1, or floats.")
-        mask = axes(given, shape)
-        if given.device != like.device:
+        if not isinstance(mask_input, Tensor):
+            raise ShapeError(f"{name} is a {type(mask_input).__name__}: give a tensor of booleans, 0 and 1, or floats.")
+        mask = axes(mask_input, shape)
+        if mask_input.device != like.device:
             raise ShapeError(
-                f"{name} is on {given.device}, but the layer and its input are on {like.device}: move it there."
+                f"{name} is on {mask_input.device}, but the layer and its input are on {like.device}: move it there."
             )
-        if given.is_floating_point():
-            if not torch.compiler.is_compiling() and given.numel() and not bool((given < torch.inf).all()):
+        if mask_input.is_floating_point():
+            if not torch.compiler.is_compiling() and mask_input.numel() and not bool((mask_input < torch.inf).all()):
                 raise ShapeError(
                     f"{name} holds NaN or +inf, which would make whole rows NaN: floats are added to the scores, and "
                     f"-inf hides."
                 )
             bias = mask if bias is None else bias + mask
         else:
-            seen = _visible(name, mask, mask_true)
-            visible = seen if visible is None else visible & seen
+            allowed = _visible(name, mask, mask_true)
+            visible = allowed if visible is None else visible & allowed
     return visible, bias
 
 
@@ -206,16 +212,21 @@ def _visible(name: str, mask: Tensor, mask_true: str) -> Tensor:
 def _four_axes(mask: Tensor, shape: tuple[int, int, int, int]) -> Tensor:
     """An attn_mask as "#b #h q k": of (q, k), of (b * h, q, k) as nn.MultiheadAttention has it, or of four axes."""
     texts, heads, rows, keys = shape
-    got = tuple(mask.shape)
-    if got == (rows, keys):
+    mask_shape = tuple(mask.shape)
+    if mask_shape == (rows, keys):
         return mask[None, None]
-    if got == (texts * heads, rows, keys):
+    if mask_shape == (texts * heads, rows, keys):
         return mask.reshape(shape)
-    if len(got) == 4 and got[0] in (1, texts) and got[1] in (1, heads) and got[2:] == (rows, keys):
+    if (
+        len(mask_shape) == 4
+        and mask_shape[0] in (1, texts)
+        and mask_shape[1] in (1, heads)
+        and mask_shape[2:] == (rows, keys)
+    ):
         return mask
-    hint = " A mask for each text needs a head axis: attn_mask[:, None]." if got == (texts, rows, keys) else ""
+    hint = " A mask for each text needs a head axis: attn_mask[:, None]." if mask_shape == (texts, rows, keys) else ""
     raise ShapeError(
-        f"attn_mask has shape {got}: give (queries, keys) = {(rows, keys)}, (texts * heads, queries, keys) = "
+        f"attn_mask has shape {mask_shape}: give (queries, keys) = {(rows, keys)}, (texts * heads, queries, keys) = "
         f"{(texts * heads, rows, keys)}, or {shape}, where texts and heads may be 1; keys count the cached ones.{hint}"
     )
 
@@ -235,12 +246,7 @@ def with_extra(mask: Tensor | None, extra: int, fill: float | bool) -> Tensor | 
     return mask if mask is None or not extra else torch.nn.functional.pad(mask, (0, extra), value=fill)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# What the queries of one call may see: by position (causal, window), and by the masks that the caller gave.
-#
-# Positions are said by two numbers, so a call without masks keeps no mask at all, and the fused kernels can be told
-# `is_causal`. One rule places the queries: they are the *last* of the keys' positions, so that query i of Q stands at
-# position `i + K - Q`. In self-attention that is the plain triangle; with a cache it is the new tokens after the old.
+# --------------------------------------------------------------------------------- what the queries of one call may see
 
 
 @dataclass(frozen=True, eq=False)
@@ -286,12 +292,12 @@ class View:
             return self.visible
         key = torch.arange(self.num_keys, device=device)
         ahead = key - (torch.arange(self.num_queries, device=device)[:, None] + self.offset)
-        seen = ahead <= 0 if self.causal else torch.ones_like(ahead, dtype=torch.bool)
+        visible = ahead <= 0 if self.causal else torch.ones_like(ahead, dtype=torch.bool)
         if self.window is not None:
-            seen = seen & (ahead < self.window) & (ahead > -self.window)
+            visible = visible & (ahead < self.window) & (ahead > -self.window)
         if self.extra:
-            seen = seen | (key >= self.num_keys - self.extra)
-        return seen[None, None] if self.visible is None else seen & self.visible
+            visible = visible | (key >= self.num_keys - self.extra)
+        return visible[None, None] if self.visible is None else visible & self.visible
 
     def mask(self, num_texts: int, device: torch.device) -> Mask:
         """The same as runs of keys, for `attend`, records and the tap; dense only where the rows are no runs."""
@@ -300,11 +306,11 @@ class View:
                 return Mask.full(self.num_queries, self.num_keys, device)
             if self.causal:
                 return Mask.causal(self.num_queries, self.num_keys, window=self.window, device=device)
-        seen = self.dense(device)
-        if seen is None:
+        visible = self.dense(device)
+        if visible is None:
             return Mask.full(self.num_queries, self.num_keys, device)
-        texts, heads = seen.shape[:2]
-        return Mask.from_dense(seen.expand(texts, heads, self.num_queries, self.num_keys))
+        texts, heads = visible.shape[:2]
+        return Mask.from_dense(visible.expand(texts, heads, self.num_queries, self.num_keys))
 
     def last_keys(self) -> tuple[View, slice]:
         """The view of a single query, and the keys that its window leaves: the others need not be read."""

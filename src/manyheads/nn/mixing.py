@@ -5,6 +5,9 @@ gradients and no lse, so it goes another way: `mix` hands the call to torch's `s
 its meaning fits (told `is_causal` and `enable_gqa` where they do), packs one query into its group where it is a decoded
 token, and computes softcap and sinks, which no kernel has, on the plain map. Nothing here looks at a tensor's numbers,
 so all of it compiles into one graph. Every way returns `because`.
+
+`LayerCall` and the hooks at the end let somebody look over a layer's shoulder: our own layers have no interface of
+another library to wrap, so they ask there before they attend.
 Oracle: reference.attend.
 """
 
@@ -22,7 +25,8 @@ from torch import Tensor, nn
 
 from manyheads.nn.attention import attend, decode_one
 from manyheads.nn.layer_inputs import View
-from manyheads.nn.masks import Mask, Rule
+from manyheads.nn.masks import Mask
+from manyheads.nn.scores import Rule
 
 DENSE_CELLS = 1 << 26  # a mask of more cells (64 MB of booleans) is not formed where tiles can serve
 
@@ -58,8 +62,8 @@ def mix(
     free = not (tracked or dropout or torch.compiler.is_compiling())
     if free and (special or (view.by_position and view.num_queries * view.num_keys > DENSE_CELLS)):
         mask = view.mask(len(q), q.device)
-        got = attend(q, k, v, mask=mask, scale=rule.scale, softcap=rule.softcap, sinks=rule.sinks, bias=rule.bias)
-        return Mixed(got.out, f"attend, since {special or 'the mask is too large to form'}: {got.because}")
+        attended = attend(q, k, v, mask=mask, **rule.options)
+        return Mixed(attended.out, f"attend, since {special or 'the mask is too large to form'}: {attended.because}")
     if special:
         weights = dense_weights(q, k, view, rule)
         return Mixed(weigh(weights, v, dropout), f"the plain map: no fused kernel with gradients knows {special}")
@@ -69,7 +73,14 @@ def mix(
 
 
 def _fused(q: Tensor, k: Tensor, v: Tensor, view: View, rule: Rule, dropout: float) -> Mixed:
-    mask = _one_mask(view, rule, q)
+    if rule.bias is None:  # booleans where only visibility counts; none where a triangle says it all
+        mask = None if view.triangle else view.dense(q.device)
+    else:  # floats where something is added
+        mask = rule.bias
+        if mask.dtype != q.dtype:  # half-precision scores may have float32 added on the CPU, and only there
+            mask = mask.to(torch.promote_types(q.dtype, torch.float32) if q.device.type == "cpu" else q.dtype)
+        visible = view.dense(q.device)
+        mask = mask if visible is None else torch.where(visible, mask, -torch.inf)
     shares, triangle = bool(q.shape[1] != k.shape[1]), bool(view.triangle and mask is None)  # traced, they are tensors
     if q.shape[2] == 1 and not dropout:
         return Mixed(*decode_one(q, k, v, rule.scale, mask))
@@ -78,18 +89,8 @@ def _fused(q: Tensor, k: Tensor, v: Tensor, view: View, rule: Rule, dropout: flo
     if q.shape[-1] != width and not dropout:  # else torch's CPU kernel refuses, and the n x n map is formed
         q, k, v = (x if x.shape[-1] == wide else F.pad(x, (0, wide - x.shape[-1])) for x in (q, k, v))
     out = F.scaled_dot_product_attention(q, k, v, mask, dropout, triangle, scale=rule.scale, enable_gqa=shares)
-    told = "is_causal" if triangle else "no mask" if mask is None else f"a {mask.dtype} mask"
-    return Mixed(out[..., :width], f"scaled_dot_product_attention with {told}{', enable_gqa' if shares else ''}")
-
-
-def _one_mask(view: View, rule: Rule, q: Tensor) -> Tensor | None:
-    """Booleans where only visibility counts, floats where something is added; None where neither."""
-    if rule.bias is None:
-        return None if view.triangle else view.dense(q.device)
-    seen, bias = view.dense(q.device), rule.bias
-    if bias.dtype != q.dtype:  # half-precision scores may have float32 added on the CPU, and only there
-        bias = bias.to(torch.promote_types(q.dtype, torch.float32) if q.device.type == "cpu" else q.dtype)
-    return bias if seen is None else torch.where(seen, bias, -torch.inf)
+    passed = "is_causal" if triangle else "no mask" if mask is None else f"a {mask.dtype} mask"
+    return Mixed(out[..., :width], f"scaled_dot_product_attention with {passed}{', enable_gqa' if shares else ''}")
 
 
 def dense_weights(
@@ -104,26 +105,18 @@ def dense_weights(
     if heads is not None:
         chosen = list(heads)
         q, k, serves = q[:, chosen], k[:, [head // serves for head in chosen]], 1
-        rule = _of_heads(rule, chosen)
+        rule = rule.heads(chosen)
     num_texts, num_heads, num_rows, dim = q.shape
     packed = (q.to(compute) * rule.scale).reshape(num_texts, num_heads // serves, serves * num_rows, dim)
     scores = (packed @ k.to(compute).transpose(2, 3)).reshape(num_texts, num_heads, num_rows, k.shape[2])
-    if rule.softcap is not None:
-        scores = rule.softcap * (scores / rule.softcap).tanh()
-    if rule.bias is not None:
-        scores = scores + rule.bias.to(compute)
-    seen = view.dense(q.device)
-    if seen is None and rule.bias is None and rule.sinks is None:
+    scores = rule.finish(scores)
+    visible = view.dense(q.device)
+    if visible is None and rule.bias is None and rule.sinks is None:
         return scores.softmax(-1)  # every row sees something
-    if seen is not None:
-        of_heads = seen[:, list(heads)] if heads is not None and seen.shape[1] > 1 else seen
-        scores = scores.masked_fill(~of_heads, -torch.inf)
+    if visible is not None:
+        visible = visible[:, list(heads)] if heads is not None and visible.shape[1] > 1 else visible
+        scores = scores.masked_fill(~visible, -torch.inf)
     return _softmax(scores, rule.sinks)
-
-
-def _of_heads(rule: Rule, heads: list[int]) -> Rule:
-    bias = rule.bias if rule.bias is None or rule.bias.shape[1] == 1 else rule.bias[:, heads]
-    return Rule(rule.scale, rule.softcap, None if rule.sinks is None else rule.sinks[heads], bias)
 
 
 def _softmax(scores: Tensor, sinks: Tensor | None) -> Tensor:
@@ -152,15 +145,6 @@ def weigh(
     return (packed @ v).reshape(num_texts, num_heads, num_rows, v.shape[-1])
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Where somebody may look over a layer's shoulder: see each attention call, and put other outputs in its place.
-#
-# Our own layers have no interface of another library to wrap, so they ask here before they attend. This floor knows no
-# taps: a hook is anything with `wants` and `seen`. The list is replaced, never changed, under a lock: a layer in
-# another thread reads it whole, and pays one look at an empty tuple where nobody watches. Compiled layers are not
-# watched.
-
-
 @dataclass(frozen=True, eq=False)
 class LayerCall:
     """One attention call of one of our layers, before it is made: q and k after norm and rotation, heads not repeated.
@@ -182,13 +166,19 @@ class LayerCall:
 
 @runtime_checkable
 class Hook(Protocol):
-    """`wants` says whether a module is watched (from this thread); `seen` makes the call and returns its outputs."""
+    """Sees each attention call of the layers that it watches, and may put other outputs in its place.
+
+    `wants`: whether it watches a module (from this thread). `seen` makes the call and returns its outputs. Compiled
+    layers are not watched.
+    """
 
     def wants(self, module: nn.Module) -> bool: ...
 
     def seen(self, call: LayerCall) -> Tensor: ...
 
 
+# The tuple is replaced under the lock, never changed: a layer in another thread reads all of it, and pays one look at
+# an empty tuple where nobody watches.
 _LOCK = threading.Lock()
 _hooks: tuple[Hook, ...] = ()
 
@@ -199,7 +189,7 @@ def watching(module: nn.Module) -> Hook | None:
 
 
 def add_hook(hook: Hook) -> None:
-    """Once: a hook that is there already stays where it is."""
+    """Watch calls with this hook. A hook that was added before stays where it is."""
     global _hooks
     with _LOCK:
         _hooks = _hooks if hook in _hooks else (*_hooks, hook)
@@ -208,4 +198,4 @@ def add_hook(hook: Hook) -> None:
 def remove_hook(hook: Hook) -> None:
     global _hooks
     with _LOCK:
-        _hooks = tuple(each for each in _hooks if each is not hook)
+        _hooks = tuple(registered for registered in _hooks if registered is not hook)

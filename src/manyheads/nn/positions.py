@@ -4,8 +4,12 @@ A `Rope` says which rotation: plain, partial (only the first `dims` numbers of a
 a trained model to longer texts: linear, Llama 3, YaRN. The angles of all positions are tabled once, in float32 whatever
 the layer's dtype (half precision cannot tell position 4,000 from 4,001), and a position past the table is an error.
 
+ALiBi (`alibi_slopes`, `alibi_bias`) puts no positions in the tokens: each head's scores fall with distance instead, at
+a slope of its own. Its cost is the bias of all heads, O(h * q * k), made for each call.
+
 Source: Su et al. 2021 (RoPE); Chen et al. 2023 (linear); Llama 3 2024, as in Meta's code; Peng et al. 2023 (YaRN),
-sections 3.2-3.4. Oracle: transformers' own functions, and a plain complex rotation.
+sections 3.2-3.4; Press et al. 2022, section 3 (ALiBi).
+Oracle: transformers' own functions, and a plain complex rotation.
 """
 
 from __future__ import annotations
@@ -134,9 +138,9 @@ def _yarn(plain: Tensor, scaling: Yarn, base: float) -> Tensor:
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, dims - 1)
     width = (high - low) or 0.001  # one step instead of a ramp
-    kept = 1 - ((torch.arange(dims // 2, dtype=torch.float32) - low) / width).clamp(0, 1)
+    share = 1 - ((torch.arange(dims // 2, dtype=torch.float32) - low) / width).clamp(0, 1)
     # In transformers' order of operations: thousands of positions on, the last bit of a frequency is seen.
-    return 1.0 / (scaling.factor * _wavelengths(base, dims)) * (1 - kept) + plain * kept
+    return 1.0 / (scaling.factor * _wavelengths(base, dims)) * (1 - share) + plain * share
 
 
 def _read_yarn(parameters: Mapping[str, Any], max_positions: int) -> Yarn:
@@ -230,7 +234,7 @@ def rotate(
     """Turn the first `2 * half` numbers of each head; the rest stays. Computed in float32 at the least."""
     half = cos.shape[-1]
     compute = torch.promote_types(x.dtype, torch.float32)
-    turned, rest = x[..., : 2 * half], x[..., 2 * half :]
+    turned, plain = x[..., : 2 * half], x[..., 2 * half :]
     if interleaved:
         left, right = turned[..., ::2], turned[..., 1::2]
     else:
@@ -238,13 +242,10 @@ def rotate(
     left, right, cos, sin = left.to(compute), right.to(compute), cos.to(compute), sin.to(compute)
     pair = (left * cos - right * sin, left * sin + right * cos)
     out = torch.stack(pair, -1).flatten(-2) if interleaved else torch.cat(pair, -1)
-    return torch.cat([out.to(x.dtype), rest], -1) if rest.shape[-1] else out.to(x.dtype)
+    return torch.cat([out.to(x.dtype), plain], -1) if plain.shape[-1] else out.to(x.dtype)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# ALiBi: no positions in the tokens; each head's scores fall with distance instead, at a slope of its own.
-#
-# Source: Press et al. 2022, section 3. Cost: the bias of all heads, O(h * q * k), made for each call.
+# ---------------------------------------------------------------------------------------------------------------- ALiBi
 
 
 def alibi_slopes(num_heads: int) -> Float[Tensor, "h"]:

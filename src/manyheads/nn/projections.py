@@ -61,9 +61,9 @@ class FusedProjections(nn.Module):
         if key is query and value is query:
             q, k, v = F.linear(query, self.weight, self.bias).split_with_sizes(self.widths, -1)
             return q, k, v
-        both = [self.widths[0], sum(self.widths[1:])]
-        weight_q, weight_kv = self.weight.split_with_sizes(both)
-        bias_q, bias_kv = (None, None) if self.bias is None else self.bias.split_with_sizes(both)
+        sizes = [self.widths[0], sum(self.widths[1:])]
+        weight_q, weight_kv = self.weight.split_with_sizes(sizes)
+        bias_q, bias_kv = (None, None) if self.bias is None else self.bias.split_with_sizes(sizes)
         q = F.linear(query, weight_q, bias_q)
         if value is key:
             k, v = F.linear(key, weight_kv, bias_kv).split_with_sizes(self.widths[1:], -1)
@@ -130,12 +130,12 @@ def injected(modules: Mapping[str, object]) -> tuple[SplitProjections, nn.Module
     """The caller's own: exactly q, k, v and out. Errors: ShapeError for what is missing, strange, or no module."""
     if set(modules) != {"q", "k", "v", "out"}:
         raise ShapeError(f"projections has {sorted(modules)}: inject all of 'q', 'k', 'v' and 'out', and nothing else.")
-    found: dict[str, nn.Module] = {}
+    maps: dict[str, nn.Module] = {}
     for name, module in modules.items():
         if not isinstance(module, nn.Module):
             raise ShapeError(
                 f"projections[{name!r}] is a {type(module).__name__}: give an nn.Module, so that it moves with the "
                 f"layer."
             )
-        found[name] = module
-    return SplitProjections(found["q"], found["k"], found["v"]), found["out"]
+        maps[name] = module
+    return SplitProjections(maps["q"], maps["k"], maps["v"]), maps["out"]

@@ -29,28 +29,28 @@ def load_state(layer: MultiHeadAttention, state: Mapping[str, Tensor], family: s
     Families: torch, llama (Mistral and Qwen too), gpt2, bert. Numbers are copied into the layer's dtype and device.
     Errors: ShapeError for a missing name, a name that nothing reads, or a shape that is not the layer's.
     """
-    given = {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
+    tensors = {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
     form = _family(family)
-    given = {name: tensor for name, tensor in given.items() if name not in form.left_out}
-    plain = form.read(given, layer)
-    ours = plain_state(layer)
-    if missing := sorted(ours.keys() - plain.keys()):
+    tensors = {name: tensor for name, tensor in tensors.items() if name not in form.left_out}
+    plain = form.read(tensors, layer)
+    layer_state = plain_state(layer)
+    if missing := sorted(layer_state.keys() - plain.keys()):
         raise ShapeError(
             f"{family} state dict lacks {', '.join(missing)} (under {prefix!r} it has "
-            f"{', '.join(sorted(given)) or 'nothing'}): build the layer without them, or give the right prefix."
+            f"{', '.join(sorted(tensors)) or 'nothing'}): build the layer without them, or give the right prefix."
         )
-    if unread := sorted(plain.keys() - ours.keys()):
+    if unread := sorted(plain.keys() - layer_state.keys()):
         raise ShapeError(
             f"{family} state dict has {', '.join(unread)}, and this layer has no such part: build it with them."
         )
-    for name, target in ours.items():
+    for name, target in layer_state.items():
         if target.shape != plain[name].shape:
             raise ShapeError(
                 f"{name} of the {family} state dict has shape {tuple(plain[name].shape)} and the layer's "
                 f"{tuple(target.shape)}: build the layer with that model's sizes."
             )
     with torch.no_grad():
-        for name, target in ours.items():
+        for name, target in layer_state.items():
             target.copy_(plain[name])
 
 
@@ -100,21 +100,25 @@ class Family:
 
 def _renamed(names: Mapping[str, str], left_out: frozenset[str] = frozenset()) -> Family:
     """A family that has our layout under other names."""
-    back = {theirs: ours for ours, theirs in names.items()}
+    back = {foreign: own_name for own_name, foreign in names.items()}
 
     def read(state: Tensors, layer: MultiHeadAttention) -> Tensors:
         return {back.get(name, name): tensor for name, tensor in state.items()}
 
     def write(plain: Tensors, layer: MultiHeadAttention) -> Tensors:
-        return {theirs: plain.pop(ours) for ours, theirs in names.items() if ours in plain}
+        return {foreign: plain.pop(own_name) for own_name, foreign in names.items() if own_name in plain}
 
     return Family(read, write, left_out)
 
 
-def _named(q: str, k: str, v: str, out: str, **others: str) -> dict[str, str]:
+def _named(q: str, k: str, v: str, out: str, **extra: str) -> dict[str, str]:
     modules = {"q": q, "k": k, "v": v, "out": out}
-    named = {f"{ours}.{part}": f"{theirs}.{part}" for ours, theirs in modules.items() for part in ("weight", "bias")}
-    return named | others
+    named = {
+        f"{own_name}.{part}": f"{foreign}.{part}"
+        for own_name, foreign in modules.items()
+        for part in ("weight", "bias")
+    }
+    return named | extra
 
 
 def _cut(tensor: Tensor, layer: MultiHeadAttention, name: str) -> tuple[Tensor, ...]:
@@ -131,7 +135,7 @@ def _read_torch(state: Tensors, layer: MultiHeadAttention) -> Tensors:
     for name, tensor in state.items():
         if name in ("in_proj_weight", "in_proj_bias"):
             part = name.removeprefix("in_proj_")
-            plain |= {f"{head}.{part}": each for head, each in zip("qkv", _cut(tensor, layer, name), strict=True)}
+            plain |= {f"{head}.{part}": block for head, block in zip("qkv", _cut(tensor, layer, name), strict=True)}
         elif name in ("bias_k", "bias_v"):
             plain[name] = tensor.reshape(layer.num_kv_heads, 1, -1)
         else:
@@ -151,8 +155,8 @@ def _write_torch(plain: Tensors, layer: MultiHeadAttention) -> Tensors:
         state = {f"{name}_proj_weight": weight for name, weight in zip("qkv", weights, strict=True)}
     biases = [plain.pop(f"{name}.bias", None) for name in "qkv"]
     if any(bias is not None for bias in biases):
-        both = zip(biases, weights, strict=True)
-        state["in_proj_bias"] = torch.cat([torch.zeros_like(w[:, 0]) if b is None else b for b, w in both])
+        pairs = zip(biases, weights, strict=True)
+        state["in_proj_bias"] = torch.cat([torch.zeros_like(w[:, 0]) if b is None else b for b, w in pairs])
     for name in ("bias_k", "bias_v"):
         if name in plain:
             state[name] = plain.pop(name).reshape(1, 1, -1)
@@ -165,7 +169,7 @@ def _read_gpt2(state: Tensors, layer: MultiHeadAttention) -> Tensors:
     for part in ("weight", "bias"):
         if (columns := state.get(f"c_attn.{part}")) is not None:  # a Conv1D: inputs are rows
             cut = _cut(columns.T if part == "weight" else columns, layer, "c_attn")
-            plain |= {f"{head}.{part}": each for head, each in zip("qkv", cut, strict=True)}
+            plain |= {f"{head}.{part}": block for head, block in zip("qkv", cut, strict=True)}
         if (mixed := state.get(f"c_proj.{part}")) is not None:
             plain[f"out.{part}"] = mixed.T if part == "weight" else mixed
     return plain
@@ -213,16 +217,16 @@ def layer_from_config(config: Any, layer: int = 0, **options: Any) -> tuple[Mult
         raise ShapeError(f"{kind!r} is no config that a layer can be built from: use one of {', '.join(_FAMILY_OF)}.")
     heads, width = config.num_attention_heads, config.hidden_size
     if _FAMILY_OF[kind] == "llama":
-        said: dict[str, Any] = _llama_options(config, kind, layer)
+        described: dict[str, Any] = _llama_options(config, kind, layer)
     elif kind == "gpt2":
         head_dim = width // heads
         scale = head_dim**-0.5 if config.scale_attn_weights else 1.0
-        said = {"causal": True, "scale": scale / (layer + 1) if config.scale_attn_by_inverse_layer_idx else scale}
-        said["dropout"] = config.attn_pdrop
+        described = {"causal": True, "scale": scale / (layer + 1) if config.scale_attn_by_inverse_layer_idx else scale}
+        described["dropout"] = config.attn_pdrop
     else:
-        said = {"dropout": config.attention_probs_dropout_prob, "causal": bool(config.is_decoder)}
-    said["batch_first"] = True
-    return MultiHeadAttention(width, heads, **(said | options)), _FAMILY_OF[kind]
+        described = {"dropout": config.attention_probs_dropout_prob, "causal": bool(config.is_decoder)}
+    described["batch_first"] = True
+    return MultiHeadAttention(width, heads, **(described | options)), _FAMILY_OF[kind]
 
 
 def _llama_options(config: Any, kind: str, layer: int) -> dict[str, Any]:

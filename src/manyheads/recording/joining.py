@@ -1,8 +1,12 @@
-"""Records of batches, put together to the record of all texts; records of some heads each, to that of all heads.
+"""Records of batches joined to the record of all texts; recordings of some heads each joined to that of all heads.
 
-Texts of like length are read together, so that little of a batch is padding; what is kept of them is one record again,
-left-aligned and padded to the longest text. Where a model's heads are split over processes (tensor parallel), each
-process records its own (`ranks` brings them to one place). Cost: a copy of what is kept.
+Texts of similar length are read together, so that little of a batch is padding; `together` makes one record of them
+again, left-aligned and padded to the longest text. Cost: a copy of the record.
+
+Where a model's heads are split over processes (tensor parallelism), each process records its own: `heads_together`
+joins such recordings, and `gathered` brings them to one process first. What travels is the file format, bytes that are
+checked when they are read: nothing is pickled. Cost: every recording once over the network, and all of them in the
+first process's memory and temporary folder.
 """
 
 from __future__ import annotations
@@ -34,22 +38,22 @@ def together(parts: Sequence[LayerRecord], places: Sequence[Sequence[int]], toke
     first = parts[0]
     if len(parts) == 1 and list(places[0]) == list(range(len(first.lengths))):
         return replace(first, tokens=tokens, lengths=tokens.lengths)
-    num_texts = sum(len(each) for each in places)
+    num_texts = sum(len(batch) for batch in places)
     num_rows, num_keys = max(part.q.shape[2] for part in parts), max(part.k.shape[2] for part in parts)
 
     def placed(values: Sequence[Tensor], length: int, fill: float = 0.0) -> Tensor:
         out = values[0].new_full((num_texts, values[0].shape[1], length, *values[0].shape[3:]), fill)
-        for value, at in zip(values, places, strict=True):
-            out[list(at), :, : value.shape[2]] = value
+        for value, texts in zip(values, places, strict=True):
+            out[list(texts), :, : value.shape[2]] = value
         return out
 
-    kept = [part.v for part in parts if part.v is not None]
+    recorded_values = [part.v for part in parts if part.v is not None]
     because = "; ".join(dict.fromkeys(part.because for part in parts))
     return replace(
         first,
         q=placed([part.q for part in parts], num_rows),
         k=placed([part.k for part in parts], num_keys),
-        v=placed(kept, num_keys) if kept else None,
+        v=placed(recorded_values, num_keys) if recorded_values else None,
         lse=placed([part.lse for part in parts], num_rows, -torch.inf),
         mask=_mask([part.mask for part in parts], places, num_texts, num_rows, num_keys),
         rule=_rule([part.rule for part in parts], places, num_texts, num_rows, num_keys),
@@ -65,11 +69,11 @@ def _mask(masks: Sequence[Mask], places: Sequence[Sequence[int]], num_texts: int
     if any(mask.dense is not None for mask in masks):
         heads = max(1 if mask.dense is None else mask.dense.shape[1] for mask in masks)
         dense = torch.zeros(num_texts, heads, num_rows, num_keys, dtype=torch.bool)
-    for mask, at in zip(masks, places, strict=True):
-        whole, rows = mask.expand(len(at)), slice(0, mask.num_queries)
-        start[list(at), rows], stop[list(at), rows] = whole.start, whole.stop
+    for mask, texts in zip(masks, places, strict=True):
+        expanded, rows = mask.expand(len(texts)), slice(0, mask.num_queries)
+        start[list(texts), rows], stop[list(texts), rows] = expanded.start, expanded.stop
         if dense is not None:
-            dense[list(at), :, rows, : mask.num_keys] = mask.visible(rows, slice(0, mask.num_keys))
+            dense[list(texts), :, rows, : mask.num_keys] = mask.visible(rows, slice(0, mask.num_keys))
     return Mask(start, stop, num_keys, dense)
 
 
@@ -79,9 +83,9 @@ def _rule(rules: Sequence[Rule], places: Sequence[Sequence[int]], num_texts: int
         return rules[0]
     heads = max(rule.bias.shape[1] for rule in rules if rule.bias is not None)
     bias = torch.zeros(num_texts, heads, num_rows, num_keys)
-    for rule, at in zip(rules, places, strict=True):
+    for rule, texts in zip(rules, places, strict=True):
         if rule.bias is not None:
-            bias[list(at), :, : rule.bias.shape[2], : rule.bias.shape[3]] = rule.bias.to(bias.dtype)
+            bias[list(texts), :, : rule.bias.shape[2], : rule.bias.shape[3]] = rule.bias.to(bias.dtype)
     return replace(rules[0], bias=bias)
 
 
@@ -117,10 +121,10 @@ def heads_together(parts: Sequence[Recording]) -> Recording:
     return Recording(stacks, first.tokens, {**first.provenance, **worst, "parts": len(parts)})
 
 
-def _same_texts(one: Recording, other: Recording) -> bool:
-    mine, theirs = one.tokens.ids, other.tokens.ids
-    same = mine is theirs if mine is None or theirs is None else torch.equal(mine, theirs)
-    return same and torch.equal(one.tokens.lengths, other.tokens.lengths)
+def _same_texts(first: Recording, second: Recording) -> bool:
+    first_ids, second_ids = first.tokens.ids, second.tokens.ids
+    equal = first_ids is second_ids if first_ids is None or second_ids is None else torch.equal(first_ids, second_ids)
+    return equal and torch.equal(first.tokens.lengths, second.tokens.lengths)
 
 
 def _all_heads(parts: Sequence[LayerRecord]) -> LayerRecord:
@@ -136,12 +140,14 @@ def _all_heads(parts: Sequence[LayerRecord]) -> LayerRecord:
 
     def beside(values: Sequence[Tensor | None], keyed: bool = False) -> Tensor | None:
         """Joined along the axis of heads; what is one for all heads stays one."""
-        found = [value for value in values if value is not None]
-        return None if not found else found[0] if keyed and shared else torch.cat(found, min(1, found[0].ndim - 1))
+        tensors = [value for value in values if value is not None]
+        return (
+            None if not tensors else tensors[0] if keyed and shared else torch.cat(tensors, min(1, tensors[0].ndim - 1))
+        )
 
     def one_for_all(values: Sequence[Tensor | None]) -> Tensor | None:
-        found = values[0]
-        return found if found is None or found.shape[1] == 1 else beside(values)
+        first_part = values[0]
+        return first_part if first_part is None or first_part.shape[1] == 1 else beside(values)
 
     q, k, lse = beside([p.q for p in parts]), beside([p.k for p in parts], keyed=True), beside([p.lse for p in parts])
     v = beside([part.v for part in parts], keyed=True)
@@ -154,12 +160,7 @@ def _all_heads(parts: Sequence[LayerRecord]) -> LayerRecord:
     )
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Recordings of several processes, brought to one of them: a model whose heads are split (tensor parallel) as one.
-#
-# Under tensor parallelism a process computes some of each layer's heads, and records those. What travels is the file
-# format, bytes that are checked when they are read: nothing is pickled. Cost: every recording once over the network,
-# and all of them in the first process's memory and temporary folder.
+# ---------------------------------------------------------------------------------------------------- processes, joined
 
 
 def gathered(recording: Recording, group: Any = None) -> Recording | None:
@@ -174,13 +175,13 @@ def gathered(recording: Recording, group: Any = None) -> Recording | None:
     place = "cuda" if dist.get_backend(group) == "nccl" else "cpu"
     with tempfile.TemporaryDirectory() as folder:
         save_recording(recording, Path(folder) / "own.heads")
-        own = torch.frombuffer(bytearray((Path(folder) / "own.heads").read_bytes()), dtype=torch.uint8).to(place)
+        content = torch.frombuffer(bytearray((Path(folder) / "own.heads").read_bytes()), dtype=torch.uint8).to(place)
         sizes = [torch.zeros(1, dtype=torch.long, device=place) for _ in range(dist.get_world_size(group))]
-        dist.all_gather(sizes, torch.tensor([len(own)], device=place), group=group)
+        dist.all_gather(sizes, torch.tensor([len(content)], device=place), group=group)
         longest = int(torch.cat(sizes).max())
-        sent = torch.nn.functional.pad(own, (0, longest - len(own)))
-        here = dist.get_rank(group) == 0
-        came = [torch.empty_like(sent) for _ in sizes] if here else None
+        sent = torch.nn.functional.pad(content, (0, longest - len(content)))
+        is_first = dist.get_rank(group) == 0
+        came = [torch.empty_like(sent) for _ in sizes] if is_first else None
         dist.gather(sent, came, group=group, group_dst=0)
         if came is None:
             return None

@@ -134,21 +134,21 @@ def grid_of(recording: Any) -> Grid:
 def frames_of(recording: Any) -> Frames:
     """The frames of a recording's sounds. Errors: RecordingError where it has none, with the reason."""
     about = _about(recording, "frames", "of time")
-    lengths = tuple(float(each) for each in about["sound_seconds"])
+    lengths = tuple(float(seconds) for seconds in about["sound_seconds"])
     return Frames(int(about["count"]), float(about["seconds_per_frame"]), float(about["window_seconds"]), lengths)
 
 
-def as_json(found: Grid | Frames | str) -> dict[str, Any]:
+def as_json(place: Grid | Frames | str) -> dict[str, Any]:
     """What the provenance keeps: the fields, or why there is nothing."""
-    if isinstance(found, str):
-        return {"none": found}
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(found).items()}
+    if isinstance(place, str):
+        return {"none": place}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(place).items()}
 
 
-def _about(recording: Any, what: str, of: str) -> Mapping[str, Any]:
-    about = recording.provenance.get(what)
+def _about(recording: Any, subject: str, of: str) -> Mapping[str, Any]:
+    about = recording.provenance.get(subject)
     if about is None:
-        raise RecordingError(f"this recording has no {what} {of}: record(lm, image=...) and audio=... make them.")
+        raise RecordingError(f"this recording has no {subject} {of}: record(lm, image=...) and audio=... make them.")
     if "none" in about:
-        raise RecordingError(f"this recording has no {what} {of}: {about['none']}.")
+        raise RecordingError(f"this recording has no {subject} {of}: {about['none']}.")
     return about

@@ -1,8 +1,9 @@
 """A recording: q, k and each row's lse of every layer, from which any weight can be rebuilt exactly.
 
 `weight[i, j] = exp(score(q_i, k_j) - lse_i)`: n numbers a row were a map, d + 1 are a record. A layer's texts are
-left-aligned, padding rolled away. What is asked of a layer costs what is asked: chosen cells from q and k, whole-map
-statistics by one pass over tiles, a window of the map for people's eyes. Sources: Dao 2023 (lse), docs/decisions.
+left-aligned, padding rolled away. A question costs no more than its answer needs: chosen cells from q and k, statistics
+of the whole map by one pass over tiles, a window of the map for people's eyes, and small maps for a grid of all heads.
+Sources: Dao 2023 (lse), docs/decisions.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from manyheads.base import html_table
 from manyheads.errors import RecordingError, ShapeError, WindowError
 from manyheads.nn import Mask, Rule, attend
 from manyheads.recording.exact_map.cells import cell_weights, window_weights
-from manyheads.recording.exact_map.one_pass import Layer, Reduced, bins, prepare, visible_blocks
-from manyheads.recording.exact_map.requests import Received, Request
+from manyheads.recording.exact_map.one_pass import Layer, Reduced, prepare
+from manyheads.recording.exact_map.requests import Received, Request, bins, visible_blocks
 from manyheads.recording.media import Frames, Grid, frames_of, grid_of
 from manyheads.recording.tokens import Tokens
 from manyheads.recording.words import Merging, WordMap, Words, numbered, words_of_text
@@ -127,12 +128,12 @@ class LayerRecord:
         Errors: WindowError above 1 GB, RecordingError for keys that are no text, TextError, ShapeError, StatisticError.
         """
         text = self._text(text)
-        own = words_of_text(words, self.tokens, text, self.num_queries(text), "words=")
-        seen = self._key_words(own, key_words, text)
-        rows, columns = own.units(drop=drop), seen.units(drop=drop)
+        row_words = words_of_text(words, self.tokens, text, self.num_queries(text), "words=")
+        column_words = self._key_words(row_words, key_words, text)
+        rows, columns = row_words.units(drop=drop), column_words.units(drop=drop)
         rows = rows[_window(queries, len(rows))]
         columns = columns[_window(keys, len(columns))]
-        summed = seen.units() if how == "max" else columns  # a maximum is scaled to the mass of its whole row
+        summed = column_words.units() if how == "max" else columns  # a maximum is scaled to the mass of its whole row
         num_heads = self.site.num_heads if head is None else 1
         if (size := num_heads * len(rows) * len(summed) * 4) > WINDOW_BYTES:
             raise WindowError(
@@ -148,14 +149,14 @@ class LayerRecord:
             merging.add(block, row - span.start)
         weights = merging.weights
         if how == "max":
-            place = {unit.tokens: at for at, unit in enumerate(summed)}
+            place = {unit.tokens: index for index, unit in enumerate(summed)}
             weights = weights[..., [place[unit.tokens] for unit in columns]]
         return WordMap(rows, columns, weights)
 
-    def _key_words(self, own: Words, key_words: Words | None, text: int) -> Words:
+    def _key_words(self, row_words: Words, key_words: Words | None, text: int) -> Words:
         """The words of the text that keys are from."""
         if not self.crosses and key_words is None:
-            return own
+            return row_words
         if not self.crosses:
             raise RecordingError(
                 f"{self.site.module} looks at its own text: give that text's words as words=, without key_words=."
@@ -184,12 +185,9 @@ class LayerRecord:
         if queries is not None and len(queries) and not 0 <= int(queries.min()) <= int(queries.max()) < num_rows:
             raise ShapeError(f"queries run to {int(queries.max())}, but text {text} has {num_rows} of them.")
         values = features.float()[None, None].expand(1, self.site.num_kv_heads, -1, -1).contiguous()
-        one = self._layer.one_text(text, slice(num_rows) if queries is None else queries, num_keys)
-        q, k, mask, rule = one.q.float(), one.k.float(), one.mask, one.rule
-        found = attend(
-            q, k, values, mask=mask, scale=rule.scale, softcap=rule.softcap, sinks=rule.sinks, bias=rule.bias
-        )
-        return found.out[0]
+        trimmed = self._layer.one_text(text, slice(num_rows) if queries is None else queries, num_keys)
+        q, k, mask, rule = trimmed.q.float(), trimmed.k.float(), trimmed.mask, trimmed.rule
+        return attend(q, k, values, mask=mask, **rule.options).out[0]
 
     def tiles(self, text: int = 0, size: int = 256) -> Iterator[tuple[slice, slice, Float[Tensor, "h r c"]]]:
         """One text's map tile by tile, for your own statistics: `(rows, keys, weights)`. Hidden ones are left out."""
@@ -270,6 +268,7 @@ class Recording:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write one safetensors file, whole or not at all. Errors: FileAccessError."""
+        # The writer stands above recordings, and reads them; a recording hands itself over.
         from manyheads.recording.file.write import save_recording
 
         save_recording(self, path)
@@ -298,11 +297,7 @@ class Recording:
         return html_table(columns, rows, caption=repr(self), note=note)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# One text of a layer's record, whole or some of its rows: what the pass reads of it, and its heads' maps, small.
-#
-# Small maps are for a grid of all heads: each layer takes one more attention call, with a column a block of keys where
-# the values stood. Cost: as attention itself; of a long text some rows a block are read, and the answer says how many.
+# -------------------------------------------------------------------------------------------------- one text of a layer
 
 
 class SmallMaps(NamedTuple):
@@ -319,13 +314,15 @@ class SmallMaps(NamedTuple):
 def one_text(layer: LayerRecord, text: int, rows: Int[Tensor, "r"] | None = None) -> Layer:
     """One text of a layer as the pass reads it, trimmed; with `rows`, those rows alone, as if queries of their own."""
     chosen = slice(layer.num_queries(text)) if rows is None else rows
-    whole = Layer(layer.q, layer.k, layer.lse, layer.mask, layer.rule, layer.crosses or rows is not None)
-    return whole.one_text(text, chosen, layer.num_keys(text))
+    batch = Layer(layer.q, layer.k, layer.lse, layer.mask, layer.rule, layer.crosses or rows is not None)
+    return batch.one_text(text, chosen, layer.num_keys(text))
 
 
 def small_maps(layer: LayerRecord, size: int, text: int = 0, rows_a_block: int | None = None) -> SmallMaps:
     """Every head's map of one text in at most `size x size` blocks, by mean. `rows_a_block`: no more rows than that.
 
+    One more attention call, with a column a block of keys where the values stood. Cost: as attention itself; of a long
+    text `rows_a_block` rows of each block are read, and the answer contains how many.
     Errors: ShapeError for a size below 1, or a text that is not there.
     """
     if size < 1 or not 0 <= text < len(layer.lengths):

@@ -4,6 +4,10 @@ Texts are left-aligned: text b is `[:lengths[b]]`, what follows is padding (id -
 boolean column `[b, k]`: special, punctuation, number, capitalised, rare, sink. Classes are read off the *original*
 text through the tokenizer's offsets, so an uncased tokenizer still knows what was written with a capital.
 A bare module has no tokens, only lengths: statistics that need more say so instead of guessing.
+
+`Gold` is what people have annotated in a text: its words, who depends on whom, and who is meant by which words.
+Treebanks come as this (`corpora`), and statistics of syntax and coreference read it off the tokens of a batch. A text
+without it is no error: it counts for every statistic that needs no gold.
 """
 
 from __future__ import annotations
@@ -21,11 +25,7 @@ from torch import Tensor
 
 from manyheads.errors import TextError
 
-# ---------------------------------------------------------------------------------------------------------------------
-# What people have said about a text: its words, who depends on whom, and who is meant by which words.
-#
-# Treebanks come as this (`corpora`), and statistics of syntax and coreference read it off the tokens of a batch. A text
-# without it is no error: it counts for everything that asks no gold.
+# ------------------------------------------------------------------------------------------------------ gold annotation
 
 
 ROOT = -1
@@ -151,10 +151,10 @@ class Tokens:
     @cached_property
     def sink(self) -> Bool[Tensor, "b k"]:
         """The model's own sinks, where somebody has looked for them."""
-        found = self.first if self.sinks.first else torch.zeros_like(self.real)
+        sinks = self.first if self.sinks.first else torch.zeros_like(self.real)
         if self.sinks.ids:
-            found = found | torch.isin(self._named("ids"), torch.tensor(self.sinks.ids))
-        return found & self.real
+            sinks = sinks | torch.isin(self._named("ids"), torch.tensor(self.sinks.ids))
+        return sinks & self.real
 
     @cached_property
     def punctuation(self) -> Bool[Tensor, "b k"]:
@@ -189,8 +189,8 @@ class Tokens:
         """
         if not self.texts:
             return tuple(range(self.num_texts))
-        whole = [each.seed for each in self.stretches] or [0] * self.num_texts
-        return tuple(seed or text_seed(text) for seed, text in zip(whole, self.texts, strict=True))
+        seeds = [stretch.seed for stretch in self.stretches] or [0] * self.num_texts
+        return tuple(seed or text_seed(text) for seed, text in zip(seeds, self.texts, strict=True))
 
     def surface(self, text: int, position: int) -> str:
         """What stands at a token in the text as it was written (the bare piece where offsets are unknown)."""
@@ -211,13 +211,13 @@ class Tokens:
         """The surface of every token, text by text."""
         if self.offsets is None or not self.texts:
             return [[_bare(piece) for piece in pieces] for pieces in self.pieces]
-        found = zip(self.texts, self.pieces, self.offsets.tolist(), strict=True)
+        pieces_of_texts = zip(self.texts, self.pieces, self.offsets.tolist(), strict=True)
         return [
             [
                 written[begin:end].strip() if end > begin else _bare(piece)
                 for piece, (begin, end) in zip(pieces, spans, strict=False)
             ]
-            for written, pieces, spans in found
+            for written, pieces, spans in pieces_of_texts
         ]
 
     @cached_property
@@ -229,11 +229,11 @@ class Tokens:
             out[text, where] = where[torch.randperm(len(where), generator=generator.manual_seed(seed))]
         return out
 
-    def _named(self, what: str) -> Tensor:
-        value = getattr(self, what)
+    def _named(self, name: str) -> Tensor:
+        value = getattr(self, name)
         if value is None:
             raise TextError(
-                f"this recording knows no {what} of its tokens: record a text through a model with a tokenizer."
+                f"this recording knows no {name} of its tokens: record a text through a model with a tokenizer."
             )
         return value
 

@@ -2,7 +2,19 @@
 
 Models read pieces, people and treebanks read words. Attention *to* a word is the sum over its pieces, attention *from*
 a word the mean over them, so rows that sum to one still do. Tokens of no word (special ones, white space) stay units
-of their own. Sources: Clark et al. 2019, section 4.1 (sum, mean); their published code takes the first piece.
+of their own.
+
+What a word is has no one answer, so each answer has a name (`WAYS`). None of them knows a language: a stretch of
+Chinese or Thai, written without spaces, is one word here, and `don't` is one word, not the `do` and `n't` of a
+treebank. Whoever wants those words gives their spans: `(begin, end)` of characters, ordered and disjoint.
+
+Which characters a token covers is known exactly from the tokenizer's offsets, so the marks of pieces are read only
+where there are none: slow tokenizers, generated text. Marks of byte-level tokenizers spell the text exactly. The others
+do not tell what was changed before (case, accents) or how wide a space was, and WordPiece parts `didn't` into three
+words.
+
+Cost: O(characters). Sources: Unicode's general categories; Clark et al. 2019, section 4.1 (sum, mean); their published
+code takes the first piece.
 """
 
 from __future__ import annotations
@@ -20,12 +32,7 @@ from torch import Tensor
 from manyheads.errors import ShapeError, StatisticError, TextError
 from manyheads.recording.tokens import Tokens
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Where the words of a text stand: spans `(begin, end)` of its characters, ordered and disjoint.
-#
-# What a word is has no one answer, so each answer has a name (`WAYS`). None of them knows a language: a stretch of
-# Chinese or Thai, written without spaces, is one word here, and `don't` is one word, not the `do` and `n't` of a
-# treebank. Whoever wants those words gives their spans. Cost: O(characters). Source: Unicode's general categories.
+# -------------------------------------------------------------------------------------- where the words of a text stand
 
 
 Span = tuple[int, int]
@@ -46,27 +53,27 @@ def word_spans(text: str) -> list[Span]:
     Apostrophes and hyphens inside a word stay in it (don't, well-known), so do `.` and `,` between digits. An emoji is
     one mark with all that is joined to it: skin tones, ZWJ families, the two letters of a flag, a keycap's frame.
     """
-    spans, at = [], 0
-    while at < len(text):
-        if is_space(text[at]):
-            at += 1
+    spans, begin = [], 0
+    while begin < len(text):
+        if is_space(text[begin]):
+            begin += 1
             continue
-        end = _end_of_mark(text, at) if _is_mark(text[at]) else _end_of_run(text, at)
-        spans.append((at, end))
-        at = end
+        end = _end_of_mark(text, begin) if _is_mark(text[begin]) else _end_of_run(text, begin)
+        spans.append((begin, end))
+        begin = end
     return spans
 
 
 def run_spans(text: str) -> list[Span]:
     """Runs between white space, punctuation and all."""
     spans, begin = [], None
-    for at, char in enumerate(text + " "):
+    for index, char in enumerate(text + " "):
         if is_space(char):
             if begin is not None:
-                spans.append((begin, at))
+                spans.append((begin, index))
             begin = None
         elif begin is None:
-            begin = at
+            begin = index
     return spans
 
 
@@ -93,9 +100,9 @@ def words_of_tokens(text: str, spans: Sequence[Span], offsets: Sequence[Span]) -
         owner[begin:end] = [word] * (end - begin)
     out = []
     for begin, end in offsets:
-        covered = [owner[at] for at in range(begin, min(end, len(text))) if not is_space(text[at])]
+        covered = [owner[place] for place in range(begin, min(end, len(text))) if not is_space(text[place])]
         word = covered[0] if covered else -1
-        out.append((word, any(other not in (-1, word) for other in covered)))
+        out.append((word, any(owner_word not in (-1, word) for owner_word in covered)))
     return out
 
 
@@ -112,8 +119,8 @@ def _end_of_run(text: str, begin: int) -> int:
     return end
 
 
-def _stays_inside(text: str, at: int) -> bool:
-    before, char, after = text[at - 1], text[at], text[at + 1 : at + 2]
+def _stays_inside(text: str, index: int) -> bool:
+    before, char, after = text[index - 1], text[index], text[index + 1 : index + 2]
     if char in INNER_MARKS:
         return after.isalnum()  # what is before is in the word: no mark, or it would have ended there
     return char in DIGIT_MARKS and before.isdigit() and after.isdigit()
@@ -141,12 +148,7 @@ def _extends(char: str) -> bool:
     return category[0] == "M" or (category == "Cf" and not is_space(char)) or "\U0001f3fb" <= char <= "\U0001f3ff"
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Each text and what its tokens cover there: from the tokenizer's offsets, or put together from the marks of pieces.
-#
-# Offsets say exactly which characters a token was made from, so marks are read only where there are none: slow
-# tokenizers, generated text. Marks of byte-level tokenizers spell the text exactly. The others do not say what was
-# changed before (case, accents) or how wide a space was, and WordPiece parts `didn't` into three words.
+# -------------------------------------------------------------------------------------- which characters a token covers
 
 
 def texts_and_offsets(tokens: Tokens) -> tuple[Sequence[str], Sequence[Sequence[Span]], str]:
@@ -182,21 +184,21 @@ def text_of_marks(
 def _decoded(spelt: Sequence[bytes]) -> tuple[str, list[Span]]:
     """UTF-8 in pieces, put together, and which characters each piece has a byte of. Stray bytes become U+FFFD."""
     text, owners = b"".join(spelt).decode("utf-8", "surrogateescape"), []
-    for at, char in enumerate(text):
-        owners += [at] * len(char.encode("utf-8", "surrogateescape"))
-    spans, at = [], 0
+    for index, char in enumerate(text):
+        owners += [index] * len(char.encode("utf-8", "surrogateescape"))
+    spans, index = [], 0
     for part in spelt:
-        begin = owners[at] if at < len(owners) else len(text)
-        at += len(part)
-        spans.append((begin, owners[at - 1] + 1 if part else begin))
+        begin = owners[index] if index < len(owners) else len(text)
+        index += len(part)
+        spans.append((begin, owners[index - 1] + 1 if part else begin))
     return re.sub("[\udc80-\udcff]", "\ufffd", text), spans
 
 
 def _byte_alphabet() -> dict[str, int]:
     """GPT-2's letters for bytes: printable ones stand for themselves, the others for 256 and up, in order."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = [byte for byte in range(256) if byte not in printable]
-    return {chr(byte): byte for byte in printable} | {chr(256 + at): byte for at, byte in enumerate(others)}
+    unprintable = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(256 + index): byte for index, byte in enumerate(unprintable)}
 
 
 _BYTE_OF = _byte_alphabet()
@@ -299,14 +301,17 @@ class Words:
         if isinstance(by, str):
             spans = tuple(tuple(WAYS[by](text)) for text in texts)
         else:
-            spans = tuple(checked_spans(own, text, at) for at, (own, text) in enumerate(zip(by, texts, strict=True)))
+            spans = tuple(
+                checked_spans(text_spans, text, index)
+                for index, (text_spans, text) in enumerate(zip(by, texts, strict=True))
+            )
         of_token = torch.full(tokens.real.shape, -1)
         straddling = torch.zeros_like(tokens.real)
-        for text, own in enumerate(spans):
-            found = torch.tensor(words_of_tokens(texts[text], own, offsets[text])).view(-1, 2)
-            ordinary = tokens.ordinary[text, : len(found)]
-            of_token[text, : len(found)] = torch.where(ordinary, found[:, 0].long(), -1)
-            straddling[text, : len(found)] = ordinary & (found[:, 1] > 0)
+        for text, text_spans in enumerate(spans):
+            numbers = torch.tensor(words_of_tokens(texts[text], text_spans, offsets[text])).view(-1, 2)
+            ordinary = tokens.ordinary[text, : len(numbers)]
+            of_token[text, : len(numbers)] = torch.where(ordinary, numbers[:, 0].long(), -1)
+            straddling[text, : len(numbers)] = ordinary & (numbers[:, 1] > 0)
         way, astride = repr(by) if isinstance(by, str) else "given spans", int(straddling.sum())
         because = f"words by {way}, from {source}" + (f"; tokens that straddle words: {astride}" if astride else "")
         return Words(tokens, tuple(texts), spans, tuple(map(tuple, offsets)), of_token, straddling, because)
@@ -329,9 +334,11 @@ class Words:
     def text(self, index: int) -> Words:
         """The words of one text alone."""
         index = self._index(index)
-        alone, at = self.tokens.text(index), slice(index, index + 1)
-        of_token, straddling = self.of_token[at, : alone.longest], self.straddling[at, : alone.longest]
-        return Words(alone, self.texts[at], self.spans[at], self.offsets[at], of_token, straddling, self.because)
+        alone, chosen = self.tokens.text(index), slice(index, index + 1)
+        of_token, straddling = self.of_token[chosen, : alone.longest], self.straddling[chosen, : alone.longest]
+        return Words(
+            alone, self.texts[chosen], self.spans[chosen], self.offsets[chosen], of_token, straddling, self.because
+        )
 
     def _index(self, text: int) -> int:
         if not -len(self.texts) <= text < len(self.texts):
@@ -379,12 +386,12 @@ class Merging:
             raise StatisticError(f"{how=} is not a way to merge the rows of a word: use one of {', '.join(HOWS)}.")
         self._how, self._rows, self._columns = how, from_words, to_words
         self._num_rows, self._num_columns = (int(w.max()) + 1 if len(w) else 0 for w in (from_words, to_words))
-        kept, at = from_words >= 0, torch.arange(len(from_words))
-        rows = from_words[kept]
-        first = torch.full((self._num_rows,), len(at)).scatter_reduce(0, rows, at[kept], "amin")
+        in_word, row_index = from_words >= 0, torch.arange(len(from_words))
+        rows = from_words[in_word]
+        first = torch.full((self._num_rows,), len(row_index)).scatter_reduce(0, rows, row_index[in_word], "amin")
         counts = rows.bincount(minlength=self._num_rows).double()
-        self._share = torch.zeros(len(at), dtype=torch.float64)  # of a row of pieces in its word's row
-        self._share[kept] = (at[kept] == first[rows]).double() if how == "first" else 1 / counts[rows]
+        self._share = torch.zeros(len(row_index), dtype=torch.float64)  # of a row of pieces in its word's row
+        self._share[in_word] = (row_index[in_word] == first[rows]).double() if how == "first" else 1 / counts[rows]
         self._map: Tensor | None = None
         self._mass: Tensor | None = None
 
@@ -420,14 +427,14 @@ def words_of_text(
 ) -> Words:
     """The words of one text, of which the layer has `length` tokens (with padding, where it keeps that)."""
     if words is None or isinstance(words, str):
-        found = Words.of(tokens.text(text), words or "words")
+        text_words = Words.of(tokens.text(text), words or "words")
     else:
-        found = words.text(text)
-    if (num_tokens := found.tokens.longest) > length or (num_tokens < length and not padded):
+        text_words = words.text(text)
+    if (num_tokens := text_words.tokens.longest) > length or (num_tokens < length and not padded):
         raise ShapeError(
             f"{name} are of {num_tokens} tokens, but text {text} has {length} here: give words of the same tokens."
         )
-    return found
+    return text_words
 
 
 def numbered(units: Sequence[Unit]) -> tuple[Int[Tensor, "pieces"], slice]:

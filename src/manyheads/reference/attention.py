@@ -1,8 +1,15 @@
 """Scaled dot-product attention in plain NumPy, float64: the one operation, with everything that real models add to it.
 
 Why: this is the oracle; all faster code in the library is held to it. `multihead` builds multi-head attention on it.
+
+Two steps turn a row of scores into a row of weights: `visible_keys` says which keys a query may see by position alone
+(causal, sliding window); `softmax_rows` turns scores into weights and keeps each row's log-sum-exp, `lse`. Everything
+that can go wrong between a score and a weight goes wrong there: an overflow, a row with nothing to look at, a mask that
+sits one position off, a sink that somebody renormalised away.
+
 Cost: holds the whole map in float64, O(b h q k) memory. Fine for a sentence, hopeless for a book (see `nn.attend`).
 Source: Vaswani et al. 2017, section 3.2; grouped key/value heads: Ainslie et al. 2023 (GQA), Shazeer 2019 (one: MQA).
+The sink logit is that of gpt-oss (OpenAI 2025, model card).
 
 Axes: b batch, h query head, g key/value head, q query, k key, d width of q and k, f width of v.
 """
@@ -85,15 +92,7 @@ def _heads_served(q: Shaped[np.ndarray, "..."], k: Shaped[np.ndarray, "..."], v:
     return q.shape[1] // k.shape[1]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Who may look where, and softmax: the two steps that turn a row of scores into a row of weights.
-#
-# What: `visible_keys` says which keys a query may see by position alone (causal, sliding window); `softmax_rows` turns
-# scores into weights and keeps each row's log-sum-exp, `lse`.
-# Why: everything that can go wrong between a score and a weight goes wrong here: an overflow, a row with nothing to
-# look at, a mask that sits one position off, a sink that somebody renormalised away. One short page settles each case.
-# Cost: O(scores) time and memory; the scores are the whole map, which is why this is the reference and not the product.
-# Source: Vaswani et al. 2017, section 3.2.1; the sink logit is that of gpt-oss (OpenAI 2025, model card).
+# -------------------------------------------------------------------------------------- who may look where, and softmax
 
 
 def softmax_rows(
@@ -116,9 +115,9 @@ def softmax_rows(
     top = np.where(top == -np.inf, 0.0, top)
     raised = np.exp(scores - top)
     total = raised.sum(axis=-1, keepdims=True) + np.exp(sink - top)
-    seen = total > 0
-    weights = np.divide(raised, total, out=np.zeros_like(raised), where=seen)
-    lse = top + np.log(total, out=np.full_like(total, -np.inf), where=seen)
+    sees_any = total > 0
+    weights = np.divide(raised, total, out=np.zeros_like(raised), where=sees_any)
+    lse = top + np.log(total, out=np.full_like(total, -np.inf), where=sees_any)
     return weights, lse[..., 0]
 
 

@@ -1,8 +1,9 @@
 """Multi-head attention in plain NumPy, float64, three ways that give the same numbers. The page to learn from.
 
 `naive`, `batched` and `fused` are multi-head attention over one matrix per head, one wide matrix, and one matrix for
-queries, keys and values (`layouts`). Start at `naive`, which is the textbook's formula line by line, and see that the
-other two only rearrange its weights.
+queries, keys and values. Start at `naive`, which is the textbook's formula line by line, and see that the other two
+only rearrange its weights: `NaiveWeights` are the textbook's W_i^Q, `BatchedWeights` and `FusedWeights` what fast code
+and checkpoints hold. `to_naive`, `to_batched` and `to_fused` go from any layout to any other.
 Cost: as `attend`, O(b h q k) memory. Source: Vaswani et al. 2017, section 3.2.2; GQA: Ainslie et al. 2023.
 
 Axes: b batch, h query head, g key/value head, q query, k key, d width of q and k, f width of v, m width of the model.
@@ -19,14 +20,7 @@ from manyheads.base import check_groups, divisors
 from manyheads.errors import ShapeError
 from manyheads.reference.attention import attend, softmax_rows, visible_keys
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The weights of multi-head attention in three layouts: a matrix a head, side by side, or all in one.
-#
-# `NaiveWeights` are the textbook's W_i^Q, `BatchedWeights` and `FusedWeights` what fast code and checkpoints hold. The
-# numbers are the same: `to_naive`, `to_batched` and `to_fused` go from any layout to any other. What is computed from
-# them is in `multihead`.
-#
-# Axes: h query head, g key/value head, d width of q and k, f width of v, m width of the model.
+# ----------------------------------------------------------------------------------------- the weights in three layouts
 
 
 @dataclass(frozen=True)
@@ -111,8 +105,8 @@ def to_batched(weights: Weights) -> BatchedWeights:
         w_q, w_k, w_v = np.split(w.w_qkv, w.borders, axis=1)
         b_q, b_k, b_v = (None, None, None) if w.b_qkv is None else np.split(w.b_qkv, w.borders)
         return BatchedWeights(w.num_heads, w.num_kv_heads, w_q, w_k, w_v, w.w_o, b_q, b_k, b_v, w.b_o)
-    w_q, w_k, w_v = (rearrange(each, "h m d -> m (h d)") for each in (w.w_q, w.w_k, w.w_v))
-    b_q, b_k, b_v = (None if each is None else rearrange(each, "h d -> (h d)") for each in (w.b_q, w.b_k, w.b_v))
+    w_q, w_k, w_v = (rearrange(matrix, "h m d -> m (h d)") for matrix in (w.w_q, w.w_k, w.w_v))
+    b_q, b_k, b_v = (None if bias is None else rearrange(bias, "h d -> (h d)") for bias in (w.b_q, w.b_k, w.b_v))
     return BatchedWeights(len(w.w_q), len(w.w_k), w_q, w_k, w_v, w.w_o, b_q, b_k, b_v, w.b_o)
 
 
@@ -123,8 +117,8 @@ def to_naive(weights: Weights) -> NaiveWeights:
     w = to_batched(weights)
     counts = (w.num_heads, w.num_kv_heads, w.num_kv_heads)
     wide, biases = zip((w.w_q, w.w_k, w.w_v), counts, strict=True), zip((w.b_q, w.b_k, w.b_v), counts, strict=True)
-    w_q, w_k, w_v = (rearrange(each, "m (h d) -> h m d", h=count) for each, count in wide)
-    b_q, b_k, b_v = (None if each is None else rearrange(each, "(h d) -> h d", h=count) for each, count in biases)
+    w_q, w_k, w_v = (rearrange(matrix, "m (h d) -> h m d", h=count) for matrix, count in wide)
+    b_q, b_k, b_v = (None if bias is None else rearrange(bias, "(h d) -> h d", h=count) for bias, count in biases)
     return NaiveWeights(w_q, w_k, w_v, w.w_o, b_q, b_k, b_v, w.b_o)
 
 
@@ -170,11 +164,11 @@ def initialise(
     h, m, d = num_heads, embed_dim, embed_dim // num_heads
     g = h if num_kv_heads is None else num_kv_heads
     check_groups(h, g)
-    whole = np.sqrt(2 / (m + m))
-    scale = np.sqrt(2 / (m + d)) if layout == "naive" else whole
+    bound = np.sqrt(2 / (m + m))
+    scale = np.sqrt(2 / (m + d)) if layout == "naive" else bound
     w_q, w_k, w_v = (rng.normal(0, scale, (count, m, d)) for count in (h, g, g))
     b_q, b_k, b_v, b_o = map(np.zeros, ((h, d), (g, d), (g, d), m)) if bias else (None,) * 4
-    return LAYOUTS[layout](NaiveWeights(w_q, w_k, w_v, rng.normal(0, whole, (h * d, m)), b_q, b_k, b_v, b_o))
+    return LAYOUTS[layout](NaiveWeights(w_q, w_k, w_v, rng.normal(0, bound, (h * d, m)), b_q, b_k, b_v, b_o))
 
 
 def count_parameters(weights: Weights) -> int:
@@ -220,7 +214,7 @@ def naive(
     shape = (len(x), num_heads, x.shape[1], context.shape[1])
     visible = visible_keys(shape, mask=_for_heads(mask, like), causal=causal)
     serves = num_heads // len(weights.w_k)
-    found: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []  # each head's output, map and lse
+    results: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []  # each head's output, map and lse
     for i in range(num_heads):
         g = i // serves  # with as many key/value heads as query heads, g is i
         q = _linear(x, weights.w_q[i], _pick(weights.b_q, i))
@@ -228,8 +222,8 @@ def naive(
         v = _linear(context, weights.w_v[g], _pick(weights.b_v, g))
         scores = np.einsum("bqd,bkd->bqk", q, k, optimize=True) / np.sqrt(head_dim)
         head_map, lse = softmax_rows(np.where(visible[:, i], scores, -np.inf))
-        found.append((np.einsum("bqk,bkf->bqf", head_map, v, optimize=True), head_map, lse))
-    heads, maps, lses = (np.stack(each, axis=1) for each in zip(*found, strict=True))
+        results.append((np.einsum("bqk,bkf->bqf", head_map, v, optimize=True), head_map, lse))
+    heads, maps, lses = (np.stack(parts, axis=1) for parts in zip(*results, strict=True))
     return _mix(heads, maps, lses, weights, like)
 
 
@@ -322,7 +316,7 @@ def _mix(
     """Concat(head_1 .. head_h) W^O, with the batch axis only where the input `like` has one."""
     out = _linear(rearrange(heads, "b h q f -> b q (h f)"), weights.w_o, weights.b_o)
     results = (out, maps, heads, lse)
-    return MultiHead(*(each if np.ndim(like) == 3 else each[0] for each in results))
+    return MultiHead(*(result if np.ndim(like) == 3 else result[0] for result in results))
 
 
 def _linear(

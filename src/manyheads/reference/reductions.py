@@ -76,12 +76,12 @@ def match(
     to its matches; over rows: what each key receives from them.
     """
     row, key = _positions(weights)
-    same = (row_labels[:, None] == key_labels[None]) & (row_labels[:, None] >= 0)
+    equal = (row_labels[:, None] == key_labels[None]) & (row_labels[:, None] >= 0)
     if earlier:
-        same &= key <= row - apart
+        equal &= key <= row - apart
     if elsewhere:
-        same &= key != row
-    return weights * same
+        equal &= key != row
+    return weights * equal
 
 
 def band(weights: Float64[np.ndarray, "h q k"], offsets: Sequence[int]) -> Float64[np.ndarray, "h q o"]:
@@ -124,10 +124,10 @@ def pooled(
     out = np.full((len(weights), size, size), np.nan)
     for row_block, key_block in np.ndindex(size, size):
         rows, keys = of_rows == row_block, of_keys == key_block
-        blocks = (each[:, rows][:, :, keys] for each in (weights, visible))
-        for h, (cells, seen) in enumerate(zip(*blocks, strict=True)):
-            if seen.any():
-                out[h, row_block, key_block] = HOW[how](cells[seen])
+        blocks = (array[:, rows][:, :, keys] for array in (weights, visible))
+        for h, (cells, visible_cells) in enumerate(zip(*blocks, strict=True)):
+            if visible_cells.any():
+                out[h, row_block, key_block] = HOW[how](cells[visible_cells])
     return out
 
 

@@ -6,11 +6,22 @@ Why: the library measures heads on maps that it never holds. This page holds the
 It is also the place to look up what a number means. There are three kinds: something of each row, averaged over the
 rows; the mass on some cells (at an offset, on a class of tokens, on copies of the row's token); two facts about the
 whole map. Beside a number stands its chance level: `.uniform` is the same statistic of a head that looks everywhere
-alike, `.relabelled` that of a text whose words stand in another order. On pages of their own: which cells those are
-(`cells`), masses weighted by the values' lengths (`norms`), and which key a row looks at most (`tops`).
+alike, `.relabelled` that of a text whose words stand in another order. Which cells those are is in `cells`.
+
+`norm_masses` weights masses by the values' lengths. It takes a map, the length of each key's value vector behind the
+output projection, and the cells of each mass; it gives the part of everything that is moved which comes from those
+cells, with chance levels. A head that has nothing to do gives its weight to a sink, whose value is short: plain weights
+call that its main interest; lengths show that next to nothing comes of it.
+
+`tops` gives the share of words whose strongest key is a word (no token that the tokenizer added), and of those the
+share whose strongest key is the text's rarest word, or one of its two rarest, with chance levels. So Voita et al. found
+the head that looks at rare words. Added tokens are left out, as rows and as answers; of equal weights the first is the
+strongest.
+
 Cost: a few passes over the map, in float64.
-Source: entropy: Clark et al. 2019, section 5.1; max_weight ("confidence"), strongest keys: Voita et al. 2019;
-induction: Olsson et al. 2022; sink_norm_mass: Kobayashi et al. 2020 (norms); sinks themselves: Xiao et al. 2024.
+Source: entropy: Clark et al. 2019, section 5.1; max_weight ("confidence"), strongest keys, rare words: Voita et al.
+2019; induction: Olsson et al. 2022; norm masses: Kobayashi et al. 2020, as a ratio of sums over a text; sinks
+themselves: Xiao et al. 2024.
 
 A row is *alive* if it sees at least one key. Mass on a kind of key is counted over the rows that see such a key.
 """
@@ -128,15 +139,15 @@ def sum_of_squares(weights: Map) -> Rows:
 
 def mass_on(cells: Cells, weights: Map, text: TextFacts) -> Pair:
     """The weight on chosen cells, over the rows that see at least one of theirs."""
-    seen = cells & text.visible
-    return over(rows_with(seen), (weights * seen).sum(axis=2))
+    counted = cells & text.visible
+    return over(rows_with(counted), (weights * counted).sum(axis=2))
 
 
 def unsunk_mass(cells: Cells, weights: Map, text: TextFacts) -> Pair:
     """The weight on chosen cells, over all weight that does not go to a sink, both of rows that see such a cell."""
-    seen = cells & text.visible
-    of_rows = weights * rows_with(seen)[:, None] * ~text.sink
-    return (of_rows * seen).sum(axis=(1, 2)), of_rows.sum(axis=(1, 2))
+    counted = cells & text.visible
+    of_rows = weights * rows_with(counted)[:, None] * ~text.sink
+    return (of_rows * counted).sum(axis=(1, 2)), of_rows.sum(axis=(1, 2))
 
 
 def local_mass(weights: Map, text: TextFacts) -> Pair:
@@ -189,15 +200,7 @@ WEIGHTED = set(CELLS) - {"sink_mass", *MATCHES}  # with norms over all rows; mat
 WHOLE: dict[str, Callable[[Map, TextFacts], Pair]] = {"heaviest_key": heaviest_key, "missing_mass": missing_mass}
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# What a head moves, rather than what it looks at: the masses on some cells, each weight times its value's length.
-#
-# What: `norm_masses` takes a map, the length of each key's value vector behind the output projection, and the cells of
-# each mass; it gives the part of everything that is moved which comes from those cells, with chance levels.
-# Why: a head that has nothing to do gives its weight to a sink, whose value is short. Plain weights call that its main
-# interest; lengths show that next to nothing comes of it.
-# Cost: a few passes over the map, in float64.
-# Source: Kobayashi et al. 2020 (norm-weighted attention), as a ratio of sums over a text.
+# ---------------------------------------------------------------------- what a head moves, rather than what it looks at
 
 
 def norm_masses(
@@ -214,14 +217,14 @@ def norm_masses(
     `movable` are classes of keys that may stand in another order among the `ordinary` ones: ".relabelled".
     """
     everywhere = np.broadcast_to(visible / np.maximum(visible.sum(axis=1, keepdims=True), 1), weights.shape)
-    moved, evenly = (each * norms[:, None] for each in (weights, everywhere))
+    moved, evenly = (weighted_cells * norms[:, None] for weighted_cells in (weights, everywhere))
     out: dict[str, Pair] = {}
     for name, chosen in cells.items():
-        seen, weighted = chosen & visible, name.replace("_mass", "_norm_mass")
-        out[weighted] = part_of(moved, seen, seen.any())
-        out[f"{weighted}.uniform"] = part_of(evenly, seen, seen.any())
+        counted, weighted = chosen & visible, name.replace("_mass", "_norm_mass")
+        out[weighted] = part_of(moved, counted, counted.any())
+        out[f"{weighted}.uniform"] = part_of(evenly, counted, counted.any())
         if name in movable:
-            out[f"{weighted}.relabelled"] = scattered(moved, movable[name], ordinary, seen.any())
+            out[f"{weighted}.relabelled"] = scattered(moved, movable[name], ordinary, counted.any())
     return out
 
 
@@ -235,9 +238,9 @@ def norm_matches(
     moved = weights * norms[:, None]
     out: dict[str, Pair] = {}
     for name, chosen in cells.items():
-        seen = chosen & visible
-        in_rows = moved[:, seen.any(axis=1)]
-        out[name.replace("_mass", "_norm_mass")] = (moved * seen).sum(axis=(1, 2)), in_rows.sum(axis=(1, 2))
+        counted = chosen & visible
+        in_rows = moved[:, counted.any(axis=1)]
+        out[name.replace("_mass", "_norm_mass")] = (moved * counted).sum(axis=(1, 2)), in_rows.sum(axis=(1, 2))
     return out
 
 
@@ -255,14 +258,7 @@ def scattered(
     return part_of(moved, np.broadcast_to(expected, moved.shape[1:]), counts)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Which key a row looks at most, from the whole map: whether it is a word, and whether it is one of the rarest words.
-#
-# What: `tops` gives the share of words whose strongest key is a word (no token that the tokenizer added), and of those
-# the share whose strongest key is the text's rarest word, or one of its two rarest, with chance levels.
-# Why: so Voita et al. found the head that looks at rare words. Added tokens are left out, as rows and as answers.
-# Cost: one pass over the map. Of equal weights the first is the strongest.
-# Source: Voita et al. 2019 (rare words).
+# ---------------------------------------------------------------------------------------- which key a row looks at most
 
 
 def tops(

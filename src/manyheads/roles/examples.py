@@ -19,8 +19,7 @@ from torch import Tensor
 
 from manyheads.corpora import Document, is_about_texts
 from manyheads.heads import Head
-from manyheads.models import CallTexts, Piece, Reading, batches, model_inputs, read_texts, record, tokens_of, watch
-from manyheads.models.describe import run
+from manyheads.models import CallTexts, Piece, Reading, read_batches, read_texts, record
 from manyheads.models.inputs.texts import rarity_table
 from manyheads.recording import ROOT, Gold, Sinks, Tokens, Words, text_seed
 from manyheads.recording.words import WordMap
@@ -28,11 +27,9 @@ from manyheads.roles.claims import REPORT
 from manyheads.roles.labels import UNLABELLED
 from manyheads.roles.results import Example, Roles
 from manyheads.roles.rules import coreference_rules
-from manyheads.statistics import OFFSETS, Statistic, offset_name
+from manyheads.statistics import STATISTICS, Statistic
 from manyheads.statistics.defined.coreference import searches
-from manyheads.statistics.defined.masses import CLASSES, LOCAL, MATCHES, words
 from manyheads.statistics.defined.own_pattern import Pattern, surfaces_of, targets
-from manyheads.statistics.defined.rarest import rarest
 from manyheads.statistics.one_batch import Measured
 
 __all__ = ["Pairs", "pairs_of"]
@@ -45,10 +42,6 @@ __all__ = ["Pairs", "pairs_of"]
 # counts, taken from the statistics' own tables and at their own granularity: tokens, not words.
 
 
-AT_DISTANCE = {offset_name(offset): offset for offset in OFFSETS}
-OF_CLASS = {f"{each.name}_mass": each.members for each in CLASSES}
-OF_MATCH = {f"{each.name}_mass": each.asked for each in MATCHES}
-RAREST = {"rarest_top": 1, "two_rarest_top": 2}
 RESTS = ("first_mass", "sink_mass", "special_mass", "separator_mass")  # their keys are special tokens, mostly
 
 
@@ -81,24 +74,12 @@ def _listed(pairs: Iterable[tuple[int, int]]) -> Pairs:
 
 
 def _cells(statistic: str, tokens: Tokens, text: int) -> Bool[Tensor, "q k"]:
-    place = torch.arange(tokens.longest)
-    away = place[None] - place[:, None]
-    if statistic in AT_DISTANCE:
-        return away == AT_DISTANCE[statistic]
-    if statistic == "local_mass":
-        return away.abs() <= LOCAL
-    if statistic in OF_CLASS:
-        return OF_CLASS[statistic](tokens)[text][None].expand(len(place), -1)
-    if statistic in RAREST:
-        return rarest(tokens, RAREST[statistic])[text][None].expand(len(place), -1)
-    if statistic in OF_MATCH:
-        asked = OF_MATCH[statistic]
-        rows, keys = (side[text] for side in asked.labels(tokens))
-        same = (rows[:, None] == keys[None]) & (rows[:, None] >= 0)
-        same = same & (away <= -asked.apart) if asked.earlier else same
-        return same & (away != 0) if asked.elsewhere else same
-    word = words(tokens)[text] >= 0
-    return word[:, None] & word[None] & (away != 0)
+    """The cells that the statistic counts; of one that is about whole rows, every pair of two different words."""
+    cells = STATISTICS[statistic].cells if statistic in STATISTICS else None
+    if cells is not None:
+        return cells(tokens, text)
+    word = tokens.ordinary[text]
+    return word[:, None] & word[None] & ~torch.eye(len(word), dtype=torch.bool)
 
 
 MOST_TEXTS = 200
@@ -203,14 +184,15 @@ def _pieces(lm: Any, documents: Sequence[Document], longest: int) -> list[tuple[
 def _by_text(lm: Any, reading: Reading, statistics: Sequence[Statistic], sinks: Sinks) -> tuple[Tensor, Tensor]:
     """Numerators and denominators of each text, `[text, head, statistic]`."""
     num, den, order = [], [], []
-    for group in batches(reading):
-        tokens = tokens_of(reading, group, *rarity_table(reading, lm.spec.vocab_size or 0)).with_sinks(sinks)
-        batch = Measured(CallTexts.of(lm, tokens), tuple(statistics))
-        state = watch(lm.model, lm.name, lambda t=tokens: run(lm.model, lm.name, model_inputs(lm, t)), batch.observe)
-        got = batch.contribution(state)
-        num.append(got.num)
-        den.append(got.own_of(range(len(statistics))))
-        order += group
+
+    def measuring(tokens: Tokens) -> Measured:
+        return Measured(CallTexts.of(lm, tokens.with_sinks(sinks)), tuple(statistics))
+
+    for batch in read_batches(lm, reading, measuring, rarity=rarity_table(reading, lm.spec.vocab_size or 0)):
+        sums = batch.watcher.contribution(batch.tap)
+        num.append(sums.num)
+        den.append(sums.own_of(range(len(statistics))))
+        order += batch.indices
     back = torch.tensor(order).argsort()
     return torch.cat(num)[back], torch.cat(den)[back]
 

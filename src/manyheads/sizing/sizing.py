@@ -24,7 +24,7 @@ from manyheads.sizing.families.config import describe_config, read_config
 from manyheads.sizing.presets import PRESETS, key_of, nearest, preset
 from manyheads.spec import ModelSpec
 
-__all__ = ["CONTEXT", "architecture_of", "size", "sized", "from_spec"]
+__all__ = ["CONTEXT", "architecture_of", "size", "from_spec"]
 
 
 CONTEXT = 4096
@@ -51,19 +51,7 @@ def size(
     Counts are exact; what is counted of FLOPs is in `manyheads.sizing.costs`. Raises ModelError, ShapeError or
     FileAccessError, saying what was asked, what came and what would do.
     """
-    return sized(architecture_of(what), context, batch, dtype, num_kv_heads, source, cache_dtype)
-
-
-def sized(
-    architecture: Architecture,
-    context: int | None,
-    batch: int,
-    dtype: str,
-    num_kv_heads: int | None,
-    source: int | None,
-    cache_dtype: str | None,
-) -> Sizing:
-    """The sizing of an architecture in hand; arguments as for `size`."""
+    architecture = architecture_of(what)
     if num_kv_heads is not None:
         whole("num_kv_heads", num_kv_heads)
         architecture = architecture.with_kv_heads(num_kv_heads)

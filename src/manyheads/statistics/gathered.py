@@ -1,4 +1,4 @@
-"""What a measuring pass gathers of one batch, and the constants that all of measuring shares."""
+"""The sums that one measuring pass collects, batch by batch, and the constants that all of measuring shares."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from manyheads.models import CallTexts, model_inputs, watch
-from manyheads.models.describe import run
+from manyheads.models import CallTexts, observe
 from manyheads.models.inputs.texts import decoder_story
 from manyheads.models.taps.open_taps import EDITED
 from manyheads.recording import Sinks, Tokens
@@ -19,23 +18,23 @@ from manyheads.statistics.tally import Contribution, Tally, counted
 
 CROSSING = "left out, since queries and keys are not the same tokens"
 UNSEEN = "left out, since nobody can see it"
-WORDY = frozenset({"tokens", "sinks"})  # what a statistic may ask that only words answer
+WORDY = frozenset({"tokens", "sinks"})  # of what a statistic may ask, that which needs a text's tokens
 Progress = Callable[[int, Any], None]
-"""Called with tokens read and tokens in all; of pictures and sounds, with how many of them. Of a corpus with how far
-reading has come, in the units of its `total` (bytes, or texts), and with that, which is None for a pipe."""
+"""Called with the tokens read so far and the tokens in all; for pictures and sounds, with numbers of these instead. For
+a corpus, with how far reading has come in the units of `Corpus.total` (bytes, or texts), and with that total, which is
+None for a pipe."""
 
 
 def two_sided(lm: Any) -> dict[str, str]:
-    """What is to be known of a decoder beside an encoder of texts; "" where there is none."""
+    """Notes about the decoder of an encoder-decoder: how it was fed, and its layers that are left out; "" for none."""
     crossing = ", ".join(site.module for site in lm.spec.sites if site.stack == CROSS)
     return {"decoder": decoder_story(lm), CROSSING: crossing}
 
 
 def measure_batch(lm: Any, tokens: Tokens, statistics: tuple[Statistic, ...], kinds: bool) -> Contribution:
-    """What one batch of a loaded model's texts adds."""
+    """The numbers that one batch of texts adds. Cost: one forward pass and one over the maps' tiles."""
     batch = Measured(CallTexts.of(lm, tokens), statistics, with_kinds=kinds)
-    state = watch(lm.model, lm.name, lambda: run(lm.model, lm.name, model_inputs(lm, tokens)), batch.observe)
-    return batch.contribution(state)
+    return batch.contribution(observe(lm, tokens, batch.observe))
 
 
 @dataclass(eq=False)
@@ -55,7 +54,7 @@ class Gathered:
         self.edited |= batch.edited
 
     def merge(self, other: Gathered) -> None:
-        """Add another process', or an earlier run's."""
+        """Add what another process, or an earlier run, gathered."""
         if self.tally is None or other.tally is None:
             self.tally = self.tally or other.tally
         else:
@@ -65,9 +64,10 @@ class Gathered:
         self.edited |= other.edited
 
     def table(self, statistics: tuple[Statistic, ...], sinks: Sinks, notes: dict[str, str], **more: Any) -> HeadTable:
+        """The table of what was gathered. Notes that are empty are left out."""
         assert self.tally is not None, "nothing was measured"
-        said = {**notes, "backend": "; ".join(self.backend), "guard_error": f"{self.guard_error:.1e}"}
-        said["edited"] = EDITED if self.edited else ""
-        notes = {key: value for key, value in said.items() if value}
+        measured = {"backend": "; ".join(self.backend), "guard_error": f"{self.guard_error:.1e}"}
+        measured["edited"] = EDITED if self.edited else ""
+        notes = {key: value for key, value in {**notes, **measured}.items() if value}
         kinds = None if self.tally.kinds is None else self.tally.kinds.kinds()
         return HeadTable(self.tally.sites, statistics, self.tally.sums(), sinks, notes, kinds, **more)

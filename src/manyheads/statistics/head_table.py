@@ -1,36 +1,32 @@
-"""A row a head, a column a statistic: what `measure` returns."""
+"""A row for each head, a column for each statistic: what `measure` returns."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jaxtyping import Float64
 from numpy import ndarray
 
-from manyheads.base import html_table, replacing
+from manyheads.base import html_table
 from manyheads.corpora import NONE_FAILED, Failures
-from manyheads.errors import FileAccessError, StatisticError
+from manyheads.errors import StatisticError
 from manyheads.heads import Head
 from manyheads.recording import Sinks
 from manyheads.spec import Site
+from manyheads.statistics.per_head_result import SHOWN_COLUMNS, PerHeadResult
 from manyheads.statistics.statistic import Statistic
 from manyheads.statistics.sums import Sums
 from manyheads.statistics.token_kinds import TokenKinds
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # pandas takes half a second to import: only who asks for a frame waits for it
     import pandas as pd
 
 
-TABLE_KINDS = (".parquet", ".csv", ".json")
-SHOWN_COLUMNS = 10  # of a table in a notebook: what a cell is wide enough for
-
-
 @dataclass(frozen=True, eq=False)
-class HeadTable:
+class HeadTable(PerHeadResult):
     """Statistics of every head. `notes` says what they rest on: model, backend and why, windows, rarity, sinks.
 
     `kinds`: what each kind of token received, where that was asked for. `failures`: texts of a corpus that could not be
@@ -44,6 +40,11 @@ class HeadTable:
     notes: dict[str, str]
     kinds: TokenKinds | None = None
     failures: Failures = NONE_FAILED
+    # Intervals cost a thousand resamples of the texts: values and intervals are computed once for each half.
+    _values: dict[int | None, ndarray] = field(default_factory=dict, init=False, repr=False)
+    _intervals: dict[int | None, tuple[ndarray, ndarray]] = field(default_factory=dict, init=False, repr=False)
+
+    missing = "in this table: it holds {first} to {last}."
 
     @cached_property
     def heads(self) -> tuple[Head, ...]:
@@ -51,67 +52,49 @@ class HeadTable:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        return tuple(each.name for each in self.statistics)
+        return tuple(statistic.name for statistic in self.statistics)
 
     def column(self, name: str, half: int | None = None) -> Float64[ndarray, "head"]:
         """One statistic of every head (NaN where nothing was counted), over all texts or one half of them."""
-        return self._values(half)[:, self._index(name)].copy()
+        return self._of_half(half)[:, self._column_index(name)].copy()
 
     def interval(self, name: str, half: int | None = None) -> tuple[Float64[ndarray, "head"], Float64[ndarray, "head"]]:
         """The 95 % interval over texts, by Poisson bootstrap."""
-        low, high = self._intervals(half)
-        index = self._index(name)
-        return low[:, index], high[:, index]
+        if half not in self._intervals:
+            self._intervals[half] = self.sums.interval(half)
+        low, high = self._intervals[half]
+        column = self._column_index(name)
+        return low[:, column], high[:, column]
 
-    def _values(self, half: int | None) -> ndarray:
-        if half not in self._values_of_half:
-            self._values_of_half[half] = self.sums.value(half)[..., 0]
-        return self._values_of_half[half]
+    def _of_half(self, half: int | None) -> Float64[ndarray, "head statistic"]:
+        if half not in self._values:
+            self._values[half] = self.sums.value(half)[..., 0]
+        return self._values[half]
 
-    @cached_property
-    def _values_of_half(self) -> dict[int | None, ndarray]:
-        return {}
-
-    def _intervals(self, half: int | None) -> tuple[ndarray, ndarray]:
-        if half not in self._intervals_of_half:
-            self._intervals_of_half[half] = self.sums.interval(half)
-        return self._intervals_of_half[half]
-
-    @cached_property
-    def _intervals_of_half(self) -> dict[int | None, tuple[ndarray, ndarray]]:
-        return {}
-
-    def __getitem__(self, key: str | tuple[str, str]) -> Float64[ndarray, "head"] | float:
-        """`table["entropy"]` is a column; `table["L0H2", "previous_mass"]` one number."""
-        if isinstance(key, str):
-            return self.column(key)
-        head, name = key
-        wanted = Head.parse(head)
-        if wanted not in self.heads:
-            raise StatisticError(
-                f"there is no head {head} in this table: it holds {self.heads[0]} to {self.heads[-1]}."
-            )
-        return float(self.column(name)[self.heads.index(wanted)])
-
-    def _index(self, name: str) -> int:
+    def _column_index(self, name: str) -> int:
         if name not in self.names:
             raise StatisticError(
                 f"this table has no {name!r}, only {', '.join(self.names[:8])} ...: measure it by name, or 'all'."
             )
         return self.names.index(name)
 
+    def __getitem__(self, key: str | tuple[str | Head, str]) -> Float64[ndarray, "head"] | float:
+        """`table["entropy"]` is a column; `table["L0H2", "previous_mass"]` one number.
+
+        Errors: HeadError for a head that is not in the table, StatisticError for a statistic that is not.
+        """
+        if isinstance(key, str):
+            return self.column(key)
+        head, name = key
+        return float(self.column(name)[self.head_place(head)])
+
     def to_pandas(self) -> pd.DataFrame:
         """A DataFrame with columns head, stack, layer, index, module, then the statistics."""
-        import pandas as pd
+        import pandas as pd  # half a second: not for who never asks for a frame
 
-        rows = [(str(h), h.stack, h.layer, h.index) for h in self.heads]
-        frame = pd.DataFrame(rows, columns=["head", "stack", "layer", "index"])
-        frame["module"] = [site.module for site in self.sites for _ in range(site.num_heads)]
-        return pd.concat([frame, pd.DataFrame(self._values(None), columns=list(self.names))], axis=1)
-
-    def save(self, path: str | Path) -> None:
-        """Write a table by its ending: .parquet, .csv or .json, whole or not at all. Errors: FileAccessError."""
-        write_frame(self.to_pandas(), Path(path))
+        modules = [site.module for site in self.sites for _ in range(site.num_heads)]
+        frame = pd.DataFrame({**self.head_columns(), "module": modules})
+        return pd.concat([frame, pd.DataFrame(self._of_half(None), columns=list(self.names))], axis=1)
 
     def __repr__(self) -> str:
         size = f"{len(self.heads)} heads x {len(self.names)} statistics"
@@ -119,31 +102,18 @@ class HeadTable:
 
     def _repr_html_(self) -> str:
         """A notebook's view: the first heads and statistics, and how many more there are."""
-        names = self.names[:SHOWN_COLUMNS]
+        names = self.names[: SHOWN_COLUMNS - 1]
         columns = ["head", *(name.replace("_", " ") for name in names)]
-        values = self._values(None)[:, : len(names)]
+        values = self._of_half(None)[:, : len(names)]
         rows = [[str(head), *map(float, row)] for head, row in zip(self.heads, values, strict=True)]
         more = len(self.names) - len(names)
-        rest = f"{more} more statistics: to_pandas() has them all." if more else ""
-        return html_table(columns, rows, caption=repr(self), note=rest)
+        note = f"{more} more statistics: to_pandas() has them all." if more else ""
+        return html_table(columns, rows, caption=repr(self), note=note)
 
     def __len__(self) -> int:
         return len(self.heads)
 
 
-def write_frame(frame: pd.DataFrame, path: Path) -> None:
-    """A frame to a file by its ending, whole or not at all."""
-    if path.suffix not in TABLE_KINDS:
-        raise FileAccessError(f"cannot tell what kind of table {path.name!r} is: end it in {', '.join(TABLE_KINDS)}.")
-    with replacing(path, path.suffix) as temporary:
-        if path.suffix == ".parquet":
-            frame.to_parquet(temporary, index=False)
-        elif path.suffix == ".csv":
-            frame.to_csv(temporary, index=False)
-        else:
-            frame.to_json(temporary, orient="records")
-
-
 def number(value: float) -> float | None:
-    """JSON has neither NaN nor infinity."""
+    """The number for JSON, which has neither NaN nor infinity."""
     return float(value) if abs(value) < math.inf else None

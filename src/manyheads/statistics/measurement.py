@@ -16,22 +16,19 @@ from torch import nn
 from manyheads.base import Ranks
 from manyheads.corpora import Corpus, Document
 from manyheads.errors import StatisticError
-from manyheads.models import Reading, batches, read_texts, tokens_of, watch
-from manyheads.models.describe import run
+from manyheads.models import CallTexts, Reading, observe, read_batches, read_texts, watch
 from manyheads.models.inputs.media import Given, media_given
 from manyheads.models.inputs.texts import rarity_table, texts_of_call
 from manyheads.models.taps.open_taps import left_out
-from manyheads.recording import Sinks
+from manyheads.recording import Sinks, Tokens
 from manyheads.statistics.corpus_run.chunks import Wanted
-from manyheads.statistics.gathered import CROSSING, UNSEEN, WORDY, Gathered, Progress, measure_batch, two_sided
+from manyheads.statistics.corpus_run.run import measure_corpus
+from manyheads.statistics.gathered import CROSSING, UNSEEN, WORDY, Gathered, Progress, two_sided
 from manyheads.statistics.head_table import HeadTable
 from manyheads.statistics.one_batch import Measured
 from manyheads.statistics.sinks import find_sinks
 from manyheads.statistics.statistic import Statistic
 from manyheads.statistics.table import choose
-
-__all__ = ["CROSSING", "UNSEEN", "WORDY", "Progress", "measure", "measure_call"]
-
 
 MEDIA_BATCH = 8  # pictures or sounds read together: each is some hundreds of positions
 
@@ -52,19 +49,19 @@ def measure(
     resume: str | Path | None = None,
     ranks: Ranks | None = None,
 ) -> HeadTable:
-    """A table with a row a head and a column a statistic, over one text or many, or over pictures or sounds.
+    """A table with a row for each head and a column for each statistic, over texts, pictures or sounds.
 
-    `statistics` is "default", "all", a name, or a list of names and Statistics of your own. `sinks` takes what an
-    earlier table found (`table.sinks`); else they are looked for on a few of the texts. `long` as in `record`.
-    `kinds`: also count what each kind of token receives (`table.kinds`), which labels need.
+    `statistics` is "default", "all", a name, or a list of names and Statistics of your own. `sinks` takes those of an
+    earlier table (`table.sinks`); without it they are found on a few of the texts. `long` as in `record`. `kinds`: also
+    count what each kind of token receives (`table.kinds`), which labels need.
 
-    `texts` may also be a `corpora.documents.Corpus`, or any iterator of strings or Documents, of any length: it streams
-    in flat memory. Texts that fail are then named and counted (`table.failures`, the notes), and the others measured.
-    `statistics` may be a function of the `Survey` (the corpus' head, `surveys`). `resume` is a folder in which the run
-    keeps what it has: stopped in any way, the same call goes on where it was; a finished run is read back from there.
-    Where torch.distributed is initialised, its processes share a corpus (`ranks=ALONE`: they do not). `progress` is
-    then called with how far reading has come and with `Corpus.total`, which may be None. A list is streamed too where
-    one of these is asked for; else all of it is read at once, and a text that fails is an error.
+    `texts` may also be a `corpora.Corpus`, or any iterator of strings or Documents, of any length: it streams in flat
+    memory. Texts that fail are then named and counted (`table.failures`, the notes), and the others measured.
+    `statistics` may be a function of the `Survey` of a corpus' beginning. `resume` is a folder in which the run keeps
+    its sums: if it is stopped in any way, the same call goes on where it was; a finished run is read back from there.
+    Where torch.distributed is initialised, its processes share a corpus (`ranks=ALONE`: they do not). `progress`
+    is then called with how far reading has come and with `Corpus.total`, which may be None. A list is streamed too
+    where one of these arguments is used; else all of it is read at once, and a text that fails is an error.
 
     `image`, and `audio` with `sampling_rate` and `transcript`, as in `record`: one or a list in place of `texts`.
     Statistics of words are left out then, and named in the notes; asked for by name, they are refused. So are layers
@@ -74,22 +71,21 @@ def measure(
     Errors: TextError, StatisticError, ModelError, GuardError; of pictures and sounds as `record`'s.
     """
     media = image is not None or audio is not None
-    held = isinstance(texts, str | Sequence)  # in memory already: then a bad one is an error, as in `record`
-    streamed = resume is not None or ranks is not None or callable(statistics) or not held
+    in_memory = isinstance(texts, str | Sequence)  # then a bad text is an error, as in `record`
+    streamed = resume is not None or ranks is not None or callable(statistics) or not in_memory
     if not media and texts is not None and streamed:
-        from manyheads.statistics.corpus_run.run import measure_corpus  # it stands on this file
-
         return measure_corpus(
             lm, texts, statistics, long=long, sinks=sinks, kinds=kinds, progress=progress, resume=resume, ranks=ranks
         )
     if resume is not None or callable(statistics):
         raise StatisticError("resume= and statistics made from a survey are for texts: leave them out otherwise.")
     chosen = choose(statistics)
-    given = media_given(lm, cast(Any, texts), image, audio, sampling_rate, transcript)
-    if given is not None:
+    pictures_or_sounds = media_given(lm, cast(Any, texts), image, audio, sampling_rate, transcript)
+    if pictures_or_sounds is not None:
         if kinds or sinks is not None:
             raise StatisticError("kinds= and sinks= are about a text's tokens: leave them out with image= and audio=.")
-        return _measure_media(lm, given, chosen, named=statistics not in ("default", "all"), progress=progress)
+        by_name = statistics not in ("default", "all")
+        return _measure_media(lm, pictures_or_sounds, chosen, by_name=by_name, progress=progress)
     return _measure_reading(lm, read_texts(lm, cast(Any, texts), long), chosen, sinks, kinds, progress)
 
 
@@ -103,20 +99,19 @@ def _measure_reading(
 ) -> HeadTable:
     """Every statistic, over texts that are all in memory."""
     if sinks is None:
-        sinks = find_sinks(lm, reading) if any("sinks" in each.asks for each in chosen) else Sinks()
-    table, because = rarity_table(reading, lm.spec.vocab_size or 0)
-    gathered, done = Gathered(), 0
-    for group in batches(reading):
-        tokens = tokens_of(reading, group, table, because).with_sinks(sinks)
-        gathered.add(measure_batch(lm, tokens, chosen, kinds))
-        done += int(tokens.lengths.sum())
-        if progress is not None:
-            progress(done, reading.num_tokens)
+        sinks = find_sinks(lm, reading) if any("sinks" in statistic.asks for statistic in chosen) else Sinks()
+    rarity, gathered = rarity_table(reading, lm.spec.vocab_size or 0), Gathered()
+
+    def measuring(tokens: Tokens) -> Measured:
+        return Measured(CallTexts.of(lm, tokens.with_sinks(sinks)), chosen, with_kinds=kinds)
+
+    for batch in read_batches(lm, reading, measuring, rarity=rarity, progress=progress):
+        gathered.add(batch.watcher.contribution(batch.tap))
     notes = {
         "model": lm.name,
         "loaded": lm.because,
         "windows": reading.because,
-        "rarity": because,
+        "rarity": rarity[1],
         "sinks": sinks.because,
         **two_sided(lm),
     }
@@ -124,30 +119,29 @@ def _measure_reading(
 
 
 def _measure_media(
-    lm: Any, given: Given, wanted: tuple[Statistic, ...], named: bool, progress: Progress | None
+    lm: Any, media: Given, requested: tuple[Statistic, ...], by_name: bool, progress: Progress | None
 ) -> HeadTable:
     """Every statistic that needs no words, over pictures or sounds."""
-    chosen = tuple(each for each in wanted if not each.asks & WORDY)
-    wordy = ", ".join(each.name for each in wanted if each.asks & WORDY)
-    if wordy and (named or not chosen):
+    chosen, wordy = _without_words(requested)
+    if wordy and (by_name or not chosen):
         raise StatisticError(
             f"{wordy}: asked of words, and a picture or a sound has none. Ask for 'default' or 'all', which leave such "
             f"statistics out, or name others."
         )
     gathered, done = Gathered(), 0
     crossing: dict[str, None] = {}
-    for part in given.batches(MEDIA_BATCH):
+    for part in media.batches(MEDIA_BATCH):
         batch = Measured(part.texts, chosen, seeds=part.seeds)
-        state = watch(lm.model, lm.name, lambda part=part: run(lm.model, lm.name, part.inputs), batch.observe)
+        state = observe(lm, part.inputs, batch.observe)
         gathered.add(batch.contribution(state))
         crossing |= dict.fromkeys(batch.left_out)
         done += len(part.seeds)
         if progress is not None:
-            progress(done, len(given.seeds))
+            progress(done, len(media.seeds))
     notes = {
         "model": lm.name,
         "loaded": lm.because,
-        "decoder": str(given.provenance.get("decoder", "")),
+        "decoder": str(media.provenance.get("decoder", "")),
         "left out, for want of words": wordy,
         CROSSING: ", ".join(crossing),
         UNSEEN: left_out(state.by_hand),
@@ -158,13 +152,12 @@ def _measure_media(
 def measure_call(
     module: nn.Module, *args: Any, statistics: str | Sequence[str | Statistic] = "default", **kwargs: Any
 ) -> HeadTable:
-    """The same for a bare module and its inputs. Statistics that need a tokenizer are left out, and named in the notes.
+    """`measure` for a bare module and its inputs. Statistics that need a tokenizer are left out; the notes name them.
 
     So are layers between two texts (cross-attention), whose places and distances mean nothing.
     Errors: StatisticError where none is left; ModelError, GuardError.
     """
-    wanted = choose(statistics)
-    chosen = tuple(each for each in wanted if not each.asks & WORDY)
+    chosen, wordy = _without_words(choose(statistics))
     if not chosen:
         raise StatisticError("all these statistics need a tokenizer: use measure(lm, texts) with a loaded model.")
     batch = Measured(texts_of_call(args, kwargs), chosen)
@@ -176,10 +169,16 @@ def measure_call(
     state = watch(module, type(module).__name__, call, batch.observe)
     notes = {
         "model": type(module).__name__,
-        "left out, for want of a tokenizer": ", ".join(each.name for each in wanted if each.asks & WORDY),
+        "left out, for want of a tokenizer": wordy,
         CROSSING: ", ".join(batch.left_out),
         UNSEEN: left_out(state.by_hand),
     }
     gathered = Gathered()
     gathered.add(batch.contribution(state))
     return gathered.table(chosen, Sinks(), notes)
+
+
+def _without_words(requested: tuple[Statistic, ...]) -> tuple[tuple[Statistic, ...], str]:
+    """The statistics that need no words, and the names of the others."""
+    chosen = tuple(statistic for statistic in requested if not statistic.asks & WORDY)
+    return chosen, ", ".join(statistic.name for statistic in requested if statistic.asks & WORDY)

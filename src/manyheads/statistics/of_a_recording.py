@@ -1,8 +1,9 @@
 """Statistics of a recording: the same definitions, read from q, k and lse that were kept, without the model.
 
-Whoever opens a recording has no model to run again, and needs none: the pass reads what was recorded. A text too long
-for a whole pass is read by rows spread evenly over it; what hangs on where a row stands among its neighbours
-(distances, offsets, repeats) cannot be had so, and is NaN. `notes["rows"]` says what was read.
+Opening a recording gives no model to run again, and none is needed: the pass reads what was recorded. A text too long
+for a whole pass is read by rows spread evenly over it; a statistic that depends on where a row stands among its
+neighbours (distances, offsets, repeats) cannot be computed from such rows, and is NaN. `notes["rows"]` says which rows
+were read.
 """
 
 from __future__ import annotations
@@ -16,17 +17,13 @@ from torch import Tensor
 from manyheads.errors import ShapeError, StatisticError
 from manyheads.recording import LayerRecord, Received, Recording, Sinks, Tokens, prepare
 from manyheads.recording.recording import one_text
-from manyheads.spec import Site
 from manyheads.statistics.gathered import UNSEEN, WORDY
 from manyheads.statistics.head_table import HeadTable
 from manyheads.statistics.one_batch import finish, requests_of
-from manyheads.statistics.sinks import evenly, judge
-from manyheads.statistics.statistic import Facts, Statistic
+from manyheads.statistics.sinks import judge
+from manyheads.statistics.statistic import Facts, Statistic, evenly
 from manyheads.statistics.sums import Sums
 from manyheads.statistics.table import choose
-
-__all__ = ["EVERY_ROW", "measure_recording", "sinks_of"]
-
 
 EVERY_ROW = "every row"
 VALUES = frozenset({"values"})
@@ -36,7 +33,7 @@ BY_ROW = frozenset(
         *("special_mass", "separator_mass", "punctuation_mass", "number_mass", "capitalised_mass", "rare_mass"),
     }
 )
-"""What a row tells by itself, wherever it stands; so does each one's chance level by an even spread."""
+"""Statistics of a row alone, wherever it stands; their chance levels by an even spread are, too."""
 
 
 def measure_recording(
@@ -62,17 +59,15 @@ def measure_recording(
     if not 0 <= text < len(layers[0].lengths):
         raise ShapeError(f"{text=} is not in this recording: it holds {len(layers[0].lengths)} texts, counted from 0.")
     wordless = layers[0].tokens.ids is None or layers[0].tokens.special is None
-    chosen, left = _askable(choose(statistics), wordless)
-    rows = _rows(layers, text, most_cells)
+    chosen, refused = _askable(choose(statistics), wordless)
+    rows = _sampled_rows(layers, text, most_cells)
     if sinks is None:
         sinks = Sinks() if wordless or rows is not None else sinks_of(recording, text)
-    sites: list[Site] = []
     nums, dens = [], []
-    for at, layer in enumerate(layers):
+    for number, layer in enumerate(layers):
         if on_layer is not None:
-            on_layer(at, len(layers))
+            on_layer(number, len(layers))
         num, den = _of_layer(layer, text, chosen, sinks, rows)
-        sites.append(layer.site)
         nums.append(num)
         dens.append(den)
     tokens = layers[0].tokens.text(text)
@@ -82,10 +77,11 @@ def measure_recording(
         "model": str(recording.provenance.get("model", "")),
         "rows": EVERY_ROW if rows is None else f"{len(rows):,} of {length:,} rows, spread evenly",
         "sinks": sinks.because,
-        "left out, for want of words or of the model's weights": ", ".join(left),
+        "left out, for want of words or of the model's weights": ", ".join(refused),
         UNSEEN: str(recording.provenance.get("left out", "")),
     }
-    return HeadTable(tuple(sites), chosen, sums, sinks, {key: value for key, value in notes.items() if value})
+    notes = {key: value for key, value in notes.items() if value}
+    return HeadTable(tuple(layer.site for layer in layers), chosen, sums, sinks, notes)
 
 
 def sinks_of(recording: Recording, text: int = 0) -> Sinks:
@@ -106,24 +102,27 @@ def sinks_of(recording: Recording, text: int = 0) -> Sinks:
 
 
 def _layers(recording: Recording) -> list[LayerRecord]:
-    """Those that attend from a text to itself."""
+    """The layers that attend from a text to itself."""
     return [layer for stack in recording.stacks.values() for layer in stack if not layer.crosses]
 
 
-def _askable(wanted: tuple[Statistic, ...], wordless: bool) -> tuple[tuple[Statistic, ...], tuple[str, ...]]:
-    """The statistics that a recording can answer, and the names of the others: what a value moves hangs on weights."""
+def _askable(statistics: tuple[Statistic, ...], wordless: bool) -> tuple[tuple[Statistic, ...], tuple[str, ...]]:
+    """The statistics that a recording can answer, and the names of the others.
+
+    A recording holds values and not the weights of W_O, on which the length of what a value moves depends.
+    """
     barred = VALUES | (WORDY if wordless else frozenset())
-    chosen = tuple(each for each in wanted if not each.asks & barred)
-    left = tuple(each.name for each in wanted if each.asks & barred)
+    chosen = tuple(statistic for statistic in statistics if not statistic.asks & barred)
+    refused = tuple(statistic.name for statistic in statistics if statistic.asks & barred)
     if not chosen:
         raise StatisticError(
-            f"{', '.join(left)}: asked of words or of the model's weights, which this recording does not hold."
+            f"{', '.join(refused)}: asked of words or of the model's weights, which this recording does not hold."
         )
-    return chosen, left
+    return chosen, refused
 
 
-def _rows(layers: Sequence[LayerRecord], text: int, most_cells: int | None) -> Int[Tensor, "r"] | None:
-    """Which rows are read: None for all of them."""
+def _sampled_rows(layers: Sequence[LayerRecord], text: int, most_cells: int | None) -> Int[Tensor, "r"] | None:
+    """The rows to read where the maps have more than `most_cells` cells; None for all of them."""
     length = layers[0].num_queries(text)
     cells = sum(
         layer.site.num_heads * int(layer.mask.expand(len(layer.lengths)).texts(slice(text, text + 1)).counts().sum())
@@ -138,18 +137,17 @@ def _rows(layers: Sequence[LayerRecord], text: int, most_cells: int | None) -> I
 def _of_layer(
     layer: LayerRecord, text: int, statistics: tuple[Statistic, ...], sinks: Sinks, rows: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Numerators and denominators of one layer; of sampled rows, 0 over 0 where a statistic cannot be had of them."""
+    """Numerators and denominators of one layer; of sampled rows, 0 over 0 for a statistic that needs every row."""
     tokens = layer.tokens.text(text).with_sinks(sinks)
-    had = statistics
+    answerable = statistics
     if rows is not None:
-        had = tuple(each for each in statistics if each.name.removesuffix(".uniform") in BY_ROW)
-    one = one_text(layer, text, rows)
-    reduced = prepare(tokens, requests_of(had, tokens)).run(one)
-    num, den = finish(Facts(reduced, layer=one), had, layer.site.num_heads)
+        answerable = tuple(statistic for statistic in statistics if statistic.name.removesuffix(".uniform") in BY_ROW)
+    record = one_text(layer, text, rows)
+    reduced = prepare(tokens, requests_of(answerable, tokens)).run(record)
+    num, den = finish(Facts(reduced, layer=record), answerable, layer.site.num_heads)
     if rows is None:
         return num, den
-    places = [statistics.index(each) for each in had]
-    out = [torch.zeros(1, layer.site.num_heads, len(statistics), dtype=torch.float64) for _ in range(2)]
-    for whole, part in zip(out, (num, den), strict=True):
-        whole[..., places] = part
-    return out[0], out[1]
+    columns = [statistics.index(statistic) for statistic in answerable]
+    all_num, all_den = (torch.zeros(1, layer.site.num_heads, len(statistics), dtype=torch.float64) for _ in range(2))
+    all_num[..., columns], all_den[..., columns] = num, den
+    return all_num, all_den

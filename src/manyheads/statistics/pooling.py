@@ -1,6 +1,6 @@
 """Every head's map, small: block means (or maxima) of the exact weights, for pictures of a whole model.
 
-A map of n x n weights is read in `p x p` blocks while its layer's tensors are there; no map and no recording is kept.
+A map of n x n weights is read in `p x p` blocks while its layer's tensors are there; no map and no recording is held.
 One text gives its own map. Several texts, or the windows of a long one, give the mean over them, block by block: the
 blocks are places relative to each text's length, so what a head does by position stays sharp and what it does by
 content blurs. `because` says which it was.
@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -21,23 +20,23 @@ from numpy import ndarray
 
 from manyheads.errors import ShapeError, StatisticError
 from manyheads.heads import Head
-from manyheads.models import AttentionCall, Piece, Reading, batches, model_inputs, read_texts, tokens_of, watch
-from manyheads.models.describe import run
+from manyheads.models import AttentionCall, Piece, Reading, read_batches, read_texts, tokens_of
 from manyheads.models.taps.call import Aligner
 from manyheads.recording import Pooled, Tokens, prepare
 from manyheads.recording.exact_map.one_pass import Pass
 from manyheads.spec import Site
 from manyheads.statistics.gathered import Progress
+from manyheads.statistics.per_head_result import head_place
 
 POOLINGS = ("mean", "max")
 
 
 @dataclass(frozen=True, eq=False)
 class PooledMaps:
-    """A small map a head, in the model's order. NaN is absent: nothing is visible there, which is not a weight of 0.
+    """A small map for each head, in the model's order. NaN: nothing is visible there, which is not a weight of 0.
 
-    `num_tokens` counts what was read (the overlap of windows twice). `tokens` are the words of the text where it was a
-    single one; where they are as many as the map has blocks, each block is one weight. `because` says what a cell is.
+    `num_tokens` counts the tokens read (the overlap of windows twice). `tokens` are the words of the text where it was
+    a single one; where they are as many as the map has blocks, each block is one weight. `because` says what a cell is.
     """
 
     sites: tuple[Site, ...]
@@ -53,17 +52,8 @@ class PooledMaps:
         return len(self.tokens) == self.maps.shape[-1]
 
     def __getitem__(self, head: str | Head) -> Float32[ndarray, "p p"]:
-        """One head's map. Errors: HeadError for what names no head, StatisticError for one that is not there."""
-        wanted = Head.parse(head) if isinstance(head, str) else head
-        if wanted not in self._index:
-            raise StatisticError(
-                f"there is no head {wanted} in these maps: they hold {self.heads[0]} to {self.heads[-1]}."
-            )
-        return self.maps[self._index[wanted]]
-
-    @cached_property
-    def _index(self) -> dict[Head, int]:
-        return {head: index for index, head in enumerate(self.heads)}
+        """One head's map. Errors: HeadError for what names no head, or one that has no map here."""
+        return self.maps[head_place(head, self.heads, "in these maps: they hold {first} to {last}.")]
 
 
 def pooled_maps(
@@ -92,20 +82,19 @@ def pooled_maps(
     pieces = full_length(reading.pieces)
     chosen = Reading(pieces, reading.because)
     blocks = min(size, *(len(piece.ids) for piece in pieces))
-    gathering, done = _Gathering(Pooled(blocks, how)), 0
-    for group in batches(chosen):
-        tokens = tokens_of(chosen, group, None, "")
-        gathering.begin(tokens)
-        watch(lm.model, lm.name, lambda t=tokens: run(lm.model, lm.name, model_inputs(lm, t)), gathering.observe)
-        done += int(tokens.lengths.sum())
-        if progress is not None:
-            progress(done, chosen.num_tokens)
-    sites, maps = gathering.finished()
+    sums = _Sums(Pooled(blocks, how))
+    for _ in read_batches(lm, chosen, sums.begin, progress=progress):
+        pass  # `sums` has observed the batch
+    sites, maps = sums.maps()
     heads = tuple(head for site in sites for head in site.heads)
     because = _because(reading.pieces, pieces, blocks, how)
     if long == "truncate" and reading.because:
         because = f"{because}; {reading.because}"
-    return PooledMaps(sites, heads, maps, chosen.num_tokens, _words(chosen), because)
+    words: tuple[str, ...] = ()
+    if len(pieces) == 1:  # as it was written; pieces of which nothing is written (line breaks) as they are
+        tokens = tokens_of(chosen, [0], None, "")
+        words = tuple(tokens.surface(0, place) or piece for place, piece in enumerate(pieces[0].pieces))
+    return PooledMaps(sites, heads, maps, chosen.num_tokens, words, because)
 
 
 def full_length(pieces: Sequence[Piece]) -> tuple[Piece, ...]:
@@ -117,20 +106,21 @@ def full_length(pieces: Sequence[Piece]) -> tuple[Piece, ...]:
 
 
 @dataclass(eq=False)
-class _Gathering:
-    """Sums (or maxima) of the texts' maps, and of how many a block is made; a few numbers a head."""
+class _Sums:
+    """Sums (or maxima) of the texts' maps, and how many texts each block is made of; a few numbers a head."""
 
     request: Pooled
     totals: dict[str, tuple[Site, Float64[ndarray, "h p p"], Float64[ndarray, "h p p"]]] = field(default_factory=dict)
-    seen: set[str] = field(default_factory=set)
+    called: set[str] = field(default_factory=set)
     plan: Pass | None = None
     aligner: Aligner | None = None
 
-    def begin(self, tokens: Tokens) -> None:
+    def begin(self, tokens: Tokens) -> _Sums:
         """Turn to the next batch."""
         self.plan = prepare(tokens, [self.request])
         self.aligner = Aligner(torch.zeros_like(tokens.lengths), tokens.lengths)
-        self.seen = set()
+        self.called = set()
+        return self
 
     def observe(self, call: AttentionCall) -> None:
         """Pool one layer's maps and drop its tensors. Cross-attention, whose rows and keys differ, is left out."""
@@ -138,25 +128,25 @@ class _Gathering:
         if call.crosses:
             return
         module = call.site.module
-        if module in self.seen:
+        if module in self.called:
             raise StatisticError(f"{module} attended twice in one call: its maps cannot be told apart.")
-        self.seen.add(module)
+        self.called.add(module)
         maps = self.plan.run(self.aligner.layer(call))[self.request].double().cpu().numpy()
-        shown = ~np.isnan(maps)
+        visible = ~np.isnan(maps)
         combine = np.add if self.request.how == "mean" else np.maximum
-        total, count = combine.reduce(np.where(shown, maps, 0)), shown.sum(0).astype(np.float64)
+        total, count = combine.reduce(np.where(visible, maps, 0)), visible.sum(0).astype(np.float64)
         if module in self.totals:
             _, before, times = self.totals[module]
             total, count = combine(before, total), times + count
         self.totals[module] = (call.site, total, count)
 
-    def finished(self) -> tuple[tuple[Site, ...], Float32[ndarray, "head p p"]]:
+    def maps(self) -> tuple[tuple[Site, ...], Float32[ndarray, "head p p"]]:
         if not self.totals:
             raise StatisticError("no layer of this model attends from a text to itself: there is no map to show.")
         maps = []
         for _, total, count in self.totals.values():
-            whole = total / np.maximum(count, 1) if self.request.how == "mean" else total
-            maps.append(np.where(count > 0, whole, np.nan))
+            pooled = total / np.maximum(count, 1) if self.request.how == "mean" else total
+            maps.append(np.where(count > 0, pooled, np.nan))
         return tuple(site for site, _, _ in self.totals.values()), np.concatenate(maps).astype(np.float32)
 
 
@@ -167,12 +157,12 @@ def _because(all_pieces: Sequence[Piece], pieces: Sequence[Piece], blocks: int, 
         return _blocks(lengths[0], blocks, how)
     times = Counter(piece.source for piece in all_pieces)
     windowed = sum(count > 1 for count in times.values())
-    what = "windows" if windowed == len(times) else "texts and windows" if windowed else "texts"
+    noun = "windows" if windowed == len(times) else "texts and windows" if windowed else "texts"
     span = f"{lengths[0]}" if len(lengths) == 1 else f"{lengths[0]} to {lengths[-1]}"
-    said = f"{how} over {len(pieces)} {what} of {span} tokens"
+    scope = f"{how} over {len(pieces)} {noun} of {span} tokens"
     cells = _blocks(lengths[0], blocks, how) if len(lengths) == 1 else f"each in {blocks} x {blocks} blocks"
     left = len(all_pieces) - len(pieces)
-    return f"{said}, {cells}" + (f" ({left} shorter window{'s' * (left > 1)} left out)" if left else "")
+    return f"{scope}, {cells}" + (f" ({left} shorter window{'s' * (left > 1)} left out)" if left else "")
 
 
 def _blocks(length: int, blocks: int, how: str) -> str:
@@ -180,11 +170,3 @@ def _blocks(length: int, blocks: int, how: str) -> str:
         return "every cell"
     few, more = length // blocks, -(-length // blocks)
     return f"{how} of {few} x {few} cells" if few == more else f"{how} of blocks of {few} or {more} cells a side"
-
-
-def _words(reading: Reading) -> tuple[str, ...]:
-    """The words of a single text as it was written; pieces of which nothing is written (line breaks) as they are."""
-    if len(reading.pieces) != 1:
-        return ()
-    tokens = tokens_of(reading, [0], None, "")
-    return tuple(tokens.surface(0, i) or piece for i, piece in enumerate(reading.pieces[0].pieces))

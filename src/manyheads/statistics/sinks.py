@@ -10,27 +10,31 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from manyheads.models import AttentionCall, Piece, Reading, model_inputs, tokens_of, watch
-from manyheads.models.describe import run
+from manyheads.models import AttentionCall, Piece, Reading, tokens_of
+from manyheads.models import observe as observe_batch
 from manyheads.models.taps.call import Aligner
-from manyheads.nn import Mask
 from manyheads.recording import Received, Sinks, Tokens, prepare
+from manyheads.statistics.statistic import evenly
 
 PROBE_TEXTS = 24
 PROBE_TOKENS = 192  # the start of a text is enough: sinks draw from its first row on
-SINK_MASS = 0.05  # of all attention, mean over heads: below it, no head's figures hang on the token
+SINK_MASS = 0.05  # of all attention, mean over heads: below it, no head's figures depend on the token
 SINK_EXCESS = 3.0  # times the even share
 
 
 def find_sinks(lm: Any, reading: Reading) -> Sinks:
     """The sinks of a loaded model on some texts. Cost: one forward pass over at most 24 x 192 tokens."""
-    chosen = tuple(_start_of(piece) for piece in probed(reading.pieces))
-    tokens = tokens_of(Reading(chosen, ""), range(len(chosen)), None, "")
+    fields = ("ids", "pieces", "special", "offsets")
+    starts = tuple(
+        replace(piece, **{name: getattr(piece, name)[:PROBE_TOKENS] for name in fields})
+        for piece in probed(reading.pieces)
+    )
+    tokens = tokens_of(Reading(starts, ""), range(len(starts)), None, "")
     plan, totals, even, rows = prepare(tokens, [Received()]), torch.zeros(1), torch.zeros(1), 0
     aligner = Aligner(torch.zeros_like(tokens.lengths), tokens.lengths)
 
@@ -43,70 +47,56 @@ def find_sinks(lm: Any, reading: Reading) -> Sinks:
         even = even + plan.once(reduced.mask, "even", lambda: evenly(reduced.mask, tokens))
         rows += int(reduced.rows.sum())
 
-    watch(lm.model, lm.name, lambda: run(lm.model, lm.name, model_inputs(lm, tokens)), observe)
+    observe_batch(lm, tokens, observe)
     return judge(tokens, totals / max(rows, 1), even / max(rows, 1))
 
 
 def probed(pieces: Sequence[Piece]) -> Sequence[Piece]:
-    """At most `PROBE_TEXTS` of them, spread over all."""
+    """At most `PROBE_TEXTS` of the pieces, spread over all of them."""
     return pieces[:: max(1, len(pieces) // PROBE_TEXTS)][:PROBE_TEXTS]
 
 
-def _start_of(piece: Piece) -> Piece:
-    """The first tokens of a piece."""
-    fields = ("ids", "pieces", "special", "offsets")
-    return replace(piece, **{name: getattr(piece, name)[:PROBE_TOKENS] for name in fields})
+class _Place(NamedTuple):
+    """A token, or the first place (`token` None), with the shares of attention that it received and would receive."""
 
+    mass: float
+    even: float
+    token: int | None
+    name: str
 
-def evenly(mask: Mask, tokens: Tokens) -> Tensor:
-    """What each key would receive if every row spread its weight evenly over what it sees: O(n) by differences."""
-    if mask.dense is not None:
-        seen = mask.dense.double().mean(1)
-        return (seen / seen.sum(-1, keepdim=True).clamp_min(1)).sum(1).float()
-    share = 1.0 / mask.counts().clamp_min(1).double() * (mask.counts() > 0)
-    steps = torch.zeros(tokens.num_texts, mask.num_keys + 1, dtype=torch.float64)
-    steps.scatter_add_(1, mask.start, share)
-    steps.scatter_add_(1, mask.stop, -share)
-    return steps.cumsum(1)[:, : tokens.longest].float()
+    @property
+    def is_sink(self) -> bool:
+        return self.mass > SINK_MASS and self.mass > SINK_EXCESS * self.even
+
+    def __str__(self) -> str:
+        times = self.mass / max(self.even, 1e-9)
+        return f"{self.name} draws {self.mass:.0%} of all attention, {times:.1f} times its even share"
 
 
 def judge(tokens: Tokens, received: Tensor, even: Tensor) -> Sinks:
-    """Compare what each token (and the first place) received with its even share."""
+    """The sinks, by what each token (and the first place) received beside its even share."""
     assert tokens.ids is not None
     received, even = received * tokens.real, even * tokens.real
-    found: list[tuple[float, float, int | None, str]] = []
-    first = (float(received[:, 0].sum()), float(even[:, 0].sum()))
-    first_ids = Counter(tokens.ids[:, 0].tolist())
-    named_first = len(first_ids) == 1 and bool(tokens.ordinary[:, 0].logical_not().all())
-    if not named_first and _is_sink(*first):
-        found.append((*first, None, "the first token"))
+    first = _Place(float(received[:, 0].sum()), float(even[:, 0].sum()), None, "the first token")
+    # Where every text begins with the same special token ([CLS]), the token is named and not its place.
+    begins_alike = len(Counter(tokens.ids[:, 0].tolist())) == 1
+    is_named = begins_alike and bool(tokens.ordinary[:, 0].logical_not().all())
+    sinks = [first] if first.is_sink and not is_named else []
+    # Attention that the first place draws is no token's doing: where it is a sink, tokens are judged without it.
+    elsewhere = ~tokens.first if sinks else torch.ones_like(tokens.first)
     for token in tokens.ids[tokens.real].unique().tolist():
-        at = tokens.ids == token
-        if found and found[0][2] is None:  # what the first place draws is no token's doing
-            at = at & ~tokens.first
-        got = (float(received[at].sum()), float(even[at].sum()))
-        if _is_sink(*got):
-            text, place = at.nonzero()[0].tolist()
-            found.append((*got, token, tokens.pieces[text][place]))
-    found.sort(key=lambda each: -each[0])
+        members = (tokens.ids == token) & elsewhere
+        mass, share = float(received[members].sum()), float(even[members].sum())
+        place = _Place(mass, share, token, "")
+        if place.is_sink:
+            text, position = members.nonzero()[0].tolist()
+            sinks.append(place._replace(name=tokens.pieces[text][position]))
+    sinks.sort(key=lambda sink: -sink.mass)
+    limits = f"over {SINK_MASS:.0%} of all attention and {SINK_EXCESS:g} times its even share"
+    story = "; ".join(map(str, sinks)) or f"no token draws {limits}"
     return Sinks(
-        first=any(token is None for _, _, token, _ in found),
-        ids=tuple(token for _, _, token, _ in found if token is not None),
-        names=tuple(name for *_, name in found),
-        because=_story(found, tokens.num_texts),
+        first=any(sink.token is None for sink in sinks),
+        ids=tuple(sink.token for sink in sinks if sink.token is not None),
+        names=tuple(sink.name for sink in sinks),
+        because=f"{story} ({tokens.num_texts} texts)",
     )
-
-
-def _is_sink(mass: float, even: float) -> bool:
-    return mass > SINK_MASS and mass > SINK_EXCESS * even
-
-
-def _story(found: list[tuple[float, float, int | None, str]], num_texts: int) -> str:
-    if not found:
-        limits = f"over {SINK_MASS:.0%} of all attention and {SINK_EXCESS:g} times its even share"
-        return f"no token draws {limits} ({num_texts} texts)"
-    parts = [
-        f"{name} draws {mass:.0%} of all attention, {mass / max(even, 1e-9):.1f} times its even share"
-        for mass, even, _, name in found
-    ]
-    return f"{'; '.join(parts)} ({num_texts} texts)"

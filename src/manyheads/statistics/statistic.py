@@ -1,11 +1,14 @@
-"""What a statistic is: which reductions it needs from the pass, and how their answers become a number a head.
+"""What a statistic is: which reductions it needs from the pass, and how their answers become one number for each head.
 
-A statistic of a head over many texts is `sum(numerator) / sum(denominator)`, both summed over texts: so sums of
+A statistic of a head over many texts is `sum(numerator) / sum(denominator)`, both summed over texts: so the sums of
 batches, files and machines add up to the same number. One of your own takes ten lines (docs/reference/statistics.md):
 
     vowels = lambda tokens: torch.tensor([[p[:1] in "aeiou" for p in text] for text in tokens.pieces])
     mine = class_mass("vowel_mass", vowels, "mean weight on tokens that begin with a vowel", source="mine")
     mh.measure(lm, texts, statistics=["entropy", mine])
+
+One that is to belong to the table is a function in a file of `defined/` that returns `Statistic`s, a line of `table.py`
+that calls it, and its oracle in `reference/statistics.py`.
 """
 
 from __future__ import annotations
@@ -19,10 +22,11 @@ import torch
 from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
+from manyheads.nn import Mask
 from manyheads.recording import Layer, Request, Tokens
 from manyheads.recording.exact_map.one_pass import Reduced
 
-SHARE = (0.0, 1.0)  # the range of what is a share of something
+SHARE = (0.0, 1.0)  # the range of a share
 
 
 class PerText(NamedTuple):
@@ -34,7 +38,7 @@ class PerText(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Facts:
-    """What `finish` is given: the pass's answers, and facts about rows, tokens and values, each computed once."""
+    """The argument of `finish`: the pass's answers, and facts about rows, tokens and values, each computed once."""
 
     reduced: Reduced
     value_norms: Float[Tensor, "b h k"] | None = None
@@ -52,16 +56,16 @@ class Facts:
 
     @cached_property
     def of_layer(self) -> dict[str, Any]:
-        """What blocks compute of this layer and share with each other."""
+        """Values that blocks compute for this layer and share with each other."""
         return {}
 
     @property
     def tokens(self) -> Tokens:
         return self.reduced.tokens
 
-    def once(self, what: object, compute: Callable[[], Any]) -> Any:
-        """Something that hangs on tokens and mask alone: computed for the first layer, kept for the others."""
-        return self.reduced.plan.once(self.reduced.mask, what, compute)
+    def once(self, key: object, compute: Callable[[], Any]) -> Any:
+        """A value that depends on tokens and mask alone: computed for the first layer, reused for the others."""
+        return self.reduced.plan.once(self.reduced.mask, key, compute)
 
     @property
     def rows(self) -> Bool[Tensor, "b q"]:
@@ -78,11 +82,11 @@ class Facts:
         return torch.arange(self.rows.shape[1], dtype=torch.float64)
 
     def uniform(self, column: Float[Tensor, "b k"]) -> Float[Tensor, "b q"]:
-        """The mass on `column` if every row spread its weight evenly over what it sees."""
+        """The mass on `column` if every row spread its weight evenly over the keys that it sees."""
         return self.reduced.mask.uniform_mass(column)
 
     def over_rows(self, values: Float[Tensor, "b h q"], rows: Bool[Tensor, "b q"] | None = None) -> PerText:
-        """The sum of a value a row over the rows that count, and their number."""
+        """The sum of one value for each row over the rows that count, and their number."""
         rows = self.rows if rows is None else rows & self.rows
         return PerText(torch.where(rows[:, None], values, 0.0).sum(-1), row_count(rows))
 
@@ -92,10 +96,24 @@ def row_count(rows: Bool[Tensor, "b q"]) -> Float64[Tensor, "b one"]:
     return rows.sum(-1, dtype=torch.float64)[:, None]
 
 
-class Block(NamedTuple):
-    """Many statistics that are computed together: `compute(facts)` gives all of them, `[b, h, column]` twice.
+def evenly(mask: Mask, tokens: Tokens) -> Float[Tensor, "b k"]:
+    """What each key would receive if every row spread its weight evenly over the keys that it sees. Cost: O(n)."""
+    if mask.dense is not None:
+        seen_by_heads = mask.dense.double().mean(1)
+        return (seen_by_heads / seen_by_heads.sum(-1, keepdim=True).clamp_min(1)).sum(1).float()
+    # Each row adds its share to a run of keys: write the share where the run starts, take it back where it stops, and
+    # sum up along the keys once.
+    share = 1.0 / mask.counts().clamp_min(1).double() * (mask.counts() > 0)
+    steps = torch.zeros(tokens.num_texts, mask.num_keys + 1, dtype=torch.float64)
+    steps.scatter_add_(1, mask.start, share)
+    steps.scatter_add_(1, mask.stop, -share)
+    return steps.cumsum(1)[:, : tokens.longest].float()
 
-    For what would be wasteful one by one: the accuracies of a head for every relation of a treebank hang on one map.
+
+class Block(NamedTuple):
+    """Many statistics that are computed together: `compute(facts)` returns all of them, `[b, h, column]` twice.
+
+    For what would be wasteful one by one: a head's accuracies for every relation of a treebank come from one map.
     The denominators' head axis may be 1. Statistics of a block name it and their column; a table may ask for some.
     """
 
@@ -105,6 +123,7 @@ class Block(NamedTuple):
 
 Needs = Callable[[Tokens], tuple[Request, ...]]
 Finish = Callable[[Facts], PerText]
+Cells = Callable[[Tokens, int], Bool[Tensor, "q k"]]
 
 
 def of_block(facts: Facts) -> PerText:
@@ -118,6 +137,8 @@ class Statistic:
 
     `unit` and `range` say what a value means; `meaning` is one line for people; `source` is where the formula is from.
     A statistic with a `block` is that block's `column`, and its `finish` is not called.
+    `cells(tokens, text)` are the cells of one text's map, visible or not, whose weights the statistic counts; None
+    where it is about a whole row, as the entropy is. Examples of a role show links from among these cells.
     """
 
     name: str
@@ -131,17 +152,18 @@ class Statistic:
     asks: frozenset[str] = field(default_factory=frozenset)
     block: Block | None = None
     column: int = 0
+    cells: Cells | None = None
 
     @property
     def same_for_all_heads(self) -> bool:
-        """A chance level that hangs on mask and tokens alone."""
+        """Whether this is a chance level that depends on mask and tokens alone."""
         return self.name.endswith(".uniform")
 
 
 def shares_of(
     block: Block, columns: Iterable[tuple[str, str, str, str]], needs: tuple[Request, ...], asks: Iterable[str]
 ) -> list[Statistic]:
-    """Statistics of a block whose columns are all shares: of each its name, its meaning, its source and its kind."""
+    """The statistics of a block whose columns are all shares: (name, meaning, source, kind) of each column."""
     known = frozenset(asks)
     return [
         Statistic(name, "share", SHARE, source, meaning, lambda _: needs, of_block, kind, known, block, column)

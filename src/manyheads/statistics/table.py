@@ -1,4 +1,4 @@
-"""The table of statistics by name, and what "default" and "all" ask for."""
+"""The table of statistics by name, and which of them "default" and "all" mean."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STATISTICS: dict[str, Statistic] = {
     for statistic in (
         *spread(),
         *places(),
-        *(each for offset in OFFSETS for each in offset_mass(offset)),
+        *(statistic for offset in OFFSETS for statistic in offset_mass(offset)),
         *local_mass(),
         *token_classes(),
         *token_matches(),
@@ -57,13 +57,13 @@ DEFAULT = (
 ALIASES = {f"offset_{offset:+d}_mass": offset_name(offset) for offset in (-1, 0, 1)}
 
 
-def choose(wanted: str | Sequence[str | Statistic]) -> tuple[Statistic, ...]:
+def choose(request: str | Sequence[str | Statistic]) -> tuple[Statistic, ...]:
     """Statistics by name, "default", "all", or your own among them. Errors: StatisticError names the nearest."""
-    if isinstance(wanted, str):
-        wanted = {"default": DEFAULT, "all": tuple(STATISTICS)}.get(wanted, (wanted,))
+    if isinstance(request, str):
+        request = {"default": DEFAULT, "all": tuple(STATISTICS)}.get(request, (request,))
     out: dict[str, Statistic] = {}
-    for each in wanted:
-        statistic = each if isinstance(each, Statistic) else _named(each)
+    for item in request:
+        statistic = item if isinstance(item, Statistic) else statistic_named(item)
         if out.get(statistic.name, statistic) is not statistic:
             raise StatisticError(
                 f"two statistics are called {statistic.name!r}, and a table has one column for a name: rename yours."
@@ -74,7 +74,8 @@ def choose(wanted: str | Sequence[str | Statistic]) -> tuple[Statistic, ...]:
     return tuple(out.values())
 
 
-def _named(name: str) -> Statistic:
+def statistic_named(name: str) -> Statistic:
+    """The statistic of a name or an alias. Errors: StatisticError with the nearest names."""
     name = ALIASES.get(name, name)
     if name not in STATISTICS:
         near = difflib.get_close_matches(str(name), STATISTICS, 3)
@@ -86,12 +87,12 @@ def _named(name: str) -> Statistic:
 
 
 def table_markdown() -> str:
-    """Every statistic as a Markdown row, chance levels named beside what they are the chance of."""
+    """Every statistic as a Markdown row, its chance levels named in one of the columns."""
     rows = []
-    for each in STATISTICS.values():
-        if each.kind == "chance":
+    for statistic in STATISTICS.values():
+        if statistic.kind == "chance":
             continue
-        twins = [name.split(".")[1] for name in STATISTICS if name.startswith(f"{each.name}.")]
-        chance = ", ".join(f"`.{twin}`" for twin in twins) or "-"
-        rows.append(f"| `{each.name}` | {each.unit} | {each.meaning} | {chance} | {each.source} |")
+        levels = [name.split(".")[1] for name in STATISTICS if name.startswith(f"{statistic.name}.")]
+        chance = ", ".join(f"`.{level}`" for level in levels) or "-"
+        rows.append(f"| `{statistic.name}` | {statistic.unit} | {statistic.meaning} | {chance} | {statistic.source} |")
     return "\n".join(["| statistic | unit | what | chance levels | source |", "|---|---|---|---|---|", *rows])

@@ -1,4 +1,4 @@
-"""What one batch adds, and the sums that any number of batches have come to, added in place.
+"""What one batch adds, and the sums of any number of batches, added in place.
 
 `Sums` is what a table shows: numerator and denominator of every head. Nearly all denominators are counts of rows, the
 same for all heads of a layer; so here they are kept once a layer, and only the few statistics whose heads have
@@ -26,7 +26,7 @@ from manyheads.statistics.token_kinds import KindCounts, KindTally
 
 @dataclass(frozen=True, eq=False)
 class Contribution:
-    """Two numbers a text, head and statistic of one batch, and what is to be said about it.
+    """Two numbers a text, head and statistic of one batch, and how they were computed.
 
     `den` holds one for each layer; of the statistics in `columns`, `own` holds one for each head instead.
     """
@@ -44,11 +44,11 @@ class Contribution:
     edited: bool = False
 
     def own_of(self, columns: Sequence[int]) -> Float[Tensor, "t h o"]:
-        """Denominators by head of these statistics, whether their heads have their own or share their layer's."""
+        """Denominators by head of these columns, whether their heads have their own or share their layer's."""
         shared = self.den[..., list(columns)].repeat_interleave(torch.tensor(layers_of(self.sites)), 1)
-        for at, column in enumerate(columns):
+        for index, column in enumerate(columns):
             if column in self.columns:
-                shared[..., at] = self.own[..., self.columns.index(column)]
+                shared[..., index] = self.own[..., self.columns.index(column)]
         return shared
 
     @staticmethod
@@ -77,17 +77,17 @@ class Contribution:
         out = {"seeds": torch.tensor(self.seeds), "num": self.num, "den": self.den, "own": self.own}
         return out | ({} if self.kinds is None else self.kinds.tensors())
 
-    def said(self) -> dict[str, Any]:
-        """The rest, as JSON takes it."""
+    def to_dict(self) -> dict[str, Any]:
+        """Everything but the tensors, as plain data for JSON."""
         names = ("columns", "num_tokens", "backend", "guard_error", "edited")
-        return {"sites": told_sites(self.sites), **{name: getattr(self, name) for name in names}}
+        return {"sites": site_fields(self.sites), **{name: getattr(self, name) for name in names}}
 
     @staticmethod
-    def read(tensors: dict[str, Tensor], said: dict[str, Any]) -> Contribution:
+    def read(tensors: dict[str, Tensor], facts: dict[str, Any]) -> Contribution:
         numbers = {name: tensors[name] for name in ("num", "den", "own")}
-        about = {**said, "sites": read_sites(said["sites"]), "columns": tuple(said["columns"])}
+        facts = {**facts, "sites": read_sites(facts["sites"]), "columns": tuple(facts["columns"])}
         seeds = tuple(tensors["seeds"].tolist())
-        return Contribution(seeds=seeds, **numbers, **about, kinds=KindCounts.read(tensors))
+        return Contribution(seeds=seeds, **numbers, **facts, kinds=KindCounts.read(tensors))
 
 
 @dataclass(eq=False)
@@ -113,7 +113,7 @@ class Tally:
 
     @staticmethod
     def like(first: Contribution) -> Tally:
-        """Empty, with room for what is like this."""
+        """Empty, with room for batches of the same layers and statistics as `first`."""
         return Tally.empty(first.sites, first.num.shape[2], first.columns, first.kinds is not None)
 
     def add(self, batch: Contribution) -> None:
@@ -130,7 +130,7 @@ class Tally:
         self.num_tokens += batch.num_tokens
 
     def merge(self, other: Tally) -> None:
-        """Add another run's, or another process', sums."""
+        """Add the sums of another run, or of another process."""
         self.widen(other.columns)
         other.widen(self.columns)
         for name in ("num", "den", "own"):
@@ -142,17 +142,17 @@ class Tally:
         self.num_tokens += other.num_tokens
 
     def widen(self, columns: Sequence[int]) -> None:
-        """Have denominators by head of these statistics too: what they shared by layer until now is each head's."""
-        wanted = sorted({*self.columns, *columns})
-        if tuple(wanted) == self.columns:
+        """Give these columns denominators by head too, each head beginning with what its layer shared until now."""
+        union = sorted({*self.columns, *columns})
+        if tuple(union) == self.columns:
             return
-        wide = self.den[:, :, wanted].repeat_interleave(torch.tensor(layers_of(self.sites)), 1)
-        for at, column in enumerate(self.columns):
-            wide[:, :, wanted.index(column)] = self.own[:, :, at]
-        self.own, self.columns = wide, tuple(wanted)
+        wide = self.den[:, :, union].repeat_interleave(torch.tensor(layers_of(self.sites)), 1)
+        for index, column in enumerate(self.columns):
+            wide[:, :, union.index(column)] = self.own[:, :, index]
+        self.own, self.columns = wide, tuple(union)
 
     def sums(self) -> Sums:
-        """As a table shows them."""
+        """The sums as a table needs them: every denominator by head."""
         den = self.den.repeat_interleave(torch.tensor(layers_of(self.sites)), 1)
         den[:, :, list(self.columns)] = self.own
         return Sums(self.num.numpy(), den.numpy(), self.num_texts, self.num_tokens)
@@ -162,21 +162,21 @@ class Tally:
         out = {"num": self.num, "den": self.den, "own": self.own}
         return out | ({} if self.kinds is None else self.kinds.counts().tensors())
 
-    def said(self) -> dict[str, Any]:
-        """The rest, as JSON takes it."""
+    def to_dict(self) -> dict[str, Any]:
+        """Everything but the tensors, as plain data for JSON."""
         names = ("columns", "num_texts", "num_tokens")
         shape = {"size": self.num.shape[2], "kinds": self.kinds is not None}
-        return {"sites": told_sites(self.sites), **shape, **{name: getattr(self, name) for name in names}}
+        return {"sites": site_fields(self.sites), **shape, **{name: getattr(self, name) for name in names}}
 
     @staticmethod
-    def read(tensors: dict[str, Tensor], said: dict[str, Any]) -> Tally:
-        sites = read_sites(said["sites"])
+    def read(tensors: dict[str, Tensor], facts: dict[str, Any]) -> Tally:
+        sites = read_sites(facts["sites"])
         kinds = KindCounts.read(tensors)
         tally = None if kinds is None else KindTally.of(layers_of(sites), kinds)
-        columns, sizes = tuple(said["columns"]), (int(said["num_texts"]), int(said["num_tokens"]))
+        columns, sizes = tuple(facts["columns"]), (int(facts["num_texts"]), int(facts["num_tokens"]))
         out = Tally(sites, tensors["num"], tensors["den"], tensors["own"], columns, tally, *sizes)
-        wanted = Tally.empty(sites, out.num.shape[2], columns, False)
-        if any(getattr(out, name).shape != getattr(wanted, name).shape for name in ("num", "den", "own")):
+        room = Tally.empty(sites, out.num.shape[2], columns, False)
+        if any(getattr(out, name).shape != getattr(room, name).shape for name in ("num", "den", "own")):
             raise ValueError("its sums are not of its layers and statistics")
         return out
 
@@ -188,24 +188,22 @@ def layers_of(sites: Sequence[Site]) -> tuple[int, ...]:
 
 def agreed(many: Iterable[tuple[Site, ...]]) -> tuple[Site, ...]:
     """The sites as several batches saw them: texts of one token do not show that a layer is causal."""
-    first, *others = many
-    return tuple(
-        replace(site, causal=any(each[at].causal for each in [first, *others])) for at, site in enumerate(first)
-    )
+    # The sites of one model come in the same order in every batch.
+    return tuple(replace(views[0], causal=any(site.causal for site in views)) for views in zip(*many, strict=True))
 
 
 def counted(many: Iterable[dict[str, int]]) -> dict[str, int]:
     """Counts by name, added."""
     out: dict[str, int] = {}
-    for each in many:
-        for name, count in each.items():
+    for counts in many:
+        for name, count in counts.items():
             out[name] = out.get(name, 0) + count
     return out
 
 
-def told_sites(sites: Sequence[Site]) -> list[dict[str, Any]]:
+def site_fields(sites: Sequence[Site]) -> list[dict[str, Any]]:
     return [vars(site) for site in sites]
 
 
-def read_sites(told: Sequence[dict[str, Any]]) -> tuple[Site, ...]:
-    return tuple(Site.from_dict(each, f"site {at}") for at, each in enumerate(told))
+def read_sites(stored: Sequence[dict[str, Any]]) -> tuple[Site, ...]:
+    return tuple(Site.from_dict(fields, f"site {number}") for number, fields in enumerate(stored))

@@ -4,8 +4,11 @@ A class of tokens is mostly one or two of its kinds: four marks in five are a co
 one such kind, as some random head always does, has a high mass on the whole class. Whether the *class* is favoured
 shows only when each kind counts once: `favour` ranks kinds inside the class against kinds outside it.
 
-Sums over texts, apart for the two halves. Memory: two numbers a kind seen and head while texts are read (`KindTally`),
-four in the end. How it comes to be: `kindcounts`.
+Sums over texts, apart for the two halves. They are counted for one layer, then one batch (`KindCounts`), then any
+number of batches, added in place (`KindTally`). What a batch adds is as large as the batch; what is held is as large as
+the vocabulary that was seen, and adding to it touches the batch's own kinds alone. The even share is the same for all
+heads of a layer and is held once for each layer. Memory: two numbers a kind seen and head while texts are read, four in
+the end.
 Source of the rank statistic: Mann and Whitney 1947, as the share of pairs (the area under the ROC curve).
 """
 
@@ -24,16 +27,15 @@ from torch import Tensor
 from manyheads.recording import Tokens
 from manyheads.statistics.sums import HALVES
 
-MIN_EVEN = 3.0
-"""A kind counts from an even share of three rows' whole attention on: below it, its share is one place's luck."""
-
-MIN_KINDS = 6
-"""Kinds inside the class, and outside it, from which ranks say anything: 6 against 6 can reach p = 0.001."""
+MIN_EVEN = 3.0  # a kind counts from an even share of three rows' attention on: below it, its share is one place's luck
+MIN_KINDS = 6  # inside the class, and outside it: 6 against 6 are the fewest whose ranks can reach p = 0.001
+ARRAYS = ("ids", "mark", "mass", "even")  # of what is counted, by the name under which each is written down
+LEAST_ROOM = 1024  # kinds that there is room for from the start; it doubles
 
 
 @dataclass(frozen=True, eq=False)
 class TokenKinds:
-    """`mass` that each kind received and `even`, what it would have if every row spread its weight evenly."""
+    """The `mass` that each kind received, and `even`, its mass if every row spread its weight evenly."""
 
     ids: Int64[ndarray, "kind"]
     mark: Bool[ndarray, "kind"]
@@ -47,8 +49,8 @@ class TokenKinds:
         """
         out = np.full(self.mass.shape[1], np.nan)
         for head, (mass, even) in enumerate(zip(self.mass[half], self.even[half], strict=True)):
-            known = even >= MIN_EVEN
-            mark, lift = self.mark[known], mass[known] / even[known]
+            frequent = even >= MIN_EVEN
+            mark, lift = self.mark[frequent], mass[frequent] / even[frequent]
             marks, words = lift[mark], np.sort(lift[~mark])
             if min(len(marks), len(words)) >= MIN_KINDS:
                 below, upto = (np.searchsorted(words, marks, side).mean() for side in ("left", "right"))
@@ -56,32 +58,21 @@ class TokenKinds:
         return out
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Counting what kinds of tokens receive: one layer, one batch, then any number of batches, added in place.
-#
-# What a batch adds is as large as the batch; what is kept is as large as the vocabulary that was seen, and adding to it
-# touches the batch's own kinds alone. The even share is the same for all heads of a layer and is kept once for each.
-
-
-ARRAYS = ("ids", "mark", "mass", "even")  # of what is counted, by the name under which each is written down
-LEAST_ROOM = 1024  # kinds that there is room for from the start; it doubles
-
-
 class Places(NamedTuple):
-    """The kinds of a batch's ordinary tokens, and where each token counts: at `half + HALVES * place` among them."""
+    """The kinds of a batch's ordinary tokens, and which cell, `half + HALVES * kind`, each token counts in."""
 
     ids: Int[Tensor, "kind"]
     mark: Bool[Tensor, "kind"]
-    at: Int[Tensor, "token"]
+    cell: Int[Tensor, "token"]
 
     @staticmethod
     def of(tokens: Tokens) -> Places:
-        """Special tokens and padding are no kind."""
+        """The kinds of a batch. Special tokens and padding are no kind."""
         assert tokens.ids is not None
-        ids, place = tokens.ids[tokens.ordinary].unique(return_inverse=True)
+        ids, kind = tokens.ids[tokens.ordinary].unique(return_inverse=True)
         half = torch.tensor([seed & 1 for seed in tokens.seeds])[:, None].expand(tokens.real.shape)[tokens.ordinary]
-        mark = torch.zeros(len(ids), dtype=torch.bool).index_put_((place,), tokens.punctuation[tokens.ordinary])
-        return Places(ids, mark, half + HALVES * place)
+        mark = torch.zeros(len(ids), dtype=torch.bool).index_put_((kind,), tokens.punctuation[tokens.ordinary])
+        return Places(ids, mark, half + HALVES * kind)
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,12 +86,12 @@ class KindCounts:
 
     @staticmethod
     def of(tokens: Tokens, places: Places, received: Float[Tensor, "b h k"], even: Float[Tensor, "b k"]) -> KindCounts:
-        """Of one layer."""
+        """The counts of one layer."""
         size = HALVES * len(places.ids)
         of_heads = received.double().transpose(1, 2)[tokens.ordinary]  # token head
-        mass = torch.zeros(size, received.shape[1], dtype=torch.float64).index_add_(0, places.at, of_heads)
-        share = torch.zeros(size, dtype=torch.float64).index_add_(0, places.at, even.double()[tokens.ordinary])
-        narrow = received.dtype
+        mass = torch.zeros(size, received.shape[1], dtype=torch.float64).index_add_(0, places.cell, of_heads)
+        share = torch.zeros(size, dtype=torch.float64).index_add_(0, places.cell, even.double()[tokens.ordinary])
+        narrow = received.dtype  # sums are made in float64 and handed on as precise as what they are sums of
         return KindCounts(
             places.ids, places.mark, mass.unflatten(0, (-1, HALVES)).to(narrow), share.view(-1, HALVES, 1).to(narrow)
         )
@@ -116,34 +107,34 @@ class KindCounts:
         return _joined(parts, lambda tensors: torch.stack(tensors).sum(0))
 
     def tensors(self) -> dict[str, Tensor]:
-        """As they are written to the disk, beside others' tensors."""
+        """The tensors to write to the disk, by names that no other part of a batch uses."""
         return {f"kinds.{name}": getattr(self, name) for name in ARRAYS}
 
     @staticmethod
     def read(tensors: dict[str, Tensor]) -> KindCounts | None:
-        """Out of all that was written; None where no kinds were. Raises KeyError where some of it is missing."""
+        """The counts among all tensors of a file; None where it has none. Raises KeyError where some are missing."""
         if not any(name.startswith("kinds.") for name in tensors):
             return None
         return KindCounts(*(tensors[f"kinds.{name}"] for name in ARRAYS))
 
     def over(self, ids: Int64[Tensor, "kind"]) -> KindCounts:
-        """The same over more kinds, 0 where there were none."""
+        """These counts over more kinds (sorted), 0 for the new ones."""
         if ids is self.ids:
             return self
-        at = torch.searchsorted(ids, self.ids)
-        mark = torch.zeros(len(ids), dtype=torch.bool).index_put_((at,), self.mark)
-        mass, even = (x.new_zeros(len(ids), *x.shape[1:]).index_copy_(0, at, x) for x in (self.mass, self.even))
+        rows = torch.searchsorted(ids, self.ids)
+        mark = torch.zeros(len(ids), dtype=torch.bool).index_put_((rows,), self.mark)
+        mass, even = (x.new_zeros(len(ids), *x.shape[1:]).index_copy_(0, rows, x) for x in (self.mass, self.even))
         return KindCounts(ids, mark, mass, even)
 
 
 def _joined(parts: Sequence[KindCounts], join: Callable[[list[Tensor]], Tensor]) -> KindCounts:
-    """All of them over the kinds of any of them, joined."""
+    """All parts, each over the kinds of any of them, joined."""
     ids = parts[0].ids
-    if any(each.ids is not ids for each in parts):
-        ids = torch.cat([each.ids for each in parts]).unique()
-    wide = [each.over(ids) for each in parts]
-    mark = torch.stack([each.mark for each in wide]).any(0)
-    return KindCounts(ids, mark, join([each.mass for each in wide]), join([each.even for each in wide]))
+    if any(part.ids is not ids for part in parts):
+        ids = torch.cat([part.ids for part in parts]).unique()
+    wide = [part.over(ids) for part in parts]
+    mark = torch.stack([part.mark for part in wide]).any(0)
+    return KindCounts(ids, mark, join([part.mass for part in wide]), join([part.even for part in wide]))
 
 
 @dataclass(eq=False)
@@ -169,23 +160,23 @@ class KindTally:
         self.even[rows] += counts.even.numpy()
 
     def _rows(self, ids: Int64[ndarray, "kind"]) -> Int64[ndarray, "kind"]:
-        """Where these kinds are, room made for those that are new."""
+        """The rows of these kinds, room made for those that are new."""
         if len(ids) and ids.max() >= len(self.row_of):
-            grown = np.full(max(2 * len(self.row_of), int(ids.max()) + 1), -1)
-            grown[: len(self.row_of)] = self.row_of
-            self.row_of = grown
+            wider = np.full(max(2 * len(self.row_of), int(ids.max()) + 1), -1)
+            wider[: len(self.row_of)] = self.row_of
+            self.row_of = wider
         new = ids[self.row_of[ids] < 0]
         while self.count + len(new) > len(self.ids):
             for name in ARRAYS:
-                old = getattr(self, name)
-                setattr(self, name, np.concatenate([old, np.zeros_like(old)]))
+                array = getattr(self, name)
+                setattr(self, name, np.concatenate([array, np.zeros_like(array)]))
         self.row_of[new] = np.arange(self.count, self.count + len(new))
         self.ids[self.count : self.count + len(new)] = new
         self.count += len(new)
         return self.row_of[ids]
 
     def counts(self) -> KindCounts:
-        """All that is known, in its own memory."""
+        """The counts so far, without a copy of them."""
         return KindCounts(*(torch.from_numpy(getattr(self, name)[: self.count]) for name in ARRAYS))
 
     @staticmethod
@@ -195,7 +186,7 @@ class KindTally:
         return out
 
     def kinds(self) -> TokenKinds:
-        """What was counted, in the order of the vocabulary, for every head."""
+        """The counts in the order of the vocabulary, for every head."""
         order = np.argsort(self.ids[: self.count])
         mass, even = (x[order].transpose(1, 2, 0) for x in (self.mass, self.even))
         by_head = np.repeat(even, self.layers, axis=1)

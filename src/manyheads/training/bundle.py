@@ -45,7 +45,9 @@ def bundle(folder: Path, target: Path = FOLDER) -> dict[str, Any]:
     Errors: ModelError for a training of something else, of a trial, or one that is not finished; FileAccessError.
     """
     report = read_json(folder / REPORT)
-    _require_whole(folder, report)
+    if report["preset"] != "code" or report["quick"]:
+        content = "a trial" if report["quick"] else f"a training of {report['preset']}"
+        raise ModelError(f"{folder} holds {content}: bundle what `manyheads train code --out FOLDER` has finished.")
     target.mkdir(parents=True, exist_ok=True)
     for name in MODEL_FILES:
         shutil.copyfile(folder / "model" / name, target / name)
@@ -63,15 +65,16 @@ def bundle(folder: Path, target: Path = FOLDER) -> dict[str, Any]:
     )
     (target / "README.md").write_text(words, encoding="utf-8")
     write_json(target / RECIPE, recipe)
-    size = sum(each.stat().st_size for each in target.iterdir())
+    size = sum(file.stat().st_size for file in target.iterdir())
+    # Checked last, on what lies there: the folder comes with every installation.
     if size > MOST_BYTES:
         raise ModelError(f"{target} has {size:,} bytes: more than {MOST_BYTES:,} is too much to come with everything.")
     return recipe
 
 
 def recipe_of(folder: Path, report: dict[str, Any]) -> dict[str, Any]:
-    """What the model is made of and what came out. Says nothing of the machine but what numbers hang on."""
-    found = {key: value for key, value in report["found"].items() if key != "model"}
+    """What the model is made of, and its results. Of the machine only what the numbers depend on."""
+    results = {key: value for key, value in report["found"].items() if key != "model"}
     steps = "" if report["steps"] is None else f" --steps {report['steps']}"
     return {
         "name": NAME,
@@ -79,21 +82,24 @@ def recipe_of(folder: Path, report: dict[str, Any]) -> dict[str, Any]:
         "sha256": hashlib.sha256((folder / "model" / "model.safetensors").read_bytes()).hexdigest(),
         "licence": "Apache-2.0; trained on the Python standard library's source, PSF-2.0",
         **{key: report[key] for key in ("seed", "facts", "runs", "versions")},
-        "found": found,
+        "found": results,
     }
 
 
 def numbers_table(recipe: dict[str, Any]) -> str:
-    """What docs/reference/tiny-code.md says of it, in Markdown."""
-    found, run = recipe["found"], recipe["runs"]["code"]
-    heads, probe = found["heads"], found["probe"]
+    """The table of docs/reference/tiny-code.md, in Markdown."""
+    results, run = recipe["found"], recipe["runs"]["code"]
+    short, long = (
+        f"loss, held-out modules, texts of {results[name]:,} tokens" for name in ("held_out_length", "long_length")
+    )
+    heads, probe = results["heads"], results["probe"]
     copying, before = best_of(heads, FIRST), best_of(heads, "previous_mass")
     repeats = max(probe, key=probe.__getitem__)
-    said = {
+    rows = {
         "parameters": f"{run['parameters']:,}",
         "steps": f"{run['steps']:,}",
-        f"loss, held-out modules, texts of {found['held_out_length']:,} tokens": f"{found['held_out_loss']:.2f} nats",
-        f"loss, held-out modules, texts of {found['long_length']:,} tokens": f"{found['held_out_loss_long']:.2f} nats",
+        short: f"{results['held_out_loss']:.2f} nats",
+        long: f"{results['held_out_loss_long']:.2f} nats",
         "induction at first repeats, held-out modules": f"{copying} {heads[copying][FIRST]:.3f}",
         "the same, words shuffled": f"{heads[copying][NULL]:.3f}",
         "induction at all repeats (`induction_mass`)": f"{copying} {heads[copying]['induction_mass']:.3f}",
@@ -101,17 +107,11 @@ def numbers_table(recipe: dict[str, Any]) -> str:
         "induction on random tokens that repeat (`probe_repeats`)": f"{repeats} {probe[repeats]:.3f}",
         "token before (`previous_mass`), held-out modules": f"{before} {heads[before]['previous_mass']:.3f}",
     }
-    return "\n".join(["| what | |", "|---|---|", *(f"| {name} | {value} |" for name, value in said.items())])
-
-
-def _require_whole(folder: Path, report: dict[str, Any]) -> None:
-    if report["preset"] != "code" or report["quick"]:
-        what = "a trial" if report["quick"] else f"a training of {report['preset']}"
-        raise ModelError(f"{folder} holds {what}: bundle what `manyheads train code --out FOLDER` has finished.")
+    return "\n".join(["| what | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows.items())])
 
 
 def main(arguments: list[str]) -> int:
-    """`FOLDER`, and where to if not into this package."""
+    """`FOLDER`, and a target if not this package."""
     if len(arguments) not in (1, 2):
         print("usage: python -m manyheads.training.bundle FOLDER [TARGET]", file=sys.stderr)
         return 2

@@ -3,6 +3,10 @@
 Tensors are named `model.<name>`, `optimizer.<parameter>.<what>`, `random.<device>` and `history.<column>`; the header
 says the run, the step and the settings. A file is written whole or not at all, beside the old one and then moved, so
 that a process killed at any moment leaves a checkpoint that can be gone on from, bit by bit.
+
+The history has a row a step and a column a number, NaN where a number was not taken. Columns are float64, so that a
+loss that comes back from a checkpoint is the loss that went in. Head statistics are columns too, named
+`heads/<head>/<statistic>`; as a table they are rows (`heads_table`).
 """
 
 from __future__ import annotations
@@ -22,13 +26,8 @@ from torch import Tensor, nn
 from manyheads.base import no_access, replacing
 from manyheads.errors import ModelError
 
-# ---------------------------------------------------------------------------------------------------------------------
-# What was seen on the way: a row a step, a column a number, NaN where a number was not taken.
-#
-# Columns are float64, so that a loss that comes back from a checkpoint is the loss that went in. Head statistics are
-# columns too, named `heads/<head>/<statistic>`; as a table they are rows (`heads_table`).
-
-
+FORMAT = "manyheads.training"
+VERSION = 1
 HEADS = "heads"
 OF_EVERY_STEP = ("step", "loss", "rate", "norm", "seconds")
 
@@ -45,6 +44,7 @@ class History:
     def add(self, row: Mapping[str, float | int]) -> None:
         rows = len(self)
         for name in (*self.columns, *(name for name in row if name not in self.columns)):
+            # A number that is new in this row was NaN in all rows before.
             column = self.columns.setdefault(name, [math.nan] * rows)
             column.append(float(row.get(name, math.nan)))
 
@@ -92,14 +92,10 @@ def heads_table(histories: Mapping[str, History]) -> Any:
 
     rows = []
     for run, history in histories.items():
-        for name in sorted(each for each in history.columns if each.startswith(f"{HEADS}/")):
+        for name in sorted(column for column in history.columns if column.startswith(f"{HEADS}/")):
             _, head, statistic = name.split("/")
             rows += [(run, int(step), head, statistic, value) for step, value in zip(*history.taken(name), strict=True)]
     return pd.DataFrame(rows, columns=["run", "step", "head", "statistic", "value"])
-
-
-FORMAT = "manyheads.training"
-VERSION = 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,6 +129,7 @@ def save_state(
     from safetensors.torch import save_file
 
     tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
+    # The optimizer knows parameters as objects; a file needs their names.
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     for parameter, state in optimizer.state.items():
         tensors |= {f"optimizer.{names[id(parameter)]}.{key}": value for key, value in state.items()}
@@ -140,7 +137,7 @@ def save_state(
     tensors |= {f"history.{name}": column for name, column in history.to_tensors().items()}
     header = {FORMAT: json.dumps({"version": VERSION, **facts})}
     with replacing(path, ".safetensors") as temporary:
-        save_file({name: each.detach().contiguous().cpu() for name, each in tensors.items()}, temporary, header)
+        save_file({name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}, temporary, header)
 
 
 def read_state(path: str | os.PathLike[str]) -> Saved:
@@ -158,7 +155,10 @@ def read_state(path: str | os.PathLike[str]) -> Saved:
         raise ModelError(f"{path} is damaged ({error}): delete it, and the training begins anew.") from error
     if header is None:
         raise ModelError(f"{path} is no training checkpoint: its header lacks {FORMAT!r}. Give one that train wrote.")
-    facts: Any = _json(header)
+    try:
+        facts: Any = json.loads(header)
+    except ValueError:
+        facts = None
     if not isinstance(facts, dict) or "version" not in facts:
         raise ModelError(f"{path} is damaged (its header says no version): delete it, and the training begins anew.")
     if facts["version"] != VERSION:
@@ -168,37 +168,28 @@ def read_state(path: str | os.PathLike[str]) -> Saved:
     return Saved(facts, tensors)
 
 
-def _json(text: str) -> Any:
-    """What is written, None where it is no JSON."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return None
-
-
 def restore(saved: Saved, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     """Put weights, optimizer and random numbers back as they were. Errors: ModelError for tensors of another model."""
     try:
-        _restore(saved, model, optimizer)
+        model.load_state_dict(saved.part("model"))
+        for name, parameter in model.named_parameters():
+            state = saved.part(f"optimizer.{name}")
+            if wrong := [key for key, value in state.items() if value.ndim and value.shape != parameter.shape]:
+                raise ValueError(
+                    f"{wrong[0]} of {name} is {tuple(state[wrong[0]].shape)}, not {tuple(parameter.shape)}"
+                )
+            # AdamW counts steps on the CPU unless it is fused on a GPU: either way the state follows its parameter
+            optimizer.state[parameter] = {
+                key: value if value.ndim == 0 and parameter.device.type == "cpu" else value.to(parameter.device)
+                for key, value in state.items()
+            }
+        set_random_states(saved.part("random"))
     except (RuntimeError, ValueError, KeyError) as error:
-        said = " ".join(str(error).split())
+        message = " ".join(str(error).split())
         raise ModelError(
-            f"the checkpoint's tensors are not those of this model ({said}): delete it, and the training begins anew."
+            f"the checkpoint's tensors are not those of this model ({message}): delete it, and the training begins "
+            f"anew."
         ) from error
-
-
-def _restore(saved: Saved, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    model.load_state_dict(saved.part("model"))
-    for name, parameter in model.named_parameters():
-        own = saved.part(f"optimizer.{name}")
-        if wrong := [key for key, value in own.items() if value.ndim and value.shape != parameter.shape]:
-            raise ValueError(f"{wrong[0]} of {name} is {tuple(own[wrong[0]].shape)}, not {tuple(parameter.shape)}")
-        # AdamW counts steps on the CPU unless it is fused on a GPU: whatever it was, the state follows its parameter
-        optimizer.state[parameter] = {
-            key: value if value.ndim == 0 and parameter.device.type == "cpu" else value.to(parameter.device)
-            for key, value in own.items()
-        }
-    set_random_states(saved.part("random"))
 
 
 def random_states() -> dict[str, Tensor]:

@@ -8,15 +8,16 @@ Cost: one prompt a model, then rounds x steps x models tokens.
 from __future__ import annotations
 
 import statistics
-import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from manyheads.interventions import seconds_in_turns
 from manyheads.models import device_of
 from manyheads.nn import KVCache
 from manyheads.training.decoder import Block, Decoder
@@ -44,20 +45,16 @@ def decode_all(
     vocab = min(model.config.vocab_size for model in models.values())
     ids = torch.randint(vocab, (texts, context), generator=torch.Generator().manual_seed(0)).to(device)
     caches: dict[str, list[KVCache]] = {}
-    seconds: dict[str, list[float]] = {name: [] for name in models}
     with torch.no_grad():
         for name, model in models.items():
             caches[name] = [KVCache.static(context) for _ in model.blocks]
             for part in ids[:, : context - steps].split(CHUNK, 1):
                 next_logits(model, part, caches[name])
-        names = list(models)
-        for at in range(rounds + 1):
-            turn = at % len(names)
-            for name in names[turn:] + names[:turn]:
-                taken = _seconds(models[name], ids[:, context - steps :], caches[name])
-                if at:  # the first round warmed up
-                    seconds[name].append(taken)
-    return {name: Decoded(sum(cache.cache_bytes for cache in caches[name]), tuple(seconds[name])) for name in models}
+        last = ids[:, context - steps :]
+        tasks = {name: partial(_decode, model, last, caches[name]) for name, model in models.items()}
+        seconds = seconds_in_turns(tasks, rounds)
+    per_token = {name: tuple(taken / steps for taken in times) for name, times in seconds.items()}
+    return {name: Decoded(sum(cache.cache_bytes for cache in caches[name]), per_token[name]) for name in models}
 
 
 def next_logits(model: Decoder, ids: Int[Tensor, "b n"], caches: list[KVCache]) -> Float[Tensor, "b v"]:
@@ -71,15 +68,12 @@ def next_logits(model: Decoder, ids: Int[Tensor, "b n"], caches: list[KVCache]) 
     return F.linear(model.norm(x[:, -1]), model.embedding.weight)
 
 
-def _seconds(model: Decoder, ids: Int[Tensor, "b n"], caches: list[KVCache]) -> float:
-    """Of one token; the caches are as they were afterwards."""
-    before = caches[0].length
-    begun = time.perf_counter()
-    for at in range(ids.shape[1]):
-        next_logits(model, ids[:, at : at + 1], caches)
-    if ids.device.type != "cpu":
-        torch.accelerator.synchronize(ids.device)
-    taken = time.perf_counter() - begun
+def _decode(model: Decoder, ids: Int[Tensor, "b n"], caches: list[KVCache]) -> Iterator[torch.device]:
+    """Decode these tokens one by one, suspended around the timed part; afterwards the caches are as they were."""
+    length = caches[0].length
+    yield ids.device
+    for place in range(ids.shape[1]):
+        next_logits(model, ids[:, place : place + 1], caches)
+    yield ids.device
     for cache in caches:
-        cache.crop(before)
-    return taken / ids.shape[1]
+        cache.crop(length)

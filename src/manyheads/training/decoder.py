@@ -47,7 +47,7 @@ class DecoderConfig:
 
 @dataclass(frozen=True, eq=False)
 class DecoderOutput:
-    """What a forward pass gives."""
+    """The result of a forward pass."""
 
     logits: Float[Tensor, "b n v"]
     last_hidden_state: Float[Tensor, "b n m"]
@@ -98,13 +98,14 @@ class Decoder(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """What writes into the stream starts smaller the more layers do: Radford et al. 2019, section 2.3."""
+        """Draw the weights. Source: Radford et al. 2019, section 2.3 (layers that write into the stream)."""
         nn.init.normal_(self.embedding.weight, std=INITIAL_STD)
+        # The more layers add to the stream, the smaller each begins, so that their sum does not grow with the depth.
         writers = [block.attention.out_proj for block in self.blocks]  # type: ignore[union-attr]
         writers += [block.feed_forward.down_proj for block in self.blocks if block.feed_forward is not None]  # type: ignore[union-attr]
         with torch.no_grad():
-            for each in writers:
-                each.weight.mul_(len(writers) ** -0.5)  # type: ignore[union-attr,operator]
+            for writer in writers:
+                writer.weight.mul_(len(writers) ** -0.5)  # type: ignore[union-attr,operator]
 
     def forward(self, input_ids: Int[Tensor, "b n"], attention_mask: Tensor | None = None) -> DecoderOutput:
         """`attention_mask`: 1 on tokens, 0 on padding behind them. Errors: ShapeError."""
@@ -137,5 +138,5 @@ def next_token_loss(model: nn.Module, ids: Int[Tensor, "b n"]) -> Float[Tensor, 
 
 
 def batch_loss(model: nn.Module, batch: Mapping[str, Tensor]) -> Float[Tensor, ""]:
-    """The same of a batch that holds `ids`."""
+    """The `next_token_loss` of a batch's `ids`."""
     return next_token_loss(model, batch["ids"])

@@ -32,7 +32,7 @@ NAMES = {
     "feed_forward.up_proj.weight": "mlp.up_proj.weight",
     "feed_forward.down_proj.weight": "mlp.down_proj.weight",
 }
-"""A block's parameters, as Llama calls them."""
+"""A block's parameters -> their names in Llama."""
 
 TOLERANCE = 1e-4  # of logits in float32: the same sums, added in another order
 TRIED_TOKENS = 48
@@ -48,17 +48,24 @@ def to_llama(model: Decoder) -> Any:
 
     with quietly():
         llama = LlamaForCausalLM(llama_config(model)).eval()
+    # Not strict: the tied output layer has no weights of its own, and is tied in the next line.
     llama.load_state_dict(llama_weights(model), strict=False)
     llama.tie_weights()
-    _require_equal(model, llama)
+    ids = torch.randint(model.config.vocab_size, (2, TRIED_TOKENS), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        logits, stock = model(ids.to(device_of(model))).logits.cpu(), llama(ids).logits
+    error = float((logits - stock).abs().max())
+    if not error <= TOLERANCE:
+        raise ModelError(f"the exported model's logits differ by {error:.1e}: it was not written. Please report that.")
     return llama
 
 
 def save_llama(model: Decoder, tokenizer: Any, folder: str | os.PathLike[str], dtype: torch.dtype) -> Path:
-    """Write it with its tokenizer, whole or not at all; a folder of an earlier save is replaced.
+    """Write the model with its tokenizer, whole or not at all; a folder of an earlier save is replaced.
 
-    `dtype` is what weights are stored in. The config says float32, which they are loaded in unless told otherwise: half
-    precision halves the file, and would blur what is computed. Errors: as `to_llama`; FileAccessError.
+    Weights are stored in `dtype`: half precision halves the file. The config says float32, in which they are loaded
+    unless somebody chooses otherwise, since half precision would blur what is computed. Errors: as `to_llama`;
+    FileAccessError.
     """
     target = Path(folder)
     with replacing_folder(target, "", model) as place, quietly():
@@ -93,7 +100,7 @@ def llama_config(model: Decoder) -> Any:
 
 
 def llama_weights(model: nn.Module) -> dict[str, Tensor]:
-    """The weights under Llama's names. Nothing is left over: a parameter that has no name there is our fault."""
+    """The weights under Llama's names. KeyError, our fault, for a parameter that has no name there."""
     renamed = {}
     for name, tensor in model.state_dict().items():
         if name == "embedding.weight":
@@ -101,16 +108,6 @@ def llama_weights(model: nn.Module) -> dict[str, Tensor]:
         elif name == "norm.weight":
             renamed["model.norm.weight"] = tensor.cpu()
         else:
-            _, layer, rest = name.split(".", 2)
-            renamed[f"model.layers.{layer}.{NAMES[rest]}"] = tensor.cpu()
+            _, layer, part = name.split(".", 2)
+            renamed[f"model.layers.{layer}.{NAMES[part]}"] = tensor.cpu()
     return renamed
-
-
-def _require_equal(model: Decoder, llama: Any) -> None:
-    size = model.config.vocab_size
-    ids = torch.randint(size, (2, TRIED_TOKENS), generator=torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        ours, stock = model(ids.to(device_of(model))).logits.cpu(), llama(ids).logits
-    error = float((ours - stock).abs().max())
-    if not error <= TOLERANCE:
-        raise ModelError(f"the exported model's logits differ by {error:.1e}: it was not written. Please report that.")

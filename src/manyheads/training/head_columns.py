@@ -1,7 +1,7 @@
 """Head statistics of a model in training, as columns of its history: so that a head's birth stands beside the loss.
 
-They are the same numbers that `probe_repeats` and `mh.measure` give of any model: the live model is wrapped, read and
-left as it was.
+They are the numbers that `probe_repeats` and `mh.measure` give for any model: the live model is wrapped, read and left
+as it was.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from manyheads.training.checkpoints import head_column
 
 
 def live(model: nn.Module, tokenizer: Any = None) -> LoadedModel:
-    """The model as everything else here takes it; it must be in eval mode."""
+    """The model, loaded as any other; it must be in eval mode."""
     return load(model, tokenizer=False if tokenizer is None else tokenizer)
 
 
@@ -42,8 +42,11 @@ def call_columns(model: nn.Module, ids: Int[Tensor, "b n"], statistics: Sequence
 def by_head(table: HeadTable) -> dict[str, dict[str, float]]:
     """Every head's statistics, for a report."""
     values = {name: table.column(name) for name in table.names}
-    return {str(head): {name: float(each[at]) for name, each in values.items()} for at, head in enumerate(table.heads)}
+    return {
+        str(head): {name: float(column[index]) for name, column in values.items()}
+        for index, head in enumerate(table.heads)
+    }
 
 
 def _columns(table: HeadTable) -> dict[str, float]:
-    return {head_column(head, name): value for head, of in by_head(table).items() for name, value in of.items()}
+    return {head_column(head, name): value for head, values in by_head(table).items() for name, value in values.items()}

@@ -4,6 +4,11 @@ A run that was killed and taken up again has the same losses, bit for bit, as on
 from the step, and weights, optimizer, random numbers and history come back from the checkpoint. (On the same machine,
 with the same number of threads and processes: sums are added in another order elsewhere.)
 
+Float32 or bf16 follows from what the processor multiplies natively. Weights, optimizer and sums stay float32; under
+bf16 the matrix products are rounded (autocast). Measured on a CPU with avx512_bf16, CPU seconds a step against
+float32's: 0.6 of them in the `code` preset's model (256 wide), 0.75 of a model 128 wide, 1.4 of one 64 wide, where
+conversions cost more than products gain (docs/lab.md).
+
 Source: Loshchilov and Hutter 2019 (AdamW). Cost: 16 bytes a parameter besides activations; times are in
 docs/reference/training.md.
 """
@@ -28,7 +33,7 @@ from manyheads.training.together import SINGLE, Team
 
 @dataclass(frozen=True, eq=False)
 class Trained:
-    """A finished run: the model in eval mode, what was seen on the way, and from which step it was taken up."""
+    """A finished run: the model in eval mode, its history, and the step at which it was taken up."""
 
     name: str
     model: nn.Module
@@ -45,7 +50,7 @@ def train(
     progress: Progress | None = None,
     team: Team = SINGLE,
 ) -> Trained:
-    """Carry a run out, from `checkpoint` on if there is one. A finished one is read back, not trained again.
+    """Carry a run out, from `checkpoint` on if that exists. A finished run is read back, not trained again.
 
     A `team` of processes trains together: all of them call this, measure alike, and the first writes.
     Errors: ModelError for a checkpoint of another run, or a loss that is not finite; FileAccessError; PlanError for a
@@ -56,9 +61,18 @@ def train(
     history, start = History(), 0
     if checkpoint.exists():
         saved = read_state(checkpoint)
-        _require_same(saved.facts, run, checkpoint)
+        facts, now = saved.facts, run.settings.to_dict()
+        then = facts["settings"] | {"betas": tuple(facts["settings"]["betas"])}  # JSON made a list of them
+        changed = [name for name, value in now.items() if then.get(name) != value]
+        if facts["run"] != run.name or changed:
+            changes = ", ".join(f"{name} {then.get(name)} then, {now[name]} now" for name in changed)
+            raise ModelError(
+                f"{checkpoint} belongs to another run ({facts['run']!r}; {changes or 'the same settings'}): give "
+                f"another folder, or delete that one."
+            )
         restore(saved, model, optimizer)
         history, start = saved.history, saved.step
+    # Before the first step: processes with different files would wait for each other without end.
     team.require_same(start, checkpoint)
     if not len(history):
         history.add({"step": 0, **_measured(run, model, 0)})
@@ -69,7 +83,8 @@ def train(
             row |= _measured(run, model, done)
         history.add(row)
         if team.is_first and (done % run.settings.checkpoint_every == 0 or done == run.settings.steps):
-            save_state(checkpoint, model, optimizer, history, _facts(run, done))
+            facts = {"run": run.name, "step": done, "settings": run.settings.to_dict()}
+            save_state(checkpoint, model, optimizer, history, facts)
         if progress is not None:
             progress(done, run.settings.steps, f"loss {row['loss']:.3f}")
     why = f" ({run.because})" if run.because else ""
@@ -80,8 +95,8 @@ def train(
 
 def optimizer_of(model: nn.Module, settings: Settings) -> torch.optim.AdamW:
     """AdamW in which matrices decay, and vectors (norms, biases) do not."""
-    matrices = [each for each in model.parameters() if each.ndim >= 2]
-    vectors = [each for each in model.parameters() if each.ndim < 2]
+    matrices = [parameter for parameter in model.parameters() if parameter.ndim >= 2]
+    vectors = [parameter for parameter in model.parameters() if parameter.ndim < 2]
     groups = [{"params": matrices, "weight_decay": settings.decay}, {"params": vectors, "weight_decay": 0.0}]
     return torch.optim.AdamW([g for g in groups if g["params"]], lr=settings.rate, betas=settings.betas, fused=True)
 
@@ -89,7 +104,7 @@ def optimizer_of(model: nn.Module, settings: Settings) -> torch.optim.AdamW:
 def _one_step(
     run: Run, model: nn.Module, optimizer: torch.optim.Optimizer, step: int, device: torch.device, team: Team
 ) -> dict[str, float]:
-    """One batch, forwards, back and a step down; what there is to write of it."""
+    """One batch forwards and backwards, and a step of the optimizer; the history's row of it."""
     begun = time.perf_counter()
     model.train()
     rate = run.settings.rate_at(step)
@@ -101,10 +116,11 @@ def _one_step(
     loss.backward()
     value = team.whole(model, loss, run.terms(batch))
     norm = float(nn.utils.clip_grad_norm_(model.parameters(), run.settings.clip))
-    for what, number in (("loss", value), ("gradient", norm)):
+    # Checked before the optimizer steps: the checkpoint and the weights are still those of a sound run.
+    for quantity, number in (("loss", value), ("gradient", norm)):
         if not math.isfinite(number):
             raise ModelError(
-                f"the {what} of {run.name} became {number} at step {step}: the last checkpoint is as it was. Use a "
+                f"the {quantity} of {run.name} became {number} at step {step}: the last checkpoint is as it was. Use a "
                 f"lower learning rate than {run.settings.rate:g}, or another seed."
             )
     optimizer.step()
@@ -113,36 +129,16 @@ def _one_step(
 
 
 def _measured(run: Run, model: nn.Module, step: int) -> Mapping[str, float]:
-    """What the run measures, without a trace of it in the training: mode and random numbers are put back."""
+    """What the run measures. The training does not notice: random numbers are put back, and so is its mode."""
     if run.measure is None:
         return {}
     model.eval()
+    # Forked: a preset that measures more often, or other things, trains on the same random numbers.
     with torch.no_grad(), torch.random.fork_rng():
         return run.measure(model, step)
 
 
-def _facts(run: Run, step: int) -> dict[str, object]:
-    return {"run": run.name, "step": step, "settings": run.settings.to_dict()}
-
-
-def _require_same(facts: Mapping, run: Run, path: Path) -> None:
-    then, now = facts["settings"] | {"betas": tuple(facts["settings"]["betas"])}, run.settings.to_dict()
-    other = [name for name, value in now.items() if then.get(name) != value]
-    if facts["run"] != run.name or other:
-        told = ", ".join(f"{name} {then.get(name)} then, {now[name]} now" for name in other)
-        raise ModelError(
-            f"{path} belongs to another run ({facts['run']!r}; {told or 'the same settings'}): give another folder, or "
-            f"delete that one."
-        )
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Float32 or bf16: decided by what the processor multiplies natively, and said, so that a run can be repeated.
-#
-# Weights, optimizer and sums stay float32; under bf16 it is the matrix products that are rounded (autocast). Measured
-# on a CPU with avx512_bf16, CPU seconds a step against float32's: 0.6 of them in the `code` preset's model (256 wide),
-# 0.75 of a model 128 wide, 1.4 of one 64 wide, where conversions cost more than products gain (docs/lab.md).
-
+# ------------------------------------------------------------------------------------------------------ precision
 
 NARROW = 128  # numbers a token: below it bf16 did not pay on the CPU
 

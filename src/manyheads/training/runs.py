@@ -1,8 +1,8 @@
-"""What one training is made of, as values: the settings of the loop, and a `Run` that says what is trained on what.
+"""What one training is made of, as values: the loop's settings and a `Run`; and the spread of numbers over seeds.
 
-The seam between the engine and the presets: a preset builds runs, the engine carries them out and knows nothing of
-attention. A batch is a function of its step alone, so the data's position is the step, and a run that was stopped
-goes on with the very batches that it would have seen.
+Runs are what presets and engine share: a preset builds them, the engine (`loop`) carries them out and knows nothing of
+attention. A batch is a function of its step alone, so the data's position is the step, and a run that was stopped goes
+on with the very batches that it would have seen.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def rows_of(batch: Batch) -> int:
 
 @runtime_checkable
 class Progress(Protocol):
-    """Called with steps done, steps in all, and what there is to say of them (the loss)."""
+    """Called with steps done, steps in all, and a note (the loss)."""
 
     def __call__(self, done: int, total: int | None, note: str = "", /) -> None: ...
 
@@ -45,7 +45,7 @@ class Progress(Protocol):
 @dataclass(frozen=True)
 class Settings:
     """The loop's numbers. `rate`: the highest learning rate, reached after `warmup` steps, then a cosine's half wave
-    down to `rate * floor`. `clip`: the gradient's norm at most. `precision`: float32 or bf16 (`precision.py` chooses).
+    down to `rate * floor`. `clip`: the gradient's norm at most. `precision`: float32 or bf16 (`loop.choose_precision`).
     """
 
     steps: int
@@ -60,8 +60,8 @@ class Settings:
     measure_every: int = 100
 
     def __post_init__(self) -> None:
-        whole = {"steps": self.steps, "checkpoint_every": self.checkpoint_every, "measure_every": self.measure_every}
-        for name, value in whole.items():
+        counts = {"steps": self.steps, "checkpoint_every": self.checkpoint_every, "measure_every": self.measure_every}
+        for name, value in counts.items():
             if value < 1:
                 raise PlanError(f"{name}={value}: give 1 or more.")
         if self.precision not in ("float32", "bf16"):
@@ -98,9 +98,7 @@ class Run:
     terms: Callable[[Batch], int] = rows_of
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Numbers of trainings that differ by their seed alone: their spread, and how far one way is from another.
-
+# ---------------------------------------------------------------------------- numbers of runs that differ by their seed
 
 T_95 = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
 """Student's t by degrees of freedom: 95 % lie within."""
@@ -117,24 +115,24 @@ def spread_of(values: Sequence[float]) -> dict[str, Any]:
 
 def spreads_of(numbers: Sequence[Mapping[str, float]]) -> dict[str, Any]:
     """The spread of every number of trainings that have the same ones."""
-    return {name: spread_of([each[name] for each in numbers]) for name in numbers[0]}
+    return {name: spread_of([row[name] for row in numbers]) for name in numbers[0]}
 
 
 def paired(first: Sequence[float], second: Sequence[float]) -> dict[str, Any]:
-    """`first - second`, seed by seed: mean, and between which values it is in 95 of 100 (Student's t); None of one."""
-    off = np.subtract(first, second)
-    mean, count = float(off.mean()), len(off)
+    """`first - second`, seed by seed: its mean and its 95 % interval (Student's t), None for a single seed."""
+    differences = np.subtract(first, second)
+    mean, count = float(differences.mean()), len(differences)
     if count < 2:
         return {"mean": mean, "low": None, "high": None}
-    wide = T_95[count - 1] * float(off.std(ddof=1)) / math.sqrt(count)
+    wide = T_95[count - 1] * float(differences.std(ddof=1)) / math.sqrt(count)
     return {"mean": mean, "low": mean - wide, "high": mean + wide}
 
 
-def changes_said(changes: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """A line a change that `paired` gave, by what it is called; none for one of a single pair."""
+def change_lines(changes: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """A line for each change that `paired` gave, by its name; none for a change of a single pair."""
     return [
-        f"{what}, seed by seed: {change['mean']:+.3f} nats ({change['low']:+.3f} to {change['high']:+.3f})"
+        f"{subject}, seed by seed: {change['mean']:+.3f} nats ({change['low']:+.3f} to {change['high']:+.3f})"
         f"{'' if change['low'] * change['high'] > 0 else ': no difference seen'}"
-        for what, change in changes.items()
+        for subject, change in changes.items()
         if change["low"] is not None
     ]

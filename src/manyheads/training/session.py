@@ -1,7 +1,9 @@
-"""`carry_out`: a preset by name, a folder, and everything that comes of it.
+"""`carry_out`: trains a preset's runs in a folder, and writes what came out.
 
-A second start in the same folder goes on where the first one was; of a finished training it reads back what there is
-and writes the tables and the report again, which costs no training.
+The folder holds one training from its first start to its last. `run.json` has the preset, its options and a digest of
+the data, and is written first; a start with others is refused. `checkpoint-<run>.safetensors` is where a run is;
+`metrics.parquet`, `heads.parquet` and `report.json` come at the end. So a second start goes on where the first one was,
+and one after the end reads everything back and writes tables and report again, which costs no training.
 """
 
 from __future__ import annotations
@@ -27,15 +29,18 @@ from manyheads.training.loop import Trained, train
 from manyheads.training.presets.preset import Findings, Preset, Setup, Training
 from manyheads.training.presets.table import preset_of
 from manyheads.training.runs import Progress
-from manyheads.training.together import Team, own_gpu, together
+from manyheads.training.together import own_gpu, together
+
+BEGUN, REPORT = "run.json", "report.json"
+UNFINISHED = ".manyheads-*"  # what a killed start was just writing (`base.files` names it so)
 
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """`report` is what report.json holds. `trained`: every run, its model in eval mode, by name.
+    """`report` is what report.json holds. `trained`: every run by name, its model in eval mode.
 
-    `rank`: this process's number among those of torchrun. All have what was trained; the first alone has found and
-    written something, and the others' `findings` and `report` are empty.
+    `rank`: this process's number among those of torchrun. All of them have what was trained; the first alone measures
+    and writes, so the others' `findings` and `report` are empty.
     """
 
     folder: Path
@@ -59,13 +64,13 @@ def carry_out(
     device: torch.device | str | None = None,
     progress: Callable[[str], Progress] | None = None,
 ) -> Outcome:
-    """Train a preset's runs, one after another, and write what came out into `folder`. The figure is the command's.
+    """Train a preset's runs, one after another, and write what came out into `folder`. The command draws the figure.
 
     Under torchrun, every process calls this with the same arguments, and they share the rows of every batch.
 
     `steps` replaces each run's own number. `data`: what to learn from, where the preset takes it. `device` None: the
-    accelerator where there is one, else the CPU.
-    `progress(what)` is called with what comes next, in words, and gives what is then called with its steps.
+    accelerator where there is one, else the CPU. `progress(words)` is called with the name of the next part of the
+    work, and returns a function that is then called with its steps.
     Errors: PlanError for options that cannot be, or a folder of another training; ModelError; FileAccessError;
     LostProcessError where one of several processes is gone.
     """
@@ -80,12 +85,23 @@ def carry_out(
     setup = Setup(seed, quick, steps, folder, place, data)
     options = {"preset": preset.name, "seed": seed, "quick": quick, "steps": steps}
     begun = time.perf_counter()
-    with ExitStack() as held:
+    with ExitStack() as resources:
+
+        def take_folder() -> None:
+            resources.enter_context(alone_in(folder))  # until the report is written
+            open_folder(folder, options)
+
         with _going_on(folder), torchrun(), together(place) as team:
-            team.first(lambda: _take(folder, options, held))
+            team.first(take_folder)
+            # Built after the folder is ours, in every process: a preset may write its data there.
             training = preset.build(setup)
-            team.first(lambda: _same_facts(folder, training))
-            trained = _trained(training, setup, progress, team)
+            team.first(lambda: require_same_facts(folder, training))
+            trained: dict[str, Trained] = {}
+            for name, make in training.runs.items():
+                report_step = None if progress is None else progress(f"training {name}")
+                checkpoint = checkpoint_of(folder, name)
+                trained[name] = train(make(trained), checkpoint, device=place, progress=report_step, team=team)
+        # Measuring and writing are the first process's alone: the others have what was trained.
         if not team.is_first:
             return Outcome(folder, NOTHING_FOUND, trained, {}, team.ranks.rank)
         if progress is not None:
@@ -95,26 +111,23 @@ def carry_out(
             **options,
             "device": f"{place}, {because}",
             "facts": dict(training.facts),
-            "runs": {name: _run_report(each) for name, each in trained.items()},
+            "runs": {name: run_report(run) for name, run in trained.items()},
             "found": dict(findings.numbers),
             "said": list(findings.lines),
             "seconds_this_start": round(time.perf_counter() - begun, 1),
             "versions": versions(),
         }
-        _write_tables(folder, trained)
+        histories = {name: run.history for name, run in trained.items()}
+        for name, table in (("metrics", metrics_table(histories)), ("heads", heads_table(histories))):
+            with replacing(folder / f"{name}.parquet", ".parquet") as temporary:
+                table.to_parquet(temporary, index=False)
         write_json(folder / REPORT, report)
         return Outcome(folder, findings, trained, report)
 
 
-def _take(folder: Path, options: Mapping[str, Any], held: ExitStack) -> None:
-    """Make the folder ours until `held` is left."""
-    held.enter_context(alone_in(folder))
-    open_folder(folder, options)
-
-
 @contextmanager
 def _going_on(folder: Path) -> Iterator[None]:
-    """Say of a lost process how this training goes on."""
+    """Adds to the error of a lost process how this training goes on."""
     try:
         yield
     except LostProcessError as error:
@@ -124,16 +137,17 @@ def _going_on(folder: Path) -> Iterator[None]:
         ) from error
 
 
-def _trained(
-    training: Training, setup: Setup, progress: Callable[[str], Progress] | None, team: Team
-) -> dict[str, Trained]:
-    """Every run, one after another."""
-    trained: dict[str, Trained] = {}
-    for name, make in training.runs.items():
-        say = None if progress is None else progress(f"training {name}")
-        place = checkpoint_of(setup.folder, name)
-        trained[name] = train(make(trained), place, device=setup.device, progress=say, team=team)
-    return trained
+def run_report(run: Trained) -> dict[str, Any]:
+    """What report.json holds of one run."""
+    history = run.history
+    return {
+        "steps": len(history) - 1,
+        "loss": history.last("loss"),
+        "parameters": sum(parameter.numel() for parameter in run.model.parameters()),
+        "training_seconds": round(sum(history.taken("seconds")[1]), 1),
+        "resumed_at": run.resumed_at,
+        "computed": run.because,
+    }
 
 
 def checkpoint_of(folder: Path, run: str) -> Path:
@@ -141,7 +155,7 @@ def checkpoint_of(folder: Path, run: str) -> Path:
 
 
 def choose_device(device: torch.device | str | None) -> tuple[torch.device, str]:
-    """Where to train, and why there."""
+    """The device to train on, and the reason for it in words."""
     if device is not None:
         return torch.device(device), "as asked"
     if torch.cuda.is_available():
@@ -150,51 +164,13 @@ def choose_device(device: torch.device | str | None) -> tuple[torch.device, str]
 
 
 def versions() -> dict[str, str]:
-    """Of what the numbers hang on."""
-    from manyheads import __version__
+    """The versions that the numbers depend on."""
+    from manyheads import __version__  # the front door names this package, too: not at module level
 
     return {"manyheads": __version__, "torch": torch.__version__, "python": platform.python_version()}
 
 
-def _same_facts(folder: Path, training: Training) -> None:
-    """The data of the first start is written down, and asked for in every later one."""
-    facts = {f"facts.{name}": value for name, value in training.facts.items()}
-    begun = read_json(folder / BEGUN)
-    if facts.keys() <= begun.keys():
-        require_same(folder, facts)
-    else:
-        write_json(folder / BEGUN, begun | facts)
-
-
-def _run_report(run: Trained) -> dict[str, Any]:
-    history = run.history
-    return {
-        "steps": len(history) - 1,
-        "loss": history.last("loss"),
-        "parameters": sum(each.numel() for each in run.model.parameters()),
-        "training_seconds": round(sum(history.taken("seconds")[1]), 1),
-        "resumed_at": run.resumed_at,
-        "computed": run.because,
-    }
-
-
-def _write_tables(folder: Path, trained: dict[str, Trained]) -> None:
-    histories = {name: each.history for name, each in trained.items()}
-    for name, table in (("metrics", metrics_table(histories)), ("heads", heads_table(histories))):
-        with replacing(folder / f"{name}.parquet", ".parquet") as temporary:
-            table.to_parquet(temporary, index=False)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The folder of one training: what it holds, and that it holds the same training from its first start to its last.
-#
-# `run.json` says which (preset, options, data), and is written first; a start that asks for something else is refused.
-# `checkpoint-<run>.safetensors` is where a run is. `metrics.parquet`, `heads.parquet` and `report.json` come at the
-# end.
-
-
-BEGUN, REPORT = "run.json", "report.json"
-UNFINISHED = ".manyheads-*"  # what a killed start was just writing (`wholefiles` names it so)
+# ------------------------------------------------------------------------------------- the folder of one training
 
 
 @contextmanager
@@ -213,19 +189,30 @@ def alone_in(folder: Path) -> Iterator[None]:
         yield
 
 
+def require_same_facts(folder: Path, training: Training) -> None:
+    """Write the data's digest down at the first start; errors: PlanError where a later start has other data."""
+    facts = {f"facts.{name}": value for name, value in training.facts.items()}
+    begun = read_json(folder / BEGUN)
+    if facts.keys() <= begun.keys():
+        require_same(folder, facts)
+    else:
+        write_json(folder / BEGUN, begun | facts)
+
+
 def open_folder(folder: Path, options: Mapping[str, Any]) -> None:
     """Begin in an empty folder, or find this training in it. Errors: PlanError for another one, FileAccessError."""
     try:
-        for each in folder.glob(UNFINISHED):
-            each.unlink()
-        held = sorted(each.name for each in folder.iterdir())
+        # Only now, with the lock held: another training's unfinished file would be one that it still writes.
+        for file in folder.glob(UNFINISHED):
+            file.unlink()
+        names = sorted(file.name for file in folder.iterdir())
     except OSError as error:
         raise no_access("write", folder, error) from error
     known = folder / BEGUN
     if not known.exists():
-        if held:
+        if names:
             raise PlanError(
-                f"{folder} is not empty and holds no training ({', '.join(held[:3])}): give a new or an empty folder."
+                f"{folder} is not empty and holds no training ({', '.join(names[:3])}): give a new or an empty folder."
             )
         write_json(known, options)
         return
@@ -233,21 +220,28 @@ def open_folder(folder: Path, options: Mapping[str, Any]) -> None:
 
 
 def require_same(folder: Path, options: Mapping[str, Any]) -> None:
-    """Errors: PlanError names each option that is another than when the training in `folder` began."""
+    """Errors: PlanError with each option that differs from the start of the training in `folder`."""
+
+    def written(value: Any) -> str:
+        return "none" if value is None else str(value)
+
     begun = read_json(folder / BEGUN)
-    wanted = json.loads(json.dumps(options))
-    other = [name for name in wanted if begun.get(name) != wanted[name]]
-    if other:
-        told = "; ".join(f"{name} {_said(begun.get(name))} then, {_said(wanted[name])} now" for name in other)
+    # Through JSON and back, since that is how the others were written: a tuple is a list there.
+    requested = json.loads(json.dumps(options))
+    changed = [name for name in requested if begun.get(name) != requested[name]]
+    if changed:
+        changes = "; ".join(
+            f"{name} {written(begun.get(name))} then, {written(requested[name])} now" for name in changed
+        )
         raise PlanError(
-            f"{folder} holds another training ({told}): give another folder with --out, the same options to go on, or "
-            f"delete it."
+            f"{folder} holds another training ({changes}): give another folder with --out, the same options to go on, "
+            f"or delete it."
         )
 
 
-def write_json(path: Path, what: Mapping[str, Any]) -> None:
+def write_json(path: Path, document: Mapping[str, Any]) -> None:
     """Whole or not at all. Errors: FileAccessError."""
-    text = json.dumps(what, indent=1, allow_nan=False)
+    text = json.dumps(document, indent=1, allow_nan=False)
     with replacing(path, ".json") as temporary:
         Path(temporary).write_text(f"{text}\n", encoding="utf-8")
 
@@ -255,17 +249,13 @@ def write_json(path: Path, what: Mapping[str, Any]) -> None:
 def read_json(path: Path) -> dict[str, Any]:
     """Errors: FileAccessError for what cannot be read or is no JSON object."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        document = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise no_access("read", path, error) from error
     except ValueError as error:
         raise FileAccessError(
             f"{path} is not JSON ({error}): it is damaged. Delete its folder, or repair it."
         ) from error
-    if not isinstance(found, dict):
-        raise FileAccessError(f"{path} holds a {type(found).__name__}, no object: it is damaged.")
-    return found
-
-
-def _said(value: Any) -> str:
-    return "none" if value is None else str(value)
+    if not isinstance(document, dict):
+        raise FileAccessError(f"{path} holds a {type(document).__name__}, no object: it is damaged.")
+    return document

@@ -28,7 +28,7 @@ from manyheads.training.runs import SEED_STRIDE, Batch, Run, rows_of
 
 @dataclass(frozen=True)
 class Team:
-    """The processes of a training: this one alone, unless told otherwise. `ranks` send words, `adders` gradients."""
+    """The processes of a training, by default this one alone. `ranks` exchange messages, `adders` add up gradients."""
 
     ranks: Ranks = ALONE
     adders: Ranks = ALONE
@@ -43,20 +43,20 @@ class Team:
         return self.ranks.rank == 0
 
     def first(self, act: Callable[[], object]) -> None:
-        """Something that the first process does alone, before the others go on. Its errors are raised everywhere."""
+        """Let the first process act alone, before the others go on. Its errors are raised in all of them."""
 
-        def done() -> bytes:
+        def act_without_answer() -> bytes:
             act()
             return b""
 
         try:
-            self.ranks.first(done)
-        except StatisticError as error:  # what the others are told by
+            self.ranks.first(act_without_answer)
+        except StatisticError as error:  # how the first one's error reaches the others
             raise PlanError(str(error)) from error
 
     def require_same(self, step: int, place: object) -> None:
         """Errors: PlanError where processes would begin at different steps, since they see different files."""
-        steps = [int(each) for each in self.ranks.gather(str(step).encode())]
+        steps = [int(message) for message in self.ranks.gather(str(step).encode())]
         if len(set(steps)) > 1:
             raise PlanError(
                 f"processes would go on from steps {steps}: they see different files at {place}. Give a folder that "
@@ -72,7 +72,7 @@ class Team:
                 f"step {step} of {run.name} has a batch of {rows} row{'s' * (rows != 1)}, too few for {self.world} "
                 f"processes. Start the same line with at most {rows}: it goes on from the last checkpoint."
             )
-        return {name: each.tensor_split(self.world)[self.ranks.rank] for name, each in batch.items()}
+        return {name: tensor.tensor_split(self.world)[self.ranks.rank] for name, tensor in batch.items()}
 
     @contextmanager
     def noise(self, step: int, device: torch.device) -> Iterator[None]:
@@ -80,6 +80,7 @@ class Team:
         if self.world == 1:
             yield
             return
+        # From the run's seed, not the current state: a run taken up again draws the same dropout.
         seed = torch.initial_seed() * SEED_STRIDE + step * self.world + self.ranks.rank
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
             torch.manual_seed(seed % 2**63)
@@ -89,13 +90,16 @@ class Team:
         """The whole batch's loss, from that of this process's rows; the model's gradients become the whole batch's."""
         if self.world == 1:
             return float(loss.detach())
-        gradients = [each.grad for each in model.parameters() if each.grad is not None]
-        numbers = [*(each.flatten() for each in gradients), loss.detach().reshape(1).float(), loss.new_ones(1)]
+        gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+        numbers = [*(gradient.flatten() for gradient in gradients), loss.detach().reshape(1).float(), loss.new_ones(1)]
+        # All gradients, the loss and a 1 in one tensor: one message a step, and the 1 becomes the number of terms.
         summed = torch.cat(numbers) * terms
         self.adders.add(summed)
         means = summed[:-1] / summed[-1]
-        for own, mean in zip(gradients, means[:-1].split([each.numel() for each in gradients]), strict=True):
-            own.copy_(mean.view_as(own))
+        for gradient, mean in zip(
+            gradients, means[:-1].split([gradient.numel() for gradient in gradients]), strict=True
+        ):
+            gradient.copy_(mean.view_as(gradient))
         return float(means[-1])
 
 
@@ -125,5 +129,5 @@ def own_gpu() -> torch.device:
             f"{processes} processes on a machine with {gpus} GPU{'s' * (gpus != 1)}: start one a GPU "
             f"(--nproc-per-node {gpus}), or hide the GPUs to train on the CPU (CUDA_VISIBLE_DEVICES=)."
         )
-    own = os.environ.get("LOCAL_RANK")
-    return torch.device("cuda") if own is None else torch.device("cuda", int(own))
+    local_rank = os.environ.get("LOCAL_RANK")
+    return torch.device("cuda") if local_rank is None else torch.device("cuda", int(local_rank))

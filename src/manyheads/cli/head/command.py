@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from manyheads import figures, models, statistics
 from manyheads.cli.arguments import (
     DEFAULT_MODEL,
     PICTURE_ENDINGS,
@@ -26,10 +27,12 @@ from manyheads.cli.arguments import (
     to_file,
 )
 from manyheads.cli.head.looked import HeadLooked, head_of
+from manyheads.cli.role_words import UNLABELLED, role_of
 from manyheads.cli.steps import label_heads, load_model
 from manyheads.cli.terminal.console import emit_document
 from manyheads.cli.terminal.progress import Talk
 from manyheads.errors import ModelError, TextError
+from manyheads.heads import Head
 from manyheads.spec import CROSS
 
 MOST_CELLS, BLOCKS = 512, 256  # a picture shows every weight of up to 512 tokens, the means of blocks of a longer text
@@ -56,8 +59,6 @@ def head(
 
     For example: manyheads head L2H9 "Ada gave Grace the key, and Grace kept the key."
     """
-    from manyheads.heads import Head
-
     words = text or []
     Head.parse(name)
     if image is not None:
@@ -72,53 +73,49 @@ def head(
     source, talk = read_source(words, file, model), Talk()
     if note := source_note(words, file, model):
         talk.note(note)
-    found = gather(talk, source, name, model, window, plot=plot, remember=not no_cache)
+    looked = gather(talk, source, name, model, window, plot=plot, remember=not no_cache)
     if as_json:
         from manyheads.cli.head.page import document
 
-        emit_document(document(found, top))
+        emit_document(document(looked, top))
     else:
         from manyheads.cli.head.page import print_page
 
-        print_page(found, top)
+        print_page(looked, top)
 
 
 def gather(
     talk: Talk, source: Source, name: str, model: str, window: int, *, plot: Path | None = None, remember: bool = True
 ) -> HeadLooked:
     """Load, label, record and measure one text or window, and draw the picture that was asked for."""
-    from manyheads.cli.role_words import role_of
     from manyheads.models.inputs.media import require_reader
     from manyheads.models.loading.modality import TEXT
 
     begun = time.perf_counter()
     lm = load_model(talk, model)
     require_reader(lm, TEXT)
-    wanted = head_of(lm, name)
-    if wanted.stack == CROSS:
+    head = head_of(lm, name)
+    if head.stack == CROSS:
         raise ModelError(
-            f"{wanted} is cross-attention, from what is written to what was read, and this shows a text's attention to "
+            f"{head} is cross-attention, from what is written to what was read, and this shows a text's attention to "
             f"itself: manyheads look --html draws its map; in Python, mh.record(lm, text, generate=20).stacks['cross']."
         )
     text, long, num_windows = _window(lm, source, window)
     labels = label_heads(talk, lm, remember=remember)
-    role = role_of(labels, wanted)
+    role = role_of(labels, head)
     with talk.step("reading your text"):
-        layer, table = _read(lm, wanted, text, long, labels)
+        layer, table = _read(lm, head, text, long, labels)
     written = []
     if plot is not None:
-        written.append(_plot(talk, lm, layer, wanted, role, plot))
+        written.append(_plot(talk, lm, layer, head, role, plot))
     seconds = time.perf_counter() - begun
-    return HeadLooked(
-        lm, model, source, wanted, role, labels, layer, table, window, num_windows, tuple(written), seconds
-    )
+    return HeadLooked(lm, model, source, head, role, labels, layer, table, window, num_windows, tuple(written), seconds)
 
 
 def _window(lm: Any, source: Source, window: int) -> tuple[str, str, int]:
     """The text of the window asked for, how to read it, and how many windows there are."""
-    from manyheads.models import read_texts
 
-    pieces = read_texts(lm, source.text).pieces
+    pieces = models.read_texts(lm, source.text).pieces
     if window > len(pieces):
         count = f"{len(pieces)} windows" if len(pieces) > 1 else "one window: it fits the model's positions"
         raise TextError(f"--window {window}: the text has {count}.")
@@ -131,33 +128,30 @@ def _read(lm: Any, wanted: Any, text: str, long: str, labels: Any) -> tuple[Any,
     """The record of the head's layer, sinks marked in its tokens, and the statistics of every head."""
     from dataclasses import replace
 
-    from manyheads.models import record
-    from manyheads.statistics import DEFAULT, measure
-
-    recording = record(lm, text, long=long)
+    recording = models.record(lm, text, long=long)
     layer = next(stack for stack in recording.stacks[wanted.stack] if stack.site.layer == wanted.layer)
     about = (role.evidence.statistic for role in labels.roles)
-    names = tuple(dict.fromkeys((*DEFAULT, *about)))
-    table = measure(lm, text, names, long=long, sinks=labels.sinks if labels.roles else None)
+    names = tuple(dict.fromkeys((*statistics.DEFAULT, *about)))
+    table = statistics.measure(lm, text, names, long=long, sinks=labels.sinks if labels.roles else None)
     return replace(layer, tokens=layer.tokens.with_sinks(table.sinks)), table
 
 
 def _plot(talk: Talk, lm: Any, layer: Any, wanted: Any, role: Any, path: Path) -> str:
     """Draw the head's map; what it shows, in words."""
     from manyheads.cli.head.page import small_map, word
-    from manyheads.cli.role_words import UNLABELLED
-    from manyheads.figures import save_head
 
     with talk.step(f"drawing {path.name}"):
         weights, length = small_map(layer, wanted.index, MOST_CELLS, BLOCKS), int(layer.lengths[0])
-        whole = len(weights) == length
-        named = f", {role.name}" if role is not None and role.name != UNLABELLED else ""
-        save_head(
+        complete = len(weights) == length
+        role_words = f", {role.name}" if role is not None and role.name != UNLABELLED else ""
+        figures.save_head(
             weights,
-            [word(layer.tokens, at) for at in range(length)] if whole else None,
+            [word(layer.tokens, position) for position in range(length)] if complete else None,
             path,
-            title=f"{wanted}{named}, in {lm.name}",
-            subtitle=role.evidence.words if role is not None and named else "",
-            note="" if whole else f"means of blocks of about {length / len(weights):.0f} x {length / len(weights):.0f}",
+            title=f"{wanted}{role_words}, in {lm.name}",
+            subtitle=role.evidence.words if role is not None and role_words else "",
+            note=""
+            if complete
+            else f"means of blocks of about {length / len(weights):.0f} x {length / len(weights):.0f}",
         )
     return f"{path}, the map of {wanted} on this text"

@@ -32,11 +32,11 @@ class HeadLooked:
 def head_of(lm: Any, name: str) -> Any:
     """The head by that name. Errors: HeadError, which says what the model has."""
     try:
-        (found,) = lm.spec.select(name)
+        (head,) = lm.spec.select(name)
     except HeadError as error:
         if len(lm.spec.shape) != 1:
             raise
         (counts,) = lm.spec.shape.values()
-        what = f"layers 0-{len(counts) - 1} and heads 0-{max(counts) - 1}"
-        raise HeadError(f"{name}: {lm.name} has {what}.") from error
-    return found
+        bounds = f"layers 0-{len(counts) - 1} and heads 0-{max(counts) - 1}"
+        raise HeadError(f"{name}: {lm.name} has {bounds}.") from error
+    return head

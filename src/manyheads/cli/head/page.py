@@ -10,6 +10,7 @@ import torch
 from rich.console import Console
 from rich.text import Text
 
+from manyheads import recording, statistics
 from manyheads.cli.look.page import hanging, home, hue, offered
 from manyheads.cli.role_words import UNLABELLED, figure, span, unit_of
 from manyheads.cli.steps import model_arguments
@@ -38,132 +39,137 @@ WORD_WIDTH = 12
 LABEL = WORD_WIDTH + 6
 
 
-def print_page(found: HeadLooked, top: int) -> None:
+def print_page(looked: HeadLooked, top: int) -> None:
     console = stdout_console()
-    links = find_links(found.layer, found.head.index, top)
+    links = find_links(looked.layer, looked.head.index, top)
     sections = [
-        _headline(found, console),
-        _map(found, console),
-        _looks(found, links, top, console),
-        _strongest(found, links, console),
-        _numbers(found, console),
-        _next(found, console),
+        _headline(looked, console),
+        _map(looked, console),
+        _looks(looked, links, top, console),
+        _strongest(looked, links, console),
+        _numbers(looked, console),
+        _next(looked, console),
     ]
     print_sections(sections, console)
 
 
-def _headline(found: HeadLooked, console: Console) -> list[Text]:
-    name = clean(found.role.name) if found.role is not None else "no role"
-    title = Text.assemble((str(found.head), "bold"), "  ", (name, f"bold {hue(name)}"), f"  in {clean(found.lm.name)}")
+def _headline(looked: HeadLooked, console: Console) -> list[Text]:
+    name = clean(looked.role.name) if looked.role is not None else "no role"
+    title = Text.assemble(
+        (str(looked.head), "bold"), "  ", (name, f"bold {hue(name)}"), f"  in {clean(looked.lm.name)}"
+    )
     lines = [title]
-    for label, said in (*_known(found), *_given(found, console)):
-        lines += hanging(Text(f"{label:<10}", style="dim"), clean(said), console.width)
+    for label, value in (*_known(looked), *_given(looked, console)):
+        lines += hanging(Text(f"{label:<10}", style="dim"), clean(value), console.width)
     return lines
 
 
-def _known(found: HeadLooked) -> list[tuple[str, str]]:
+def _known(looked: HeadLooked) -> list[tuple[str, str]]:
     """How the role is known."""
-    role, labels, site = found.role, found.labels, found.layer.site
+    role, labels, site = looked.role, looked.labels, looked.layer.site
     if role is None:
         return [("role", f"none: {labels.because}")]
     about, unit = role.evidence, unit_of(role.evidence.statistic)
     interval = f"95% interval {span(about.low, about.high, unit)}, over {about.num_queries:,} tokens"
-    rest = f"{labels.num_texts:,} {labels.texts_are}, {labels.num_tokens:,} tokens; {home(labels.because)}"
-    facts = [("because", f"{about.words}; {interval}"), ("rests on", rest)]
+    basis = f"{labels.num_texts:,} {labels.texts_are}, {labels.num_tokens:,} tokens; {home(labels.because)}"
+    facts = [("because", f"{about.words}; {interval}"), ("rests on", basis)]
     if site.num_kv_heads != site.num_heads:
-        group = f"{site.kv_head_of(found.head.index)} of {site.num_kv_heads}, counted from 0"
+        group = f"{site.kv_head_of(looked.head.index)} of {site.num_kv_heads}, counted from 0"
         facts.append(("shares", f"its keys and values with the other heads of group {group}"))
     return facts
 
 
-def _given(found: HeadLooked, console: Console) -> list[tuple[str, str]]:
+def _given(looked: HeadLooked, console: Console) -> list[tuple[str, str]]:
     """What was read."""
-    own = f", {found.source.origin}" if found.source.own else ""
-    count = f" · {int(found.layer.lengths[0]):,} tokens{own}"
-    facts = [("text", f'"{shortened(found.layer.tokens.texts[0], console.width - 12 - len(count))}"{count}')]
-    if found.num_windows > 1:
-        which = f"{found.window:,} of {found.num_windows:,}"
+    origin = f", {looked.source.origin}" if looked.source.own else ""
+    count = f" · {int(looked.layer.lengths[0]):,} tokens{origin}"
+    facts = [("text", f'"{shortened(looked.layer.tokens.texts[0], console.width - 12 - len(count))}"{count}')]
+    if looked.num_windows > 1:
+        which = f"{looked.window:,} of {looked.num_windows:,}"
         facts.append(("window", f"{which}: the text is longer than the model's positions. --window N shows another"))
-    return facts + [("wrote", each) for each in found.written]
+    return facts + [("wrote", path) for path in looked.written]
 
 
 # ---------------------------------------------------------------------------------------------------------- the map
 
 
-def _map(found: HeadLooked, console: Console) -> list[Text]:
+def _map(looked: HeadLooked, console: Console) -> list[Text]:
     """Rows look at columns."""
     fits = (console.width - LABEL) // 2
-    weights = small_map(found.layer, found.head.index, min(MOST_WORDS, fits), min(BLOCKS, fits)).tolist()
-    length, cells = int(found.layer.lengths[0]), len(weights)
+    weights = small_map(looked.layer, looked.head.index, min(MOST_WORDS, fits), min(BLOCKS, fits)).tolist()
+    length, cells = int(looked.layer.lengths[0]), len(weights)
     largest = max((x for row in weights for x in row if not math.isnan(x)), default=0.0)
     shades = shades_of(console)
-    few = f"{length / cells:.0f}"
-    each = "one weight" if cells == length else f"the mean of about {few} x {few} weights"
+    side = f"{length / cells:.0f}"
+    cell_meaning = "one weight" if cells == length else f"the mean of about {side} x {side} weights"
     starts = [-(-i * length // cells) for i in range(cells)]
     step = 5 if cells == length else 4
     marks = "".join(f"{starts[i]:<{2 * step}}" for i in range(0, cells, step))
-    colour = hue(found.role.name) if found.role is not None and found.role.name != UNLABELLED else ""
+    colour = hue(looked.role.name) if looked.role is not None and looked.role.name != UNLABELLED else ""
     return [
-        Text.assemble(("Map", "bold"), f"  rows look at columns; a cell is {each}"),
+        Text.assemble(("Map", "bold"), f"  rows look at columns; a cell is {cell_meaning}"),
         legend(largest, shades),
         Text(" " * LABEL + marks.rstrip(), style="dim"),
         *(
-            Text.assemble(_label(found, start), drawn(cells_of(values, largest, shades), shades, colour))
+            Text.assemble(_label(looked, start), drawn(cells_of(values, largest, shades), shades, colour))
             for start, values in zip(starts, weights, strict=True)
         ),
     ]
 
 
-def _label(found: HeadLooked, at: int) -> Text:
+def _label(looked: HeadLooked, at: int) -> Text:
     """A row's number and word, `LABEL` columns wide."""
-    name = Text(shortened(word(found.layer.tokens, at), WORD_WIDTH))
+    name = Text(shortened(word(looked.layer.tokens, at), WORD_WIDTH))
     return Text.assemble((f"{at:>4} ", "dim"), name, " " * (LABEL - 5 - name.cell_len))
 
 
 # ------------------------------------------------------------------------------------------------ where each word looks
 
 
-def _looks(found: HeadLooked, links: Links, top: int, console: Console) -> list[Text]:
+def _looks(looked: HeadLooked, links: Links, top: int, console: Console) -> list[Text]:
     length = len(links.looks)
-    rows, said = list(range(length)), ""
+    rows, note = list(range(length)), ""
     if length > MOST_WORDS:
         rows = sorted(link.query for link in links.strongest[:STRONG_ROWS])
-        said = f"  the {len(rows)} tokens with the strongest links, of {length:,}"
+        note = f"  the {len(rows)} tokens with the strongest links, of {length:,}"
     columns = [Column("", right=True), Column("token", right=False, most=WORD_WIDTH)]
-    for at in range(top):
-        title = "looks at" if not at else "then at"
+    for index in range(top):
+        title = "looks at" if not index else "then at"
         columns += [
-            Column(title, f"{at}", right=False, most=WORD_WIDTH + 5, spare=2 * at),
-            Column("", f"{at}", spare=2 * at),
+            Column(title, f"{index}", right=False, most=WORD_WIDTH + 5, spare=2 * index),
+            Column("", f"{index}", spare=2 * index),
         ]
-    cells: list[Row] = [_look(found, row, links.looks[row], top) for row in rows]
+    cells: list[Row] = [_look(looked, row, links.looks[row], top) for row in rows]
     lines = lay_out(columns, cells, console.width, bar="   ")[1:]
-    return [Text.assemble(("Where each token looks", "bold"), said), *lines]
+    return [Text.assemble(("Where each token looks", "bold"), note), *lines]
 
 
-def _look(found: HeadLooked, row: int, looks: tuple[Link, ...], top: int) -> list[Text]:
-    wide = len(str(int(found.layer.lengths[0]) - 1))
-    cells = [Text(str(row), style="dim"), Text(clean(word(found.layer.tokens, row)), style="bold")]
-    for at in range(top):
-        if at < len(looks):
-            faint = "" if not at else "dim"
-            cells += [_token(found, looks[at].key, faint, wide), Text(figure(looks[at].weight, "share"), style=faint)]
+def _look(looked: HeadLooked, row: int, looks: tuple[Link, ...], top: int) -> list[Text]:
+    wide = len(str(int(looked.layer.lengths[0]) - 1))
+    cells = [Text(str(row), style="dim"), Text(clean(word(looked.layer.tokens, row)), style="bold")]
+    for index in range(top):
+        if index < len(looks):
+            faint = "" if not index else "dim"
+            cells += [
+                _token(looked, looks[index].key, faint, wide),
+                Text(figure(looks[index].weight, "share"), style=faint),
+            ]
         else:
             cells += [Text(""), Text("")]
     return cells
 
 
-def _token(found: HeadLooked, at: int, style: str = "", wide: int = 0) -> Text:
-    return Text.assemble((f"{at:>{wide}} ", "dim"), (clean(word(found.layer.tokens, at)), style))
+def _token(looked: HeadLooked, at: int, style: str = "", wide: int = 0) -> Text:
+    return Text.assemble((f"{at:>{wide}} ", "dim"), (clean(word(looked.layer.tokens, at)), style))
 
 
-def _strongest(found: HeadLooked, links: Links, console: Console) -> list[Text]:
-    sinks = clean(" and ".join(found.layer.tokens.sinks.names))
+def _strongest(looked: HeadLooked, links: Links, console: Console) -> list[Text]:
+    sinks = clean(" and ".join(looked.layer.tokens.sinks.names))
     title = Text.assemble(("Strongest links", "bold"), f"  without those to {sinks}, the sink" if sinks else "")
     lines = [Text(" ")]
     for link in links.strongest[:NUM_LINKS]:
         weight = Text(f" {figure(link.weight, 'share')}")
-        part = Text.assemble(" ", _token(found, link.query), " → ", _token(found, link.key), weight)
+        part = Text.assemble(" ", _token(looked, link.query), " → ", _token(looked, link.key), weight)
         if lines[-1].cell_len > 1 and lines[-1].cell_len + part.cell_len + 2 > console.width:
             lines.append(Text(" "))
         lines[-1].append_text(part if lines[-1].cell_len == 1 else Text.assemble("  ", part))
@@ -173,11 +179,10 @@ def _strongest(found: HeadLooked, links: Links, console: Console) -> list[Text]:
 # ----------------------------------------------------------------------------------------------------------- numbers
 
 
-def _numbers(found: HeadLooked, console: Console) -> list[Text]:
-    from manyheads.statistics import DEFAULT
+def _numbers(looked: HeadLooked, console: Console) -> list[Text]:
 
-    page = found.labels.values.get(str(found.head), {})
-    at = found.table.heads.index(found.head)
+    page = looked.labels.values.get(str(looked.head), {})
+    row = looked.table.heads.index(looked.head)
     columns = [
         Column("", right=False),
         Column("page"),
@@ -185,25 +190,25 @@ def _numbers(found: HeadLooked, console: Console) -> list[Text]:
         Column("", right=False, most=54, spare=1),
     ]
     rows: list[Row] = []
-    for statistic in found.table.statistics:
-        if statistic.name in DEFAULT:
-            values = page.get(statistic.name), float(found.table.column(statistic.name)[at])
+    for statistic in looked.table.statistics:
+        if statistic.name in statistics.DEFAULT:
+            values = page.get(statistic.name), float(looked.table.column(statistic.name)[row])
             name = statistic.name if statistic.unit.startswith("share") else f"{statistic.name} ({statistic.unit})"
             figures = [Text(figure(value, statistic.unit)) for value in values]
             rows.append([Text(name), *figures, Text(statistic.meaning, style="dim")])
-    said = "  page: over all texts of ours, also those the role was chosen on"
-    title = Text.assemble(("Its numbers", "bold"), said)
+    basis = "  page: over all texts of ours, also those the role was chosen on"
+    title = Text.assemble(("Its numbers", "bold"), basis)
     return [title, *lay_out(columns, rows, console.width)]
 
 
-def _next(found: HeadLooked, console: Console) -> list[Text]:
-    again = found.source.arguments and f" {found.source.arguments}"
-    model = model_arguments(found.model)
-    offers = [(f"manyheads head {found.head}{again}{model} --plot map.png", "the map as a picture")]
-    if found.window < found.num_windows and again:
-        following = f"manyheads head {found.head}{again}{model} --window {found.window + 1}"
+def _next(looked: HeadLooked, console: Console) -> list[Text]:
+    arguments = looked.source.arguments and f" {looked.source.arguments}"
+    model = model_arguments(looked.model)
+    offers = [(f"manyheads head {looked.head}{arguments}{model} --plot map.png", "the map as a picture")]
+    if looked.window < looked.num_windows and arguments:
+        following = f"manyheads head {looked.head}{arguments}{model} --window {looked.window + 1}"
         offers.append((following, "the next window"))
-    offers.append((f"manyheads look{again}{model}", "every head"))
+    offers.append((f"manyheads look{arguments}{model}", "every head"))
     return offered(offers, console)
 
 
@@ -245,18 +250,17 @@ def find_links(layer: Any, head: int, top: int) -> Links:
             pairs = zip(key, value, strict=True)
             looks.append(tuple(Link(begin + row, k, v) for k, v in pairs if v > 0))
         value, key = weights.masked_fill(sinks, 0).max(-1)
-        each = zip(range(begin, begin + ROWS), key.tolist(), value.tolist(), strict=False)
-        best += [Link(query, k, v) for query, k, v in each if v > 0]
+        links = zip(range(begin, begin + ROWS), key.tolist(), value.tolist(), strict=False)
+        best += [Link(query, k, v) for query, k, v in links if v > 0]
     strongest = sorted(best, key=lambda link: -link.weight)
     return Links(tuple(looks), tuple(strongest))
 
 
 def small_map(layer: Any, head: int, most: int, blocks: int) -> torch.Tensor:
     """The map in at most `blocks` x `blocks` blocks, by mean, or whole up to `most` tokens. NaN: nothing visible."""
-    from manyheads.recording import Pooled
 
     length = int(layer.lengths[0])
-    request = Pooled(length if length <= most else blocks)
+    request = recording.Pooled(length if length <= most else blocks)
     return layer.reduce([request])[request][0, head]
 
 
@@ -265,27 +269,27 @@ def word(tokens: Any, position: int) -> str:
     return tokens.surface(0, position) or tokens.pieces[0][position]
 
 
-def document(found: HeadLooked, top: int) -> dict[str, Any]:
+def document(looked: HeadLooked, top: int) -> dict[str, Any]:
     """Everything about one head: what the page says, its numbers on the text, where every token looks."""
     from manyheads.cli.look.page import evidence_of
     from manyheads.statistics.head_table import number
 
-    links = find_links(found.layer, found.head.index, top)
-    tokens, table = found.layer.tokens, found.table
-    at = table.heads.index(found.head)
+    links = find_links(looked.layer, looked.head.index, top)
+    tokens, table = looked.layer.tokens, looked.table
+    head_row = table.heads.index(looked.head)
     return {
-        "model": {"asked": found.model, "name": found.lm.name, "because": found.lm.because},
-        "head": str(found.head),
-        "role": None if found.role is None else found.role.name,
-        "evidence": None if found.role is None else evidence_of(found.role),
-        "page": found.labels.values.get(str(found.head)),
-        "text": {name: number(table.column(name)[at]) for name in table.names},
-        "window": {"shown": found.window, "of": found.num_windows},
-        "tokens": [word(tokens, i) for i in range(int(found.layer.lengths[0]))],
+        "model": {"asked": looked.model, "name": looked.lm.name, "because": looked.lm.because},
+        "head": str(looked.head),
+        "role": None if looked.role is None else looked.role.name,
+        "evidence": None if looked.role is None else evidence_of(looked.role),
+        "page": looked.labels.values.get(str(looked.head)),
+        "text": {name: number(table.column(name)[head_row]) for name in table.names},
+        "window": {"shown": looked.window, "of": looked.num_windows},
+        "tokens": [word(tokens, i) for i in range(int(looked.layer.lengths[0]))],
         "sinks": list(tokens.sinks.names),
         "looks": [[{"key": link.key, "weight": link.weight} for link in row] for row in links.looks],
         "strongest": [vars(link) for link in links.strongest[:NUM_LINKS]],
-        "notes": {"labels": found.labels.because, **table.notes, "backend": found.layer.because},
-        "written": list(found.written),
-        "seconds": round(found.seconds, 3),
+        "notes": {"labels": looked.labels.because, **table.notes, "backend": looked.layer.because},
+        "written": list(looked.written),
+        "seconds": round(looked.seconds, 3),
     }

@@ -13,7 +13,9 @@ import torch
 from rich.console import Console
 from rich.text import Text
 
+from manyheads import figures, models
 from manyheads.cli.arguments import PICTURE_ENDINGS, check_output
+from manyheads.cli.head.looked import head_of
 from manyheads.cli.look.page import hanging, offered
 from manyheads.cli.steps import load_model, model_arguments
 from manyheads.cli.terminal.console import (
@@ -28,6 +30,7 @@ from manyheads.cli.terminal.console import (
 )
 from manyheads.cli.terminal.progress import Talk
 from manyheads.errors import FileAccessError, HeadError, ShapeError
+from manyheads.heads import Head
 
 LABEL = 6
 NUM_STRONGEST = 8
@@ -57,7 +60,7 @@ class PictureLooked:
 
     @property
     def others(self) -> dict[str, float]:
-        return {name: float(self.row[at]) for name, at in self.grid.others.items()}
+        return {name: float(self.row[index]) for name, index in self.grid.others.items()}
 
 
 def look_at_picture(name: str, image: str, patch: str | None, model: str, plot: Path | None, as_json: bool) -> None:
@@ -66,18 +69,17 @@ def look_at_picture(name: str, image: str, patch: str | None, model: str, plot: 
     check_output(plot, "--plot", PICTURE_ENDINGS)
     if not Path(image).exists():
         raise FileAccessError(f"there is no picture {image}.")
-    found = gather(Talk(), name, image, place, model, plot)
+    looked = gather(Talk(), name, image, place, model, plot)
     if as_json:
-        emit_document(document(found))
+        emit_document(document(looked))
     else:
-        print_page(found)
+        print_page(looked)
 
 
 def gather(
     talk: Talk, name: str, image: str, place: tuple[int, int] | None, model: str, plot: Path | None
 ) -> PictureLooked:
     """Load, record, read the row, and draw the picture that was asked for."""
-    from manyheads.models import record
     from manyheads.models.inputs.media import picture_of, require_reader
     from manyheads.models.loading.modality import PICTURES
     from manyheads.recording.media import grid_of
@@ -86,76 +88,72 @@ def gather(
     picture = picture_of(image)
     lm = load_model(talk, model)
     require_reader(lm, PICTURES)
-    wanted = _head_of(lm, name)
+    head = _head_of(lm, name)
     with talk.step("reading the picture"):
-        recording = record(lm, image=picture)
+        recording = models.record(lm, image=picture)
         grid = grid_of(recording)
-    layer = next(stack for stack in recording.stacks[wanted.stack] if stack.site.layer == wanted.layer)
+    layer = next(stack for stack in recording.stacks[head.stack] if stack.site.layer == head.layer)
     if layer.crosses:
-        raise HeadError(f"{wanted} is cross-attention: its rows are no patches of the picture. Take another layer.")
+        raise HeadError(f"{head} is cross-attention: its rows are no patches of the picture. Take another layer.")
     looker, rows, framed = _looker(grid, place)
-    row = layer.weights(head=wanted.index, queries=rows).mean(0)
-    found = PictureLooked(lm, model, wanted, image, grid, looker, framed, row, layer.because)
-    written = () if plot is None else (_plot(talk, found, picture, plot),)
-    return replace(found, written=written, seconds=time.perf_counter() - begun)
+    row = layer.weights(head=head.index, queries=rows).mean(0)
+    looked = PictureLooked(lm, model, head, image, grid, looker, framed, row, layer.because)
+    written = () if plot is None else (_plot(talk, looked, picture, plot),)
+    return replace(looked, written=written, seconds=time.perf_counter() - begun)
 
 
 def _place(patch: str | None) -> tuple[int, int] | None:
     """The row and column of `--patch r,c`. Errors: ShapeError."""
     if patch is None:
         return None
-    found = re.fullmatch(r"\s*r?(\d+)\s*[,c]\s*(\d+)\s*", patch)
-    if found is None:
+    match = re.fullmatch(r"\s*r?(\d+)\s*[,c]\s*(\d+)\s*", patch)
+    if match is None:
         raise ShapeError(f"--patch {patch}: give a row and a column, both counted from 0, as in --patch 3,5.")
-    return int(found[1]), int(found[2])
+    return int(match[1]), int(match[2])
 
 
 def _head_of(lm: Any, name: str) -> Any:
     """The head by that name; one without a stack is of the patches' own. Errors: HeadError."""
-    from manyheads.cli.head.looked import head_of
-    from manyheads.heads import Head
-
-    asked, own = Head.parse(name), lm.spec.shape.get("", ())
-    if len(lm.spec.shape) == 1 or asked.stack or not own:
+    head, counts = Head.parse(name), lm.spec.shape.get("", ())
+    if len(lm.spec.shape) == 1 or head.stack or not counts:
         return head_of(lm, name)
-    if asked.layer >= len(own) or asked.index >= own[asked.layer]:
-        raise HeadError(f"{name}: {lm.name} has layers 0-{len(own) - 1} and heads 0-{max(own) - 1}.")
-    return asked
+    if head.layer >= len(counts) or head.index >= counts[head.layer]:
+        raise HeadError(f"{name}: {lm.name} has layers 0-{len(counts) - 1} and heads 0-{max(counts) - 1}.")
+    return head
 
 
 def _looker(grid: Any, place: tuple[int, int] | None) -> tuple[str, slice, tuple[int, int] | None]:
     """Whose rows are shown: a patch's, the class token's, or all patches' where there is none."""
     if place is not None:
-        at = grid.position(*place)
-        return f"patch {place[0]},{place[1]}", slice(at, at + 1), place
+        position = grid.position(*place)
+        return f"patch {place[0]},{place[1]}", slice(position, position + 1), place
     if "[CLS]" in grid.others:
-        at = grid.others["[CLS]"]
-        return "[CLS]", slice(at, at + 1), None
+        position = grid.others["[CLS]"]
+        return "[CLS]", slice(position, position + 1), None
     return MEAN, grid.patches, None
 
 
-def _plot(talk: Talk, found: PictureLooked, picture: Any, path: Path) -> str:
+def _plot(talk: Talk, looked: PictureLooked, picture: Any, path: Path) -> str:
     """Draw it; what it shows, in words."""
-    from manyheads.figures import save_picture
     from manyheads.models.inputs.media import shown
 
-    grid = found.grid
+    grid = looked.grid
     places = {(row, column): grid.pixels(row, column) for row in range(grid.rows) for column in range(grid.columns)}
     with talk.step(f"drawing {path.name}"):
-        seen = shown(found.lm, picture)
-        title = f"{found.head} in {found.lm.name}: where {found.looker} looks"
-        if found.looker == MEAN:
-            title = f"{found.head} in {found.lm.name}: where patches look, {MEAN}"
-        about = f"{Path(found.image).name}, read as {seen.shape[1]} x {seen.shape[0]} pixels"
-        save_picture(
-            seen,
-            found.weights.double().numpy(),
+        pixels = shown(looked.lm, picture)
+        title = f"{looked.head} in {looked.lm.name}: where {looked.looker} looks"
+        if looked.looker == MEAN:
+            title = f"{looked.head} in {looked.lm.name}: where patches look, {MEAN}"
+        about = f"{Path(looked.image).name}, read as {pixels.shape[1]} x {pixels.shape[0]} pixels"
+        figures.save_picture(
+            pixels,
+            looked.weights.double().numpy(),
             places,
             path,
             title=title,
             subtitle=f"{about} in {grid.rows} x {grid.columns} patches",
-            framed=found.framed,
-            others=found.others,
+            framed=looked.framed,
+            others=looked.others,
         )
     return f"{path}, the picture with the weights on it"
 
@@ -163,91 +161,91 @@ def _plot(talk: Talk, found: PictureLooked, picture: Any, path: Path) -> str:
 # ------------------------------------------------------------------------------------------------------------- showing
 
 
-def print_page(found: PictureLooked) -> None:
+def print_page(looked: PictureLooked) -> None:
     console = stdout_console()
-    sections = [_headline(found, console), _map(found, console), _strongest(found), _next(found, console)]
+    sections = [_headline(looked, console), _map(looked, console), _strongest(looked), _next(looked, console)]
     print_sections(sections, console)
 
 
-def _headline(found: PictureLooked, console: Console) -> list[Text]:
-    grid, (height, width) = found.grid, found.grid.picture
-    read = f"{found.image}, read as {width} x {height} pixels in {grid.rows} x {grid.columns} patches"
+def _headline(looked: PictureLooked, console: Console) -> list[Text]:
+    grid, (height, width) = looked.grid, looked.grid.picture
+    read = f"{looked.image}, read as {width} x {height} pixels in {grid.rows} x {grid.columns} patches"
     beside = f"; other tokens: {', '.join(grid.others)}" if grid.others else ""
-    facts = [("picture", read + beside), ("looks", f"{found.looker}: {_split(found)}")]
-    lines = [Text.assemble((str(found.head), "bold"), f"  in {clean(found.lm.name)}")]
-    for label, said in (*facts, *(("wrote", each) for each in found.written)):
-        lines += hanging(Text(f"{label:<10}", style="dim"), clean(said), console.width)
+    facts = [("picture", read + beside), ("looks", f"{looked.looker}: {_split(looked)}")]
+    lines = [Text.assemble((str(looked.head), "bold"), f"  in {clean(looked.lm.name)}")]
+    for label, value in (*facts, *(("wrote", path) for path in looked.written)):
+        lines += hanging(Text(f"{label:<10}", style="dim"), clean(value), console.width)
     return lines
 
 
-def _split(found: PictureLooked) -> str:
+def _split(looked: PictureLooked) -> str:
     """How the row's weight is shared between patches and other tokens."""
-    parts = [f"{float(found.row[found.grid.patches].sum()):.1%} on patches"]
-    return ", ".join(parts + [f"{weight:.1%} on {name}" for name, weight in found.others.items()])
+    parts = [f"{float(looked.row[looked.grid.patches].sum()):.1%} on patches"]
+    return ", ".join(parts + [f"{weight:.1%} on {name}" for name, weight in looked.others.items()])
 
 
-def _map(found: PictureLooked, console: Console) -> list[Text]:
+def _map(looked: PictureLooked, console: Console) -> list[Text]:
     """The picture's patches, or means of blocks of them where there is no room for each."""
-    weights = found.weights
+    weights = looked.weights
     fits = (console.width - LABEL) // 2
     block = -(-weights.shape[1] // fits)
     if block > 1:
         weights = torch.nn.functional.avg_pool2d(weights[None], block, ceil_mode=True, count_include_pad=False)[0]
     largest = float(weights.max())
     shades = shades_of(console)
-    each = "one patch" if block == 1 else f"the mean of {block} x {block} patches"
+    cell_meaning = "one patch" if block == 1 else f"the mean of {block} x {block} patches"
     marks = "".join(f"{column * block:<10}" for column in range(0, weights.shape[1], 5))
-    looks = "; @ is the patch that looks" if found.framed is not None else ""
+    looks = "; @ is the patch that looks" if looked.framed is not None else ""
     lines = [
-        Text.assemble(("Map", "bold"), f"  the picture; a cell is {each}{looks}"),
+        Text.assemble(("Map", "bold"), f"  the picture; a cell is {cell_meaning}{looks}"),
         legend(largest, shades),
         Text(" " * LABEL + marks.rstrip(), style="dim"),
     ]
-    for at, row in enumerate(weights.tolist()):
+    for index, row in enumerate(weights.tolist()):
         cells = cells_of(row, largest, shades)
-        if found.framed is not None and found.framed[0] // block == at:
-            cells[found.framed[1] // block] = "@" + cells[found.framed[1] // block][1]
-        lines.append(Text.assemble((f"{at * block:>4}  ", "dim"), drawn(cells, shades)))
+        if looked.framed is not None and looked.framed[0] // block == index:
+            cells[looked.framed[1] // block] = "@" + cells[looked.framed[1] // block][1]
+        lines.append(Text.assemble((f"{index * block:>4}  ", "dim"), drawn(cells, shades)))
     return lines
 
 
-def _strongest(found: PictureLooked) -> list[Text]:
+def _strongest(looked: PictureLooked) -> list[Text]:
     line = Text(" ")
-    for row, column, weight in _ranked(found)[:NUM_STRONGEST]:
+    for row, column, weight in _ranked(looked)[:NUM_STRONGEST]:
         line.append_text(Text.assemble("  ", (f"{row},{column} ", "bold"), f"{weight:.1%}"))
     return [Text.assemble(("Strongest patches", "bold"), "  row,column"), line]
 
 
-def _ranked(found: PictureLooked) -> list[tuple[int, int, float]]:
+def _ranked(looked: PictureLooked) -> list[tuple[int, int, float]]:
     """Every patch, the one with most weight first."""
-    values, order = found.weights.flatten().sort(descending=True, stable=True)
-    places = (divmod(at, found.grid.columns) for at in order.tolist())
+    values, order = looked.weights.flatten().sort(descending=True, stable=True)
+    places = (divmod(index, looked.grid.columns) for index in order.tolist())
     return [(row, column, value) for (row, column), value in zip(places, values.tolist(), strict=True)]
 
 
-def _next(found: PictureLooked, console: Console) -> list[Text]:
-    again = f"manyheads head {found.head} --image {shlex.quote(found.image)}{model_arguments(found.model)}"
-    row, column, _ = _ranked(found)[0]
-    offers = [(f"{again} --plot seen.png", "the weights drawn on the picture")]
-    offers.append((f"{again} --patch {row},{column}", "where the strongest patch itself looks"))
+def _next(looked: PictureLooked, console: Console) -> list[Text]:
+    command = f"manyheads head {looked.head} --image {shlex.quote(looked.image)}{model_arguments(looked.model)}"
+    row, column, _ = _ranked(looked)[0]
+    offers = [(f"{command} --plot seen.png", "the weights drawn on the picture")]
+    offers.append((f"{command} --patch {row},{column}", "where the strongest patch itself looks"))
     return offered(offers, console)
 
 
-def document(found: PictureLooked) -> dict[str, Any]:
+def document(looked: PictureLooked) -> dict[str, Any]:
     """Everything about it as plain data."""
     return {
-        "model": {"asked": found.model, "name": found.lm.name, "because": found.lm.because},
-        "head": str(found.head),
-        "image": found.image,
-        "grid": asdict(found.grid),
-        "looks_from": found.looker,
-        "patch": found.framed,
-        "weights": found.weights.tolist(),
-        "others": found.others,
+        "model": {"asked": looked.model, "name": looked.lm.name, "because": looked.lm.because},
+        "head": str(looked.head),
+        "image": looked.image,
+        "grid": asdict(looked.grid),
+        "looks_from": looked.looker,
+        "patch": looked.framed,
+        "weights": looked.weights.tolist(),
+        "others": looked.others,
         "strongest": [
-            dict(zip(("row", "column", "weight"), each, strict=True)) for each in _ranked(found)[:NUM_STRONGEST]
+            dict(zip(("row", "column", "weight"), link, strict=True)) for link in _ranked(looked)[:NUM_STRONGEST]
         ],
-        "backend": found.because,
-        "written": list(found.written),
-        "seconds": round(found.seconds, 3),
+        "backend": looked.because,
+        "written": list(looked.written),
+        "seconds": round(looked.seconds, 3),
     }

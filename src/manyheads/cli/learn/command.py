@@ -9,6 +9,7 @@ from typing import Annotated, Any, TextIO
 import typer
 
 from manyheads.cli.arguments import AsJson
+from manyheads.cli.steps import load_model
 from manyheads.cli.terminal.console import emit, emit_document, print_cut, stdout_console
 from manyheads.cli.terminal.progress import Talk
 from manyheads.lessons import Lesson, Progress
@@ -55,14 +56,14 @@ def learn(
         _list(progress, as_json)
         return
     page = _page(lesson, lessons())
-    given = _given(inputs or [])
-    if given and not (cell or answered):
+    inputs_given = _given(inputs or [])
+    if inputs_given and not (cell or answered):
         raise LessonError("NAME=VALUE goes with --run CELL or --answer CHECK VALUE: add one of them.")
     load = _loader(talk)
     if cell is not None:
-        _run(page, cell, given, load, as_json)
+        _run(page, cell, inputs_given, load, as_json)
     elif answered is not None:
-        _answer(talk, page, answered, given, seed, load, progress, as_json)
+        _answer(talk, page, answered, inputs_given, seed, load, progress, as_json)
     elif not as_json and _is_terminal(sys.stdin) and _is_terminal(sys.stdout):
         from manyheads.cli.learn.walk import Walk
 
@@ -90,15 +91,13 @@ def _page(asked: str, known: Any) -> Lesson:
 
 def _given(pairs: Sequence[str]) -> dict[str, str]:
     parted = [pair.partition("=") for pair in pairs]
-    if wrong := [each[0] for each in parted if not each[1]]:
+    if wrong := [part[0] for part in parted if not part[1]]:
         raise LessonError(f"{wrong[0][:60]!r} is no NAME=VALUE: write it as in scale=none.")
     return {name: value for name, _, value in parted}
 
 
 def _loader(talk: Talk) -> Callable[[str], Any]:
     """Loads a model once, and says that it does."""
-    from manyheads.cli.steps import load_model
-
     loaded: dict[str, Any] = {}
 
     def load(name: str) -> Any:
@@ -147,8 +146,8 @@ def _print(talk: Talk, page: Lesson, load: Callable[[str], Any], seed: int | Non
         if page.cells:
             emit(f"To run a cell: manyheads learn {page.slug} --run CELL NAME=VALUE")
         if page.checks:
-            drawn, asked = ("", "") if seed is None else (f" --seed {seed}", f"Asked from seed {seed}. ")
-            emit(f"{asked}To judge an answer: manyheads learn {page.slug}{drawn} --answer CHECK VALUE")
+            drawn, seed_words = ("", "") if seed is None else (f" --seed {seed}", f"Asked from seed {seed}. ")
+            emit(f"{seed_words}To judge an answer: manyheads learn {page.slug}{drawn} --answer CHECK VALUE")
 
 
 def _run(page: Lesson, name: str, given: dict[str, str], load: Callable[[str], Any], as_json: bool) -> None:
@@ -177,10 +176,12 @@ def _answer(
 
     name, value = answered
     check = _named(page.checks, name, page, "check")
-    own = {each.name for each in shelf.parameters_of(check)}
+    own_parameters = {value_given.name for value_given in shelf.parameters_of(check)}
     inputs = dict(shelf.draw(check, seed)) if seed is not None else {}
-    inputs |= {key: each for key, each in given.items() if key in own or check.cell is None}
-    cell = {key: each for key, each in given.items() if key not in own and check.cell is not None}
+    inputs |= {key: value_given for key, value_given in given.items() if key in own_parameters or check.cell is None}
+    cell = {
+        key: value_given for key, value_given in given.items() if key not in own_parameters and check.cell is not None
+    }
     verdict = shelf.answer(page, check, value, load, inputs=inputs, cell=cell)
     if verdict.right:
         progress.reach(page.slug, name, verdict.points)
@@ -188,9 +189,20 @@ def _answer(
             talk.note(f"your points are not kept: {progress.trouble}")
     question, choices = shelf.ask(check, inputs)
     if as_json:
-        asked = {"lesson": page.slug, "check": name, "question": question, "choices": list(choices), "answer": value}
-        said = {"answered": verdict.answered, "right": verdict.right, "points": verdict.points, "words": verdict.words}
-        emit_document({**asked, **said})
+        question_facts = {
+            "lesson": page.slug,
+            "check": name,
+            "question": question,
+            "choices": list(choices),
+            "answer": value,
+        }
+        verdict_facts = {
+            "answered": verdict.answered,
+            "right": verdict.right,
+            "points": verdict.points,
+            "words": verdict.words,
+        }
+        emit_document({**question_facts, **verdict_facts})
     else:
         emit(question)
         emit(verdict.words)
@@ -205,12 +217,12 @@ def _named(known: Any, name: str, page: Lesson, kind: str) -> Any:
 def _reset(talk: Talk, progress: Progress, yes: bool) -> None:
     """Raises LessonError where nobody is there to say yes."""
     points = sum(sum(point.values()) for point in progress.points.values())
-    said = f"{points} point{'' if points == 1 else 's'}"
+    points_in_words = f"{points} point{'' if points == 1 else 's'}"
     if not yes:
         if not _is_terminal(sys.stdin):
             raise LessonError("--reset forgets all points: add --yes where nobody can be asked.")
-        if input(f"Forget {said}? [y/N] ").strip().casefold() not in ("y", "yes"):
+        if input(f"Forget {points_in_words}? [y/N] ").strip().casefold() not in ("y", "yes"):
             talk.note("nothing was forgotten.")
             return
     progress.reset()
-    talk.note(f"{said} forgotten ({progress.path}).")
+    talk.note(f"{points_in_words} forgotten ({progress.path}).")

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markdown import Markdown
 from rich.text import Text
 
+from manyheads.cli.steps import model_arguments
 from manyheads.cli.terminal.console import Column, clean, lay_out, print_cut, shortened
 from manyheads.errors import ManyHeadsError
 from manyheads.lessons import CellBlock, Lesson, Progress, ProseBlock, Ran, shelf
@@ -45,13 +46,13 @@ def list_lines(pages: Sequence[Lesson], progress: Progress, console: Console) ->
     columns = [Column(""), Column("lesson", right=False), Column("what", right=False, most=52), Column("min")]
     columns += [Column("questions"), Column("points")]
     rows = []
-    for at, page in enumerate(pages, 1):
+    for number, page in enumerate(pages, 1):
         done, points = progress.of(page.slug, page.questions)
-        asked = len(page.questions)
-        first = Text("ok", style="green") if asked and done == asked else Text(str(at))
+        num_questions = len(page.questions)
+        first = Text("ok", style="green") if num_questions and done == num_questions else Text(str(number))
         rows.append([
             first, Text(page.slug, style="bold"),
-            Text(shortened(page.title, 52)), Text(str(page.minutes)), Text(f"{done} of {asked}"),
+            Text(shortened(page.title, 52)), Text(str(page.minutes)), Text(f"{done} of {num_questions}"),
             Text(f"{points} of {sum(page.questions.values())}"),
         ])  # fmt: skip
     lines = lay_out(columns, rows, console.width)
@@ -86,10 +87,10 @@ def print_lesson(page: Lesson, console: Console, load: Load, seed: int | None) -
     if page.interviews:
         console.print()
         console.print(Text("Model answers", style="bold"))
-    for asked in page.interviews.values():
+    for interview in page.interviews.values():
         console.print()
-        console.print(Text(f"? {shelf.say(asked.question, load)}", style="bold"))
-        console.print(prose(asked.answer, load))
+        console.print(Text(f"? {shelf.say(interview.question, load)}", style="bold"))
+        console.print(prose(interview.answer, load))
     console.print()
     console.print(Text("Sources", style="bold"))
     for source in page.sources:
@@ -99,12 +100,12 @@ def print_lesson(page: Lesson, console: Console, load: Load, seed: int | None) -
 def cell_lines(cell: CellBlock, changed: dict[str, str]) -> list[Text]:
     """What a cell is, the name that runs it, and what is in it."""
     lines = [Text.assemble((cell.title, "bold"), (f"   cell {cell.name}", "dim"))]
-    for each in shelf.parameters_of(cell):
-        value = changed.get(each.name, each.value)
+    for parameter in shelf.parameters_of(cell):
+        value = changed.get(parameter.name, parameter.value)
         written = f"{value:g}" if isinstance(value, float) else str(value)
-        choices = f"   ({' | '.join(each.choices)})" if each.choices else ""
-        said = f"{each.name} = {clean('; '.join(written.splitlines()))}"
-        lines.append(Text.assemble("  ", said, (f"   {each.label}{choices}", "dim")))
+        choices = f"   ({' | '.join(parameter.choices)})" if parameter.choices else ""
+        line = f"{parameter.name} = {clean('; '.join(written.splitlines()))}"
+        lines.append(Text.assemble("  ", line, (f"   {parameter.label}{choices}", "dim")))
     return lines
 
 
@@ -115,7 +116,7 @@ def check_lines(check: CheckBlock, inputs: Any) -> list[Text]:
     lines = [
         Text.assemble(("? ", "cyan"), (f"{kind}{clean(question)}", "bold"), (f"   {points}, check {check.name}", "dim"))
     ]
-    return lines + [Text(f"  {at}) {clean(choice)}") for at, choice in enumerate(choices, 1)]
+    return lines + [Text(f"  {number}) {clean(choice)}") for number, choice in enumerate(choices, 1)]
 
 
 def print_ran(ran: Ran, console: Console) -> None:
@@ -131,8 +132,6 @@ def link_lines(ran: Ran) -> list[Text]:
     """How to go on with the heads that a cell names."""
     import shlex
 
-    from manyheads.cli.steps import model_arguments
-
     return [
         Text(f"See all of it: manyheads head {link.head} {shlex.quote(clean(link.text))}{model_arguments(link.model)}")
         for link in ran.links
@@ -145,26 +144,26 @@ def link_lines(ran: Ran) -> list[Text]:
 def table_lines(table: Table, width: int) -> list[Text]:
     """Its name, its shape and its numbers; what does not fit is said. A wide map is written in percent."""
     values, room_for_names = table.values.tolist(), LABEL if table.as_map else MOST_LABEL
-    labels = [shortened(each, room_for_names) for each in table.rows]
-    label = max(LABEL, *(Text(each).cell_len for each in labels)) + 2
+    labels = [shortened(item, room_for_names) for item in table.rows]
+    label = max(LABEL, *(Text(item).cell_len for item in labels)) + 2
     heads = [_wrapped(column) for column in table.columns]
     cells = _written(values)
     size = (
-        max(4, *(len(each) for row in cells for each in row), *(Text(e).cell_len for head in heads for e in head)) + 2
+        max(4, *(len(item) for row in cells for item in row), *(Text(e).cell_len for head in heads for e in head)) + 2
     )
     note = ""
     if size * len(heads) > width - label and table.as_map:
-        cells = [["." if not math.isfinite(each) else f"{100 * each:.0f}" for each in row] for row in values]
-        labels = [f"{at:>2} {shortened(each, LABEL - 3)}" for at, each in enumerate(table.rows)]
-        heads, size, note = [[str(at)] for at in range(len(heads))], PERCENT + 1, "in percent, tokens by number"
+        cells = [["." if not math.isfinite(item) else f"{100 * item:.0f}" for item in row] for row in values]
+        labels = [f"{index:>2} {shortened(item, LABEL - 3)}" for index, item in enumerate(table.rows)]
+        heads, size, note = [[str(index)] for index in range(len(heads))], PERCENT + 1, "in percent, tokens by number"
     fit = min(len(heads), (width - label) // size)
     if math.prod(table.shape) > len(cells) * fit:
         note = f"{note + '; ' if note else ''}{len(cells)} x {fit} of it shown"
     lines = _title_lines(table, note, width)
     depth = max(map(len, heads))
-    for at in range(depth):  # headings stand on the row below them
+    for index in range(depth):  # headings stand on the row below them
         above = ([""] * (depth - len(head)) + head for head in heads[:fit])
-        lines.append(Text(" " * label + "".join(_right(each[at], size) for each in above), style="dim"))
+        lines.append(Text(" " * label + "".join(_right(item[index], size) for item in above), style="dim"))
     for name, row, numbers in zip(labels, cells, values, strict=True):
         line = Text(f"{name}{' ' * (label - Text(name).cell_len)}")
         peak = max((number for number in numbers if math.isfinite(number)), default=None)
@@ -176,15 +175,15 @@ def table_lines(table: Table, width: int) -> list[Text]:
 
 def _title_lines(table: Table, note: str, width: int) -> list[Text]:
     shape = " x ".join(map(str, table.shape))
-    said = f"{clean(table.label)} ({shape}) {clean(table.words)}{f'  [{note}]' if note else ''}"
-    lines = [Text(each) for each in textwrap.wrap(said, width)]
+    title = f"{clean(table.label)} ({shape}) {clean(table.words)}{f'  [{note}]' if note else ''}"
+    lines = [Text(line) for line in textwrap.wrap(title, width)]
     lines[0].stylize("bold cyan", 0, len(table.label))
     return lines
 
 
 def _wrapped(name: str) -> list[str]:
     """A column's heading in lines, a word or some of them each."""
-    return [shortened(each, HEADING) for each in textwrap.wrap(name, HEADING, break_long_words=False)] or [""]
+    return [shortened(line, HEADING) for line in textwrap.wrap(name, HEADING, break_long_words=False)] or [""]
 
 
 def _right(text: str, size: int) -> str:
@@ -197,8 +196,8 @@ def _written(values: list[list[float]]) -> list[list[str]]:
     In a small table as many as make the smallest three figures, too: 80.00 and 1.25.
     """
     small = bool(values) and len(values) <= SMALL[0] and len(values[0]) <= SMALL[1]
-    places = _places([each for row in values for each in row], small)
-    return [[_plain(each, places) for each in row] for row in values]
+    places = _places([value for row in values for value in row], small)
+    return [[_plain(value, places) for value in row] for row in values]
 
 
 def _plain(value: float, places: int) -> str:
@@ -214,10 +213,10 @@ def _places(numbers: Sequence[float], small: bool) -> int:
     sizes = [size for size in sizes if size > NOTHING * max(sizes)]
     if all(size == int(size) for size in sizes):
         return 0
-    most, least = (2 - math.floor(math.log10(each)) for each in (max(sizes), min(sizes)))
-    places = max(0, min(6, most))
+    most_digits, least = (2 - math.floor(math.log10(extreme)) for extreme in (max(sizes), min(sizes)))
+    places = max(0, min(6, most_digits))
     exact = all(abs(size - round(size, places)) < 1e-9 for size in sizes)
-    return places if exact or not small else max(0, min(6, least, most + 2))
+    return places if exact or not small else max(0, min(6, least, most_digits + 2))
 
 
 # ---------------------------------------------------------------------------------------------------------- plain data
@@ -225,9 +224,9 @@ def _places(numbers: Sequence[float], small: bool) -> int:
 
 def entry_document(page: Lesson, progress: Progress) -> dict[str, Any]:
     done, points = progress.of(page.slug, page.questions)
-    asked = {"questions": len(page.questions), "answered": done, "points": points}
+    counts = {"questions": len(page.questions), "answered": done, "points": points}
     return {
-        "lesson": page.slug, "title": page.title, "summary": page.summary, "minutes": page.minutes, **asked,
+        "lesson": page.slug, "title": page.title, "summary": page.summary, "minutes": page.minutes, **counts,
         "possible_points": sum(page.questions.values()),
     }  # fmt: skip
 
@@ -235,11 +234,11 @@ def entry_document(page: Lesson, progress: Progress) -> dict[str, Any]:
 def ran_document(ran: Ran) -> dict[str, Any]:
     tables = [
         {
-            "label": each.label, "words": each.words, "shape": list(each.shape),
-            "values": [[v if math.isfinite(v) else None for v in row] for row in each.values.tolist()],
-            "rows": list(each.rows), "columns": list(each.columns), "as_map": each.as_map,
+            "label": part.label, "words": part.words, "shape": list(part.shape),
+            "values": [[v if math.isfinite(v) else None for v in row] for row in part.values.tolist()],
+            "rows": list(part.rows), "columns": list(part.columns), "as_map": part.as_map,
         }
-        for each in ran.shown
+        for part in ran.shown
     ]  # fmt: skip
     links = [{"model": link.model, "head": link.head, "text": link.text} for link in ran.links]
     return {"words": ran.words, "shown": tables, "links": links}
@@ -248,8 +247,13 @@ def ran_document(ran: Ran) -> dict[str, Any]:
 def lesson_document(page: Lesson, load: Load, seed: int | None) -> dict[str, Any]:
     """The lesson whole: its facts said, its cells run."""
     parts = [_part_document(part, load, seed) for part in page.parts]
-    said = {"lesson": page.slug, "title": page.title, "summary": shelf.say(page.summary, load), "minutes": page.minutes}
-    return {**said, "seed": seed, "parts": parts, "sources": list(page.sources)}
+    facts = {
+        "lesson": page.slug,
+        "title": page.title,
+        "summary": shelf.say(page.summary, load),
+        "minutes": page.minutes,
+    }
+    return {**facts, "seed": seed, "parts": parts, "sources": list(page.sources)}
 
 
 def _part_document(part: Any, load: Load, seed: int | None) -> dict[str, Any]:
@@ -257,7 +261,7 @@ def _part_document(part: Any, load: Load, seed: int | None) -> dict[str, Any]:
         case ProseBlock():
             return {"kind": "prose", "markdown": shelf.say(part.text, load)}
         case CellBlock():
-            parameters = {each.name: each.value for each in shelf.parameters_of(part)}
+            parameters = {parameter.name: parameter.value for parameter in shelf.parameters_of(part)}
             try:
                 ran = ran_document(shelf.run_cell(part, {}, load))
             except ManyHeadsError as error:
@@ -272,5 +276,15 @@ def _part_document(part: Any, load: Load, seed: int | None) -> dict[str, Any]:
         case _:
             inputs = shelf.inputs_of(part, {} if seed is None else shelf.draw(part, seed))
             question, choices = shelf.ask(part, inputs)
-            asked = {"question": question, "answer": part.answer, "choices": list(choices), "points": part.points}
-            return {"kind": "predict" if part.cell else "check", "check": part.name, **asked, "inputs": dict(inputs)}
+            question_facts = {
+                "question": question,
+                "answer": part.answer,
+                "choices": list(choices),
+                "points": part.points,
+            }
+            return {
+                "kind": "predict" if part.cell else "check",
+                "check": part.name,
+                **question_facts,
+                "inputs": dict(inputs),
+            }

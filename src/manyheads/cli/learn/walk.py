@@ -53,9 +53,9 @@ class Walk:
         self._say(f"{shelf.say(self.page.summary, self.load)}  ({self.page.minutes} min)", "dim")
         self._say("Enter goes on, b goes back, q ends. What is in a cell is changed with NAME=VALUE.", "dim")
         try:
-            at = 0
-            while at < len(self.page.parts):
-                at = max(0, at + self._part(self.page.parts[at]))
+            index = 0
+            while index < len(self.page.parts):
+                index = max(0, index + self._part(self.page.parts[index]))
         except (Quit, EOFError):
             self.console.print()
         else:
@@ -63,8 +63,10 @@ class Walk:
             for source in self.page.sources:
                 self._say(f"- {source}")
         done, points = self.progress.of(self.page.slug, self.page.questions)
-        asked = len(self.page.questions)
-        self._say(f"{done} of {asked} questions, {points} of {sum(self.page.questions.values())} points.", "bold")
+        num_questions = len(self.page.questions)
+        self._say(
+            f"{done} of {num_questions} questions, {points} of {sum(self.page.questions.values())} points.", "bold"
+        )
 
     def _part(self, part: Any) -> int:
         self.console.print()
@@ -125,21 +127,21 @@ class Walk:
     def _steps(self, cell: CellBlock, ran: Ran) -> int:
         """One table at a time, forwards and back."""
         self._say(ran.words)
-        at = 0
-        while at < len(ran.shown):
+        index = 0
+        while index < len(ran.shown):
             self.console.print()
-            print_cut(table_lines(ran.shown[at], self.console.width), self.console)
-            line = self._ask(f"{at + 1} of {len(ran.shown)}> ")
+            print_cut(table_lines(ran.shown[index], self.console.width), self.console)
+            line = self._ask(f"{index + 1} of {len(ran.shown)}> ")
             if line == "b":
-                if at == 0:
+                if index == 0:
                     return 0  # once more from the cell's beginning
-                at -= 1
+                index -= 1
             elif not line:
-                at += 1
+                index += 1
             elif line == "s":
                 break
-            elif self._change(cell, line) and (again := self._run(cell)) is not None:
-                ran, at = again, min(at, len(again.shown) - 1)
+            elif self._change(cell, line) and (rerun := self._run(cell)) is not None:
+                ran, index = rerun, min(index, len(rerun.shown) - 1)
                 self._say(ran.words)
         for line in link_lines(ran):
             self.console.print(line)
@@ -212,7 +214,7 @@ class Walk:
             return turn
         self.console.print(prose(asked.answer, self.load))
         ticked = [self._ask(f"Did you say: {clean(shelf.say(point, self.load))}? [y/N] ") for point in asked.points]
-        count = sum(each.casefold() in ("y", "yes") for each in ticked)
+        count = sum(answer.casefold() in ("y", "yes") for answer in ticked)
         self._say(f"{count} of {len(ticked)} points made.")
         if count == len(ticked):
             self._reach(asked.name, 1)

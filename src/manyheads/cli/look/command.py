@@ -14,6 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
+from manyheads import figures, statistics, studio
 from manyheads.cli.arguments import (
     DEFAULT_MODEL,
     PICTURE_ENDINGS,
@@ -30,7 +31,7 @@ from manyheads.cli.arguments import (
     to_file,
     way_to_read,
 )
-from manyheads.cli.look.looked import Looked
+from manyheads.cli.look.looked import SHOWN, Looked
 from manyheads.cli.steps import label_heads, load_model
 from manyheads.cli.terminal.console import emit_document
 from manyheads.cli.terminal.progress import Talk
@@ -71,17 +72,17 @@ def look(
     source, talk = read_source(words, file, model), Talk()
     if note := source_note(words, file, model):
         talk.note(note)
-    found = gather(talk, source, model, statistics, long, save=save, plot=plot, html=html, remember=not no_cache)
+    looked = gather(talk, source, model, statistics, long, save=save, plot=plot, html=html, remember=not no_cache)
     if as_json:
         from manyheads.cli.look.page import document
 
-        emit_document(document(found))
+        emit_document(document(looked))
     else:
         from manyheads.cli.look.page import print_page
 
-        print_page(found)
+        print_page(looked)
     if open_page:
-        _open(talk, found)
+        _open(talk, looked)
 
 
 def gather(
@@ -98,28 +99,28 @@ def gather(
 ) -> Looked:
     """Load, label and measure, and write the files that were asked for."""
     times = [time.perf_counter()]
-    asked = _asked(talk, statistics)
+    statistic_names = _asked(talk, statistics)
     lm = load_model(talk, model)
     times.append(time.perf_counter())
     labels = label_heads(talk, lm, remember=remember)
     times.append(time.perf_counter())
-    table = _measure(talk, lm, source, labels, asked, long)
+    table = _measure(talk, lm, source, labels, statistic_names, long)
     times.append(time.perf_counter())
     written = []
     if save is not None:
         from manyheads.cli.look.page import frame
         from manyheads.statistics import write_frame
 
-        write_frame(frame(labels, table, asked), save)
-        written.append(f"{save}, a row a head: its role, and {len(asked)} statistics of your text")
+        write_frame(frame(labels, table, statistic_names), save)
+        written.append(f"{save}, a row a head: its role, and {len(statistic_names)} statistics of your text")
     if plot is not None:
         written.append(_plot(talk, lm, source, labels, plot, long))
     if html is not None:
         written.append(_report(talk, lm, source, labels, html, long))
     steps = dict(zip(("model", "labels", "text"), map(operator.sub, times[1:], times), strict=True))
     seconds = {**steps, "all": time.perf_counter() - times[0]}
-    given = tuple(name for name, path in (("--save", save), ("--plot", plot), ("--html", html)) if path is not None)
-    return Looked(lm, model, source, labels, table, asked, tuple(written), seconds, given)
+    options = tuple(name for name, path in (("--save", save), ("--plot", plot), ("--html", html)) if path is not None)
+    return Looked(lm, model, source, labels, table, statistic_names, tuple(written), seconds, options)
 
 
 def _asked(talk: Talk, statistics: str) -> tuple[str, ...]:
@@ -128,31 +129,26 @@ def _asked(talk: Talk, statistics: str) -> tuple[str, ...]:
         from manyheads.statistics.table import choose
 
         names = [name.strip() for name in statistics.split(",") if name.strip()]
-        return tuple(each.name for each in choose(names[0] if names in (["default"], ["all"]) else names))
+        return tuple(statistic.name for statistic in choose(names[0] if names in (["default"], ["all"]) else names))
 
 
 def _measure(talk: Talk, lm: Any, source: Source, labels: Any, asked: Sequence[str], long: str) -> Any:
     """The table of the text: what was asked for, what the page shows, and what each head's role is about."""
-    from manyheads.cli.look.looked import SHOWN
-    from manyheads.statistics import measure
-
     about = (role.evidence.statistic for role in labels.roles)
     names = tuple(dict.fromkeys((*asked, *SHOWN, *about)))
     sinks = labels.sinks if labels.roles else None
     with talk.step("reading your text") as progress:
-        return measure(lm, source.text, names, long=long, sinks=sinks, progress=progress)
+        return statistics.measure(lm, source.text, names, long=long, sinks=sinks, progress=progress)
 
 
 def _plot(talk: Talk, lm: Any, source: Source, labels: Any, path: Path, long: str) -> str:
     """Draw the grid of pooled maps; what it shows, in words."""
-    from manyheads.figures import save_grid
-    from manyheads.statistics import pooled_maps
 
     with talk.step("reading your text for the maps") as progress:
-        maps = pooled_maps(lm, source.text, long=long, progress=progress)
+        maps = statistics.pooled_maps(lm, source.text, long=long, progress=progress)
     with talk.step(f"drawing {path.name}"):
         note = f"Roles rest on {labels.num_texts:,} {labels.texts_are}." if labels.roles else ""
-        save_grid(maps, labels.roles or None, path, title=f"{lm.name}: {len(maps.heads)} heads", note=note)
+        figures.save_grid(maps, labels.roles or None, path, title=f"{lm.name}: {len(maps.heads)} heads", note=note)
     return f"{path}, the map of every head: {maps.because}"
 
 
@@ -169,19 +165,17 @@ def _check_studio(html: bool, open_page: bool, as_json: bool) -> None:
 
 def _report(talk: Talk, lm: Any, source: Source, labels: Any, path: Path, long: str) -> str:
     """Write the page; what it holds, in words."""
-    from manyheads.studio import write_report
 
     with talk.step(f"writing {path.name}") as progress:
-        words = write_report(path, lm, source.text, labels=labels, long=long, progress=progress)
+        words = studio.write_report(path, lm, source.text, labels=labels, long=long, progress=progress)
     return f"{path}, a page for any browser, without a network: {words}"
 
 
 def _open(talk: Talk, found: Looked) -> None:
     """Serve the studio with this model, its roles and this text, and open it there."""
     from manyheads.cli.studio import open_studio
-    from manyheads.studio import address_of, desk_with, open_text
 
     with talk.step("starting the studio"):
-        desk = desk_with(found.lm, found.labels)
-        open_text(desk, found.lm, found.source.text)
-    open_studio(talk, desk, view=address_of(found.lm.name, found.source.text))
+        desk = studio.desk_with(found.lm, found.labels)
+        studio.open_text(desk, found.lm, found.source.text)
+    open_studio(talk, desk, view=studio.address_of(found.lm.name, found.source.text))

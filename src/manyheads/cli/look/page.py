@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.text import Text
 
+from manyheads import figures, statistics
 from manyheads.base import users_home
 from manyheads.cli.look.looked import SHOWN
 from manyheads.cli.role_words import (
@@ -46,53 +47,53 @@ LABEL_WIDTH = 9
 PAGE, YOURS = "on the page", "on your text"
 
 
-def print_page(found: Looked) -> None:
+def print_page(looked: Looked) -> None:
     console = stdout_console()
-    sections = [_headline(found, console), _summary(found, console), _table(found, console), _next(found, console)]
+    sections = [_headline(looked, console), _summary(looked, console), _table(looked, console), _next(looked, console)]
     print_sections(sections, console)
 
 
 # ----------------------------------------------------------------------------------------------------- what was read
 
 
-def _headline(found: Looked, console: Console) -> list[Text]:
-    spec, table, labels, source = found.lm.spec, found.table, found.labels, found.source
+def _headline(looked: Looked, console: Console) -> list[Text]:
+    spec, table, labels, source = looked.lm.spec, looked.table, looked.labels, looked.source
     millions = spec.num_parameters / 1e6
     size = f"{millions:,.1f} million parameters" if millions >= 0.1 else f"{spec.num_parameters:,} parameters"
-    lines = [Text.assemble((clean(found.lm.name), "bold"), f" · {shape_in_words(spec)} · {size}")]
+    lines = [Text.assemble((clean(looked.lm.name), "bold"), f" · {shape_in_words(spec)} · {size}")]
     count = f" · {table.sums.num_tokens:,} tokens{f', {source.origin}' if source.own else ''}"
     text = shortened(source.text, console.width - LABEL_WIDTH - len(count) - 2)
-    rest = f"rest on {labels.num_texts:,} {labels.texts_are}, {labels.num_tokens:,} tokens; {labels.because}"
+    basis = f"rest on {labels.num_texts:,} {labels.texts_are}, {labels.num_tokens:,} tokens; {labels.because}"
     error = table.notes.get("guard_error", "?")
     facts = [
         ("text", f'"{text}"{count}'),
         ("windows", table.notes.get("windows", "")),
         ("decoder", table.notes.get("decoder", "")),
-        ("roles", rest if labels.roles else f"none: {labels.because}"),
+        ("roles", basis if labels.roles else f"none: {labels.because}"),
         ("weights", f"exact: {table.notes.get('backend')}; off from the model's own output by {error} at most"),
-        ("took", _times(found.seconds)),
-        *(("wrote", each) for each in found.written),
+        ("took", _times(looked.seconds)),
+        *(("wrote", path) for path in looked.written),
     ]
-    for name, said in facts:
-        if said:
-            lines += hanging(Text(f"{name:<{LABEL_WIDTH}}", style="dim"), home(said), console.width)
+    for name, value in facts:
+        if value:
+            lines += hanging(Text(f"{name:<{LABEL_WIDTH}}", style="dim"), home(value), console.width)
     return lines
 
 
 def _times(seconds: dict[str, float]) -> str:
     page = f"{seconds['labels']:.1f} to read the page, " if seconds["labels"] >= 0.05 else ""
-    rest = f"{seconds['model']:.1f} to load the model, {page}{seconds['text']:.1f} to read the text"
-    return f"{seconds['all']:.1f} seconds: {rest}"
+    steps = f"{seconds['model']:.1f} to load the model, {page}{seconds['text']:.1f} to read the text"
+    return f"{seconds['all']:.1f} seconds: {steps}"
 
 
 def shape_in_words(spec: Any) -> str:
     """ "6 layers x 12 heads"; where layers differ or there are several stacks, as much as is true."""
-    said = []
+    phrases = []
     for name, counts in spec.shape.items():
         counts = [count for count in counts if count]
-        each = f"{counts[0]} heads" if len(set(counts)) == 1 else f"{min(counts)} to {max(counts)} heads"
-        said.append(f"{name} {len(counts)} layers x {each}".strip())
-    return ", ".join(said)
+        heads_in_words = f"{counts[0]} heads" if len(set(counts)) == 1 else f"{min(counts)} to {max(counts)} heads"
+        phrases.append(f"{name} {len(counts)} layers x {heads_in_words}".strip())
+    return ", ".join(phrases)
 
 
 def home(text: str) -> str:
@@ -111,8 +112,8 @@ def hanging(label: Text, words: str, width: int) -> list[Text]:
 # ----------------------------------------------------------------------------------------------------- what heads do
 
 
-def _summary(found: Looked, console: Console) -> list[Text]:
-    labels = found.labels
+def _summary(looked: Looked, console: Console) -> list[Text]:
+    labels = looked.labels
     if not labels.roles:
         return []
     lines = [Text(f"What the {len(labels.roles)} heads do", style="bold")]
@@ -135,36 +136,42 @@ def _summary(found: Looked, console: Console) -> list[Text]:
         f"Sink, where attention goes that has nothing to do: {parked}.",
         CAVEAT,
     )
-    return [*lines, Text()] + [Text(line) for said in remarks for line in textwrap.wrap(clean(said), console.width)]
+    return [*lines, Text()] + [Text(line) for remark in remarks for line in textwrap.wrap(clean(remark), console.width)]
 
 
 def hue(name: str) -> str:
     """The role's colour in a terminal; unlabelled heads are faint."""
-    from manyheads.figures import role_style
 
-    return "dim" if name == UNLABELLED else role_style(name).terminal
+    return "dim" if name == UNLABELLED else figures.role_style(name).terminal
 
 
 # ------------------------------------------------------------------------------------------------- a row for each head
 
 
-def _table(found: Looked, console: Console) -> list[Text]:
-    named = _named(found)
-    columns, rows = _columns(found, named), _rows(found, named)
+def _table(looked: Looked, console: Console) -> list[Text]:
+    statistic_names = _named(looked)
+    columns, rows = _columns(looked, statistic_names), _rows(looked, statistic_names)
     hidden = left_out(columns, rows, console.width)
-    more = []
+    remarks = []
     if hidden:
-        more.append(f"No room here for {', '.join(hidden)}: --json and --save hold all.")
-    elif set(named) < set(found.asked):
-        more.append(f"Of {len(found.asked)} statistics of your text here are {len(named)}: --json and --save hold all.")
-    notes = [Text(line, style="dim") for said in more for line in textwrap.wrap(said, console.width)]
-    return [*_legend(found, named, console), *lay_out(columns, rows, console.width, **rules_of(console)), *notes]
+        remarks.append(f"No room here for {', '.join(hidden)}: --json and --save hold all.")
+    elif set(statistic_names) < set(looked.asked):
+        remarks.append(
+            f"Of {len(looked.asked)} statistics of your text here are {len(statistic_names)}: "
+            "--json and --save hold all."
+        )
+    notes = [Text(line, style="dim") for remark in remarks for line in textwrap.wrap(remark, console.width)]
+    return [
+        *_legend(looked, statistic_names, console),
+        *lay_out(columns, rows, console.width, **rules_of(console)),
+        *notes,
+    ]
 
 
-def _columns(found: Looked, named: list[str]) -> list[Column]:
-    page = PAGE if found.labels.roles else ""
+def _columns(looked: Looked, statistic_names: list[str]) -> list[Column]:
+    page = PAGE if looked.labels.roles else ""
     columns = [Column("head", page, right=False)]
-    if found.labels.roles:
+    if looked.labels.roles:
         columns += [
             Column("role", PAGE, right=False, most=26),
             Column("score", PAGE),
@@ -172,29 +179,30 @@ def _columns(found: Looked, named: list[str]) -> list[Column]:
             Column("95% interval", PAGE, spare=1),
             Column("score", YOURS),
         ]
-    return columns + [Column(TITLES.get(name, name), YOURS, spare=2 + at) for at, name in enumerate(named)]
+    return columns + [
+        Column(TITLES.get(name, name), YOURS, spare=2 + index) for index, name in enumerate(statistic_names)
+    ]
 
 
-def _rows(found: Looked, named: list[str]) -> list[Row]:
+def _rows(looked: Looked, named: list[str]) -> list[Row]:
     """A row a head, a rule before each layer."""
     rows: list[Row] = []
-    values = {name: found.table.column(name) for name in found.table.names}
+    values = {name: looked.table.column(name) for name in looked.table.names}
     layer = None
-    for index, head in enumerate(found.table.heads):
+    for index, head in enumerate(looked.table.heads):
         if (head.stack, head.layer) != layer:
             rows.append(None)
             layer = (head.stack, head.layer)
         yours = {name: float(column[index]) for name, column in values.items()}
-        rows.append(_row(head, role_of(found.labels, head), yours, named))
+        rows.append(_row(head, role_of(looked.labels, head), yours, named))
     return rows
 
 
-def _named(found: Looked) -> list[str]:
+def _named(looked: Looked) -> list[str]:
     """The columns of your text: those asked for by name, else a handful."""
-    from manyheads.statistics import DEFAULT, STATISTICS
 
-    everything = set(found.asked) in (set(DEFAULT), set(STATISTICS))
-    return list(SHOWN if everything else found.asked)
+    everything = set(looked.asked) in (set(statistics.DEFAULT), set(statistics.STATISTICS))
+    return list(SHOWN if everything else looked.asked)
 
 
 def _row(head: Any, role: Any, yours: dict[str, float], named: list[str]) -> list[Text]:
@@ -214,21 +222,24 @@ def _row(head: Any, role: Any, yours: dict[str, float], named: list[str]) -> lis
     return cells + [Text(figure(yours[name], unit_of(name))) for name in named]
 
 
-def _legend(found: Looked, named: list[str], console: Console) -> list[Text]:
+def _legend(looked: Looked, statistic_names: list[str], console: Console) -> list[Text]:
     """What the columns mean."""
-    from manyheads.statistics import STATISTICS
 
     roles = (
         ("score", "how much of its attention goes to what the role names (broad: how spread it is, in nats)"),
         ("chance", "the same with attention spread evenly, or with the words shuffled: the higher of the two"),
         ("(local?)", "unlabelled: that is the role it came nearest to"),
     )
-    own = [("your text", "the same score there; distance in tokens; the share on the sink, and on repeated tokens")]
-    if named != list(SHOWN):
-        own = [(name, STATISTICS[name].meaning) for name in named if name in STATISTICS]
-    said = [*(roles if found.labels.roles else ()), *own]
-    wide = 2 + max(len(label) for label, _ in said)
-    lines = [line for label, words in said for line in hanging(Text(f"{label:<{wide}}"), words, console.width)]
+    meanings = [
+        ("your text", "the same score there; distance in tokens; the share on the sink, and on repeated tokens")
+    ]
+    if statistic_names != list(SHOWN):
+        meanings = [
+            (name, statistics.STATISTICS[name].meaning) for name in statistic_names if name in statistics.STATISTICS
+        ]
+    entries = [*(roles if looked.labels.roles else ()), *meanings]
+    wide = 2 + max(len(label) for label, _ in entries)
+    lines = [line for label, words in entries for line in hanging(Text(f"{label:<{wide}}"), words, console.width)]
     for line in lines:
         line.stylize("dim")
     return [Text("Every head", style="bold"), *lines, Text()]
@@ -237,18 +248,18 @@ def _legend(found: Looked, named: list[str], console: Console) -> list[Text]:
 # -------------------------------------------------------------------------------------------------- what to try next
 
 
-def _next(found: Looked, console: Console) -> list[Text]:
-    again = found.source.arguments and f" {found.source.arguments}"
-    model = model_arguments(found.model)
-    head = example_head(found.labels) or found.table.heads[0]
-    offers = [(f"manyheads head {head}{again}{model}", "one head: where each word looks")]
-    if not found.source.origin.startswith("file"):
+def _next(looked: Looked, console: Console) -> list[Text]:
+    arguments = looked.source.arguments and f" {looked.source.arguments}"
+    model = model_arguments(looked.model)
+    head = example_head(looked.labels) or looked.table.heads[0]
+    offers = [(f"manyheads head {head}{arguments}{model}", "one head: where each word looks")]
+    if not looked.source.origin.startswith("file"):
         offers.append((f"manyheads look --file novel.txt{model}", "a text of your own, of any length"))
-    elif "--save" not in found.given:
-        offers.append((f"manyheads look{again}{model} --save heads.parquet", "the table, for pandas"))
-    if "--plot" not in found.given:
-        offers.append((f"manyheads look{again}{model} --plot grid.png", "every head's map in one picture"))
-    loaded = hanging(Text("Loaded  ", style="dim"), home(found.lm.because), console.width)
+    elif "--save" not in looked.given:
+        offers.append((f"manyheads look{arguments}{model} --save heads.parquet", "the table, for pandas"))
+    if "--plot" not in looked.given:
+        offers.append((f"manyheads look{arguments}{model} --plot grid.png", "every head's map in one picture"))
+    loaded = hanging(Text("Loaded  ", style="dim"), home(looked.lm.because), console.width)
     return [*loaded, Text(), *offered(offers, console)]
 
 
@@ -257,16 +268,16 @@ def offered(offers: list[tuple[str, str]], console: Console) -> list[Text]:
 
     One that holds what cannot be shown as it is (a control character in a text) is not offered.
     """
-    offers = [(command, what) for command, what in offers if clean(command) == command]
+    offers = [(command, purpose) for command, purpose in offers if clean(command) == command]
     if not offers:
         return []
     wide = max(len(command) for command, _ in offers)
     lines = [Text("Try next", style="bold")]
-    for command, what in offers:
-        if 4 + wide + max(len(said) for _, said in offers) <= console.width:
-            lines.append(Text.assemble(f"  {command:<{wide}}", (f"  {what}", "dim")))
+    for command, purpose in offers:
+        if 4 + wide + max(len(words) for _, words in offers) <= console.width:
+            lines.append(Text.assemble(f"  {command:<{wide}}", (f"  {purpose}", "dim")))
         else:
-            lines += [Text(f"  {command}"), Text(f"      {what}", style="dim")]
+            lines += [Text(f"  {command}"), Text(f"      {purpose}", style="dim")]
     return lines
 
 
@@ -277,14 +288,14 @@ def offered(offers: list[tuple[str, str]], console: Console) -> list[Text]:
 CAVEAT = "Attention is not effect: a role says what a head reads, not what is lost without it."
 
 
-def document(found: Looked) -> dict[str, Any]:
+def document(looked: Looked) -> dict[str, Any]:
     """Everything; null where there is no number."""
-    lm, labels, table = found.lm, found.labels, found.table
+    lm, labels, table = looked.lm, looked.labels, looked.table
     return {
-        "model": {"asked": found.model, "because": lm.because, **lm.spec.to_dict()},
+        "model": {"asked": looked.model, "because": lm.because, **lm.spec.to_dict()},
         "text": {
-            "origin": found.source.origin,
-            "text": found.source.text,
+            "origin": looked.source.origin,
+            "text": looked.source.text,
             "tokens_read": table.sums.num_tokens,
             "texts_or_windows": table.sums.num_texts,
         },
@@ -300,19 +311,19 @@ def document(found: Looked) -> dict[str, Any]:
             statistic.name: {"unit": statistic.unit, "meaning": statistic.meaning, "source": statistic.source}
             for statistic in table.statistics
         },
-        "heads": _heads(found),
+        "heads": _heads(looked),
         "notes": {**table.notes, "caveat": CAVEAT},
-        "written": list(found.written),
-        "seconds": {step: round(value, 3) for step, value in found.seconds.items()},
+        "written": list(looked.written),
+        "seconds": {step: round(value, 3) for step, value in looked.seconds.items()},
     }
 
 
-def _heads(found: Looked) -> list[dict[str, Any]]:
-    columns = {name: found.table.column(name) for name in found.table.names}
+def _heads(looked: Looked) -> list[dict[str, Any]]:
+    columns = {name: looked.table.column(name) for name in looked.table.names}
     heads = []
-    for index, head in enumerate(found.table.heads):
+    for index, head in enumerate(looked.table.heads):
         values = {name: number(column[index]) for name, column in columns.items()}
-        role = role_of(found.labels, head)
+        role = role_of(looked.labels, head)
         heads.append(
             {
                 "head": str(head),
@@ -321,7 +332,7 @@ def _heads(found: Looked) -> list[dict[str, Any]]:
                 "index": head.index,
                 "role": None if role is None else role.name,
                 "evidence": None if role is None else evidence_of(role),
-                "page": found.labels.values.get(str(head)),
+                "page": looked.labels.values.get(str(head)),
                 "text": values,
             }
         )
@@ -340,9 +351,9 @@ def frame(labels: Any, table: Any, asked: tuple[str, ...]) -> pd.DataFrame:
 
     from manyheads.roles.labels import Evidence
 
-    whole = table.to_pandas()
+    columns = table.to_pandas()
     roles = [role_of(labels, head) for head in table.heads]
-    said = pd.DataFrame([{} if role is None else asdict(role.evidence) for role in roles])
-    said = said.reindex(columns=list(Evidence.__dataclass_fields__)).add_prefix("page_")
-    said.insert(0, "role", [None if role is None else role.name for role in roles])
-    return pd.concat([whole[["head", "stack", "layer", "index", "module"]], said, whole[list(asked)]], axis=1)
+    evidence = pd.DataFrame([{} if role is None else asdict(role.evidence) for role in roles])
+    evidence = evidence.reindex(columns=list(Evidence.__dataclass_fields__)).add_prefix("page_")
+    evidence.insert(0, "role", [None if role is None else role.name for role in roles])
+    return pd.concat([columns[["head", "stack", "layer", "index", "module"]], evidence, columns[list(asked)]], axis=1)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from manyheads import corpora, figures
 from manyheads.cli.arguments import (
     DEFAULT_MODEL,
     PICTURE_ENDINGS,
@@ -81,7 +82,7 @@ def roles(
     sources = [*(corpus or []), *(files or [])]
     _check_options(kind, sources, resume)
     texts, passages = _corpora(sources, options, model)
-    other = _opened(elsewhere, **options) if elsewhere else None
+    elsewhere_corpus = _opened(elsewhere, **options) if elsewhere else None
     judge = _judge(ask or [], probes)
     if not _may_have_syntax(texts, options):
         from manyheads.roles.find import fixed_questions
@@ -89,48 +90,52 @@ def roles(
         judge(fixed_questions(own_patterns, passages is not None))
     with joined_ranks(talk) as rank:
         lm = load_model(talk, model)
-        found = _find(
-            talk, lm, texts, other, passages=passages, patterns=own_patterns, resume=resume, on_questions=judge
+        labelled = _find(
+            talk,
+            lm,
+            texts,
+            elsewhere_corpus,
+            passages=passages,
+            patterns=own_patterns,
+            resume=resume,
+            on_questions=judge,
         )
         if rank:
             return  # the first process speaks for all
-        found = _probed(talk, lm, found) if probes else found
-        _write(found, save, plot, report)
+        labelled = _probed(talk, lm, labelled) if probes else labelled
+        _write(labelled, save, plot, report)
         if families is not None:
-            _draw_families(talk, lm, texts, found, families)
-    _note_failed(talk, found)
+            _draw_families(talk, lm, texts, labelled, families)
+    _note_failed(talk, labelled)
     if as_json:
-        emit_document(document(found, texts.origin))
+        emit_document(document(labelled, texts.origin))
         return
-    asked = [line for role in ask or [] for line in ranking(found, role, top)]
-    print_whole(asked or page(found, texts.origin, model, sources))
+    rankings = [line for role in ask or [] for line in ranking(labelled, role, top)]
+    print_whole(rankings or page(labelled, texts.origin, model, sources))
     print_whole(f"wrote {clean(str(path))}" for path in (save, plot, families, report) if path is not None)
 
 
 def _corpora(sources: list[str], options: dict[str, Any], model: str) -> tuple[Corpus, Corpus | None]:
     """The texts, and the passages of those that are a treebank with coreference. Ours are what the model reads."""
     if not sources:
-        from manyheads.corpora import own_corpora
-
-        return own_corpora(model)
+        return corpora.own_corpora(model)
     texts = _opened(sources, **options)
     if texts.total is None or options["kind"] in ("text", "jsonl"):
         return texts, None  # what cannot be read twice has no passages
     passages = _opened(sources, unit="passage", **options)
     first = islice(passages.open(), LOOKED_AT)
-    annotated = any(each.gold is not None and each.gold.has_coreference for each in first)
+    annotated = any(document.gold is not None and document.gold.has_coreference for document in first)
     return texts, passages if annotated else None
 
 
 def _opened(sources: list[str], **options: Any) -> Corpus:
-    from manyheads.corpora import open_corpus
 
     kind = options.get("kind")
     try:
-        corpus = open_corpus(sources, **options)
+        corpus = corpora.open_corpus(sources, **options)
     except (TextError, FileAccessError) as error:
-        said = str(error).replace("Say kind= (", "Say --kind (").replace(f" of {kind=} ", f" of --kind {kind} ")
-        raise type(error)(said) from error
+        message = str(error).replace("Say kind= (", "Say --kind (").replace(f" of {kind=} ", f" of --kind {kind} ")
+        raise type(error)(message) from error
     _require_readable(corpus)
     return corpus
 
@@ -142,7 +147,7 @@ def _require_readable(corpus: Corpus) -> None:
     first = list(islice(corpus.open(), LOOKED_AT))
     if not first:
         raise TextError(f"no text was given: {corpus.origin} holds none.")
-    if len(first) == LOOKED_AT or not all(each.problem for each in first):
+    if len(first) == LOOKED_AT or not all(document.problem for document in first):
         return
     others = "" if len(first) == 1 else f", nor any of the {len(first)} texts of the corpus"
     raise TextError(
@@ -172,7 +177,7 @@ def _may_have_syntax(texts: Corpus, options: dict[str, Any]) -> bool:
     """Whether relations may be asked, which only the corpus' head tells; a stream cannot be looked into."""
     if texts.total is None:
         return options["kind"] not in ("text", "jsonl")
-    return any(each.gold is not None and each.gold.has_syntax for each in islice(texts.open(), LOOKED_AT))
+    return any(document.gold is not None and document.gold.has_syntax for document in islice(texts.open(), LOOKED_AT))
 
 
 def _judge(ask: list[str], probes: bool) -> Callable[[dict[str, str]], None]:
@@ -194,7 +199,7 @@ def _find(talk: Talk, lm: Any, texts: Corpus, elsewhere: Corpus | None, **asked:
 
     if lm.tokenizer is None:
         raise TextError(f"{lm.name} has no tokenizer, so it cannot read a corpus.")
-    said = {
+    options = {
         "texts": f"reading {texts.origin}",
         "passages": f"reading passages of {texts.origin}",
         "second corpus": f"reading the second corpus, {elsewhere.origin if elsewhere else ''}",
@@ -203,48 +208,43 @@ def _find(talk: Talk, lm: Any, texts: Corpus, elsewhere: Corpus | None, **asked:
     with talk.steps() as steps:
 
         def begin(name: str) -> None:
-            steps.begin(said[name])
+            steps.begin(options[name])
 
         return find_roles(lm, texts, elsewhere=elsewhere, progress=steps.progress, on_reading=begin, **asked)
 
 
-def _probed(talk: Talk, lm: Any, found: Roles) -> Roles:
+def _probed(talk: Talk, lm: Any, labelled: Roles) -> Roles:
     from manyheads.roles import ask_probes
     from manyheads.roles.probes.all import COST
 
     with talk.step(f"probing: {COST}") as progress:
-        return found.probed(ask_probes(lm, progress))
+        return labelled.probed(ask_probes(lm, progress))
 
 
-def _draw_families(talk: Talk, lm: Any, texts: Corpus, found: Roles, path: Path) -> None:
+def _draw_families(talk: Talk, lm: Any, texts: Corpus, labelled: Roles, path: Path) -> None:
     """The map of all heads, on the corpus' first texts."""
-    from manyheads.figures import save_families
     from manyheads.roles import head_families
 
     if texts.total is None:
         raise TextError(f"--families reads the corpus again, and {texts.origin} can be read once only: give a file.")
-    first = [each.text for each in islice(texts.open(), FAMILY_TEXTS) if each.text.strip()]
+    first = [document.text for document in islice(texts.open(), FAMILY_TEXTS) if document.text.strip()]
     with talk.step("comparing heads with each other") as progress:
-        save_families(head_families(lm, first, progress=progress), path, roles=list(found))
+        figures.save_families(head_families(lm, first, progress=progress), path, roles=list(labelled))
 
 
-def _note_failed(talk: Talk, found: Roles) -> None:
-    if count := num_failed(found):
+def _note_failed(talk: Talk, labelled: Roles) -> None:
+    if count := num_failed(labelled):
         were = "s could not be measured, and were" if count > 1 else " could not be measured, and was"
         talk.note(f"{count:,} text{were} left out")
 
 
-def _write(found: Roles, save: Path | None, plot: Path | None, report: Path | None) -> None:
+def _write(labelled: Roles, save: Path | None, plot: Path | None, report: Path | None) -> None:
     if save is not None:
-        found.save(save)
+        labelled.save(save)
     if plot is not None:
-        from manyheads.figures import save_roles
-
-        save_roles(found, plot)
+        figures.save_roles(labelled, plot)
     if report is not None:
-        from manyheads.figures import write_report
-
-        write_report(found, report)
+        figures.write_report(labelled, report)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -259,15 +259,15 @@ def read_patterns(path: Path) -> dict[str, Any]:
         names = runpy.run_path(str(path), run_name="manyheads_pattern")
     except (Exception, SystemExit) as error:
         raise TextError(f"--pattern {path} cannot be run: {type(error).__name__}: {error}.") from error
-    own = {
+    names_defined = {
         name.replace("_", " "): value
         for name, value in names.items()
         if not name.startswith("_") and callable(value) and getattr(value, "__module__", "") == "manyheads_pattern"
         and not isinstance(value, type)
     }  # fmt: skip
-    if not own:
+    if not names_defined:
         raise TextError(
             f"--pattern {path} defines no function: write one that takes a text's tokens and returns, for each of "
             f"them, the places it should look at (docs/reference/roles.md)."
         )
-    return own
+    return names_defined

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
+from manyheads import roles
 from manyheads.cli.arguments import STDIN
 from manyheads.cli.role_words import ABSENT, UNLABELLED, figure, plain, q_words, span
 from manyheads.cli.steps import model_arguments
@@ -30,7 +31,7 @@ FAILED = 10  # texts that failed, by name
 TEXT_WIDTH = 96
 
 
-def document(found: Roles, origin: str) -> dict[str, Any]:
+def document(labelled: Roles, origin: str) -> dict[str, Any]:
     """Everything, as data.
 
     `failures` has the first texts that could not be measured by name; `probes` is there where they were asked.
@@ -40,7 +41,7 @@ def document(found: Roles, origin: str) -> dict[str, Any]:
         """Without what is not known."""
         return {key: value for key, value in plain(row).items() if value is not None}
 
-    claims = found.claims_to_pandas().to_dict(orient="records")
+    claims = labelled.claims_to_pandas().to_dict(orient="records")
     probes = [
         {
             "name": probe.name,
@@ -49,87 +50,89 @@ def document(found: Roles, origin: str) -> dict[str, Any]:
             "asked": probe.scores is not None,
             "heads": [clear(row) for row in probe.rows()],
         }
-        for probe in found.probes.values()
+        for probe in labelled.probes.values()
     ]
     return {
         "origin": origin,
-        "texts": found.table.sums.num_texts,
-        "tokens": found.table.sums.num_tokens,
-        "heads": [plain(each.to_dict()) for each in found],
+        "texts": labelled.table.sums.num_texts,
+        "tokens": labelled.table.sums.num_tokens,
+        "heads": [plain(head_role.to_dict()) for head_role in labelled],
         "claims": [clear({str(key): value for key, value in row.items()}) for row in claims],
         "examples": [
             {"head": str(head), "role": role, **example._asdict()}
-            for (head, role), examples in found.examples.items()
+            for (head, role), examples in labelled.examples.items()
             for example in examples
         ],
         "failures": {
-            "count": num_failed(found),
-            "named": [failed_text._asdict() for failed_text in failed_texts(found)],
+            "count": num_failed(labelled),
+            "named": [failed_text._asdict() for failed_text in failed_texts(labelled)],
         },
         **({"probes": probes} if probes else {}),
-        "notes": found.notes,
+        "notes": labelled.notes,
     }
 
 
-def page(found: Roles, origin: str, model: str, sources: Sequence[str]) -> list[Text]:
+def page(labelled: Roles, origin: str, model: str, sources: Sequence[str]) -> list[Text]:
     """The heads by role, then the questions that some head answers, then what it rests on."""
-    sums = found.table.sums
-    texts = found.notes.get("texts") or f"{sums.num_texts:,} text{'s' * (sums.num_texts != 1)}"
-    named = sum(each.name != UNLABELLED for each in found)
-    answered = any(claim.holds for mine in found.claims for claim in mine)
+    sums = labelled.table.sums
+    texts = labelled.notes.get("texts") or f"{sums.num_texts:,} text{'s' * (sums.num_texts != 1)}"
+    num_labelled = sum(role.name != UNLABELLED for role in labelled)
+    answered = any(claim.holds for claims in labelled.claims for claim in claims)
     lines = [
-        Text.assemble((clean(found.notes["model"]), "bold"), f": what each head does over {clean(origin)}"),
+        Text.assemble((clean(labelled.notes["model"]), "bold"), f": what each head does over {clean(origin)}"),
         Text(f"texts     {texts}, {sums.num_tokens:,} tokens; chosen on one half, reported on the other"),
-        Text(f"heads     {named} of {len(found)} named{'' if named else f': {_why_none(found)}'}"),
+        Text(f"heads     {num_labelled} of {len(labelled)} named{'' if num_labelled else f': {_why_none(labelled)}'}"),
         Text(),
     ]
-    if named:
-        lines += [Text(f"Labels ({EFFECT_SAID})", style="bold"), *_by_role(found), Text()]
-    lines += [*_by_question(found), Text()] if answered else []
-    lines += [*by_probe(found), *_basis(found, answered)]
-    return [*lines, Text(), Text("Try next", style="bold"), *_try_next(found, model, sources)]
+    if num_labelled:
+        lines += [Text(f"Labels ({EFFECT_SAID})", style="bold"), *_by_role(labelled), Text()]
+    lines += [*_by_question(labelled), Text()] if answered else []
+    lines += [*by_probe(labelled), *_basis(labelled, answered)]
+    return [*lines, Text(), Text("Try next", style="bold"), *_try_next(labelled, model, sources)]
 
 
-def _try_next(found: Roles, model: str, sources: Sequence[str]) -> list[Text]:
+def _try_next(labelled: Roles, model: str, sources: Sequence[str]) -> list[Text]:
     """Commands that go on from here; none that would read stdin again, which is spent."""
     added = model_arguments(model)
-    best = next((claim for claim in _best(found) if claim.holds), None)
+    best = next((claim for claim in _best(labelled) if claim.holds), None)
     lines = [] if best is None else [Text(f"  manyheads ablate {best.head}{added}")]
     if STDIN in sources:
         return [*lines, Text("  to ask more of these texts, write them to a file: stdin can be read once only")]
-    again = added + (f" --corpus {shlex.join(sources)}" if sources else "")
-    ask = [] if best is None else [Text(f'  manyheads roles{again} --ask "{best.role}"')]
-    return [*ask, *lines, Text(f"  manyheads roles{again} --report roles.html")]
+    arguments = added + (f" --corpus {shlex.join(sources)}" if sources else "")
+    ask = [] if best is None else [Text(f'  manyheads roles{arguments} --ask "{best.role}"')]
+    return [*ask, *lines, Text(f"  manyheads roles{arguments} --report roles.html")]
 
 
-def _why_none(found: Roles) -> str:
+def _why_none(labelled: Roles) -> str:
     """What most heads lack for a label, in words."""
-    reasons = Counter(each.evidence.words.rpartition(": ")[2] for each in found)
+    reasons = Counter(role.evidence.words.rpartition(": ")[2] for role in labelled)
     return clean(reasons.most_common(1)[0][0]) if reasons else "there are none"
 
 
-def _by_role(found: Roles) -> list[Text]:
-    counts = Counter(each.name for each in found)
+def _by_role(labelled: Roles) -> list[Text]:
+    counts = Counter(head_role.name for head_role in labelled)
     lines = []
     for name in sorted(counts, key=lambda name: (name in GENERAL, name.startswith("sink"), -counts[name], name)):
-        heads = sorted((each for each in found if each.name == name), key=lambda each: -each.evidence.score)
-        shown = " ".join(str(head.head) for head in heads[:NAMED])
-        more = f" and {len(heads) - NAMED} more" if len(heads) > NAMED else ""
+        heads = sorted(
+            (head_role for head_role in labelled if head_role.name == name),
+            key=lambda head_role: -head_role.evidence.score,
+        )
+        listing = " ".join(str(head.head) for head in heads[:NAMED])
+        remainder = f" and {len(heads) - NAMED} more" if len(heads) > NAMED else ""
         style = "" if name == UNLABELLED else "bold"
-        lines.append(Text.assemble((f"  {clean(name):<28}", style), f"{len(heads):>3}  {shown}{more}"))
+        lines.append(Text.assemble((f"  {clean(name):<28}", style), f"{len(heads):>3}  {listing}{remainder}"))
     return lines
 
 
-def _best(found: Roles) -> list[Claim]:
+def _best(labelled: Roles) -> list[Claim]:
     """The best head by the choosing half of every question that can be asked, the surest questions first."""
-    best = [found.ranked(role, 1)[0] for role in found.answerable]
+    best = [labelled.ranked(role, 1)[0] for role in labelled.answerable]
     return sorted(best, key=lambda claim: (not claim.holds, -claim.excess))
 
 
-def _by_question(found: Roles) -> list[Text]:
-    from manyheads.roles import MIN_QUERIES
+def _by_question(labelled: Roles) -> list[Text]:
 
-    best = _best(found)
+    best = _best(labelled)
     answered = [claim for claim in best if claim.holds]
     titles = f"{'score ':>8}{'words ':>8}{'chance':>7}{'guess':>7}{'rule':>6}{'95 %':>9}{'cases':>9}"
     lines = [
@@ -138,25 +141,27 @@ def _by_question(found: Roles) -> list[Text]:
     ]
     for claim in answered:
         lines.append(_row(claim))
-        for example in found.examples.get((claim.head, claim.role), ())[:EXAMPLES]:
-            said = f"      “{clean(example.text)}”"
-            lines.append(Text(said if len(said) <= TEXT_WIDTH else f"{said[: TEXT_WIDTH - 1]}…", style="dim"))
+        for example in labelled.examples.get((claim.head, claim.role), ())[:EXAMPLES]:
+            sentence = f"      “{clean(example.text)}”"
+            lines.append(
+                Text(sentence if len(sentence) <= TEXT_WIDTH else f"{sentence[: TEXT_WIDTH - 1]}…", style="dim")
+            )
             lines.append(Text(f"       {clean('; '.join(example.links))}", style="dim"))
     lacking = [claim for claim in best if not claim.holds]
     if lacking:
-        near = [f"{claim.role} ({claim.head})" for claim in lacking if claim.num_queries >= MIN_QUERIES][:NEAREST]
+        near = [f"{claim.role} ({claim.head})" for claim in lacking if claim.num_queries >= roles.MIN_QUERIES][:NEAREST]
         nearest = f"; nearest: {clean(', '.join(near))}" if near else ""
         lines.append(Text(f"  {len(lacking)} more have no head, as far as these texts can tell{nearest}"))
-    for why, count in Counter(found.unanswerable.values()).items():
+    for why, count in Counter(labelled.unanswerable.values()).items():
         lines.append(Text(f"  {count} not asked: {why}"))
     return lines
 
 
 def _row(claim: Claim) -> Text:
     span = f"{100 * claim.low:.0f}–{100 * claim.high:.0f}"
-    there = "" if claim.elsewhere is None else f"  elsewhere {_share(claim.elsewhere)}"
-    said = f"{_both(claim)}{_share(claim.chance):>7}{_share(_guess(claim)):>7}{_share(_rule(claim)):>6}{span:>9}"
-    figures = f"{claim.head!s:<8}{said}{claim.num_queries:>9,}{there}"
+    elsewhere = "" if claim.elsewhere is None else f"  elsewhere {_share(claim.elsewhere)}"
+    line = f"{_both(claim)}{_share(claim.chance):>7}{_share(_guess(claim)):>7}{_share(_rule(claim)):>6}{span:>9}"
+    figures = f"{claim.head!s:<8}{line}{claim.num_queries:>9,}{elsewhere}"
     return Text.assemble("  ", (f"{clean(claim.role):<28}", "bold"), figures)
 
 
@@ -177,28 +182,29 @@ def _rule(claim: Claim) -> float | None:
     return next((value for name, value in claim.beyond.items() if name.endswith(".rule")), None)
 
 
-def ranking(found: Roles, role: str, top: int) -> list[Text]:
+def ranking(labelled: Roles, role: str, top: int) -> list[Text]:
     """The heads at one role, the best of the choosing half first; beneath a claim that does not hold, why."""
-    from manyheads.roles import failing
 
-    role = found.role_named(role)
-    if role in found.probes:
-        return ranking_of_probe(found, role, top)
-    asked = Text(clean(found.questions[role]), style="bold")
-    if why := found.unanswerable.get(role):
-        return [asked, Text(f"  {_no_answer(why)}"), Text(), Text(f"  {found.notes['labels']}")]
+    role = labelled.role_named(role)
+    if role in labelled.probes:
+        return ranking_of_probe(labelled, role, top)
+    question = Text(clean(labelled.questions[role]), style="bold")
+    if why := labelled.unanswerable.get(role):
+        return [question, Text(f"  {_no_answer(why)}"), Text(), Text(f"  {labelled.notes['labels']}")]
     shares = f"{'norm':>6}{'chance':>7}{'guess':>7}{'rule':>6}"
     titles = f"{'score ':>8}{'words ':>8}{shares}{'above':>11}{'95 %':>9}{'cases':>9}{'q':>8}"
-    lines = [asked, Text(f"  {'head':<8}{titles}", style="dim")]
-    can_answer = [each for each in found.ranked(role) if each.num_queries]  # beside causal heads there may be others
-    for each in can_answer[:top]:
-        span = f"{100 * each.low:.0f}–{100 * each.high:.0f}"
-        shares = f"{_share(each.norm):>6}{_share(each.chance):>7}{_share(_guess(each)):>7}{_share(_rule(each)):>6}"
-        said = f"{_both(each)}{shares}{_above(each):>11}{span:>9}{each.num_queries:>9,}{q_words(each.q_value):>8}"
-        lines.append(Text(f"  {each.head!s:<8}{said}"))
-        if not each.holds:
-            lines.append(Text(f"          does not hold: {clean('; '.join(failing(each)))}", style="dim"))
-    return [*lines, Text(), *_legend(ranked=True), Text(f"  {found.notes['labels']}")]
+    lines = [question, Text(f"  {'head':<8}{titles}", style="dim")]
+    can_answer = [
+        claim for claim in labelled.ranked(role) if claim.num_queries
+    ]  # beside causal heads there may be others
+    for claim in can_answer[:top]:
+        span = f"{100 * claim.low:.0f}–{100 * claim.high:.0f}"
+        shares = f"{_share(claim.norm):>6}{_share(claim.chance):>7}{_share(_guess(claim)):>7}{_share(_rule(claim)):>6}"
+        line = f"{_both(claim)}{shares}{_above(claim):>11}{span:>9}{claim.num_queries:>9,}{q_words(claim.q_value):>8}"
+        lines.append(Text(f"  {claim.head!s:<8}{line}"))
+        if not claim.holds:
+            lines.append(Text(f"          does not hold: {clean('; '.join(roles.failing(claim)))}", style="dim"))
+    return [*lines, Text(), *_legend(ranked=True), Text(f"  {labelled.notes['labels']}")]
 
 
 def _no_answer(why: str) -> str:
@@ -211,7 +217,7 @@ def _above(claim: Claim) -> str:
     """How far above chance on the same texts, in points: the 95 % interval."""
     if math.isnan(claim.over_low) or math.isnan(claim.over_high):
         return ABSENT
-    low, high = (round(100 * each) for each in (claim.over_low, claim.over_high))
+    low, high = (round(100 * bound) for bound in (claim.over_low, claim.over_high))
     return f"{low:+d}…{high:+d}"
 
 
@@ -220,47 +226,47 @@ def _share(value: float | None) -> str:
     return ABSENT if value is None or math.isnan(value) else f"{100 * min(value, 1.0):.0f}%"
 
 
-def _basis(found: Roles, answered: bool) -> list[Text]:
+def _basis(labelled: Roles, answered: bool) -> list[Text]:
     """What the figures rest on, and what they do not say."""
-    wanted = ("sinks", "rarity", "tokenizer", "windows", "labels")
+    topics = ("sinks", "rarity", "tokenizer", "windows", "labels")
     lines = [Text("What this rests on", style="bold")]
-    lines += [Text(f"  {name}: {clean(found.notes[name])}") for name in wanted if found.notes.get(name)]
-    if count := num_failed(found):
-        named = failed_texts(found)
-        first, where = named[:FAILED], "all" if len(named) == count else f"the first {len(named)}"
+    lines += [Text(f"  {name}: {clean(labelled.notes[name])}") for name in topics if labelled.notes.get(name)]
+    if count := num_failed(labelled):
+        failures = failed_texts(labelled)
+        first, where = failures[:FAILED], "all" if len(failures) == count else f"the first {len(failures)}"
         lines.append(Text(f"  failed: {count:,} text{'s' * (count > 1)} could not be measured"))
-        lines += [Text(f"    {clean(each.name)}: {clean(each.reason)}") for each in first]
+        lines += [Text(f"    {clean(failure.name)}: {clean(failure.reason)}") for failure in first]
         lines += [Text(f"    … and {count - len(first):,} more ({where} in --json)")] if count > len(first) else []
     if answered:
-        tried = f"{found.num_tried:,} claims were tried"
+        tried = f"{labelled.num_tried:,} claims were tried"
         lines += [Text(f"  {tried}; of those that hold, 5 % at most are false, on average"), *_legend()]
     return lines
 
 
 def _legend(ranked: bool = False) -> list[Text]:
     """What the columns are."""
-    said = [
+    entries = [
         "words: special tokens (or the sinks) left out; chance: the highest level",
         "guess: the best of the fixed guesses that must be beaten (offset, nearest mention, same word)",
         "rule: the nearest word of one part of speech on one side, for comparison",
         "95 %, chance and guess are of the figure with *; q tests the difference from chance on the same texts, so the "
         "interval itself may reach chance",
     ]
-    said += ["above: how far above chance on the same texts, in points (95 %)"] if ranked else []
-    said.append(
+    entries += ["above: how far above chance on the same texts, in points (95 %)"] if ranked else []
+    entries.append(
         "cases: of attention, rows of all tokens, [CLS] and [SEP] among them; of syntax and reference, words asked"
     )
-    return [Text(f"  {each}") for each in said]
+    return [Text(f"  {entry}") for entry in entries]
 
 
-def num_failed(found: Roles) -> int:
+def num_failed(labelled: Roles) -> int:
     """Texts that could not be measured, over all readings."""
-    return sum(table.failures.count for table in found.tables)
+    return sum(table.failures.count for table in labelled.tables)
 
 
-def failed_texts(found: Roles) -> list[Failure]:
+def failed_texts(labelled: Roles) -> list[Failure]:
     """Those of them that are kept by name."""
-    return [failure for table in found.tables for failure in table.failures]
+    return [failure for table in labelled.tables for failure in table.failures]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -271,35 +277,37 @@ BEST = 3  # heads of a probe that are shown
 COLUMNS = f"{'score':>8}{'chance':>8}{'95 %':>14}{'cases':>9}"
 
 
-def by_probe(found: Roles) -> list[Text]:
+def by_probe(labelled: Roles) -> list[Text]:
     """Every probe with its best heads and its variant in words; nothing where none was asked."""
-    if not found.probes:
+    if not labelled.probes:
         return []
     lines = [
-        Text(f"Probes: {found.notes['probes']}", style="bold"),
+        Text(f"Probes: {labelled.notes['probes']}", style="bold"),
         Text(f"  {'':<28}{'head':<8}{COLUMNS}", style="dim"),
     ]
-    said = ""
-    for probe in found.probes.values():
+    words = ""
+    for probe in labelled.probes.values():
         best = probe.top(BEST)
         name = (f"{clean(probe.name):<28}", "bold")
-        lines += [Text.assemble("  ", name if at == 0 else " " * 28, row(probe, each)) for at, each in enumerate(best)]
+        lines += [
+            Text.assemble("  ", name if index == 0 else " " * 28, row(probe, score)) for index, score in enumerate(best)
+        ]
         if not best:
             lines.append(Text.assemble("  ", name, f"{lacking(probe)}: {clean(probe.says)}"))
-        elif probe.says != said:  # the places of one probe rest on the same
+        elif probe.says != words:  # the places of one probe rest on the same
             lines.append(Text(f"      {clean(probe.says)}", style="dim"))
-        said = probe.says
+        words = probe.says
     return [*lines, Text()]
 
 
-def ranking_of_probe(found: Roles, name: str, top: int) -> list[Text]:
+def ranking_of_probe(labelled: Roles, name: str, top: int) -> list[Text]:
     """The heads by one probe, the furthest above chance first."""
-    probe = found.probes[name]
+    probe = labelled.probes[name]
     best = probe.top(top)
     lines = [Text(clean(probe.asks), style="bold")]
     lines += [Text(f"  {'head':<8}{COLUMNS}", style="dim")] if best else [Text(f"  {lacking(probe)}")]
-    lines += [Text.assemble("  ", row(probe, each)) for each in best]
-    return [*lines, Text(), Text(f"  {clean(probe.says)}"), Text(f"  {found.notes['probes']}")]
+    lines += [Text.assemble("  ", row(probe, score)) for score in best]
+    return [*lines, Text(), Text(f"  {clean(probe.says)}"), Text(f"  {labelled.notes['probes']}")]
 
 
 def row(probe: Probe, each: HeadScore) -> str:

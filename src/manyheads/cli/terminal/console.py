@@ -19,6 +19,8 @@ from typing import Any, NoReturn
 from rich.console import Console
 from rich.text import Text
 
+from manyheads import __version__
+
 WIDTH = 100
 NARROWEST = 60  # below this, lines are cut rather than wrapped into ribbons
 
@@ -45,8 +47,6 @@ def emit(text: str) -> None:
 
 def emit_document(content: dict[str, Any]) -> None:
     """Write one JSON document, the version first: no NaN, and UTF-8 as ASCII escapes, for any reader and terminal."""
-    from manyheads import __version__
-
     emit(json.dumps({"manyheads": __version__, **content}, indent=1, allow_nan=False))
 
 
@@ -65,8 +65,8 @@ def print_cut(lines: Iterable[Text], console: Console) -> None:
 
 def print_sections(sections: Iterable[list[Text]], console: Console) -> None:
     """Write sections of cut lines, an empty line between them; one without lines is left out."""
-    for at, lines in enumerate(filter(None, sections)):
-        if at:
+    for index, lines in enumerate(filter(None, sections)):
+        if index:
             console.print()
         print_cut(lines, console)
 
@@ -147,12 +147,12 @@ def lay_out(
 ) -> list[Text]:
     """The table, a line an entry."""
     widths = _widths(columns, rows)
-    kept = _kept(columns, widths, width, bar)
-    full = _total(columns, widths, kept, bar)
+    visible = _kept(columns, widths, width, bar)
+    full = _total(columns, widths, visible, bar)
     titles = [Text(column.title, style="dim") for column in columns]
-    lines = [_groups(columns, widths, kept, bar), _line(columns, widths, kept, titles, bar)]
+    lines = [_groups(columns, widths, visible, bar), _line(columns, widths, visible, titles, bar)]
     for row in rows:
-        lines.append(Text(rule * full, style="dim") if row is None else _line(columns, widths, kept, row, bar))
+        lines.append(Text(rule * full, style="dim") if row is None else _line(columns, widths, visible, row, bar))
     return [line for line in lines if line.plain.strip()]
 
 
@@ -163,67 +163,67 @@ def rules_of(console: Console) -> dict[str, str]:
 
 def left_out(columns: Sequence[Column], rows: Sequence[Row], width: int) -> list[str]:
     """The titles of the columns for which there is no room."""
-    kept = _kept(columns, _widths(columns, rows), width, BAR)
-    return [column.title for at, column in enumerate(columns) if at not in kept]
+    visible = _kept(columns, _widths(columns, rows), width, BAR)
+    return [column.title for index, column in enumerate(columns) if index not in visible]
 
 
 def _widths(columns: Sequence[Column], rows: Sequence[Row]) -> list[int]:
     return [
-        max(len(column.title), min(column.most, max((row[at].cell_len for row in rows if row), default=0)))
-        for at, column in enumerate(columns)
+        max(len(column.title), min(column.most, max((row[index].cell_len for row in rows if row), default=0)))
+        for index, column in enumerate(columns)
     ]
 
 
 def _kept(columns: Sequence[Column], widths: Sequence[int], width: int, bar: str) -> list[int]:
-    kept = list(range(len(columns)))
-    while _total(columns, widths, kept, bar) > width:
-        spare = max(kept, key=lambda i: (columns[i].spare, i))
+    visible = list(range(len(columns)))
+    while _total(columns, widths, visible, bar) > width:
+        spare = max(visible, key=lambda i: (columns[i].spare, i))
         if not columns[spare].spare:
             break
-        kept.remove(spare)
-    return kept
+        visible.remove(spare)
+    return visible
 
 
-def _between(columns: Sequence[Column], kept: Sequence[int], at: int, bar: str) -> str:
+def _between(columns: Sequence[Column], visible: Sequence[int], place: int, bar: str) -> str:
     """What stands before the column at place `at` of those kept."""
-    if at == 0:
+    if place == 0:
         return ""
-    same = columns[kept[at]].group == columns[kept[at - 1]].group
+    same = columns[visible[place]].group == columns[visible[place - 1]].group
     return GAP if same else bar
 
 
-def _total(columns: Sequence[Column], widths: Sequence[int], kept: Sequence[int], bar: str) -> int:
-    return sum(widths[i] + len(_between(columns, kept, at, bar)) for at, i in enumerate(kept))
+def _total(columns: Sequence[Column], widths: Sequence[int], visible: Sequence[int], bar: str) -> int:
+    return sum(widths[i] + len(_between(columns, visible, place, bar)) for place, i in enumerate(visible))
 
 
 def _line(
-    columns: Sequence[Column], widths: Sequence[int], kept: Sequence[int], cells: Sequence[Text], bar: str
+    columns: Sequence[Column], widths: Sequence[int], visible: Sequence[int], cells: Sequence[Text], bar: str
 ) -> Text:
     line = Text()
-    for at, i in enumerate(kept):
+    for place, i in enumerate(visible):
         cell = cells[i].copy()
         cell.truncate(widths[i], overflow="ellipsis")
         space = " " * (widths[i] - cell.cell_len)
-        line.append(_between(columns, kept, at, bar), style="dim")
+        line.append(_between(columns, visible, place, bar), style="dim")
         line.append_text(Text.assemble(space, cell) if columns[i].right else Text.assemble(cell, space))
     line.rstrip()
     return line
 
 
-def _groups(columns: Sequence[Column], widths: Sequence[int], kept: Sequence[int], bar: str) -> Text:
+def _groups(columns: Sequence[Column], widths: Sequence[int], visible: Sequence[int], bar: str) -> Text:
     """The names of the groups, each above its first column."""
-    line, at = Text(), 0
-    while at < len(kept):
-        group, end = columns[kept[at]].group, at
+    line, column_start = Text(), 0
+    while column_start < len(visible):
+        group, end = columns[visible[column_start]].group, column_start
         room = 0
-        while end < len(kept) and columns[kept[end]].group == group:
-            room += widths[kept[end]] + (len(_between(columns, kept, end, bar)) if end > at else 0)
+        while end < len(visible) and columns[visible[end]].group == group:
+            room += widths[visible[end]] + (len(_between(columns, visible, end, bar)) if end > column_start else 0)
             end += 1
-        line.append(_between(columns, kept, at, bar), style="dim")
+        line.append(_between(columns, visible, column_start, bar), style="dim")
         name = Text(group, style="bold")
         name.truncate(room, overflow="ellipsis", pad=True)
         line.append_text(name)
-        at = end
+        column_start = end
     line.rstrip()
     return line
 
@@ -244,7 +244,7 @@ def legend(largest: float, shades: str) -> Text:
     """What each shade means, in percent."""
     bounds = [f"{100 * step * largest:.2g}%" for step in STEPS]
     words = [f"under {bounds[0]}", *(f"from {bound}" for bound in bounds)]
-    return Text("   ".join(f"{mark} {said}" for mark, said in zip(shades, words, strict=True)), style="dim")
+    return Text("   ".join(f"{mark} {word}" for mark, word in zip(shades, words, strict=True)), style="dim")
 
 
 def cells_of(values: Sequence[float], largest: float, shades: str) -> list[str]:

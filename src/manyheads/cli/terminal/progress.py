@@ -45,15 +45,15 @@ class Talk:
             yield Steps(self, stack)
 
     @contextmanager
-    def step(self, what: str, *, bar: bool = True) -> Iterator[Progress]:
+    def step(self, label: str, *, bar: bool = True) -> Iterator[Progress]:
         """`bar=False` leaves the terminal's last line to somebody else's bar (a download's)."""
-        what = clean(what)
+        label = clean(label)
         if not self.console.is_terminal or not bar:
-            with _lines(self.console, what, at_once=not bar) as progress:
+            with _lines(self.console, label, at_once=not bar) as progress:
                 yield progress
             return
-        pace = _Pace(what)
-        with self.console.status(Text(what)) as status:
+        pace = _Pace(label)
+        with self.console.status(Text(label)) as status:
             yield lambda done, total, note="", /: status.update(Text(pace.said(done, total, note)))
 
 
@@ -123,9 +123,9 @@ class _Pace:
         if self._first is None or done < self._first[1]:  # or another part of the step
             self._first = (time.monotonic(), done)
         seconds, gone = time.monotonic() - self._first[0], done - self._first[1]
-        left = seconds / gone * (total - done) if gone else 0.0
-        said = f"{self._what} {done / max(total, 1):.0%}{f', {clean(note)}' if note else ''}"
-        return f"{said}, {_time(left)} left" if seconds > SLOW_SECONDS and left > LINE_SECONDS else said
+        remaining = seconds / gone * (total - done) if gone else 0.0
+        line = f"{self._what} {done / max(total, 1):.0%}{f', {clean(note)}' if note else ''}"
+        return f"{line}, {_time(remaining)} left" if seconds > SLOW_SECONDS and remaining > LINE_SECONDS else line
 
 
 def _time(seconds: float) -> str:

@@ -7,7 +7,7 @@
     head_distances          Jensen-Shannon divergence between heads (section 6)
     word_attention          a map of pieces as a map of words (section 4.1)
 
-The paper and its code differ in places, and the code in places from what it seems to mean: `quirks.QUIRKS` names them,
+The paper and its code differ in places, and the code in places from what it seems to mean: `QUIRKS` names them,
 and every function takes `quirks=True` (all of them, as published), False, or some by name.
 """
 

@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Float64, Int
 from torch import Tensor
 
-from manyheads.compat.clark.general import FLOAT16, chosen
+from manyheads.compat.clark.general import FLOAT16, chosen_quirks
 from manyheads.compat.clark.syntax import MAX_TOKENS
 from manyheads.compat.clark.words import Sentence, laid_out, most_attended, most_tokens, num_tokens, recorded
 from manyheads.compat.inputs import gold_documents, heads_of, require_reader
@@ -67,8 +67,8 @@ class CoreferenceScores:
 
     def best(self, kind: str = "all") -> tuple[Head, float]:
         """The best head for a kind of mention, and its share."""
-        share, at = self.accuracy[:, KINDS.index(kind)].nan_to_num(nan=-1).max(0)
-        return self.heads[int(at)], float(share)
+        share, index = self.accuracy[:, KINDS.index(kind)].nan_to_num(nan=-1).max(0)
+        return self.heads[int(index)], float(share)
 
 
 def coreference_accuracies(
@@ -88,20 +88,20 @@ def coreference_accuracies(
     Errors: TextError where there is no mention to ask about, StatisticError, ModelError.
     """
     require_reader(lm, documents)
-    half, tally = FLOAT16 in chosen(quirks, (FLOAT16,)), _Tally()
-    for each in recorded(lm, _readable(lm, documents, layout, most_tokens(lm, max_tokens), tally)):
-        guesses = torch.cat([most_attended(layer, each, mode, half)[0] for layer in each.layers])
-        tally.heads = heads_of(each.layers)
-        tally.add(each.sentence, guesses - 1)
+    half, tally = FLOAT16 in chosen_quirks(quirks, (FLOAT16,)), _Tally()
+    for read in recorded(lm, _readable(lm, documents, layout, most_tokens(lm, max_tokens), tally)):
+        guesses = torch.cat([most_attended(layer, read, mode, half)[0] for layer in read.layers])
+        tally.heads = heads_of(read.layers)
+        tally.add(read.sentence, guesses - 1)
     return tally.scores()
 
 
 def cut(lm: Any, document: Document, layout: str, limit: int | None) -> Sentence:
     """The document, or as many of its first words as make `limit` tokens at most."""
-    whole = laid_out(document, layout)
-    if limit is None or num_tokens(lm, whole.text) <= limit:
-        return whole
-    low, high = 0, len(whole.words)  # words that fit, words that do not
+    sentence = laid_out(document, layout)
+    if limit is None or num_tokens(lm, sentence.text) <= limit:
+        return sentence
+    low, high = 0, len(sentence.words)  # words that fit, words that do not
     while high - low > 1:
         middle = (low + high) // 2
         fits = num_tokens(lm, laid_out(document, layout, middle).text) <= limit
@@ -114,16 +114,13 @@ def questions(sentence: Sentence) -> Iterator[Question]:
     words = sentence.gold.words
     mentions = [mention for mention in sentence.gold.mentions if max(mention.last, mention.head) < len(sentence.words)]
     for mention in mentions:
-        before = [other for other in mentions if other.head < mention.head]
-        antecedents = frozenset(other.head for other in before if other.entity == mention.entity)
+        before = [earlier for earlier in mentions if earlier.head < mention.head]
+        antecedents = frozenset(earlier.head for earlier in before if earlier.entity == mention.entity)
         if antecedents:
             kind = {"PRON": "pronoun", "PROPN": "proper"}.get(words[mention.head].pos, "nominal")
-            alike = [other for other in before if _same_word(sentence, other, mention)]
+            word = sentence.words[mention.head].casefold()
+            alike = [earlier for earlier in before if sentence.words[earlier.head].casefold() == word]
             yield Question(mention.head, antecedents, kind, (_nearest(before), _nearest(alike)))
-
-
-def _same_word(sentence: Sentence, one: Mention, other: Mention) -> bool:
-    return sentence.words[one.head].casefold() == sentence.words[other.head].casefold()
 
 
 def _nearest(mentions: list[Mention]) -> int | None:
@@ -159,13 +156,13 @@ class _Tally:
     def add(self, sentence: Sentence, guesses: Int[Tensor, "h w"]) -> None:
         if not len(self.correct):
             self.correct = torch.zeros(len(guesses), len(KINDS), dtype=torch.long)
-        for each in questions(sentence):
-            columns = [KINDS.index("all"), KINDS.index(each.kind)]
-            right = torch.isin(guesses[:, each.word], torch.tensor(sorted(each.antecedents)))
+        for question in questions(sentence):
+            columns = [KINDS.index("all"), KINDS.index(question.kind)]
+            right = torch.isin(guesses[:, question.word], torch.tensor(sorted(question.antecedents)))
             self.counts[columns] += 1
             self.correct[:, columns] += right.long()[:, None]
-            for row, guess in enumerate(each.guesses):
-                self.baselines[row, columns] += int(guess in each.antecedents)
+            for row, guess in enumerate(question.guesses):
+                self.baselines[row, columns] += int(guess in question.antecedents)
         self.num_documents += 1
 
     def scores(self) -> CoreferenceScores:

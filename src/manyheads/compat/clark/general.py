@@ -1,8 +1,16 @@
-"""What heads attend to whatever the words: [CLS], [SEP], full stops and commas, themselves, their neighbours; entropy.
+"""What heads attend to whatever the words ([CLS], [SEP], full stops and commas, themselves, their neighbours), entropy,
+and distances between heads.
 
 Every figure is a mean over texts of a mean over a text's rows, so a short text counts as much as a long one. Their
 texts are pairs of stretches of Wikipedia, 128 tokens at most, read as [CLS] a [SEP] b [SEP] with the segment of both
 at 0: give a list of pairs (a, b) for the same. Source: sections 3.1 to 3.3, `General_Analysis.ipynb`.
+
+`head_distances` are Jensen-Shannon divergences between the rows of all pairs of heads. JS(p, q) is H((p + q) / 2) -
+(H(p) + H(q)) / 2, summed cell by cell, so one logarithm a pair and cell is enough. Weights are smoothed first, and the
+sums never divided: their script's name says average, it gives sums over rows and texts. Source: section 6,
+`head_distances.py`.
+
+`QUIRKS`: where the published code does something else than its paper says, or than it seems to mean, each by name.
 """
 
 from __future__ import annotations
@@ -31,13 +39,6 @@ from manyheads.errors import StatisticError, TextError
 from manyheads.heads import Head
 from manyheads.recording import LayerRecord, Recording
 
-__all__ = ["QUIRKS", "chosen"]
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Where the published code does something else than its paper says, or than it seems to mean: each by name.
-
-
 POSS, VANISHING, FLOAT16, SMOOTHING, SEPARATORS = "poss", "vanishing", "float16", "smoothing", "two separators"
 QUIRKS = {
     POSS: "a word with the relation `poss` before 's or s' counts as right where the *next* word's guess is right, "
@@ -49,20 +50,6 @@ QUIRKS = {
 }
 """What each quirk is, in words."""
 
-
-def chosen(quirks: bool | Collection[str], known: tuple[str, ...]) -> frozenset[str]:
-    """Those of `known` that are asked for. Errors: StatisticError for names that are no quirks."""
-    if isinstance(quirks, bool):
-        return frozenset(known if quirks else ())
-    asked = {quirks} if isinstance(quirks, str) else set(quirks)
-    if unknown := asked - QUIRKS.keys():
-        raise StatisticError(
-            f"{quirks=}: {', '.join(sorted(map(repr, unknown)))} is no quirk. Give True, False, or some of "
-            f"{', '.join(map(repr, known))}."
-        )
-    return frozenset(asked.intersection(known))
-
-
 Texts = str | Sequence[str | tuple[str, str]]
 
 OFFSETS = {"self": 0, "right": 1, "left": -1}
@@ -70,6 +57,20 @@ MASSES = (*OFFSETS, "sep", "sep_sep", "rest_sep", "cls", "punct")
 SEP, CLS = "[SEP]", "[CLS]"
 STOPS = (".", ",")  # all that counts as punctuation
 UNIFORM_SHARE = 0.0001  # that smoothing mixes in before logarithms are taken
+UNIFORM_SHARE_OF_DISTANCES = 0.001  # the same of the smoothing in `head_distances`
+
+
+def chosen_quirks(quirks: bool | Collection[str], known: tuple[str, ...]) -> frozenset[str]:
+    """The quirks of `known` that the argument names. Errors: StatisticError for names that are no quirks."""
+    if isinstance(quirks, bool):
+        return frozenset(known if quirks else ())
+    names = {quirks} if isinstance(quirks, str) else set(quirks)
+    if unknown := names - QUIRKS.keys():
+        raise StatisticError(
+            f"{quirks=}: {', '.join(sorted(map(repr, unknown)))} is no quirk. Give True, False, or some of "
+            f"{', '.join(map(repr, known))}."
+        )
+    return frozenset(names.intersection(known))
 
 
 class Entropies(NamedTuple):
@@ -91,13 +92,14 @@ def attention_masses(
     Cost: a forward pass a text, chosen cells, and one more attention call a layer. Errors: TextError, ModelError,
     RecordingError, StatisticError.
     """
-    two = SEPARATORS in chosen(quirks, (SEPARATORS,))
+    two = SEPARATORS in chosen_quirks(quirks, (SEPARATORS,))
     of_texts: dict[str, list[Tensor]] = {name: [] for name in MASSES}
     for read, names in reads(lm_or_recording, texts):
-        kinds = [[piece == names[0], piece == names[1], _bare(piece) in STOPS] for piece in read.pieces]
-        found = [_masses(layer, read.text, torch.tensor(kinds).double(), two) for layer in read.layers]
+        # A piece may begin with the mark of a blank before it, which BERT's vocabulary does not have.
+        kinds = [[piece == names[0], piece == names[1], piece.lstrip("▁Ġ") in STOPS] for piece in read.pieces]
+        masses = [_masses(layer, read.text, torch.tensor(kinds).double(), two) for layer in read.layers]
         for name, values in of_texts.items():
-            values.append(by_layer([each[name] for each in found], torch.nan))
+            values.append(by_layer([layer_masses[name] for layer_masses in masses], torch.nan))
     return {name: mean_over_texts(values) for name, values in of_texts.items()}
 
 
@@ -106,18 +108,22 @@ def entropies(lm_or_recording: Any, texts: Texts | None = None, *, quirks: bool 
 
     Cost: a forward pass a text, and its maps by blocks of rows. Errors: as `attention_masses`.
     """
-    share = UNIFORM_SHARE if SMOOTHING in chosen(quirks, (SMOOTHING,)) else 0.0
+    share = UNIFORM_SHARE if SMOOTHING in chosen_quirks(quirks, (SMOOTHING,)) else 0.0
     heads, from_cls, uniform = [], [], []
     for read, _ in reads(lm_or_recording, texts):
-        rows = [_entropy_of_rows(layer, read.text, share) for layer in read.layers]
-        heads.append(by_layer([each.mean(-1) for each in rows], torch.nan))
-        from_cls.append(by_layer([each[:, 0] for each in rows], torch.nan))
+        rows = []
+        for layer in read.layers:
+            length = layer.num_queries(read.text)
+            blocks = ((1 - share) * block.double() + share / length for _, block in row_blocks(layer, read.text))
+            rows.append(torch.cat([_entropy(block) for block in blocks], -1))
+        heads.append(by_layer([entropy.mean(-1) for entropy in rows], torch.nan))
+        from_cls.append(by_layer([entropy[:, 0] for entropy in rows], torch.nan))
         uniform.append(torch.tensor(len(read.ids), dtype=torch.float64).log())
     return Entropies(mean_over_texts(heads), mean_over_texts(from_cls), float(mean_over_texts(uniform)))
 
 
 def reads(lm_or_recording: Any, texts: Any) -> Iterator[tuple[Read, tuple[str, str]]]:
-    """Each text, and how its separator and its first token are called."""
+    """Each text, with the names of its separator and of its first token."""
     if isinstance(lm_or_recording, Recording):
         refuse_texts(texts)
         for read in read_recording(lm_or_recording):
@@ -135,46 +141,24 @@ def reads(lm_or_recording: Any, texts: Any) -> Iterator[tuple[Read, tuple[str, s
 def _masses(
     layer: LayerRecord, text: int, columns: Float64[Tensor, "n three"], two: bool
 ) -> dict[str, Float64[Tensor, "h"]]:
-    """One text's, of one layer."""
+    """The masses of one text in one layer. `columns`: whether each token is a separator, a first token, punctuation."""
     length, seps = len(columns), columns[:, 0]
     out = {}
     for name, offset in OFFSETS.items():
         rows = torch.arange(max(0, -offset), min(length, length - offset))
         out[name] = layer.weights_at(rows, rows + offset, text).double().sum(-1) / length
-    got = layer.project(columns.float(), text).double()
-    out |= {name: got[..., at].sum(-1) / length for at, name in enumerate(("sep", "cls", "punct"))}
+    received = layer.project(columns.float(), text).double()
+    out |= {name: received[..., column].sum(-1) / length for column, name in enumerate(("sep", "cls", "punct"))}
     num_seps = 2.0 if two else float(seps.sum())
-    out["sep_sep"] = (got[..., 0] * seps).sum(-1) / max(num_seps, 1)
-    out["rest_sep"] = (got[..., 0] * (1 - seps)).sum(-1) / max(length - num_seps, 1)
+    out["sep_sep"] = (received[..., 0] * seps).sum(-1) / max(num_seps, 1)
+    out["rest_sep"] = (received[..., 0] * (1 - seps)).sum(-1) / max(length - num_seps, 1)
     return out
-
-
-def _entropy_of_rows(layer: LayerRecord, text: int, share: float) -> Float64[Tensor, "h n"]:
-    length = layer.num_queries(text)
-    blocks = ((1 - share) * block.double() + share / length for _, block in row_blocks(layer, text))
-    return torch.cat([-torch.xlogy(block, block).sum(-1) for block in blocks], -1)
-
-
-def _bare(piece: str) -> str:
-    """A piece without the mark of a blank before it, which BERT's vocabulary does not have."""
-    return piece.lstrip("▁Ġ")
 
 
 def mean_over_texts(values: list[Tensor]) -> Tensor:
     if not values:
         raise TextError("no text was given: give at least one.")
     return torch.stack(values).mean(0)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# How differently two heads attend: Jensen-Shannon divergence between their rows, for all pairs of heads.
-#
-# JS(p, q) is H((p + q) / 2) - (H(p) + H(q)) / 2, and that is what is summed, cell by cell, so one logarithm a pair and
-# cell is all it takes. Weights are smoothed first, and the sums never divided: their script's name says average, it
-# gives sums over rows and texts. Source: section 6, `head_distances.py`.
-
-
-UNIFORM_SHARE_OF_DISTANCES = 0.001  # that smoothing mixes in
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,7 +172,7 @@ class HeadDistances:
 
     @property
     def means(self) -> Float64[Tensor, "h h"]:
-        """A row's divergence, 0 to ln 2: what does not grow with the corpus."""
+        """The mean divergence of a row, 0 to ln 2, which does not grow with the corpus."""
         return self.sums / self.num_rows
 
 
@@ -202,28 +186,29 @@ def head_distances(lm_or_recording: Any, texts: Texts | None = None) -> HeadDist
     heads: tuple[Head, ...] = ()
     for read, _ in reads(lm_or_recording, texts):
         heads = heads_of(read.layers)
-        found = _of_text(read, len(heads))
-        sums = sums + found if num_texts else found
+        of_text = _distances_of_text(read, len(heads))
+        sums = sums + of_text if num_texts else of_text
         num_rows, num_texts = num_rows + len(read.ids), num_texts + 1
     if not num_texts:
         raise TextError("no text was given: give at least one.")
     return HeadDistances(heads, sums, num_rows, num_texts)
 
 
-def _of_text(read: Read, num_heads: int) -> Float64[Tensor, "h h"]:
+def _distances_of_text(read: Read, num_heads: int) -> Float64[Tensor, "h h"]:
     length, out = len(read.ids), torch.zeros(num_heads, num_heads, dtype=torch.float64)
     step = max(1, BLOCK_CELLS // (num_heads * length))
     for row in range(0, length, step):
         rows = slice(row, min(row + step, length))
         block = torch.cat([layer.weights(None, rows, None, read.text) for layer in read.layers]).double()
         block = ((1 - UNIFORM_SHARE_OF_DISTANCES) * block + UNIFORM_SHARE_OF_DISTANCES / length).flatten(1)
-        own = _entropy(block)
-        for head in range(num_heads):
-            between = _entropy((block[head] + block[head:]) / 2) - (own[head] + own[head:]) / 2
+        entropy = _entropy(block)
+        for head in range(num_heads):  # against itself and all later heads: the divergence is symmetric
+            between = _entropy((block[head] + block[head:]) / 2) - (entropy[head] + entropy[head:]) / 2
             out[head, head:] += between
             out[head + 1 :, head] += between[1:]
     return out
 
 
-def _entropy(weights: Float64[Tensor, "h cells"]) -> Float64[Tensor, "h"]:
+def _entropy(weights: Float64[Tensor, "*rows cells"]) -> Float64[Tensor, "*rows"]:
+    """In nats, over the last axis."""
     return -torch.xlogy(weights, weights).sum(-1)

@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Bool, Float64, Int
 from torch import Tensor
 
-from manyheads.compat.clark.general import FLOAT16, POSS, VANISHING, chosen
+from manyheads.compat.clark.general import FLOAT16, POSS, VANISHING, chosen_quirks
 from manyheads.compat.clark.words import Sentence, laid_out, most_attended, most_tokens, num_tokens, recorded
 from manyheads.compat.inputs import gold_documents, heads_of, require_reader
 from manyheads.corpora import Corpus, Document
@@ -83,11 +83,11 @@ class SyntaxScores:
         for column, (name, count) in enumerate(zip(self.relations, self.counts.tolist(), strict=True)):
             if name in UNLISTED or (count < min_examples and name != ALL):
                 continue
-            found = shares[..., column].flatten().tolist()
-            at = max(range(len(found)), key=lambda i: (found[i], i))
-            head, direction = self.heads[at // len(DIRECTIONS)], DIRECTIONS[at % len(DIRECTIONS)]
+            by_head = shares[..., column].flatten().tolist()
+            best = max(range(len(by_head)), key=lambda i: (by_head[i], i))  # of equals the last, as in their code
+            head, direction = self.heads[best // len(DIRECTIONS)], DIRECTIONS[best % len(DIRECTIONS)]
             share, offset = max(zip(offsets[:, column].tolist(), OFFSETS, strict=True))
-            out.append(BestHead(name, count, found[at], head, direction, offset, share))
+            out.append(BestHead(name, count, by_head[best], head, direction, offset, share))
         return out
 
     def __str__(self) -> str:
@@ -112,7 +112,7 @@ def syntax_accuracies(
     """How often each head of a loaded model attends from dependents to heads, and back, for every relation.
 
     `documents`: sentences with gold syntax; those without, and those of more than `max_tokens` tokens, are left out
-    and counted. `mode`, `layout`: see `wordmaps`. `quirks`: "poss", "vanishing", "float16". Relations keep the
+    and counted. `mode`, `layout`: see `words`. `quirks`: "poss", "vanishing", "float16". Relations keep the
     treebank's names, and "poss" is Stanford's: Universal Dependencies' "nmod:poss" has no special case.
     A word that has no token of its own (`layout="raw"`) is never right.
 
@@ -120,13 +120,13 @@ def syntax_accuracies(
     Errors: TextError where nothing is left to read, StatisticError, ModelError.
     """
     require_reader(lm, documents)
-    wanted, tally = chosen(quirks, (POSS, VANISHING, FLOAT16)), _Tally()
-    for each in recorded(lm, _readable(lm, documents, layout, most_tokens(lm, max_tokens), tally)):
-        guesses = [most_attended(layer, each, mode, FLOAT16 in wanted) for layer in each.layers]
-        both = torch.stack([torch.cat(part) for part in zip(*guesses, strict=True)])
-        tally.heads = heads_of(each.layers)
-        tally.add(each.sentence, both, POSS in wanted)
-    return tally.scores(VANISHING in wanted)
+    active, tally = chosen_quirks(quirks, (POSS, VANISHING, FLOAT16)), _Tally()
+    for read in recorded(lm, _readable(lm, documents, layout, most_tokens(lm, max_tokens), tally)):
+        guesses = [most_attended(layer, read, mode, FLOAT16 in active) for layer in read.layers]
+        by_direction = torch.stack([torch.cat(part) for part in zip(*guesses, strict=True)])
+        tally.heads = heads_of(read.layers)
+        tally.add(read.sentence, by_direction, POSS in active)
+    return tally.scores(VANISHING in active)
 
 
 def _readable(
@@ -163,9 +163,9 @@ class _Tally:
         relations = [word.relation for word in sentence.gold.words]
         self.counts.update(relations)
         for name in dict.fromkeys(relations):
-            own = torch.tensor([relation == name for relation in relations])
-            self.correct[name] = self.correct.get(name, 0) + by_head[..., own].sum(-1)
-            self.offsets[name] = self.offsets.get(name, 0) + by_offset[..., own].sum(-1)
+            words = torch.tensor([relation == name for relation in relations])
+            self.correct[name] = self.correct.get(name, 0) + by_head[..., words].sum(-1)
+            self.offsets[name] = self.offsets.get(name, 0) + by_offset[..., words].sum(-1)
         self.num_sentences += 1
 
     def scores(self, vanishing: bool) -> SyntaxScores:
@@ -181,12 +181,12 @@ class _Tally:
 
 
 def right(sentence: Sentence, guesses: Int[Tensor, "*d w"], poss: bool) -> Bool[Tensor, "*d w"]:
-    """Whether each guess is the word's head; with the special case for genitives, `quirks.QUIRKS["poss"]`."""
+    """Whether each guess is the word's head; with the special case for genitives, `general.QUIRKS["poss"]`."""
     gold = torch.tensor([word.head + 1 for word in sentence.gold.words])
     out = guesses == gold
     if poss:
-        for at, word in enumerate(sentence.gold.words[:-1]):
-            if word.relation == "poss" and sentence.words[at + 1] in GENITIVES:
-                next_is_right = guesses[..., at + 1] == gold[at]
-                out[..., at] = torch.where(guesses[..., at] < len(gold), next_is_right, out[..., at])
+        for index, word in enumerate(sentence.gold.words[:-1]):
+            if word.relation == "poss" and sentence.words[index + 1] in GENITIVES:
+                next_is_right = guesses[..., index + 1] == gold[index]
+                out[..., index] = torch.where(guesses[..., index] < len(gold), next_is_right, out[..., index])
     return out

@@ -74,26 +74,26 @@ def most_attended(
     to float16, before words are merged and after. Cost: O(pieces^2 * d) time, a block of rows in memory.
     """
     units = read.words.units(read.text)
-    own = [at for at, unit in enumerate(units) if unit.word >= 0]
+    of_words = [index for index, unit in enumerate(units) if unit.word >= 0]  # special tokens are none
     to_words, keys = numbered(units)
     num_heads, forward = layer.site.num_heads, []
-    top, back = torch.full((num_heads, len(own)), -1.0), torch.zeros(num_heads, len(own), dtype=torch.long)
+    top, back = torch.full((num_heads, len(of_words)), -1.0), torch.zeros(num_heads, len(of_words), dtype=torch.long)
     step = max(1, BLOCK_CELLS // (num_heads * max(1, len(to_words))))
-    for start in range(0, len(own), step):
-        rows = torch.arange(start, min(start + step, len(own)))
-        from_words, span = numbered([units[own[row]] for row in rows])
+    for start in range(0, len(of_words), step):
+        rows = torch.arange(start, min(start + step, len(of_words)))
+        from_words, span = numbered([units[of_words[row]] for row in rows])
         weights = layer.weights(None, span, keys, read.text)
         block = _merged(weights.half().float() if half else weights, from_words, to_words, mode)
-        block = (block.half().float() if half else block)[..., own]
+        block = (block.half().float() if half else block)[..., of_words]
         block[:, torch.arange(len(rows)), rows] = 0
         forward.append(block.argmax(-1))
-        best, where = block.max(-2)
+        best, where = block.max(-2)  # of the rows of this block, against the best of all blocks before
         back = torch.where(best > top, where + start, back)
         top = torch.maximum(best, top)
-    place = torch.tensor([read.sentence.places[units[at].word] for at in own], dtype=torch.long)
+    place = torch.tensor([read.sentence.places[units[index].word] for index in of_words], dtype=torch.long)
     guesses = torch.full((2, num_heads, len(read.sentence.words)), NOBODY)
-    for guess, found in zip(guesses, (torch.cat(forward, -1) if forward else back, back), strict=True):
-        guess[:, place] = place[found] + 1
+    for guess, most in zip(guesses, (torch.cat(forward, -1) if forward else back, back), strict=True):
+        guess[:, place] = place[most] + 1
     return guesses[0], guesses[1]
 
 
@@ -113,15 +113,17 @@ def laid_out(document: Document, layout: str, num_words: int | None = None) -> S
         raise TextError(f"{layout=} is not how a sentence is laid out: use one of {', '.join(LAYOUTS)}.")
     gold = document.gold
     assert gold is not None
-    kept = gold.words[:num_words]
-    words = tuple(document.text[word.begin : word.end] for word in kept)
-    first = [at for at, word in enumerate(kept) if not at or word.begin >= kept[at - 1].end]
+    gold_words = gold.words[:num_words]
+    words = tuple(document.text[word.begin : word.end] for word in gold_words)
+    # Of words that share a stretch of the text only the first is laid out.
+    first = [i for i, word in enumerate(gold_words) if not i or word.begin >= gold_words[i - 1].end]
     if layout == "raw":
-        text = document.text if num_words is None else document.text[: kept[-1].end if kept else 0]
-        return Sentence(text, words, gold, tuple((kept[at].begin, kept[at].end) for at in first), tuple(first))
-    ends = list(accumulate(len(words[at]) + 1 for at in first))
-    spans = tuple((end - len(words[at]) - 1, end - 1) for at, end in zip(first, ends, strict=True))
-    return Sentence(" ".join(words[at] for at in first), words, gold, spans, tuple(first))
+        text = document.text if num_words is None else document.text[: gold_words[-1].end if gold_words else 0]
+        spans = tuple((gold_words[i].begin, gold_words[i].end) for i in first)
+        return Sentence(text, words, gold, spans, tuple(first))
+    ends = list(accumulate(len(words[i]) + 1 for i in first))
+    spans = tuple((end - len(words[i]) - 1, end - 1) for i, end in zip(first, ends, strict=True))
+    return Sentence(" ".join(words[i] for i in first), words, gold, spans, tuple(first))
 
 
 def num_tokens(lm: Any, text: str) -> int:
@@ -129,15 +131,15 @@ def num_tokens(lm: Any, text: str) -> int:
 
 
 def most_tokens(lm: Any, max_tokens: int | None) -> int | None:
-    """The smaller of what is asked for and what the model can read."""
+    """The smaller of `max_tokens` and the model's positions; None where there is no limit."""
     limits = [limit for limit in (max_tokens, lm.max_positions) if limit is not None]
     return min(limits, default=None)
 
 
 def recorded(lm: Any, sentences: Iterable[Sentence]) -> Iterator[Recorded]:
     """Each sentence with its records. Cost: a forward pass each; `CHUNK` of them are in memory."""
-    left = iter(sentences)
-    while chunk := list(islice(left, CHUNK)):
+    remaining = iter(sentences)
+    while chunk := list(islice(remaining, CHUNK)):
         recording = record(lm, [sentence.text for sentence in chunk], long="whole")
         words = Words.of(recording.tokens, [sentence.spans for sentence in chunk])
         layers = recording.layers

@@ -5,8 +5,8 @@
     now.unchanged                                          # steps that changed nothing, if any
 
 Why: transformers 5 ignores `head_mask` in silence. Edits here act on each head's output before the output projection,
-under the same seam that records, and say when they did nothing. Cost: nothing that shows, for zero, scale, mean and
-resample; average and copy make a layer's weights anew, in blocks.
+in the same tap that records, and report when they changed nothing. Cost: none that can be measured for zero, scale,
+mean and resample; average and copy compute a layer's weights anew, in blocks.
 """
 
 from __future__ import annotations
@@ -28,28 +28,27 @@ from manyheads.models import tap
 from manyheads.models.loading.head_mask import refusing_head_mask
 from manyheads.plan import Plan, Step, describe
 
-__all__ = ["Applied", "applied"]
-
+__all__ = ["Applied", "applied", "editors_of", "prepare"]
 
 log = logging.getLogger("manyheads")
 
 
 @dataclass(eq=False)
 class Applied:
-    """An applied plan: `unchanged` and `changes` say what its steps did so far."""
+    """An applied plan: `unchanged` and `changes` report what its steps have done so far."""
 
     prepared: Prepared
     editor: Editor
 
     @property
     def changes(self) -> dict[str, float]:
-        """Each step in words -> the largest change that it made, as a share of the largest head output it met."""
-        found: dict[str, float] = {}
+        """Each step in words -> its largest change, as a share of the largest head output where it acted."""
+        changes: dict[str, float] = {}
         for index, plan in enumerate(self.prepared.plans):
             for place, step in enumerate(plan.steps):
                 name = describe(step) if len(self.prepared.plans) == 1 else f"plan {index}: {describe(step)}"
-                found[name] = max(found.get(name, 0.0), self.editor.changed.get((index, place), 0.0))
-        return found
+                changes[name] = max(changes.get(name, 0.0), self.editor.changed.get((index, place), 0.0))
+        return changes
 
     @property
     def unchanged(self) -> tuple[str, ...]:
@@ -68,24 +67,25 @@ def applied(
     """Carry out a plan in every attention call that `lm`'s model makes in this thread, until the block is left.
 
     `lm` is a loaded model, or any torch module in eval mode. `plan` is a Plan, one step, a file that `save` wrote, or
-    a list of plans, one for each sample of a batch. `corpus`: the texts that "mean" and "resample" ablation take
-    their values from (of a bare module: a list of its inputs, each a tensor, a tuple or keywords). Blocks nest: what
-    is applied later acts on what the earlier left.
+    a list of plans, one for each sample of a batch. `corpus`: the texts from which "mean" and "resample" ablation take
+    their values (for a bare module: a list of its inputs, each a tensor, a tuple or keywords). Blocks nest: a plan that
+    is applied later acts on the result of the earlier one.
 
-    A layer's own weights, as `record` and `measure` see them, stay those of its q and k whatever its heads say.
-    A step that changed nothing is told in a warning (logger "manyheads") when the block is left.
+    A layer's weights, as `record` and `measure` see them, remain those of its q and k whatever replaces its outputs.
+    A step that changed nothing is reported as a warning (logger "manyheads") when the block is left.
     Errors: HeadError for heads that the model lacks; PlanError for a plan that needs a corpus and has none, that was
-    computed for another model, or whose `head_mask=` somebody still passes; ModelError and GuardError of the tap.
+    computed for another model, or where a caller still passes `head_mask=`; ModelError and GuardError of the tap.
     """
     prepared, each_its_own = prepare(lm, plan, corpus)
     model = lm if isinstance(lm, nn.Module) else lm.model
-    now = Applied(prepared, editor_of(lm, prepared, each_its_own))
+    now = Applied(prepared, _editor_of(lm, prepared, each_its_own))
     editor = now.editor
     with refusing_head_mask(model), tap(model, edits=[editor]) as state:
         try:
             yield now
         finally:
             editor.close()
+    # No fault of the plan: a block that never ran the model may be meant, and is reported, not refused.
     if not state.sites:
         log.warning("the plan changed nothing: the model did not run while it was applied.")
         return
@@ -98,19 +98,22 @@ def applied(
         log.warning("%s changed nothing in what was run.", name)
 
 
-def editor_of(lm: Any, prepared: Prepared, each_its_own: bool = False) -> Editor:
+def editors_of(lm: Any, plans: Sequence[Plan], corpus: Any) -> list[Editor]:
+    """An editor for each plan, all of them with the tensors of one reading of the corpus. Errors: as `prepare`."""
+    computed = prepare(lm, list(plans), corpus)[0].computed
+    return [_editor_of(lm, Prepared((plan,), computed)) for plan in plans]
+
+
+def _editor_of(lm: Any, prepared: Prepared, each_its_own: bool = False) -> Editor:
     spec = None if isinstance(lm, nn.Module) else lm.spec
     return Editor(Acts(prepared.plans, spec), each_its_own, prepared.computed)
 
 
-def editors_of(lm: Any, plans: Sequence[Plan], corpus: Any) -> list[Editor]:
-    """An editor for each plan, all of them with what one reading of the corpus gave. Errors: as `prepare`."""
-    computed = prepare(lm, list(plans), corpus)[0].computed
-    return [editor_of(lm, Prepared((plan,), computed)) for plan in plans]
-
-
 def prepare(lm: Any, plan: Any, corpus: Any = None) -> tuple[Prepared, bool]:
-    """A plan with all that it needs, and whether it is one for each sample. Errors: PlanError, HeadError, TextError."""
+    """A plan with all tensors that it needs, and whether it has one plan for each sample.
+
+    Errors: PlanError, HeadError, TextError.
+    """
     if not isinstance(lm, nn.Module):
         require_loaded(lm)
     if isinstance(plan, str | os.PathLike):
@@ -126,6 +129,7 @@ def prepare(lm: Any, plan: Any, corpus: Any = None) -> tuple[Prepared, bool]:
         layers = frozenset(layer for layer, acts in Acts(prepared.plans, lm.spec).known.items() if acts)
     if not prepared.computed.tensors:
         prepared = Prepared(prepared.plans, compute(lm, prepared.plans, corpus, layers))
+    # Means of another model would be put into this one without any visible error.
     elif prepared.computed.model != model_digest(lm):
         name = type(lm).__name__ if isinstance(lm, nn.Module) else lm.name
         raise PlanError(

@@ -1,20 +1,19 @@
 """MHA to GQA: key/value heads merged into fewer, as their means, after heads that are alike were put side by side.
 
-`convert_to_gqa` copies a model and changes the copy in three steps, each held to what it should compute on fresh random
-inputs: heads change places (free: outputs stay), each group's keys and values become their mean (this is what costs
-quality), and of the equal heads of a group one is kept (free again). What comes out is a stock model of its own class,
-whose config counts fewer key/value heads.
-Why: the cache, and what decoding reads of it, shrink by the number of heads in a group. What it does not do: keep the
-quality. Ainslie et al. train on for 5 % of the pre-training; the table says so beside its numbers.
+`convert_to_gqa` copies a model and changes the copy in three steps, each checked on fresh random inputs: heads change
+places (free: outputs stay the same), each group's keys and values become their mean (this step costs quality), and one
+of the equal heads of each group remains (free again). The result is a stock model of its own class, whose config counts
+fewer key/value heads.
+Why: the cache, and the part of it that decoding reads, shrink by the number of heads in a group. Quality is not
+preserved: Ainslie et al. train on for 5 % of the pre-training, and the table notes that beside its numbers.
 Source: Ainslie et al. 2023, GQA, sections 2.1 and 2.2. Which heads go together: `interventions.convert.grouping`.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Float64
@@ -23,7 +22,7 @@ from torch import Tensor, nn
 from manyheads.base import divisors
 from manyheads.errors import ModelError, ShapeError
 from manyheads.interventions.convert.grouping import Groups, distances, group_heads, merge, merge_error, neighbours
-from manyheads.interventions.convert.table import ask, compare
+from manyheads.interventions.convert.table import choose_quality, compare
 from manyheads.interventions.prune.verify import SAME, difference, in_full, outputs_of, random_inputs, require_in_memory
 from manyheads.interventions.save.save_converted import Converted
 from manyheads.interventions.save.stock_form import Proposal, checked
@@ -32,11 +31,7 @@ from manyheads.models.weights.cut import REMEMBERED
 from manyheads.models.weights.projections import ADVICE, Projections, projections_of
 from manyheads.spec import Site
 
-if TYPE_CHECKING:
-    pass
-
 __all__ = ["FAMILIES", "Converted", "convert_to_gqa"]
-
 
 COUNT = "num_key_value_heads"
 FAMILIES = (
@@ -61,10 +56,10 @@ def convert_to_gqa(
 ) -> Converted:
     """A copy of a loaded model with `num_kv_heads` key/value heads in every layer; `lm` stays as it is, to the bit.
 
-    Each new one is the mean of equally many old ones: of those that are alike (`regroup`), else of neighbours. With as
-    many as there are, the copy is the same model, to the bit. From MHA or from GQA; 1 is MQA.
-    `texts`: for the table's quality (`metric`, as of `effect`), its decode speed, and errors of attention outputs
-    instead of weights. Expect bad numbers: nothing here trains the model on.
+    Each new head is the mean of equally many old ones: of similar ones (`regroup`), else of neighbours. With as many as
+    before, the copy is the same model, to the bit. From MHA or from GQA; 1 is MQA.
+    `texts`: for the table's quality (`metric`, as in `effect`), its decode speed, and errors of attention outputs
+    instead of weights. Expect bad numbers: the model is not trained on.
 
     Raises ShapeError where `num_kv_heads` does not divide the present number; ModelError for a model whose config
     cannot count them, or whose copy did not pass a check; TextError and StatisticError for what cannot be compared.
@@ -72,14 +67,23 @@ def convert_to_gqa(
     over two short texts; with `texts`, two passes over them and some decoding.
     """
     sites = _require_convertible(lm, num_kv_heads)
-    asked = None if texts is None else ask(lm, texts, metric)
-    with _saying_which_can(lm):
-        apart = {site.layer: _apart(projections_of(lm.model, site)) for site in sites}
-        groups = {layer: _groups(each, num_kv_heads, regroup) for layer, each in apart.items()}
+    quality = None if texts is None else choose_quality(lm, texts, metric)  # faults before anything slow begins
+    try:
+        apart = {site.layer: _distances(projections_of(lm.model, site)) for site in sites}
+        # Of as many groups as heads each is one head, in its place.
+        make_groups = group_heads if regroup else lambda distances, count: neighbours(len(distances), count)
+        groups = {layer: make_groups(distances, num_kv_heads) for layer, distances in apart.items()}
         model = _converted(lm, groups)
-    because = f"{lm.because}; {_story(sites[0].num_kv_heads, num_kv_heads, regroup)}"
+    except ModelError as error:
+        raise _cannot(lm, str(error).replace(ADVICE, "")) from error
+    present = sites[0].num_kv_heads
+    story = f"as many key/value heads as before, {present}: nothing was changed"
+    if present != num_kv_heads:
+        how = "those that are alike" if regroup else "neighbours"
+        story = f"{present} key/value heads merged into {num_kv_heads}, {how}"
+    because = f"{lm.because}; {story}"
     after = LoadedModel(model, lm.tokenizer, lm.name, because, lm.processor)
-    errors, table = compare(lm, after, asked)
+    errors, table = compare(lm, after, quality)
     by_weights = {layer: (merge_error(apart[layer], groups[layer]) / len("kv")) ** 0.5 for layer in groups}
     return Converted(
         model,
@@ -97,13 +101,10 @@ def convert_to_gqa(
     )
 
 
-# ---------------------------------------------------------------------------------------------------- what is possible
-
-
 def _require_convertible(lm: Any, num_kv_heads: Any) -> tuple[Site, ...]:
     """The sites to convert. Raises ModelError or ShapeError."""
     require_in_memory(lm, "convert_to_gqa", "convert")
-    if any(not kept.is_whole for kept in kept_in(lm.model)):
+    if any(not cut.is_whole for cut in kept_in(lm.model)):
         raise ModelError(
             f"{lm.name} was pruned in this process: save it, and convert what mh.load makes of a stock checkpoint; or "
             f"convert first and prune afterwards."
@@ -122,21 +123,18 @@ def _countable(lm: LoadedModel) -> tuple[Site, ...]:
     """The sites, if one number in a config counts the key/value heads of all of them. Raises ModelError."""
     sites = lm.spec.sites
     configs = [getattr(lm.model.get_submodule(site.module.split("#")[0]), "config", None) for site in sites]
-    if not sites or any(COUNT not in _fields(config) for config in configs):
-        raise _cannot(lm, f"its config has no {COUNT}")
+    for config in configs or [None]:
+        # By the class's fields: a count that somebody added to an instance is read by nobody.
+        if COUNT not in {*getattr(type(config), "__dataclass_fields__", ()), *getattr(config, "attribute_map", ())}:
+            raise _cannot(lm, f"its config has no {COUNT}")
     if len(lm.spec.stacks) > 1 or len(set(map(id, configs))) > 1:
         raise _cannot(
             lm, f"it has {len(sites)} attention layers that no single config counts ({sites[0]}, {sites[-1]})"
         )
-    if other := [site for site in sites if site.num_kv_heads != sites[0].num_kv_heads]:
-        counts = f"{sites[0]} has {sites[0].num_kv_heads} key/value heads, {other[0]} has {other[0].num_kv_heads}"
+    if uneven := [site for site in sites if site.num_kv_heads != sites[0].num_kv_heads]:
+        counts = f"{sites[0]} has {sites[0].num_kv_heads} key/value heads, {uneven[0]} has {uneven[0].num_kv_heads}"
         raise _cannot(lm, f"its layers differ, and a config counts once: {counts}")
     return sites
-
-
-def _fields(config: Any) -> set[str]:
-    """What a config of this class says of itself: a count that somebody added to another one is read by nobody."""
-    return {*getattr(type(config), "__dataclass_fields__", ()), *getattr(config, "attribute_map", ())}
 
 
 def _cannot(lm: LoadedModel, why: str) -> ModelError:
@@ -146,101 +144,81 @@ def _cannot(lm: LoadedModel, why: str) -> ModelError:
     )
 
 
-@contextmanager
-def _saying_which_can(lm: LoadedModel) -> Iterator[None]:
-    """Inside, a ModelError says why this model cannot; outside, also which can."""
-    try:
-        yield
-    except ModelError as error:
-        raise _cannot(lm, str(error).replace(ADVICE, "")) from error
-
-
-# ---------------------------------------------------------------------------------------------------- which with which
-
-
-def _groups(apart: Float64[Tensor, "g g"], num_groups: int, regroup: bool) -> Groups:
-    """Of as many groups as heads each is one head, in its place."""
-    return group_heads(apart, num_groups) if regroup else neighbours(len(apart), num_groups)
-
-
-def _apart(found: Projections) -> Float64[Tensor, "g g"]:
-    """How far key/value heads are apart, by their weights with their biases: a column more."""
-    rows = []
+def _distances(projections: Projections) -> Float64[Tensor, "g g"]:
+    """Distances between key/value heads, by their weights with their biases as one more column."""
+    rows: list[Tensor] = []
     for part in "kv":
-        weight, bias = found.read(part)
+        weight, bias = projections.read(part)
         rows.append(weight if bias is None else torch.cat([weight, bias[..., None].to(weight)], -1))
     return distances(*rows)
-
-
-def _story(present: int, num_kv_heads: int, regroup: bool) -> str:
-    if present == num_kv_heads:
-        return f"as many key/value heads as before, {present}: nothing was changed"
-    how = "those that are alike" if regroup else "neighbours"
-    return f"{present} key/value heads merged into {num_kv_heads}, {how}"
 
 
 def _query_heads(site: Site, groups: Groups) -> tuple[int, ...]:
     """The query heads in their new order: those of each key/value head stay together."""
     size = site.num_heads // site.num_kv_heads
-    return tuple(kv_head * size + at for group in groups for kv_head in group for at in range(size))
-
-
-# --------------------------------------------------------------------------------------------------------- the surgery
+    return tuple(kv_head * size + offset for group in groups for kv_head in group for offset in range(size))
 
 
 def _converted(lm: LoadedModel, groups: Mapping[int, Groups]) -> nn.Module:
-    """A copy: regrouped, merged, one of each group kept; its outputs held to what they were wherever they should stay.
+    """A copy: regrouped, merged, one head of each group kept; outputs are compared after each step that keeps them.
 
-    Raises ModelError where they do not stay, or where the class does not read the count that its config now says.
+    Raises ModelError where they differ, or where the class does not read the count in its new config.
     """
     model = copy.deepcopy(lm.model)
+    # The copy forgets what an earlier cut remembered of the original: its heads are new ones.
     vars(model).pop(REMEMBERED, None)
-    if all(len(group) == 1 for each in groups.values() for group in each):
+    if all(len(group) == 1 for layer_groups in groups.values() for group in layer_groups):
         return model
     inputs = random_inputs(lm.model)
-    known = {site.layer: projections_of(model, site) for site in lm.spec.sites}
-    for layer, found in known.items():
-        _keep(found, _query_heads(found.site, groups[layer]), [head for group in groups[layer] for head in group])
+    by_layer = {site.layer: projections_of(model, site) for site in lm.spec.sites}
+    for layer, projections in by_layer.items():
+        order = [head for group in groups[layer] for head in group]
+        _select(projections, _query_heads(projections.site, groups[layer]), order)
     _require_same("its heads in another order", outputs_of(in_full(lm.model), inputs), model, inputs)
-    for layer, found in known.items():
-        _merge(found, len(groups[layer]))
+    for layer, projections in by_layer.items():
+        _merge(projections, len(groups[layer]))
+    # From here on outputs must stay: each group's heads are equal, and dropping all but one changes nothing.
     merged = outputs_of(in_full(model), inputs)
-    for layer, found in known.items():
-        _keep(found, range(found.site.num_heads), range(0, found.site.num_kv_heads, len(groups[layer][0])))
-        setattr(found.module.config, COUNT, len(groups[layer]))
+    for layer, projections in by_layer.items():
+        site = projections.site
+        _select(projections, range(site.num_heads), range(0, site.num_kv_heads, len(groups[layer][0])))
+        setattr(projections.module.config, COUNT, len(groups[layer]))
     if fault := checked(model, Proposal(type(model), model.config, "its own family")).fault:
         raise ModelError(f"its class does not go by {COUNT}: {fault}")
     _require_same("one of each group's equal key/value heads", merged, model, inputs)
     return model
 
 
-def _keep(found: Projections, heads: Sequence[int], kv_heads: Sequence[int]) -> None:
-    """Select in place. The module goes on reading the model's own config: all layers will have the same numbers."""
-    config = found.module.config
-    found.select(heads, kv_heads)
-    found.module.config = config
+def _select(projections: Projections, heads: Sequence[int], kv_heads: Sequence[int]) -> None:
+    """Select heads in place. The module keeps the model's own config, since all layers will have the same numbers."""
+    config = projections.module.config
+    projections.select(heads, kv_heads)
+    projections.module.config = config
 
 
-def _merge(found: Projections, num_groups: int) -> None:
-    """Put each group's mean in the place of all of its key/value heads: weights, biases, and what else is theirs."""
+def _merge(projections: Projections, num_groups: int) -> None:
+    """Write each group's mean in the place of all of its key/value heads: weights, biases and other tensors."""
     for part in "kv":
-        weight, bias = (None if each is None else merge(each, num_groups, repeated=True) for each in found.read(part))
+        weight, bias = (
+            None if tensor is None else merge(tensor, num_groups, repeated=True) for tensor in projections.read(part)
+        )
         assert weight is not None
-        found.write(part, weight, bias)
+        projections.write(part, weight, bias)
     with torch.no_grad():
-        for path, (axis, part) in found.by_head.items():
+        for path, (axis, part) in projections.by_head.items():
             if part in "kv":
-                tensor = found.module.get_parameter(path)
+                tensor = projections.module.get_parameter(path)
                 tensor.copy_(merge(tensor.movedim(axis, 0), num_groups, repeated=True).movedim(0, axis))
 
 
-def _require_same(what: str, want: dict[str, Tensor], model: nn.Module, inputs: dict[str, Tensor]) -> None:
+def _require_same(change: str, expected: dict[str, Tensor], model: nn.Module, inputs: dict[str, Tensor]) -> None:
+    """Raises ModelError unless the model's outputs are as before; `change` names the step that was taken."""
     try:
-        gap = difference(outputs_of(in_full(model), inputs), want)
-    except Exception as error:  # whatever a model stumbles over that was changed where it should not be
-        raise ModelError(f"with {what} it does not run ({type(error).__name__}: {error})") from error
+        gap = difference(outputs_of(in_full(model), inputs), expected)
+    except Exception as error:  # any kind: the model was changed where it should not be
+        raise ModelError(f"with {change} it does not run ({type(error).__name__}: {error})") from error
     if not gap <= SAME:
         raise ModelError(
-            f"with {what} it should compute the same, and differs by {gap:.1e} of the largest output, so it is built "
+            f"with {change} it should compute the same, and differs by {gap:.1e} of the largest output, so it is built "
             f"in a way that is not known here"
         )

@@ -1,12 +1,12 @@
-"""Which key/value heads to merge into one: equally large groups, of heads as alike as can be. Pure tensors.
+"""Which key/value heads to merge into one: equally large groups of heads that are as alike as possible. Pure tensors.
 
-What: `distances` says how far any two heads' projections are apart; `group_heads` puts them into groups of one size, so
-that the sum of squared distances to each group's mean is small. `merge` takes the means.
-Why this measure, and no cosine: what conversion writes in place of a head is its group's mean, so that sum, as a share
-of all weights, is the very error that merging makes of k and v. Cosine forgets lengths, and means do not. Keys and
-values count alike, each as a share of its own layer's weights, however different their scales are.
-How: pairwise swaps from several random starts. Starts that put nearest heads together first were tried: no better, and
-four times slower. The best groups are not promised (balanced clustering is NP-hard).
+`distances` measures how far any two heads' projections are apart; `group_heads` puts heads into groups of one size, so
+that the sum of squared distances to each group's mean is small; `merge` takes the means.
+Why this measure, and no cosine: conversion replaces a head by its group's mean, so that sum, as a share of all weights,
+is exactly the error that merging makes in k and v. Cosine ignores lengths, and means do not. Keys and values count
+alike, each as a share of its own layer's weights, however different their scales are.
+How: pairwise swaps from several random starts. Starts that put the nearest heads together first were tried: no better,
+and four times slower. The best groups are not guaranteed (balanced clustering is NP-hard).
 Cost: O(g^2) a swap for g heads; 32 heads take 30 ms, 128 half a second.
 Source: Ainslie et al. 2023, section 2.1 (mean pooling, of neighbours); Chen et al. 2024, AsymGQA (groups by likeness).
 """
@@ -39,11 +39,11 @@ def distances(*weights: Float[Tensor, "g ..."]) -> Float64[Tensor, "g g"]:
     total = torch.zeros(len(weights[0]), len(weights[0]), dtype=torch.float64)
     for weight in weights:
         rows = rearrange(weight.detach().to("cpu", torch.float64), "g ... -> g (...)")
-        whole = float(rows.square().sum())
-        if whole:
+        total_square = float(rows.square().sum())
+        if total_square:
             squares = rows @ rows.T
             lengths = squares.diagonal()
-            total += (lengths[:, None] + lengths[None] - 2 * squares).clamp_min(0) / whole
+            total += (lengths[:, None] + lengths[None] - 2 * squares).clamp_min(0) / total_square
     return total.fill_diagonal_(0)
 
 
@@ -65,6 +65,7 @@ def group_heads(apart: Float64[Tensor, "g g"], num_groups: int) -> Groups:
     their first head.
     Raises ShapeError where `num_groups` does not divide the number of heads.
     """
+    # The neighbours are always tried first, so that regrouping is never worse than leaving heads where they are.
     starts = [neighbours(len(apart), num_groups)]
     if 1 < num_groups < len(apart):
         generator = torch.Generator().manual_seed(0)
@@ -72,10 +73,10 @@ def group_heads(apart: Float64[Tensor, "g g"], num_groups: int) -> Groups:
         starts += [tuple(map(tuple, order.view(num_groups, -1).tolist())) for order in shuffled]
     best, least = starts[0], merge_error(apart, starts[0])
     for start in starts:
-        found = _climbed(apart, start)
-        error = merge_error(apart, found)
+        groups = _climbed(apart, start)
+        error = merge_error(apart, groups)
         if error < least - GAIN * float(apart.sum()):
-            best, least = found, error
+            best, least = groups, error
     return tuple(sorted(tuple(sorted(group)) for group in best))
 
 
@@ -96,17 +97,19 @@ def merge(weight: Shaped[Tensor, "g ..."], num_groups: int, *, repeated: bool = 
 def _climbed(apart: Float64[Tensor, "g g"], groups: Groups) -> Groups:
     """Swap the two heads that gain most, until no swap gains."""
     group_of = torch.empty(len(apart), dtype=torch.long)
-    for at, group in enumerate(groups):
-        group_of[list(group)] = at
+    for number, group in enumerate(groups):
+        group_of[list(group)] = number
     enough = GAIN * float(apart.sum())
     while True:
         to_group = apart @ torch.nn.functional.one_hot(group_of, len(groups)).double()  # head -> sum over each group
-        there = to_group[:, group_of]  # [i, j]: from head i to the group of head j
-        here = there.diagonal()
-        change = there + there.T - 2 * apart - here[:, None] - here[None]
+        to_other = to_group[:, group_of]  # [i, j]: from head i to the group of head j
+        to_own = to_other.diagonal()
+        # What swapping i and j adds to the sum: i's distances to j's group instead of its own, and the same for j. The
+        # distance between i and j is in both new sums, though the two are not together after the swap.
+        change = to_other + to_other.T - 2 * apart - to_own[:, None] - to_own[None]
         change[group_of[:, None] == group_of[None]] = 0
         if not change.numel() or float(change.min()) >= -enough:
             break
-        one, other = divmod(int(change.argmin()), len(apart))
-        group_of[[one, other]] = group_of[[other, one]]
-    return tuple(tuple((group_of == at).nonzero()[:, 0].tolist()) for at in range(len(groups)))
+        first, second = divmod(int(change.argmin()), len(apart))
+        group_of[[first, second]] = group_of[[second, first]]
+    return tuple(tuple((group_of == number).nonzero()[:, 0].tolist()) for number in range(len(groups)))

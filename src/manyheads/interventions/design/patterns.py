@@ -1,7 +1,7 @@
-"""What a head is to attend to, as plain values: `HeadDesign`, and a function for each pattern.
+"""Attention patterns to build heads for, as plain values: `HeadDesign`, and a function for each pattern.
 
-A design says the pattern and how sharply. `designweights` makes weights of it, `designedmodels` a model. Sharpness is a
-gap between scores, in nats: in a row that sees keys of the pattern, each of them scores at least so much above every
+A design is a pattern and its sharpness. `weights` turns it into matrices, `model` into a model. Sharpness is a gap
+between scores, in nats: in a row that sees keys of the pattern, each of them scores at least that much above every
 other key; in a row that sees none, the first token does. So a head's weights have a floor, `HeadDesign.least_mass`.
 """
 
@@ -15,19 +15,19 @@ from typing import TypeAlias
 
 from manyheads.errors import PlanError
 
-SHARP = 10.0  # e^-10: over 512 keys, at most 2.3 % of a row go astray
+SHARP = 10.0  # e^-10: over 512 keys, at most 2.3 % of a row are off its targets
 RANDOM_SHARPNESS = 2.0  # of a random head: some keys get 50 times what others get, as in trained models
 SHARPEST = 30.0  # e^-30 is below what float32 can tell from 0
 
 Members: TypeAlias = "Callable[[str], bool] | frozenset[str | int]"
-"""Which tokens: those whose text a function says yes to, or a set of tokens and ids."""
+"""A class of tokens: those for whose text a function is true, or a set of tokens and ids."""
 
 
 @dataclass(frozen=True)
 class HeadDesign:
-    """One head made to order: `kind` is the pattern, `sharpness` the gap in nats, `role` what a right label calls it.
+    """One head to build: `kind` is the pattern, `sharpness` the gap in nats, `role` the label that is right for it.
 
-    `offset` and `members` say more where the kind needs it. Errors: PlanError for a sharpness that is none.
+    `offset` and `members` complete the kinds that need them. Errors: PlanError for a sharpness out of range.
     """
 
     kind: str
@@ -53,30 +53,30 @@ class HeadDesign:
 
 
 def previous(sharpness: int | float = SHARP) -> HeadDesign:
-    """Attends to the token before. What induction heads in later layers read is written by these."""
+    """Attends to the token before, and writes down for induction heads in later layers which one that was."""
     return HeadDesign("offset", sharpness, "previous token", offset=-1)
 
 
 def next(sharpness: int | float = SHARP) -> HeadDesign:
-    """Attends to the token after: in models that look both ways."""
+    """Attends to the token after: only in models that are not causal."""
     return HeadDesign("offset", sharpness, "next token", offset=1)
 
 
 def offset(tokens: int, sharpness: int | float = SHARP) -> HeadDesign:
-    """Attends to the token so many places away: -2 is two before, 0 the token itself."""
+    """Attends to the token at this distance: -2 is two before, 0 the token itself."""
     if isinstance(tokens, bool) or not isinstance(tokens, int):
         raise PlanError(f"{tokens!r} is no number of tokens: give a whole one, -2 for two tokens before.")
-    named = {-1: "previous token", 0: "self", 1: "next token"}
-    return HeadDesign("offset", sharpness, named.get(tokens, f"offset {tokens:+d}"), offset=tokens)
+    roles = {-1: "previous token", 0: "self", 1: "next token"}
+    return HeadDesign("offset", sharpness, roles.get(tokens, f"offset {tokens:+d}"), offset=tokens)
 
 
 def first(sharpness: int | float = SHARP) -> HeadDesign:
-    """Attends to the first token, whatever it is: where heads go that have nothing to do."""
+    """Attends to the first token, whatever it is: heads without a match rest there."""
     return HeadDesign("first", sharpness, "sink")
 
 
 def separator(token: str | None = None, sharpness: int | float = SHARP) -> HeadDesign:
-    """Attends to separators, all alike: the tokenizer's own separator or end token, or the one given."""
+    """Attends to separators, all alike: the tokenizer's own separator or end token, or `token`."""
     if token is None:
         return HeadDesign("separator", sharpness, "sink")
     if not isinstance(token, str):
@@ -94,19 +94,19 @@ def token_class(
 ) -> HeadDesign:
     """Attends to the tokens of a class, all alike. `members`: tokens and ids, or a function of a token's text.
 
-    The function gets a token as it reads, without the tokenizer's marks ("ing" for "##ing"); a token that is given must
-    be written as the tokenizer has it.
+    The function receives a token's text without the tokenizer's marks ("ing" for "##ing"); a token in a list must be
+    written as the tokenizer has it.
     """
     if callable(members):
         return HeadDesign("members", sharpness, role, members=members)
     if isinstance(members, str) or not isinstance(members, Iterable):
         raise PlanError(f"members={members!r} is no class of tokens: give a list such as ['the', 'a'], or a function.")
-    found = frozenset(members)
-    if strange := [each for each in found if isinstance(each, bool) or not isinstance(each, str | int)]:
+    tokens = frozenset(members)
+    if strange := [token for token in tokens if isinstance(token, bool) or not isinstance(token, str | int)]:
         raise PlanError(f"{strange[0]!r} is neither a token nor an id: members are texts or whole numbers.")
-    if not found:
+    if not tokens:
         raise PlanError("members is empty: give at least one token, or use first() for a head that rests.")
-    return HeadDesign("members", sharpness, role, members=found)
+    return HeadDesign("members", sharpness, role, members=tokens)
 
 
 def punctuation(sharpness: int | float = SHARP) -> HeadDesign:
@@ -115,15 +115,15 @@ def punctuation(sharpness: int | float = SHARP) -> HeadDesign:
 
 
 def uniform() -> HeadDesign:
-    """Attends to everything that it sees alike: its scores are 0."""
+    """Attends equally to every key that it sees: its scores are 0."""
     return HeadDesign("uniform", SHARP, "broad")
 
 
 def induction(sharpness: int | float = SHARP) -> HeadDesign:
-    """Attends to what followed earlier copies of its token (Olsson et al. 2022), in models that look back only.
+    """Attends to the tokens after earlier copies of its own token (Olsson et al. 2022), in causal models.
 
     The second head of a circuit: some earlier layer must have a `previous()` head, which writes down at each token
-    which one came before. It copies what it reads into the model's prediction of the next token.
+    which one came before. It copies the token that it reads into the model's prediction of the next token.
     """
     return HeadDesign("induction", sharpness, "induction")
 

@@ -1,15 +1,15 @@
-"""From designs to weights: W_Q, W_K, W_V and W_O of each head, over a residual stream whose parts mean something.
+"""From designs to weights: W_Q, W_K, W_V and W_O of each head, over a residual stream whose parts have a meaning.
 
     token 64 | classes | place 64 | one | first | before 64 | said 64 | aside 64
 
-Embeddings fill the left half: the token's code, a flag a class, the place's code, a constant 1, a flag at the first
+Embeddings fill the left half: the token's code, a flag per class, the place's code, a constant 1, a flag at the first
 token. The first token has neither code nor classes: heads rest there, so it should match nothing. Heads write to the
-right half: which token came before, what is said next (the prediction reads it), and aside, where nobody reads. So no
+right half: which token came before, the prediction of the next token ("said"), and "aside", which nobody reads. So no
 head disturbs what another one reads, and the floors of `HeadDesign.least_mass` hold in every layer, by arithmetic.
 
 Every pattern is a sum of terms, each one product of a part of the query's stream with a part of the key's. With
-s for the sharpness, h for the most that two tokens' codes are alike, p for the most that two places' are, w for the
-spread between that and the least, and l for what the previous-token heads below may leak, a row's scores are:
+s for the sharpness, h for the greatest likeness of two tokens' codes, p for that of two places, w for the spread
+between p and the least likeness, and l for what the previous-token heads below may leak, a row's scores are:
 
     offset o            g R(o) place . place + r first       g = 2 s / (1 - p - w), r = s + g w
     first               s first
@@ -20,7 +20,23 @@ spread between that and the least, and l for what the previous-token heads below
     uniform             0
 
 Each gain is the least with which every target is s above the first token, and that s above all others.
-Source: Elhage et al. 2021 for reading and writing parts of a stream; Olsson et al. 2022 for the pair.
+
+Codes are vectors of length 1 of which two are never very alike. A head attends to "the same token" or "one to the left"
+if its scores distinguish that key from every other. Among 64 numbers there is room for a whole vocabulary only if the
+vectors are chosen with care: random ones are alike to 0.5 and more somewhere, and then no bound on a head's weights
+could be given. Both codes on this page come with proven bounds.
+
+- Tokens are the words of an extended BCH code, bits written as +-1/8: two of them differ in at least 24 of 64 places
+  (22 in the larger code), so their product is at most 0.25 (0.3125). Special tokens have no code: they are no words,
+  and match nothing, as in the statistics of duplicates and induction.
+- Places are 32 pairs (cos, sin) that turn by `2 pi f / P` per step, as sinusoidal positions do; so one fixed matrix, a
+  rotation, takes every place to the place `offset` further on. The frequencies f are the 64 elements of a
+  multiplicative group modulo the prime P, f and P - f being one pair. Then the likeness of two places takes only a
+  handful of values (Gauss periods): for 512 places between -0.27 and 0.13; the best of 300 random draws came to 0.30.
+
+Source: Elhage et al. 2021 for reading and writing parts of a stream; Olsson et al. 2022 for the pair of heads; Lin and
+Costello 2004, appendix C, for the generator polynomials; Vaswani et al. 2017, section 3.5, for positions that a matrix
+moves.
 """
 
 from __future__ import annotations
@@ -39,26 +55,12 @@ from manyheads.errors import PlanError, ShapeError
 from manyheads.interventions.design.patterns import HeadDesign
 from manyheads.recording.tokens import SUBWORD_MARKS
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Codes for tokens and for places: short vectors of length 1 of which two are never much alike.
-#
-# A head attends to "the same token" or "one to the left" if its scores tell that key from every other. Among 64 numbers
-# there is room for a whole vocabulary only if the vectors are chosen with care: random ones are alike to 0.5 and more
-# somewhere, and then no bound on a head's weights could be given. Both codes here come with proven bounds.
-#
-# - Tokens are the words of an extended BCH code, bits written as +-1/8: two of them differ in at least 24 of 64 places
-#   (22 in the larger code), so their product is at most 0.25 (0.3125).
-# - Places are 32 pairs (cos, sin) that turn by `2 pi f / P` a step, as sinusoidal positions do; so one fixed matrix, a
-#   rotation, takes every place to the place `offset` further on. The frequencies f are the 64 elements of a
-#   multiplicative group modulo the prime P, f and P - f being one pair. Then the likeness of two places takes only a
-#   handful of values (Gauss periods): for 512 places between -0.27 and 0.13; the best of 300 random draws came to 0.30.
-#
-# Source: Lin and Costello 2004, appendix C, for the generator polynomials; Vaswani et al. 2017, section 3.5, for
-# positions that a matrix moves.
-
-
 WIDTH = 64  # of a code, in numbers
-MIN_ROOM = 0.05  # below it, scores would be 40 times the sharpness asked for, and float32 would blur them
+MIN_ROOM = 0.05  # below it, scores would be 40 times the requested sharpness, and float32 would blur them
+MOST_LEAK = 0.2  # of an induction head's previous-token heads: at 0.27 nothing would be left to tell copies by
+HEAD_DIM = 2 * WIDTH + 2  # of q and k: room for the longest sum of terms, "same", and even
+KNOWN = 2.0  # the square length of a token's code beside its place's
+SPECIAL = ("bos", "cls", "sep", "eos", "pad", "mask")
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,7 @@ class TokenCode:
 
     def table(self, num_tokens: int) -> Float[Tensor, "v 64"]:
         """A token's code is the sum, modulo 2, of the shifted generators that the bits of its id choose."""
+        # A linear code: its words are all sums of the shifted generator, and the extension is their parity bit.
         shifted = [self.generator << bit for bit in range(self.bits)]
         rows = torch.tensor([[word >> place & 1 for place in range(WIDTH - 1)] for word in shifted])
         rows = torch.cat([rows, rows.sum(1, keepdim=True) % 2], 1).float()
@@ -87,7 +90,7 @@ TOKEN_CODES = (TokenCode(16, 0o6331141367235453, 24), TokenCode(18, 0o1363026512
 
 
 def token_code(num_tokens: int) -> TokenCode:
-    """The code that tells so many tokens apart best. Errors: ShapeError."""
+    """The best code for this number of tokens. Errors: ShapeError."""
     for code in TOKEN_CODES:
         if num_tokens <= 2**code.bits:
             return code
@@ -98,7 +101,7 @@ def token_code(num_tokens: int) -> TokenCode:
 
 @dataclass(frozen=True)
 class Places:
-    """Codes of places. Two different ones, no more than `span` apart, are alike by `low` at least, `high` at most."""
+    """Codes of places. The likeness of two different ones at most `span` apart lies between `low` and `high`."""
 
     span: int
     period: int
@@ -112,7 +115,7 @@ class Places:
 
     @property
     def room(self) -> float:
-        """How far a place sticks out of the others, once their own differences are made up for. Above 0, or no use."""
+        """The margin of a place over all others, their own differences compensated. Useless unless above 0."""
         return 1 - self.high - self.spread
 
     def table(self, num_places: int) -> Float[Tensor, "n 64"]:
@@ -128,18 +131,22 @@ class Places:
 
 @lru_cache(maxsize=16)
 def places(span: int) -> Places:
-    """Codes that tell places apart over distances up to `span`. Errors: ShapeError where 64 numbers cannot."""
-    period = next(p for p in range(WIDTH + 1, 100 * (span + WIDTH), WIDTH) if p > span and _is_prime(p))
-    group = _group(period)
+    """Codes that distinguish places over distances up to `span`. Errors: ShapeError where 64 numbers cannot."""
+    candidates = (number for number in range(WIDTH + 1, 100 * (span + WIDTH), WIDTH) if number > span)
+    period = next(n for n in candidates if all(n % divisor for divisor in range(2, math.isqrt(n) + 1)))  # a prime
+    # The 64 elements of the multiplicative group modulo the prime whose 64th power is 1 are the powers of one of them.
+    roots = (pow(base, (period - 1) // WIDTH, period) for base in range(2, period))
+    root = next(root for root in roots if pow(root, WIDTH // 2, period) == period - 1)
+    group = [pow(root, power, period) for power in range(WIDTH)]
     frequencies = tuple(sorted({min(f, period - f) for f in group}))
     alike = _angles(period, frequencies, torch.arange(1, span + 1)).cos().mean(1)
-    found = Places(span, period, frequencies, float(alike.min()), float(alike.max()))
-    if found.room <= MIN_ROOM:
+    codes = Places(span, period, frequencies, float(alike.min()), float(alike.max()))
+    if codes.room <= MIN_ROOM:
         raise ShapeError(
-            f"{span} positions cannot be told apart sharply by {WIDTH} numbers (room {found.room:.2f}, and "
+            f"{span} positions cannot be told apart sharply by {WIDTH} numbers (room {codes.room:.2f}, and "
             f"{MIN_ROOM} is needed): build with a smaller max_positions."
         )
-    return found
+    return codes
 
 
 def _angles(period: int, frequencies: tuple[int, ...], steps: Tensor) -> Tensor:
@@ -147,36 +154,21 @@ def _angles(period: int, frequencies: tuple[int, ...], steps: Tensor) -> Tensor:
     return 2 * math.pi * (steps[:, None] * torch.tensor(frequencies) % period).double() / period
 
 
-def _group(period: int) -> list[int]:
-    """The 64 elements of the multiplicative group modulo `period` whose 64th power is 1."""
-    roots = (pow(base, (period - 1) // WIDTH, period) for base in range(2, period))
-    root = next(root for root in roots if pow(root, WIDTH // 2, period) == period - 1)
-    return [pow(root, power, period) for power in range(WIDTH)]
-
-
-def _is_prime(number: int) -> bool:
-    return all(number % divisor for divisor in range(2, math.isqrt(number) + 1))
-
-
-MOST_LEAK = 0.2  # of an induction head's previous-token heads: at 0.27 nothing would be left to tell copies by
-HEAD_DIM = 2 * WIDTH + 2  # of q and k: room for the longest sum of terms, "same", and even
-KNOWN = 2.0  # the square length of a token's code beside its place's
-
-
 @dataclass(frozen=True)
 class Stream:
-    """Where each part of the residual stream lies. `classes` are the sets of tokens that designs ask for, in order."""
+    """The layout of the residual stream. `classes` are the sets of tokens that designs attend to, in order."""
 
     classes: tuple[frozenset[int], ...]
 
     @property
     def parts(self) -> dict[str, slice]:
-        out, begin = {}, 0
+        slices: dict[str, slice] = {}
+        begin = 0
         sizes = {"token": WIDTH, "classes": len(self.classes), "place": WIDTH, "one": 1, "first": 1}
         for name, size in {**sizes, "before": WIDTH, "said": WIDTH, "aside": WIDTH}.items():
-            out[name] = slice(begin, begin + size)
+            slices[name] = slice(begin, begin + size)
             begin += size
-        return out
+        return slices
 
     @property
     def width(self) -> int:
@@ -197,7 +189,7 @@ class Stream:
 
 @dataclass(frozen=True)
 class Setting:
-    """What gains hang on: the stream, the codes' likenesses, and what previous-token heads below leak."""
+    """What gains depend on: the stream, the codes' likenesses, and the leak of previous-token heads below."""
 
     stream: Stream
     places: Places
@@ -224,7 +216,7 @@ class HeadWeights(NamedTuple):
 def head_weights(
     design: HeadDesign, members: frozenset[int] | None, setting: Setting, writes: Float[Tensor, "m f"]
 ) -> HeadWeights:
-    """A designed head: its terms side by side, zeros below, and the token's code as the value, written as said."""
+    """A designed head: its terms side by side, zeros below, and the token's code as the value; `writes` is its W_O."""
     terms = _TERMS[design.kind](design, members, setting)
     query, key = (torch.zeros(HEAD_DIM, setting.stream.width) for _ in range(2))
     begin = 0
@@ -235,15 +227,16 @@ def head_weights(
 
 
 def random_weights(design: HeadDesign, stream: Stream, generator: torch.Generator) -> HeadWeights:
-    """Normal weights on each token's code and place, whose scores spread as the design says; what they say goes aside.
+    """Normal weights on each token's code and place, whose scores spread by the design's sharpness; outputs go aside.
 
-    Flags are not read: of random heads that read the flag of punctuation, one in ten is a punctuation head, truly. Nor
-    is what other heads write: scores would spread the more, the later the layer.
+    Flags are not read: of random heads that read the flag of punctuation, one in ten really is a punctuation head. Nor
+    are outputs of other heads: scores would spread the more, the later the layer.
     """
 
     def normal(rows: int, columns: int, spread: float) -> Tensor:
         return torch.randn(rows, columns, generator=generator) * spread
 
+    # A score is a sum of HEAD_DIM products of two normals of variance KNOWN * spread^2: its deviation is the sharpness.
     known = torch.cat([stream.read("token"), stream.read("place")])
     spread = (design.sharpness / (KNOWN * HEAD_DIM**0.5)) ** 0.5
     query, key = (normal(HEAD_DIM, len(known), spread) @ known for _ in range(2))
@@ -252,13 +245,13 @@ def random_weights(design: HeadDesign, stream: Stream, generator: torch.Generato
 
 
 def noisy(weights: HeadWeights, noise: int | float, generator: torch.Generator) -> HeadWeights:
-    """Each matrix with normal noise in every entry, `noise` times as long, all in all, as the matrix itself."""
-    drawn = [torch.randn(each.shape, generator=generator) for each in weights]
+    """Each matrix with normal noise in every entry, of `noise` times the matrix's own length in all."""
+    drawn = [torch.randn(matrix.shape, generator=generator) for matrix in weights]
     return HeadWeights(*(w + noise * w.square().mean().sqrt() * e for w, e in zip(weights, drawn, strict=True)))
 
 
 def require_earlier(leaks: Sequence[float], where: str) -> float:
-    """What the previous-token heads below an induction head leak. Errors: PlanError where it could not work."""
+    """The mean leak of the previous-token heads below an induction head. Errors: PlanError where it could not work."""
     if not leaks:
         raise PlanError(
             f"{where} is an induction head and has no previous-token head in an earlier layer to read from: put "
@@ -277,48 +270,44 @@ def _offset(design: HeadDesign, members: frozenset[int] | None, setting: Setting
     gain = _place_gain(design, setting)
     place = setting.stream.read("place")
     turned = gain * setting.places.turn(design.offset) @ place
-    return [Term(turned, place), _rest(design.sharpness + gain * setting.places.spread, setting)]
-
-
-def _first(design: HeadDesign, members: frozenset[int] | None, setting: Setting) -> list[Term]:
-    return [_rest(design.sharpness, setting)]
+    return [Term(turned, place), _first_token(design.sharpness + gain * setting.places.spread, setting)]
 
 
 def _members(design: HeadDesign, members: frozenset[int] | None, setting: Setting) -> list[Term]:
     assert members is not None
-    wanted = Term(2 * design.sharpness * setting.stream.read("one"), setting.stream.flag(members))
-    return [wanted, _rest(design.sharpness, setting)]
+    targets = Term(2 * design.sharpness * setting.stream.read("one"), setting.stream.flag(members))
+    return [targets, _first_token(design.sharpness, setting)]
 
 
 def _same(design: HeadDesign, members: frozenset[int] | None, setting: Setting) -> list[Term]:
     token, place, first = (setting.stream.read(part) for part in ("token", "place", "first"))
-    elsewhere = _place_gain(design, setting)
-    margin = design.sharpness + elsewhere * setting.places.spread
+    place_gain = _place_gain(design, setting)
+    margin = design.sharpness + place_gain * setting.places.spread
     gain = 2 * margin / (1 - setting.high)
-    rest = _rest(gain - margin, setting)
-    home = rest.query + elsewhere * first  # the first row may look at itself: it has nowhere else to rest
-    return [Term(gain * token, token), Term(-elsewhere * place, place), Term(home, rest.key)]
+    rest_term = _first_token(gain - margin, setting)
+    home = rest_term.query + place_gain * first  # the first row may look at itself: it has nowhere else to rest
+    return [Term(gain * token, token), Term(-place_gain * place, place), Term(home, rest_term.key)]
 
 
 def _induction(design: HeadDesign, members: frozenset[int] | None, setting: Setting) -> list[Term]:
     high, leak = setting.high, setting.leak
     gain = 2 * design.sharpness / (1 - high - leak * (3 - high))
-    wanted = Term(gain * setting.stream.read("token"), setting.stream.read("before"))
-    return [wanted, _rest(design.sharpness + gain * (high + leak * (1 - high)), setting)]
+    targets = Term(gain * setting.stream.read("token"), setting.stream.read("before"))
+    return [targets, _first_token(design.sharpness + gain * (high + leak * (1 - high)), setting)]
 
 
 def _place_gain(design: HeadDesign, setting: Setting) -> float:
     return 2 * design.sharpness / setting.places.room
 
 
-def _rest(gain: float, setting: Setting) -> Term:
-    """What a row gives the first token, so that it rests there if nothing better is to be seen."""
+def _first_token(gain: float, setting: Setting) -> Term:
+    """The score of the first token, so that a row rests there if it sees no target."""
     return Term(gain * setting.stream.read("one"), setting.stream.read("first"))
 
 
 _TERMS: dict[str, Callable[[HeadDesign, frozenset[int] | None, Setting], list[Term]]] = {
     "offset": _offset,
-    "first": _first,
+    "first": lambda design, members, setting: [_first_token(design.sharpness, setting)],
     "members": _members,
     "separator": _members,
     "same": _same,
@@ -328,33 +317,24 @@ _TERMS: dict[str, Callable[[HeadDesign, frozenset[int] | None, Setting], list[Te
 KINDS = (*_TERMS, "random")
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# What a tokenizer's tokens are to designed heads: codes to tell them apart by, and flags of the classes asked for.
-#
-# Special tokens have no code: they are no words, and match nothing, as in the statistics of duplicates and induction.
-
-
-SPECIAL = ("bos", "cls", "sep", "eos", "pad", "mask")
-
-
 def members_of(design: HeadDesign, tokenizer: Any) -> frozenset[int]:
-    """The ids of the tokens that a design is after. Errors: PlanError where the tokenizer has none of them."""
+    """The ids of the tokens to which a design attends. Errors: PlanError where the tokenizer has none of them."""
     if design.kind == "separator":
-        named = (getattr(tokenizer, f"{name}_token_id", None) for name in ("sep", "eos"))
-        found = next((number for number in named if number is not None), None)
-        if found is None:
+        token_ids = (getattr(tokenizer, f"{name}_token_id", None) for name in ("sep", "eos"))
+        separator = next((number for number in token_ids if number is not None), None)
+        if separator is None:
             raise PlanError("the tokenizer has neither a separator nor an end token: name one, as separator('.').")
-        return frozenset([found])
+        return frozenset([separator])
     if callable(design.members):
         pieces = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
         special = _special(tokenizer)
-        found = (n for n, piece in enumerate(pieces) if n not in special and design.members(_surface(piece)))
-        ids = frozenset(found)
+        texts = ((number, _text_of(piece)) for number, piece in enumerate(pieces) if number not in special)
+        ids = frozenset(number for number, text in texts if design.members(text))
         if not ids:
             raise PlanError(f"no token of the tokenizer is in the class that {design.members!r} tells: try another.")
         return ids
     assert design.members is not None
-    return frozenset(_id(each, tokenizer) for each in design.members)
+    return frozenset(_id(member, tokenizer) for member in design.members)
 
 
 def token_table(tokenizer: Any, code: TokenCode, classes: Sequence[frozenset[int]]) -> Float[Tensor, "v t"]:
@@ -379,8 +359,8 @@ def _id(token: str | int, tokenizer: Any) -> int:
     return vocabulary[token]
 
 
-def _surface(piece: str | None) -> str:
-    """A token as it reads, without the tokenizer's marks."""
+def _text_of(piece: str | None) -> str:
+    """A token's text, without the tokenizer's marks."""
     text = piece or ""
     for mark in SUBWORD_MARKS:
         text = text.removeprefix(mark)
@@ -388,5 +368,5 @@ def _surface(piece: str | None) -> str:
 
 
 def _special(tokenizer: Any) -> set[int]:
-    found = {getattr(tokenizer, f"{name}_token_id", None) for name in SPECIAL}
-    return {number for number in found if number is not None}
+    token_ids = {getattr(tokenizer, f"{name}_token_id", None) for name in SPECIAL}
+    return {number for number in token_ids if number is not None}

@@ -1,7 +1,7 @@
-"""`effect`: what a plan changes in a model's work, beside what the same does to heads chosen at random.
+"""`effect`: what a plan changes in a model's outputs, beside the same steps on heads chosen at random.
 
-A change by itself says little: removing any head changes something. So the plan is always run beside controls, the
-same steps on as many heads drawn at random, and both come with an interval over texts.
+A change alone means little: removing any head changes something. So a plan is always run beside controls, the same
+steps on as many heads drawn at random, and the change comes with an interval over texts.
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ from manyheads.statistics import Progress
 
 __all__ = ["Effect", "effect", "interval_over_texts"]
 
-
 CONTROLS = 10  # random sets of heads: enough to see whether a change is unusual, few enough to wait for
 DRAWS = 20  # tries for each random set: among few heads the same one comes again
 RESAMPLES = 1_000  # of the texts, for the interval
@@ -45,13 +44,13 @@ INTERVAL = (2.5, 97.5)  # percent
 
 @dataclass(frozen=True, eq=False)
 class Effect:
-    """What a plan changed. A positive `change` is for the worse.
+    """The effect of a plan on a metric. A positive `change` is for the worse.
 
-    `change` is the mean over texts of `per_text`, in `unit`; `low` and `high` its 95 % interval over texts (bootstrap),
-    None for a single text, which has none.
-    `control` holds the mean change of each random set of heads. `before` and `after` are the means of what is
-    compared, where that is a number a text. `per_token`, where the metric has one: each text's change, token by token.
-    `notes` says why this metric, which controls, how long texts were read.
+    `change` is the mean over texts of `per_text`, in `unit`; `low` and `high` are its 95 % interval over texts
+    (bootstrap), None for a single text, which has none.
+    `control` holds the mean change of each random set of heads. `before` and `after` are the means of the readings
+    that are compared, where a reading is one number per text. `per_token`, where the metric has one: each text's
+    change, token by token. `notes` records why this metric, which controls, and how long texts were read.
     """
 
     plan: Plan
@@ -73,8 +72,8 @@ class Effect:
 
     @property
     def share_of_controls_above(self) -> float | None:
-        """How many of the random sets changed at least as much, as a share: small is unusual. None without controls."""
-        return float(np.mean([each >= self.change for each in self.control])) if self.control else None
+        """The share of random sets that changed at least as much: a small one is unusual. None without controls."""
+        return float(np.mean([change >= self.change for change in self.control])) if self.control else None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -94,13 +93,13 @@ class Effect:
         }
 
     def __str__(self) -> str:
-        beside = "no control"
+        controls = "no control"
         if self.control:
             low, high = min(self.control), max(self.control)
-            beside = f"as many random heads: {np.mean(self.control):.4g} ({low:.4g} to {high:.4g})"
+            controls = f"as many random heads: {np.mean(self.control):.4g} ({low:.4g} to {high:.4g})"
         unit = f" {self.unit}" if self.unit else ""
         over = "1 text" if self.low is None else f"{self.low:.4g} to {self.high:.4g} over {self.num_texts} texts"
-        return f"{self.plan}: {self.metric} {self.change:+.4g}{unit} ({over}); {beside}"
+        return f"{self.plan}: {self.metric} {self.change:+.4g}{unit} ({over}); {controls}"
 
 
 def effect(
@@ -118,12 +117,13 @@ def effect(
     """What a plan changes on some texts, beside random controls.
 
     `metric`: "loss" (next token), "kl", "cosine" (1 - cosine of mean-pooled embeddings), "class_loss" and
-    "class_error" (with `labels`), or your own function of (outputs, inputs) that gives one number a text, more being
-    worse. "auto" chooses, and says why. `texts` may also be ready inputs: a list of mappings, each a batch. `corpus`:
-    texts for "mean" and "resample" ablation; where none is given, the texts themselves serve, and that is said.
+    "class_error" (with `labels`), or a function of (outputs, inputs) that returns one number per text, where more is
+    worse. "auto" chooses one, and `notes` records why. `texts` may also be ready inputs: a list of mappings, each a
+    batch. `corpus`: texts for "mean" and "resample" ablation; without one the texts themselves serve, which `notes`
+    records. `controls`: the number of random sets, drawn from `seed`.
 
-    Cost: 2 + `controls` forward passes. Errors: HeadError, PlanError, TextError; StatisticError for a metric that
-    cannot be had here, or that gives NaN.
+    Cost: 2 + `controls` forward passes. Errors: HeadError, PlanError, TextError; StatisticError for a metric that this
+    model or these texts cannot give, or that is NaN.
     """
     require_loaded(lm)
     if not isinstance(plan, Plan):
@@ -136,11 +136,13 @@ def effect(
     drawn = random_plans(plan, lm.spec, controls, seed)
     few = ": there are no others" if 0 < len(drawn) < controls else ""
     sets = f"{len(drawn)} random set{'s' * (len(drawn) > 1)} of as many heads{few}"
-    notes["control"] = sets if drawn else _no_control(plan, controls)
+    none = "none, as asked" if not controls else f"none: too few heads are left beside those of {plan}"
+    notes["control"] = sets if drawn else none
     notes |= read.notes
+    # The plan is the first editor, its controls follow: one reading of the corpus serves all of them.
     editors = editors_of(lm, [plan, *drawn], corpus)
     before, after, changes = carried_out(lm, editors, read, chosen, progress)
-    if unchanged := [describe(step) for at, step in enumerate(plan.steps) if editors[0].idle(0, at)]:
+    if unchanged := [describe(step) for place, step in enumerate(plan.steps) if editors[0].idle(0, place)]:
         notes["unchanged"] = "; ".join(unchanged)
     low, high = interval_over_texts(changes[:1].T.numpy())
     return Effect(
@@ -162,24 +164,26 @@ def effect(
 def carried_out(
     lm: Any, editors: Sequence[Editor], corpus: Corpus, metric: Metric, progress: Progress | None
 ) -> tuple[list[Tensor], list[Tensor], Float64[Tensor, "plan text"]]:
-    """Readings before and under the first editor, where they are a number a text or token, and everyone's changes.
+    """Readings before and under the first editor, where they are numbers of texts or tokens, and all editors' changes.
 
-    Batch by batch: log-probabilities of a whole corpus would be the largest thing in memory.
+    Works batch by batch: log-probabilities of a whole corpus would be the largest thing in memory.
     """
+    # A flat metric keeps no readings: those of KL are whole distributions, the largest tensors of all.
     before: list[Tensor] = []
     after: list[Tensor] = []
     changes = torch.zeros(len(editors), corpus.num_texts, dtype=torch.float64)
     for done, batch in enumerate(corpus.batches):
         plain = metric.read(outputs_of(lm, batch, head=metric.head), batch)
-        for at, editor in enumerate(editors):
+        for index, editor in enumerate(editors):
             try:
+                # The guard checks the first batch only: it costs a second attention, and batches differ in texts alone.
                 with tap(lm.model, edits=[editor], guard=not done):
                     edited = metric.read(outputs_of(lm, batch, head=metric.head), batch)
             finally:
                 editor.close()
-            changes[at, list(batch.places)] = metric.change(plain, edited).double().cpu()
-            require_numbers(changes[at, list(batch.places)], metric, "these texts")
-            if not at and not metric.flat:
+            changes[index, list(batch.places)] = metric.change(plain, edited).double().cpu()
+            require_numbers(changes[index, list(batch.places)], metric, "these texts")
+            if not index and not metric.flat:
                 before.append(plain)
                 after.append(edited)
         if progress is not None:
@@ -188,14 +192,15 @@ def carried_out(
 
 
 def _level(metric: Metric, readings: list[Tensor]) -> float | None:
-    """The mean over texts of what is compared, where it is a number a text (or token)."""
+    """The mean reading over texts, where a reading is one number per text or token."""
     if metric.flat:
         return None
-    texts = torch.cat([each.double().nanmean(-1) if each.ndim > 1 else each.double() for each in readings])
-    return float(texts.mean())
+    texts = [reading.double().nanmean(-1) if reading.ndim > 1 else reading.double() for reading in readings]
+    return float(torch.cat(texts).mean())
 
 
 def _by_token(metric: Metric, corpus: Corpus, before: list[Tensor], after: list[Tensor]) -> Any:
+    """Each text's change, token by token, in the order of the texts; None for a metric of whole texts."""
     if not metric.by_token:
         return None
     rows: dict[int, ndarray] = {}
@@ -212,12 +217,10 @@ def interval_over_texts(
     if len(changes) == 1:
         return np.full(changes.shape[1], np.nan), np.full(changes.shape[1], np.nan)
     generator = np.random.Generator(np.random.PCG64(seed))
+    # Resampling texts is the same as weighting them by multinomial counts: one product instead of a loop.
     weights = generator.multinomial(len(changes), np.full(len(changes), 1 / len(changes)), RESAMPLES) / len(changes)
     low, high = np.percentile(weights @ changes, INTERVAL, axis=0)
     return low, high
-
-
-# ------------------------------------------------------------------------------------------------------- the control
 
 
 def random_plans(plan: Plan, spec: ModelSpec, count: int, seed: int) -> list[Plan]:
@@ -225,60 +228,58 @@ def random_plans(plan: Plan, spec: ModelSpec, count: int, seed: int) -> list[Pla
 
     Each head that the plan names has one in its place, in every step. Where a step works within a layer (average, copy,
     the output projection), the heads that the plan names there go to one other layer together. No set is drawn twice:
-    where there are fewer than `count`, those that were found are given.
+    where fewer than `count` exist, fewer are returned.
     """
     if type(count) is not int or count < 0:
         raise StatisticError(f"controls={count!r}: give 0 or more random sets of heads.")
     if type(seed) is not int or seed < 0:
         raise StatisticError(f"seed={seed!r}: give a whole number, 0 or more.")
     generator = np.random.Generator(np.random.PCG64(seed))
-    found: dict[Plan, None] = {}
+    plans: dict[Plan, None] = {}  # a set in the order of drawing
     for _ in range(DRAWS * count if plan.steps else 0):
-        if (places := _places(plan, spec, generator)) is None:
+        if (substitutes := _substitutes(plan, spec, generator)) is None:
             return []
-        found.setdefault(Plan([_moved(step, spec, places) for step in plan.steps]))
-        if len(found) == count:
+        plans.setdefault(Plan([_moved(step, spec, substitutes) for step in plan.steps]))
+        if len(plans) == count:
             break
-    return list(found)
+    return list(plans)
 
 
-def _places(plan: Plan, spec: ModelSpec, generator: np.random.Generator) -> dict[Head, Head] | None:
-    """Another head for each that the plan names; None where there are not enough."""
-    asked = [step.heads for step in plan.steps] + [step.source for step in plan.steps if isinstance(step, Copy)]
-    named = parse_heads([part for text in asked for part in str(text).split(", ")], spec.shape)
-    whole = [step for step in plan.steps if isinstance(step, Average | Copy | SkipOutputProjection)]
-    together = {layer for step in whole for layer in spec.select(step.heads).by_layer()}
+def _substitutes(plan: Plan, spec: ModelSpec, generator: np.random.Generator) -> dict[Head, Head] | None:
+    """A random head for each that the plan names, none of them named by it; None where there are not enough."""
+    texts = [step.heads for step in plan.steps] + [step.source for step in plan.steps if isinstance(step, Copy)]
+    named = parse_heads([part for text in texts for part in str(text).split(", ")], spec.shape)
+    within_layer = [step for step in plan.steps if isinstance(step, Average | Copy | SkipOutputProjection)]
+    together = {layer for step in within_layer for layer in spec.select(step.heads).by_layer()}
     free = named.complement().by_layer()
-    places: dict[Head, Head] = {}
+    substitutes: dict[Head, Head] = {}
     for (stack, layer), indices in named.by_layer().items():
         if (stack, layer) in together:
-            fitting = [other for other, heads in free.items() if len(heads) >= len(indices)]
-            if not fitting:
+            # The heads that share weights must stay in one layer, so a layer with enough free heads takes them all.
+            wide_enough = [layer_key for layer_key, heads in free.items() if len(heads) >= len(indices)]
+            if not wide_enough:
                 return None
-            chosen = fitting[generator.integers(len(fitting))]
-            others = generator.choice(free.pop(chosen), len(indices), replace=False)
-            places |= {
-                Head(stack, layer, index): Head(*chosen, int(other))
-                for index, other in zip(indices, others, strict=True)
+            chosen = wide_enough[generator.integers(len(wide_enough))]
+            drawn = generator.choice(free.pop(chosen), len(indices), replace=False)
+            substitutes |= {
+                Head(stack, layer, index): Head(*chosen, int(drawn_index))
+                for index, drawn_index in zip(indices, drawn, strict=True)
             }
-    single = [head for head in named if head not in places]
-    left = [Head(*layer, index) for layer, indices in free.items() for index in indices]
-    if len(left) < len(single):
+    single = [head for head in named if head not in substitutes]
+    unused = [Head(*layer, index) for layer, indices in free.items() for index in indices]
+    if len(unused) < len(single):
         return None
-    order = generator.permutation(len(left))
-    return places | {head: left[at] for head, at in zip(single, order, strict=False)}
+    # Single heads need no common layer: any unused head of the model can stand for them.
+    order = generator.permutation(len(unused))
+    return substitutes | {head: unused[position] for head, position in zip(single, order, strict=False)}
 
 
-def _moved(step: Step, spec: ModelSpec, places: dict[Head, Head]) -> Step:
-    """One step on the heads that stand in for its own."""
-    heads = str(parse_heads([places[head] for head in spec.select(step.heads)], spec.shape))
+def _moved(step: Step, spec: ModelSpec, substitutes: dict[Head, Head]) -> Step:
+    """One step on the substitutes of its heads."""
+    heads = str(parse_heads([substitutes[head] for head in spec.select(step.heads)], spec.shape))
     if isinstance(step, SkipOutputProjection):
         return SkipOutputProjection(heads)
     if isinstance(step, Copy):
-        sources = [places[head] for head in spec.select(step.source) if head in places]
+        sources = [substitutes[head] for head in spec.select(step.source) if head in substitutes]
         return Copy(heads, str(parse_heads(sources, spec.shape)))
     return replace(step, heads=heads)
-
-
-def _no_control(plan: Plan, controls: int) -> str:
-    return "none, as asked" if not controls else f"none: too few heads are left beside those of {plan}"

@@ -1,8 +1,19 @@
 """`importance`: how much each head is worth on some texts, by ablation or by gradient, with intervals and a ranking.
 
-Ablation is exact: each head is taken away, and what that changes is what it is worth, here, with all others in place.
-Gradients (`gradients`) are quicker for large models and only say how steep things are at the unedited model;
-`agreement` says how far the two rank alike. Neither says what a *set* of heads is worth: backups take over (`curve`).
+Ablation is exact: each head is taken away by itself, with all others in place, and the change is its importance.
+Gradients are quicker for large models and measure only how steep the metric is at the unedited model;
+`Importance.agreement` compares how the two rank. Neither tells what a *set* of heads is worth, because backup heads
+take over: `removal_curve` measures that.
+
+A gradient is taken in a gate on each head, which multiplies its output before the output projection and stands at 1.
+One forward and one backward pass give the derivative in the gate of every head, text and token. Michel et al. 2019 take
+its absolute value; `reduce` chooses whether it is summed over tokens, texts or whole batches before that.
+
+A metric that compares with the unedited model itself (1 - cosine, KL) is flat there: its derivative is 0, and a
+gradient carries no information. What rises then is the square of the output's derivative, `1/2 |P de/dg|^2 / |e|^2` of
+an embedding e, where P projects onto the directions that turn it. The norm is taken over orthonormal directions drawn
+at random, one backward pass each: exact when there are as many as the embedding is wide, unbiased with fewer.
+Source: Michel et al. 2019, Are sixteen heads really better than one?, section 4.1.
 """
 
 from __future__ import annotations
@@ -11,7 +22,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,23 +48,24 @@ from manyheads.interventions.prune.which_heads import least_groups
 from manyheads.models import BATCH_TOKENS, AttentionCall, tap
 from manyheads.plan import Ablate, Plan
 from manyheads.spec import ModelSpec
-from manyheads.statistics import Progress, write_frame
+from manyheads.statistics import PerHeadResult, Progress
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # pandas takes half a second to import: only who writes a table waits for it
     import pandas as pd
 
-__all__ = ["ESTIMATORS", "Importance", "importance", "rank_correlation", "REDUCE", "gradients"]
-
+__all__ = ["ESTIMATORS", "REDUCE", "Importance", "gradients", "importance", "rank_correlation"]
 
 ESTIMATORS = ("ablation", "gradient")
+REDUCE = ("token", "example", "batch")
 GRADIENT_TOKENS = 1_024  # of a batch: gates and activations of all layers are held at once
+DIRECTIONS = 16  # of an embedding: over 200 texts a head's mean square is then good to about 3 %
 
 
 @dataclass(frozen=True, eq=False)
-class Importance:
-    """What each head is worth: `values[head]` in `unit`, means over texts of `per_text[text, head]`.
+class Importance(PerHeadResult):
+    """The importance of each head: `values[head]` in `unit`, means over texts of `per_text[text, head]`.
 
-    A high value is an important head. `notes` says by which metric and because of what, and how it was computed.
+    A high value is an important head. `notes` names the metric and why it was chosen, and how values were computed.
     """
 
     spec: ModelSpec
@@ -80,17 +91,17 @@ class Importance:
     @cached_property
     def normalised(self) -> Float64[ndarray, "head"]:
         """Values divided by their layer's Euclidean norm, as Michel et al. 2019 rank heads across layers."""
-        out = np.zeros_like(self.values)
+        shares = np.zeros_like(self.values)
         for stack, layer in self.spec.heads.by_layer():
-            here = np.array([(head.stack, head.layer) == (stack, layer) for head in self.heads])
-            norm = np.linalg.norm(self.values[here])
-            out[here] = self.values[here] / norm if norm > 0 else 0.0
-        return out
+            in_layer = np.array([(head.stack, head.layer) == (stack, layer) for head in self.heads])
+            norm = np.linalg.norm(self.values[in_layer])
+            shares[in_layer] = self.values[in_layer] / norm if norm > 0 else 0.0
+        return shares
 
     def ranking(self, *, normalised: bool = False) -> tuple[Head, ...]:
         """Heads from the least to the most important: the order in which to remove them."""
         order = np.argsort(self.normalised if normalised else self.values, kind="stable")
-        return tuple(self.heads[at] for at in order)
+        return tuple(self.heads[index] for index in order)
 
     def lowest(self, count: int, *, normalised: bool = False) -> HeadSet:
         """The `count` least important heads. Errors: StatisticError for more than there are."""
@@ -111,10 +122,10 @@ class Importance:
             raise StatisticError(f"{count!r} heads of {len(self.heads)} were asked for: give a number up to that.")
 
     def __getitem__(self, head: str | Head) -> float:
-        wanted = self.spec.select(head)
-        if len(wanted) != 1:
-            raise HeadError(f"{head!r} is {len(wanted)} heads: ask for one, as in importance['L3H7'].")
-        return float(self.values[self.heads.index(wanted.heads[0])])
+        heads = self.spec.select(head)
+        if len(heads) != 1:
+            raise HeadError(f"{head!r} is {len(heads)} heads: ask for one, as in importance['L3H7'].")
+        return float(self.values[self.heads.index(heads.heads[0])])
 
     def agreement(self, other: Importance) -> float:
         """Spearman's rank correlation of two estimates of the same heads. Errors: StatisticError for other heads."""
@@ -123,17 +134,14 @@ class Importance:
         return rank_correlation(self.values, other.values)
 
     def to_pandas(self) -> pd.DataFrame:
-        """A row a head: head, stack, layer, index, importance, low, high, normalised, rank (0 = least important)."""
+        """A row for each head: its name and place, importance, low, high, normalised, rank (0 = least important)."""
         import pandas as pd
 
         low, high = self.interval
-        rank = {head: at for at, head in enumerate(self.ranking())}
+        rank = {head: position for position, head in enumerate(self.ranking())}
         return pd.DataFrame(
             {
-                "head": [str(head) for head in self.heads],
-                "stack": [head.stack for head in self.heads],
-                "layer": [head.layer for head in self.heads],
-                "index": [head.index for head in self.heads],
+                **self.head_columns(),
                 "importance": self.values,
                 "low": low,
                 "high": high,
@@ -142,14 +150,10 @@ class Importance:
             }
         )
 
-    def save(self, path: str | Path) -> None:
-        """Write the table by its ending: .parquet, .csv or .json, whole or not at all. Errors: FileAccessError."""
-        write_frame(self.to_pandas(), Path(path))
-
     def __repr__(self) -> str:
         top = ", ".join(str(head) for head in self.ranking()[::-1][:3])
-        what = f"{len(self.heads)} heads by {self.estimator}, {self.metric} on {len(self.per_text)} texts"
-        return f"Importance({what}; most important: {top})"
+        source = f"{len(self.heads)} heads by {self.estimator}, {self.metric} on {len(self.per_text)} texts"
+        return f"Importance({source}; most important: {top})"
 
 
 def importance(
@@ -168,12 +172,13 @@ def importance(
     """How much each head is worth on these texts.
 
     `estimator`: "ablation" takes each head away (`kind` as in `Ablate`; "mean" and "resample" take their values from
-    `corpus`, or from the texts themselves, which is said) and is exact; "gradient" is Michel et al. 2019, with the
-    absolute value taken per "token", "example" or "batch" (`reduce`), or, for a metric that is flat at the unedited
-    model, the squared derivative of the output. `metric` and `labels` as in `effect`.
+    `corpus`, or from the texts themselves, as `notes` then records) and is exact; "gradient" is Michel et al. 2019,
+    with the absolute value taken per "token", "example" or "batch" (`reduce`), or, for a metric that is flat at the
+    unedited model, the squared derivative of the output. `metric` and `labels` as in `effect`. `num_tokens`: the size
+    of a batch, padding included.
 
-    Cost: ablation about (L + 1) / 2 forward passes for each head of a layer, of L layers, half of one by one;
-    gradient one forward and one backward pass (16 backward for a flat metric).
+    Cost: for ablation, about (L + 1) / 2 forward passes for each head of a layer, in a model of L layers: half of what
+    one ablation after another takes. For gradients, one forward and one backward pass (16 backward for a flat metric).
     Errors: StatisticError, TextError, PlanError, ModelError. Source: Michel et al. 2019, section 4.1.
     """
     require_loaded(lm)
@@ -185,6 +190,7 @@ def importance(
         raise StatisticError(f"num_tokens={num_tokens!r}: give a whole number, 1 or more, of tokens of a batch.")
     chosen, why = choose_metric(lm, metric, labels)
     notes = {"model": lm.name, "metric": why}
+    # A sweep expands batches, so its plain ones are smaller; gradients hold activations of all layers at once.
     size = num_tokens // 4 if estimator == "ablation" else min(num_tokens, GRADIENT_TOKENS)
     read = read_corpus(lm, texts, labels, size)
     notes |= read.notes
@@ -198,6 +204,7 @@ def importance(
         corpus, notes["corpus"] = texts, "the texts themselves, for want of another"
     swept = sweep(lm, plans, read, chosen, texts=corpus, num_tokens=num_tokens, progress=progress)
     notes["computed"] = f"{kind} ablation of each head; {swept.because}"
+    # A head that changes no text is worth 0, or was not reached: the notes name it, so that nobody has to guess.
     idle = [head for head, column in zip(lm.spec.heads, swept.changes.T, strict=True) if not bool(column.any())]
     if idle:
         notes["unchanged"] = f"{kind} ablation of {parse_heads(idle, lm.spec.shape)} changed nothing"
@@ -214,23 +221,6 @@ def rank_correlation(a: Float64[ndarray, "n"], b: Float64[ndarray, "n"]) -> floa
     return float(np.corrcoef(ranks)[0, 1])
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Importance by gradients: how steeply the work of a model answers to a gate on each head, at the unedited model.
-#
-# A gate multiplies a head's output before the output projection and stands at 1. One forward and one backward pass give
-# the derivative in the gate of every head, text and token: Michel et al. 2019 take its absolute value, whose sum over
-# tokens, texts or whole batches comes before or after that (`reduce`).
-#
-# Where the loss compares with the unedited model itself (1 - cosine, KL), it is flat there: its derivative is 0, and a
-# gradient says nothing. What rises then is the square of the output's derivative, `1/2 |P de/dg|^2 / |e|^2` of an
-# embedding e, P being what turns it. Its norm is taken over orthonormal directions drawn at random, one backward pass
-# each: exact when there are as many as the embedding is wide, unbiased with fewer.
-
-
-REDUCE = ("token", "example", "batch")
-DIRECTIONS = 16  # of an embedding: over 200 texts a head's mean square is then good to about 3 %
-
-
 def gradients(
     lm: Any, corpus: Corpus, metric: Metric, *, reduce: str = "example", directions: int = DIRECTIONS, seed: int = 0
 ) -> tuple[Float64[Tensor, "text head"], str]:
@@ -240,17 +230,17 @@ def gradients(
     means over tokens alike.
     Errors: StatisticError for a metric without a derivative.
     """
-    found = torch.zeros(corpus.num_texts, len(lm.spec.heads), dtype=torch.float64)
+    values = torch.zeros(corpus.num_texts, len(lm.spec.heads), dtype=torch.float64)
     generator = torch.Generator().manual_seed(seed)
     for batch in corpus.batches:
         if metric.flat:
-            found[list(batch.places)] = _squares(lm, batch, metric, directions, generator)
+            values[list(batch.places)] = _squares(lm, batch, metric, directions, generator)
         else:
-            found[list(batch.places)] = _slopes(lm, batch, metric, reduce)
-    require_numbers(found, metric, "its gradient")
+            values[list(batch.places)] = _slopes(lm, batch, metric, reduce)
+    require_numbers(values, metric, "its gradient")
     if not metric.flat:
-        return found, f"|d {metric.name} / d gate|, summed by {reduce} before the absolute value"
-    return found, (
+        return values, f"|d {metric.name} / d gate|, summed by {reduce} before the absolute value"
+    return values, (
         f"{metric.name} is flat at the unedited model, where its gradient is 0: half the squared derivative of the "
         f"output in the gate instead, over {directions} random directions"
     )
@@ -260,41 +250,39 @@ def _slopes(lm: Any, batch: Batch, metric: Metric, reduce: str) -> Float64[Tenso
     """The derivative of each text's own metric in the gates of its tokens."""
     with torch.enable_grad(), _gated(lm, batch) as gates:
         reading = metric.read(outputs_of(lm, batch, head=metric.head, grad=True), batch)
-        texts = metric.change(torch.zeros_like(reading), reading)
-    _require_slope(texts, metric)
-    slopes = gates.by_head(lm.spec, torch.autograd.grad(texts.sum(), gates.all, allow_unused=True))
+        changes = metric.change(torch.zeros_like(reading), reading)
+    _require_slope(changes, metric)
+    # Texts do not depend on each other's gates, so one backward pass through the sum gives each text its own slopes.
+    slopes = gates.by_head(lm.spec, torch.autograd.grad(changes.sum(), gates.all, allow_unused=True))
     if reduce == "token":
-        return torch.stack([each.abs().sum(-1) for each in slopes], 1)
-    sums = torch.stack([each.sum(-1) for each in slopes], 1)
+        return torch.stack([slope.abs().sum(-1) for slope in slopes], 1)
+    sums = torch.stack([slope.sum(-1) for slope in slopes], 1)
     return sums.abs() if reduce == "example" else sums.sum(0, keepdim=True).abs().expand_as(sums) / len(sums)
 
 
 def _squares(
     lm: Any, batch: Batch, metric: Metric, directions: int, generator: torch.Generator
 ) -> Float64[Tensor, "b head"]:
-    """Half the squared derivative of the turned embedding (or of the predictions, in the metric of KL)."""
+    """Half the squared derivative of the unit embedding in the gates."""
     with torch.enable_grad(), _gated(lm, batch) as gates:
         reading = metric.read(outputs_of(lm, batch, head=metric.head, grad=True), batch)
     _require_slope(reading, metric)
-    units, width = _units(reading, metric), reading.shape[-1]
+    if metric.name != "cosine":
+        raise StatisticError(
+            f"metric {metric.name!r} is flat at the unedited model and has no derivative here: use 'loss', or the "
+            f"estimator 'ablation'."
+        )
+    units = reading / reading.norm(dim=-1, keepdim=True)  # their derivative is tangent to the sphere: only turns count
+    width = reading.shape[-1]
     count = min(directions, width)
     basis = torch.linalg.qr(torch.randn(width, count, generator=generator))[0].T.to(reading)
     total = torch.zeros(len(batch.places), len(lm.spec.heads), dtype=torch.float64)
     for number, direction in enumerate(basis):
         side = (units * direction).sum()
-        got = torch.autograd.grad(side, gates.all, retain_graph=number + 1 < count, allow_unused=True)
-        total += torch.stack([each.sum(-1) for each in gates.by_head(lm.spec, got)], 1).square()
+        # The graph is needed for every direction, and its memory is freed with the last one.
+        slopes = torch.autograd.grad(side, gates.all, retain_graph=number + 1 < count, allow_unused=True)
+        total += torch.stack([slope.sum(-1) for slope in gates.by_head(lm.spec, slopes)], 1).square()
     return total * width / count / 2
-
-
-def _units(reading: Tensor, metric: Metric) -> Tensor:
-    """What moves by the square root of the change: unit embeddings, whose derivative is tangent to the sphere."""
-    if metric.name == "cosine":
-        return reading / reading.norm(dim=-1, keepdim=True)
-    raise StatisticError(
-        f"metric {metric.name!r} is flat at the unedited model and has no derivative here: use 'loss', or the "
-        f"estimator 'ablation'."
-    )
 
 
 def _require_slope(value: Tensor, metric: Metric) -> None:
@@ -306,7 +294,7 @@ def _require_slope(value: Tensor, metric: Metric) -> None:
 
 
 class _Gates:
-    """One gate a text, head and row of each layer, all 1."""
+    """A gate for each text, head and row of each layer, all 1."""
 
     def __init__(self) -> None:
         self.by_layer: dict[tuple[str, int], Float[Tensor, "b h q"]] = {}
@@ -320,17 +308,17 @@ class _Gates:
         self.by_layer[key] = call.out.detach().new_ones(call.out.shape[:3]).requires_grad_()
         return call.out * self.by_layer[key][..., None]
 
-    def by_head(self, spec: ModelSpec, got: Sequence[Tensor | None]) -> Iterator[Float64[Tensor, "b q"]]:
-        """Derivatives in the gates, head by head in the spec's order; zeros of a layer that nothing depends on."""
-        found, size = dict(zip(self.by_layer, got, strict=True)), len(self.all[0])
+    def by_head(self, spec: ModelSpec, slopes: Sequence[Tensor | None]) -> Iterator[Float64[Tensor, "b q"]]:
+        """Derivatives in the gates, head by head in the spec's order; zeros for a layer that nothing depends on."""
+        by_layer, size = dict(zip(self.by_layer, slopes, strict=True)), len(self.all[0])
         for head in spec.heads:
-            key = (head.stack, head.layer)
-            slope = found.get(key)
+            slope = by_layer.get((head.stack, head.layer))
             yield torch.zeros(size, 1).double() if slope is None else slope[:, head.index].double().cpu()
 
 
 @contextmanager
 def _gated(lm: Any, batch: Batch) -> Iterator[_Gates]:
+    """Gates on all heads while the block runs. Errors: StatisticError where a layer's batch is not the texts."""
     gates = _Gates()
     with tap(lm.model, edits=[gates.edit], guard=False):
         yield gates

@@ -1,7 +1,10 @@
-"""What is compared before and after an intervention: a language model's loss, its predictions, an embedding, a class.
+"""Metrics that compare a model before and after an intervention, and the corpus that they are read on.
 
-A metric reads a few numbers off what the model returns, text by text, and says how far two readings are apart. A
-positive change is always for the worse. What the user compares may be any function of the model's outputs.
+A metric takes a reading of the model's outputs, text by text (a language model's loss, its predictions, an embedding, a
+class), and computes how far two readings are apart. A positive change is always for the worse. A user's metric may be
+any function of the model's outputs.
+
+A corpus is read again and again, once for each intervention, so its texts are batched once, by like length.
 """
 
 from __future__ import annotations
@@ -21,18 +24,14 @@ from manyheads.models import BATCH_TOKENS, batches, model_inputs, read_texts, to
 from manyheads.models.describe import run
 from manyheads.models.inputs.texts import decoder_story, writes_apart
 
-__all__ = ["METRICS", "Metric", "choose_metric", "Batch", "Corpus", "read_corpus"]
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# One corpus, read again and again: texts in batches of like length, and what a model returns for each of them.
+__all__ = ["METRICS", "Batch", "Corpus", "Metric", "choose_metric", "read_corpus"]
 
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Inputs of one forward pass, which texts they are, and the texts' labels where there are any.
+    """Inputs of one forward pass; `places`, the indices of their texts in the corpus; the texts' labels, if any.
 
-    `targets`: the tokens that a decoder beside an encoder is to write, -100 where there is none: it repeats the text.
+    `targets`: the tokens that a decoder beside an encoder should predict (it repeats the text), -100 where none is.
     """
 
     inputs: dict[str, Tensor]
@@ -42,7 +41,7 @@ class Batch:
 
     @property
     def real(self) -> Bool[Tensor, "b n"] | None:
-        """Where tokens are, not padding; None where the inputs do not say."""
+        """True at tokens, False at padding; None where the inputs have no mask."""
         mask = self.inputs.get("attention_mask")
         return None if mask is None else mask.bool()
 
@@ -58,7 +57,7 @@ class Batch:
 class Corpus:
     """Batches, and how many texts and tokens they hold.
 
-    `notes`: how long texts were cut ("windows"), and what a decoder beside an encoder reads ("decoder"), where any is.
+    `notes`: how long texts were cut ("windows"), and what a decoder beside an encoder reads ("decoder"), if either is.
     """
 
     batches: tuple[Batch, ...]
@@ -70,36 +69,39 @@ class Corpus:
 def read_corpus(lm: Any, texts: str | Sequence[Any], labels: Any = None, num_tokens: int = BATCH_TOKENS) -> Corpus:
     """Texts, or ready inputs (a list of mappings, each a batch: pictures, sounds, anything), as batches.
 
-    `num_tokens` is the size of a batch with padding. Long texts are read in windows; each is a text of its own.
-    Errors: TextError for no texts, or labels that are not one a text.
+    `num_tokens` is the size of a batch with padding. Long texts are read in windows, each of which counts as a text.
+    Errors: TextError for no texts, or where there is not one label for each text.
     """
     if not isinstance(texts, str) and isinstance(texts, Sequence) and texts and isinstance(texts[0], Mapping):
-        return _ready(lm, texts, labels)
+        return _corpus_of_inputs(lm, texts, labels)
+    # Labels are checked after the texts: a text that cannot be read is the more basic fault.
     reading = read_texts(lm, texts)
-    given = 1 if isinstance(texts, str) else len(texts)
-    _check_labels(labels, given)
-    found = []
+    _check_labels(labels, 1 if isinstance(texts, str) else len(texts))
+    listed: list[Batch] = []
     for group in batches(reading, num_tokens):
         inputs = model_inputs(lm, tokens_of(reading, group, None, ""))
-        beside, ids = "decoder_input_ids" in inputs, inputs["input_ids"]
-        targets = ids.masked_fill(inputs["attention_mask"] == 0, -100) if beside else None
-        sources = [reading.pieces[i].source for i in group]
-        found.append(Batch(inputs, tuple(group), _labels_of_readings(labels, sources), targets))
+        ids, targets = inputs["input_ids"], None
+        if "decoder_input_ids" in inputs:
+            targets = ids.masked_fill(inputs["attention_mask"] == 0, -100)
+        sources = [reading.pieces[index].source for index in group]
+        listed.append(Batch(inputs, tuple(group), _label_tensor(labels, sources), targets))
     notes = {"windows": reading.because, "decoder": decoder_story(lm)}
-    said = {name: words for name, words in notes.items() if words}
-    return Corpus(tuple(found), len(reading.pieces), reading.num_tokens, said)
+    notes = {name: words for name, words in notes.items() if words}
+    return Corpus(tuple(listed), len(reading.pieces), reading.num_tokens, notes)
 
 
 def require_loaded(lm: Any) -> None:
-    """Errors: ModelError for what is no loaded model."""
+    """Raises ModelError unless `lm` is a loaded model."""
     if not hasattr(lm, "model") or not hasattr(lm, "spec"):
         how = f"mh.load({lm!r})" if isinstance(lm, str) else "mh.load(model, tokenizer=...)"
         raise ModelError(f"a {type(lm).__name__} is not a loaded model: load it first, as {how}.")
 
 
-def _ready(lm: Any, given: Sequence[Any], labels: Any) -> Corpus:
-    found, count, tokens = [], 0, 0
-    for inputs in given:
+def _corpus_of_inputs(lm: Any, items: Sequence[Any], labels: Any) -> Corpus:
+    """Ready inputs, each mapping one batch. Labels are checked last, when the number of samples is known."""
+    loaded: list[tuple[dict[str, Tensor], range]] = []
+    count = tokens = 0
+    for inputs in items:
         if not isinstance(inputs, Mapping) or not inputs or not all(isinstance(x, Tensor) for x in inputs.values()):
             raise TextError("ready inputs are mappings of names to tensors, each a batch: one of these is none.")
         inputs = {name: x.to(lm.device) for name, x in inputs.items()}
@@ -107,12 +109,11 @@ def _ready(lm: Any, given: Sequence[Any], labels: Any) -> Corpus:
         if not size or any(len(x) != size for x in inputs.values()):
             shapes = {name: tuple(x.shape) for name, x in inputs.items()}
             raise TextError(f"a batch of inputs has {shapes}: the first axis of each must be the samples.")
-        places = range(count, count + size)
-        found.append(Batch(inputs, tuple(places), None))
+        loaded.append((inputs, range(count, count + size)))
         count, tokens = count + size, tokens + int(inputs.get("attention_mask", torch.zeros(1)).sum())
     _check_labels(labels, count)
-    found = [Batch(each.inputs, each.places, _labels_of_readings(labels, each.places)) for each in found]
-    return Corpus(tuple(found), count, tokens)
+    ready = (Batch(inputs, tuple(places), _label_tensor(labels, places)) for inputs, places in loaded)
+    return Corpus(tuple(ready), count, tokens)
 
 
 def _check_labels(labels: Any, count: int) -> None:
@@ -126,17 +127,17 @@ def _check_labels(labels: Any, count: int) -> None:
         raise TextError(f"label {wrong[0]!r} is no class: give whole numbers, from 0.")
 
 
-def _labels_of_readings(labels: Any, sources: Sequence[int]) -> Tensor | None:
+def _label_tensor(labels: Any, sources: Sequence[int]) -> Tensor | None:
     return None if labels is None else torch.tensor([int(labels[source]) for source in sources])
 
 
 def exact(x: Tensor) -> Tensor:
-    """Float32 at the least."""
+    """In float32, or in float64 what is float64 already."""
     return x if x.dtype == torch.float64 else x.float()
 
 
 def outputs_of(lm: Any, batch: Batch, *, head: bool, grad: bool = False) -> Any:
-    """What the model returns for a batch; without the model's head unless said."""
+    """The model's outputs for a batch; without the language-model or classification head unless `head`."""
     return run(lm.model, lm.name, batch.inputs, head=head, grad=grad)
 
 
@@ -146,10 +147,10 @@ Own = Callable[[Any, dict[str, Tensor]], Any]
 
 @dataclass(frozen=True)
 class Metric:
-    """`read` takes what is needed from a forward pass; `change` compares two readings, one number a text.
+    """`read` takes a reading of a forward pass; `change` compares two readings and returns one number per text.
 
-    `head`: whether the model's head must run. `flat`: whether the change has no slope at the unedited model, since
-    that is what it is compared with. `by_token`: whether a reading holds one number a token.
+    `head`: whether the model's output head must run. `flat`: whether the change has no slope at the unedited model,
+    because it compares with that model. `by_token`: whether a reading holds one number per token.
     """
 
     name: str
@@ -166,15 +167,15 @@ def token_losses(outputs: Any, batch: Batch) -> Float[Tensor, "b n"]:
     """The cross-entropy of each next token, NaN where none is predicted (nats).
 
     The tokens are those that the decoder reads, each predicted by the row before it; or, among ready inputs, `labels`
-    as transformers has them: -100 is not counted, and a decoder beside an encoder predicts label i in row i.
+    as transformers defines them: -100 is not counted, and a decoder beside an encoder predicts label i in row i.
     """
-    logits, given = _logits(outputs, "loss", 3), batch.inputs
-    side = "decoder_" if "decoder_input_ids" in given else ""
-    ids, mask = given.get(f"{side}input_ids"), given.get(f"{side}attention_mask")
-    labels = given.get("labels", batch.targets)
+    logits, inputs = _logits(outputs, "loss", 3), batch.inputs
+    side = "decoder_" if "decoder_input_ids" in inputs else ""
+    ids, mask = inputs.get(f"{side}input_ids"), inputs.get(f"{side}attention_mask")
+    labels = inputs.get("labels", batch.targets)
     if labels is not None:
-        beside = _is_beside(outputs) or ids is None
-        logits, ids = (logits, labels) if beside else (logits[:, :-1], labels[:, 1:])
+        in_place = _is_encoder_decoder(outputs) or ids is None
+        logits, ids = (logits, labels) if in_place else (logits[:, :-1], labels[:, 1:])
         real = ids >= 0
     elif ids is not None:
         real = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask.bool()
@@ -186,19 +187,20 @@ def token_losses(outputs: Any, batch: Batch) -> Float[Tensor, "b n"]:
             f"metric 'loss': {tuple(logits.shape[:2])} predictions and {tuple(ids.shape)} tokens do not fit: give "
             f"labels of as many tokens as the decoder reads."
         )
+    # clamp_min: -100 is no index. These positions become NaN on the next line, and means leave NaN out.
     losses = F.cross_entropy(exact(logits.transpose(1, 2)), ids.clamp_min(0), reduction="none")
     return losses.masked_fill(~real, torch.nan)
 
 
-def _is_beside(outputs: Any) -> bool:
-    """Whether they are of a decoder beside an encoder, which predicts label i in row i."""
+def _is_encoder_decoder(outputs: Any) -> bool:
+    """Whether a decoder beside an encoder gave these outputs: it predicts label i in row i."""
     return getattr(outputs, "encoder_last_hidden_state", None) is not None
 
 
 def predictions(outputs: Any, batch: Batch) -> Float[Tensor, "b n v"]:
     """Log-probabilities of the next token at each real position, NaN elsewhere."""
     logs = exact(_logits(outputs, "kl", 3)).log_softmax(-1)
-    if _is_beside(outputs):
+    if _is_encoder_decoder(outputs):
         labels, real = batch.inputs.get("labels", batch.targets), batch.inputs.get("decoder_attention_mask")
         real = labels >= 0 if labels is not None else real
     else:
@@ -207,7 +209,7 @@ def predictions(outputs: Any, batch: Batch) -> Float[Tensor, "b n v"]:
 
 
 def embedding(outputs: Any, batch: Batch) -> Float[Tensor, "b m"]:
-    """The mean of a text's last hidden states, padding left out: what sentence embeddings are."""
+    """The mean of a text's last hidden states, padding left out, as sentence embeddings are computed."""
     states = getattr(outputs, "encoder_last_hidden_state", None)
     states = getattr(outputs, "last_hidden_state", None) if states is None else states
     if not isinstance(states, Tensor):
@@ -217,6 +219,7 @@ def embedding(outputs: Any, batch: Batch) -> Float[Tensor, "b m"]:
         )
     states = exact(states)
     states = states.flatten(1, -2) if states.ndim > 3 else states
+    # Patches of pictures and frames of sounds have no padding mask of their own shape: all of them count.
     if batch.real is None or batch.real.shape != states.shape[:2]:
         return states.mean(1)
     real = batch.real[..., None].to(states)
@@ -224,11 +227,13 @@ def embedding(outputs: Any, batch: Batch) -> Float[Tensor, "b m"]:
 
 
 def class_losses(outputs: Any, batch: Batch) -> Float[Tensor, "b"]:
+    """The cross-entropy of each text's label (nats)."""
     logits = exact(_logits(outputs, "class_loss", 2))
     return F.cross_entropy(logits, _labels(batch, logits), reduction="none")
 
 
 def class_errors(outputs: Any, batch: Batch) -> Float[Tensor, "b"]:
+    """1 where the likeliest class is not the text's label, else 0."""
     logits = _logits(outputs, "class_error", 2)
     return (logits.argmax(-1) != _labels(batch, logits)).float()
 
@@ -245,8 +250,8 @@ def _labels(batch: Batch, logits: Tensor) -> Tensor:
 def _logits(outputs: Any, metric: str, num_axes: int) -> Tensor:
     logits = getattr(outputs, "logits", None)
     if not isinstance(logits, Tensor) or logits.ndim != num_axes:
-        got = f"logits of shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else "no logits"
-        raise StatisticError(f"metric {metric!r}: a {type(outputs).__name__} has {got}. Use a function of your own.")
+        result = f"logits of shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else "no logits"
+        raise StatisticError(f"metric {metric!r}: a {type(outputs).__name__} has {result}. Use a function of your own.")
     return logits
 
 
@@ -256,11 +261,12 @@ def _mean_difference(before: Tensor, after: Tensor) -> Float[Tensor, "b"]:
 
 
 def _divergence(before: Tensor, after: Tensor) -> Float[Tensor, "b"]:
+    """KL(before || after) of log-probabilities, mean over tokens."""
     terms = before.exp() * (before - after)
     return terms.masked_fill(before == -torch.inf, 0).sum(-1).double().nanmean(-1)  # 0 log 0 is 0
 
 
-def _turned(before: Tensor, after: Tensor) -> Float[Tensor, "b"]:
+def _cosine_distance(before: Tensor, after: Tensor) -> Float[Tensor, "b"]:
     return 1 - F.cosine_similarity(before.double(), after.double(), dim=-1)
 
 
@@ -270,7 +276,8 @@ METRICS = {
         Metric("loss", "nats a token", "next-token loss, after less before", token_losses, _mean_difference,
                by_token=True),
         Metric("kl", "nats a token", "KL(before || after) of the next token", predictions, _divergence, flat=True),
-        Metric("cosine", "", "1 - cosine of the mean-pooled embeddings", embedding, _turned, head=False, flat=True),
+        Metric("cosine", "", "1 - cosine of the mean-pooled embeddings", embedding, _cosine_distance, head=False,
+               flat=True),
         Metric("class_loss", "nats", "loss on the labels, after less before", class_losses, _mean_difference),
         Metric("class_error", "", "share of wrong labels, after less before", class_errors, _mean_difference),
     )
@@ -278,15 +285,20 @@ METRICS = {
 
 
 def choose_metric(lm: Any, metric: str | Own | Metric, labels: Any = None) -> tuple[Metric, str]:
-    """The metric meant, and why. "auto": the labels' loss, else the language model's, else the embedding's cosine.
+    """The metric of this name, and why it was chosen.
+
+    "auto": the labels' loss, else the language model's, else the embedding's cosine.
 
     Errors: StatisticError for an unknown name, or one that this model or these texts cannot give.
     """
     if isinstance(metric, Metric):
         return metric, "as asked"
     if callable(metric):
-        return _own(metric), "a function of your own"
-    writes, sorts = _writes(lm), "Classification" in type(lm.model).__name__
+        return _user_metric(metric), "a function of your own"
+    # A model with a language-model head that sees all tokens (BERT) predicts none that it has not seen.
+    generates = bool(getattr(lm.model, "can_generate", lambda: False)())
+    writes = generates and (writes_apart(lm) or any(site.causal for site in lm.spec.sites))
+    classifies = "Classification" in type(lm.model).__name__
     if metric == "auto" and labels is not None:
         return choose_metric(lm, "class_loss", labels)[0], "labels were given"
     if metric == "auto":
@@ -303,37 +315,31 @@ def choose_metric(lm: Any, metric: str | Own | Metric, labels: Any = None) -> tu
     if metric.startswith("class"):
         if labels is None:
             raise StatisticError(f"metric={metric!r} needs labels=, one for each text.")
-        if not sorts:
+        if not classifies:
             raise StatisticError(f"metric={metric!r} needs a classifier, and {type(lm.model).__name__} is none.")
     return METRICS[metric], "as asked"
 
 
-def _writes(lm: Any) -> bool:
-    """Whether the model predicts a token that it has not seen: one with a language-model head that sees all has."""
-    can = bool(getattr(lm.model, "can_generate", lambda: False)())
-    return can and (writes_apart(lm) or any(site.causal for site in lm.spec.sites))
-
-
-def _own(function: Own) -> Metric:
+def _user_metric(function: Own) -> Metric:
     def read(outputs: Any, batch: Batch) -> Tensor:
         value = function(outputs, batch.inputs)
         try:
-            got = torch.as_tensor(value)
+            numbers = torch.as_tensor(value)
         except (TypeError, ValueError, RuntimeError) as error:
             raise StatisticError(f"the metric gave a {type(value).__name__}: give one number for each text.") from error
-        if got.shape != (len(batch.places),):
+        if numbers.shape != (len(batch.places),):
             raise StatisticError(
-                f"the metric gave {tuple(got.shape)} for {len(batch.places)} texts: give one number for each text."
+                f"the metric gave {tuple(numbers.shape)} for {len(batch.places)} texts: give one number for each text."
             )
-        return got
+        return numbers
 
     return Metric(getattr(function, "__name__", "own"), "", "your own, after less before", read, _mean_difference)
 
 
-def require_numbers(values: Tensor, metric: Metric, what: str) -> None:
-    """Errors: StatisticError for NaN or infinity, naming what was run."""
+def require_numbers(values: Tensor, metric: Metric, source: str) -> None:
+    """Raises StatisticError for NaN or infinity; `source` names what was run."""
     if not bool(torch.isfinite(values).all()):
         raise StatisticError(
-            f"metric {metric.name!r} gave NaN or infinity for {what}: nothing can be compared with that. Check the "
+            f"metric {metric.name!r} gave NaN or infinity for {source}: nothing can be compared with that. Check the "
             f"texts (a text of one token has no next token), the labels, or your function."
         )

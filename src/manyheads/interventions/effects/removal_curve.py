@@ -1,8 +1,8 @@
-"""How far can it go: the metric against the number of heads removed, least important first, and in random order.
+"""The metric against the number of heads removed, least important first, and in random order.
 
-Importance is measured on every other text and the curve drawn on the rest, so that heads are not removed from the very
-texts that chose them. Random orders are nested as the ranked one is: each point adds heads to the one before it.
-Source of the question: Michel et al. 2019, section 4.2.
+Importance is measured on every other text and the curve drawn on the remaining ones, so that heads are not removed from
+the very texts that chose them. Random orders are nested as the ranked one is: each point adds heads to the one before.
+Source: Michel et al. 2019, section 4.2.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def removal_curve(
     kind: str = "zero",
     progress: Progress | None = None,
 ) -> Curve:
-    """The curve on every second text, by an importance that was measured on the others.
+    """The curve on every second text, by an importance that was measured on the remaining ones.
 
     Cost: `importance` on half of the texts, and `(1 + ORDERS) * POINTS` forward passes over the other half.
     Errors: TextError for fewer than two texts; those of `importance`.
@@ -82,22 +82,24 @@ def removal_curve(
     if isinstance(texts, str) or len(texts) < 2:
         raise TextError("a curve needs at least two texts: one half chooses the heads, the other shows what is lost.")
     heads = lm.spec.heads.heads
-    counts = tuple(sorted({round(at) for at in np.linspace(0, len(heads), POINTS)}))
-    worth = importance(lm, texts[::2], estimator, metric=metric, kind=kind)
+    counts = tuple(sorted({round(count) for count in np.linspace(0, len(heads), POINTS)}))
+    ranked = importance(lm, texts[::2], estimator, metric=metric, kind=kind)
     chosen, _ = choose_metric(lm, metric)
     corpus = read_corpus(lm, texts[1::2])
     generator = np.random.Generator(np.random.PCG64(0))
-    ways = [worth.ranking(), *(tuple(heads[at] for at in generator.permutation(len(heads))) for _ in range(ORDERS))]
-    plans = [Plan(Ablate(way[:count], kind=kind)) for way in ways for count in counts[1:]]
+    shuffled = (tuple(heads[index] for index in generator.permutation(len(heads))) for _ in range(ORDERS))
+    orders = [ranked.ranking(), *shuffled]
+    plans = [Plan(Ablate(order[:count], kind=kind)) for order in orders for count in counts[1:]]
     editors = editors_of(lm, plans, texts[::2])
+    # "mean" and "resample" ablation take their values from the half that chose the heads, never from the other.
     removed = carried_out(lm, editors, corpus, chosen, progress)[2].numpy()  # [plan, text]
-    changes = np.zeros((len(ways), len(counts), corpus.num_texts))  # with no head removed, exactly 0
-    changes[:, 1:] = removed.reshape(len(ways), len(counts) - 1, -1)
+    changes = np.zeros((len(orders), len(counts), corpus.num_texts))  # with no head removed, exactly 0
+    changes[:, 1:] = removed.reshape(len(orders), len(counts) - 1, -1)
     low, high = interval_over_texts(changes[0].T)
     means = changes.mean(2)
     notes = {
-        **worth.notes,
+        **ranked.notes,
         "order": f"by {estimator} on {len(texts[::2])} texts",
         "curve": f"on {corpus.num_texts} other texts, {corpus.num_tokens:,} tokens; {kind} ablation",
     }
-    return Curve(lm.name, chosen.name, chosen.unit, counts, means[0], low, high, means[1:], worth.ranking(), notes)
+    return Curve(lm.name, chosen.name, chosen.unit, counts, means[0], low, high, means[1:], ranked.ranking(), notes)

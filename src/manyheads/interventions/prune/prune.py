@@ -1,15 +1,15 @@
-"""Heads removed for good: a model without their rows and columns, smaller, faster, and checked against the whole one.
+"""Heads removed for good: a model without their rows and columns, smaller, faster, and checked against the original.
 
-`prune_heads` copies a model and cuts heads out of the copy. What is left must compute exactly what the whole model
-computes when these heads' outputs are put to zero; that is tried on fresh random inputs each time, and a model that
-does not pass is never handed out. Whether heads can go depends on how the model is built, and is said (`legal`).
-Source: Michel et al. 2019, section 4. Saving what is left: `manyheads.interventions.save.save`.
+`prune_heads` copies a model and cuts heads out of the copy. The copy must compute exactly what the original computes
+when these heads' outputs are set to zero; that is tried on fresh random inputs each time, and a model that does not
+pass is never returned. Which heads can go depends on how the model is built (`which_heads`).
+Source: Michel et al. 2019, section 4. Saving the pruned model: `manyheads.interventions.save.save`.
 """
 
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -23,9 +23,6 @@ from manyheads.models.weights.cut import KeptHeads, cut_model
 from manyheads.models.weights.projections import projections_of
 from manyheads.spec import ModelSpec, Site
 
-if TYPE_CHECKING:
-    pass
-
 __all__ = ["PrunedModel", "prune_heads"]
 
 
@@ -33,28 +30,41 @@ def prune_heads(lm: Any, heads: HeadsLike, *, empty_layers: bool = False) -> Pru
     """A copy of a loaded model without these heads; `lm` itself stays as it is, to the bit.
 
     `heads`: "L3H7, L5H0", {3: [7], 4: [0, 1]}, or anything else that `lm.spec.select` takes. `empty_layers`: a layer
-    may lose all of its heads; its attention is then the bias of its output projection, and layers count on without it.
+    may lose all of its heads; its attention is then the bias of its output projection, and its number stays unused.
 
     Where heads share key/value heads, whole groups can go, or the same number out of each group that stays.
-    Raises HeadError for heads that there are not, or that cannot go alone (with the nearest plan that can); ModelError
-    for a model whose heads do not come apart, or whose copy did not pass the check.
+    Raises HeadError for heads that the model lacks, or that cannot go alone (with the nearest plan that can);
+    ModelError for a model whose heads cannot be separated, or whose copy did not pass the check.
     Cost: a second copy of the model (and of each in float32 for the check, if it is in half precision), three passes
     over two short texts.
     """
     require_in_memory(lm, "prune_heads", "prune")
-    asked = lm.spec.select(heads)
-    kept = require_legal(lm.spec, asked, shared_biases(lm.model, lm.spec), empty_layers)
+    removed = lm.spec.select(heads)
+    remaining = require_legal(lm.spec, removed, shared_biases(lm.model, lm.spec), empty_layers)
     sites = {(site.stack, site.layer): site for site in lm.spec.sites}
-    _refuse_shared_modules(lm.spec, [sites[layer] for layer in kept])
+    shared_modules = {site.module.split("#")[0] for site in lm.spec.sites if "#" in site.module}
+    for layer in remaining:  # layers that are one module called again would all lose a head that one of them loses
+        if (module := sites[layer].module.split("#")[0]) in shared_modules:
+            raise ModelError(
+                f"{sites[layer]} is one of several layers of {lm.spec.name} that share the module "
+                f"{module!r}: a head cut out of one would be missing in all of them. Ablate it "
+                f"instead, with a plan."
+            )
+    cuts: list[KeptHeads] = []
+    for layer, site in sites.items():
+        stays = remaining.get(layer, Kept(tuple(range(site.num_heads)), tuple(range(site.num_kv_heads))))
+        cuts.append(KeptHeads(site, stays.heads, stays.kv_heads))
     model = copy.deepcopy(lm.model)
-    cut_model(model, [KeptHeads(site, *_stays(site, kept.get(layer))) for layer, site in sites.items()])
-    error, effect = _verified(lm, model, asked, sites, kept)
+    cut_model(model, cuts)
+    # The check runs on every call, on fresh inputs: attribute names may have misled the cut, outputs cannot.
+    error, effect = _verified(lm, model, removed, sites, remaining)
+    because = f"{lm.because}; without {removed}, outputs as with these heads at zero, checked on random inputs"
     cut_before = isinstance(lm, PrunedModel)
     return PrunedModel(
         model,
         lm.tokenizer,
         lm.name,
-        _because(lm, asked),
+        because if removed else f"{lm.because}; pruned of nothing",
         lm.processor,
         before=lm.before if cut_before else lm.spec,
         weights_hash_before=lm.weights_hash_before if cut_before else lm.weights_hash,
@@ -63,104 +73,85 @@ def prune_heads(lm: Any, heads: HeadsLike, *, empty_layers: bool = False) -> Pru
     )
 
 
-def _stays(site: Site, kept: Kept | None) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    if kept is None:
-        return tuple(range(site.num_heads)), tuple(range(site.num_kv_heads))
-    return kept.heads, kept.kv_heads
-
-
 def shared_biases(model: nn.Module, spec: ModelSpec) -> dict[str, str]:
-    """Stacks whose layers share one bias of positions (T5 and its kin), and what they must therefore lose alike.
+    """Stacks whose layers share one bias of positions (T5 and its kin) -> what they must therefore lose alike.
 
-    The first layer of a stack makes the bias, one map a head, and hands it on. Cross-attention's is zeros: there only
-    the number of heads counts.
+    The first layer of a stack computes the bias, one map per head, and passes it on. Cross-attention's is zeros: there
+    only the number of heads counts.
     """
-    found = {}
+    rules: dict[str, str] = {}
     for stack, sites in spec.stacks.items():
         modules = [model.get_submodule(site.module.split("#")[0]) for site in sites]
         makes = [getattr(module, "has_relative_attention_bias", None) for module in modules]
         if len(sites) > 1 and None not in makes and not all(makes):
-            found[stack] = SAME_HEADS if any(makes) else SAME_NUMBER
-    return found
-
-
-def _refuse_shared_modules(spec: ModelSpec, sites: list[Site]) -> None:
-    """Layers that are one module called again would all lose a head that one of them loses."""
-    again = {site.module.split("#")[0] for site in spec.sites if "#" in site.module}
-    for site in sites:
-        if site.module.split("#")[0] in again:
-            raise ModelError(
-                f"{site} is one of several layers of {spec.name} that share the module "
-                f"{site.module.split('#')[0]!r}: a head cut out of one would be missing in all of them. Ablate it "
-                f"instead, with a plan."
-            )
+            rules[stack] = SAME_HEADS if any(makes) else SAME_NUMBER
+    return rules
 
 
 def _verified(
     lm: LoadedModel,
     model: nn.Module,
-    asked: HeadSet,
+    removed: HeadSet,
     sites: dict[tuple[str, int], Site],
-    kept: dict[tuple[str, int], Kept],
+    remaining: dict[tuple[str, int], Kept],
 ) -> tuple[float, float]:
-    """The error against zero ablation, and the ablation's effect. Raises ModelError where the first is not small, or
-    where heads that have something to say were silenced and nothing changed."""
-    if not asked:
+    """The error of the cut model against zero ablation, and the ablation's own effect.
+
+    Raises ModelError where the error is not small, or where heads with nonzero outputs were silenced and nothing
+    changed: then the comparison proves nothing.
+    """
+    if not removed:
         return 0.0, 0.0
-    gone = {sites[layer].module: sorted(set(range(sites[layer].num_heads)) - set(kept[layer].heads)) for layer in kept}
-    said: dict[str, bool] = {}
+    gone: dict[str, list[int]] = {}
+    for layer, stays in remaining.items():
+        site = sites[layer]
+        gone[site.module] = sorted(set(range(site.num_heads)) - set(stays.heads))
+    nonzero: dict[str, bool] = {}  # module -> whether its removed heads put out anything
 
     def silence(call: AttentionCall) -> Tensor | None:
         heads = gone.get(call.site.module)
         if heads is None:
             return None
         out = call.out.clone()
-        said[call.site.module] = said.get(call.site.module, False) or bool(out[:, heads].any())
+        nonzero[call.site.module] = nonzero.get(call.site.module, False) or bool(out[:, heads].any())
         out[:, heads] = 0
         return out
 
-    whole, small = in_full(lm.model), in_full(model)
+    original, small = in_full(lm.model), in_full(model)
     inputs = random_inputs(lm.model)
     try:
-        plain = outputs_of(whole, inputs)
-    except Exception as error:  # a model that needs other inputs than any that are known here
+        plain = outputs_of(original, inputs)
+    except Exception as error:  # a model that needs other inputs than those that can be drawn
         raise ModelError(
             f"{lm.name} could not read random inputs, so no cut can be checked: {_brief(error)}"
         ) from error
     try:
-        got = outputs_of(small, inputs)
-    except Exception as error:  # whatever a model stumbles over that was cut where it should not be
-        raise _not_equal(lm, asked, f"does not run: {_brief(error)}") from error
-    silenced = outputs_of(whole, inputs, [silence])
-    error, effect = difference(got, silenced), difference(silenced, plain)
-    if missed := sorted(gone.keys() - said.keys()):
+        outputs = outputs_of(small, inputs)
+    except Exception as error:  # any kind: the model was cut where it should not be
+        raise _not_equal(lm, removed, f"does not run: {_brief(error)}") from error
+    # The original under the tap is the reference: an independent way to the same numbers as the cut weights.
+    silenced = outputs_of(original, inputs, [silence])
+    error, effect = difference(outputs, silenced), difference(silenced, plain)
+    if missed := sorted(gone.keys() - nonzero.keys()):
         raise ModelError(f"{lm.name}: {missed[0]} did not attend on random inputs, so the cut could not be checked.")
-    if not error <= SAME:
-        raise _not_equal(lm, asked, f"differs by {error:.1e} of the largest output")
-    if effect == 0 and any(said.values()) and _matters(lm.model, gone, sites):
-        raise _not_equal(lm, asked, "was compared with a model in which they were not silenced")
+    if not error <= SAME:  # NaN is no small error
+        raise _not_equal(lm, removed, f"differs by {error:.1e} of the largest output")
+    if effect == 0 and any(nonzero.values()):
+        # Legitimate only where the output projection reads none of the removed heads: its weights for them are zero.
+        by_module = {site.module: site for site in sites.values()}
+        weights = [projections_of(lm.model, by_module[path]).read_output()[heads] for path, heads in gone.items()]
+        if any(bool(weight.any()) for weight in weights):
+            raise _not_equal(lm, removed, "was compared with a model in which they were not silenced")
     return error, effect
-
-
-def _matters(model: nn.Module, gone: dict[str, list[int]], sites: dict[tuple[str, int], Site]) -> bool:
-    """Whether the output projection reads any of the removed heads: not so in a model with zeroed ones."""
-    by_module = {site.module: site for site in sites.values()}
-    return any(bool(projections_of(model, by_module[path]).read_output()[heads].any()) for path, heads in gone.items())
 
 
 def _brief(error: Exception) -> str:
     return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"
 
 
-def _not_equal(lm: LoadedModel, asked: HeadSet, how: str) -> ModelError:
+def _not_equal(lm: LoadedModel, removed: HeadSet, fault: str) -> ModelError:
     return ModelError(
-        f"{lm.name} ({type(lm.model).__name__}) without {asked} {how}, where it should equal the model with these "
+        f"{lm.name} ({type(lm.model).__name__}) without {removed} {fault}, where it should equal the model with these "
         f"heads' outputs at zero (to {SAME:.0e}). It is built in a way that is not known here, and was not pruned. "
         f"Ablate these heads instead, with a plan."
     )
-
-
-def _because(lm: LoadedModel, asked: HeadSet) -> str:
-    if not asked:
-        return f"{lm.because}; pruned of nothing"
-    return f"{lm.because}; without {asked}, outputs as with these heads at zero, checked on random inputs"

@@ -1,6 +1,6 @@
-"""Whether two models compute the same: fresh random inputs, all that they put out, and the largest difference.
+"""Whether two models compute the same: fresh random inputs, all outputs, and the largest difference.
 
-Surgery is judged by this and by nothing else: names of attributes may mislead, outputs do not.
+Pruning and conversion are judged by this and by nothing else: names of attributes may mislead, outputs do not.
 Models in half precision are compared in float32, where a wrong head shows and rounding does not.
 """
 
@@ -20,17 +20,25 @@ from manyheads.models import LoadedModel, tap
 from manyheads.models.loading.modality import TEXT, blank_inputs, sense_of
 from manyheads.models.taps.call import Edit
 
-__all__ = ["DRAWS", "SAME", "difference", "fitting", "in_full", "outputs_of", "random_inputs", "require_in_memory"]
-
+__all__ = [
+    "DRAWS",
+    "SAME",
+    "accepted_inputs",
+    "difference",
+    "in_full",
+    "outputs_of",
+    "random_inputs",
+    "require_in_memory",
+]
 
 SAME = 1e-5  # of an output's largest number: the same sums in another order, in float32
-DRAWS = 0  # the seed of what a model itself draws as it runs (ViT-MAE hides patches at random)
+DRAWS = 0  # the seed of random numbers that a model itself draws as it runs (ViT-MAE hides patches at random)
 NUM_TEXTS, NUM_TOKENS = 2, 11
 FIRST_ID, IDS = 5, 1000  # plain words come after a few special ids, and ids with a meaning of their own come late
 
 
 def require_in_memory(lm: Any, function: str, verb: str) -> None:
-    """Raises ModelError unless `lm` is a loaded model with all of its weights here: `function` is to `verb` it."""
+    """Raises ModelError unless `lm` is a loaded model with all weights in memory: `function` is about to `verb` it."""
     if not isinstance(lm, LoadedModel):
         raise ModelError(f"{function}() takes a loaded model, not a {type(lm).__name__}: use mh.load(model).")
     if elsewhere := [path for path, weight in lm.model.named_parameters() if weight.is_meta]:
@@ -41,28 +49,22 @@ def require_in_memory(lm: Any, function: str, verb: str) -> None:
 
 
 def random_inputs(model: Any, seed: int | None = None) -> dict[str, Tensor]:
-    """Two texts (or pictures, or sounds) of noise that `model` can read; other ones at every call unless seeded."""
+    """Two texts (or pictures, or sounds) of noise that `model` can read; different at every call unless seeded."""
     fresh = torch.Generator().manual_seed(secrets.randbits(62) if seed is None else seed)
     config: Any = getattr(model, "config", None)
-    top = min(_vocabulary(model, config), IDS)
+    text_config = config.get_text_config(decoder=True) if hasattr(config, "get_text_config") else config
+    tables = (module.num_embeddings for module in model.modules() if isinstance(module, nn.Embedding))
+    top = min(int(getattr(text_config, "vocab_size", None) or next(tables, IDS)), IDS)
     device = next(model.parameters()).device
+    # Fresh inputs each time: a fault that one fixed input hides is found by the next call.
     ids = torch.randint(min(FIRST_ID, top - 1), top, (NUM_TEXTS, NUM_TOKENS), generator=fresh).to(device)
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     if sense_of(model) != TEXT:
         blank = blank_inputs(model)
-        inputs = {
-            name: torch.randn(NUM_TEXTS, *one.shape[1:], generator=fresh).to(device) for name, one in blank.items()
-        }
+        inputs = {name: torch.randn(NUM_TEXTS, *x.shape[1:], generator=fresh).to(device) for name, x in blank.items()}
     if getattr(config, "is_encoder_decoder", False):
         inputs["decoder_input_ids"] = ids.flip(1)
     return inputs
-
-
-def _vocabulary(model: nn.Module, config: Any) -> int:
-    """How many words there are: as the config says, else as the first table of embeddings has rows."""
-    text = config.get_text_config(decoder=True) if hasattr(config, "get_text_config") else config
-    tables = (module.num_embeddings for module in model.modules() if isinstance(module, nn.Embedding))
-    return int(getattr(text, "vocab_size", None) or next(tables, IDS))
 
 
 def in_full(model: nn.Module) -> nn.Module:
@@ -71,38 +73,39 @@ def in_full(model: nn.Module) -> nn.Module:
     return copy.deepcopy(model).float() if half else model
 
 
-def fitting(model: nn.Module, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+def accepted_inputs(model: nn.Module, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
     """The inputs that the model takes, in its dtype."""
-    takes = inspect.signature(model.forward).parameters
+    parameters = inspect.signature(model.forward).parameters
     dtype = next(weight.dtype for weight in model.parameters() if weight.is_floating_point())
-    named = {name: value for name, value in inputs.items() if name in takes or "kwargs" in takes}
+    named = {name: value for name, value in inputs.items() if name in parameters or "kwargs" in parameters}
     return {name: value.to(dtype) if value.is_floating_point() else value for name, value in named.items()}
 
 
 def outputs_of(model: nn.Module, inputs: dict[str, Tensor], edits: Sequence[Edit] = ()) -> dict[str, Tensor]:
-    """All floating-point tensors that the model puts out, by name, under these edits."""
-    takes = inspect.signature(model.forward).parameters
-    given: dict[str, Any] = fitting(model, inputs)
-    if "use_cache" in takes or hasattr(getattr(model, "config", None), "use_cache"):
-        given["use_cache"] = False
+    """All floating-point outputs of the model, by name, under these edits."""
+    parameters = inspect.signature(model.forward).parameters
+    keywords: dict[str, Any] = accepted_inputs(model, inputs)
+    if "use_cache" in parameters or hasattr(getattr(model, "config", None), "use_cache"):
+        keywords["use_cache"] = False  # a cache is no output to compare
+    # A model may draw numbers as it runs: both sides draw the same ones, and the caller's generator is untouched.
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(DRAWS)
         if edits:
             with tap(model, edits=edits, guard=False):
-                out = model(**given)
+                out = model(**keywords)
         else:
-            out = model(**given)
+            out = model(**keywords)
     named = {"output": out} if isinstance(out, Tensor) else out if hasattr(out, "items") else dict(enumerate(out))
     return {str(name): x for name, x in named.items() if isinstance(x, Tensor) and x.is_floating_point()}
 
 
-def difference(got: dict[str, Tensor], want: dict[str, Tensor]) -> float:
-    """The largest difference, as a share of the largest number of the output that it is in. Infinite where any is."""
+def difference(actual: dict[str, Tensor], expected: dict[str, Tensor]) -> float:
+    """The largest difference, as a share of the largest number of its output. Infinite for NaN, or another shape."""
     worst = 0.0
-    for name, right in want.items():
-        if name not in got or got[name].shape != right.shape:
+    for name, right in expected.items():
+        if name not in actual or actual[name].shape != right.shape:
             return torch.inf
         scale = float(right.abs().max()) or 1.0
-        gap = float((got[name] - right).abs().max()) / scale
+        gap = float((actual[name] - right).abs().max()) / scale
         worst = max(worst, gap if gap == gap else torch.inf)
     return worst

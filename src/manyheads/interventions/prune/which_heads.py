@@ -1,11 +1,11 @@
-"""Which heads can be cut out of a model as it is built, and the nearest choice that can: arithmetic, without torch.
+"""Which heads can be cut out of a model as it is built, and the nearest set that can: arithmetic, without torch.
 
 Where query heads share key/value heads (GQA), each key/value head must go on serving equally many: whole groups go, or
 the same number out of each group that stays. With one key/value head (MQA) any query heads may go. Where the layers of
 a stack share one bias of positions (T5), that bias has as many heads as every layer: all layers lose the same heads
 (or, where the bias is nothing but zeros, equally many).
 
-The nearest plan changes as few heads as can be, and of equal changes leaves fewest in that somebody wanted to go.
+The nearest plan changes as few heads as possible; of equal changes, the one that keeps the fewest requested heads wins.
 """
 
 from __future__ import annotations
@@ -19,63 +19,65 @@ from manyheads.spec import ModelSpec, Site
 
 __all__ = ["SAME_HEADS", "SAME_NUMBER", "Kept", "kept_of", "least_groups", "nearest_in_layer", "require_legal"]
 
-
 SAME_HEADS, SAME_NUMBER = "the same heads", "equally many heads"
 """What the layers of a stack must lose, where they share a bias."""
+
+Layer = tuple[str, int]  # stack, layer
 
 
 @dataclass(frozen=True)
 class Kept:
-    """What stays of a site: query heads and key/value heads, by their old numbers. Nothing at all of an empty layer."""
+    """The query heads and key/value heads of a site that stay, by their old numbers. Both empty for an empty layer."""
 
     heads: tuple[int, ...]
     kv_heads: tuple[int, ...]
 
 
 def kept_of(site: Site, removed: Iterable[int]) -> Kept | None:
-    """What stays without the removed query heads; None where what stays is not legal."""
+    """What stays without the removed query heads; None where that is not legal."""
     gone, size = set(removed), site.num_heads // site.num_kv_heads
     groups = [
         [head for head in range(group * size, (group + 1) * size) if head not in gone]
         for group in range(site.num_kv_heads)
     ]
-    left = [(group, heads) for group, heads in enumerate(groups) if heads]
-    if len({len(heads) for _, heads in left}) > 1:
+    remaining = [(group, heads) for group, heads in enumerate(groups) if heads]
+    if len({len(heads) for _, heads in remaining}) > 1:
         return None
-    return Kept(tuple(head for _, heads in left for head in heads), tuple(group for group, _ in left))
+    return Kept(tuple(head for _, heads in remaining for head in heads), tuple(group for group, _ in remaining))
 
 
 def nearest_in_layer(
-    num_heads: int, num_kv_heads: int, removed: Iterable[int], *, empty: bool = False, some: bool = False
+    num_heads: int, num_kv_heads: int, removed: Iterable[int], *, empty: bool = False, at_least_one: bool = False
 ) -> set[int]:
-    """The legal set of removed heads with the fewest changes. `empty`: all may go; `some`: at least one must.
+    """The legal set of removed heads with the fewest changes. `empty`: all may go; `at_least_one`: none may not.
 
-    Tries each number of heads that a group may keep; each group then keeps so many, or goes, whichever is less.
+    Tries each number of heads that a group may keep; each group then keeps that many, or goes, whichever costs less.
     """
     gone, size = set(removed), num_heads // num_kv_heads
     if empty and len(gone) == num_heads:
         return gone
     groups = [range(group * size, (group + 1) * size) for group in range(num_kv_heads)]
-    found: list[set[int]] = []
+    candidates: list[set[int]] = []
     for count in range(size, 0, -1):  # of equals the first: whole groups go before a head of each
         options = [(_trimmed(group, gone, count), set(group), gone & set(group)) for group in groups]
-        goes = [_cost(whole, asked) < _cost(part, asked) for part, whole, asked in options]
-        dearer = [len(part ^ asked) - len(whole ^ asked) for part, whole, asked in options]
-        if all(goes):  # somebody must stay: the group for which that costs least
-            goes[dearer.index(min(dearer))] = False
-        if some and count == size and not any(goes):
+        goes = [_cost(full, requested) < _cost(part, requested) for part, full, requested in options]
+        extra_cost = [len(part ^ requested) - len(full ^ requested) for part, full, requested in options]
+        if all(goes):  # some group must stay: the one for which that costs least
+            goes[extra_cost.index(min(extra_cost))] = False
+        if at_least_one and count == size and not any(goes):
             if num_kv_heads == 1:
                 continue
-            goes[dearer.index(max(dearer))] = True
-        found.append(set().union(*(whole if go else part for go, (part, whole, _) in zip(goes, options, strict=True))))
-    return min(found, key=lambda new: _cost(new, gone), default=gone)
+            goes[extra_cost.index(max(extra_cost))] = True
+        chosen = (full if go else part for go, (part, full, _) in zip(goes, options, strict=True))
+        candidates.append(set().union(*chosen))
+    return min(candidates, key=lambda candidate: _cost(candidate, gone), default=gone)
 
 
 def least_groups(spec: ModelSpec, worth: Mapping[Head, float], count: int) -> HeadSet:
-    """The `count` heads that are worth least, in whole groups, which can be cut out.
+    """The `count` heads with the least worth, in whole groups, which can be cut out.
 
-    Heads that share a key/value head are a group, worth the mean of its heads; where all of a layer share one (MQA),
-    each is by itself. Raises HeadError where whole groups do not come to `count` heads.
+    Heads that share a key/value head are a group, worth the mean of its heads; where all heads of a layer share one
+    (MQA), each counts by itself. Raises HeadError where whole groups do not come to `count` heads.
     """
     sites = {_layer(site): site for site in spec.sites}
     groups: dict[tuple[str, int, int], list[Head]] = {}
@@ -84,14 +86,14 @@ def least_groups(spec: ModelSpec, worth: Mapping[Head, float], count: int) -> He
         group = head.index if site.num_kv_heads == 1 else site.kv_head_of(head.index)
         groups.setdefault((head.stack, head.layer, group), []).append(head)
     chosen: list[Head] = []
-    left = []
+    skipped_sizes: list[int] = []
     for heads in sorted(groups.values(), key=lambda heads: sum(worth[head] for head in heads) / len(heads)):
         if len(chosen) + len(heads) <= count:
             chosen += heads
         else:
-            left.append(len(heads))
+            skipped_sizes.append(len(heads))
     if len(chosen) != count:
-        near = [number for number in (len(chosen), len(chosen) + min(left, default=0)) if number]
+        near = [number for number in (len(chosen), len(chosen) + min(skipped_sizes, default=0)) if number]
         raise HeadError(
             f"{count} heads of {spec.name} are no whole groups of those that share keys and values, which go together: "
             f"give {' or '.join(map(str, dict.fromkeys(near)))}."
@@ -100,19 +102,19 @@ def least_groups(spec: ModelSpec, worth: Mapping[Head, float], count: int) -> He
 
 
 def require_legal(
-    spec: ModelSpec, asked: HeadSet, shared: Mapping[str, str], empty_layers: bool
-) -> dict[tuple[str, int], Kept]:
+    spec: ModelSpec, requested: HeadSet, shared: Mapping[str, str], empty_layers: bool
+) -> dict[Layer, Kept]:
     """What stays of every layer that loses heads. `shared`: stack -> what its layers must lose alike.
 
-    Raises HeadError where that cannot be, with the nearest plan that can, or where a layer would be left empty and
-    nobody said that it may.
+    Raises HeadError where the request is impossible, with the nearest plan that is possible, or where a layer would be
+    left empty without `empty_layers`.
     """
-    lost = asked.by_layer()
+    lost = requested.by_layer()
     emptied = [site for site in spec.sites if len(lost.get(_layer(site), ())) == site.num_heads]
     if emptied and not empty_layers:
         raise HeadError(
-            f"{str(asked)!r} removes all {emptied[0].num_heads} heads of {emptied[0]}: its attention would output its "
-            f"bias and nothing else. Say empty_layers=True (--empty-layers) if that is meant, or keep one head."
+            f"{str(requested)!r} removes all {emptied[0].num_heads} heads of {emptied[0]}: its attention would output "
+            f"its bias and nothing else. Say empty_layers=True (--empty-layers) if that is meant, or keep one head."
         )
     if bound := [site for site in emptied if site.stack in shared]:
         raise HeadError(
@@ -120,93 +122,97 @@ def require_legal(
             f"each of them hands on. Keep at least one head in each layer."
         )
     removed = _nearest(spec, lost, shared, empty_layers)
-    if asked and not any(removed.values()):  # to leave all heads in is no plan
-        removed = _nearest(spec, lost, shared, empty_layers, some=True)
+    if requested and not any(removed.values()):  # to remove no head at all is no plan to advise
+        removed = _nearest(spec, lost, shared, empty_layers, at_least_one=True)
     heads = {Head(*layer, index) for layer, indices in removed.items() for index in indices}
-    if heads != set(asked):
+    if heads != set(requested):
         plan = str(spec.select(sorted(heads)))
-        changes = len(heads ^ set(asked))
+        changes = len(heads ^ set(requested))
         raise HeadError(
-            f"{str(asked)!r} cannot be cut out of {spec.name}: {_why(spec, lost, shared)} Nearest plan that can "
+            f"{str(requested)!r} cannot be cut out of {spec.name}: {_why(spec, lost, shared)} Nearest plan that can "
             f"({changes} head{'s' * (changes != 1)} different): {plan!r}."
         )
-    kept = {_layer(site): kept_of(site, removed.get(_layer(site), ())) for site in spec.sites}
-    return {layer: stays for layer, stays in kept.items() if stays is not None and lost.get(layer)}
+    remaining = {_layer(site): kept_of(site, removed.get(_layer(site), ())) for site in spec.sites}
+    return {layer: stays for layer, stays in remaining.items() if stays is not None and lost.get(layer)}
 
 
 def _nearest(
     spec: ModelSpec,
-    lost: Mapping[tuple[str, int], tuple[int, ...]],
+    lost: Mapping[Layer, tuple[int, ...]],
     shared: Mapping[str, str],
     empty: bool,
-    some: bool = False,
-) -> dict[tuple[str, int], set[int]]:
-    """What to remove of each layer. `some`: at least one head of each layer that was to lose any."""
-    removed = {}
+    at_least_one: bool = False,
+) -> dict[Layer, set[int]]:
+    """The heads to remove of each layer. `at_least_one`: at least one head of each layer that was to lose any."""
+    removed: dict[Layer, set[int]] = {}
     for site in spec.sites:
         gone = lost.get(_layer(site), ())
         removed[_layer(site)] = nearest_in_layer(
-            site.num_heads, site.num_kv_heads, gone, empty=empty, some=some and bool(gone)
+            site.num_heads, site.num_kv_heads, gone, empty=empty, at_least_one=at_least_one and bool(gone)
         )
     for stack, rule in shared.items():
         sites = spec.stacks.get(stack, ())
-        asked = [set(lost.get(_layer(site), ())) for site in sites]
-        if any(asked):
-            alike = _same_heads if rule == SAME_HEADS else _same_number
-            new = alike(sites[0].num_heads, asked, some)
-            removed |= {_layer(site): one for site, one in zip(sites, new, strict=True)}
+        requests = [set(lost.get(_layer(site), ())) for site in sites]
+        if any(requests):
+            nearest = _same_heads if rule == SAME_HEADS else _same_number
+            sets = nearest(sites[0].num_heads, requests, at_least_one)
+            removed |= {_layer(site): heads for site, heads in zip(sites, sets, strict=True)}
     return removed
 
 
-def _same_heads(num_heads: int, asked: list[set[int]], some: bool) -> list[set[int]]:
-    """Each head goes everywhere or nowhere, as most layers have it."""
-    votes = {head: sum(head in one for one in asked) for head in range(num_heads)}
-    gone = {head for head, count in votes.items() if 2 * count >= len(asked)}
+def _same_heads(num_heads: int, requests: list[set[int]], at_least_one: bool) -> list[set[int]]:
+    """Each head goes from all layers or from none, by a majority of the layers."""
+    votes = {head: sum(head in heads for heads in requests) for head in range(num_heads)}
+    gone = {head for head, count in votes.items() if 2 * count >= len(requests)}
     if len(gone) == num_heads:
         gone.remove(min(votes, key=lambda head: (votes[head], head)))
-    if some and not gone:
+    if at_least_one and not gone:
         gone = {max(votes, key=lambda head: votes[head])}
-    return [gone for _ in asked]
+    return [gone for _ in requests]
 
 
-def _same_number(num_heads: int, asked: list[set[int]], some: bool) -> list[set[int]]:
-    """Every layer loses as many as the one in the middle of those asked for."""
-    counts = sorted(len(one) for one in asked)
-    middle = min(max(counts[len(counts) // 2], int(some)), num_heads - 1)
-    return [_trimmed(range(num_heads), one, num_heads - middle) for one in asked]
+def _same_number(num_heads: int, requests: list[set[int]], at_least_one: bool) -> list[set[int]]:
+    """Every layer loses as many heads as the median of the requests."""
+    counts = sorted(len(heads) for heads in requests)
+    middle = min(max(counts[len(counts) // 2], int(at_least_one)), num_heads - 1)
+    return [_trimmed(range(num_heads), heads, num_heads - middle) for heads in requests]
 
 
 def _trimmed(group: range, gone: set[int], count: int) -> set[int]:
-    """What to remove of a group so that it keeps `count`: the first that are gone come back, the last others go."""
+    """The heads to remove of a group so that it keeps `count`: the first requested ones stay, or the last others go."""
     lost = [head for head in group if head in gone]
     stays = [head for head in group if head not in gone]
     back = max(0, count - len(stays))
     return set(lost[back:]) | set(stays[count:])
 
 
-def _cost(new: set[int], gone: set[int]) -> tuple[int, int]:
-    return len(new ^ gone), len(gone - new)
+def _cost(candidate: set[int], gone: set[int]) -> tuple[int, int]:
+    """Changes of a request, then requested heads that stay: to be minimised in this order."""
+    return len(candidate ^ gone), len(gone - candidate)
 
 
-def _layer(site: Site) -> tuple[str, int]:
+def _layer(site: Site) -> Layer:
     return site.stack, site.layer
 
 
-def _why(spec: ModelSpec, lost: Mapping[tuple[str, int], tuple[int, ...]], shared: Mapping[str, str]) -> str:
+def _why(spec: ModelSpec, lost: Mapping[Layer, tuple[int, ...]], shared: Mapping[str, str]) -> str:
+    """The reason why a request cannot be cut out, in a sentence."""
     for site in spec.sites:
         if kept_of(site, lost.get(_layer(site), ())) is None:
             size = site.num_heads // site.num_kv_heads
             gone = set(lost[_layer(site)])
-            left = [size - len(gone & set(range(g * size, (g + 1) * size))) for g in range(site.num_kv_heads)]
+            sizes = [
+                size - len(gone & set(range(group * size, (group + 1) * size))) for group in range(site.num_kv_heads)
+            ]
             return (
                 f"{site} has {site.num_heads} query heads over {site.num_kv_heads} key/value heads, which would be "
-                f"left with {', '.join(map(str, left))}. Remove whole groups of {size}, or the same number from each "
+                f"left with {', '.join(map(str, sizes))}. Remove whole groups of {size}, or the same number from each "
                 f"group that stays."
             )
     stack, rule = next(iter(shared.items()))
     for stack, rule in shared.items():
-        asked = [set(lost.get(_layer(site), ())) for site in spec.stacks.get(stack, ())]
-        if len({frozenset(one) if rule == SAME_HEADS else len(one) for one in asked}) > 1:
+        requests = [set(lost.get(_layer(site), ())) for site in spec.stacks.get(stack, ())]
+        if len({frozenset(heads) if rule == SAME_HEADS else len(heads) for heads in requests}) > 1:
             break
     where = f"stack {stack!r}" if stack else "this model"
     return f"the layers of {where} share one bias of positions, so that all of them must lose {rule}."

@@ -1,9 +1,9 @@
-"""Saved checkpoints tried before they are handed out: loaded in a fresh process, their outputs held to the model's own.
+"""Trials of saved checkpoints: loaded in a fresh process, their outputs are compared with the model's own.
 
-A checkpoint that loads here, in the process that wrote it, proves little: a module patched, a class changed, a file
-remembered would do. So another Python loads it as anybody would, reads the same random tokens, and must put out the
-same numbers and, where it generates, the same tokens. Cost: 6 s for the first folder, mostly transformers' import; the
-next ones take what loading takes.
+That a checkpoint loads in the process that wrote it proves little: a patched module, a changed class or a cached file
+would be enough. So another Python loads it as anybody would, reads the same random tokens, and must compute the same
+numbers and, where it generates, the same tokens. Cost: 6 s for the first folder, mostly transformers' import; further
+ones take what loading takes.
 """
 
 from __future__ import annotations
@@ -23,45 +23,43 @@ import torch
 
 import manyheads
 from manyheads.errors import ModelError
-from manyheads.interventions.prune.verify import DRAWS, SAME, fitting, outputs_of, random_inputs
-from manyheads.interventions.save import fresh_process_program as freshprocess
+from manyheads.interventions.prune.verify import DRAWS, SAME, accepted_inputs, outputs_of, random_inputs
+from manyheads.interventions.save import fresh_process_program
 from manyheads.models.loading.modality import TEXT, sense_of
 
-__all__ = ["NEW_TOKENS", "Trial", "found_wrong", "try_all"]
-
+__all__ = ["NEW_TOKENS", "Trial", "fault_in", "try_all"]
 
 NEW_TOKENS = 12
-PROGRAM = Path(freshprocess.__file__)
+PROGRAM = Path(fresh_process_program.__file__)
 
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """A folder, the model that it should be, and who loads it: "transformers" alone, or "manyheads".
-
-    Made before the process starts; inputs and what the model makes of them are drawn when it is made.
-    """
+    """A folder, the model that it should contain, and what loads it: "transformers" alone, or "manyheads"."""
 
     folder: Path
     model: Any = field(repr=False)
     loader: str = "transformers"
 
     def write(self, reference: Path) -> dict[str, Any]:
-        """The job for the other process; its tensors go to `reference`."""
+        """The job for the other process. Random inputs and the model's outputs on them go to the file `reference`."""
         from safetensors.torch import save_file
 
-        how, tokens = self.generation(), None
+        tokens, generation = None, self.generation()
         inputs = random_inputs(self.model)
         outputs = outputs_of(self.model, inputs)
-        tensors = {f"inputs.{name}": value.contiguous().cpu() for name, value in fitting(self.model, inputs).items()}
+        tensors = {
+            f"inputs.{name}": value.contiguous().cpu() for name, value in accepted_inputs(self.model, inputs).items()
+        }
         tensors |= {f"outputs.{name}": value.contiguous().cpu().clone() for name, value in outputs.items()}
         save_file(tensors, reference)
-        if how:
-            one = {name: inputs[name][:1] for name in ("input_ids", "attention_mask")}
+        if generation:
+            first_text = {name: inputs[name][:1] for name in ("input_ids", "attention_mask")}
             try:
                 with torch.no_grad():
-                    tokens = self.model.generate(**one, **how)[0].tolist()
-            except Exception:  # what the model in hand cannot do is not asked of its checkpoint
-                how = {}
+                    tokens = self.model.generate(**first_text, **generation)[0].tolist()
+            except Exception:  # what the model itself cannot do is not required of its checkpoint
+                generation = {}
         return {
             "folder": os.fspath(self.folder),
             "loader": self.loader,
@@ -71,12 +69,12 @@ class Trial:
             "attention": self.model.config._attn_implementation,
             "options": {"use_cache": False} if hasattr(self.model.config, "use_cache") else {},
             "draws": DRAWS,
-            "generate": how,
+            "generate": generation,
             "tokens": tokens,
         }
 
     def generation(self) -> dict[str, Any]:
-        """How to generate; nothing for a model that does not, or not from text."""
+        """Options of `generate`; none for a model that does not generate, or not from text."""
         if not self.model.can_generate() or sense_of(self.model) != TEXT:
             return {}
         pad = getattr(self.model.generation_config, "pad_token_id", None)
@@ -85,31 +83,34 @@ class Trial:
 
 
 def try_all(trials: Sequence[Trial]) -> list[dict[str, Any]]:
-    """What a fresh process found of each: "error" and "tokens", or "fault" in words; "wanted", the model's own tokens.
+    """The results of a fresh process, one for each trial.
 
+    A result has "error" and "tokens", or "fault" in words; "wanted" holds the model's own tokens.
     Raises ModelError where the process itself does not come to an end.
     """
     with tempfile.TemporaryDirectory(prefix="manyheads-") as place:
-        jobs = [trial.write(Path(place) / f"{at}.safetensors") for at, trial in enumerate(trials)]
-        asked = Path(place) / "jobs.json"
-        asked.write_text(json.dumps({"threads": torch.get_num_threads(), "jobs": jobs}), encoding="utf-8")
-        command = [sys.executable, "-P", os.fspath(PROGRAM), os.fspath(asked)]  # -P: our folder is not to be imported
+        jobs = [trial.write(Path(place) / f"{index}.safetensors") for index, trial in enumerate(trials)]
+        jobs_file = Path(place) / "jobs.json"
+        jobs_file.write_text(json.dumps({"threads": torch.get_num_threads(), "jobs": jobs}), encoding="utf-8")
+        # -P: the folder of the program, which is one of ours, must not be searched for imports.
+        command = [sys.executable, "-P", os.fspath(PROGRAM), os.fspath(jobs_file)]
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONWARNINGS"}
         done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    found = None
+    # A crash of the process (out of memory, a signal) leaves no JSON: told below, with its last words.
+    results = None
     with suppress(ValueError, IndexError):
-        found = json.loads(done.stdout.splitlines()[-1])
-    if not isinstance(found, list):
-        said = (done.stderr.strip().splitlines() or ["nothing"])[-1][:300]
+        results = json.loads(done.stdout.splitlines()[-1])  # the last line: libraries print before it
+    if not isinstance(results, list):
+        last_line = (done.stderr.strip().splitlines() or ["nothing"])[-1][:300]
         raise ModelError(
-            f"the process that was to try {trials[0].folder} ended with code {done.returncode} and said: {said}. "
+            f"the process that was to try {trials[0].folder} ended with code {done.returncode} and said: {last_line}. "
             f"Nothing was saved. Is there memory for the model a second time?"
         )
-    return [{**result, "wanted": job["tokens"]} for result, job in zip(found, jobs, strict=True)]
+    return [{**result, "wanted": job["tokens"]} for result, job in zip(results, jobs, strict=True)]
 
 
-def found_wrong(result: dict[str, Any]) -> str:
-    """What is wrong with a checkpoint, in words; "" where nothing is."""
+def fault_in(result: dict[str, Any]) -> str:
+    """The fault that a trial revealed, in words; "" where there is none."""
     if "fault" in result:
         return f"it does not load: {result['fault']}"
     if not result["error"] <= SAME:

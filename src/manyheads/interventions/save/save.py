@@ -1,15 +1,17 @@
-"""A pruned model as a checkpoint that loads: stock where a config can say what is left, else compact and zeroed.
+"""A pruned model as a checkpoint that loads: stock where a config can describe what is left, else compact and zeroed.
 
-    stock      AutoModel.from_pretrained loads it, without us: all layers were left with the same numbers of heads, and
-               some family's config can count them
-    compact    else: the small tensors in `folder`, which `mh.load` reads exactly, and in `folder/zeroed` the original
-               shapes with zeros where heads were, which loads anywhere and saves nothing
+    stock      AutoModel.from_pretrained loads it, without manyheads: all layers were left with the same numbers of
+               heads, and some family's config can count them
+    compact    otherwise: the small tensors in `folder`, which `mh.load` reads exactly, and in `folder/zeroed` the
+               original shapes with zeros where heads were, which loads anywhere and saves nothing
 
-Which one it is, is found by trying: a folder is written beside its place, loaded in a fresh process, compared on random
-tokens (to 1e-5 of the largest output, and the same 12 tokens where the model generates), and only then moved into
-place. Until then an older folder of that name is untouched. Weights are safetensors, never a pickle.
+The form is found by trying: a folder is written beside its place, loaded in a fresh process, compared on random tokens
+(to 1e-5 of the largest output, and the same 12 tokens where the model generates), and only then moved into place. Until
+then an older folder of that name is untouched. Weights are safetensors, never a pickle. `README.md`, the model card,
+states what was removed, from what, on what evidence, the cost and how to load it; `manyheads.json` holds the same as
+data.
 Cost: the weights written once or twice, and about 10 s for the other process. The compact form's weights have a
-checksum (1 to 2 s a GB, then and whenever they are loaded); stock and zeroed ones are plain safetensors, without.
+checksum (1 to 2 s per GB, then and whenever they are loaded); stock and zeroed ones are plain safetensors, without.
 """
 
 from __future__ import annotations
@@ -21,27 +23,59 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from manyheads.errors import ModelError
-from manyheads.heads import Head
+from manyheads.heads import Head, parse_heads
 from manyheads.interventions.prune.verify import SAME, difference, in_full, outputs_of, random_inputs
-from manyheads.interventions.save.fresh_process import Trial, found_wrong, try_all
-from manyheads.interventions.save.model_card import as_dict, model_card
+from manyheads.interventions.save.fresh_process import Trial, fault_in, try_all
 from manyheads.interventions.save.stock_form import Proposal, as_stock, proposals, why_not_uniform
 from manyheads.interventions.save.whole_folder import replacing_folder
 from manyheads.models import LoadedModel, kept_in, quietly
 from manyheads.models.weights.compact_form import COMPACT, STOCK, write_compact, write_mark
 from manyheads.models.weights.cut import uncut
-from manyheads.spec import ModelSpec
+from manyheads.spec import CROSS, ModelSpec
 
-__all__ = ["ZEROED", "Saved", "save", "write_readers"]
+__all__ = ["ZEROED", "Costs", "PrunedModel", "Saved", "as_dict", "costs_of", "removed_text", "save", "write_readers"]
+
+ZEROED = "zeroed"  # the subfolder of the same-shape form
+NO_EVIDENCE = "none was given"
 
 
-ZEROED = "zeroed"
+@dataclass(frozen=True, eq=False)
+class PrunedModel(LoadedModel):
+    """A model with heads removed. `before` is what it was cut from, `weights_hash_before` the digest of its weights.
+
+    `error` is the largest difference of its outputs from the zero-ablated original's, `effect` that of these from the
+    original's own, both as a share of the largest output.
+    """
+
+    before: ModelSpec = field(kw_only=True, repr=False)
+    weights_hash_before: str = field(kw_only=True)
+    error: float = field(kw_only=True)
+    effect: float = field(kw_only=True)
+
+    @property
+    def removed(self) -> tuple[Head, ...]:
+        """The removed heads, by their names in the architecture as it was built: of all cuts together."""
+        return tuple(head for cut in kept_in(self.model) for head in cut.removed)
+
+    def zeroed(self) -> LoadedModel:
+        """The same outputs in the original shapes, zeros where heads were: smaller in nothing, and loads anywhere."""
+        because = f"{self.because}; in the original shapes, zeros in place of what was removed"
+        return LoadedModel(uncut(self.model).to(self.device), self.tokenizer, self.name, because, self.processor)
+
+    def save(self, folder: str | os.PathLike[str], *, evidence: str | None = None) -> Saved:
+        """A checkpoint that loads, tried in a fresh process first. `evidence`: why these heads, for the model card.
+
+        See `manyheads.interventions.save.save.save`.
+        """
+        return save(self, folder, evidence=evidence)
 
 
 @dataclass(frozen=True)
 class Saved:
-    """What was written: its form, where, why this form, and the largest error that the fresh process found.
+    """A written checkpoint: its form, its folder, why this form, and the largest error that the fresh process measured.
 
     `zeroed` is the folder of the same-shape form, None for a stock checkpoint. `loads_as` is the class.
     """
@@ -65,27 +99,37 @@ class Draft:
 
 
 def save(lm: PrunedModel, folder: str | os.PathLike[str], *, evidence: str | None = None) -> Saved:
-    """Write `lm` to `folder`, in the best form that passes its trials; the module's docstring says which there are.
+    """Write `lm` to `folder`, in the best form that passes its trials; the module's docstring lists the forms.
 
-    `evidence` goes into the model card. What an earlier save of ours wrote is replaced, whole, in one step.
+    `evidence` goes into the model card. An earlier save by manyheads is replaced, whole, in one step.
     Raises ModelError where no form reproduces the model; FileAccessError for what the operating system refuses, or
     where the folder holds anything else, or is the one that the model came from. In either case nothing is written.
     """
     target = Path(os.path.expanduser(folder))
-    _require_pretrained(lm)
+    if not hasattr(lm.model, "save_pretrained") or not hasattr(lm.model, "config"):
+        raise ModelError(
+            f"{lm.name} is a {type(lm.model).__name__}, no model of transformers', so there is no checkpoint of it "
+            f"that others could load. Save lm.model.state_dict(), and build and cut the model in code."
+        )
+    if not type(lm.model).__module__.startswith("transformers."):
+        raise ModelError(
+            f"{lm.name} is a {type(lm.model).__name__} of {type(lm.model).__module__}, which transformers does not "
+            f"have: a checkpoint of it would need that code beside it. Save lm.model.state_dict() instead."
+        )
     if evidence is not None and not isinstance(evidence, str):
         raise ModelError(f"evidence is a {type(evidence).__name__}: give a text, for the model card.")
     faults: list[str] = []
     with replacing_folder(target, ZEROED, lm.model) as place, quietly():
         for draft in drafts(lm, place, evidence, faults):
             results = try_all(draft.trials)
-            wrong = list(filter(None, map(found_wrong, results)))
+            wrong = list(filter(None, map(fault_in, results)))
             if not wrong:
                 break
             if draft.form == COMPACT:
                 raise ModelError(f"{lm.name} was not saved: {'; '.join(wrong)}. Please report that.")
             faults.append(f"saved as {draft.loads_as}, {wrong[0]}")
-            _clear(place)
+            for entry in place.iterdir():  # nothing of a draft that failed may be in the next one
+                shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
         else:
             raise AssertionError("the compact form is always there")
     error = max(result["error"] for result in results)
@@ -94,7 +138,11 @@ def save(lm: PrunedModel, folder: str | os.PathLike[str], *, evidence: str | Non
 
 
 def drafts(lm: PrunedModel, place: Path, evidence: str | None, faults: list[str]) -> Iterator[Draft]:
-    """Checkpoints in `place`, the best first, one at a time; `faults` is told, and tells, why others are not."""
+    """Checkpoints in `place`, the best first, one at a time.
+
+    `faults` collects the reasons why earlier forms are not used, those of the caller's trials too: the last form, which
+    always exists, names them.
+    """
     if uneven := why_not_uniform(lm.model, lm.spec):
         faults.append(f"a config counts heads once for all layers, and {uneven}")
     else:
@@ -103,18 +151,19 @@ def drafts(lm: PrunedModel, place: Path, evidence: str | None, faults: list[str]
                 faults.append(f"{proposal.cls.__name__} cannot be it: {proposal.fault.rstrip('.')}")
             else:
                 yield draft_stock(lm, proposal, place, evidence)
+    # Joined only here: trials of earlier drafts have added their faults by now.
     yield draft_compact(lm, place, evidence, "; ".join(faults))
 
 
 def draft_stock(lm: PrunedModel, proposal: Proposal, place: Path, evidence: str | None) -> Draft:
     """Write the stock form into `place`."""
-    made, name = as_stock(lm.model, proposal), proposal.cls.__name__
-    made.save_pretrained(place)
+    model, name = as_stock(lm.model, proposal), proposal.cls.__name__
+    model.save_pretrained(place)
     because = f"all layers have the same numbers of heads, which the config of {name} can say ({proposal.because})"
     loaded_by = f'from transformers import {name}\n\nmodel = {name}.from_pretrained("FOLDER")'
-    _write_rest(lm, place, STOCK, because, evidence, loaded_by)
+    _write_card_and_readers(lm, place, STOCK, because, evidence, loaded_by)
     write_mark(place, {"form": STOCK, **as_dict(lm, evidence)})
-    return Draft(STOCK, because, name, (Trial(place, made.to(lm.device)),))
+    return Draft(STOCK, because, name, (Trial(place, model.to(lm.device)),))
 
 
 def draft_compact(lm: PrunedModel, place: Path, evidence: str | None, why: str) -> Draft:
@@ -127,23 +176,25 @@ def draft_compact(lm: PrunedModel, place: Path, evidence: str | None, why: str) 
         f"from transformers import {name}\n\n"
         f'model = {name}.from_pretrained("FOLDER/{ZEROED}")  # the original shapes, zeros in place of removed heads'
     )
-    _write_rest(lm, place, COMPACT, because, evidence, loaded_by)
-    whole = uncut(lm.model).to(lm.device)
+    _write_card_and_readers(lm, place, COMPACT, because, evidence, loaded_by)
+    # Checked in this process too: the other process compares with this very model, and would not see a wrong one.
+    zeroed = uncut(lm.model).to(lm.device)
     inputs = random_inputs(lm.model)
-    gap = difference(outputs_of(in_full(whole), inputs), outputs_of(in_full(lm.model), inputs))
+    gap = difference(outputs_of(in_full(zeroed), inputs), outputs_of(in_full(lm.model), inputs))
     if not gap <= SAME:
         raise ModelError(
             f"{lm.name} was not saved: with zeros in place of the removed heads it differs by {gap:.1e} of the largest "
             f"output. Please report that."
         )
-    whole.save_pretrained(place / ZEROED)
+    zeroed.save_pretrained(place / ZEROED)
     write_readers(lm, place / ZEROED)
-    return Draft(COMPACT, because, name, (Trial(place / ZEROED, whole), Trial(place, lm.model, "manyheads")))
+    return Draft(COMPACT, because, name, (Trial(place / ZEROED, zeroed), Trial(place, lm.model, "manyheads")))
 
 
-def _write_rest(lm: PrunedModel, place: Path, form: str, because: str, evidence: str | None, loaded_by: str) -> None:
-    card = model_card(lm, form, because, evidence, loaded_by)
-    (place / "README.md").write_text(card, encoding="utf-8")
+def _write_card_and_readers(
+    lm: PrunedModel, place: Path, form: str, because: str, evidence: str | None, loaded_by: str
+) -> None:
+    (place / "README.md").write_text(model_card(lm, form, because, evidence, loaded_by), encoding="utf-8")
     write_readers(lm, place)
 
 
@@ -154,52 +205,87 @@ def write_readers(lm: LoadedModel, place: Path) -> None:
             reader.save_pretrained(place)
 
 
-def _clear(place: Path) -> None:
-    """Empty a folder whose checkpoint did not pass."""
-    for entry in place.iterdir():
-        shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+# -------------------------------------------------------------------------------------------------- the model card
 
 
-def _require_pretrained(lm: Any) -> None:
-    if not hasattr(lm.model, "save_pretrained") or not hasattr(lm.model, "config"):
-        raise ModelError(
-            f"{lm.name} is a {type(lm.model).__name__}, no model of transformers', so there is no checkpoint of it "
-            f"that others could load. Save lm.model.state_dict(), and build and cut the model in code."
-        )
-    if not type(lm.model).__module__.startswith("transformers."):
-        raise ModelError(
-            f"{lm.name} is a {type(lm.model).__name__} of {type(lm.model).__module__}, which transformers does not "
-            f"have: a checkpoint of it would need that code beside it. Save lm.model.state_dict() instead."
-        )
+@dataclass(frozen=True)
+class Costs:
+    """Counted before and after: parameters, and the bytes per token in the caches (0: the model does not generate)."""
+
+    parameters: tuple[int, int]
+    cache_bytes: tuple[int, int]
 
 
-@dataclass(frozen=True, eq=False)
-class PrunedModel(LoadedModel):
-    """A model with heads removed. `before` is what it was cut from, `weights_hash_before` the digest of its weights.
+def costs_of(lm: PrunedModel) -> Costs:
+    """What the model costs before and after pruning. Cost: none, it is counted from the specs."""
+    cache_bytes = [0, 0]
+    if bool(getattr(lm.model, "can_generate", lambda: False)()):
+        width = torch.finfo(lm.dtype).bits // 8
+        for index, spec in enumerate((lm.before, lm.spec)):
+            # k and v of every layer that reads its own text; what cross-attention keeps does not grow with tokens.
+            causal = [site for site in spec.sites if site.causal and site.stack != CROSS]
+            cache_bytes[index] = sum(site.num_kv_heads * (site.qk_dim + site.v_dim) for site in causal) * width
+    return Costs((lm.before.num_parameters, lm.spec.num_parameters), (cache_bytes[0], cache_bytes[1]))
 
-    `error` is how far its outputs were from the zero-ablated original's, `effect` how far these were from the
-    original's own, both as a share of the largest output.
-    """
 
-    before: ModelSpec = field(kw_only=True, repr=False)
-    weights_hash_before: str = field(kw_only=True)
-    error: float = field(kw_only=True)
-    effect: float = field(kw_only=True)
+def removed_text(lm: PrunedModel) -> str:
+    """The removed heads in the grammar; "" where there are none."""
+    counts: dict[str, dict[int, int]] = {}
+    for cut in kept_in(lm.model):
+        counts.setdefault(cut.site.stack, {})[cut.site.layer] = cut.site.num_heads
+    shape = {stack: [layers.get(layer, 0) for layer in range(max(layers) + 1)] for stack, layers in counts.items()}
+    return str(parse_heads(list(lm.removed), shape))
 
-    @property
-    def removed(self) -> tuple[Head, ...]:
-        """The removed heads, by their names in the architecture as it was built: of all cuts together."""
-        return tuple(head for kept in kept_in(self.model) for head in kept.removed)
 
-    def zeroed(self) -> LoadedModel:
-        """The same outputs in the original shapes, zeros where heads were: smaller in nothing, and loads anywhere."""
-        because = f"{self.because}; in the original shapes, zeros in place of what was removed"
-        return LoadedModel(uncut(self.model).to(self.device), self.tokenizer, self.name, because, self.processor)
+def model_card(lm: PrunedModel, form: str, because: str, evidence: str | None, loaded_by: str) -> str:
+    """The README.md, in Markdown. `loaded_by`: lines of Python that load the contents of the folder."""
+    costs, before = costs_of(lm), lm.before
+    counts = {"parameters": costs.parameters}
+    if costs.cache_bytes[0]:
+        counts["cache, bytes a token"] = costs.cache_bytes
+    rows = [f"| {name} | {old:,} | {new:,} | {100 * (new - old) / old:+.1f} % |" for name, (old, new) in counts.items()]
+    removed = removed_text(lm)
+    return f"""---
+tags: [pruned, attention-heads]
+---
+# {before.name}, {len(lm.removed)} attention head{"s" * (len(lm.removed) != 1)} removed
 
-    def save(self, folder: str | os.PathLike[str], *, evidence: str | None = None) -> Saved:
-        """A checkpoint that loads, tried in a fresh process first. `evidence`: why these heads, for the model card.
+**Removed:** {removed or "nothing"} (layers and heads counted from 0, as in the model that they were removed from).
 
-        See `manyheads.interventions.save.save.save`.
-        """
+**From:** {before.name}, a {before.architecture} with {len(before.heads)} heads; blake2b digest of its weights
+`{lm.weights_hash_before}`.
 
-        return save(self, folder, evidence=evidence)
+**Evidence for removing them:** {" ".join((evidence or NO_EVIDENCE).split())}.
+
+| | before | after | |
+|---|---|---|---|
+{chr(10).join(rows)}
+
+**Checked:** when these heads were removed, outputs equalled those of the whole model with these heads' outputs at zero,
+to {lm.error:.1e} of the largest output on random inputs (zeroing them changed the outputs by {lm.effect:.1e}); and this
+folder, loaded in a fresh process, equals the model that was saved.
+
+## Form: {form}
+
+{because[:1].upper()}{because[1:]}.
+
+```python
+{loaded_by}
+```
+
+Made by manyheads.
+"""
+
+
+def as_dict(lm: PrunedModel, evidence: str | None) -> dict[str, Any]:
+    """The facts of the model card as plain data, for manyheads.json."""
+    costs, before = costs_of(lm), lm.before
+    return {
+        "from": {"name": before.name, "architecture": before.architecture, "weights_hash": lm.weights_hash_before},
+        "removed": removed_text(lm),
+        "evidence": evidence,
+        "parameters": list(costs.parameters),
+        "cache_bytes_per_token": list(costs.cache_bytes),
+        "error": lm.error,
+        "effect": lm.effect,
+    }

@@ -1,8 +1,8 @@
 """A converted model as a stock checkpoint, tried before it is kept; its card, and which head came from where.
 
-The class, its config and its weights agree, so `save_pretrained` writes what transformers alone loads; what is added is
-the certainty: the folder is written beside its place, loaded in a fresh process and compared (`trials`), and only then
-moved into place. `manyheads.json` keeps the order of heads, so that names can be traced back.
+The class, its config and its weights agree, so `save_pretrained` writes a folder that transformers alone loads; added
+is the certainty: the folder is written beside its place, loaded in a fresh process and compared (`fresh_process`), and
+only then moved into place. `manyheads.json` keeps the order of heads, so that names can be traced back.
 Cost: the weights written once, and about 10 s for the other process.
 """
 
@@ -19,18 +19,50 @@ from manyheads.errors import ModelError
 from manyheads.heads import Head, HeadsLike
 from manyheads.interventions.convert.grouping import Groups
 from manyheads.interventions.convert.table import Comparison
-from manyheads.interventions.save.fresh_process import Trial, found_wrong, try_all
+from manyheads.interventions.save.fresh_process import Trial, fault_in, try_all
 from manyheads.interventions.save.save import ZEROED, Saved, write_readers
 from manyheads.interventions.save.whole_folder import replacing_folder
 from manyheads.models import LoadedModel, quietly
 from manyheads.models.weights.compact_form import MARK, STOCK
 from manyheads.spec import ModelSpec
 
-__all__ = ["as_dict", "card", "save"]
-
+__all__ = ["Converted", "as_dict", "card", "save"]
 
 FORMAT, VERSION = "manyheads converted model", 1
 BECAUSE = "its own family's config counts key/value heads"
+
+
+@dataclass(frozen=True, eq=False)
+class Converted(LoadedModel):
+    """A model with fewer key/value heads than it was built with. All measurements precede any further training.
+
+    `before` describes the original model, `weights_hash_before` is the digest of its weights. `permutation`: layer ->
+    the old query head at each new place; `groups`: layer -> the old key/value heads of which each new one is the mean.
+    `error_by_layer`: layer -> relative Frobenius error, of the tensors that `error_because` names. `table`: before and
+    after.
+    """
+
+    before: ModelSpec = field(kw_only=True, repr=False)
+    weights_hash_before: str = field(kw_only=True)
+    permutation: Mapping[int, tuple[int, ...]] = field(kw_only=True, repr=False)
+    groups: Mapping[int, Groups] = field(kw_only=True, repr=False)
+    error_by_layer: Mapping[int, float] = field(kw_only=True, repr=False)
+    error_because: str = field(kw_only=True, repr=False)
+    table: Comparison = field(kw_only=True, repr=False)
+
+    @property
+    def num_kv_heads(self) -> int:
+        return self.spec.layers[0].num_kv_heads
+
+    def was(self, heads: HeadsLike) -> tuple[Head, ...]:
+        """The names of these heads before heads changed places. Raises HeadError for heads that the model lacks."""
+        return tuple(
+            Head(head.stack, head.layer, self.permutation[head.layer][head.index]) for head in self.spec.select(heads)
+        )
+
+    def save(self, folder: str | os.PathLike[str]) -> Saved:
+        """A stock checkpoint, tried in a fresh process first. See `save_converted.save`."""
+        return save(self, folder)
 
 
 def save(lm: Converted, folder: str | os.PathLike[str]) -> Saved:
@@ -46,9 +78,10 @@ def save(lm: Converted, folder: str | os.PathLike[str]) -> Saved:
         write_readers(lm, place)
         (place / "README.md").write_text(card(lm), encoding="utf-8")
         (place / MARK).write_text(json.dumps(as_dict(lm), indent=1) + "\n", encoding="utf-8")
+        # The folder is complete before it is tried, so that the trial reads what the user will read.
         (result,) = try_all([Trial(place, model)])
-        if wrong := found_wrong(result):
-            raise ModelError(f"{lm.name} was not saved: as {name}, {wrong}. Please report that.")
+        if fault := fault_in(result):
+            raise ModelError(f"{lm.name} was not saved: as {name}, {fault}. Please report that.")
     return Saved(STOCK, target, None, name, BECAUSE, result["error"])
 
 
@@ -106,36 +139,3 @@ model = {name}.from_pretrained("FOLDER")
 
 Made by manyheads.
 """
-
-
-@dataclass(frozen=True, eq=False)
-class Converted(LoadedModel):
-    """A model with fewer key/value heads than it was built with. What was measured is of before any training on.
-
-    `before` is what it was made from, `weights_hash_before` the digest of its weights. `permutation`: layer -> the old
-    query head at each new place; `groups`: layer -> the old key/value heads that each new one is the mean of.
-    `error_by_layer`: layer -> relative Frobenius error, of what `error_because` says. `table`: before and after.
-    """
-
-    before: ModelSpec = field(kw_only=True, repr=False)
-    weights_hash_before: str = field(kw_only=True)
-    permutation: Mapping[int, tuple[int, ...]] = field(kw_only=True, repr=False)
-    groups: Mapping[int, Groups] = field(kw_only=True, repr=False)
-    error_by_layer: Mapping[int, float] = field(kw_only=True, repr=False)
-    error_because: str = field(kw_only=True, repr=False)
-    table: Comparison = field(kw_only=True, repr=False)
-
-    @property
-    def num_kv_heads(self) -> int:
-        return self.spec.layers[0].num_kv_heads
-
-    def was(self, heads: HeadsLike) -> tuple[Head, ...]:
-        """The names that these heads had before heads changed places. Raises HeadError for heads that there are not."""
-        return tuple(
-            Head(head.stack, head.layer, self.permutation[head.layer][head.index]) for head in self.spec.select(heads)
-        )
-
-    def save(self, folder: str | os.PathLike[str]) -> Saved:
-        """A stock checkpoint, tried in a fresh process first. See `save_converted.save`."""
-
-        return save(self, folder)

@@ -1,4 +1,4 @@
-"""Folders that are written whole or not at all: beside their place, then exchanged with what is there, in one step.
+"""Folders that are written whole or not at all: beside their place, then exchanged with the old folder in one step.
 
 Whatever happens on the way (no space, Ctrl-C, a crash), an older folder of that name stays as it was. Where the system
 can exchange two folders at once (Linux), there is no moment without one; elsewhere the old one is moved aside first.
@@ -25,12 +25,11 @@ from manyheads.models.weights.compact_form import MARK
 
 __all__ = ["replacing_folder", "require_replaceable"]
 
-
 OURS = re.compile(
     r"README\.md|manyheads\.json|pruned\.safetensors|(model|pytorch_model)[-\w]*\.safetensors(\.index\.json)?|"
     r"(config|generation_config|tokenizer|tokenizer_config|special_tokens_map|added_tokens|vocab|merges|"
     r"preprocessor_config|processor_config|chat_template)\.(json|txt|jinja|model)|\w*(spm|piece|bpe)[.\w]*"
-)  # the names of all that a save of ours writes
+)  # the names of all files that a save by manyheads writes
 AT_FDCWD, RENAME_EXCHANGE = -100, 2  # of Linux' renameat2
 
 
@@ -38,12 +37,12 @@ AT_FDCWD, RENAME_EXCHANGE = -100, 2  # of Linux' renameat2
 def replacing_folder(path: str | os.PathLike[str], inside: str, model: Any) -> Iterator[Path]:
     """A new folder beside `path`, which takes its place when the block ends well; `inside`: a subfolder it may have.
 
-    A folder that is there already is replaced only if it is empty, or what an earlier save of ours wrote, all of it;
-    never the one that `model` was loaded from. Errors: FileAccessError for that, and for whatever the operating system
-    refuses.
+    An existing folder is replaced only if it is empty, or if an earlier save by manyheads wrote all of it; never the
+    one that `model` was loaded from. Errors: FileAccessError for that, and for whatever the operating system refuses.
     """
     target = Path(os.path.realpath(path))
     require_replaceable(target, inside)
+    # What is left of a model must never replace the only copy of the model that it was cut from.
     source = str(getattr(getattr(model, "config", None), "_name_or_path", "") or "")
     if source and target.exists() and any(target.iterdir()) and os.path.realpath(source) == str(target):
         raise FileAccessError(
@@ -69,7 +68,17 @@ def replacing_folder(path: str | os.PathLike[str], inside: str, model: Any) -> I
 
 
 def require_replaceable(target: Path, inside: str) -> None:
-    """Raises FileAccessError unless nothing but a checkpoint would be lost."""
+    """Raises FileAccessError unless nothing but a checkpoint of ours would be lost. `inside`: a subfolder of it."""
+
+    def is_ours(entry: Path) -> bool:
+        if entry.is_symlink():
+            return False
+        if entry.is_dir():
+            return entry.name == inside and all(
+                file.is_file() and OURS.fullmatch(file.name) for file in entry.iterdir()
+            )
+        return OURS.fullmatch(entry.name) is not None
+
     if not target.exists():
         if not target.parent.is_dir():
             raise no_access("write", target, FileNotFoundError(errno.ENOENT, "no folder"))
@@ -77,29 +86,22 @@ def require_replaceable(target: Path, inside: str) -> None:
     if not target.is_dir():
         raise FileAccessError(f"cannot write {target}: it is a file. Name a folder.")
     entries = list(target.iterdir())
-    strange = [entry.name for entry in entries if not _is_ours(entry, inside)]
+    strange = [entry.name for entry in entries if not is_ours(entry)]
     if entries and (strange or not (target / MARK).is_file()):
-        what = f"{strange[0]!r} in it is not of" if strange else "what is in it is not of"
+        content = f"{strange[0]!r} in it is not of" if strange else "what is in it is not of"
         raise FileAccessError(
-            f"cannot write {target}: it is there, and {what} an earlier save by manyheads, which alone would be "
+            f"cannot write {target}: it is there, and {content} an earlier save by manyheads, which alone would be "
             f"replaced. Name a new folder."
         )
 
 
-def _is_ours(entry: Path, inside: str) -> bool:
-    if entry.is_symlink():
-        return False
-    if entry.is_dir():
-        return entry.name == inside and all(each.is_file() and OURS.fullmatch(each.name) for each in entry.iterdir())
-    return OURS.fullmatch(entry.name) is not None
-
-
 def _put(new: Path, target: Path, inside: str) -> None:
-    """`new` under the name of `target`; what was there is removed afterwards."""
+    """Move `new` to `target`; the folder that was there is removed afterwards."""
     if not target.exists():
         try:
             os.rename(new, target)
             return
+        # Another process may have made the folder since it was checked: it is checked again, then exchanged.
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
@@ -110,18 +112,18 @@ def _put(new: Path, target: Path, inside: str) -> None:
         try:
             os.rename(new, target)
         except OSError:
-            os.rename(aside, target)
+            os.rename(aside, target)  # the old folder back: nothing was changed
             raise
         new = aside
     shutil.rmtree(new, ignore_errors=True)
 
 
-def _exchanged(one: Path, other: Path) -> bool:
-    """Whether the two could be exchanged in one step."""
+def _exchanged(new: Path, old: Path) -> bool:
+    """Exchange two folders in one step; False where this system cannot. Python has no call for it, libc has."""
     if not sys.platform.startswith("linux"):
         return False
     try:
         rename = ctypes.CDLL(None, use_errno=True).renameat2
     except (OSError, AttributeError):
         return False
-    return rename(AT_FDCWD, os.fsencode(one), AT_FDCWD, os.fsencode(other), RENAME_EXCHANGE) == 0
+    return rename(AT_FDCWD, os.fsencode(new), AT_FDCWD, os.fsencode(old), RENAME_EXCHANGE) == 0

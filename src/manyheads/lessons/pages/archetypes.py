@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from manyheads import models, statistics
 from manyheads.lessons.answers import Check, Predict, Right
 from manyheads.lessons.cells import Cell, Fact, HeadLink, Loader, Ran, matrix
 from manyheads.lessons.lesson import LessonError
@@ -19,7 +20,6 @@ from manyheads.lessons.pages.shared import MAX_TOKENS, MODEL, looked_at, map_of,
 from manyheads.lessons.parameters import Values, choice, text, whole
 
 __all__ = ["CELLS", "CHECKS", "FACTS"]
-
 
 SENTENCE = "The dog saw the cat, and the cat saw the dog."
 OTHERS = (
@@ -40,9 +40,9 @@ KINDS = {
     "punctuation": "punctuation",
     "the first token": "first",
 }
-"""What a reader calls a share -> its name among the statistics."""
+"""The kind of token, in words -> the stem of its statistic's name."""
 ENDS = {"weight": "_mass", "even": "_mass.uniform", "moved": "_norm_mass"}
-"""What a share is of, or what an even spread has -> the end of the statistic's name."""
+"""What is shared out (weight, what is moved), or the share of an even spread -> the end of the statistic's name."""
 ASKED = ("the token before", "the same token elsewhere", "punctuation", "the first token")
 MORE, LESS = "more than an even spread", "less than an even spread"
 
@@ -51,54 +51,48 @@ MORE, LESS = "more than an even spread", "less than an even spread"
 
 def archetypes(values: Values, load: Loader) -> Ran:
     """The known heads' maps of one sentence. Raises TextError."""
-    from manyheads.models import record
-
     lm, sentence = load(MODEL), values.text("sentence")
     require_short(lm, sentence)
-    rec = record(lm, sentence)
+    rec = models.record(lm, sentence)
     tokens = tuple(rec.tokens.pieces[0])
     maps = tuple(
         matrix(name, kind, map_of(rec, one_named(lm, name)), tokens, tokens, as_map=True)
         for name, kind in HEADS.items()
     )
     table = _measured(lm, sentence)
-    found = {
+    percent = {
         (name, kind): 100 * float(table[name, f"{KINDS[kind]}_mass"])
         for name, kind in zip(("L0H2", "L2H9", "L3H11", "L4H5"), ASKED, strict=True)
     }
-    shares = "; ".join(f"{name} {share:.0f} % on {kind}" for (name, kind), share in found.items() if not isnan(share))
+    shares = "; ".join(f"{name} {share:.0f} % on {kind}" for (name, kind), share in percent.items() if not isnan(share))
     links = tuple(HeadLink(name, sentence, MODEL) for name in HEADS)
     return Ran(f"Of their weight, where there is such a token to look at: {shares}.", maps, links)
 
 
 def shares(values: Values, load: Loader) -> Ran:
     """One head's map, and its shares beside an even spread and beside what it moves. Raises TextError, HeadError."""
-    from manyheads.models import record
-
     lm, sentence = load(MODEL), values.text("sentence")
     head = one_named(lm, values.text("head"))
     require_short(lm, sentence)
-    rec = record(lm, sentence)
+    rec = models.record(lm, sentence)
     tokens = tuple(rec.tokens.pieces[0])
     table = _measured(lm, sentence)
-    found = 100 * np.array([[table[str(head), f"{each}{end}"] for end in ENDS.values()] for each in KINDS.values()])
-    best = int(np.nanargmax(found[:, 0] - found[:, 1]))
+    percent = 100 * np.array([[table[str(head), f"{kind}{end}"] for end in ENDS.values()] for kind in KINDS.values()])
+    best = int(np.nanargmax(percent[:, 0] - percent[:, 1]))
     columns = ("of its weight, %", "an even spread, %", "of what it moves, %")
     return Ran(
-        f"{head} stands out most on {tuple(KINDS)[best]}: {found[best, 0]:.0f} % of its weight, where an even spread "
-        f"gives {found[best, 1]:.0f} %.",
+        f"{head} stands out most on {tuple(KINDS)[best]}: {percent[best, 0]:.0f} % of its weight, where an even spread "
+        f"gives {percent[best, 1]:.0f} %.",
         (
             matrix("weights", f"the map of {head}", map_of(rec, head), tokens, tokens, as_map=True),
-            matrix("shares", "over the tokens that see such a key", found, tuple(KINDS), columns),
+            matrix("shares", "over the tokens that see such a key", percent, tuple(KINDS), columns),
         ),
         (HeadLink(str(head), sentence, MODEL),),
     )
 
 
 def _measured(lm: Any, sentence: str) -> Any:
-    from manyheads.statistics import measure
-
-    return measure(lm, sentence, [f"{each}{end}" for each in KINDS.values() for end in ENDS.values()])
+    return statistics.measure(lm, sentence, [f"{kind}{end}" for kind in KINDS.values() for end in ENDS.values()])
 
 
 CELLS: Mapping[str, Cell] = {
@@ -114,16 +108,18 @@ CELLS: Mapping[str, Cell] = {
 
 def archetype_looks(values: Values, ran: Ran) -> Right:
     """The token that a row of a known head's map is largest at."""
-    name, at = values.text("head"), values.whole("token")
+    name, token = values.text("head"), values.whole("token")
     weights = ran.table(name)
-    row, tied = looked_at(weights, at)
-    looks, rest = weights.columns[tied[0]], weights.columns[0]
+    row, tied = looked_at(weights, token)
+    looks, resting_place = weights.columns[tied[0]], weights.columns[0]
     several, also = tie(weights, tied)
-    words = f"{name} is {HEADS[name]}: token {at}, {weights.rows[at]!r}, gives {looks!r} {row.max():.2f}.{several}"
-    if looks != rest:
-        mistakes = {rest: f"It rests on {rest!r} where it finds nothing. Here it finds {looks!r}."}
+    words = (
+        f"{name} is {HEADS[name]}: token {token}, {weights.rows[token]!r}, gives {looks!r} {row.max():.2f}.{several}"
+    )
+    if looks != resting_place:
+        mistakes = {resting_place: f"It rests on {resting_place!r} where it finds nothing. Here it finds {looks!r}."}
     else:
-        mistakes = {weights.rows[at]: "That is the token itself, and there is no other of its kind to look at."}
+        mistakes = {weights.rows[token]: "That is the token itself, and there is no other of its kind to look at."}
     return Right(looks, words, f"{words} Find its row in the map.", mistakes=mistakes, also=also)
 
 
@@ -131,25 +127,25 @@ def beside_even(values: Values, ran: Ran) -> Right:
     """Whether the head in the cell gives a kind of token more than an even spread would."""
     kind = values.text("kind")
     table = ran.table("shares")
-    own, even, _ = table.values[table.rows.index(kind)]
-    if isnan(own):
+    percent, even, _ = table.values[table.rows.index(kind)]
+    if isnan(percent):
         raise LessonError(f"the sentence in the cell has no place where {kind} could be looked at.")
-    said = f"It gives {kind} {own:.1f} % of its weight; an even spread gives {even:.1f} %."
-    return Right(MORE if own > even else LESS, said, said, mistakes=dict.fromkeys((MORE, LESS), said))
+    words = f"It gives {kind} {percent:.1f} % of its weight; an even spread gives {even:.1f} %."
+    return Right(MORE if percent > even else LESS, words, words, mistakes=dict.fromkeys((MORE, LESS), words))
 
 
 def which_head(values: Values, load: Loader) -> Right:
     """Which of four known heads gives a kind of token the largest share, on some sentence."""
     sentence, kind = values.text("sentence"), values.text("kind")
     table = _measured(load(MODEL), sentence)
-    found = {name: float(table[name, f"{KINDS[kind]}_mass"]) for name in HEADS if name != "L2H8"}
-    best = max(found, key=found.__getitem__)
-    said = ", ".join(f"{name} {100 * share:.0f} %" for name, share in found.items())
+    masses = {name: float(table[name, f"{KINDS[kind]}_mass"]) for name in HEADS if name != "L2H8"}
+    best = max(masses, key=masses.__getitem__)
+    shares = ", ".join(f"{name} {100 * share:.0f} %" for name, share in masses.items())
     return Right(
         best,
-        f"Of their weight they give it: {said}.",
-        f"Each of the four has one thing that it is for. They give {kind}: {said}.",
-        mistakes={name: f"It gives {kind} {100 * share:.0f} %." for name, share in found.items()},
+        f"Of their weight they give it: {shares}.",
+        f"Each of the four has one thing that it is for. They give {kind}: {shares}.",
+        mistakes={name: f"It gives {kind} {100 * share:.0f} %." for name, share in masses.items()},
     )
 
 

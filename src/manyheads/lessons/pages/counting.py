@@ -17,7 +17,6 @@ from manyheads.lessons.parameters import Values, choice, fitting, require_fittin
 
 __all__ = ["CELLS", "CHECKS", "FACTS"]
 
-
 WITH, WITHOUT = "with biases", "without biases"
 ALL, CAUSAL = "every token", "itself and earlier ones"
 PROJECTIONS, ATTENTION = "the four projections", "scores and weighted sum"
@@ -27,17 +26,17 @@ LENGTHS = (128, 512, 2_048, 8_192, 32_768, 131_072)
 
 
 def attention_cost(values: Values, load: Loader) -> Ran:
-    """What one layer of the reader's sizes holds, and what it costs on a text. Raises ShapeError."""
+    """The parameters of one layer of the reader's sizes, and its FLOPs on a text. Raises ShapeError."""
     require_fitting(values)
     m, h, n = (values.whole(name) for name in ("d_model", "heads", "tokens"))
-    plain, found, wide = weights(m, h), weights(m, h, biased=values["biases"] == WITH), weights(m, h, wide=True)
-    rows = [[plain[each], found[each] - plain[each], found[each]] for each in STACKED]
+    plain, full, wide = weights(m, h), weights(m, h, biased=values["biases"] == WITH), weights(m, h, wide=True)
+    rows = [[plain[name], full[name] - plain[name], full[name]] for name in STACKED]
     table = np.array([*rows, np.sum(rows, 0)])
-    qkv = sum(plain[each] for each in "qkv")
+    qkv = sum(plain[name] for name in "qkv")
     heads = np.array([[qkv // h], [qkv], [sum(plain.values())], [sum(wide.values())]])
     spent, projections, attention = flops(m, h, n, values["mask"] == CAUSAL)
     total = projections + attention
-    parts = np.array([sum(spent[each] for each in "qkv"), spent["o"], spent["scores"], spent["values"]])
+    parts = np.array([sum(spent[name] for name in "qkv"), spent["o"], spent["scores"], spent["values"]])
     prefix, factor = scaled(int(parts.max()))
     names = ("Q, K, V", "W_O", "scores", "weighted sum")
     share = 100 * attention / total
@@ -61,15 +60,15 @@ def by_length(values: Values, load: Loader) -> Ran:
     require_fitting(values)
     m, h, causal = values.whole("d_model"), values.whole("heads"), values["mask"] == CAUSAL
     lengths = sorted({*LENGTHS, values.whole("tokens")})
-    found = np.array([flops(m, h, n, causal)[1:] for n in lengths], np.float64)
-    shares = 100 * found / found.sum(1, keepdims=True)
+    costs = np.array([flops(m, h, n, causal)[1:] for n in lengths], np.float64)
+    shares = 100 * costs / costs.sum(1, keepdims=True)
     names = tuple(f"{n:,} tokens" for n in lengths)
-    prefix, factor = scaled(float(found.min()))
+    prefix, factor = scaled(float(costs.min()))
     return Ran(
         f"With d_model = {m:,}, scores and the weighted sum cost as much as the projections from "
         f"{even_tokens(m, causal):,} tokens on.",
         (
-            matrix("FLOPs", f"in {prefix}FLOP, of one layer", found / factor, names, ("projected", "attended")),
+            matrix("FLOPs", f"in {prefix}FLOP, of one layer", costs / factor, names, ("projected", "attended")),
             matrix("shares", "in percent", shares, names, ("projected", "attended")),
         ),
     )
@@ -103,14 +102,14 @@ CELLS: Mapping[str, Cell] = {
 
 
 def torch_parameters(values: Values, load: Loader) -> Right:
-    """Of torch's own layer, built without memory for its numbers and counted."""
+    """The parameters of torch's own layer, built without memory for its numbers and counted."""
     import torch
 
     m, h, biased = values.whole("d_model"), values.whole("heads"), values["biases"] == WITH
     layer = torch.nn.MultiheadAttention(m, h, bias=biased, device="meta")
-    answer = sum(each.numel() for each in layer.parameters())
+    answer = sum(tensor.numel() for tensor in layer.parameters())
     plain, wide = sum(weights(m, h).values()), sum(weights(m, h, wide=True).values())
-    other = sum(weights(m, h, biased=not biased).values())
+    other_answer = sum(weights(m, h, biased=not biased).values())
     added = f" + {m:,}" if biased else ""
     return Right(
         float(answer),
@@ -119,7 +118,7 @@ def torch_parameters(values: Values, load: Loader) -> Right:
         + (" Each has a bias as wide as the model." if biased else ""),
         unit="parameters",
         mistakes={
-            float(other): f"That is the layer {WITHOUT if biased else WITH}.",
+            float(other_answer): f"That is the layer {WITHOUT if biased else WITH}.",
             float(plain * 3 // 4): "That is W_Q, W_K and W_V. The output projection W_O is as large as each of them.",
             float(wide): "That has heads as wide as the model. They share its width: each has d_model / heads.",
             float(plain // h): "That is one head's share of the weights.",
@@ -130,8 +129,8 @@ def torch_parameters(values: Values, load: Loader) -> Right:
 def head_parameters(values: Values, load: Loader) -> Right:
     """W_Q, W_K and W_V of one head."""
     m, h = values.whole("d_model"), values.whole("heads")
-    found = weights(m, h)
-    answer = sum(found[each] for each in "qkv") // h
+    parameters = weights(m, h)
+    answer = sum(parameters[name] for name in "qkv") // h
     return Right(
         float(answer),
         f"Three matrices of {m:,} x {m // h}: 3 d^2 / h = {answer:,}.",
@@ -141,15 +140,15 @@ def head_parameters(values: Values, load: Loader) -> Right:
             float(answer * h): "That is all heads together.",
             float(answer // 3): "That is one of its three matrices.",
             float(3 * (m // h) ** 2): "The matrices are not square: a head reads all of a token, as wide as the model.",
-            float(sum(found.values()) // h): "That has its rows of W_O in it. They come fourth.",
+            float(sum(parameters.values()) // h): "That has its rows of W_O in it. They come fourth.",
         },
     )
 
 
 def score_flops(values: Values, load: Loader) -> Right:
-    """Of Q K^T in all heads."""
+    """The FLOPs of Q K^T in all heads."""
     m, h, n = (values.whole(name) for name in ("d_model", "heads", "tokens"))
-    spent, _, both = flops(m, h, n, False)
+    spent, _, attention = flops(m, h, n, False)
     answer = spent["scores"] / 1e9
     return Right(
         answer,
@@ -161,7 +160,7 @@ def score_flops(values: Values, load: Loader) -> Right:
             answer / 2: "A multiplication and an addition are counted as two.",
             answer / h: "That is one head.",
             answer * h: "That has heads as wide as the model: each is narrower, and all together are as wide.",
-            both / 1e9: "That has the weighted sum in it, which costs as much again.",
+            attention / 1e9: "That has the weighted sum in it, which costs as much again.",
         },
     )
 
@@ -169,7 +168,7 @@ def score_flops(values: Values, load: Loader) -> Right:
 def even_length(values: Values, load: Loader) -> Right:
     """The length from which the part with n squared costs most."""
     m, causal = values.whole("d_model"), values["mask"] == CAUSAL
-    answer, other = (even_tokens(m, each) for each in (causal, not causal))
+    answer, other_answer = (even_tokens(m, mask) for mask in (causal, not causal))
     words = f"Projections take 8 n d^2. Scores and weighted sum take {'2 n (n + 1) d' if causal else '4 n^2 d'}."
     return Right(
         float(answer),
@@ -177,7 +176,9 @@ def even_length(values: Values, load: Loader) -> Right:
         words,
         unit="tokens",
         mistakes={
-            float(other): "That is where every token sees every other." if causal else "That is with a causal mask.",
+            float(other_answer): "That is where every token sees every other."
+            if causal
+            else "That is with a causal mask.",
             4.0 * m: "Nearly: a causal mask leaves n (n + 1) / 2 pairs, a few more than half of n squared."
             if causal
             else "That is about the place with a causal mask.",
@@ -190,24 +191,24 @@ def longer_text(values: Values, load: Loader) -> Right:
     """How the cost of a part grows with the text."""
     m, times, part = 512, values.whole("times"), values.text("part")
     n = 1024
-    now, then = (flops(m, 8, each, False)[1:] for each in (n, n * times))
+    now, then = (flops(m, 8, length, False)[1:] for length in (n, n * times))
     factors = {PROJECTIONS: then[0] / now[0], ATTENTION: then[1] / now[1]}
     reads_tokens = part == PROJECTIONS
-    answer, other = factors[part], factors[ATTENTION if reads_tokens else PROJECTIONS]
+    answer, other_factor = factors[part], factors[ATTENTION if reads_tokens else PROJECTIONS]
     grows = "with n: each token is projected once" if reads_tokens else "with n squared: each pair of tokens is scored"
     return Right(
         answer,
         f"{answer:g} times: it grows {grows}.",
         "Is it done once for each token, or once for each pair of tokens?",
-        mistakes={other: f"So {ATTENTION if reads_tokens else PROJECTIONS} grow."},
+        mistakes={other_factor: f"So {ATTENTION if reads_tokens else PROJECTIONS} grow."},
     )
 
 
 def flop_share(values: Values, ran: Ran) -> Right:
-    """How much of the cell's FLOPs a part takes."""
+    """The share of a part in the cell's FLOPs."""
     shares = ran.table("shares").values[:, 0]
     projections, attention = float(shares[:2].sum()), float(shares[2:].sum())
-    answer, other = (projections, attention) if values["part"] == PROJECTIONS else (attention, projections)
+    answer, other_share = (projections, attention) if values["part"] == PROJECTIONS else (attention, projections)
     words = f"Projections take {projections:.1f} %, scores and the weighted sum {attention:.1f} %."
     return Right(
         answer,
@@ -215,7 +216,7 @@ def flop_share(values: Values, ran: Ran) -> Right:
         f"{words} Compare 8 n d^2 with 4 n^2 d, or half of that under a causal mask.",
         unit="%",
         tolerance=2.0,
-        mistakes={other: "That is the other part."} if abs(answer - other) > 4 else {},
+        mistakes={other_share: "That is the other part."} if abs(answer - other_share) > 4 else {},
     )
 
 
@@ -239,11 +240,11 @@ def torch_layer(values: Values, load: Loader) -> str:
 
 
 def weights_of(values: Values, load: Loader) -> str:
-    """Of one head, all heads, with W_O, or of full-width heads."""
+    """The weights of one head, of all heads, with W_O, or of heads as wide as the model."""
     m, h = values.whole("d_model"), values.whole("heads")
-    found, wide = weights(m, h), weights(m, h, wide=True)
-    qkv = sum(found[each] for each in "qkv")
-    counts: Sequence[int] = (qkv // h, qkv, sum(found.values()), sum(wide.values()))
+    parameters, wide = weights(m, h), weights(m, h, wide=True)
+    qkv = sum(parameters[name] for name in "qkv")
+    counts: Sequence[int] = (qkv // h, qkv, sum(parameters.values()), sum(wide.values()))
     return f"{dict(zip(_OF.choices, counts, strict=True))[values.text('of')]:,}"
 
 
@@ -252,7 +253,7 @@ def even_at(values: Values, load: Loader) -> str:
 
 
 def share_at(values: Values, load: Loader) -> str:
-    """What scores and the weighted sum take of a text's FLOPs in the layer."""
+    """The share of scores and weighted sum in the FLOPs of a text in the layer."""
     m, h, n = (values.whole(name) for name in ("d_model", "heads", "tokens"))
     _, projections, attention = flops(m, h, n, values["mask"] == CAUSAL)
     return f"{100 * attention / (attention + projections):.0f} %"

@@ -1,7 +1,7 @@
-"""The feed-forward block: 4 d wide and two matrices, or 8/3 d and three.
+"""The feed-forward block, 4 d wide and two matrices, or 8/3 d and three; and where a model's parameters are.
 
 The small cell computes both kinds on the reader's own numbers, in NumPy. Counts are of our own layers, built without
-memory for their numbers.
+memory for their numbers; a model's parameters are those of `sizing`'s presets.
 """
 
 from __future__ import annotations
@@ -12,46 +12,55 @@ import numpy as np
 from jaxtyping import Float64
 from numpy import ndarray
 
+from manyheads import nn, reference
 from manyheads.errors import ShapeError
 from manyheads.lessons.answers import Check, Predict, Right
 from manyheads.lessons.cells import Cell, Fact, Loader, Ran, cited, matrix
 from manyheads.lessons.pages.shared import in_prefix, in_words, scaled
 from manyheads.lessons.parameters import Values, choice, read_matrix, text, whole
-from manyheads.sizing import Sizing, architecture_of, size
+from manyheads.reference.multihead import NaiveWeights
+from manyheads.sizing import PRESETS, Sizing, architecture_of, size
 
 __all__ = ["ATTENTION", "CELLS", "CHECKS", "FACTS", "FEED", "WIDENING"]
-
 
 CLASSIC, GATED = "W2 relu(W1 x)", "W2 (silu(W1 x) * W3 x)"
 WIDENING = 4
 FEED, ATTENTION = "feed-forward", "attention"
-
-# -------------------------------------------------------------------------------------------------------------- cells
 
 
 def feed_forward(values: Values, load: Loader) -> Ran:
     """Both kinds on the reader's own numbers, token by token. Raises LessonError, ShapeError."""
     x, w1, w3, w2 = (read_matrix(name, values.text(name)) for name in ("x", "w1", "w3", "w2"))
     gated = values["kind"] == GATED
-    _must_fit(x, w1, w3, w2, gated)
+    for name, table in (("w1", w1), ("w3", w3)) if gated else (("w1", w1),):
+        if len(table) != x.shape[1]:
+            raise ShapeError(f"x has {x.shape[1]} columns, and {name} {len(table)} rows: they must be as many.")
+    if gated and w1.shape != w3.shape:
+        raise ShapeError(f"w1 is {w1.shape}, w3 {w3.shape}: each gate has one number to let through.")
+    if w2.shape != (w1.shape[1], x.shape[1]):
+        raise ShapeError(
+            f"w2 is {w2.shape}: from {w1.shape[1]} inner numbers back to {x.shape[1]}, it must be "
+            f"{(w1.shape[1], x.shape[1])}."
+        )
     up = x @ w1
     steps = [
         matrix("x", "a row a token, as attention left it", x, "token", "m"),
         matrix("W1 x", "made wide", up, "token", "w"),
     ]
     if gated:
-        gate, other = up / (1 + np.exp(-np.clip(up, -700, 700))), x @ w3
-        hidden = gate * other
+        # clipped: exp of a large number is a warning, and the gate is shut or open long before
+        gate, passing = up / (1 + np.exp(-np.clip(up, -700, 700))), x @ w3
+        hidden = gate * passing
         steps += [
             matrix("silu(W1 x)", "a soft relu: how far each gate is open", gate, "token", "w"),
-            matrix("W3 x", "what is to pass", other, "token", "w"),
+            matrix("W3 x", "what is to pass", passing, "token", "w"),
             matrix("hidden", "gates times what is to pass", hidden, "token", "w"),
         ]
     else:
         hidden = np.maximum(up, 0)
         steps.append(matrix("hidden", "relu: what is below 0 becomes 0", hidden, "token", "w"))
     out = hidden @ w2
-    says = ", ".join(f"{each:.3g}" for each in out[0])
+    says = ", ".join(f"{value:.3g}" for value in out[0])
     quiet = "" if gated else f" {100 * float((hidden == 0).mean()):.0f} % of the inner numbers are 0."
     return Ran(
         f"Token 0 becomes ({says}), whatever the other tokens are.{quiet}",
@@ -60,7 +69,7 @@ def feed_forward(values: Values, load: Loader) -> Ran:
 
 
 def block_sizes(values: Values, load: Loader) -> Ran:
-    """Widths and weights of both kinds for one model width, of the layers themselves."""
+    """Widths and weights of both kinds for one model width, counted on the layers themselves."""
     m, multiple = values.whole("d_model"), values.whole("multiple")
     classic, gated = _blocks(m, multiple)
     full = _gated(m, WIDENING * m)
@@ -80,59 +89,19 @@ def block_sizes(values: Values, load: Loader) -> Ran:
     )  # fmt: skip
 
 
-def _must_fit(x: ndarray, w1: ndarray, w3: ndarray, w2: ndarray, gated: bool) -> None:
-    """Raises ShapeError."""
-    up = (("w1", w1), ("w3", w3)) if gated else (("w1", w1),)
-    for name, each in up:
-        if len(each) != x.shape[1]:
-            raise ShapeError(f"x has {x.shape[1]} columns, and {name} {len(each)} rows: they must be as many.")
-    if gated and w1.shape != w3.shape:
-        raise ShapeError(f"w1 is {w1.shape}, w3 {w3.shape}: each gate has one number to let through.")
-    if w2.shape != (w1.shape[1], x.shape[1]):
-        raise ShapeError(
-            f"w2 is {w2.shape}: from {w1.shape[1]} inner numbers back to {x.shape[1]}, it must be "
-            f"{(w1.shape[1], x.shape[1])}."
-        )
-
-
 def _blocks(m: int, multiple: int) -> tuple[int, tuple[int, int]]:
     """Weights of the classic block; width and weights of the gated one."""
-    from manyheads.nn import FeedForward, gated_width
-
-    classic = sum(each.numel() for each in FeedForward(m, bias=False, device="meta").parameters())
-    width = gated_width(m, multiple)
+    classic = sum(weight.numel() for weight in nn.FeedForward(m, bias=False, device="meta").parameters())
+    width = nn.gated_width(m, multiple)
     return classic, (width, _gated(m, width))
 
 
 def _gated(m: int, width: int) -> int:
-    from manyheads.nn import SwiGLU
-
-    return sum(each.numel() for each in SwiGLU(m, width, device="meta").parameters())
+    return sum(weight.numel() for weight in nn.SwiGLU(m, width, device="meta").parameters())
 
 
 _W1 = "1 0 -1 0.5\n0 1 1 -0.5"
 _W2 = "1 0\n0 1\n0.5 0.5\n-1 1"
-CELLS: dict[str, Cell] = {
-    "feed-forward": Cell(
-        feed_forward,
-        (
-            choice("kind", "kind", (CLASSIC, GATED)),
-            text("x", "x, one row a token", "1 0\n0 1\n-1 2"),
-            text("w1", "W1", _W1),
-            text("w3", "W3 (of SwiGLU)", "1 1 0 0\n0 0 1 1"),
-            text("w2", "W2", _W2),
-        ),
-    ),
-    "block-sizes": Cell(
-        block_sizes,
-        (
-            whole("d_model", "model width d", 4096, 8, 32_768, 8),
-            whole("multiple", "rounded up to a multiple of", 256, 1, 4096),
-        ),
-    ),
-}
-
-# ------------------------------------------------------------------------------------------------------------- checks
 
 
 def classic_weights(values: Values, load: Loader) -> Right:
@@ -188,39 +157,23 @@ def kept_apart(values: Values, load: Loader) -> Right:
 
 
 def _touched(n: int, alone: bool) -> int:
-    """By trying it: rows of the output that differ after one row of the input is changed."""
-    from manyheads.reference import initialise, naive
-    from manyheads.reference.multihead import NaiveWeights
-
+    """How many rows of the output differ after one row of the input is changed: by computing both."""
     rng = np.random.Generator(np.random.PCG64(0))
     x = rng.normal(size=(n, 8))
     changed = x.copy()
     changed[n // 2] += 1.0
-    made = initialise(rng, 8, 2)
+    made = reference.initialise(rng, 8, 2)
     assert isinstance(made, NaiveWeights)
     up, down = rng.normal(size=(8, 32)), rng.normal(size=(32, 8))
 
     def block(rows: Float64[ndarray, "n m"]) -> Float64[ndarray, "n m"]:
-        return np.maximum(rows @ up, 0) @ down if alone else naive(rows, made).out
+        return np.maximum(rows @ up, 0) @ down if alone else reference.naive(rows, made).out
 
     return int((np.abs(block(changed) - block(x)).max(1) > 1e-9).sum())
 
 
 _M = whole("d_model", "model width", 512, 8, 16_384, 8, others=(256, 768, 1024, 4096))
 _BLOCK = choice("block", "block", (FEED, ATTENTION))
-CHECKS: dict[str, Check | Predict] = {
-    "classic-weights": Check(classic_weights, (_M,)),
-    "swiglu-width": Check(
-        swiglu_width,
-        (
-            whole("d_model", "model width", 4096, 64, 16_384, 64, others=(512, 2048, 5120)),
-            whole("multiple", "a multiple of", 256, 1, 4096, others=(64,)),
-        ),
-    ),
-    "kept-apart": Check(kept_apart, (whole("tokens", "tokens", 12, 2, 64, others=(5, 20)), _BLOCK)),
-}
-
-# -------------------------------------------------------------------------------------------------------------- facts
 
 
 def block_weights(values: Values, load: Loader) -> str:
@@ -229,20 +182,7 @@ def block_weights(values: Values, load: Loader) -> str:
     return {"classic": f"{classic:,}", "SwiGLU": f"{gated:,}", "SwiGLU's width": f"{width:,}"}[values.text("of")]
 
 
-FACTS: dict[str, Fact] = {
-    "block-weights": Fact(
-        block_weights,
-        (
-            _M,
-            whole("multiple", "a multiple of", 8, 1, 4096),
-            choice("of", "of", ("classic", "SwiGLU", "SwiGLU's width")),
-        ),
-    ),
-}  # fmt: skip
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Where a model's parameters are: in attention, in the feed-forward blocks, outside of both; of `sizing`'s presets.
+# --------------------------------------------------------------------------------------- where a model's parameters are
 
 
 NORMS = "norms"
@@ -256,18 +196,18 @@ MODELS = (
 
 
 def model_shares(values: Values, load: Loader) -> Ran:
-    """Where one preset's parameters are: in a layer, and in all of it."""
-    found = _sized(values.text("model"))
-    layer, total = _split(found.layers[0]), _split(found.parameters)
+    """Where one preset's parameters are: in a layer, and in the whole model."""
+    sizing = _sized(values.text("model"))
+    layer, total = _split(sizing.layers[0]), _split(sizing.parameters)
     share = 100 * layer[FEED] / (layer[FEED] + layer[ATTENTION])
-    outside = found.num_parameters - sum(total.values())
-    parts = np.array([[layer[each], total[each]] for each in (ATTENTION, FEED, NORMS)] + [[0, outside]], np.float64)
+    outside = sizing.num_parameters - sum(total.values())
+    parts = np.array([[layer[part], total[part]] for part in (ATTENTION, FEED, NORMS)] + [[0, outside]], np.float64)
     sums = parts.sum(0)
     names = ("attention", "feed-forward", "norms", "outside layers")
     prefix, factor = scaled(float(sums[0]))
     prefix = prefix.replace("G", "B")
     return Ran(
-        f"{found.name}: {in_words(found.num_parameters)} parameters, {share:.1f} % of a layer's two blocks in the "
+        f"{sizing.name}: {in_words(sizing.num_parameters)} parameters, {share:.1f} % of a layer's two blocks in the "
         f"feed-forward. In all layers together that is {in_words(total[FEED])}, beside {in_words(total[ATTENTION])} "
         f"in attention.",
         (
@@ -283,57 +223,50 @@ def _sized(name: str) -> Sizing:
 
 
 def _split(parts: Mapping[str, int]) -> dict[str, int]:
-    """Attention, feed-forward and norms of some parameters by part. The last norm of a model is among its norms."""
-    attention = sum(parts.get(each, 0) for each in ATTENTION_PARTS)
-    feed = sum(parts.get(each, 0) for each in FEED_PARTS)
+    """Parameters by part, summed up as attention, feed-forward and norms (a model's last norm among them)."""
+    attention = sum(parts.get(part, 0) for part in ATTENTION_PARTS)
+    feed = sum(parts.get(part, 0) for part in FEED_PARTS)
     return {ATTENTION: attention, FEED: feed, NORMS: parts.get("norm", 0)}
 
 
-CELLS |= {
-    "model-shares": Cell(model_shares, (choice("model", "model", MODELS),)),
-}
-
-
 def model_feed(values: Values, load: Loader) -> Right:
-    """What the feed-forward blocks of a preset hold."""
-    found = _sized(values.text("model"))
-    m, count = found.architecture.embed_dim, len(found.layers)
+    """How many parameters the feed-forward blocks of a preset have."""
+    sizing = _sized(values.text("model"))
+    m, count = sizing.architecture.embed_dim, len(sizing.layers)
     every = values["of"] == MODEL
-    parts = found.parameters if every else found.layers[0]
+    parts = sizing.parameters if every else sizing.layers[0]
     answer, attention = parts[FEED], _split(parts)[ATTENTION]
-    inner = _inner(found)
+    inner = _inner(sizing)
     gated = answer > 2.5 * m * inner * (count if every else 1)
-    said = f"{'Three' if gated else 'Two'} matrices of {m:,} x {inner:,}{f', in {count} layers' if every else ''}"
+    matrices = f"{'Three' if gated else 'Two'} matrices of {m:,} x {inner:,}{f', in {count} layers' if every else ''}"
     return Right(
         float(answer),
-        f"{said}: {in_words(answer)}. Attention has {in_words(attention)}.",
+        f"{matrices}: {in_words(answer)}. Attention has {in_words(attention)}.",
         f"{'Three matrices' if gated else 'Two matrices'} of {m:,} x {inner:,}{f', {count} times' if every else ''}.",
         unit="parameters",
         tolerance=0.005 * answer,
         mistakes={
             float(attention): "That is attention.",
             answer * (2 / 3 if gated else 3 / 2): f"There are {'three' if gated else 'two'} matrices.",
-            float(found.parameters[FEED] if not every else found.layers[0][FEED]): "That is one layer."
+            float(sizing.parameters[FEED] if not every else sizing.layers[0][FEED]): "That is one layer."
             if every
             else "That is all layers together.",
         },
     )
 
 
-def _inner(found: Sizing) -> int:
-    """The inner width, from its config or in words: of the presets asked about, as they say it."""
-    from manyheads.sizing import PRESETS
-
-    config = PRESETS[found.name].config
-    return int(config.get("intermediate_size", WIDENING * found.architecture.embed_dim))
+def _inner(sizing: Sizing) -> int:
+    """The inner width of a preset's feed-forward block, from its config; the classic one where that has none."""
+    config = PRESETS[sizing.name].config
+    return int(config.get("intermediate_size", WIDENING * sizing.architecture.embed_dim))
 
 
 def share_of_layer(values: Values, ran: Ran) -> Right:
-    """Of the two blocks of a layer, in the preset that the cell shows."""
-    attention, feed = (float(each) for each in ran.table("a layer").values[:2, 0])
+    """The share of one of a layer's two blocks, in the preset that the cell shows."""
+    attention, feed = (float(number) for number in ran.table("a layer").values[:2, 0])
     shares = {FEED: 100 * feed / (attention + feed), ATTENTION: 100 * attention / (attention + feed)}
     part = values.text("part")
-    answer, other = shares[part], 100 - shares[part]
+    answer, other_share = shares[part], 100 - shares[part]
     words = f"Of a layer's two blocks the feed-forward holds {shares[FEED]:.1f} %, attention {shares[ATTENTION]:.1f} %."
     return Right(
         answer,
@@ -341,42 +274,80 @@ def share_of_layer(values: Values, ran: Ran) -> Right:
         f"{words} Two thirds to a third is classic; fewer key/value heads and a wider block move it on.",
         unit="%",
         tolerance=2.0,
-        mistakes={other: "That is the other block."} if abs(answer - other) > 4 else {},
+        mistakes={other_share: "That is the other block."} if abs(answer - other_share) > 4 else {},
     )
 
 
 _SOME = choice("model", "model", ("llama-2-70b", "llama-2-7b", "gpt2", "bert-base"))
-CHECKS |= {
-    "model-feed": Check(model_feed, (_SOME, choice("of", "of", (LAYER, MODEL)))),
-    "share-of-layer": Predict(share_of_layer, (choice("part", "which block", (FEED, ATTENTION)),)),
-}
 
 
 def part_of(values: Values, load: Loader) -> str:
-    """704.6M, 56.4B: of a preset, by part."""
-    found = _sized(values.text("model"))
-    parts = found.layers[0] if values["of"] == LAYER else found.parameters
+    """The parameters of a part of a preset: 704.6M, 56.4B."""
+    sizing = _sized(values.text("model"))
+    parts = sizing.layers[0] if values["of"] == LAYER else sizing.parameters
     return in_words(_split(parts)[values.text("part")])
 
 
 def percent_of(values: Values, load: Loader) -> str:
-    """What a part takes of a layer's two blocks."""
+    """The share of a part in a layer's two blocks."""
     parts = _split(_sized(values.text("model")).layers[0])
     return f"{100 * parts[values.text('part')] / (parts[FEED] + parts[ATTENTION]):.0f} %"
 
 
 def inner_width(values: Values, load: Loader) -> str:
-    """As the preset has it; as so many times its width; or what 8/3 d, rounded up, would be."""
-    found = _sized(values.text("model"))
-    m, inner = found.architecture.embed_dim, _inner(found)
+    """A preset's inner width, in numbers or in model widths; or 8/3 of its model width."""
+    sizing = _sized(values.text("model"))
+    m, inner = sizing.architecture.embed_dim, _inner(sizing)
     return {"width": f"{inner:,}", "times d": f"{inner / m:.3g}", "8/3 d": f"{8 * m / 3:,.0f}"}[values.text("as")]
 
 
 _MODEL = choice("model", "model", MODELS)
 _PARTS = choice("part", "part", (FEED, ATTENTION))
-FACTS |= {
+
+CELLS: Mapping[str, Cell] = {
+    "feed-forward": Cell(
+        feed_forward,
+        (
+            choice("kind", "kind", (CLASSIC, GATED)),
+            text("x", "x, one row a token", "1 0\n0 1\n-1 2"),
+            text("w1", "W1", _W1),
+            text("w3", "W3 (of SwiGLU)", "1 1 0 0\n0 0 1 1"),
+            text("w2", "W2", _W2),
+        ),
+    ),
+    "block-sizes": Cell(
+        block_sizes,
+        (
+            whole("d_model", "model width d", 4096, 8, 32_768, 8),
+            whole("multiple", "rounded up to a multiple of", 256, 1, 4096),
+        ),
+    ),
+    "model-shares": Cell(model_shares, (choice("model", "model", MODELS),)),
+}
+CHECKS: Mapping[str, Check | Predict] = {
+    "classic-weights": Check(classic_weights, (_M,)),
+    "swiglu-width": Check(
+        swiglu_width,
+        (
+            whole("d_model", "model width", 4096, 64, 16_384, 64, others=(512, 2048, 5120)),
+            whole("multiple", "a multiple of", 256, 1, 4096, others=(64,)),
+        ),
+    ),
+    "kept-apart": Check(kept_apart, (whole("tokens", "tokens", 12, 2, 64, others=(5, 20)), _BLOCK)),
+    "model-feed": Check(model_feed, (_SOME, choice("of", "of", (LAYER, MODEL)))),
+    "share-of-layer": Predict(share_of_layer, (choice("part", "which block", (FEED, ATTENTION)),)),
+}
+FACTS: Mapping[str, Fact] = {
+    "block-weights": Fact(
+        block_weights,
+        (
+            _M,
+            whole("multiple", "a multiple of", 8, 1, 4096),
+            choice("of", "of", ("classic", "SwiGLU", "SwiGLU's width")),
+        ),
+    ),
     "part-of": Fact(part_of, (_MODEL, _PARTS, choice("of", "of", (LAYER, MODEL)))),
     "percent-of": Fact(percent_of, (_MODEL, _PARTS)),
     "inner-width": Fact(inner_width, (_MODEL, choice("as", "as", ("width", "times d", "8/3 d")))),
     "llama-2-widening": cited("1.3", "Touvron et al. 2023, appendix A.2.1"),
-}
+}  # fmt: skip

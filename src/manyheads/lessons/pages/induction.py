@@ -13,13 +13,14 @@ from typing import Any
 
 import numpy as np
 
+from manyheads import interventions, models, roles
 from manyheads.lessons.answers import Check, Predict, Right
 from manyheads.lessons.cells import Cell, Fact, Loader, Ran, matrix
 from manyheads.lessons.pages.shared import MAX_TOKENS, MODEL, looked_at, require_short, tie
 from manyheads.lessons.parameters import Values, choice, text, whole
+from manyheads.plan import Ablate
 
 __all__ = ["CELLS", "CHECKS", "FACTS"]
-
 
 PREVIOUS, INDUCTION = "L0H0", "L1H0"
 POSITIONS = 128  # that the model has: few, so that its previous-token head is sharp over all of them
@@ -36,10 +37,6 @@ def pair(values: Values, load: Loader) -> Ran:
     """The two heads' maps of a text, with the first head and without, and what is predicted. Raises TextError."""
     import torch
 
-    from manyheads.interventions import applied
-    from manyheads.models import record
-    from manyheads.plan import Ablate
-
     words = values.text("text")
     lm = _pair(load(MODEL).tokenizer, values.whole("sharpness"))
     require_short(lm, words)
@@ -47,16 +44,16 @@ def pair(values: Values, load: Loader) -> Ran:
     maps, chances = {}, {}
     tokens: tuple[str, ...] = ()
     for state in (WITH, WITHOUT):
-        with applied(lm, Ablate(PREVIOUS)) if state == WITHOUT else nullcontext(), torch.no_grad():
-            rec = record(lm, words)
+        with interventions.applied(lm, Ablate(PREVIOUS)) if state == WITHOUT else nullcontext(), torch.no_grad():
+            rec = models.record(lm, words)
             next_ones = lm.model(input_ids=ids).logits[0, :-1].softmax(-1).gather(1, ids[0, 1:, None])[:, 0]
         tokens = tuple(rec.tokens.pieces[0])
         maps[state] = [np.asarray(rec.layers[layer].weights(0)) for layer in (0, 1)]
         chances[state] = 100 * np.asarray(next_ones.double())
     guessed = np.stack([chances[WITH], chances[WITHOUT]], 1)
-    copied = [at for at in range(1, len(tokens) - 2) if tokens[at] in tokens[1:at]]
+    copied = [position for position in range(1, len(tokens) - 2) if tokens[position] in tokens[1:position]]
     mean = guessed[copied].mean(0) if copied else np.zeros(2)
-    said = (
+    summary = (
         f"At the {len(copied)} tokens that were there before, it gives the next one {mean[0]:.0f} % on average, and "
         f"without {PREVIOUS} {mean[1]:.0f} %."
         if copied
@@ -64,7 +61,7 @@ def pair(values: Values, load: Loader) -> Ran:
     )
     rows = [f"{token} -> {after}" for token, after in pairwise(tokens)]
     return Ran(
-        said,
+        summary,
         (
             *(
                 matrix(label, words, weights, tokens, tokens, as_map=True)
@@ -81,35 +78,31 @@ def pair(values: Values, load: Loader) -> Ran:
 
 def repeats(values: Values, load: Loader) -> Ran:
     """Random tokens, twice: where each head looks around the first copy, with the first head and without."""
-    from manyheads.interventions import applied
-    from manyheads.plan import Ablate
-    from manyheads.roles import probe_repeats
-
     lm = _pair(load(MODEL).tokenizer, values.whole("sharpness"))
     length, seed = values.whole("length"), values.whole("seed")
     columns = (*PLACES.values(), "chance")
-    shown, followed = [], {}
+    tables, followed = [], {}
     for state in (WITH, WITHOUT):
-        with applied(lm, Ablate(PREVIOUS)) if state == WITHOUT else nullcontext():
-            found = probe_repeats(lm, length=length, samples=2, seed=seed)
-        heads = [str(each.head) for each in found.after]
+        with interventions.applied(lm, Ablate(PREVIOUS)) if state == WITHOUT else nullcontext():
+            probe = roles.probe_repeats(lm, length=length, samples=2, seed=seed)
+        heads = [str(score.head) for score in probe.after]
         table = [
-            [100 * each for each in (after.score, same.score, before.score, after.chance)]
-            for after, same, before in zip(found.after, found.same, found.before, strict=True)
+            [100 * value for value in (after.score, on_copy.score, before.score, after.chance)]
+            for after, on_copy, before in zip(probe.after, probe.same, probe.before, strict=True)
         ]
         meaning = "weight after the copy, on it, before it, in percent; chance of the first"
-        shown.append(matrix(state, meaning, np.array(table), heads, columns))
+        tables.append(matrix(state, meaning, np.array(table), heads, columns))
         followed[state] = table[heads.index(INDUCTION)][0]
     return Ran(
         f"{INDUCTION} puts {followed[WITH]:.1f} % on what followed the copy; without {PREVIOUS}, "
         f"{followed[WITHOUT]:.1f} %.",
-        tuple(shown),
+        tuple(tables),
     )
 
 
 def _pair(tokenizer: Any, sharpness: int) -> Any:
     """Two layers of two heads: the pair, and beside each a head that looks at the first token."""
-    from manyheads import design
+    from manyheads import design  # torch comes with it, and listing the lessons needs none
 
     layers = [[design.previous(), design.first()], [design.induction(sharpness=sharpness), design.first()]]
     return design.build(layers, causal=True, tokenizer=tokenizer, max_positions=POSITIONS)
@@ -128,23 +121,23 @@ CELLS: Mapping[str, Cell] = {
 
 def pair_looks(values: Values, ran: Ran) -> Right:
     """The token that a row of the induction head's map is largest at."""
-    state, at = values.text("state"), values.whole("token")
+    state, token = values.text("state"), values.whole("token")
     weights = ran.table(f"{INDUCTION}, {state}")
-    row, tied = looked_at(weights, at)
-    looks, own, rest = weights.columns[tied[0]], weights.rows[at], weights.columns[0]
+    row, tied = looked_at(weights, token)
+    looks, word, rest_word = weights.columns[tied[0]], weights.rows[token], weights.columns[0]
     several, also = tie(weights, tied)
-    said = f"Token {at} is {own!r}. It gives {looks!r} {row.max():.2f}.{several}"
+    row_in_words = f"Token {token} is {word!r}. It gives {looks!r} {row.max():.2f}.{several}"
     why = {
-        WITH: f"Where was {own!r} before, and what came after it? If it was nowhere, the head rests on {rest!r}.",
-        WITHOUT: f"The keys no longer say what came before them. A head that finds nothing rests on {rest!r}.",
+        WITH: f"Where was {word!r} before, and what came after it? If it was nowhere, the head rests on {rest_word!r}.",
+        WITHOUT: f"The keys no longer say what came before them. A head that finds nothing rests on {rest_word!r}.",
     }[state]
-    return Right(looks, said, why, mistakes={own: "That is the token itself, or its copy."}, also=also)
+    return Right(looks, row_in_words, why, mistakes={word: "That is the token itself, or its copy."}, also=also)
 
 
 def beside_copy(values: Values, load: Loader) -> Right:
     """The word at an offset from the last earlier copy of a text's last word."""
     words, where = values.text("text").split(), values.text("where")
-    copy = max(at for at, word in enumerate(words[:-1]) if word == words[-1])
+    copy = max(position for position, word in enumerate(words[:-1]) if word == words[-1])
     return Right(
         words[copy + OFFSETS[where]],
         f"The copy of {words[-1]!r} is at place {copy}, counted from 0.",
@@ -155,7 +148,7 @@ def beside_copy(values: Values, load: Loader) -> Right:
 
 def least_mass(values: Values, load: Loader) -> Right:
     """What a gap between scores leaves for the one target, at the least."""
-    from manyheads import design
+    from manyheads import design  # torch comes with it, and listing the lessons needs none
 
     sharpness, keys = values.whole("sharpness"), values.whole("keys")
     answer = 100 * design.induction(sharpness=sharpness).least_mass(num_keys=keys)
@@ -193,8 +186,8 @@ def collapse(values: Values, ran: Ran) -> Right:
     table = ran.table(values.text("state"))
     share = float(table.values[table.rows.index(INDUCTION), table.columns.index(PLACES[values.text("place")])])
     answer = NEARLY_ALL if share > 90 else NEARLY_NOTHING if share < 10 else SOME
-    said = f"It is {share:.1f} % of its weight."
-    return Right(answer, said, said, mistakes=dict.fromkeys((NEARLY_ALL, SOME, NEARLY_NOTHING), said))
+    words = f"It is {share:.1f} % of its weight."
+    return Right(answer, words, words, mistakes=dict.fromkeys((NEARLY_ALL, SOME, NEARLY_NOTHING), words))
 
 
 _STATE = choice("state", "the first head", (WITH, WITHOUT))
@@ -238,11 +231,9 @@ def sharp_share(values: Values, load: Loader) -> str:
 
 def trained_induction(values: Values, load: Loader) -> str:
     """The head of a trained model that does it most on random repeats, and how much."""
-    from manyheads.roles import probe_repeats
-
-    (found,) = probe_repeats(load(values.text("model")), length=25, samples=2).after.top(1)
+    (probe,) = roles.probe_repeats(load(values.text("model")), length=25, samples=2).after.top(1)
     return (
-        f"{found.head} puts {100 * found.score:.0f} % on what followed the copy, {100 * found.chance:.0f} % by chance"
+        f"{probe.head} puts {100 * probe.score:.0f} % on what followed the copy, {100 * probe.chance:.0f} % by chance"
     )
 
 

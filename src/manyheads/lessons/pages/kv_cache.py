@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from manyheads import nn
 from manyheads.base import divisors
 from manyheads.lessons.answers import Check, Predict, Right
 from manyheads.lessons.cells import Cell, Fact, Loader, Ran, matrix
@@ -18,7 +19,6 @@ from manyheads.lessons.parameters import Values, choice, fitting, require_fittin
 from manyheads.sizing import DTYPES, size
 
 __all__ = ["CELLS", "CHECKS", "FACTS", "SHAPE", "cache_bytes"]
-
 
 GIB, GB = 2**30, 1e9
 LLAMA = "llama-2-70b"
@@ -29,21 +29,26 @@ MHA, GQA, MQA = "MHA", "GQA", "MQA"
 
 
 def cache_table(values: Values, load: Loader) -> Ran:
-    """One shape with as many KV heads as query heads, with the reader's number, and with one. Raises ShapeError."""
+    """The cache of a shape with as many KV heads as query heads, with the reader's number, and with one.
+
+    Raises ShapeError.
+    """
     require_fitting(values)
     kv_heads = {MHA: values.whole("heads"), GQA: values.whole("kv_heads"), MQA: 1}
-    found = {name: _cache_bytes(values, each) for name, each in kv_heads.items()}
+    sizes = {name: _cache_bytes(values, count) for name, count in kv_heads.items()}
     context, batch = values.whole("context"), values.whole("batch")
-    a_token = [[kv_heads[name], each / (context * batch) / 1024] for name, each in found.items()]
-    in_all = [[each / GIB, each / GB] for each in found.values()]
-    said = ", ".join(f"{name} {each / GIB:.4g} GiB ({each / GB:.4g} GB)" for name, each in found.items())
+    a_token = [[kv_heads[name], num_bytes / (context * batch) / 1024] for name, num_bytes in sizes.items()]
+    in_all = [[num_bytes / GIB, num_bytes / GB] for num_bytes in sizes.values()]
+    in_words = ", ".join(
+        f"{name} {num_bytes / GIB:.4g} GiB ({num_bytes / GB:.4g} GB)" for name, num_bytes in sizes.items()
+    )
     return Ran(
-        f"{batch} texts of {context:,} tokens: {said}.",
+        f"{batch} texts of {context:,} tokens: {in_words}.",
         (
             matrix(
-                "a token", "KV heads of a layer; what a token leaves", np.array(a_token), (*found,), ("KV heads", "KiB")
+                "a token", "KV heads of a layer; what a token leaves", np.array(a_token), (*sizes,), ("KV heads", "KiB")
             ),
-            matrix("cache", "keys and values, all layers and texts", np.array(in_all), (*found,), ("GiB", "GB")),
+            matrix("cache", "keys and values, all layers and texts", np.array(in_all), (*sizes,), ("GiB", "GB")),
         ),
     )
 
@@ -52,48 +57,46 @@ def decode(values: Values, load: Loader) -> Ran:
     """A small causal layer reads a text at once, then token by token with a cache. Raises ShapeError."""
     import torch
 
-    from manyheads.nn import KVCache, MultiHeadAttention
-
     require_fitting(values)
     n, h, g, d = (values.whole(name) for name in ("tokens", "heads", "kv_heads", "width"))
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(values.whole("seed"))
-        layer = MultiHeadAttention(h * d, h, g, batch_first=True, causal=True).eval()
+        layer = nn.MultiHeadAttention(h * d, h, g, batch_first=True, causal=True).eval()
         x = torch.randn(1, n, h * d)
         at_once, _ = layer(x, need_weights=False)
-        cache, outs, held = KVCache(), [], []
-        for at in range(n):
-            out, _ = layer(x[:, at : at + 1], need_weights=False, cache=cache)
+        cache, outs, cached = nn.KVCache(), [], []
+        for position in range(n):
+            out, _ = layer(x[:, position : position + 1], need_weights=False, cache=cache)
             keys, read = cache.held()
             outs.append(out)
-            held.append([1, cache.num_keys, keys.numel() + read.numel(), at + 1])
+            cached.append([1, cache.num_keys, keys.numel() + read.numel(), position + 1])
     one_by_one = torch.cat(outs, 1)
     gap = float((one_by_one - at_once).abs().max())
     columns = ("computed", "in cache", "numbers", "without")
     meaning = "rows of K computed at this step; rows in the cache; numbers it holds; rows to compute without it"
-    numbers = int(held[-1][2])
+    numbers = int(cached[-1][2])
     return Ran(
         f"The outputs differ by {gap:.0e} at the most, which is rounding. After {n} tokens the cache keeps {numbers:,} "
         f"numbers: 2 x {g} KV heads x {n} tokens x {d}.",
         (
             matrix("all at once", "the layer's output, a row a token", np.asarray(at_once[0].double()), "token", "m"),
             matrix("one by one", "the same with a cache", np.asarray(one_by_one[0].double()), "token", "m"),
-            matrix("cache", meaning, np.array(held), "token", columns),
+            matrix("cache", meaning, np.array(cached), "token", columns),
         ),
     )
 
 
 def _cache_bytes(values: Values, kv_heads: int) -> float:
-    """Of keys and values, by `mh.size`. Raises ShapeError for KV heads that do not divide the query heads."""
+    """The bytes of keys and values, by `mh.size`. Raises ShapeError where KV heads do not divide the query heads."""
     h, d = values.whole("heads"), values.whole("width")
     shape = {
         "num_layers": values.whole("layers"), "embed_dim": h * d, "num_heads": h, "num_kv_heads": kv_heads,
         "head_dim": d, "ffn_dim": h * d, "vocab_size": 1,
     }  # fmt: skip
     dtype = values.text("dtype") if "dtype" in values else "fp16"
-    found = size(shape, values.whole("context"), values.whole("batch"), dtype).cache
-    assert found is not None
-    return found.steady
+    cache = size(shape, values.whole("context"), values.whole("batch"), dtype).cache
+    assert cache is not None
+    return cache.steady
 
 
 SHAPE = (
@@ -127,13 +130,13 @@ def cache_of(values: Values, ran: Ran) -> Right:
     rows = dict(zip(table.rows, table.values, strict=True))
     answer = float(rows[kind][0])
     kv = dict(zip(table.rows, ran.table("a token").values[:, 0], strict=True))
-    others = {float(row[0]): f"That is {name}, where a layer keeps {kv[name]:.0f}." for name, row in rows.items()}
+    mistakes = {float(row[0]): f"That is {name}, where a layer keeps {kv[name]:.0f}." for name, row in rows.items()}
     return Right(
         answer,
         f"With {kind}, KV heads of a layer: {kv[kind]:.0f}.",
         "Two (keys and values) times layers, KV heads, width, tokens, texts and bytes of a number.",
         unit="GiB",
-        mistakes={answer / 2: "Keys and values are both kept: twice that.", **others},
+        mistakes={answer / 2: "Keys and values are both kept: twice that.", **mistakes},
     )
 
 
@@ -178,7 +181,7 @@ def legal_kv_heads(values: Values, load: Loader) -> Right:
     able = divisors(h)
     return Right(
         float(len(able)),
-        f"They are {', '.join(str(each) for each in able)}: each KV head must serve equally many query heads.",
+        f"They are {', '.join(str(divisor) for divisor in able)}: each KV head must serve equally many query heads.",
         "Every KV head serves equally many query heads. Which numbers divide theirs?",
         mistakes={
             float(h): "Not every number will do: each KV head must serve equally many query heads.",
@@ -191,7 +194,7 @@ def legal_kv_heads(values: Values, load: Loader) -> Right:
 def rows_computed(values: Values, load: Loader) -> Right:
     """Rows of K that a layer computes while a text is written, without a cache."""
     prompt, new = values.whole("prompt"), values.whole("new")
-    steps = prompt + np.arange(new)  # before each new token: what has been read so far
+    steps = prompt + np.arange(new)  # the length read before each new token
     answer, cached = int(steps.sum()), int(steps[-1])
     return Right(
         float(answer),
@@ -209,9 +212,9 @@ def rows_computed(values: Values, load: Loader) -> Right:
 
 def tokens_that_fit(values: Values, load: Loader) -> Right:
     """How many tokens of one text fit into the memory that is left."""
-    one = Values({**values, "context": 1, "batch": 1})
+    single_token = Values({**values, "context": 1, "batch": 1})
     h, g, free = values.whole("heads"), values.whole("kv_heads"), values.whole("memory") * GIB
-    a_token, full = _cache_bytes(one, g), _cache_bytes(one, h)
+    a_token, full = _cache_bytes(single_token, g), _cache_bytes(single_token, h)
     return Right(
         float(int(free // a_token)),
         f"A token takes {a_token / 1024:,.0f} KiB. With {h} KV heads it would take {full / 1024:,.0f} KiB, and "
@@ -262,18 +265,18 @@ def cache_in_gb(values: Values, load: Loader) -> str:
 
 def weights_gib(values: Values, load: Loader) -> str:
     """The weights of a preset, in GiB."""
-    found = size(values.text("preset"))
-    return f"{found.num_parameters * DTYPES['fp16'] / 8 / GIB:.0f} GiB"
+    sizing = size(values.text("preset"))
+    return f"{sizing.num_parameters * DTYPES['fp16'] / 8 / GIB:.0f} GiB"
 
 
 def token_bytes(values: Values, load: Loader) -> str:
-    found = size(values.text("preset")).cache
-    assert found is not None
-    return f"{found.token / 1024:,.0f} KiB"
+    cache = size(values.text("preset")).cache
+    assert cache is not None
+    return f"{cache.token / 1024:,.0f} KiB"
 
 
 def kv_heads_allowed(values: Values, load: Loader) -> str:
-    return ", ".join(str(each) for each in divisors(values.whole("heads")))
+    return ", ".join(str(divisor) for divisor in divisors(values.whole("heads")))
 
 
 _PRESET = (text("preset", "preset", LLAMA),)

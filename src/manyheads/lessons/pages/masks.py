@@ -22,7 +22,6 @@ from manyheads.reference import softmax_rows, visible_keys
 
 __all__ = ["CELLS", "CHECKS", "FACTS"]
 
-
 ALL, CAUSAL, WINDOW, OWN = "every token", "itself and earlier ones", "itself and near earlier ones", "the mask below"
 OWN_MASK = "1 0 0 0; 1 1 0 0; 1 0 1 0; 0 1 1 1"
 IDENTITY = ("X itself: W_Q is the identity here", "the context itself, W_K too", "the context itself, W_V too")
@@ -40,14 +39,14 @@ def masked(values: Values, load: Loader) -> Ran:
     (weights, _), (unmasked, _) = softmax_rows(hidden), softmax_rows(scores)
     blind = [query for query, row in zip(queries, visible, strict=True) if not row.any()]
     share = 100 * float((unmasked * ~visible).sum(1).mean())
-    said = (
+    words = (
         f"{', '.join(blind)} may look at nothing: there is no weight to share out, and the head says 0."
         if blind
         else f"The mask hides {int((~visible).sum())} of {visible.size} cells, which would have had {share:.1f} % "
         f"of the weight. The others share it."
     )
     return Ran(
-        said,
+        words,
         (
             matrix("scores", "as they come from Q and K", scores, queries, keys),
             matrix("mask", "1 where a token (row) may look at a token (column)", visible, queries, keys),
@@ -85,12 +84,12 @@ def _mask(values: Values, num_queries: int, num_keys: int) -> Bool[ndarray, "q k
     """By the kind that was chosen. Raises LessonError for a mask of other numbers or another shape."""
     kind = values["kind"]
     if kind == OWN:
-        own = read_matrix("mask", values.text("mask"))
-        if own.shape != (num_queries, num_keys) or not np.isin(own, (0, 1)).all():
+        read_mask = read_matrix("mask", values.text("mask"))
+        if read_mask.shape != (num_queries, num_keys) or not np.isin(read_mask, (0, 1)).all():
             raise LessonError(
                 f"mask: write {num_queries} rows of {num_keys} numbers, each 1 (may look) or 0, as the scores have."
             )
-        return own.astype(bool)
+        return read_mask.astype(bool)
     window = values.whole("window") if kind == WINDOW else None
     return visible_keys((1, 1, num_queries, num_keys), causal=kind != ALL, window=window)[0, 0]
 
@@ -147,7 +146,7 @@ def window_cells(values: Values, load: Loader) -> Right:
         mistakes={
             float(n * window): f"The first {window - 1} tokens have fewer than {window} keys behind them.",
             float(causal): "That is without the window.",
-            float(sum(min(at, window) + 1 for at in range(n))): "The window counts the token itself.",
+            float(sum(min(query, window) + 1 for query in range(n))): "The window counts the token itself.",
         },
     )
 
@@ -218,9 +217,11 @@ def first_row(values: Values, ran: Ran) -> Right:
     if query >= len(weights.rows) or key >= len(weights.columns):
         size = f"{len(weights.rows)} x {len(weights.columns)}"
         raise LessonError(f"there is no weight of token {query} on token {key} now: the cell's map is {size}.")
-    seen, plain = ran.table("mask").values[query], ran.table("without a mask").values[query, key]
+    visible, plain = ran.table("mask").values[query], ran.table("without a mask").values[query, key]
     answer = float(weights.values[query, key])
-    words = f"Token {query} may look at {int(seen.sum())} of {len(seen)} tokens, and gives token {key} {answer:.3f}."
+    words = (
+        f"Token {query} may look at {int(visible.sum())} of {len(visible)} tokens, and gives token {key} {answer:.3f}."
+    )
     return Right(answer, words, words, mistakes={float(plain): "That is its weight without the mask."})
 
 

@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Bool, Float64
 from numpy import ndarray
 
+from manyheads import models
 from manyheads.errors import ShapeError
 from manyheads.lessons.answers import Check, Predict, Right
 from manyheads.lessons.cells import Cell, Fact, HeadLink, Loader, Ran, Table, matrix, numbered, quoted
@@ -16,7 +17,6 @@ from manyheads.lessons.parameters import Values, choice, matrix_text, number, re
 from manyheads.reference import attend, naive, softmax_rows, visible_keys, worked_example
 
 __all__ = ["CELLS", "CHECKS", "FACTS", "head_steps", "reading"]
-
 
 SCALED, UNSCALED = "1 / sqrt(d)", "none"
 ALL, CAUSAL = "all tokens", "only itself and earlier ones"
@@ -29,10 +29,19 @@ EVEN, UNEVEN, SAME = "become more even", "become more uneven", "stay as they are
 
 def one_head(values: Values, load: Loader) -> Ran:
     """Every step of one head on the reader's own numbers, in float64. Raises LessonError, ShapeError."""
-    x, w_q, w_k, w_v = _chosen(values)
+    x, w_q, w_k, w_v = (read_matrix(name, values.text(name)) for name in ("x", "w_q", "w_k", "w_v"))
+    for name, table in (("w_q", w_q), ("w_k", w_k), ("w_v", w_v)):
+        if len(table) != x.shape[1]:
+            raise ShapeError(
+                f"x has {x.shape[1]} columns, and {name} {len(table)} rows: they must be as many, for X W to be there."
+            )
+    if w_q.shape != w_k.shape:
+        raise ShapeError(
+            f"w_q is {w_q.shape}, w_k {w_k.shape}: queries and keys must be equally wide to be multiplied."
+        )
     scale = 1 / np.sqrt(w_q.shape[1]) if values["scale"] == SCALED else 1.0
     tokens = numbered("token", len(x))
-    inside = tuple(matrix(*each, "m", "d") for each in (
+    inside = tuple(matrix(*row, "m", "d") for row in (
         ("W_Q", "what a token asks for: model width by head width", w_q),
         ("W_K", "what a token offers", w_k),
         ("W_V", "what a token hands over when it is looked at", w_v),
@@ -45,28 +54,31 @@ def one_head(values: Values, load: Loader) -> Ran:
 
 
 def sentence_head(values: Values, load: Loader) -> Ran:
-    """The same steps with a real model's q, k and v, held against the model's own map.
+    """The same steps with a real model's q, k and v, compared with the model's own map.
 
     Raises LessonError, TextError, HeadError.
     """
-    from manyheads.models import record
-
     lm, sentence = load(MODEL), values.text("sentence")
     head = one_named(lm, values.text("head"))
     require_short(lm, sentence)
-    rec = record(lm, sentence, keep=("q", "k", "v", "lse"))
+    rec = models.record(lm, sentence, keep=("q", "k", "v", "lse"))
     layer = rec.stacks[head.stack][head.layer]
     assert layer.v is not None
     group = layer.site.kv_head_of(head.index)
-    q, k, v = (np.asarray(x[0, at].double()) for x, at in ((layer.q, head.index), (layer.k, group), (layer.v, group)))
+    q, k, v = (
+        np.asarray(x[0, index].double()) for x, index in ((layer.q, head.index), (layer.k, group), (layer.v, group))
+    )
     scale = 1 / np.sqrt(layer.site.qk_dim)
     tokens = tuple(rec.tokens.pieces[0])
     visible = visible_keys((1, 1, len(q), len(k)), causal=layer.site.causal)[0, 0]
     steps, weights, out = head_steps(q, k, v, scale, visible, tokens, tokens)
     gap = float(np.abs(weights - map_of(rec, head)).max())
-    at = _telling(weights, np.asarray(rec.tokens.ordinary[0]))
-    said = reading(tokens[at], tokens, weights[at], out[at])
-    words = f"{said} The model's own map of {head} is the same, to {gap:.0e}."
+    # The sentence in words is of the token whose look at another word is the firmest; of the last where there is none.
+    ordinary = np.asarray(rec.tokens.ordinary[0])
+    between = weights * np.outer(ordinary, ordinary) * (1 - np.eye(len(weights)))
+    token = int(between.max(1).argmax()) if between.any() else len(weights) - 1
+    words = reading(tokens[token], tokens, weights[token], out[token])
+    words = f"{words} The model's own map of {head} is the same, to {gap:.0e}."
     return Ran(words, steps, (HeadLink(str(head), sentence, MODEL),))
 
 
@@ -80,7 +92,7 @@ def head_steps(
     keys: Sequence[str],
     made: tuple[str, str, str] = ("X W_Q: one query a token", "X W_K: one key a token", "X W_V: one value a token"),
 ) -> tuple[tuple[Table, ...], Float64[ndarray, "q k"], Float64[ndarray, "q f"]]:
-    """softmax(scale Q K^T) V, table by table; the weights; the output. `made`: how q, k and v came about.
+    """softmax(scale Q K^T) V as tables, step by step; the weights; the output. `made`: words for q, k and v.
 
     Source: Vaswani et al. 2017, section 3.2.1.
     """
@@ -88,49 +100,27 @@ def head_steps(
     scores = np.where(visible, scale * products, -np.inf)
     weights, _ = softmax_rows(scores)
     out = weights @ v
-    said = f"times {scale:.4g}" if scale != 1 else "left as they are"
+    scaling = f"times {scale:.4g}" if scale != 1 else "left as they are"
     hidden = ", what may not be seen hidden" if not visible.all() else ""
-    shown = (
+    tables = (
         matrix("Q", made[0], q, queries, "d"),
         matrix("K", made[1], k, keys, "d"),
         matrix("V", made[2], v, keys, "d"),
         matrix("Q K^T", "every query times every key: how well they fit", products, queries, keys),
-        matrix("scores", f"{said}{hidden}", scores, queries, keys),
+        matrix("scores", f"{scaling}{hidden}", scores, queries, keys),
         matrix("weights", "softmax: every row becomes shares of 1", weights, queries, keys, as_map=True),
         matrix("row sums", "each is 1", weights.sum(1, keepdims=True), queries, ("sum",)),
         matrix("weights V", "what the head says: a mean of values, by weight", out, queries, "d"),
     )
-    return shown, weights, out
-
-
-def _chosen(values: Values) -> tuple[ndarray, ndarray, ndarray, ndarray]:
-    """The tokens and the head's three matrices (which an example's head fills in); they must fit each other."""
-    x = read_matrix("x", values.text("x"))
-    w_q, w_k, w_v = (read_matrix(name, values.text(name)) for name in ("w_q", "w_k", "w_v"))
-    for name, table in (("w_q", w_q), ("w_k", w_k), ("w_v", w_v)):
-        if len(table) != x.shape[1]:
-            raise ShapeError(
-                f"x has {x.shape[1]} columns, and {name} {len(table)} rows: they must be as many, for X W to be there."
-            )
-    if w_q.shape != w_k.shape:
-        raise ShapeError(
-            f"w_q is {w_q.shape}, w_k {w_k.shape}: queries and keys must be equally wide to be multiplied."
-        )
-    return x, w_q, w_k, w_v
-
-
-def _telling(weights: Float64[ndarray, "q k"], ordinary: Bool[ndarray, "q"]) -> int:
-    """The token whose look at another word is the firmest of all; the last one where there are no two words."""
-    between = weights * np.outer(ordinary, ordinary) * (1 - np.eye(len(weights)))
-    return int(between.max(1).argmax()) if between.any() else len(weights) - 1
+    return tables, weights, out
 
 
 def reading(token: str, keys: Sequence[str], row: Float64[ndarray, "k"], out: Float64[ndarray, "f"]) -> str:
     """One token's row in words."""
     best = int(row.argmax())
-    ties = [key for key, same in zip(keys, np.isclose(row, row[best]), strict=True) if same]
+    ties = [key for key, is_tie in zip(keys, np.isclose(row, row[best]), strict=True) if is_tie]
     if len(ties) > 1:
-        named = ", ".join(quoted(each) for each in ties[:4])
+        named = ", ".join(quoted(key) for key in ties[:4])
         more = ", ..." if len(ties) > 4 else ""
         return f"{quoted(token)} looks at {len(ties)} tokens alike, {row[best]:.3f} each ({named}{more})."
     says = ", ".join(f"{value:.3f}" for value in out[:4])
@@ -143,8 +133,8 @@ def _one_head_parameters():
     x, example = worked_example()
     tables = {"w_q": example.w_q, "w_k": example.w_k, "w_v": example.w_v}
     fills = {
-        head: {name: matrix_text(np.asarray(each[at], np.float64)) for name, each in tables.items()}
-        for at, head in enumerate(HEADS)
+        head: {name: matrix_text(np.asarray(table[index], np.float64)) for name, table in tables.items()}
+        for index, head in enumerate(HEADS)
     }
     return (
         text("x", "X, one row a token", matrix_text(np.asarray(x, np.float64))),
@@ -173,12 +163,12 @@ def example_weight(values: Values, load: Loader) -> Right:
     q, k = x @ weights.w_q[head], x @ weights.w_k[head]
     row, scores = naive(x, weights).weights[head][query], q[query] @ k.T
     unscaled, _ = softmax_rows(scores[None])
-    said = ", ".join(f"{value:.3f}" for value in row)
-    asked = ", ".join(f"{value:g}" for value in q[query])
+    shares = ", ".join(f"{value:.3f}" for value in row)
+    query_numbers = ", ".join(f"{value:g}" for value in q[query])
     even = "every score is 0, and softmax shares out evenly" if not scores.any() else "softmax makes of its scores"
     return Right(
         float(row[key]),
-        f"The query of token {query} is ({asked}), so {even}: ({said}).",
+        f"The query of token {query} is ({query_numbers}), so {even}: ({shares}).",
         f"Work out the query of token {query} in head {head} first. What are its products with the keys?",
         mistakes={
             float(scores[key] / np.sqrt(q.shape[1])): "That is the score. Softmax still has to make shares of the row.",
@@ -190,10 +180,11 @@ def example_weight(values: Values, load: Loader) -> Right:
 def without_scale(values: Values, load: Loader) -> Right:
     x, weights = worked_example()
     head, query, key = (values.whole(name) for name in ("head", "query", "key"))
-    q, k, v = ((x @ each[head])[None, None] for each in (weights.w_q, weights.w_k, weights.w_v))
+    q, k, v = ((x @ w[head])[None, None] for w in (weights.w_q, weights.w_k, weights.w_v))
     plain, scaled = (attend(q, k, v, scale=scale).weights[0, 0, query, key] for scale in (1.0, None))
-    same = np.isclose(plain, scaled)
-    why = "all scores of this row are 0, and dividing leaves them so" if same else "larger scores make rows more uneven"
+    why = "larger scores make rows more uneven"
+    if np.isclose(plain, scaled):
+        why = "all scores of this row are 0, and dividing leaves them so"
     return Right(
         float(plain),
         f"{plain:.3f}, where it was {scaled:.3f}: {why}. In wide heads products grow with the width, and dividing by "
@@ -208,7 +199,8 @@ def changed_row(values: Values, load: Loader) -> Right:
     scores, amount = read_matrix("scores", values.text("scores")), values.number("amount")
     adds = values["operation"] == ADD
     (before, _), (after, _) = softmax_rows(scores), softmax_rows(scores + amount if adds else scores * amount)
-    answer = _evenness(before, after)
+    first, second = (-float((row * np.log(row)).sum()) for row in (before, after))  # entropies: evenness in a number
+    answer = SAME if np.isclose(first, second) else EVEN if second > first else UNEVEN
     if adds:
         words = (
             f"exp(s + {amount:g}) = exp({amount:g}) exp(s): the factor is above and below the line, and goes. Only "
@@ -228,28 +220,22 @@ def changed_row(values: Values, load: Loader) -> Right:
 
 def looks_most(values: Values, ran: Ran) -> Right:
     """Which token a row of the cell's map is largest at; with ties, any of them."""
-    weights, at = ran.table("weights"), values.whole("token")
-    row, tied = looked_at(weights, at)
+    weights, token = ran.table("weights"), values.whole("token")
+    row, tied = looked_at(weights, token)
     best = [weights.columns[key] for key in tied]
-    said = ", ".join(f"{value:.3f}" for value in row)
+    shares = ", ".join(f"{value:.3f}" for value in row)
     tie = f" {len(best)} tokens tie: any of them will do." if len(best) > 1 else ""
     least = weights.columns[int(row.argmin())]
     also = tuple(name.removeprefix("token ") for name in best)
     return Right(
         best[0],
-        f"The row of token {at} is ({said}).{tie}",
-        f"The row of token {at} is ({said}): multiply its query with every key, and the largest product has it.",
+        f"The row of token {token} is ({shares}).{tie}",
+        f"The row of token {token} is ({shares}): multiply its query with every key, and the largest product has it.",
         mistakes={least: f"It looks least at {least}.", least.removeprefix("token "): f"It looks least at {least}."}
         if len(best) < len(row)
         else {},
         also=(*best[1:], *also),
     )
-
-
-def _evenness(before: ndarray, after: ndarray) -> str:
-    """By the entropy of a row."""
-    first, second = (-float((row * np.log(row)).sum()) for row in (before, after))
-    return SAME if np.isclose(first, second) else EVEN if second > first else UNEVEN
 
 
 _PLACES = (whole("head", "head", 0, 0, 1), whole("query", "token that looks", 2, 0, 2),
@@ -279,7 +265,7 @@ def example_row(values: Values, load: Loader) -> str:
 
 
 def _example(label: str) -> Table:
-    usual = Values({each.name: each.value for each in CELLS["one-head"].parameters})
+    usual = Values({parameter.name: parameter.value for parameter in CELLS["one-head"].parameters})
     return one_head(usual, lambda name: None).table(label)
 
 

@@ -1,7 +1,12 @@
-"""The output projection: the heads' outputs side by side, times W_O: a sum of one part a head."""
+"""The output projection: the heads' outputs side by side, times W_O, which is a sum of one part a head.
+
+First on the reader's own numbers, then in a real layer: what each head adds, what its columns hold after W_O, and what
+the model computes without it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -9,22 +14,21 @@ from einops import rearrange
 from jaxtyping import Float64
 from numpy import ndarray
 
+from manyheads import interventions, models
 from manyheads.errors import ShapeError
 from manyheads.lessons.answers import Check, Predict, Right
 from manyheads.lessons.cells import Cell, Fact, HeadLink, Loader, Ran, matrix, numbered
 from manyheads.lessons.lesson import LessonError
 from manyheads.lessons.pages.shared import HEADS, KV_HEADS, MAX_UNSEEN, MODEL, SENTENCE, WIDTH, require_short, weights
 from manyheads.lessons.parameters import Values, choice, fitting, matrix_text, read_matrix, text, whole
+from manyheads.plan import Ablate, Plan, SkipOutputProjection
 from manyheads.spec import Site
 
 __all__ = ["CELLS", "CHECKS", "FACTS", "head_parts"]
 
-
 MIXING = "1 0 0 1\n0 1 1 0\n1 0 -1 0\n0 1 0 -1"
 MIXED, NONE, OWN = "a W_O that mixes", "none: heads side by side", "my own, below"
 WITH, WITHOUT = "with W_O", "without it"
-
-# -------------------------------------------------------------------------------------------------------------- cells
 
 
 def sum_of_parts(values: Values, load: Loader) -> Ran:
@@ -63,18 +67,6 @@ def head_parts(heads: Float64[ndarray, "h f"], w_o: Float64[ndarray, "hf m"]) ->
 
 
 _KIND = choice("kind", "W_O", (MIXED, NONE, OWN), {MIXED: {"w_o": MIXING}, NONE: {"w_o": matrix_text(np.eye(4))}})
-CELLS: dict[str, Cell] = {
-    "sum-of-parts": Cell(
-        sum_of_parts,
-        (
-            text("heads", "what the heads say, a row for each", "1 2\n3 4"),
-            _KIND,
-            text("w_o", "W_O, a row for each number of theirs", MIXING),
-        ),
-    ),
-}
-
-# ------------------------------------------------------------------------------------------------------------- checks
 
 
 def part_of_head(values: Values, ran: Ran) -> Right:
@@ -85,8 +77,8 @@ def part_of_head(values: Values, ran: Ran) -> Right:
         raise LessonError(f"the cell now has {len(parts.rows)} heads and {len(parts.columns)} columns, counted from 0.")
     answer = float(parts.values[head, column])
     f = ran.table("heads").values.shape[1]
-    said, rows = ran.table("heads").values[head], ran.table("W_O").values[head * f : (head + 1) * f, column]
-    worked = " + ".join(f"{a:g} x {b:g}" for a, b in zip(said, rows, strict=True))
+    outputs, rows = ran.table("heads").values[head], ran.table("W_O").values[head * f : (head + 1) * f, column]
+    worked = " + ".join(f"{a:g} x {b:g}" for a, b in zip(outputs, rows, strict=True))
     apart = abs(total[column] - answer) > 0.05
     return Right(
         answer,
@@ -97,9 +89,12 @@ def part_of_head(values: Values, ran: Ran) -> Right:
 
 
 def reaches(values: Values, load: Loader) -> Right:
-    """How many columns of the output change when one head says something else: tried on random numbers."""
+    """How many columns of the output one head reaches: computed on random numbers."""
     m, h, mixes = values.whole("d_model"), values.whole("heads"), values["how"] == WITH
-    answer, other = (_reach(m, h, each) for each in (mixes, not mixes))
+    f, rng = m // h, np.random.Generator(np.random.PCG64(0))
+    w_o, head = rng.normal(size=(f, m)), rng.normal(size=(1, f))
+    mixed, alone = (int((np.abs(head @ rows) > 0).sum()) for rows in (w_o, np.eye(m)[:f]))
+    answer, other_answer = (mixed, alone) if mixes else (alone, mixed)
     return Right(
         float(answer),
         f"Its {m // h} rows of W_O go into every column."
@@ -107,15 +102,8 @@ def reaches(values: Values, load: Loader) -> Right:
         else f"Only its own {m // h}: nothing has mixed them.",
         "Which columns does a row of W_O write into? And where does a head's output stand if nothing follows?",
         unit="columns",
-        mistakes={float(other): f"So it is {WITHOUT if mixes else WITH}."},
+        mistakes={float(other_answer): f"So it is {WITHOUT if mixes else WITH}."},
     )
-
-
-def _reach(m: int, h: int, mixes: bool) -> int:
-    rng = np.random.Generator(np.random.PCG64(0))
-    f = m // h
-    w_o = rng.normal(size=(f, m)) if mixes else np.eye(m)[:f]
-    return int((np.abs(rng.normal(size=(1, f)) @ w_o) > 0).sum())
 
 
 def first_row(values: Values, load: Loader) -> Right:
@@ -135,7 +123,7 @@ def first_row(values: Values, load: Loader) -> Right:
 
 
 def projection_share(values: Values, load: Loader) -> Right:
-    """What part of an attention layer's weights W_O is."""
+    """The share of W_O in an attention layer's weights."""
     m, h, g = values.whole("d_model"), values.whole("heads"), values.whole("kv_heads")
     parts = weights(m, h, kv_heads=g)
     answer = 100 * parts["o"] / sum(parts.values())
@@ -153,51 +141,31 @@ def projection_share(values: Values, load: Loader) -> Right:
     )
 
 
-CHECKS: dict[str, Check | Predict] = {
-    "part-of-head": Predict(
-        part_of_head,
-        (whole("head", "head", 1, 0, 11, others=(0,)), whole("column", "column", 2, 0, 11, others=(0, 1, 3))),
-    ),
-    "reaches": Check(reaches, (WIDTH, HEADS, choice("how", "how", (WITH, WITHOUT))), sound=fitting),
-    "first-row": Check(first_row, (WIDTH, HEADS, whole("head", "head", 2, 0, 127, others=(1, 3))), sound=fitting),
-    "projection-share": Check(projection_share, (WIDTH, HEADS, KV_HEADS), sound=fitting),
-}
-
-# -------------------------------------------------------------------------------------------------------------- facts
-
-
 def share_of_projection(values: Values, load: Loader) -> str:
     return f"{float(projection_share(values, load).answer):.0f} %"
 
 
-FACTS: dict[str, Fact] = {
-    "projection-percent": Fact(share_of_projection, CHECKS["projection-share"].parameters),
-}
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The output projection in a real layer: what each head adds, what its columns hold after W_O, and life without it.
+# ------------------------------------------------------------------------------------------------------ in a real layer
 
 
 BEFORE, AFTER = "before W_O", "after W_O"
 
 
 def without_projection(values: Values, load: Loader) -> Ran:
-    """How far a sentence's embedding turns when W_O is skipped in one layer, beside what else one could take away.
+    """How far a sentence's embedding turns when W_O is skipped in one layer, beside its heads removed, all or one.
 
     Raises TextError, LessonError.
     """
-    from manyheads.interventions import choose_metric, editors_of, read_corpus
+    # torch comes with it, and listing the lessons needs none
     from manyheads.interventions.effects.effect import carried_out
-    from manyheads.plan import Ablate, Plan, SkipOutputProjection
 
     lm, sentence, head = load(MODEL), values.text("sentence"), values.whole("head")
     require_short(lm, sentence, MAX_UNSEEN)
     depths = range(len(lm.spec.sites))
-    steps = [(SkipOutputProjection(at), Ablate(f"L{at}"), Ablate(f"L{at}H{head}")) for at in depths]
-    editors = editors_of(lm, [Plan(each) for row in steps for each in row], None)
-    metric, _ = choose_metric(lm, "cosine", None)
-    _, _, changes = carried_out(lm, editors, read_corpus(lm, [sentence], None), metric, None)
+    steps = [(SkipOutputProjection(depth), Ablate(f"L{depth}"), Ablate(f"L{depth}H{head}")) for depth in depths]
+    editors = interventions.editors_of(lm, [Plan(step) for row in steps for step in row], None)
+    metric, _ = interventions.choose_metric(lm, "cosine", None)
+    _, _, changes = carried_out(lm, editors, interventions.read_corpus(lm, [sentence], None), metric, None)
     turned = np.asarray(changes[:, 0], np.float64).reshape(len(steps), -1)
     worse = int((turned[:, 0] > turned[:, 1]).sum())
     return Ran(
@@ -213,19 +181,19 @@ def without_projection(values: Values, load: Loader) -> Ran:
 
 
 def slice_zeroed(values: Values, load: Loader) -> Ran:
-    """A head's columns set to 0 before W_O, and as many after it: who loses what. Raises TextError, LessonError."""
+    """What each head loses by a head's columns set to 0 before W_O, or after it. Raises TextError, LessonError."""
     lm, sentence, depth, head = load(MODEL), values.text("sentence"), values.whole("layer"), values.whole("head")
-    said, w_o = _layer(lm, sentence, depth)
-    parts = np.einsum("hnf,hfm->hnm", said, w_o, optimize=True)
-    h, _, f = said.shape
-    own = slice(head * f, (head + 1) * f)
+    outputs, w_o = _layer(lm, sentence, depth)
+    parts = np.einsum("hnf,hfm->hnm", outputs, w_o, optimize=True)
+    h, _, f = outputs.shape
+    columns = slice(head * f, (head + 1) * f)
     before = np.where(np.arange(h) == head, 100.0, 0.0)
-    after = 100 * (parts[:, :, own] ** 2).sum((1, 2)) / (parts**2).sum((1, 2))
+    after = 100 * (parts[:, :, columns] ** 2).sum((1, 2)) / (parts**2).sum((1, 2))
     names = tuple(f"L{depth}H{i}" for i in range(h))
     return Ran(
-        f"Columns {own.start} to {own.stop - 1} set to 0 before W_O: {names[head]} is gone, nobody else is touched. "
-        f"The same columns after W_O: every head loses {after.min():.1f} to {after.max():.1f} % of what it adds, "
-        f"{names[head]} {after[head]:.1f} %.",
+        f"Columns {columns.start} to {columns.stop - 1} set to 0 before W_O: {names[head]} is gone, nobody else is "
+        f"touched. The same columns after W_O: every head loses {after.min():.1f} to {after.max():.1f} % of what it "
+        f"adds, {names[head]} {after[head]:.1f} %.",
         (
             matrix("lost", "of what each head adds on this sentence (squared length), in percent",
                    np.stack((before, after), 1), names, ("before", "after")),
@@ -237,11 +205,9 @@ def slice_zeroed(values: Values, load: Loader) -> Ran:
 
 
 def _layer(lm: Any, sentence: str, depth: int) -> tuple[Float64[ndarray, "h n f"], Float64[ndarray, "h f m"]]:
-    """What each head of a layer says at each token of a sentence, and its rows of W_O."""
-    from manyheads.models import record
-
+    """The output of each head of a layer at each token of a sentence, and its rows of W_O. Raises TextError."""
     require_short(lm, sentence, MAX_UNSEEN)
-    layer = record(lm, sentence, keep=("q", "k", "v", "lse")).layers[depth]
+    layer = models.record(lm, sentence, keep=("q", "k", "v", "lse")).layers[depth]
     assert layer.v is not None
     heads = range(layer.site.num_heads)
     maps = np.stack([np.asarray(layer.weights(head).double()) for head in heads])
@@ -251,11 +217,12 @@ def _layer(lm: Any, sentence: str, depth: int) -> tuple[Float64[ndarray, "h n f"
 
 def _w_o(lm: Any, site: Site) -> Float64[ndarray, "h f m"]:
     """Each head's rows of a layer's W_O."""
+    # torch comes with it, and listing the lessons needs none
     from manyheads.models.weights.projections import output_projection, weight_by_head
 
-    found = output_projection(lm.model, site.module, site.num_heads * site.v_dim)
-    assert found is not None
-    return np.asarray(weight_by_head(found[1], site.num_heads).detach().double())
+    projection = output_projection(lm.model, site.module, site.num_heads * site.v_dim)
+    assert projection is not None
+    return np.asarray(weight_by_head(projection[1], site.num_heads).detach().double())
 
 
 def _at_home(w_o: Float64[ndarray, "h f m"], f: int) -> Float64[ndarray, "h"]:
@@ -264,23 +231,19 @@ def _at_home(w_o: Float64[ndarray, "h f m"], f: int) -> Float64[ndarray, "h"]:
 
 
 _SENTENCE = text("sentence", "A sentence", SENTENCE)
-CELLS |= {
-    "without-projection": Cell(without_projection, (_SENTENCE, whole("head", "a head to compare with", 4, 0, 11))),
-    "slice-zeroed": Cell(slice_zeroed, (_SENTENCE, whole("layer", "layer", 2, 0, 5), whole("head", "head", 4, 0, 11))),
-}
 
 
 def lost_part(values: Values, ran: Ran) -> Right:
     """What a head loses when columns are set to 0 before W_O or after it."""
     table, head, when = ran.table("lost"), values.whole("head"), values.text("when")
-    found = table.values[head]
-    answer, other = (float(found[at]) for at in ((0, 1) if when == BEFORE else (1, 0)))
+    losses = table.values[head]
+    answer, other_answer = (float(losses[column]) for column in ((0, 1) if when == BEFORE else (1, 0)))
     mistakes = {}
-    if abs(other - answer) > 10:
-        mistakes = {other: f"That is {AFTER if when == BEFORE else BEFORE}."}
+    if abs(other_answer - answer) > 10:
+        mistakes = {other_answer: f"That is {AFTER if when == BEFORE else BEFORE}."}
     elif answer < 90:
         mistakes = {100.0: f"All of it goes only for the head whose columns they are, and only {BEFORE}."}
-    words = f"{table.rows[head]} loses {found[0]:.0f} % of what it adds before W_O, and {found[1]:.1f} % after it."
+    words = f"{table.rows[head]} loses {losses[0]:.0f} % of what it adds before W_O, and {losses[1]:.1f} % after it."
     return Right(
         answer,
         words,
@@ -291,13 +254,8 @@ def lost_part(values: Values, ran: Ran) -> Right:
     )
 
 
-CHECKS |= {
-    "lost-part": Predict(lost_part, (whole("head", "head", 7, 0, 11), choice("when", "when", (AFTER, BEFORE)))),
-}
-
-
 def stays_home(values: Values, load: Loader) -> str:
-    """Of all heads' rows of W_O in the bundled model, the share in the head's own columns: the mean over all heads."""
+    """The share of a head's rows of W_O that is in its own columns, as a mean over the bundled model's heads."""
     lm = load(MODEL)
     if values["of"] == "measured":
         share = float(np.mean([_at_home(_w_o(lm, site), site.v_dim) for site in lm.spec.sites]))
@@ -306,6 +264,29 @@ def stays_home(values: Values, load: Loader) -> str:
     return f"{100 * share:.1f} %"
 
 
-FACTS |= {
+CELLS: Mapping[str, Cell] = {
+    "sum-of-parts": Cell(
+        sum_of_parts,
+        (
+            text("heads", "what the heads say, a row for each", "1 2\n3 4"),
+            _KIND,
+            text("w_o", "W_O, a row for each number of theirs", MIXING),
+        ),
+    ),
+    "without-projection": Cell(without_projection, (_SENTENCE, whole("head", "a head to compare with", 4, 0, 11))),
+    "slice-zeroed": Cell(slice_zeroed, (_SENTENCE, whole("layer", "layer", 2, 0, 5), whole("head", "head", 4, 0, 11))),
+}
+CHECKS: Mapping[str, Check | Predict] = {
+    "part-of-head": Predict(
+        part_of_head,
+        (whole("head", "head", 1, 0, 11, others=(0,)), whole("column", "column", 2, 0, 11, others=(0, 1, 3))),
+    ),
+    "reaches": Check(reaches, (WIDTH, HEADS, choice("how", "how", (WITH, WITHOUT))), sound=fitting),
+    "first-row": Check(first_row, (WIDTH, HEADS, whole("head", "head", 2, 0, 127, others=(1, 3))), sound=fitting),
+    "projection-share": Check(projection_share, (WIDTH, HEADS, KV_HEADS), sound=fitting),
+    "lost-part": Predict(lost_part, (whole("head", "head", 7, 0, 11), choice("when", "when", (AFTER, BEFORE)))),
+}
+FACTS: Mapping[str, Fact] = {
+    "projection-percent": Fact(share_of_projection, CHECKS["projection-share"].parameters),
     "stays-home": Fact(stays_home, (choice("of", "of", ("measured", "if spread evenly")),)),
 }

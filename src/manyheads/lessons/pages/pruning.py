@@ -13,15 +13,16 @@ import numpy as np
 from jaxtyping import Float64
 from numpy import ndarray
 
+from manyheads import corpora, interventions, statistics
 from manyheads.lessons.answers import Check, Predict, Right
 from manyheads.lessons.cells import Cell, Fact, HeadLink, Loader, Ran, cited, matrix, numbered
 from manyheads.lessons.lesson import LessonError
 from manyheads.lessons.pages.shared import MAX_UNSEEN, MODEL, SENTENCE, pruned_away, require_short
 from manyheads.lessons.parameters import Values, choice, fitting, text, whole
+from manyheads.plan import Ablate, Plan
 from manyheads.sizing import size
 
 __all__ = ["CELLS", "CHECKS", "FACTS"]
-
 
 MAX_HEADS = 6  # taken away one by one, and all but one: two forward passes each
 CONTROLS = 4  # random sets beside them
@@ -34,40 +35,38 @@ MORE, LESS = "worth at least {percent} % more than before", "less than that"
 
 def taken_away(values: Values, load: Loader) -> Ran:
     """Some heads ablated, and as many at random: what that does to the embedding. Raises HeadError, TextError."""
-    from manyheads.corpora import page_texts
-    from manyheads.interventions import effect
-    from manyheads.plan import Ablate, Plan
-
     lm, sentence, kind = load(MODEL), values.text("sentence"), values.text("kind")
     require_short(lm, sentence, MAX_UNSEEN)
-    asked = tuple(lm.spec.select(values.text("heads")))
-    corpus = page_texts()[:CORPUS] if kind == MEAN else None
-    found = effect(lm, Plan(Ablate(values.text("heads"), kind=kind)), sentence, corpus=corpus, controls=CONTROLS)
-    rows = ("these heads", *(f"random {at + 1}" for at in range(len(found.control))))
-    changes = np.array([found.change, *found.control])[:, None]
+    heads = tuple(lm.spec.select(values.text("heads")))
+    corpus = corpora.page_texts()[:CORPUS] if kind == MEAN else None
+    result = interventions.effect(
+        lm, Plan(Ablate(values.text("heads"), kind=kind)), sentence, corpus=corpus, controls=CONTROLS
+    )
+    rows = ("these heads", *(f"random {index + 1}" for index in range(len(result.control))))
+    changes = np.array([result.change, *result.control])[:, None]
     random = (
-        f"; {len(found.control)} random sets of as many: {np.mean(found.control):.2g} on average"
-        if found.control
+        f"; {len(result.control)} random sets of as many: {np.mean(result.control):.2g} on average"
+        if result.control
         else ""
     )
+    names = ", ".join(str(head) for head in heads[:4]) + (f" and {len(heads) - 4} more" if len(heads) > 4 else "")
     return Ran(
-        f"Without {_listed(asked)} ({kind}) the embedding moves by {found.change:.2g}{random}. One sentence has no "
+        f"Without {names} ({kind}) the embedding moves by {result.change:.2g}{random}. One sentence has no "
         f"interval: take many texts before you believe it.",
         (matrix("change", "1 - cosine to the embedding as it was", changes, rows, ("change",)),),
-        tuple(HeadLink(str(head), sentence, MODEL) for head in asked[:3]),
+        tuple(HeadLink(str(head), sentence, MODEL) for head in heads[:3]),
     )
 
 
 def all_heads(values: Values, load: Loader) -> Ran:
     """Every head ablated by itself, beside how much of its weight is off the first token. Raises TextError."""
-    from manyheads.interventions import importance
+    # torch comes with it, and listing the lessons needs none
     from manyheads.interventions.effects.importance import rank_correlation
-    from manyheads.statistics import measure
 
     lm, sentence = load(MODEL), values.text("sentence")
     require_short(lm, sentence)
-    worth = importance(lm, [sentence])
-    busy = 1 - measure(lm, sentence, ["first_mass"]).column("first_mass")
+    worth = interventions.importance(lm, [sentence])
+    busy = 1 - statistics.measure(lm, sentence, ["first_mass"]).column("first_mass")
     by_layer = 1000 * worth.values.reshape(len(lm.spec.sites), -1)
     heads = numbered("H", by_layer.shape[1])
     order = worth.ranking()
@@ -87,29 +86,30 @@ def all_heads(values: Values, load: Loader) -> Ran:
 def together(values: Values, load: Loader) -> Ran:
     """What each head is worth with the others there, and with them gone. Raises HeadError, TextError, LessonError.
 
-    By how far the sentence's vector moves, as a straight line between unit vectors, and not by 1 - cosine: that is half
-    the square of it, so that two moves in one direction look like more than their sum.
+    Worth is measured by how far the sentence's vector moves, as a straight line between unit vectors, and not by
+    1 - cosine: that is half the square of it, so that two moves in one direction look like more than their sum.
     """
     lm, sentence = load(MODEL), values.text("sentence")
     require_short(lm, sentence)
-    asked = tuple(str(head) for head in lm.spec.select(values.text("heads")))
-    if not 2 <= len(asked) <= MAX_HEADS:
-        raise LessonError(f"{len(asked)} heads: name 2 to {MAX_HEADS}, as in 'L1H1, L2H9'.")
-    whole_model, none_left = (_vector(lm, sentence, gone) for gone in ((), asked))
-    moved = {head: _apart(whole_model, _vector(lm, sentence, (head,))) for head in asked}
-    others = {head: tuple(each for each in asked if each != head) for head in asked}
-    later = {head: _apart(none_left, _vector(lm, sentence, others[head])) for head in asked}
-    both = _apart(whole_model, none_left)
-    found = np.array([[moved[head], later[head]] for head in asked])
+    heads = tuple(str(head) for head in lm.spec.select(values.text("heads")))
+    # Each head costs two forward passes: alone, and with all the others gone.
+    if not 2 <= len(heads) <= MAX_HEADS:
+        raise LessonError(f"{len(heads)} heads: name 2 to {MAX_HEADS}, as in 'L1H1, L2H9'.")
+    whole_model, none_left = (_vector(lm, sentence, gone) for gone in ((), heads))
+    moved = {head: _apart(whole_model, _vector(lm, sentence, (head,))) for head in heads}
+    others_gone = {head: tuple(name for name in heads if name != head) for head in heads}
+    later = {head: _apart(none_left, _vector(lm, sentence, others_gone[head])) for head in heads}
+    all_gone = _apart(whole_model, none_left)
+    percents = np.array([[moved[head], later[head]] for head in heads])
     alone = sum(moved.values())
-    apart = ": not in one direction, so that the lengths do not add up" if both < alone else ""
-    said = "; ".join(f"{head} {100 * (later[head] / moved[head] - 1):+.0f} %" for head in asked)
+    apart = ": not in one direction, so that the lengths do not add up" if all_gone < alone else ""
+    changes = "; ".join(f"{head} {100 * (later[head] / moved[head] - 1):+.0f} %" for head in heads)
     return Ran(
-        f"Once the others are gone, each is worth more (+) or less (-): {said}. Together they move the vector by "
-        f"{both:.2f} % of its length, one by one by {alone:.2f} % in all{apart}.",
+        f"Once the others are gone, each is worth more (+) or less (-): {changes}. Together they move the vector by "
+        f"{all_gone:.2f} % of its length, one by one by {alone:.2f} % in all{apart}.",
         (matrix("worth", "how far the vector moves without it, in percent of its length: the others there, or gone",
-                found, asked, ("there", "gone")),),
-        tuple(HeadLink(head, sentence, MODEL) for head in asked),
+                percents, heads, ("there", "gone")),),
+        tuple(HeadLink(head, sentence, MODEL) for head in heads),
     )  # fmt: skip
 
 
@@ -117,45 +117,36 @@ def _vector(lm: Any, sentence: str, gone: tuple[str, ...]) -> Float64[ndarray, "
     """The sentence's vector, of length 1, without these heads: the mean over its tokens."""
     import torch
 
-    from manyheads.interventions import applied
-    from manyheads.plan import Ablate
-
     inputs = lm.tokenizer(sentence, return_tensors="pt")
-    with applied(lm, Ablate(", ".join(gone))) if gone else nullcontext(), torch.no_grad():
+    with interventions.applied(lm, Ablate(", ".join(gone))) if gone else nullcontext(), torch.no_grad():
         mean = np.asarray(lm.model(**inputs).last_hidden_state[0].double()).mean(0)
     return mean / np.linalg.norm(mean)
 
 
-def _apart(one: Float64[ndarray, "m"], other: Float64[ndarray, "m"]) -> float:
-    return 100 * float(np.linalg.norm(one - other))
+def _apart(first: Float64[ndarray, "m"], second: Float64[ndarray, "m"]) -> float:
+    """How far two vectors of length 1 are apart, in percent of that length."""
+    return 100 * float(np.linalg.norm(first - second))
 
 
 def cut(values: Values, load: Loader) -> Ran:
     """`prune_heads`, and what is left. Raises HeadError for what cannot go."""
-    from manyheads.interventions import prune_heads
-
     lm = load(MODEL)
-    asked = lm.spec.select(values.text("heads"))
-    both = ("before", "after")
-    for (_, layer), gone in asked.by_layer().items():
+    heads = lm.spec.select(values.text("heads"))
+    columns = ("before", "after")
+    for (_, layer), gone in heads.by_layer().items():
         if len(gone) == lm.spec.sites[layer].num_heads:
             raise LessonError(f"these are all heads of layer {layer}: keep one in each layer.")
-    small = prune_heads(lm, values.text("heads"))
-    before, after = (int(sum(each.numel() for each in model.parameters())) for model in (lm.model, small.model))
+    small = interventions.prune_heads(lm, values.text("heads"))
+    before, after = (int(sum(weight.numel() for weight in model.parameters())) for model in (lm.model, small.model))
     counts = np.array([[site.num_heads for site in model.spec.sites] for model in (lm, small)]).T
     return Ran(
-        f"{before:,} parameters before, {after:,} after: {before - after:,} went with {len(asked)} heads, "
+        f"{before:,} parameters before, {after:,} after: {before - after:,} went with {len(heads)} heads, "
         f"{100 * (before - after) / before:.2f} % of the model. It equals zero ablation to {small.error:.0e}.",
         (
-            matrix("parameters", "of the whole model", np.array([[before], [after]]), both, ("count",)),
-            matrix("heads", "of each layer", counts, "layer", both),
+            matrix("parameters", "of the whole model", np.array([[before], [after]]), columns, ("count",)),
+            matrix("heads", "of each layer", counts, "layer", columns),
         ),
     )
-
-
-def _listed(heads: tuple[object, ...]) -> str:
-    names = ", ".join(str(each) for each in heads[:4])
-    return names if len(heads) <= 4 else f"{names} and {len(heads) - 4} more"
 
 
 _SENTENCE = text("sentence", "A sentence", SENTENCE)
@@ -177,13 +168,13 @@ def worth_more(values: Values, ran: Ran) -> Right:
     table = ran.table("worth")
     if place >= len(table.rows):
         raise LessonError(f"the cell has {len(table.rows)} heads now, and no head {place}: they count from 0.")
-    before, after = (float(each) for each in table.values[place])
+    before, after = (float(column) for column in table.values[place])
     more = MORE.format(percent=percent)
     answer = more if after >= (1 + percent / 100) * before else LESS
-    said = (
+    words = (
         f"{table.rows[place]} goes from {before:.2f} % to {after:.2f} %, which is {100 * (after / before - 1):+.0f} %."
     )
-    return Right(answer, said, said, mistakes=dict.fromkeys((more, LESS), said))
+    return Right(answer, words, words, mistakes=dict.fromkeys((more, LESS), words))
 
 
 def pruned_parameters(values: Values, load: Loader) -> Right:
@@ -218,10 +209,10 @@ def share_of_model(values: Values, load: Loader) -> Right:
 
 def _model() -> tuple[int, int, int]:
     """Of the bundled model: parameters, heads, and one head's parameters. By arithmetic, without its weights."""
-    found = size(MODEL)
-    (attention,) = found.architecture.layers[0].attention
-    a_head = pruned_away(found.architecture.embed_dim, attention.num_heads, 1, biased=True)
-    return found.num_parameters, len(found.layers) * attention.num_heads, a_head
+    sizing = size(MODEL)
+    (attention,) = sizing.architecture.layers[0].attention
+    a_head = pruned_away(sizing.architecture.embed_dim, attention.num_heads, 1, biased=True)
+    return sizing.num_parameters, len(sizing.layers) * attention.num_heads, a_head
 
 
 CHECKS: Mapping[str, Check | Predict] = {

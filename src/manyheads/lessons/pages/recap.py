@@ -80,7 +80,7 @@ def group(values: Values, load: Loader) -> Right:
     shared = np.repeat(np.arange(g), h // g)
     return Right(
         float(shared[head]),
-        f"{h // g} query heads share each: {', '.join(str(each) for each in shared[: min(h, 12)])} ...",
+        f"{h // g} query heads share each: {', '.join(str(head) for head in shared[: min(h, 12)])} ...",
         "How many query heads share one? They do so in runs.",
         mistakes={float(head % g): "They are shared in runs, head after head, not dealt out in turn."},
     )
@@ -91,7 +91,7 @@ def feed_forward_share(values: Values, load: Loader) -> Right:
     m, h, g, times = (values.whole(name) for name in ("d_model", "heads", "kv_heads", "times"))
     words = {"num_layers": 1, "embed_dim": m, "num_heads": h, "num_kv_heads": g, "ffn_dim": times * m, "vocab_size": 1}
     parts = size(words, 1, 1).layers[0]
-    attention, ffn = sum(parts[each] for each in ("q", "k", "v", "o")), parts["feed-forward"]
+    attention, ffn = sum(parts[name] for name in ("q", "k", "v", "o")), parts["feed-forward"]
     return Right(
         100 * ffn / (ffn + attention),
         f"{ffn:,} in two matrices of {m:,} x {times * m:,}, beside {attention:,} in attention.",
@@ -135,7 +135,7 @@ def looks_at(values: Values, load: Loader) -> Right:
     """The word that a head of some kind looks at, from the text's last one."""
     words = values.text("text").split()
     facts = _facts(words)
-    found = {kind: words[np.flatnonzero(cells(facts)[-1])[-1]] for kind, cells in KINDS.items()}
+    rows = {kind: words[np.flatnonzero(cells(facts)[-1])[-1]] for kind, cells in KINDS.items()}
     kind = values.text("kind")
     why = {
         "an induction head": "what came next the last time its own word was there",
@@ -143,19 +143,19 @@ def looks_at(values: Values, load: Loader) -> Right:
         "a first-token head": "the first word, whatever it is",
         "a duplicate-token head": "the same word, where it was before",
     }[kind]
-    places = " or ".join(str(at) for at in np.flatnonzero(KINDS[kind](facts)[-1]))
+    places = " or ".join(str(index) for index in np.flatnonzero(KINDS[kind](facts)[-1]))
     return Right(
-        found[kind],
+        rows[kind],
         f"It looks at {why}: there, counted from 0, is place {places}.",
         f"Such a head looks at {why}.",
-        mistakes={word: f"There {other} looks." for other, word in found.items()},
+        mistakes={word: f"There {other_head} looks." for other_head, word in rows.items()},
     )
 
 
 def _facts(words: list[str]) -> TextFacts:
     """A text of bare words: every one may look back, none is special."""
     n = len(words)
-    known = {word: at for at, word in enumerate(dict.fromkeys(words))}
+    known = {word: index for index, word in enumerate(dict.fromkeys(words))}
     none = np.zeros(n, bool)
     ids = np.array([known[word] for word in words])
     return TextFacts(np.tri(n, dtype=bool), ids, none, none, none, none, none, none, np.arange(n))

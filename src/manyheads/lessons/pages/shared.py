@@ -1,4 +1,7 @@
-"""What cells on the bundled model share: a head by its name and its map, a sentence that fits a page, a map's row."""
+"""What several pages share: a head by its name and its map on the bundled model; what one attention layer counts.
+
+Parameters and FLOPs come from `sizing`. A count is written with a prefix: 704.6M, 8.59 GFLOP.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import numpy as np
 from jaxtyping import Float64
 from numpy import ndarray
 
+from manyheads import models
 from manyheads.errors import TextError
 from manyheads.heads import Head
 from manyheads.lessons.cells import Table
@@ -42,7 +46,6 @@ __all__ = [
     "weights",
 ]
 
-
 MODEL = "minilm"
 MAX_TOKENS = 24  # of a sentence: as many rows of a map as fit a page
 MAX_UNSEEN = 64  # of a sentence of which no map is shown
@@ -50,45 +53,41 @@ SENTENCE = "The cat sat on the mat because it was tired."
 
 
 def one_named(lm: Any, name: str) -> Head:
-    """The head of that name. Raises LessonError for several or none, HeadError for one that there is not."""
-    asked = tuple(lm.spec.select(name))
-    if len(asked) != 1:
-        raise LessonError(f"{name[:40]!r} is {len(asked)} heads: name one, as in 'L2H9'.")
-    return asked[0]
+    """The one head of that name. Raises LessonError for several or none, HeadError for a head that the model lacks."""
+    heads = tuple(lm.spec.select(name))
+    if len(heads) != 1:
+        raise LessonError(f"{name[:40]!r} is {len(heads)} heads: name one, as in 'L2H9'.")
+    return heads[0]
 
 
 def map_of(rec: Any, head: Head) -> Float64[ndarray, "q k"]:
-    """A head's whole map of a recording's only text."""
+    """A head's whole map of a recording of one text."""
     return np.asarray(rec.stacks[head.stack][head.layer].weights(head.index), np.float64)
 
 
 def require_short(lm: Any, sentence: str, most: int = MAX_TOKENS) -> int:
     """How many tokens a sentence has. Raises TextError for too many to show, or none."""
-    from manyheads.models import read_texts
-
-    count = len(read_texts(lm, sentence).pieces[0].ids)
+    count = len(models.read_texts(lm, sentence).pieces[0].ids)
     if count > most:
         raise TextError(f"the sentence has {count} tokens: give one of {most} at the most, so that it fits here.")
     return count
 
 
-def looked_at(weights: Table, at: int) -> tuple[Float64[ndarray, "k"], list[int]]:
-    """A token's row of a map, and which keys it is largest at: several where they tie. Raises LessonError."""
-    if at >= len(weights.rows):
-        raise LessonError(f"there is no token {at} in the cell now: it has {len(weights.rows)}.")
-    row = weights.values[at]
-    return row, [int(each) for each in np.flatnonzero(np.isclose(row, row.max()))]
+def looked_at(weights: Table, token: int) -> tuple[Float64[ndarray, "k"], list[int]]:
+    """A token's row of a map, and the keys that it is largest at: several where they tie. Raises LessonError."""
+    if token >= len(weights.rows):
+        raise LessonError(f"there is no token {token} in the cell now: it has {len(weights.rows)}.")
+    row = weights.values[token]
+    return row, [int(key) for key in np.flatnonzero(np.isclose(row, row.max()))]
 
 
 def tie(weights: Table, tied: list[int]) -> tuple[str, tuple[str, ...]]:
-    """What to say of keys that a row is largest at, where they are several; and all that they may be called."""
-    said = f" It gives {len(tied)} tokens as much: any of them will do." if len(tied) > 1 else ""
-    return said, tuple(each for at in tied for each in (weights.columns[at], str(at), f"token {at}"))
+    """A sentence about the keys that a row is largest at, where they tie; and all names that they may be called by."""
+    words = f" It gives {len(tied)} tokens as much: any of them will do." if len(tied) > 1 else ""
+    return words, tuple(name for key in tied for name in (weights.columns[key], str(key), f"token {key}"))
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# What several topics count: the parameters and FLOPs of one attention layer, by `sizing`; and how a count is said.
-
+# ---------------------------------------------------------------------------------------------- parameters and FLOPs
 
 UNITS = (("", 1), ("M", 1e6), ("G", 1e9), ("T", 1e12), ("P", 1e15))
 STACKED = ("q", "k", "v", "o")
@@ -107,21 +106,21 @@ def weights(
 
 
 def pruned_away(m: int, h: int, gone: int, *, biased: bool) -> int:
-    """Parameters of a layer, less those of one with fewer heads of the same width."""
+    """The parameters that go with some heads of a layer, the others staying as wide as they are."""
     d = m // h
-    full, rest = (
-        sum(each.total for each in projections(m, Attention(n, n, d, d), qkv_bias=biased, o_bias=biased))
+    full, remaining = (
+        sum(projection.total for projection in projections(m, Attention(n, n, d, d), qkv_bias=biased, o_bias=biased))
         for n in (h, h - gone)
     )
-    return full - rest
+    return full - remaining
 
 
 def flops(m: int, h: int, tokens: int, causal: bool) -> tuple[Mapping[str, int], int, int]:
     """Operation -> FLOPs of a text; of the four projections together; of scores and weighted sum. Raises ShapeError."""
-    found = _layer(m, h, {"causal": causal}, tokens).prefill
-    assert found is not None
-    spent = found.operations
-    return spent, sum(spent[each] for each in STACKED), spent["scores"] + spent["values"]
+    prefill = _layer(m, h, {"causal": causal}, tokens).prefill
+    assert prefill is not None
+    spent = prefill.operations
+    return spent, sum(spent[name] for name in STACKED), spent["scores"] + spent["values"]
 
 
 def _layer(m: int, h: int, shape: Mapping[str, Any], tokens: int = 1) -> Sizing:
@@ -136,6 +135,7 @@ def even_tokens(m: int, causal: bool) -> int:
         _, projections, attention = flops(m, 1, n, causal)
         return attention >= projections
 
+    # Halving is sound, since attention's share only grows with the length.
     low, high = 1, 1
     while not costs(high):
         low, high = high, 2 * high
@@ -146,17 +146,17 @@ def even_tokens(m: int, causal: bool) -> int:
 
 
 def scaled(most: int | float) -> tuple[str, float]:
-    """The largest prefix in which a count is at least 1, and what it stands for: 5e9 is 5 of G, 1e9."""
-    return next((each for each in reversed(UNITS) if most >= each[1]), UNITS[0])
+    """The largest prefix in which a count is at least 1, and its factor: G and 1e9 for 5e9."""
+    return next((unit for unit in reversed(UNITS) if most >= unit[1]), UNITS[0])
 
 
 def in_prefix(prefix: str, words: str) -> str:
-    """What a table of counts is called, and what they are counted in."""
+    """The words of a table of counts, with their prefix."""
     return f"{words}, in {prefix}" if prefix else words
 
 
 def in_words(count: int | float) -> str:
-    """704.6M, 56.4B; a count below 100,000 as it is."""
+    """A count as 704.6M or 56.4B; one below 100,000 in full."""
     prefix, factor = scaled(count)
     if count < 1e5:
         return f"{count:,.0f}"
@@ -164,6 +164,6 @@ def in_words(count: int | float) -> str:
 
 
 def in_flops(count: int | float) -> str:
-    """8.59 GFLOP."""
+    """A count as 8.59 GFLOP."""
     prefix, factor = scaled(count)
     return f"{count / factor:.3g} {prefix}FLOP"

@@ -1,13 +1,15 @@
 """Splitting and merging heads: a loop over heads, one wide product, one fused product; the same numbers.
 
-They come from `reference`'s three layouts. The mistake that everybody makes once, a reshape without its transpose, is
-made here on purpose.
+The numbers come from `reference`'s three layouts. The mistake that everybody makes once, a reshape without its
+transpose, is made on purpose. The time of each layout is measured in torch, on the reader's machine, whenever the cell
+runs; what `torch.nn.MultiheadAttention` returns, and its conventions, are read from torch itself.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,7 @@ from einops import rearrange
 from jaxtyping import Float64
 from numpy import ndarray
 
+from manyheads import nn
 from manyheads.lessons.answers import Check, Predict, Right
 from manyheads.lessons.cells import Cell, Fact, Loader, Ran, matrix, numbered
 from manyheads.lessons.lesson import LessonError
@@ -23,7 +26,6 @@ from manyheads.reference import batched, fused, initialise, naive, softmax_rows,
 from manyheads.reference.multihead import BatchedWeights
 
 __all__ = ["CELLS", "CHECKS", "FUSED", "HEADS", "LOOP", "WIDE", "close_to", "split_alone", "FACTS"]
-
 
 RIGHT, ALONE = "reshape, then transpose", "reshape alone"
 LOOP, WIDE, FUSED = "head by head", "with a wide W_Q, W_K and W_V", "with one fused W_QKV"
@@ -39,7 +41,7 @@ def where_numbers_go(values: Values, load: Loader) -> Ran:
     if h * n > MAX_ROWS:
         raise LessonError(f"{h} heads of {n} tokens are {h * n} rows: take up to {MAX_ROWS} together.")
     wide = 100.0 * np.arange(n)[:, None] + np.arange(m)
-    split, alone = _split(wide, h), split_alone(wide, h)
+    split, alone = rearrange(wide, "n (h d) -> h n d", h=h), split_alone(wide, h)
     rows = tuple(f"head {head}, row {row}" for head in range(h) for row in range(n))
     astray = int((split // 100 != alone // 100).sum())
     return Ran(
@@ -53,12 +55,8 @@ def where_numbers_go(values: Values, load: Loader) -> Ran:
     )  # fmt: skip
 
 
-def _split(wide: Float64[ndarray, "n m"], h: int) -> Float64[ndarray, "h n d"]:
-    return rearrange(wide, "n (h d) -> h n d", h=h)
-
-
 def split_alone(wide: Float64[ndarray, "n m"], h: int) -> Float64[ndarray, "h n d"]:
-    """The mistake: the shape that is wanted, without a transpose. Pieces of tokens are taken for tokens."""
+    """The mistake: the right shape without a transpose. Pieces of tokens are taken for tokens."""
     return wide.reshape(h, len(wide), -1)
 
 
@@ -84,9 +82,9 @@ def three_ways(values: Values, load: Loader) -> Ran:
     }
     gaps = {name: float(np.abs(out - loop).max()) for name, out in outs.items()}
     rows = ("the loop", "one wide each", "one fused", ALONE)
-    same = max(gaps[WIDE], gaps[FUSED])
+    gap = max(gaps[WIDE], gaps[FUSED])
     return Ran(
-        f"The three ways agree {close_to(same)}. Reshape alone is off by up to {gaps[ALONE]:.2g}, and nothing fails.",
+        f"The three ways agree {close_to(gap)}. Reshape alone is off by up to {gaps[ALONE]:.2g}, and nothing fails.",
         (
             matrix("output", "of token 0, by each way", np.stack([out[0] for out in outs.values()]), rows, "m"),
             matrix("difference", "from the loop, the largest of all tokens", np.array(list(gaps.values()))[:, None],
@@ -97,7 +95,7 @@ def three_ways(values: Values, load: Loader) -> Ran:
 
 def _mistaken(x: Float64[ndarray, "n m"], w: BatchedWeights) -> Float64[ndarray, "n m"]:
     """All of multi-head attention, heads cut and joined by reshape alone."""
-    q, k, v = (split_alone(x @ each, w.num_heads) for each in (w.w_q, w.w_k, w.w_v))
+    q, k, v = (split_alone(x @ table, w.num_heads) for table in (w.w_q, w.w_k, w.w_v))
     scores = np.einsum("hqd,hkd->hqk", q, k, optimize=True) / np.sqrt(q.shape[2])
     weights, _ = softmax_rows(scores)
     return np.einsum("hqk,hkf->hqf", weights, v, optimize=True).reshape(x.shape) @ w.w_o
@@ -108,46 +106,32 @@ _SHAPE = (
     whole("heads", "heads", 2, 1, 12),
     whole("tokens", "tokens", 3, 1, 12),
 )
-CELLS: dict[str, Cell] = {
-    "where-numbers-go": Cell(where_numbers_go, _SHAPE),
-    "three-ways": Cell(
-        three_ways,
-        (
-            whole("d_model", "model width", 64, 1, 512),
-            whole("heads", "heads", 8, 1, 64),
-            whole("tokens", "tokens", 10, 1, 256),
-            whole("seed", "seed of the random weights", 0, 0, 1_000_000),
-        ),
-    ),
-}
-
-# ------------------------------------------------------------------------------------------------------------- checks
 
 
 def number_in_place(values: Values, ran: Ran) -> Right:
     """What stands in some place of the split, right or wrong, as the cell has it."""
     head, row, how = values.whole("head"), values.whole("row"), values.text("how")
     name = f"head {head}, row {row}"
-    table, other = ran.table(how), ran.table(ALONE if how == RIGHT else RIGHT)
+    table, other_table = ran.table(how), ran.table(ALONE if how == RIGHT else RIGHT)
     if name not in table.rows:
         raise LessonError(f"there is no {name} in the cell now: its last is {table.rows[-1]}.")
-    at = table.rows.index(name)
-    answer, mistake = int(table.values[at, 0]), int(other.values[at, 0])
+    place = table.rows.index(name)
+    answer, mistake = int(table.values[place, 0]), int(other_table.values[place, 0])
     words = f"{answer}: column {answer % 100} of token {answer // 100}."
     return Right(
         float(answer),
         words,
         "Reshape reads numbers in the order in which they lie: token 0 from left to right, then token 1. A split must "
         f"give head {head} its columns of every token.",
-        mistakes={float(mistake): f"That stands there after {other.label}."},
+        mistakes={float(mistake): f"That stands there after {other_table.label}."},
     )
 
 
 def products(values: Values, load: Loader) -> Right:
-    """How many products make all queries, keys and values: counted on the weights of each layout."""
+    """How many products give all queries, keys and values: counted on the weights of each layout."""
     h, layout = values.whole("heads"), values.text("layout")
     made = initialise(np.random.Generator(np.random.PCG64(0)), 2 * h, h)
-    counts = {LOOP: sum(len(each) for each in (to_naive(made).w_q, to_naive(made).w_k, to_naive(made).w_v)),
+    counts = {LOOP: sum(len(matrices) for matrices in (to_naive(made).w_q, to_naive(made).w_k, to_naive(made).w_v)),
               WIDE: len((to_batched(made).w_q, to_batched(made).w_k, to_batched(made).w_v)),
               FUSED: len((to_fused(made).w_qkv,))}  # fmt: skip
     answer = counts[layout]
@@ -160,21 +144,9 @@ def products(values: Values, load: Loader) -> Right:
 
 
 HEADS = whole("heads", "heads", 8, 2, 128, others=(4, 12, 16))
-CHECKS: dict[str, Check | Predict] = {
-    "number-in-place": Predict(
-        number_in_place,
-        (
-            whole("head", "head", 0, 0, 11, others=(1,)),
-            whole("row", "row", 1, 0, 11, others=(0, 2)),
-            choice("how", "split", (RIGHT, ALONE)),
-        ),
-    ),
-    "products": Check(products, (HEADS, choice("layout", "layout", (LOOP, WIDE, FUSED)))),
-}
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The time of a loop over heads, a wide product and a fused one: in torch, here, whenever the cell runs.
+# ---------------------------------------------------------------------------------------------- the time of each layout
 
 
 ROUNDS, WARM_UP = 15, 2  # timed runs of each way, in turn; before them some that are not counted
@@ -187,14 +159,15 @@ def timed(values: Values, load: Loader) -> Ran:
     m, h, n, b = (values.whole(name) for name in ("d_model", "heads", "tokens", "batch"))
     require_fitting(values)
     work = b * n * m * (4 * m + 2 * n)
+    # Refused before anything is made: a reader may type any size.
     if work > MOST_WORK or b * h * n * n > MOST_SCORES:
         raise LessonError(
             f"that is {work:.1e} products and {b * h * n * n:.1e} scores a run, {ROUNDS} runs of each way: take up to "
             f"{MOST_WORK:.0e} and {MOST_SCORES:.0e}."
         )
     ways, gap = _ways(m, h, n, b)
-    found = _in_turn(ways)
-    table = np.array([np.quantile(each, (0.5, 0.25, 0.75)) for each in found.values()])
+    runs = _in_turn(ways)
+    table = np.array([np.quantile(milliseconds, (0.5, 0.25, 0.75)) for milliseconds in runs.values()])
     loop, wide, joined = table[:, 0]
     names = ("the loop", "one wide each", "one fused")
     overlap = table[1, 2] >= table[0, 1]
@@ -212,14 +185,14 @@ def timed(values: Values, load: Loader) -> Ran:
 
 
 def _ways(m: int, h: int, n: int, b: int) -> tuple[dict[str, Callable[[], Any]], float]:
-    """The three, ready to run on the same weights and input; and how far apart their results are."""
+    """The three layouts as functions of nothing, on the same weights and input; and how far apart their results are."""
     import torch
 
     d = m // h
     made = torch.Generator().manual_seed(0)
     x = torch.randn(b, n, m, generator=made)
     w_q, w_k, w_v, w_o = (torch.randn(4, m, m, generator=made) * m**-0.5).unbind()
-    by_head = [[each[:, i * d : (i + 1) * d].contiguous() for each in (w_q, w_k, w_v)] for i in range(h)]
+    by_head = [[w[:, i * d : (i + 1) * d].contiguous() for w in (w_q, w_k, w_v)] for i in range(h)]
     w_qkv = torch.cat((w_q, w_k, w_v), 1)
 
     def attended(q: Any, k: Any, v: Any) -> Any:
@@ -229,7 +202,7 @@ def _ways(m: int, h: int, n: int, b: int) -> tuple[dict[str, Callable[[], Any]],
         return torch.cat([attended(x @ q, x @ k, x @ v) for q, k, v in by_head], 2) @ w_o
 
     def wide() -> Any:
-        q, k, v = (rearrange(x @ each, "b n (h d) -> b h n d", h=h) for each in (w_q, w_k, w_v))
+        q, k, v = (rearrange(x @ w, "b n (h d) -> b h n d", h=h) for w in (w_q, w_k, w_v))
         return rearrange(attended(q, k, v), "b h n d -> b n (h d)") @ w_o
 
     def joined() -> Any:
@@ -237,39 +210,26 @@ def _ways(m: int, h: int, n: int, b: int) -> tuple[dict[str, Callable[[], Any]],
         return rearrange(attended(q, k, v), "b h n d -> b n (h d)") @ w_o
 
     with torch.no_grad():
-        first, *others = (each() for each in (loop, wide, joined))
-    return {LOOP: loop, WIDE: wide, FUSED: joined}, max(float((each - first).abs().max()) for each in others)
+        first, *outs = (way() for way in (loop, wide, joined))
+    return {LOOP: loop, WIDE: wide, FUSED: joined}, max(float((out - first).abs().max()) for out in outs)
 
 
 def _in_turn(ways: Mapping[str, Callable[[], Any]]) -> dict[str, list[float]]:
-    """Milliseconds of each run. In turn, so that whatever else the machine does falls on all of them."""
+    """Milliseconds of each run of each way, without the warm-up."""
     import torch
 
-    found: dict[str, list[float]] = {name: [] for name in ways}
+    runs: dict[str, list[float]] = {name: [] for name in ways}
     with torch.no_grad():
         for _ in range(WARM_UP + ROUNDS):
+            # In turn, so that whatever else the machine does falls on all of them.
             for name, way in ways.items():
                 began = time.perf_counter()
                 way()
-                found[name].append(1000 * (time.perf_counter() - began))
-    return {name: each[WARM_UP:] for name, each in found.items()}
+                runs[name].append(1000 * (time.perf_counter() - began))
+    return {name: milliseconds[WARM_UP:] for name, milliseconds in runs.items()}
 
 
-CELLS |= {
-    "loop-or-wide": Cell(
-        timed,
-        (
-            whole("d_model", "model width", 64, 1, 2048, 64),
-            whole("heads", "heads", 8, 1, 64),
-            whole("tokens", "tokens", 16, 1, 2048),
-            whole("batch", "texts at a time", 1, 1, 256),
-        ),
-    ),
-}
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# What `torch.nn.MultiheadAttention` gives back, and its conventions: asked of torch.
+# ------------------------------------------------------------------------------------------- what torch's layer returns
 
 
 EVAL, TRAIN = "in use", "in training"
@@ -281,29 +241,28 @@ CALLS: Mapping[str, Mapping[str, bool]] = {
 
 
 def torch_layer(values: Values, load: Loader) -> Ran:
-    """What `torch.nn.MultiheadAttention` gives back, asked in several ways, beside ours with the same weights."""
+    """What `torch.nn.MultiheadAttention` returns, called in several ways, beside our layer with the same weights."""
     import torch
-
-    from manyheads.nn import MultiHeadAttention, load_state
 
     h, n, b = (values.whole(name) for name in ("heads", "tokens", "batch"))
     dropout, training = values.number("dropout"), values["mode"] == TRAIN
     m = 4 * h
+    # Forked, so that a lesson moves nobody's random numbers.
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)
-        theirs = torch.nn.MultiheadAttention(m, h, dropout=dropout, batch_first=True)
-        ours = MultiHeadAttention(m, h, dropout=dropout, batch_first=True)
-        load_state(ours, theirs.state_dict(), "torch")
+        torchs = torch.nn.MultiheadAttention(m, h, dropout=dropout, batch_first=True)
+        our_layer = nn.MultiHeadAttention(m, h, dropout=dropout, batch_first=True)
+        nn.load_state(our_layer, torchs.state_dict(), "torch")
         x = torch.randn(b, n, m)
-        theirs.train(training)
-        ours.train(training)
-        calls = {name: theirs(x, x, x, **how) for name, how in CALLS.items()}
-        own, _ = ours(x)
+        torchs.train(training)
+        our_layer.train(training)
+        calls = {name: torchs(x, x, x, **how) for name, how in CALLS.items()}
+        our_out, _ = our_layer(x)
         mean = np.asarray(calls["nothing said"][1][0], np.float64)
         first = np.asarray(calls["average_attn_weights=False"][1][0, 0], np.float64)
-        gap = float((own - calls["nothing said"][0]).abs().max())
+        gap = float((our_out - calls["nothing said"][0]).abs().max())
     shapes = [(list(out.shape), [] if w is None else list(w.shape)) for out, w in calls.values()]
-    said = "; ".join(f"{name}: {_axes(w)}" for name, (_, w) in zip(CALLS, shapes, strict=True))
+    shapes_in_words = "; ".join(f"{name}: {_axes(w)}" for name, (_, w) in zip(CALLS, shapes, strict=True))
     beside = (
         "Dropout falls on weights at random, so ours and torch's differ from call to call."
         if training and dropout
@@ -311,7 +270,7 @@ def torch_layer(values: Values, load: Loader) -> Ran:
     )
     tokens = numbered("token", n)
     return Ran(
-        f"Output {' x '.join(map(str, shapes[0][0]))}. Weights, {said}. {beside}",
+        f"Output {' x '.join(map(str, shapes[0][0]))}. Weights, {shapes_in_words}. {beside}",
         (
             matrix("averaged", "with nothing said: one map for all heads", mean, tokens, tokens, as_map=True),
             matrix("head 0", "its own map, with average_attn_weights=False", first, tokens, tokens, as_map=True),
@@ -331,7 +290,76 @@ def _zeros(x: Any) -> float:
     return 100 * float((x == 0).float().mean())
 
 
-CELLS |= {
+def returned(values: Values, load: Loader) -> Right:
+    """How many numbers of weights torch's layer returns: by calling it."""
+    import torch
+
+    h, b, n = (values.whole(name) for name in ("heads", "batch", "tokens"))
+    # On the meta device: shapes are computed, and no memory is taken for the numbers.
+    layer = torch.nn.MultiheadAttention(h, h, batch_first=True, device="meta")
+    x = torch.empty(b, n, h, device="meta")
+    with torch.no_grad():
+        made = {name: layer(x, x, x, **how)[1] for name, how in CALLS.items()}
+    counts = {name: 0 if weights is None else weights.numel() for name, weights in made.items()}
+    call = values.text("call")
+    returned_words = "no weights at all: None" if made[call] is None else f"weights of shape {_axes(made[call].shape)}"
+    explanations = {
+        "nothing said": "That is what comes when nothing is said: weights, averaged over the heads.",
+        "average_attn_weights=False": "That is a map for each head. They come averaged, unless one says otherwise.",
+        "need_weights=False": "Weights are returned unless need_weights=False is said: it is True by default.",
+    }
+    return Right(
+        float(counts[call]),
+        f"It returns {returned_words}.",
+        "A map is tokens by tokens, for each text. Do the heads come one by one, or averaged, or not at all?",
+        unit="numbers",
+        mistakes={float(count): explanations[name] for name, count in counts.items()},
+    )
+
+
+def torch_default(values: Values, load: Loader) -> str:
+    """The default of an argument of torch's layer, from its signature."""
+    import torch
+
+    layer = torch.nn.MultiheadAttention
+    for function in (layer.forward, layer.__init__):
+        if (parameter := signature(function).parameters.get(values.text("of"))) is not None:
+            return str(parameter.default)
+    raise LessonError(f"torch's layer has no argument {values.text('of')}.")
+
+
+def dropped(values: Values, load: Loader) -> str:
+    """The share of torch's weights, or of its output, that is 0 in training with dropout: by running the layer."""
+    import torch
+
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(0)
+        layer = torch.nn.MultiheadAttention(64, 4, dropout=values.number("dropout"), batch_first=True).train()
+        x = torch.randn(8, 32, 64)
+        out, weights = layer(x, x, x, average_attn_weights=False)
+    return f"{_zeros(weights if values['of'] == 'weights' else out):.0f} %"
+
+
+CELLS: Mapping[str, Cell] = {
+    "where-numbers-go": Cell(where_numbers_go, _SHAPE),
+    "three-ways": Cell(
+        three_ways,
+        (
+            whole("d_model", "model width", 64, 1, 512),
+            whole("heads", "heads", 8, 1, 64),
+            whole("tokens", "tokens", 10, 1, 256),
+            whole("seed", "seed of the random weights", 0, 0, 1_000_000),
+        ),
+    ),
+    "loop-or-wide": Cell(
+        timed,
+        (
+            whole("d_model", "model width", 64, 1, 2048, 64),
+            whole("heads", "heads", 8, 1, 64),
+            whole("tokens", "tokens", 16, 1, 2048),
+            whole("batch", "texts at a time", 1, 1, 256),
+        ),
+    ),
     "torch-layer": Cell(
         torch_layer,
         (
@@ -343,35 +371,16 @@ CELLS |= {
         ),
     ),
 }
-
-
-def returned(values: Values, load: Loader) -> Right:
-    """How many numbers of weights torch's layer returns: by calling it."""
-    import torch
-
-    h, b, n = (values.whole(name) for name in ("heads", "batch", "tokens"))
-    layer = torch.nn.MultiheadAttention(h, h, batch_first=True, device="meta")
-    x = torch.empty(b, n, h, device="meta")
-    with torch.no_grad():
-        made = {name: layer(x, x, x, **how)[1] for name, how in CALLS.items()}
-    counts = {name: 0 if weights is None else weights.numel() for name, weights in made.items()}
-    asked = values.text("call")
-    said = "no weights at all: None" if made[asked] is None else f"weights of shape {_axes(made[asked].shape)}"
-    told = {
-        "nothing said": "That is what comes when nothing is said: weights, averaged over the heads.",
-        "average_attn_weights=False": "That is a map for each head. They come averaged, unless one says otherwise.",
-        "need_weights=False": "Weights are returned unless need_weights=False is said: it is True by default.",
-    }
-    return Right(
-        float(counts[asked]),
-        f"It returns {said}.",
-        "A map is tokens by tokens, for each text. Do the heads come one by one, or averaged, or not at all?",
-        unit="numbers",
-        mistakes={float(count): told[name] for name, count in counts.items()},
-    )
-
-
-CHECKS |= {
+CHECKS: Mapping[str, Check | Predict] = {
+    "number-in-place": Predict(
+        number_in_place,
+        (
+            whole("head", "head", 0, 0, 11, others=(1,)),
+            whole("row", "row", 1, 0, 11, others=(0, 2)),
+            choice("how", "split", (RIGHT, ALONE)),
+        ),
+    ),
+    "products": Check(products, (HEADS, choice("layout", "layout", (LOOP, WIDE, FUSED)))),
     "weights-returned": Check(
         returned,
         (
@@ -382,33 +391,6 @@ CHECKS |= {
         ),
     ),
 }
-
-
-def torch_default(values: Values, load: Loader) -> str:
-    """What an argument of torch's layer is unless one says otherwise: asked of torch."""
-    from inspect import signature
-
-    import torch
-
-    layer = torch.nn.MultiheadAttention
-    for function in (layer.forward, layer.__init__):
-        if (found := signature(function).parameters.get(values.text("of"))) is not None:
-            return str(found.default)
-    raise LessonError(f"torch's layer has no argument {values.text('of')}.")
-
-
-def dropped(values: Values, load: Loader) -> str:
-    """What share of torch's weights, or of its output, is 0 in training with dropout: by trying it."""
-    import torch
-
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
-        torch.manual_seed(0)
-        layer = torch.nn.MultiheadAttention(64, 4, dropout=values.number("dropout"), batch_first=True).train()
-        x = torch.randn(8, 32, 64)
-        out, weights = layer(x, x, x, average_attn_weights=False)
-    return f"{_zeros(weights if values['of'] == 'weights' else out):.0f} %"
-
-
 FACTS: Mapping[str, Fact] = {
     "torch-default": Fact(
         torch_default, (choice("of", "of", ("need_weights", "average_attn_weights", "batch_first", "dropout")),)

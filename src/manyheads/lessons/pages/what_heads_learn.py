@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from manyheads import corpora, models, statistics
 from manyheads.lessons.answers import Check, Predict, Right
 from manyheads.lessons.cells import Cell, Fact, HeadLink, Loader, Ran, matrix, numbered
 from manyheads.lessons.pages.shared import MAX_UNSEEN, MODEL, SENTENCE, one_named, require_short
 from manyheads.lessons.parameters import Values, choice, number, read_matrix, text, whole
 
 __all__ = ["CELLS", "CHECKS", "FACTS"]
-
 
 TRAINED, SHUFFLED = "as trained", "queries and keys shuffled"
 RELATIONS = {
@@ -40,40 +40,44 @@ DRAWS = 300  # of guessing heads: their winner's mean is good to about half a po
 
 
 def gold_accuracy(values: Values, load: Loader) -> Ran:
-    """One head asked one relation on our own treebank, beside rules and the best of all heads. Raises HeadError."""
-    from manyheads.statistics import measure, syntax_statistics
+    """How often one head points along a relation in our own treebank, beside rules and the best of all heads.
 
+    Raises HeadError.
+    """
     lm = load(MODEL)
     head = one_named(lm, values.text("head"))
     relation = values.text("relation")
     if values["weights"] == SHUFFLED:
         lm = _shuffled(lm)
-    documents, asked = _asked(relation)
-    table = measure(lm, documents, syntax_statistics([asked]))
-    own, name = table.heads.index(head), f"{relation}.to_head"
+    documents, survey = _survey(relation)
+    table = statistics.measure(lm, documents, statistics.syntax_statistics([survey]))
+    head_index, name = table.heads.index(head), f"{relation}.to_head"
     best = int(np.nanargmax(table.column(name, 0)))
     rows = {
-        f"{head}": (name, own),
-        "... among words": (f"{name}.given", own),
-        "... by moved": (f"{name}.norm", own),
+        f"{head}": (name, head_index),
+        "... among words": (f"{name}.given", head_index),
+        "... by moved": (f"{name}.norm", head_index),
         f"best: {table.heads[best]}": (name, best),
-        "any word": (f"{name}.uniform", own),
-        f"offset {asked.modal:+d}": (f"{name}.mode", own),
-        "rule": (f"{name}.rule", own),
+        "any word": (f"{name}.uniform", head_index),
+        f"offset {survey.modal:+d}": (f"{name}.mode", head_index),
+        "rule": (f"{name}.rule", head_index),
     }
     right = np.array(
-        [[100 * float(table.column(which, half)[at]) for half in (0, 1, None)] for which, at in rows.values()]
+        [
+            [100 * float(table.column(statistic, half)[index]) for half in (0, 1, None)]
+            for statistic, index in rows.values()
+        ]
     )
-    low, high = (100 * float(each[own]) for each in table.interval(name))
+    low, high = (100 * float(bound[head_index]) for bound in table.interval(name))
     cases = [
-        [float(table.sums.den[half, own, table.names.index(which), 0].sum()) for half in (0, 1, slice(None))]
-        for which in (name, f"{name}.off_mode", f"{name}.off_rule")
+        [float(table.sums.den[half, head_index, table.names.index(statistic), 0].sum()) for half in (0, 1, slice(None))]
+        for statistic in (name, f"{name}.off_mode", f"{name}.off_rule")
     ]
-    hard = [100 * float(table[str(head), f"{name}.{which}"]) for which in ("off_mode", "off_rule")]
+    hard = [100 * float(table[str(head), f"{name}.{suffix}"]) for suffix in ("off_mode", "off_rule")]
     halves = ("chosen on", "reported", "all")
     words = (
         f"{head}, {RELATIONS[relation]}: right in {right[0, 2]:.0f} % of {cases[0][2]:.0f} (95 % interval over "
-        f"texts drawn anew: {low:.0f} to {high:.0f}). The rule, {asked.rule}, is right in {right[6, 2]:.0f} %; it is "
+        f"texts drawn anew: {low:.0f} to {high:.0f}). The rule, {survey.rule}, is right in {right[6, 2]:.0f} %; it is "
         f"wrong {cases[2][2]:.0f} times."
     )
     return Ran(
@@ -89,23 +93,22 @@ def gold_accuracy(values: Values, load: Loader) -> Ran:
     )  # fmt: skip
 
 
-def _asked(relation: str) -> tuple[list[Any], Any]:
-    """Our own annotated texts, and what a relation looks like in them."""
-    from manyheads.corpora import gold_corpus
-    from manyheads.statistics import survey_syntax
-
-    documents = list(gold_corpus().open())
-    (found,) = (each for each in survey_syntax((each.gold for each in documents), FEWEST) if each.name == relation)
-    return documents, found
+def _survey(relation: str) -> tuple[list[Any], Any]:
+    """Our own annotated texts, and the survey of one relation in them."""
+    documents = list(corpora.gold_corpus().open())
+    (survey,) = (
+        survey
+        for survey in statistics.survey_syntax((document.gold for document in documents), FEWEST)
+        if survey.name == relation
+    )
+    return documents, survey
 
 
 def _shuffled(lm: Any) -> Any:
     """The same model, the entries of W_Q and W_K in a random order: as large, and its maps have learned nothing."""
     import torch
 
-    from manyheads.models import load
-
-    model = copy.deepcopy(lm.model)
+    model = copy.deepcopy(lm.model)  # the loaded model is everybody's
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for site in lm.spec.sites:
@@ -113,37 +116,36 @@ def _shuffled(lm: Any) -> Any:
             for part in (block.query, block.key):
                 order = torch.randperm(part.weight.numel(), generator=generator)
                 part.weight.copy_(part.weight.flatten()[order].view_as(part.weight))
-    return load(model, tokenizer=lm.tokenizer)
+    return models.load(model, tokenizer=lm.tokenizer)
 
 
 def luck(values: Values, load: Loader) -> Ran:
     """Heads that only guess: the best on one half of the cases, and what they get on the other."""
     heads, cases, chance = values.whole("heads"), values.whole("cases"), values.number("chance") / 100
     rng = np.random.Generator(np.random.PCG64(values.whole("seed")))
+    # Both halves of the cases at once: the winner is chosen on the first, and scored on either.
     draws = 100 * rng.binomial(cases, chance, (DRAWS, heads, 2)) / cases
     right, best = draws[0], draws[:, :, 0].argmax(1)
     order = np.argsort(-right[:, 0], kind="stable")[:5]
     mean = draws[np.arange(DRAWS), best].mean(0)
-    first, both = right[order[0]], ("chosen on", "other")
+    first, columns = right[order[0]], ("chosen on", "other")
     return Ran(
         f"The best of {heads} gets {first[0]:.0f} % on the half it was chosen on, {first[1]:.0f} % on the other; over "
         f"{DRAWS} draws {mean[0]:.0f} % and {mean[1]:.0f} % on average. All guess: chance is {100 * chance:.0f} %.",
         (
-            matrix("on average", f"the winner's percent, over {DRAWS} draws", mean[None], ("winner",), both),
-            matrix("winners", "of one draw, best first", right[order], [f"head {at}" for at in order], both),
+            matrix("on average", f"the winner's percent, over {DRAWS} draws", mean[None], ("winner",), columns),
+            matrix("winners", "of one draw, best first", right[order], [f"head {head}" for head in order], columns),
             matrix("chance", "what guessing gives, in percent", np.array([[100 * chance]]), ("chance",), ("all",)),
         ),
     )
 
 
 def resting(values: Values, load: Loader) -> Ran:
-    """Of every head, how much of its weight, and of what it moves, is due to one kind of token. Raises TextError."""
-    from manyheads.statistics import measure
-
+    """The share of one kind of token in every head's weight, and in what it moves. Raises TextError."""
     lm, sentence, kind = load(MODEL), values.text("sentence"), values.text("kind")
     require_short(lm, sentence, MAX_UNSEEN)
     names = [f"{RESTS[kind]}{end}" for end in ("_mass", "_norm_mass")]
-    table = measure(lm, sentence, names)
+    table = statistics.measure(lm, sentence, names)
     weight, moved = (100 * table.column(name).reshape(len(lm.spec.sites), -1) for name in names)
     heads = numbered("H", weight.shape[1])
     most = table.heads[int(weight.argmax())]
@@ -188,9 +190,11 @@ def luck_winner(values: Values, ran: Ran) -> Right:
     score = float(ran.table("on average").values[0, 0 if half == CHOOSE else 1])
     chance = float(ran.table("chance").values[0, 0])
     above = ABOVE.format(margin=margin)
-    said = f"On average the winner scores {score:.0f} % there, and chance is {chance:.0f} %."
-    why = f"{said} The best of many is mostly the luckiest, and luck does not come twice."
-    return Right(above if score - chance >= margin else NEAR, why, why, mistakes=dict.fromkeys((above, NEAR), said))
+    score_words = f"On average the winner scores {score:.0f} % there, and chance is {chance:.0f} %."
+    why = f"{score_words} The best of many is mostly the luckiest, and luck does not come twice."
+    return Right(
+        above if score - chance >= margin else NEAR, why, why, mistakes=dict.fromkeys((above, NEAR), score_words)
+    )
 
 
 def false_labels(values: Values, load: Loader) -> Right:
@@ -214,24 +218,24 @@ def competing(values: Values, load: Loader) -> Right:
     """How often the right word has the largest weight, with the first token in the race or without."""
     rows, special = read_matrix("rows", values.text("rows")), values.text("special")
     right = {IN: (rows.argmax(1) == 1), OUT: (rows[:, 1:].argmax(1) == 0)}
-    answer, other = (100 * float(right[each].mean()) for each in (special, OUT if special == IN else IN))
+    answer, other_answer = (100 * float(right[mode].mean()) for mode in (special, OUT if special == IN else IN))
     return Right(
         answer,
-        f"The other way of counting gives {other:.0f} %. Both are honest if you say which it is.",
+        f"The other way of counting gives {other_answer:.0f} %. Both are honest if you say which it is.",
         "Go through the rows: which of the numbers that count is the largest? Is it the second one, the right word?",
         unit="%",
-        mistakes={other: f"That is with [CLS] {'left out' if special == IN else 'in the race'}."},
+        mistakes={other_answer: f"That is with [CLS] {'left out' if special == IN else 'in the race'}."},
     )
 
 
 def resting_heads(values: Values, ran: Ran) -> Right:
     """In how many of the heads the share in the cell is above a level."""
     by, share = values.text("by"), values.whole("share")
-    found = ran.table(by).values
-    count, part = int((found > share).sum()), float((found > share).mean())
+    shares = ran.table(by).values
+    count, part = int((shares > share).sum()), float((shares > share).mean())
     answer = FEW if part < 1 / 3 else MOST if part > 2 / 3 else MANY
-    said = f"It is so in {count} of {found.size} heads."
-    return Right(answer, said, said, mistakes=dict.fromkeys((FEW, MANY, MOST), said))
+    words = f"It is so in {count} of {shares.size} heads."
+    return Right(answer, words, words, mistakes=dict.fromkeys((FEW, MANY, MOST), words))
 
 
 CHECKS: Mapping[str, Check | Predict] = {
@@ -271,13 +275,13 @@ CHECKS: Mapping[str, Check | Predict] = {
 
 
 def gold_relation(values: Values, load: Loader) -> str:
-    """Of a relation in our own sentences: how many there are, its rule, how often the rule is right."""
-    documents, asked = _asked(values.text("relation"))
-    return {"count": f"{asked.num_arcs}", "rule": str(asked.rule), "texts": f"{len(documents)}"}[values.text("what")]
+    """Of a relation in our own sentences: how many there are, its rule, and the number of texts."""
+    documents, survey = _survey(values.text("relation"))
+    return {"count": f"{survey.num_arcs}", "rule": str(survey.rule), "texts": f"{len(documents)}"}[values.text("what")]
 
 
 def smallest_p(values: Values, load: Loader) -> str:
-    """What one p-value must be below, of many, where false discovery is held at a level whatever hangs together.
+    """The bound on the smallest of many p-values, where false discovery is controlled under any dependence.
 
     Source: Benjamini and Yekutieli 2001.
     """

@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Float64
 from numpy import ndarray
 
+from manyheads import models
 from manyheads.base import divisors
 from manyheads.errors import ShapeError
 from manyheads.lessons.answers import Check, Predict, Right
@@ -24,7 +25,6 @@ from manyheads.training import PAPER_BLEU
 from manyheads.training.presets.heads import CIRCULATING_BLEU
 
 __all__ = ["CELLS", "CHECKS", "FACTS", "PAPER_SOURCE"]
-
 
 BOTH = "one head, asked for both"
 BEFORE, AFTER = "head 0, asked for the word before", "head 1, asked for the word after"
@@ -41,60 +41,68 @@ def two_places(values: Values, load: Loader) -> Ran:
 
     Raises LessonError, ShapeError.
     """
-    words, v = _words(values), read_matrix("values", values.text("values"))
-    n, at, firm = len(words), len(words) // 2, values.number("firmness")
+    words, v = tuple(values.text("words").split()), read_matrix("values", values.text("values"))
+    if not (3 <= len(words) <= 12 and len(words) % 2):
+        raise LessonError(
+            f"words: write 3 to 11 words, an odd number, so that one is in the middle. These are {len(words)}."
+        )
+    n, middle, firm = len(words), len(words) // 2, values.number("firmness")
     if v.shape[0] != n or v.shape[1] % 2:
         raise ShapeError(
             f"values is {v.shape}: write {n} rows, one a word, of 2 numbers (or 4, 6 ...), half for each head."
         )
     scores = np.zeros((3, n))
-    scores[1, at - 1], scores[2, at + 1] = firm, firm
+    scores[1, middle - 1], scores[2, middle + 1] = firm, firm
     scores[0] = scores[1] + scores[2]
-    scores[0, at - 1] += values.number("lean")
+    scores[0, middle - 1] += values.number("lean")
     weight, _ = softmax_rows(scores)
     swapped = v.copy()
-    swapped[[at - 1, at + 1]] = v[[at + 1, at - 1]]
-    says = np.stack([_said(weight, each) for each in (v, swapped)])
+    swapped[[middle - 1, middle + 1]] = v[[middle + 1, middle - 1]]
+    says = np.stack([_outputs(weight, table) for table in (v, swapped)])
     moved = np.abs(says[1] - says[0]).max(1)
     rows = ("both: one head", "before: head 0", "after: head 1")
-    other = [*words]
-    other[at - 1], other[at + 1] = words[at + 1], words[at - 1]
-    one = "says the same" if moved[0] < SAME else f"says something else by {moved[0]:.2g}"
+    swapped_words = [*words]
+    swapped_words[middle - 1], swapped_words[middle + 1] = words[middle + 1], words[middle - 1]
+    one_head = "says the same" if moved[0] < SAME else f"says something else by {moved[0]:.2g}"
     two = "say the same" if moved[1] < SAME else f"say something else by {moved[1]:.2g}"
-    said = ("as written", "swapped", "difference")
-    table = [np.array([*says[:, each], np.abs(says[1, each] - says[0, each])]) for each in (0, 1)]
+    labels = ("as written", "swapped", "difference")
+    table = [np.array([*says[:, layout], np.abs(says[1, layout] - says[0, layout])]) for layout in (0, 1)]
     return Ran(
-        f"Swap {words[at - 1]!r} and {words[at + 1]!r}: one head {one}, two heads {two}.",
+        f"Swap {words[middle - 1]!r} and {words[middle + 1]!r}: one head {one_head}, two heads {two}.",
         (
             matrix("values", "what each word hands over", v, words, "d"),
-            matrix("scores", f"how well each word fits what {words[at]!r} asks for", scores, rows, words),
+            matrix("scores", f"how well each word fits what {words[middle]!r} asks for", scores, rows, words),
             matrix("weights", "softmax: each row has 1 to share out, and no more", weight, rows, words),
-            matrix(ONE, "each number an average over the words, with its row of weights", table[0], said, "d"),
-            matrix(TWO, "half of the numbers from each, side by side", table[1], said, "d"),
+            matrix(ONE, "each number an average over the words, with its row of weights", table[0], labels, "d"),
+            matrix(TWO, "half of the numbers from each, side by side", table[1], labels, "d"),
         ),
     )
 
 
 def heads_of_token(values: Values, load: Loader) -> Ran:
     """Where each head of a layer looks from one token. Raises LessonError, TextError."""
-    from manyheads.models import record
-
-    lm, sentence, at, depth = load(MODEL), values.text("sentence"), values.whole("token"), values.whole("layer")
+    lm, sentence, token, depth = load(MODEL), values.text("sentence"), values.whole("token"), values.whole("layer")
     count = require_short(lm, sentence)
-    if at >= count:
-        raise LessonError(f"there is no token {at}: the sentence has {count}, counted from 0.")
-    rec = record(lm, sentence)
+    if token >= count:
+        raise LessonError(f"there is no token {token}: the sentence has {count}, counted from 0.")
+    rec = models.record(lm, sentence)
     layer, tokens = rec.layers[depth], tuple(rec.tokens.pieces[0])
-    rows = np.array([np.asarray(layer.weights(head))[at] for head in range(layer.site.num_heads)], np.float64)
+    rows = np.array([np.asarray(layer.weights(head))[token] for head in range(layer.site.num_heads)], np.float64)
     mean = rows.mean(0)
-    first, second = _telling(rows, np.asarray(rec.tokens.ordinary[0]))
+    # Linked are the head that looks most firmly at a word, and the one that does so at another word.
+    to_words = rows * np.asarray(rec.tokens.ordinary[0])
+    first = int(to_words.max(1).argmax())
+    to_words[:, int(to_words[first].argmax())] = 0
+    to_words[first] = 0
+    second = int(to_words.max(1).argmax())
     columns = (*(f"H{head}" for head in range(len(rows))), "mean")
     return Ran(
-        f"From {tokens[at]!r}, the {len(rows)} heads of layer {depth} look most at {len(set(rows.argmax(1).tolist()))} "
-        f"different tokens. Single heads give one token up to {100 * rows.max():.0f} % of their weight; in the average "
-        f"of all heads no token has more than {100 * mean.max():.0f} %.",
+        f"From {tokens[token]!r}, the {len(rows)} heads of layer {depth} look most at "
+        f"{len({*rows.argmax(1).tolist()})} different tokens. Single heads give one token up to "
+        f"{100 * rows.max():.0f} % of their weight; in the average of all heads no token has more than "
+        f"{100 * mean.max():.0f} %.",
         (
-            matrix("weights", f"a column a head: how it shares out its weight from {tokens[at]!r}, in percent",
+            matrix("weights", f"a column a head: how it shares out its weight from {tokens[token]!r}, in percent",
                    100 * np.column_stack((*rows, mean)), tokens, columns),
         ),
         tuple(HeadLink(f"L{depth}H{head}", sentence, MODEL) for head in (first, second)),
@@ -104,10 +112,10 @@ def heads_of_token(values: Values, load: Loader) -> Ran:
 def heads_cost(values: Values, load: Loader) -> Ran:
     """Weights and FLOPs of a layer by its number of heads, all that divide its width up to 64. Raises ShapeError."""
     m, n = values.whole("d_model"), values.whole("tokens")
-    counts = [each for each in divisors(m) if each <= 64]
-    found = [weights(m, h) for h in counts]
-    table = np.array([[m // h, sum(each[name] for name in "qkv") // h, sum(each.values())]
-                      for h, each in zip(counts, found, strict=True)])  # fmt: skip
+    counts = [divisor for divisor in divisors(m) if divisor <= 64]
+    layers = [weights(m, h) for h in counts]
+    table = np.array([[m // h, sum(layer[name] for name in "qkv") // h, sum(layer.values())]
+                      for h, layer in zip(counts, layers, strict=True)])  # fmt: skip
     spent = np.array([sum(flops(m, h, n, False)[1:]) for h in counts])[:, None] / 1e6
     rank = np.array([min(n, m // h) for h in counts])[:, None]
     names = tuple(f"{h} head{'s' * (h > 1)}" for h in counts)
@@ -122,28 +130,10 @@ def heads_cost(values: Values, load: Loader) -> Ran:
     )
 
 
-def _words(values: Values) -> tuple[str, ...]:
-    words = tuple(values.text("words").split())
-    if not (3 <= len(words) <= 12 and len(words) % 2):
-        raise LessonError(
-            f"words: write 3 to 11 words, an odd number, so that one is in the middle. These are {len(words)}."
-        )
-    return words
-
-
-def _said(weight: Float64[ndarray, "3 n"], v: Float64[ndarray, "n d"]) -> Float64[ndarray, "2 d"]:
+def _outputs(weight: Float64[ndarray, "3 n"], v: Float64[ndarray, "n d"]) -> Float64[ndarray, "2 d"]:
     """One head's average of whole values; beside it, two heads' averages of half of the columns each."""
     half = v.shape[1] // 2
     return np.stack([weight[0] @ v, np.concatenate([weight[1] @ v[:, :half], weight[2] @ v[:, half:]])])
-
-
-def _telling(rows: Float64[ndarray, "h n"], ordinary: ndarray) -> tuple[int, int]:
-    """The head that looks most firmly at a word, and the one that does so at another word."""
-    words = rows * ordinary
-    first = int(words.max(1).argmax())
-    words[:, int(words[first].argmax())] = 0
-    words[first] = 0
-    return first, int(words.max(1).argmax())
 
 
 CELLS: Mapping[str, Cell] = {
@@ -174,15 +164,15 @@ CELLS: Mapping[str, Cell] = {
 
 
 def place_weight(values: Values, ran: Ran) -> Right:
-    """What a row of the cell gives a word."""
-    table, row, at = ran.table("weights"), (BOTH, BEFORE, AFTER).index(values.text("who")), values.whole("place")
-    if at >= len(table.columns):
-        raise LessonError(f"there is no word {at} in the cell now: it has {len(table.columns)}, counted from 0.")
-    word, found = table.columns[at], table.values
-    answer = float(found[row, at])
-    said = ", ".join(f"{each} {value:.3f}" for each, value in zip(table.columns, found[row], strict=True))
-    apart = [each for each in found[:, at].tolist() if abs(each - answer) > 0.02]
-    words = f"Its row is: {said}."
+    """The weight of a word in a row of the cell."""
+    table, row, place = ran.table("weights"), (BOTH, BEFORE, AFTER).index(values.text("who")), values.whole("place")
+    if place >= len(table.columns):
+        raise LessonError(f"there is no word {place} in the cell now: it has {len(table.columns)}, counted from 0.")
+    word, rows = table.columns[place], table.values
+    answer = float(rows[row, place])
+    shares = ", ".join(f"{column} {value:.3f}" for column, value in zip(table.columns, rows[row], strict=True))
+    apart = [share for share in rows[:, place].tolist() if abs(share - answer) > 0.02]
+    words = f"Its row is: {shares}."
     return Right(
         answer,
         words,
@@ -194,14 +184,14 @@ def place_weight(values: Values, ran: Ran) -> Right:
 
 def swap_tells(values: Values, ran: Ran) -> Right:
     """Whether the cell's one head, or its two, say something else when the neighbours are swapped."""
-    who = values.text("who")
-    moved = float(ran.table(who).values[2].max())
+    layout = values.text("who")
+    moved = float(ran.table(layout).values[2].max())
     answer, words = (
         (STAYS, "The two words get the same weight (or say the same), so their average is the same either way round.")
         if moved < SAME
-        else (CHANGES, f"By {moved:.3g}: it matters to {who} which of the two stands where.")
+        else (CHANGES, f"By {moved:.3g}: it matters to {layout} which of the two stands where.")
     )
-    hint = f"Look at the row 'difference' of {who}."
+    hint = f"Look at the row 'difference' of {layout}."
     return Right(answer, words, hint, mistakes=dict.fromkeys((STAYS, CHANGES), words))
 
 
@@ -223,7 +213,7 @@ def within(values: Values, load: Loader) -> Right:
 def cost_ratio(values: Values, load: Loader) -> Right:
     """Weights of many heads, as a multiple of one head's that is as wide as the model."""
     m, h, wide = values.whole("d_model"), values.whole("heads"), values["width"] == "d_model"
-    answer = sum(weights(m, h, wide=wide)[each] for each in "qkv") / sum(weights(m, 1)[each] for each in "qkv")
+    answer = sum(weights(m, h, wide=wide)[name] for name in "qkv") / sum(weights(m, 1)[name] for name in "qkv")
     return Right(
         answer,
         f"{h} heads of {m if wide else m // h}: {'h times the weights' if wide else 'h times 1 / h, as many weights'}.",
@@ -237,7 +227,7 @@ def cost_ratio(values: Values, load: Loader) -> Right:
 
 
 def highest_rank(values: Values, load: Loader) -> Right:
-    """Of the scores of one head."""
+    """The highest rank that the scores of one head can have."""
     m, h, n = (values.whole(name) for name in ("d_model", "heads", "tokens"))
     answer = min(n, m // h)
     return Right(
@@ -274,8 +264,8 @@ CHECKS: Mapping[str, Check | Predict] = {
 
 
 def circulated(values: Values, load: Loader) -> str:
-    """The wrong figures, to be known when one meets them."""
-    figures, counts = (", ".join(map(str, each)) for each in (CIRCULATING_BLEU.values(), CIRCULATING_BLEU))
+    """The wrong figures that circulate, to be recognised."""
+    figures, counts = (", ".join(map(str, part)) for part in (CIRCULATING_BLEU.values(), CIRCULATING_BLEU))
     return f"{figures} for {counts} heads"
 
 

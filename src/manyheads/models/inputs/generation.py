@@ -1,11 +1,14 @@
 """Text being generated, as one recording: the prompt and every step, joined layer by layer.
 
 A model that generates with a cache attends in pieces: the prompt at once, then one row a token. Each piece is seen, and
-guarded, as any call; here the rows are put under each other and the keys beside each other, so that a layer is one
+guarded, as any call; a `Joiner` puts the rows under each other and the keys beside each other, so that a layer is one
 causal map whose rows are all tokens, prompt and generated. The joined layer is guarded once more.
 
-One token more than asked for is generated and dropped: only so is the last token read by the model, and has a row.
+One token more than `count` is generated and dropped: only so is the last token read by the model, and has a row.
 Cost: the generation itself, and q, k and lse of every layer, as in any recording.
+
+A decoder beside an encoder of pictures or sounds reads start tokens, a transcript, or what it writes. Whisper gets its
+language and task by tokens that stand before the text: they are part of what it reads, and are recorded.
 """
 
 from __future__ import annotations
@@ -36,7 +39,8 @@ REFUSED = {
     "max_length": "say how many tokens by generate=",
     "num_return_sequences": "give the prompt that many times instead",
 }
-NEUTRAL = {"num_beams": 1, "num_return_sequences": 1, "use_cache": True}  # what changes nothing may be said
+NEUTRAL = {"num_beams": 1, "num_return_sequences": 1, "use_cache": True}  # values that change nothing are allowed
+WRITTEN = "its start tokens, and what it wrote itself, by transformers' plain generation"
 
 
 def read_prompts(lm: Any, texts: str | Sequence[str], count: int, options: Mapping[str, Any]) -> list[tuple[int, ...]]:
@@ -55,17 +59,23 @@ def read_prompts(lm: Any, texts: str | Sequence[str], count: int, options: Mappi
 
 def generate(lm: Any, prompts: Sequence[Sequence[int]], count: int, options: Mapping[str, Any]) -> CallTexts:
     """Let the model write `count` tokens after each prompt; the finished texts, as its layers have read them."""
-    ids, seen = _padded(prompts, padding_of(lm), before=not writes_apart(lm))
+    width = max(len(prompt) for prompt in prompts)
+    ids = torch.full((len(prompts), width), padding_of(lm))
+    mask = torch.zeros(len(prompts), width, dtype=torch.long)
+    for row, prompt in enumerate(prompts):
+        # Padding stands before a text where new tokens follow its last one; after what an encoder reads.
+        span = slice(len(prompt)) if writes_apart(lm) else slice(width - len(prompt), width)
+        ids[row, span], mask[row, span] = torch.tensor(list(prompt)), 1
     ends = ends_of(lm.model.generation_config, lm.tokenizer)
-    place = device_of(lm.model)
-    with nobody_ends(lm.model, count, options, padding_of(lm)) as others, torch.no_grad():
-        got = lm.model.generate(ids.to(place), attention_mask=seen.to(place), **others)
-    whole, width, lengths = got.cpu()[:, :-1], ids.shape[1], seen.sum(-1)
+    device = device_of(lm.model)
+    with nobody_ends(lm.model, count, options, padding_of(lm)) as more, torch.no_grad():
+        generated = lm.model.generate(ids.to(device), attention_mask=mask.to(device), **more)
+    finished, lengths = generated.cpu()[:, :-1], mask.sum(-1)
     if writes_apart(lm):
-        written = _written(lm, whole, torch.zeros_like(lengths), until_end(whole, 1, ends))
+        written = _written(lm, finished, torch.zeros_like(lengths), until_end(finished, 1, ends))
         return CallTexts(_written(lm, ids, torch.zeros_like(lengths), lengths), written)
     pads = width - lengths
-    written = _written(lm, whole, pads, until_end(whole, width, ends) - pads)
+    written = _written(lm, finished, pads, until_end(finished, width, ends) - pads)
     return CallTexts(written, written)
 
 
@@ -73,17 +83,18 @@ def generate(lm: Any, prompts: Sequence[Sequence[int]], count: int, options: Map
 def nobody_ends(model: Any, count: int, options: Mapping[str, Any], pad: int) -> Iterator[dict[str, Any]]:
     """The model's own way of generating, but for one token more, and without an end: texts of a batch stay in step.
 
-    It stands in the model's place meanwhile: what is None in a config that is handed over, transformers fills in again.
+    Yields the options that are none of generation's, and go to the model's generate itself.
     """
-    own = model.generation_config
-    config = copy.deepcopy(own)
-    others = config.update(**options)  # what is no option of generation goes to generate itself
+    # Put in the place of the model's own config, not passed to generate: there, transformers fills in what is None.
+    own_config = model.generation_config
+    config = copy.deepcopy(own_config)
+    more = config.update(**options)
     config.eos_token_id, config.pad_token_id, config.max_length, config.max_new_tokens = None, pad, None, count + 1
     model.generation_config = config
     try:
-        yield others
+        yield more
     finally:
-        model.generation_config = own
+        model.generation_config = own_config
 
 
 def require_writer(lm: Any, count: int, options: Mapping[str, Any]) -> None:
@@ -104,20 +115,11 @@ def padding_of(lm: Any) -> int:
     return int(getattr(lm.tokenizer, "pad_token_id", None) or 0)
 
 
-def _padded(texts: Sequence[Sequence[int]], pad: int, before: bool) -> tuple[Tensor, Tensor]:
-    """Padding stands before a text where new tokens follow its last one; after what an encoder reads."""
-    width = max(len(text) for text in texts)
-    ids, seen = torch.full((len(texts), width), pad), torch.zeros(len(texts), width, dtype=torch.long)
-    for row, text in enumerate(texts):
-        place = slice(width - len(text), width) if before else slice(len(text))
-        ids[row, place], seen[row, place] = torch.tensor(list(text)), 1
-    return ids, seen
-
-
 def ends_of(config: Any, tokenizer: Any) -> list[int]:
-    found = getattr(config, "eos_token_id", None)
-    found = getattr(tokenizer, "eos_token_id", None) if found is None else found
-    return [] if found is None else [int(each) for each in (found if isinstance(found, list | tuple) else [found])]
+    """The end tokens of a generation config, else of the tokenizer."""
+    ends = getattr(config, "eos_token_id", None)
+    ends = getattr(tokenizer, "eos_token_id", None) if ends is None else ends
+    return [] if ends is None else [int(end) for end in (ends if isinstance(ends, list | tuple) else [ends])]
 
 
 def until_end(ids: Tensor, begin: int, ends: Sequence[int]) -> Tensor:
@@ -128,12 +130,12 @@ def until_end(ids: Tensor, begin: int, ends: Sequence[int]) -> Tensor:
 
 
 def _written(lm: Any, ids: Tensor, first: Tensor, lengths: Tensor) -> Padded:
-    """Finished texts, each token's rarity told by its id: what was generated is too little to count."""
+    """Finished texts, each token's rarity by its id: what was generated is too little to count."""
     texts = named_texts(lm, ids, first, lengths)
-    own = texts.tokens.ids
-    assert own is not None
-    size = max(getattr(lm.model.config, "vocab_size", None) or 0, 1 + int(own.max()))
-    rarity = torch.where(own >= 0, torch.arange(size)[own.clamp_min(0)] / size, 0)
+    text_ids = texts.tokens.ids
+    assert text_ids is not None
+    size = max(getattr(lm.model.config, "vocab_size", None) or 0, 1 + int(text_ids.max()))
+    rarity = torch.where(text_ids >= 0, torch.arange(size)[text_ids.clamp_min(0)] / size, 0)
     because = "rank in the vocabulary (what was generated is too little to count)"
     return texts._replace(tokens=replace(texts.tokens, rarity=rarity, rarity_because=because))
 
@@ -151,37 +153,34 @@ class Joiner:
         past, new = self.rows.get(name, 0), call.q.shape[2]
         self.rows[name] = past + new
         if call.site.stack == CROSS:
-            once = not past
-            k, v = (call.k.clone(), call.v.clone()) if once else (call.k[:, :, :0], call.v[:, :, :0])
+            # The encoder's keys are the same at every step: those of the first call are enough.
+            k, v = (call.k[:, :, :0], call.v[:, :, :0]) if past else (call.k.clone(), call.v.clone())
+            shed = 0
         else:
-            k, v = (x[:, :, _new_keys(x.shape[2], past, new)].clone() for x in (call.k, call.v))
-        shed = 0 if call.site.stack == CROSS else max(0, past + new - call.k.shape[2])
+            k, v = (x[:, :, new_keys(x.shape[2], past, new)].clone() for x in (call.k, call.v))
+            shed = max(0, past + new - call.k.shape[2])
+        if call.mask.dense is not None:
+            raise RecordingError(
+                f"layer {name} hides keys that are no run while it generates: record the finished text instead."
+            )
+        # Mask and bias count keys from the first token ever read, also where a sliding cache has shed some.
+        mask = Mask(call.mask.start + shed, call.mask.stop + shed, call.mask.num_keys + shed)
         bias = None if call.rule.bias is None else torch.nn.functional.pad(call.rule.bias, (shed, 0))
-        rule, mask = replace(call.rule, bias=bias), _absolute(call, shed)
-        kept = replace(call, q=call.q.clone(), k=k, v=v, out=call.out.clone(), rule=rule, mask=mask)
-        self.calls.setdefault(name, []).append(kept)
+        rule = replace(call.rule, bias=bias)
+        step = replace(call, q=call.q.clone(), k=k, v=v, out=call.out.clone(), rule=rule, mask=mask)
+        self.calls.setdefault(name, []).append(step)
 
     def joined(self, model: torch.nn.Module) -> list[AttentionCall]:
         """One call a layer: rows under each other, keys beside each other. Errors: GuardError where they do not fit."""
-        found = [_join(calls) for calls in self.calls.values()]
-        for call in found:
-            guard.check(call, model)
-        return found
+        layers = [_join(calls) for calls in self.calls.values()]
+        for layer in layers:
+            guard.check(layer, model)  # once more: the joining itself may be wrong
+        return layers
 
 
-def _new_keys(num_keys: int, past: int, new: int) -> slice:
+def new_keys(num_keys: int, past: int, new: int) -> slice:
     """Where a step's own keys stand: after the past, or last where a sliding cache has shed the oldest."""
     return slice(past, past + new) if num_keys >= past + new else slice(num_keys - new, num_keys)
-
-
-def _absolute(call: AttentionCall, shed: int) -> Mask:
-    """The mask with keys counted from the first token ever read, also where a sliding cache has shed some."""
-    mask = call.mask
-    if mask.dense is not None:
-        raise RecordingError(
-            f"layer {call.site.module} hides keys that are no run while it generates: record the finished text instead."
-        )
-    return Mask(mask.start + shed, mask.stop + shed, mask.num_keys + shed)
 
 
 def _join(calls: Sequence[AttentionCall]) -> AttentionCall:
@@ -219,16 +218,6 @@ def _joined_bias(calls: Sequence[AttentionCall], num_keys: int) -> Tensor | None
     return torch.cat(parts, 2)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# What a decoder reads beside an encoder of pictures or sounds: its start tokens, a transcript, or what it writes.
-#
-# Whisper is told its language and task by tokens that stand before the text: they are part of what it reads, and are
-# recorded. What it writes is transformers' plain generation, one token after the other.
-
-
-WRITTEN = "its start tokens, and what it wrote itself, by transformers' plain generation"
-
-
 def start_tokens(lm: Any, transcript: str | None) -> list[int]:
     """What a decoder beside an encoder reads: its start tokens, and a transcript without its end. Errors: TextError."""
     config = getattr(lm.model, "config", None)
@@ -238,13 +227,13 @@ def start_tokens(lm: Any, transcript: str | None) -> list[int]:
         return []
     first = [decoder_start(config)]
     if transcript is None:
-        prefix = [int(each) for each in getattr(lm.tokenizer, "prefix_tokens", None) or first]
+        prefix = [int(token) for token in getattr(lm.tokenizer, "prefix_tokens", None) or first]
         return prefix if prefix[0] == first[0] else first + prefix
     if lm.tokenizer is None:
         raise ModelError(f"{lm.name} has no tokenizer, so it cannot read a transcript: load it with tokenizer=.")
     if not transcript.strip():
         raise TextError("transcript= is empty: give what is said, or leave it out.")
-    ids = [int(each) for each in lm.tokenizer(transcript)["input_ids"]]
+    ids = [int(token) for token in lm.tokenizer(transcript)["input_ids"]]
     ids = ids[:-1] if ids[-1] == lm.tokenizer.eos_token_id else ids
     ids = ids if ids[0] == first[0] else first + ids
     limit = lm.max_positions
@@ -267,8 +256,8 @@ def decoder_texts(lm: Any, inputs: Mapping[str, Tensor]) -> Padded | None:
     return named_texts(lm, ids.cpu(), torch.zeros_like(lengths), lengths)
 
 
-def write(lm: Any, given: Mapping[str, Tensor], count: int, options: Mapping[str, Any]) -> Padded:
-    """Let the decoder write `count` tokens after what it is given, by transformers' plain generation, and say which.
+def write(lm: Any, inputs: Mapping[str, Tensor], count: int, options: Mapping[str, Any]) -> Padded:
+    """Let the decoder write `count` tokens after its inputs, by transformers' plain generation; the finished texts.
 
     Whisper's own way (retries at other temperatures, rules for time stamps, pieces of long sounds) is not taken:
     what it throws away cannot be one recording. Errors: ModelError, RecordingError.
@@ -276,7 +265,7 @@ def write(lm: Any, given: Mapping[str, Tensor], count: int, options: Mapping[str
     require_writer(lm, count, options)
     from transformers import GenerationMixin
 
-    begin = given["decoder_input_ids"].shape[1]
+    begin = inputs["decoder_input_ids"].shape[1]
     limit = lm.max_positions
     if limit is not None and begin + count > limit:
         raise RecordingError(
@@ -284,8 +273,8 @@ def write(lm: Any, given: Mapping[str, Tensor], count: int, options: Mapping[str
             f"{max(limit - begin, 0)}."
         )
     pad, ends = padding_of(lm), ends_of(lm.model.generation_config, lm.tokenizer)
-    with nobody_ends(lm.model, count, options, pad) as others, torch.no_grad():
+    with nobody_ends(lm.model, count, options, pad) as more, torch.no_grad():
         plain: Any = GenerationMixin.generate  # type: ignore[attr-defined]
-        ids = plain(lm.model, **given, **others).cpu()[:, :-1]
+        ids = plain(lm.model, **inputs, **more).cpu()[:, :-1]
     lengths = until_end(ids, begin, ends)
     return named_texts(lm, ids, torch.zeros_like(lengths), lengths)

@@ -1,9 +1,13 @@
-"""Pictures and sounds on their way into a model, and what its positions are called then.
+"""Pictures and sounds as a model's inputs, and the names of its positions then.
 
-The model's own processor makes them into inputs. A look at the first layer (`looking`) finds which position is which
+A picture is a path, a PIL image or an array, and becomes a PIL image in RGB, turned upright as its camera says. A sound
+is a path or an array, and becomes one channel of float32 samples, -1 to 1; several channels are averaged. Nothing is
+resampled: a sound of another rate is refused, with both numbers.
+
+The model's own processor makes inputs of them. A look at the first layer (`positions`) finds which position is which
 patch or frame; tokens are named after them ("[CLS]", "r0c3", "1.24s"), so that everything that needs only places works
-on them as on texts. Beside an encoder of sounds, a decoder reads its start tokens, a transcript that was given, or what
-it writes itself.
+on them as on texts. Beside an encoder of sounds, a decoder reads its start tokens, a transcript, or what it writes
+itself.
 """
 
 from __future__ import annotations
@@ -35,13 +39,14 @@ from manyheads.recording.media import Frames, Grid, as_json, grid_of
 from manyheads.recording.tokens import data_seed
 
 DEFAULT_RATE = 16_000  # samples a second, where a processor of sounds names no rate
+Samples = Float32[ndarray, "samples"]
 
 
 @dataclass(frozen=True, eq=False)
 class Given:
-    """Pictures or sounds as the model's inputs, which tokens its layers will read, and what to remember of it.
+    """Pictures or sounds as the model's inputs, the tokens that its layers will read, and their provenance.
 
-    `seeds`: a number of each, made from its pixels or samples alone.
+    `seeds`: a number for each picture or sound, made from its pixels or samples alone.
     """
 
     inputs: dict[str, Tensor]
@@ -54,25 +59,30 @@ class Given:
         count = len(self.seeds)
         if any(len(value) != count for value in self.inputs.values()):
             return [self]
-        return [self._some(slice(begin, begin + size)) for begin in range(0, count, size)]
-
-    def _some(self, chosen: slice) -> Given:
-        inputs = {name: value[chosen] for name, value in self.inputs.items()}
-        main, decoder = (
-            None if read is None else Padded(read.tokens.some(chosen), read.first[chosen], read.width)
-            for read in (self.texts.main, self.texts.decoder)
-        )
-        return Given(inputs, CallTexts(main, decoder), self.provenance, self.seeds[chosen])
+        parts = []
+        for begin in range(0, count, size):
+            part = slice(begin, begin + size)
+            inputs = {name: value[part] for name, value in self.inputs.items()}
+            main, decoder = (
+                None if texts is None else Padded(texts.tokens.some(part), texts.first[part], texts.width)
+                for texts in (self.texts.main, self.texts.decoder)
+            )
+            parts.append(Given(inputs, CallTexts(main, decoder), self.provenance, self.seeds[part]))
+        return parts
 
 
 def media_given(
     lm: Any, texts: object, image: Any, audio: Any, sampling_rate: int | None, transcript: str | None
 ) -> Given | None:
-    """What was given in place of texts, ready for the model; None where it is texts, which this model then reads.
+    """Pictures or sounds ready for the model; None where texts were passed, which this model then reads.
 
-    Errors: TextError where nothing was given, RecordingError for several; as `pictures_given` and `sounds_given`.
+    Errors: TextError where nothing was passed, RecordingError for several; as `pictures_given` and `sounds_given`.
     """
-    _require_one(texts, image, audio)
+    passed = [name for name, value in (("texts", texts), ("image=", image), ("audio=", audio)) if value is not None]
+    if not passed:
+        raise TextError("texts is a NoneType: give a text, or a list of texts. Or give one of image= and audio=.")
+    if len(passed) > 1:
+        raise RecordingError(f"give exactly one of texts, image= and audio=: {' and '.join(passed)} came.")
     if audio is None and (sampling_rate is not None or transcript is not None):
         raise RecordingError("sampling_rate= and transcript= are for sounds: give them with audio=.")
     if image is not None:
@@ -84,41 +94,32 @@ def media_given(
     return None
 
 
-def _require_one(texts: object, image: object, audio: object) -> None:
-    """Errors: TextError where none of them was given, RecordingError for several."""
-    came = [name for name, value in (("texts", texts), ("image=", image), ("audio=", audio)) if value is not None]
-    if not came:
-        raise TextError("texts is a NoneType: give a text, or a list of texts. Or give one of image= and audio=.")
-    if len(came) > 1:
-        raise RecordingError(f"give exactly one of texts, image= and audio=: {' and '.join(came)} came.")
-
-
-def require_reader(lm: Any, wanted: str) -> None:
-    """Errors: ModelError where the model does not read texts, pictures or sounds (`wanted`) by themselves."""
+def require_reader(lm: Any, modality: str) -> None:
+    """Errors: ModelError where the model does not read texts, pictures or sounds (`modality`) by themselves."""
     if not hasattr(lm, "model"):
         raise ModelError(f"{lm!r} is a {type(lm).__name__}, not a loaded model: load it first, as mh.load({lm!r}).")
     sense, whose = sense_of(lm.model), f"{lm.name} ({type(lm.model).__name__})"
-    if sense == wanted:
+    if sense == modality:
         return
-    if sense != TEXT or wanted == TEXT:
-        raise ModelError(f"{whose} reads {sense}, not {wanted}: give {DOOR[sense]}, or another model.")
-    tower = f"{'vision' if wanted == PICTURES else 'audio'}_model"
-    if takes(lm.model) != wanted:
-        raise ModelError(f"{whose} reads text, not {wanted}: give it a text, or load a model of {wanted}.")
+    if sense != TEXT or modality == TEXT:
+        raise ModelError(f"{whose} reads {sense}, not {modality}: give {DOOR[sense]}, or another model.")
+    tower = f"{'vision' if modality == PICTURES else 'audio'}_model"
+    if takes(lm.model) != modality:
+        raise ModelError(f"{whose} reads text, not {modality}: give it a text, or load a model of {modality}.")
     how = f"take its tower alone, mh.load(lm.model.{tower}, processor=lm.processor), or " * hasattr(lm.model, tower)
-    raise ModelError(f"{whose} reads {wanted} only together with text: {how}use record_call with all its inputs.")
+    raise ModelError(f"{whose} reads {modality} only together with text: {how}use record_call with all its inputs.")
 
 
 def pictures_given(lm: Any, image: Any) -> Given:
     """Pictures for a model of pictures. Errors: ModelError, FileAccessError, ShapeError, RecordingError."""
     require_reader(lm, PICTURES)
-    pictures = [picture_of(each) for each in listed(image)]
+    pictures = [picture_of(picture) for picture in listed(image)]
     inputs = _processed(lm, PICTURES, images=pictures)
     inputs |= decoder_inputs(lm, start_tokens(lm, None), len(inputs["pixel_values"]))
     grid = find_grid(lm.model, lm.name, inputs)
     names, count = (grid.names, grid.num_positions) if isinstance(grid, Grid) else ((), 0)
-    others = set(grid.others) if isinstance(grid, Grid) else set()
-    main = _named(names, [count] * len(inputs["pixel_values"]), count, others) if names else None
+    special = set(grid.others) if isinstance(grid, Grid) else set()
+    main = _named(names, [count] * len(inputs["pixel_values"]), count, special) if names else None
     seeds = tuple(data_seed(picture.tobytes()) for picture in pictures)
     return Given(inputs, CallTexts(main, decoder_texts(lm, inputs)), {**model_facts(lm), "grid": as_json(grid)}, seeds)
 
@@ -126,18 +127,39 @@ def pictures_given(lm: Any, image: Any) -> Given:
 def sounds_given(lm: Any, audio: Any, sampling_rate: int | None, transcript: str | None) -> Given:
     """Sounds for a model of sounds. Errors: ModelError, FileAccessError, ShapeError, RecordingError."""
     require_reader(lm, SOUNDS)
-    rate = int(getattr(_processor(lm, SOUNDS), "sampling_rate", None) or DEFAULT_RATE)
+    processor = _processor(lm, SOUNDS)
+    rate = int(getattr(processor, "sampling_rate", None) or DEFAULT_RATE)
     sounds = sounds_of(audio, sampling_rate, rate)
-    _require_short(lm, sounds, rate)
-    inputs = _processed(lm, SOUNDS, sounds, sampling_rate=rate, **_padding(lm, sounds))
+    most = getattr(processor, "n_samples", None)
+    for index, sound in enumerate(sounds):  # the processor would cut a longer one in silence
+        if most is not None and len(sound) > most:
+            raise RecordingError(
+                f"sound {index} is {len(sound) / rate:.1f} s long, and {lm.name} hears at most {most / rate:.0f} s at "
+                f"once: cut it."
+            )
+    padding: dict[str, Any] = {}
+    if not hasattr(processor, "chunk_length"):  # Whisper has its own way: it pads always to one length
+        if len({len(sound) for sound in sounds}) > 1 and not getattr(processor, "return_attention_mask", True):
+            raise RecordingError(
+                f"the sounds have different lengths, and {type(processor).__name__} makes no mask for {lm.name}, which "
+                f"would hear the padding: record them one by one."
+            )
+        padding = {"padding": True}
+    inputs = _processed(lm, SOUNDS, sounds, sampling_rate=rate, **padding)
     inputs |= decoder_inputs(lm, start_tokens(lm, transcript), len(sounds))
     first = look(lm.model, lm.name, inputs)
     features = inputs[lm.model.main_input_name]
-    spaced, axis = _input_seconds(lm, features, rate)
+    # How many seconds the model's samples or spectra lie apart (None if unknown), and the axis they run along.
+    seconds: float | None = 1 / rate
+    axis = 1
+    if features.ndim != 2:
+        hop, bins = getattr(processor, "hop_length", None), getattr(processor, "feature_size", None)
+        axis = 2 if features.shape[1] == bins else 1
+        seconds = None if hop is None or features.ndim != 3 else hop / rate
     frames: Frames | str = "its processor does not say how far the spectra that it makes lie apart"
-    if spaced is not None:
+    if seconds is not None:
         lengths = tuple(round(len(sound) / rate, 6) for sound in sounds)
-        frames = find_frames(first, features.shape[axis], spaced, lengths)
+        frames = find_frames(first, features.shape[axis], seconds, lengths)
     main = None
     if isinstance(frames, Frames):
         assert first.call is not None
@@ -154,10 +176,10 @@ def settled(recording: Recording) -> Recording:
     """The recording without its grid, and with the reason, if some layer has other positions than the first one."""
     if "grid" not in recording.provenance or "none" in recording.provenance["grid"]:  # type: ignore[operator]
         return recording
-    num_pictures, wanted = recording.tokens.num_texts, grid_of(recording).num_positions
+    num_pictures, num_positions = recording.tokens.num_texts, grid_of(recording).num_positions
     for layer in (layer for stack in ("", "encoder") for layer in recording.stacks.get(stack, ())):
-        if (layer.q.shape[0], layer.q.shape[2]) != (num_pictures, wanted):
-            why = f"{layer.site.module} has {layer.q.shape[2]} positions, the first layer {wanted}"
+        if (layer.q.shape[0], layer.q.shape[2]) != (num_pictures, num_positions):
+            why = f"{layer.site.module} has {layer.q.shape[2]} positions, the first layer {num_positions}"
             return replace(recording, provenance={**recording.provenance, "grid": as_json(why)})
     return recording
 
@@ -175,11 +197,8 @@ def shown(lm: Any, image: Any) -> UInt8[ndarray, "h w rgb"]:
     return scaled.round().clamp(0, 255).permute(1, 2, 0).numpy().astype(np.uint8)
 
 
-# ------------------------------------------------------------------------------------------------------ the processor
-
-
 def _processor(lm: Any, sense: str) -> Any:
-    """What makes inputs: the part of a processor that is about pictures or sounds."""
+    """The part of the model's processor that makes inputs of pictures or of sounds."""
     if lm.processor is None:
         raise ModelError(
             f"{lm.name} has no processor to make inputs of {sense}: save one beside the model, or load it with "
@@ -190,7 +209,7 @@ def _processor(lm: Any, sense: str) -> Any:
 
 
 def _processed(lm: Any, sense: str, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
-    """The processor's inputs, on the model's device and in its dtype. Errors: ModelError for what it refuses."""
+    """The processor's inputs, on the model's device and in its dtype. Errors: ModelError where it refuses them."""
     processor, name = _processor(lm, sense), str(getattr(lm.model, "main_input_name", ""))
     try:
         made = dict(processor(*args, return_tensors="pt", **kwargs))
@@ -204,96 +223,46 @@ def _processed(lm: Any, sense: str, *args: Any, **kwargs: Any) -> dict[str, Tens
     return {key: value.to(lm.dtype) if value.is_floating_point() else value for key, value in tensors.items()}
 
 
-def _padding(lm: Any, sounds: Sequence[ndarray]) -> dict[str, Any]:
-    """How sounds are made as long as each other. Errors: RecordingError where padding would be heard."""
-    processor = _processor(lm, SOUNDS)
-    if hasattr(processor, "chunk_length"):  # Whisper: its own way, always to one length
-        return {}
-    if len({len(sound) for sound in sounds}) > 1 and not getattr(processor, "return_attention_mask", True):
-        raise RecordingError(
-            f"the sounds have different lengths, and {type(processor).__name__} makes no mask for {lm.name}, which "
-            f"would hear the padding: record them one by one."
-        )
-    return {"padding": True}
-
-
-def _require_short(lm: Any, sounds: Sequence[ndarray], rate: int) -> None:
-    """Errors: RecordingError for a sound that the processor would cut without a word."""
-    most = getattr(_processor(lm, SOUNDS), "n_samples", None)
-    for at, sound in enumerate(sounds):
-        if most is not None and len(sound) > most:
-            raise RecordingError(
-                f"sound {at} is {len(sound) / rate:.1f} s long, and {lm.name} hears at most {most / rate:.0f} s at "
-                f"once: cut it."
-            )
-
-
-def _input_seconds(lm: Any, features: Tensor, rate: int) -> tuple[float | None, int]:
-    """How many seconds the model's samples or spectra lie apart, None if unknown, and the axis they run along."""
-    if features.ndim == 2:
-        return 1 / rate, 1
-    processor = _processor(lm, SOUNDS)
-    hop, bins = getattr(processor, "hop_length", None), getattr(processor, "feature_size", None)
-    axis = 2 if features.shape[1] == bins else 1
-    return (None if hop is None or features.ndim != 3 else hop / rate), axis
-
-
-# ---------------------------------------------------------------------------------------------------------- the tokens
-
-
-def _named(names: Sequence[str], lengths: Sequence[int], width: int, others: set[str]) -> Padded:
-    """Positions by name. Those in `others` are special, as a tokenizer's own tokens are."""
-    special = torch.tensor([[name in others for name in names]] * len(lengths), dtype=torch.bool)
+def _named(names: Sequence[str], lengths: Sequence[int], width: int, special_names: set[str]) -> Padded:
+    """Positions by name. Those in `special_names` are special, as a tokenizer's own tokens are."""
+    special = torch.tensor([[name in special_names for name in names]] * len(lengths), dtype=torch.bool)
     pieces = tuple(tuple(names[:length]) for length in lengths)
     longest = max(lengths)
     special = special[:, :longest] & (torch.arange(longest)[None] < torch.tensor(lengths)[:, None])
     return at_the_edge(Tokens(torch.tensor(lengths), None, pieces, special), width)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Pictures and sounds as people have them (a path, an array, an image object), made into what processors take.
-#
-# A picture becomes a PIL image in RGB, turned upright as its camera says. A sound becomes one channel of float32
-# samples, -1 to 1; several channels are averaged. Nothing is resampled: a sound of another rate is refused, with both
-# numbers.
-
-
-Samples = Float32[ndarray, "samples"]
-
-
-def listed(given: Any) -> list[Any]:
+def listed(media: Any) -> list[Any]:
     """One picture or sound, or a list of them, as a list. Errors: RecordingError for an empty one."""
-    many = list(given) if isinstance(given, list | tuple) else [given]
-    if not many:
+    items = list(media) if isinstance(media, list | tuple) else [media]
+    if not items:
         raise RecordingError("the list is empty: give at least one.")
-    return many
+    return items
 
 
-# ------------------------------------------------------------------------------------------------------------ pictures
-
-
-def picture_of(given: Any) -> Any:
+def picture_of(picture: Any) -> Any:
     """A PIL image in RGB, of a path, a PIL image, or an array `[height, width, 3]` (uint8, or float from 0 to 1).
 
     Errors: FileAccessError for a file that is not there or no picture; ShapeError for an array that is none.
     """
     from PIL import Image, ImageOps
 
-    if isinstance(given, str | os.PathLike):
-        given = _opened(given)
-    if isinstance(given, Image.Image):
-        return ImageOps.exif_transpose(given).convert("RGB")
-    if isinstance(given, torch.Tensor | np.ndarray):
-        return Image.fromarray(_bytes(given))
+    if isinstance(picture, str | os.PathLike):
+        picture = _opened(picture)
+    if isinstance(picture, Image.Image):
+        return ImageOps.exif_transpose(picture).convert("RGB")
+    if isinstance(picture, torch.Tensor | np.ndarray):
+        return Image.fromarray(_bytes(picture))
     raise RecordingError(
-        f"a {type(given).__name__} is not a picture: give a path, a PIL image, or an array [height, width, 3]."
+        f"a {type(picture).__name__} is not a picture: give a path, a PIL image, or an array [height, width, 3]."
     )
 
 
 def _opened(path: str | os.PathLike[str]) -> Any:
     from PIL import Image, UnidentifiedImageError
 
-    bomb = Image.DecompressionBombWarning  # over 89 million pixels
+    # PIL only warns of a picture of over 89 million pixels, whose file may be tiny: it is refused like a damaged one.
+    bomb = Image.DecompressionBombWarning
     try:
         with warnings.catch_warnings(), Image.open(path) as image:
             warnings.simplefilter("error", bomb)
@@ -309,12 +278,13 @@ def _opened(path: str | os.PathLike[str]) -> Any:
         raise FileAccessError(f"cannot read {os.fspath(path)} as a picture: {error}.") from error
 
 
-def _array(given: Any) -> ndarray:
-    return np.asarray(given.detach().cpu() if isinstance(given, torch.Tensor) else given)
+def _array(values: Any) -> ndarray:
+    return np.asarray(values.detach().cpu() if isinstance(values, torch.Tensor) else values)
 
 
-def _bytes(given: Any) -> ndarray:
-    array = _array(given)
+def _bytes(picture: Any) -> ndarray:
+    """An array of a picture as uint8 from 0 to 255. Errors: ShapeError."""
+    array = _array(picture)
     shape = tuple(array.shape)
     if array.ndim != 3 or shape[2] != 3 or not array.size:
         turned = (
@@ -331,40 +301,36 @@ def _bytes(given: Any) -> ndarray:
     return (array * 255).round().astype(np.uint8)
 
 
-# -------------------------------------------------------------------------------------------------------------- sounds
+def sounds_of(audio: Any, sampling_rate: int | None, model_rate: int) -> list[Samples]:
+    """Sounds at `model_rate`, the rate that the model hears. `sampling_rate` is that of arrays; files have their own.
 
-
-def sounds_of(given: Any, sampling_rate: int | None, wanted: int) -> list[Samples]:
-    """Sounds of the rate that the model hears. `sampling_rate` is that of arrays; files say their own.
-
-    Errors: FileAccessError, ShapeError, RecordingError for a rate that is not said or not the wanted one.
+    Errors: FileAccessError, ShapeError, RecordingError for a rate that is unknown or not the model's.
     """
+    # A list of numbers is one sound; any other list is a list of sounds.
+    numbers = isinstance(audio, list | tuple) and bool(audio) and all(isinstance(x, int | float) for x in audio)
+    items: list[Any] = [audio] if numbers else listed(audio)
     sounds = []
-    for each in [given] if _is_one_sound(given) else listed(given):
-        path = isinstance(each, str | os.PathLike)
-        samples, rate = _read(each) if path else (_samples(each), sampling_rate)
+    for sound in items:
+        path = isinstance(sound, str | os.PathLike)
+        samples, rate = _read(sound) if path else (_samples(sound), sampling_rate)
         if rate is None:
             raise RecordingError(
-                f"an array does not say how fast it is: give sampling_rate=, the model hears {wanted:,}."
+                f"an array does not say how fast it is: give sampling_rate=, the model hears {model_rate:,}."
             )
         if sampling_rate is not None and rate != sampling_rate:
-            raise RecordingError(f"{sampling_rate=}, but {os.fspath(each)} says {rate:,}: leave it out for files.")
-        if rate != wanted:
+            raise RecordingError(f"{sampling_rate=}, but {os.fspath(sound)} says {rate:,}: leave it out for files.")
+        if rate != model_rate:
             raise RecordingError(
-                f"the sound has {rate:,} samples a second, the model hears {wanted:,}: resample it first, for instance "
-                f"with scipy.signal.resample_poly(sound, {wanted}, {rate})."
+                f"the sound has {rate:,} samples a second, the model hears {model_rate:,}: resample it first, for "
+                f"instance with scipy.signal.resample_poly(sound, {model_rate}, {rate})."
             )
         sounds.append(samples)
     return sounds
 
 
-def _is_one_sound(given: Any) -> bool:
-    """A list of numbers is a sound too."""
-    return isinstance(given, list | tuple) and bool(given) and all(isinstance(each, int | float) for each in given)
-
-
-def _samples(given: Any) -> Samples:
-    array = _array(given)
+def _samples(sound: Any) -> Samples:
+    """An array of a sound as floats. Errors: ShapeError."""
+    array = _array(sound)
     if array.ndim != 1 or not array.size or not (array.dtype == np.int16 or np.issubdtype(array.dtype, np.floating)):
         raise ShapeError(
             f"an array of {array.dtype}, shape {tuple(array.shape)}, is not a sound: give one channel, [samples], as "
@@ -383,8 +349,9 @@ def _read(path: str | os.PathLike[str]) -> tuple[Samples, int]:
             rate, width, channels = file.getframerate(), file.getsampwidth(), file.getnchannels()
             if width > 4:
                 raise wave.Error(f"{8 * width} bits a sample")
-            there = os.path.getsize(path) // (width * channels)  # a head that was written before the end says more
-            data = file.readframes(min(file.getnframes(), there))
+            # A header that was written before the end may promise more frames than the file holds.
+            most_frames = os.path.getsize(path) // (width * channels)
+            data = file.readframes(min(file.getnframes(), most_frames))
         samples = _decoded(data, width).reshape(-1, channels).mean(1)
     except OSError as error:
         raise no_access("read", path, error) from error

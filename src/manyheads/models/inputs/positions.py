@@ -1,10 +1,10 @@
 """Where a model's positions lie in a picture or a sound, found by a look at its first attention layer.
 
-Configs say how large a patch is, and are believed in nothing. The convolution that reads the picture says how it cuts
-it; then a patch in each corner is changed, and the first layer's queries say which positions that was. So the grid's
-beginning, and its order, are seen. Likewise for the tokens around it: each of the model's own (class token, registers)
-is changed in turn, and named by the position where that shows. A model that mixes patches before its first layer, or
-attends within windows, has no grid, and the reason is said. Cost: a few passes that end at the first layer.
+Nothing rests on a config's patch size. The convolution that reads the picture shows how it cuts it; then a patch in
+each corner is changed, and the first layer's queries show at which positions. That gives the grid's beginning and its
+order. Likewise for the tokens around it: each of the model's own (class token, registers) is changed in turn, and named
+by the position where that shows. A model that mixes patches before its first layer, or attends within windows, has no
+grid, and the reason is returned. Cost: a few passes that end at the first layer.
 """
 
 from __future__ import annotations
@@ -57,24 +57,26 @@ class _Enough(Exception):
     """The first layer has attended."""
 
 
-def look(model: nn.Module, name: str, inputs: Mapping[str, Tensor], own: Mapping[str, Tensor] | None = None) -> Look:
-    """Run the model up to its first attention layer, with some of its parameters replaced by `own`.
+def look(
+    model: nn.Module, name: str, inputs: Mapping[str, Tensor], parameters: Mapping[str, Tensor] | None = None
+) -> Look:
+    """Run the model up to its first attention layer, with `parameters` in place of some of its own.
 
     Errors: ModelError for inputs that the model does not take.
     """
-    found = Look()
+    first = Look()
 
     def observe(call: AttentionCall) -> None:
-        found.call = call
-        raise _Enough
+        first.call = call
+        raise _Enough  # the rest of the pass would be thrown away
 
     def note(module: Any, args: Any, out: Tensor) -> None:
         shapes = tuple(args[0].shape), tuple(out.shape)
-        found.convolutions.append(Convolution(module.kernel_size, module.stride, module.padding, *shapes))
+        first.convolutions.append(Convolution(module.kernel_size, module.stride, module.padding, *shapes))
 
     kinds = (nn.Conv1d, nn.Conv2d)
     hooks = [module.register_forward_hook(note) for module in model.modules() if isinstance(module, kinds)]
-    replaced = {f"model.{path}": value for path, value in (own or {}).items()}
+    replaced = {f"model.{path}": value for path, value in (parameters or {}).items()}
     try:
         with tap(model, on_call=observe, guard=False):
             functional_call(_Run(model), replaced, (name, dict(inputs)))
@@ -83,7 +85,7 @@ def look(model: nn.Module, name: str, inputs: Mapping[str, Tensor], own: Mapping
     finally:
         for hook in hooks:
             hook.remove()
-    return found
+    return first
 
 
 class _Run(nn.Module):
@@ -103,10 +105,10 @@ class _Run(nn.Module):
 
 def find_grid(model: nn.Module, name: str, inputs: Mapping[str, Tensor]) -> Grid | str:
     """The grid of the pictures in `inputs`, or why there is none. Errors: ModelError for inputs it does not take."""
-    one = {key: value[:1] for key, value in inputs.items()}
-    picture = one["pixel_values"]
-    first = look(model, name, one)
-    cut = next((each for each in first.convolutions if each.read == tuple(picture.shape)), None)
+    single = {key: value[:1] for key, value in inputs.items()}
+    picture = single["pixel_values"]
+    first = look(model, name, single)
+    cut = next((convolution for convolution in first.convolutions if convolution.read == tuple(picture.shape)), None)
     if first.call is None:
         return "no layer attended"
     if picture.ndim != 4 or cut is None or cut.padding not in ((0, 0), "valid"):
@@ -117,25 +119,25 @@ def find_grid(model: nn.Module, name: str, inputs: Mapping[str, Tensor]) -> Grid
     if positions < rows * columns:
         return f"its first layer has {positions} positions, fewer than the {rows} x {columns} patches of the picture"
     sizes: dict[str, Any] = {"picture": tuple(picture.shape[2:]), "patch": cut.kernel, "stride": cut.stride}
-    begin = _begin(model, name, one, first, Grid(rows, columns, **sizes))
+    begin = _begin(model, name, single, first, Grid(rows, columns, **sizes))
     if begin is None:
         return "patches are mixed before the first layer, or are not in reading order: no position is one patch"
     end = begin + rows * columns
-    names = _own_tokens(model, name, one, first, (begin, end))
-    others = [names.get(at, f"other{at + 1}") for at in range(positions)]
-    return Grid(rows, columns, **sizes, prefix=tuple(others[:begin]), suffix=tuple(others[end:]))
+    names = _own_tokens(model, name, single, first, (begin, end))
+    labels = [names.get(position, f"other{position + 1}") for position in range(positions)]
+    return Grid(rows, columns, **sizes, prefix=tuple(labels[:begin]), suffix=tuple(labels[end:]))
 
 
-def _begin(model: nn.Module, name: str, one: Mapping[str, Tensor], first: Look, grid: Grid) -> int | None:
+def _begin(model: nn.Module, name: str, single: Mapping[str, Tensor], first: Look, grid: Grid) -> int | None:
     """The position of the first patch. None where a changed corner shows at other places than its own."""
     corners = sorted({(row, column) for row in (0, grid.rows - 1) for column in (0, grid.columns - 1)})
     begin: int | None = None
     for row, column in corners:
-        changed = one["pixel_values"].clone()
+        changed = single["pixel_values"].clone()
         down, across = grid.pixels(row, column)
         changed[:, :, down, across] += _noise(changed[:, :, down, across])
-        where = _changed(first, look(model, name, {**one, "pixel_values": changed}))
-        apart = grid.stride == grid.patch
+        where = _changed(first, look(model, name, {**single, "pixel_values": changed}))
+        apart = grid.stride == grid.patch  # patches that overlap share pixels, so that several positions change
         if not where or (apart and len(where) > 1):
             return None
         begin = where[0] - grid.position(row, column) if begin is None else begin
@@ -145,20 +147,20 @@ def _begin(model: nn.Module, name: str, one: Mapping[str, Tensor], first: Look, 
 
 
 def _own_tokens(
-    model: nn.Module, name: str, one: Mapping[str, Tensor], first: Look, patches: tuple[int, int]
+    model: nn.Module, name: str, single: Mapping[str, Tensor], first: Look, patches: tuple[int, int]
 ) -> dict[int, str]:
     """A name for each position outside the patches at which a token of the model's own shows, when it is changed."""
     names: dict[int, str] = {}
     for path, weight in model.named_parameters():
         if not OWN_TOKENS.search(path):
             continue
-        where = _changed(first, look(model, name, one, {path: weight.detach() + _noise(weight)}))
-        if not where or any(patches[0] <= at < patches[1] for at in where):
+        where = _changed(first, look(model, name, single, {path: weight.detach() + _noise(weight)}))
+        if not where or any(patches[0] <= position < patches[1] for position in where):
             continue
         leaf = path.rsplit(".", 1)[-1]
         label = next((label for pattern, label in LABELS if re.search(pattern, leaf)), leaf.split("_")[0])
         numbered = len(where) > 1 or not label.startswith("[")
-        names |= {at: f"{label}{number + 1}" if numbered else label for number, at in enumerate(where)}
+        names |= {place: f"{label}{number + 1}" if numbered else label for number, place in enumerate(where)}
     return names
 
 
@@ -190,11 +192,12 @@ def find_frames(
         return "no layer attended"
     if len(first.call.q) != len(sound_seconds):
         return f"its layers attend within windows: the first layer has {len(first.call.q)} of them"
-    for each in first.convolutions:
-        if length == first.num_positions or len(each.stride) != 1 or each.read[-1] != length:
+    for convolution in first.convolutions:
+        if length == first.num_positions or len(convolution.stride) != 1 or convolution.read[-1] != length:
             break
-        window += (each.kernel[0] - 1) * step
-        step, length = step * each.stride[0], each.made[-1]
+        # `step` and `window` are in inputs: how far apart frames lie, and how many inputs each frame spans.
+        window += (convolution.kernel[0] - 1) * step
+        step, length = step * convolution.stride[0], convolution.made[-1]
     if length != first.num_positions:
         return (
             f"its {first.num_positions} positions are not the {length} frames that its convolutions make of the sound"

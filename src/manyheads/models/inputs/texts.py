@@ -1,9 +1,13 @@
-"""From texts to batches of tokens: windows for what is too long, buckets for what is short.
+"""From texts to a model's inputs: tokens, windows for what is too long, batches for what is short.
 
 A text longer than the model's positions is read in overlapping windows (default), cut (`"truncate"`), or refused
-(`"whole"`). Every window is a text of its own from then on, with the tokenizer's special tokens around it; what people
-have said about the words of a text (its gold) counts where the text is whole. Batches hold texts of like length, so
-that little is padded; a long text goes alone.
+(`"whole"`). Every window is a text of its own from then on, with the tokenizer's special tokens around it; a text's
+gold (what people have annotated) counts where the text is whole. Batches hold texts of like length, so that little is
+padded; a long text goes alone. Texts are checked before a tokenizer sees them: its own error for what is no string of
+words is a bare TypeError or an empty batch, which names no text.
+
+`CallTexts` holds which texts each layer of a call reads, as tokens where they are known, and where each begins among
+the positions: of a batch of ours, of a bare call, or of what a model has generated.
 """
 
 from __future__ import annotations
@@ -26,21 +30,21 @@ from manyheads.recording import Gold, Tokens, text_seed
 from manyheads.recording.tokens import Stretch
 from manyheads.spec import CROSS
 
-__all__ = ["Written", "fault_in", "read_given"]
-
-
 WINDOW_OVERLAP = 8  # neighbouring windows share an eighth of their tokens, so that few links are cut
 BATCH_TOKENS = 2_048  # tokens of a batch, padding included: about where two cores stop gaining
 CORPUS_TOKENS = 50_000  # from this many tokens on, rarity is counted in the corpus itself
 LONG_TEXTS = ("windows", "truncate", "whole")
-ASKED = {"return_special_tokens_mask": True, "verbose": False}  # of every tokenizer
+ALWAYS = {"return_special_tokens_mask": True, "verbose": False}  # options of every tokenizer's call
+SURROGATE = re.compile("[\ud800-\udfff]")  # half of a character beyond the first 65,536: no tokenizer takes one
+DECODER = "decoder"  # the stack that reads texts of its own, beside an encoder's
 
 
 @dataclass(frozen=True)
 class Piece:
-    """One tokenised text, as it was given; or one window of a long one, and at which of its characters that begins.
+    """One tokenised text, or one window of a long one, which begins at character `begin` of its text.
 
-    `seed` of a window is the whole text's: windows of one text fall in the same half, and are drawn together.
+    `source` is the text's index. `seed` of a window is the whole text's: windows of one text fall in the same half of
+    a corpus, and are drawn together.
     """
 
     text: str
@@ -52,6 +56,16 @@ class Piece:
     begin: int = 0
     gold: Gold | None = None
     seed: int = 0
+
+
+@runtime_checkable
+class Written(Protocol):
+    """A text and its gold, what people have annotated in it: a corpus' `Document` is one."""
+
+    @property
+    def text(self) -> str: ...
+    @property
+    def gold(self) -> Gold | None: ...
 
 
 @dataclass(frozen=True)
@@ -69,14 +83,48 @@ class Reading:
 def read_texts(lm: Any, texts: str | Sequence[str | Written], long: str = "windows") -> Reading:
     """Tokenise texts for a loaded model. Errors: TextError for an empty text, or one too long under `long="whole"`."""
     require_reader(lm, long)
-    given, names, plain = read_given(texts)
+    documents, names, plain = read_given(texts)
     limit, pieces, cut = lm.max_positions, [], 0
-    for source, (text, whole) in enumerate(zip(plain, encoded(lm.tokenizer, plain), strict=True)):
-        of_text = pieces_of(lm, text, whole, source, long, limit, names[source])
-        cut += is_long(whole, limit)
-        gold = getattr(given[source], "gold", None)
-        pieces += of_text if gold is None or is_long(whole, limit) else [replace(of_text[0], gold=gold)]
+    for source, (text, encoding) in enumerate(zip(plain, encoded(lm.tokenizer, plain), strict=True)):
+        of_text = pieces_of(lm, text, encoding, source, long, limit, names[source])
+        cut += is_long(encoding, limit)
+        gold = getattr(documents[source], "gold", None)
+        pieces += of_text if gold is None or is_long(encoding, limit) else [replace(of_text[0], gold=gold)]
     return Reading(tuple(pieces), story(len(pieces), cut, len(plain), limit, long))
+
+
+def read_given(texts: object) -> tuple[list[str | Written], list[str], list[str]]:
+    """Texts and documents as a list, what to call each of them in an error, and their strings. Errors: TextError."""
+
+    def kind(value: object) -> str:
+        name = type(value).__name__
+        return f"an {name}" if name[0] in "aeiou" else f"a {name}"
+
+    if not isinstance(texts, str | Sequence):
+        raise TextError(f"texts is {kind(texts)}: give a text, or a list of texts.")
+    documents: list[str | Written] = [texts] if isinstance(texts, str) else [*cast("Sequence[str | Written]", texts)]
+    if not documents:
+        raise TextError("no text was given: give at least one.")
+    plain: list[str] = []
+    names: list[str] = []
+    for index, document in enumerate(documents):
+        text: object = getattr(document, "text", document)
+        if not isinstance(text, str):
+            raise TextError(f"text {index} is {kind(document)}: give strings.")
+        names.append(f"text {index}" if len(documents) > 1 else "the text")
+        if fault := fault_in(text):
+            raise TextError(f"{names[-1]} {fault}")
+        plain.append(text)
+    return documents, names, plain
+
+
+def fault_in(text: str) -> str:
+    """What no tokenizer can read in a text, as words after its name; "" where there is nothing."""
+    if not text.strip():
+        return "is empty: give at least one word."
+    if half := SURROGATE.search(text):
+        return f"is not valid Unicode: it has a lone surrogate at character {half.start():,}. Leave that out."
+    return ""
 
 
 def require_reader(lm: Any, long: str) -> None:
@@ -99,12 +147,12 @@ def story(num_pieces: int, cut: int, num_texts: int, limit: int | None, long: st
     """How texts were cut, in words: `cut` of `num_texts` were longer than the model's positions."""
     if not cut:
         return ""
-    what = "the text" if num_texts == 1 else f"{cut} of {num_texts} texts"
+    subject = "the text" if num_texts == 1 else f"{cut} of {num_texts} texts"
     if long == "truncate":
-        return f"{what} cut to the model's {limit} positions"
+        return f"{subject} cut to the model's {limit} positions"
     windows = num_pieces - (num_texts - cut)
     be, overlap = "is" if num_texts == 1 or cut == 1 else "are", f"overlapping by {_overlap(limit or 0)}"
-    return f"{what} {be} longer than the model's positions: read in {windows} windows of {limit}, {overlap}"
+    return f"{subject} {be} longer than the model's positions: read in {windows} windows of {limit}, {overlap}"
 
 
 def _overlap(limit: int) -> int:
@@ -118,66 +166,61 @@ def encoded(tokenizer: Any, texts: Sequence[str]) -> list[Mapping[str, Any]]:
     that an error is the first failing text's own.
     """
     fast = bool(getattr(tokenizer, "is_fast", False))
-    asked = {**ASKED, "return_offsets_mapping": fast, "truncation": False}
+    options = {**ALWAYS, "return_offsets_mapping": fast, "truncation": False}
     if fast and len(texts) > 1:
-        with suppress(Exception):  # whatever it is, it is raised again below if it is a text's fault
-            return _one_by_one(tokenizer(list(texts), **asked))
-    return [tokenizer(text, **asked) for text in texts]
+        with suppress(Exception):  # it is raised again below if it is a text's fault
+            return _one_by_one(tokenizer(list(texts), **options))
+    return [tokenizer(text, **options) for text in texts]
 
 
-def _one_by_one(got: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """What a fast tokenizer says of each of several texts, or windows."""
+def _one_by_one(batch: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """A fast tokenizer's encoding of several texts, or windows, as one encoding each."""
     keys = ("input_ids", "special_tokens_mask", "offset_mapping")
-    return [dict(zip(keys, each, strict=True)) for each in zip(*(got[key] for key in keys), strict=True)]
+    return [dict(zip(keys, values, strict=True)) for values in zip(*(batch[key] for key in keys), strict=True)]
 
 
-def is_long(whole: Mapping[str, Any], limit: int | None) -> bool:
+def is_long(encoding: Mapping[str, Any], limit: int | None) -> bool:
     """Whether a tokenised text has more tokens than the model has positions."""
-    return limit is not None and len(whole["input_ids"]) > limit
+    return limit is not None and len(encoding["input_ids"]) > limit
 
 
 def pieces_of(
-    lm: Any, text: str, whole: Mapping[str, Any], source: int, long: str, limit: int | None, name: str
+    lm: Any, text: str, encoding: Mapping[str, Any], source: int, long: str, limit: int | None, name: str
 ) -> list[Piece]:
-    """One tokenised text as a piece, or as windows. `name` says which it is, where it is refused. Errors: TextError."""
-    if not len(whole["input_ids"]):
+    """One tokenised text as a piece, or as windows. `name` is what errors call the text. Errors: TextError."""
+    if not len(encoding["input_ids"]):
         raise TextError(f"the tokenizer makes no token of {text[:40]!r}: give a text it knows.")
-    if limit is None or not is_long(whole, limit):
-        return [_piece(lm.tokenizer, text, whole, source, (0, len(text)))]
+    if limit is None or not is_long(encoding, limit):
+        return [_piece(lm.tokenizer, text, encoding, source, (0, len(text)))]
     if long == "whole":
         raise TextError(
-            f"{name} has {len(whole['input_ids'])} tokens, but {lm.name} has {limit} positions: read it in "
+            f"{name} has {len(encoding['input_ids'])} tokens, but {lm.name} has {limit} positions: read it in "
             f"windows (the default) or cut it (truncate)."
         )
-    return _windows(lm.tokenizer, text, limit, source, name, first_only=long == "truncate")
-
-
-def _windows(tokenizer: Any, text: str, limit: int, source: int, name: str, first_only: bool) -> list[Piece]:
-    """Overlapping windows, each with special tokens of its own."""
+    tokenizer = lm.tokenizer
     if not getattr(tokenizer, "is_fast", False):
         raise TextError(
             f"{name} is longer than the model's {limit} positions, and its slow tokenizer cannot cut windows: "
             f"install the fast one, or give shorter texts."
         )
     cut = {"truncation": True, "max_length": limit, "stride": _overlap(limit), "return_overflowing_tokens": True}
-    windows = _one_by_one(tokenizer(text, return_offsets_mapping=True, **cut, **ASKED))
-    windows, seed = windows[:1] if first_only else windows, text_seed(text)
-    return [replace(_piece(tokenizer, text, each, source, _stretch(each, len(text))), seed=seed) for each in windows]
+    windows = _one_by_one(tokenizer(text, return_offsets_mapping=True, **cut, **ALWAYS))
+    pieces, seed = [], text_seed(text)
+    for window in windows[:1] if long == "truncate" else windows:
+        # The window's stretch of the text: from its first word to its last, special tokens (which have no place) aside.
+        offsets = zip(window["offset_mapping"], window["special_tokens_mask"], strict=True)
+        spans = [(int(begin), int(end)) for (begin, end), added in offsets if not added and end > begin]
+        stretch = (spans[0][0], max(end for _, end in spans)) if spans else (0, len(text))
+        pieces.append(replace(_piece(tokenizer, text, window, source, stretch), seed=seed))
+    return pieces
 
 
-def _stretch(window: Mapping[str, Any], length: int) -> tuple[int, int]:
-    """The characters from a window's first word to its last."""
-    found = zip(window["offset_mapping"], window["special_tokens_mask"], strict=True)
-    spans = [(int(begin), int(end)) for (begin, end), added in found if not added and end > begin]
-    return (spans[0][0], max(end for _, end in spans)) if spans else (0, length)
-
-
-def _piece(tokenizer: Any, text: str, got: Mapping[str, Any], source: int, stretch: tuple[int, int]) -> Piece:
+def _piece(tokenizer: Any, text: str, encoding: Mapping[str, Any], source: int, stretch: tuple[int, int]) -> Piece:
     """A piece with its own stretch of the text, and offsets into that stretch."""
     begin, end = stretch
-    ids = tuple(map(int, got["input_ids"]))
-    special = tuple(map(bool, got["special_tokens_mask"]))
-    offsets = tuple((int(a), int(b)) for a, b in got.get("offset_mapping") or ((begin, begin),) * len(ids))
+    ids = tuple(map(int, encoding["input_ids"]))
+    special = tuple(map(bool, encoding["special_tokens_mask"]))
+    offsets = tuple((int(a), int(b)) for a, b in encoding.get("offset_mapping") or ((begin, begin),) * len(ids))
     offsets = tuple((max(0, a - begin), max(0, b - begin)) for a, b in offsets) if begin else offsets
     pieces = tuple(tokenizer.convert_ids_to_tokens(list(ids)))
     return Piece(text[begin:end], ids, pieces, special, offsets, source, begin)
@@ -220,7 +263,7 @@ def tokens_of(
 
 
 def rarity_table(reading: Reading, vocab_size: int) -> tuple[Float[Tensor, "vocabulary"], str]:
-    """How rare each token of the vocabulary is, and from what that is known: `rarity_of` what the reading holds."""
+    """How rare each token of the vocabulary is, and how that is known: `rarity_of` the counts of the reading."""
     ids = torch.tensor(list(chain.from_iterable(piece.ids for piece in reading.pieces)), dtype=torch.long)
     return rarity_of(torch.bincount(ids, minlength=vocab_size), "the corpus'")
 
@@ -238,7 +281,7 @@ def rarity_of(counts: Int[Tensor, "vocabulary"], whose: str) -> tuple[Float[Tens
 
 
 def model_inputs(lm: Any, tokens: Tokens) -> dict[str, Tensor]:
-    """What the model is called with: padded ids and the mask that says so; a decoder beside an encoder gets its own."""
+    """The model's arguments: padded ids and their mask; a decoder beside an encoder gets its own."""
     written = decoder_tokens(lm, tokens)
     inputs = _padded_ids(lm, tokens, "")
     inputs |= {} if written is None else _padded_ids(lm, written, "decoder_")
@@ -271,13 +314,13 @@ def decoder_tokens(lm: Any, tokens: Tokens) -> Tokens | None:
 
 
 def decoder_story(lm: Any) -> str:
-    """The same in words, "" where there is none: such a model was trained for another text, which nobody gave."""
+    """The same in words, "" for other models: it was trained to write another text, which is not among the inputs."""
     story = "reads the encoder's own text, one place later: a target of its own goes in by ready inputs"
     return story if writes_apart(lm) else ""
 
 
 def writes_apart(lm: Any) -> bool:
-    """Whether what is written is a text of its own, beside the one that was read."""
+    """Whether the model is an encoder-decoder: it writes a text of its own beside the one that it reads."""
     return bool(getattr(getattr(lm.model, "config", None), "is_encoder_decoder", False))
 
 
@@ -287,64 +330,7 @@ def decoder_start(config: Any) -> int:
     return int(start if start is not None else getattr(config, "bos_token_id", None) or 0)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# What is given as texts, checked before a tokenizer sees it: strings, of words, that UTF-8 can hold.
-#
-# A tokenizer's own error for what is none of these is a bare TypeError or an empty batch, which names no text.
-
-
-SURROGATE = re.compile("[\ud800-\udfff]")  # half of a character beyond the first 65,536: no tokenizer takes one
-
-
-@runtime_checkable
-class Written(Protocol):
-    """A text and what people have said about it: a corpus' `Document` is one."""
-
-    @property
-    def text(self) -> str: ...
-    @property
-    def gold(self) -> Gold | None: ...
-
-
-def read_given(texts: object) -> tuple[list[str | Written], list[str], list[str]]:
-    """Texts as they were given, what each is called in an error, and their strings. Errors: TextError."""
-    if not isinstance(texts, str | Sequence):
-        raise TextError(f"texts is {_kind(texts)}: give a text, or a list of texts.")
-    given: list[str | Written] = [texts] if isinstance(texts, str) else [*cast("Sequence[str | Written]", texts)]
-    if not given:
-        raise TextError("no text was given: give at least one.")
-    plain: list[str] = []
-    names: list[str] = []
-    for index, each in enumerate(given):
-        text: object = getattr(each, "text", each)
-        if not isinstance(text, str):
-            raise TextError(f"text {index} is {_kind(each)}: give strings.")
-        names.append(f"text {index}" if len(given) > 1 else "the text")
-        if fault := fault_in(text):
-            raise TextError(f"{names[-1]} {fault}")
-        plain.append(text)
-    return given, names, plain
-
-
-def fault_in(text: str) -> str:
-    """What no tokenizer can read in a text, as words after its name; "" where there is nothing."""
-    if not text.strip():
-        return "is empty: give at least one word."
-    if half := SURROGATE.search(text):
-        return f"is not valid Unicode: it has a lone surrogate at character {half.start():,}. Leave that out."
-    return ""
-
-
-def _kind(value: object) -> str:
-    name = type(value).__name__
-    return f"an {name}" if name[0] in "aeiou" else f"a {name}"
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Which texts a layer reads: as tokens where they are known, where each begins among the positions, how long it is.
-
-
-DECODER = "decoder"  # the stack that reads texts of its own, beside an encoder's
+# ------------------------------------------------------------------------------------------- which texts a layer reads
 
 
 def texts_of_call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> CallTexts:
@@ -353,11 +339,11 @@ def texts_of_call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> CallTexts:
     return CallTexts(main, _padded(kwargs.get("decoder_input_ids"), kwargs.get("decoder_attention_mask")))
 
 
-def _padded(ids: Any, seen: Any) -> Padded | None:
-    """None where there are no ids."""
+def _padded(ids: Any, mask: Any) -> Padded | None:
+    """Texts as their ids and attention mask show them; None where there are no ids."""
     if not isinstance(ids, Tensor) or ids.is_floating_point() or ids.ndim != 2:
         return None
-    real = seen.bool() if isinstance(seen, Tensor) and seen.ndim == 2 else torch.ones_like(ids, dtype=torch.bool)
+    real = mask.bool() if isinstance(mask, Tensor) and mask.ndim == 2 else torch.ones_like(ids, dtype=torch.bool)
     lengths, first = real.sum(-1), real.to(torch.uint8).argmax(-1)
     columns = torch.arange(ids.shape[1])[None]
     run_of_real = (columns >= first[:, None]) & (columns < (first + lengths)[:, None])
@@ -383,7 +369,7 @@ class Padded(NamedTuple):
 
 
 def at_the_edge(tokens: Tokens, width: int | None = None) -> Padded:
-    """Texts that begin at the left edge of `width` positions: as many as the longest has, unless said."""
+    """Texts that begin at the left edge of `width` positions; by default as many as the longest text has."""
     return Padded(tokens, torch.zeros_like(tokens.lengths), tokens.longest if width is None else width)
 
 
@@ -392,7 +378,7 @@ def named_texts(lm: Any, ids: Int[Tensor, "b k"], first: Int[Tensor, "b"], lengt
     aligned = _aligned(ids, first, lengths)
     rows = [row[row >= 0].tolist() for row in aligned]
     if lm.tokenizer is None:
-        tokens = Tokens(lengths, aligned, tuple(tuple(f"token {each}" for each in row) for row in rows))
+        tokens = Tokens(lengths, aligned, tuple(tuple(f"token {token}" for token in row) for row in rows))
     else:
         special = torch.isin(aligned, torch.tensor(sorted(lm.tokenizer.all_special_ids), dtype=torch.long))
         pieces = tuple(tuple(map(str, lm.tokenizer.convert_ids_to_tokens(row))) for row in rows)
@@ -419,12 +405,15 @@ class CallTexts:
         return CallTexts(at_the_edge(tokens), None if written is None else at_the_edge(written))
 
     def read_by(self, call: AttentionCall) -> tuple[Tokens, Aligner]:
+        """The tokens that the call's layer reads, and what rolls its tensors to their left edge."""
+        # One aligner for all layers of a shape: it treats a mask that they share only once.
         num_texts, _, num_rows, _ = call.q.shape
         key = (call.site.stack, num_texts, num_rows, call.crosses)
         if key not in self.known:
-            found = self.decoder if call.site.stack in (DECODER, CROSS) else self.main
-            fits = found is not None and (found.tokens.num_texts, found.width) == (num_texts, num_rows)
-            if found is None or not fits or (call.crosses and bool(found.first.any())):
-                found = at_the_edge(Tokens.unnamed([num_rows] * num_texts))
-            self.known[key] = found.tokens, Aligner(found.first, found.tokens.lengths)
+            texts = self.decoder if call.site.stack in (DECODER, CROSS) else self.main
+            fits = texts is not None and (texts.tokens.num_texts, texts.width) == (num_texts, num_rows)
+            # Where keys are other tokens, rows and keys begin at different places, and nothing can be rolled away.
+            if texts is None or not fits or (call.crosses and bool(texts.first.any())):
+                texts = at_the_edge(Tokens.unnamed([num_rows] * num_texts))
+            self.known[key] = texts.tokens, Aligner(texts.first, texts.tokens.lengths)
         return self.known[key]

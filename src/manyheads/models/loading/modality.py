@@ -1,7 +1,7 @@
-"""What a model reads: text, pictures or sounds; and an empty one of each, to see where it attends.
+"""What a model reads (text, pictures or sounds), and blank inputs of that kind, to see where it attends.
 
-Told by the name that the model itself gives its main input, and by what else it takes: a model that reads text beside
-pictures (CLIP as a whole, a captioner) counts as one of text, and its vision tower alone as one of pictures.
+The modality follows from the name that the model gives its main input, and from its other arguments: a model that reads
+text beside pictures (CLIP as a whole, a captioner) counts as one of text, its vision tower alone as one of pictures.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FEATURE_FRAMES, MEL_BINS = 200, 80  # of a spectrogram, where the config names n
 
 
 def sense_of(model: nn.Module) -> str:
-    """TEXT, PICTURES or SOUNDS: what the model's main input is. TEXT for whatever does not say."""
+    """TEXT, PICTURES or SOUNDS: what the model's main input is. TEXT for a model that names no input."""
     sense = OF_INPUT.get(str(getattr(model, "main_input_name", "")), TEXT)
     return TEXT if "input_ids" in inspect.signature(model.forward).parameters else sense
 
@@ -37,17 +37,16 @@ def takes(model: nn.Module) -> str | None:
 def blank_inputs(model: nn.Module) -> dict[str, Tensor]:
     """One blank picture, or a short silence, of a shape that the config means."""
     name, config = str(getattr(model, "main_input_name", "")), getattr(model, "config", None)
-    shape = _picture_shape(config) if name == "pixel_values" else _sound_shape(name, config)
+    if name == "pixel_values":
+        size: Any = _field(config, "image_size") or PICTURE_SIZE
+        if isinstance(size, dict):
+            size = (size["height"], size["width"])
+        height, width = (size, size) if isinstance(size, int) else size
+        shape: tuple[int, ...] = (int(_field(config, "num_channels") or 3), int(height), int(width))
+    else:
+        shape = _sound_shape(name, config)
     first = next(model.parameters())
     return {name: torch.zeros(1, *shape, dtype=first.dtype, device=device_of(model))}
-
-
-def _picture_shape(config: Any) -> tuple[int, ...]:
-    size: Any = _field(config, "image_size") or PICTURE_SIZE
-    if isinstance(size, dict):
-        size = (size["height"], size["width"])
-    height, width = (size, size) if isinstance(size, int) else size
-    return int(_field(config, "num_channels") or 3), int(height), int(width)
 
 
 def _sound_shape(name: str, config: Any) -> tuple[int, ...]:
@@ -63,7 +62,7 @@ def _sound_shape(name: str, config: Any) -> tuple[int, ...]:
 
 
 def _field(config: Any, *names: str) -> Any:
-    """The first of these that the config, or the part of it that is about the encoder, has a value for."""
+    """The first of these fields that has a value, in the config or in its part about the encoder."""
     parts = [config, getattr(config, "vision_config", None), getattr(config, "encoder", None)]
     values = (getattr(part, name, None) for part in parts if part is not None for name in names)
     return next((value for value in values if value), None)

@@ -1,9 +1,9 @@
 """Models that are not all in this memory: where their inputs go, and weights that are elsewhere until a module runs.
 
 A model that was loaded with `device_map` may keep layers on disk: their parameters are empty ("meta") tensors, and
-accelerate's hooks bring the numbers when a module is called, and drop them afterwards. The attention is seen as ever;
-only what is read of a *module* besides (its output projection) must be fetched from where the hooks have it. Where a
-weight is split over processes (tensor parallel), the part that is here belongs to the heads that are here.
+accelerate's hooks load the numbers when a module is called, and drop them afterwards. Attention calls look as ever;
+only a weight that is read of a *module* besides (its output projection) must be fetched from where the hooks have it.
+Where a weight is split over processes (tensor parallel), a process has the part that belongs to its own heads.
 Checked with accelerate 1.15; nothing here imports it.
 """
 
@@ -17,16 +17,14 @@ from torch import Tensor, nn
 
 from manyheads.errors import ModelError
 
-__all__ = ["device_of", "here", "weight_of"]
-
 
 def device_of(model: nn.Module) -> torch.device:
     """Where a model takes its inputs: with its first parameter; of one that is nowhere yet, where its hooks run it."""
-    first = next((each.device for each in model.parameters()), torch.device("cpu"))
+    first = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     if first.type != "meta":
         return first
-    found = (getattr(hook, "execution_device", None) for module in model.modules() for hook in _hooks(module))
-    return torch.device(next((place for place in found if place is not None), "cpu"))
+    devices = (getattr(hook, "execution_device", None) for module in model.modules() for hook in _hooks(module))
+    return torch.device(next((device for device in devices if device is not None), "cpu"))
 
 
 def weight_of(module: nn.Module) -> Tensor:
@@ -34,7 +32,7 @@ def weight_of(module: nn.Module) -> Tensor:
     weight = module.weight
     assert isinstance(weight, Tensor)
     if weight.device.type != "meta":
-        return here(weight.detach())
+        return local_part(weight.detach())
     for hook in _hooks(module):
         stored = getattr(hook, "weights_map", None)
         if stored is not None:
@@ -45,7 +43,7 @@ def weight_of(module: nn.Module) -> Tensor:
     )
 
 
-def here(weight: Tensor) -> Tensor:
+def local_part(weight: Tensor) -> Tensor:
     """This process's part of a weight that is split over several; else the weight itself."""
     local: Any = getattr(weight, "to_local", None)
     return weight if local is None else local()

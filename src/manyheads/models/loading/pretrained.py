@@ -1,10 +1,12 @@
 """From a checkpoint to a model: its class, its weights, its tokenizer, with nothing made up on the way.
 
-What: `class_for` chooses the class, `build` makes the model and answers for every weight, `reader_beside` and
-`processor_beside` read the tokenizer, and what makes inputs of pictures or sounds. What is worth a remark comes back as
-text; what would make another model of it raises.
-Why: where something is missing, transformers fills in: random numbers for a weight, an empty vocabulary for a
-tokenizer, another implementation of attention for the one asked for. It says so in a log, at best.
+`class_for` chooses the class, `build` makes the model and checks every weight, `reader_beside` and `processor_beside`
+read the tokenizer, and what makes inputs of pictures or sounds. What is worth a remark is returned as text; what would
+make another model of it raises. For where something is missing, transformers fills in (random numbers for a weight, an
+empty vocabulary for a tokenizer, another implementation of attention than the one asked for) and logs it at best.
+
+`require_plausible` comes before memory is taken: transformers makes room for whatever a config claims, and only then
+finds that the weights do not fit. A damaged number, or a config that was made for it, would end the machine.
 """
 
 from __future__ import annotations
@@ -36,6 +38,8 @@ PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
 TOKENIZER_FILES = re.compile(r"tokenizer|vocab|merges|.*(spm|piece|bpe).*\.model", re.IGNORECASE)
 OPTIONS = ", or pass tokenizer=, or tokenizer=False if its inputs are not text"  # of `mh.load`; the command has none
 _TRUST = "If you trust it, read that code, then pass trust_remote_code=True to run it."
+MOST_FOR_A_BYTE = 4  # numbers: what packs them tightest has four in a byte
+ROOM = 2**24  # numbers more than that, for what is not stored: tables of positions, masks, tied and missing weights
 
 
 def class_for(checkpoint: Checkpoint, trust: bool) -> tuple[type, str]:
@@ -51,9 +55,9 @@ def class_for(checkpoint: Checkpoint, trust: bool) -> tuple[type, str]:
     if not trust and isinstance(kernel, str) and "/" in kernel:
         raise ModelError(f"{checkpoint.name}'s config.json asks for attention code from the hub, {kernel!r}. {_TRUST}")
     for name in named:
-        found = getattr(transformers, name, None)
-        if isinstance(found, type) and issubclass(found, transformers.PreTrainedModel):
-            return found, "which its config.json names"
+        cls = getattr(transformers, name, None)
+        if isinstance(cls, type) and issubclass(cls, transformers.PreTrainedModel):
+            return cls, "which its config.json names"
     mapped = config.get("auto_map") or {}
     if mapped and not trust:
         raise ModelError(
@@ -72,7 +76,10 @@ def class_for(checkpoint: Checkpoint, trust: bool) -> tuple[type, str]:
 def build(
     cls: Any, checkpoint: Checkpoint, dtype: torch.dtype | None, attention: str | None, trust: bool
 ) -> tuple[Any, list[str]]:
-    """The model with its weights, and what to say about them."""
+    """The model with its weights, in eval mode, and remarks about weights left over or not needed.
+
+    Errors: ModelError where the weights are damaged, missing or misshapen, or the model is another than was asked for.
+    """
     from safetensors import SafetensorError
 
     options: dict[str, Any] = {"attn_implementation": attention} if attention else {}
@@ -100,10 +107,10 @@ def build(
         raise ModelError(
             f"transformers cannot load {checkpoint.name} as {cls.__name__}: {first_line(error)}"
         ) from error
-    got = model.config._attn_implementation
-    if attention and got != attention:
+    taken = model.config._attn_implementation
+    if attention and taken != attention:
         raise ModelError(
-            f"{type(model).__name__} took {got!r} for attn_implementation={attention!r}. Ask for that one."
+            f"{type(model).__name__} took {taken!r} for attn_implementation={attention!r}. Ask for that one."
         )
     return model.eval(), _require_complete(model, info, checkpoint.name)
 
@@ -112,8 +119,8 @@ def _require_complete(model: Any, info: dict[str, Any], name: str) -> list[str]:
     """What to say of weights left over or not needed. Raises ModelError if any that count are missing or misshapen."""
     cls, spare = type(model).__name__, []
     if wrong := sorted(info["mismatched_keys"]):
-        shown = few([f"{key} is {list(stored)}, not {list(wanted)}" for key, stored, wanted in wrong])
-        raise ModelError(f"{name}: {len(wrong)} weights do not have the shapes that its config.json means: {shown}.")
+        shapes = few([f"{key} is {list(stored)}, not {list(meant)}" for key, stored, meant in wrong])
+        raise ModelError(f"{name}: {len(wrong)} weights do not have the shapes that its config.json means: {shapes}.")
     missing = sorted(info["missing_keys"])
     # A pooler sits on top of everything and feeds nothing but its own output, in a model without a head above it.
     poolers = [key for key in missing if model.base_model is model and key.startswith("pooler.")]
@@ -134,7 +141,7 @@ def _require_complete(model: Any, info: dict[str, Any], name: str) -> list[str]:
 
 def has_tokenizer_files(folder: Path) -> bool:
     """Whether anything that a tokenizer is read from lies in a folder, by its name."""
-    return any(TOKENIZER_FILES.match(each.name) for each in folder.iterdir())
+    return any(TOKENIZER_FILES.match(path.name) for path in folder.iterdir())
 
 
 def tokenizer_beside(checkpoint: Checkpoint, trust: bool) -> Any:
@@ -175,41 +182,31 @@ def reader_beside(model: Any, checkpoint: Checkpoint, trust: bool) -> tuple[Any,
 def processor_beside(model: Any, checkpoint: Checkpoint, trust: bool) -> tuple[Any, list[str]]:
     """What makes pictures or sounds into inputs of the model, by PIL and NumPy; None, and why, where there is none.
 
-    Nothing is raised: a model is of use without it, to whoever has its inputs already.
+    Nothing is raised: a model is of use without it to a caller who has its inputs already.
     """
-    wanted = takes(model)
-    if wanted is None or not any((checkpoint.folder / name).is_file() for name in PROCESSOR_FILES):
+    modality = takes(model)
+    if modality is None or not any((checkpoint.folder / name).is_file() for name in PROCESSOR_FILES):
         lacking = [f"no {PROCESSOR_FILES[0]} lies beside it"] if sense_of(model) != TEXT else []
         return None, lacking
     from transformers import AutoFeatureExtractor, AutoImageProcessor
 
     options: dict[str, Any] = {"trust_remote_code": trust, "local_files_only": not trust}
     try:
-        if wanted == PICTURES:
+        if modality == PICTURES:
             processor = AutoImageProcessor.from_pretrained(checkpoint.folder, backend="pil", **options)
         else:
             processor = AutoFeatureExtractor.from_pretrained(checkpoint.folder, **options)
     except Exception as error:  # whatever a foreign loader stumbles over is about this checkpoint
-        return None, [f"its processor of {wanted} cannot be used: {first_line(error).rstrip('.')}"]
-    return processor, [f"{wanted} by {type(processor).__name__}, which lies beside it"]
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Whether a config.json can mean the weights beside it, known before memory is asked for.
-#
-# What: the layers that it claims against the tensors that are stored, and the numbers of the model that it means, built
-# without any (on the meta device), against the bytes of the files.
-# Why: transformers makes room for whatever a config claims and fills what is missing with random numbers; only then is
-# anybody told that the weights do not fit. A damaged number, or a config that was made for it, would end the machine.
-# Cost: building the shapes: 20 ms for `minilm`.
-
-
-MOST_FOR_A_BYTE = 4  # numbers: what packs them tightest has four in a byte
-ROOM = 2**24  # numbers more than that, for what is not stored: tables of positions, masks, tied and missing weights
+        return None, [f"its processor of {modality} cannot be used: {first_line(error).rstrip('.')}"]
+    return processor, [f"{modality} by {type(processor).__name__}, which lies beside it"]
 
 
 def require_plausible(cls: Any, checkpoint: Checkpoint) -> None:
-    """Errors: ModelError for a config that means far more than is stored; SafetensorError, OSError as the files are."""
+    """Whether a config.json can mean the weights beside it: layers against tensors, numbers against bytes of the files.
+
+    The model that it means is built without any numbers (on the meta device). Cost: 20 ms for `minilm`.
+    Errors: ModelError for a config that means far more than is stored; SafetensorError, OSError as the files are.
+    """
     from safetensors import safe_open
     from transformers.initialization import no_init_weights
 
@@ -225,9 +222,9 @@ def require_plausible(cls: Any, checkpoint: Checkpoint) -> None:
         config = cls.config_class.from_pretrained(checkpoint.folder, local_files_only=True)
         with torch.random.fork_rng(devices=[]), torch.device("meta"), no_init_weights():
             model = cls._from_config(config)
-    except Exception:  # what is wrong with such a config, the loader itself says best
+    except Exception:  # the loader's own message names best what is wrong with such a config
         return
-    meant = sum(each.numel() for each in (*model.parameters(), *model.buffers()))
+    meant = sum(tensor.numel() for tensor in (*model.parameters(), *model.buffers()))
     if meant > MOST_FOR_A_BYTE * num_bytes + ROOM:
         raise ModelError(
             f"{checkpoint.folder} is damaged: its config.json means a {cls.__name__} of {meant:,} numbers, and its "

@@ -1,6 +1,11 @@
-"""What the tap sees of one attention call: the same few facts for every architecture.
+"""One attention call as the tap sees it, the same few facts for every architecture; and the guard that checks it.
 
-Everything above the seam (records, statistics, edits, the guard) speaks of an `AttentionCall` and of nothing else.
+Everything above the seam (records, statistics, edits) works on an `AttentionCall` and on nothing else. `Aligner` rolls
+the texts of a call to the left and cuts their padding.
+
+The guard (`check`) compares what is rebuilt with what the model's own function returned: on sampled rows, `weights @ v`
+from q, k, lse, mask and rule must equal the function's output, or no recording is made. A forgotten softcap, a wrong
+scale, a lost mask or a swapped key/value head all show in it. Cost: a few rows of each call.
 """
 
 from __future__ import annotations
@@ -19,15 +24,20 @@ from manyheads.nn import Mask, Rule, log_sum_exp
 from manyheads.recording import Layer
 from manyheads.spec import CROSS, Site
 
+GUARD_ROWS = 4  # rows a text; every head is checked on each
+GUARD_TEXTS = 2  # of a batch; of all others the last row
+TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 4e-2}
+"""Largest allowed distance, in norms of the row. float32: sums of thousands of terms; half types: their rounding."""
+
 
 @dataclass(eq=False)
 class KnownLse:
-    """A call's lse, and where it came from; computed when it is first asked for, since some edits never ask."""
+    """A call's lse and its origin, computed on first use: some edits need none, and it costs a pass over q and k."""
 
     compute: Callable[[], tuple[Float[Tensor, "b h q"], str]]
 
     @cached_property
-    def made(self) -> tuple[Float[Tensor, "b h q"], str]:
+    def computed(self) -> tuple[Float[Tensor, "b h q"], str]:
         return self.compute()
 
 
@@ -52,11 +62,11 @@ class AttentionCall:
 
     @property
     def lse(self) -> Float[Tensor, "b h q"]:
-        return self.known.made[0]
+        return self.known.computed[0]
 
     @property
     def because(self) -> str:
-        return self.known.made[1]
+        return self.known.computed[1]
 
     @property
     def crosses(self) -> bool:
@@ -83,47 +93,47 @@ class AttentionCall:
 
 @dataclass(eq=False)
 class Aligner:
-    """Rolls each text of a call to the left and cuts padding: what records and the pass read.
+    """Rolls each text of a call to the left and cuts padding, for recordings and statistics.
 
-    Each mask is treated once, however many layers share it. Calls whose keys are other tokens keep their places; rows
-    past a text's end see nothing.
+    `first` and `lengths`: where each text begins among the positions, and how many tokens it has. Each mask is treated
+    once, however many layers share it. Calls whose keys are other tokens keep their places; rows past a text's end see
+    nothing. `spills`: whether some token of a text also reads padding, whose share its row then lacks.
     """
 
     first: Int[Tensor, "b"]
     lengths: Int[Tensor, "b"]
+    # By identity, with the mask itself as part of the value: as long as it is held, its id cannot be given anew.
     masks: dict[int, tuple[Mask, Mask]] = field(default_factory=dict)
-    spills: bool = False  # whether some token of a text also reads padding, whose share its row then lacks
+    spills: bool = False
 
     def layer(self, call: AttentionCall) -> Layer:
+        """The call's q, k, lse, mask and rule, each text from the left edge on."""
         if call.crosses:
             return Layer(call.q, call.k, call.lse, self._ended(call.mask), call.rule, crosses=True)
         q, k, lse = (self.roll(x) for x in (call.q, call.k, call.lse[..., None]))
         rule = call.rule
         if rule.bias is not None and (bool(self.first.any()) or q.shape[2] < call.q.shape[2]):
             bias = rule.bias.expand(len(self.first), *rule.bias.shape[1:])
-            bias = self.roll(self.roll(bias).transpose(2, 3)).transpose(2, 3)
+            bias = self.roll(self.roll(bias).transpose(2, 3)).transpose(2, 3)  # rows, then keys
             rule = Rule(rule.scale, rule.softcap, rule.sinks, bias)
-        if id(call.mask) not in self.masks:
-            self.masks[id(call.mask)] = (call.mask, call.mask.trimmed(self.first, self.lengths))
-            self.spills |= self._leaves_text(call.mask)
-        return Layer(q, k, lse[..., 0], self.masks[id(call.mask)][1], rule)
-
-    def _leaves_text(self, mask: Mask) -> bool:
-        """Whether a token of a text sees keys outside it."""
-        whole, end = mask.expand(len(self.lengths)), (self.first + self.lengths)[:, None]
-        first, row = self.first[:, None], torch.arange(mask.num_queries)[None]
-        own = (row >= first) & (row < end) & (whole.stop > whole.start)
-        return bool((own & ((whole.start < first) | (whole.stop > end))).any())
+        mask = call.mask
+        if id(mask) not in self.masks:
+            self.masks[id(mask)] = (mask, mask.trimmed(self.first, self.lengths))
+            runs, end = mask.expand(len(self.lengths)), (self.first + self.lengths)[:, None]
+            first, row = self.first[:, None], torch.arange(mask.num_queries)[None]
+            in_text = (row >= first) & (row < end) & (runs.stop > runs.start)
+            self.spills |= bool((in_text & ((runs.start < first) | (runs.stop > end))).any())
+        return Layer(q, k, lse[..., 0], self.masks[id(mask)][1], rule)
 
     def _ended(self, mask: Mask) -> Mask:
         """The mask of rows that are other tokens than keys, padding after a text's end hidden."""
         if bool((self.lengths >= mask.num_queries).all()):
             return mask
         if id(mask) not in self.masks:
-            whole = mask.expand(len(self.lengths))
+            runs = mask.expand(len(self.lengths))
             alive = torch.arange(mask.num_queries)[None] < self.lengths[:, None]
-            start, stop = (torch.where(alive, x, 0) for x in (whole.start, whole.stop))
-            dense = None if whole.dense is None else whole.dense & alive[:, None, :, None]
+            start, stop = (torch.where(alive, x, 0) for x in (runs.start, runs.stop))
+            dense = None if runs.dense is None else runs.dense & alive[:, None, :, None]
             self.masks[id(mask)] = (mask, Mask(start, stop, mask.num_keys, dense))
         return self.masks[id(mask)][1]
 
@@ -148,7 +158,11 @@ def rolled(x: Shaped[Tensor, "b h q f"], first: Int[Tensor, "b"], lengths: Int[T
 
 
 def lse_of(q: Tensor, k: Tensor, mask: Mask, rule: Rule, captured: Tensor | None) -> tuple[Float[Tensor, "b h q"], str]:
-    """The lse that the model's own kernel returned, else one call of ours; rows that see nothing get -inf."""
+    """The lse that the model's own kernel returned (`captured`), else one call of ours; -inf for rows that see nothing.
+
+    Also returns where it came from, in words.
+    """
+    # A kernel that got other texts or heads than the call (torch broadcasts) has an lse of another size.
     if captured is not None and captured.numel() == q.shape[0] * q.shape[1] * q.shape[2]:
         lse = captured.reshape(q.shape[:3]).contiguous()
         because = "the model's own fused kernel returned the lse"
@@ -163,50 +177,39 @@ def lse_of(q: Tensor, k: Tensor, mask: Mask, rule: Rule, captured: Tensor | None
     return lse, because
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The guard: what we rebuild must equal what the model's own function returned, or there is no recording.
-#
-# On sampled rows, `weights @ v`, rebuilt from q, k, lse, mask and rule, is held against the function's own output. A
-# forgotten softcap, a wrong scale, a lost mask or a swapped key/value head all show here. (Row sums would not do: the
-# lse comes from the same scores, so a forgotten softcap leaves them at 1.) Cost: a few rows of each call.
-
-
-GUARD_ROWS = 4  # rows a text; every head is checked on each
-GUARD_TEXTS = 2  # of a batch; of all others the last row
-TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 4e-2}
-"""Largest allowed distance, in norms of the row. float32: sums of thousands of terms; half types: their rounding."""
-
-
 @torch.no_grad()
 def check(call: AttentionCall, model: torch.nn.Module) -> float:
-    """The worst distance found, as a share of its row's norm. Errors: GuardError; ModelError where there is NaN."""
+    """The worst distance between outputs returned and rebuilt on sampled rows, as a share of the row's norm.
+
+    Errors: GuardError where it is over `TOLERANCE`; ModelError where the model returned NaN or infinity.
+    """
     num_texts, _, num_rows, _ = call.q.shape
     if not call.q.numel() or not call.k.numel():
         return 0.0
-    samples = [(_sample(num_texts, GUARD_TEXTS), _sample(num_rows, GUARD_ROWS))]
+    samples = [(spread(num_texts, GUARD_TEXTS), spread(num_rows, GUARD_ROWS))]
     if num_texts > GUARD_TEXTS:  # one row of every text: padding may be misread in a single one
-        samples.append((torch.arange(num_texts), _sample(num_rows, 1)))
-    return max(_check_rows(call, model, texts, rows) for texts, rows in samples)
-
-
-def _check_rows(call: AttentionCall, model: torch.nn.Module, texts: Int[Tensor, "t"], rows: Int[Tensor, "r"]) -> float:
-    seen, norm, rebuilt = rebuild(call, texts, rows)
-    returned = call.out[texts][:, :, rows].to(rebuilt.dtype)
-    if not bool(torch.isfinite(returned[seen]).all()):
-        raise ModelError(_nan_story(call, model))
-    distance = (rebuilt - returned).norm(dim=-1)
-    relative = torch.where(seen, distance / norm.clamp_min(1e-30), 0).nan_to_num(nan=torch.inf)
-    worst = float(relative.max())
-    if not worst <= TOLERANCE[call.q.dtype]:
-        text, head, row = (int(i) for i in (relative == relative.max()).nonzero()[0])
-        place = f"layer {call.site.layer} ({call.site.module}), head {head}, row {int(rows[row])}"
-        norms = [float(x[text, head, row].norm()) for x in (returned, rebuilt)]
-        raise GuardError(
-            f"{place} of text {int(texts[text])}: the model's attention returned a vector of norm {norms[0]:.6g}, what "
-            f"was rebuilt from its q, k and v has norm {norms[1]:.6g} and lies {worst:.2g} of the row's norm away "
-            f"(allowed: {TOLERANCE[call.q.dtype]:g}). This attention does something that was not recorded, so a "
-            f"recording would be wrong: none is made."
-        )
+        samples.append((torch.arange(num_texts), spread(num_rows, 1)))
+    worst = 0.0
+    for texts, rows in samples:
+        alive, norm, rebuilt = rebuild(call, texts, rows)
+        returned = call.out[texts][:, :, rows].to(rebuilt.dtype)
+        if not bool(torch.isfinite(returned[alive]).all()):
+            raise ModelError(_nan_message(call, model))
+        distance = (rebuilt - returned).norm(dim=-1)
+        # NaN counts as infinitely far: it compares as false, so it would slip through the tolerance.
+        relative = torch.where(alive, distance / norm.clamp_min(1e-30), 0).nan_to_num(nan=torch.inf)
+        largest = float(relative.max())
+        if not largest <= TOLERANCE[call.q.dtype]:
+            text, head, row = (int(i) for i in (relative == relative.max()).nonzero()[0])
+            place = f"layer {call.site.layer} ({call.site.module}), head {head}, row {int(rows[row])}"
+            norms = [float(x[text, head, row].norm()) for x in (returned, rebuilt)]
+            raise GuardError(
+                f"{place} of text {int(texts[text])}: the model's attention returned a vector of norm {norms[0]:.6g}, "
+                f"what was rebuilt from its q, k and v has norm {norms[1]:.6g} and lies {largest:.2g} of the row's "
+                f"norm away (allowed: {TOLERANCE[call.q.dtype]:g}). This attention does something that was not "
+                f"recorded, so a recording would be wrong: none is made."
+            )
+        worst = max(worst, largest)
     return worst
 
 
@@ -214,6 +217,9 @@ def rebuild(
     call: AttentionCall, texts: Int[Tensor, "t"], rows: Int[Tensor, "r"]
 ) -> tuple[Tensor, Tensor, Float[Tensor, "t h r f"]]:
     """Which sampled rows see anything, their norm (of what they could add up to at the least), and their output."""
+    # This formula stands here a second time on purpose. The library's own function from scores to weights is what the
+    # guard has to check: if it called that function, a fault in it would be on both sides and would not show.
+    # (Row sums would check nothing: the lse comes from the same scores, so a forgotten softcap leaves them at 1.)
     dtype = torch.float64 if call.q.dtype == torch.float64 else torch.float32
     num_heads, groups = call.q.shape[1], call.k.shape[1]
     q = call.q[texts][:, :, rows].to(dtype)
@@ -232,6 +238,7 @@ def rebuild(
         start, stop = mask.start[texts][:, rows], mask.stop[texts][:, rows]
         visible = ((key >= start[..., None]) & (key < stop[..., None]))[:, None]
     lse = call.lse[texts][:, :, rows].to(dtype)
+    # A row that sees nothing has an lse of -inf, and -inf minus -inf is NaN: 0 in its place, and nothing is visible.
     weights = torch.where(visible, (scores - torch.where(lse == -torch.inf, 0, lse)[..., None]).exp(), 0)
     rebuilt = weights @ v
     # A row whose values cancel has next to no norm of its own: a thousandth of what it adds up keeps rounding apart.
@@ -239,12 +246,12 @@ def rebuild(
     return visible.any(-1).expand(-1, num_heads, -1), norm, rebuilt
 
 
-def _sample(size: int, count: int) -> Int[Tensor, "n"]:
+def spread(size: int, count: int) -> Int[Tensor, "n"]:
     """Indices spread over an axis, its last one among them: the last row of a text sees most."""
     return torch.linspace(size - 1, 0, min(size, count)).round().long().unique()
 
 
-def _nan_story(call: AttentionCall, model: torch.nn.Module) -> str:
+def _nan_message(call: AttentionCall, model: torch.nn.Module) -> str:
     """Which weights hold NaN, or that none does."""
     for name, parameter in model.named_parameters():
         if parameter.device.type != "meta" and not bool(torch.isfinite(parameter).all()):

@@ -1,9 +1,10 @@
-"""From the arguments of a transformers attention function to a mask of runs and a rule.
+"""From the arguments of an attention function to a mask of runs and a rule: how the model's own masks are read.
 
-transformers hands masks over dense: booleans (True = may look) under `sdpa`, floats added to the scores under
-`eager`. Both are turned into runs, and proven to be runs; so are flex attention's masks (`flexmasks`). A float mask
-that holds more than "see" and "do not see" is split into a mask and a bias. Checked on transformers 5.23; the guard
-checks the result on every call.
+transformers passes dense masks: booleans (True = may look) under `sdpa`, floats added to the scores under `eager`. Flex
+attention has a `BlockMask`: a function of places, and the blocks of the map in which kernels call it. All become a
+`Mask`, runs of keys where they are runs and dense where not. A float mask that holds more than "see" and "do not see"
+is split into a mask and a bias. Checked on transformers 5.23 and torch 2.13; the guard checks the result on every call.
+Cost: O(b * q * k) once for each mask (a BlockMask's function runs on every cell, `DENSE_ROWS` rows at a time).
 """
 
 from __future__ import annotations
@@ -15,140 +16,128 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from jaxtyping import Bool
 from torch import Tensor
 
 from manyheads.errors import ModelError
 from manyheads.nn import DENSE_ROWS, Mask, Rule
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Masks of flex attention: a function of places, and the blocks of the map in which it is asked.
-#
-# torch's compiled kernels skip the blocks that a BlockMask does not list, and ask no function in those that it lists as
-# full; the uncompiled ones ask the function alone. So the function is asked for every cell, some rows at a time, and
-# proven to say what the blocks say: a mask on which the two part is refused, not guessed.
-# Cost: q * k cells once for each mask, the memory of `DENSE_ROWS` rows. Checked on torch 2.13.
-
-
 FLEX = "torch.nn.attention.flex_attention"
-
-
-def is_block_mask(mask: object) -> bool:
-    """Whether it is one of flex attention's masks. Imports nothing: who has one has imported it."""
-    return FLEX in sys.modules and isinstance(mask, sys.modules[FLEX].BlockMask)
-
-
-def read_block_mask(block_mask: Any, num_queries: int, num_keys: int) -> Mask:
-    """The same as runs of keys. Errors: ModelError where its blocks and its function say different things."""
-    parts = []
-    for begin in range(0, num_queries, DENSE_ROWS):
-        rows = slice(begin, min(begin + DENSE_ROWS, num_queries))
-        seen = _asked(block_mask, rows, num_keys)
-        listed, full = (cells[..., :num_keys] for cells in _listed(block_mask, rows))
-        if not bool((seen == (seen & listed | full)).all()):
-            raise ModelError(
-                "the model hands flex attention a BlockMask whose blocks and mask_mod say different things, so kernels "
-                "differ in what they hide: make it by create_block_mask, or load the model with "
-                "attn_implementation='sdpa' or 'eager'."
-            )
-        parts.append(Mask.from_dense(seen))
-    dense = None
-    if any(part.dense is not None for part in parts):
-        whole = [part.visible(slice(None), slice(None)) for part in parts]
-        heads = max(part.shape[1] for part in whole)
-        dense = torch.cat([part.expand(-1, heads, -1, -1) for part in whole], 2)
-    start, stop = (torch.cat([getattr(part, name) for part in parts], 1) for name in ("start", "stop"))
-    return Mask(start, stop, num_keys, dense)
-
-
-def _asked(block_mask: Any, rows: slice, num_keys: int) -> Bool[Tensor, "b h r k"]:
-    """What the mask's function says of some rows."""
-    from torch.nn.attention.flex_attention import create_mask
-
-    (texts, heads), device = block_mask.kv_num_blocks.shape[:2], block_mask.kv_num_blocks.device
-    return create_mask(
-        lambda text, head, row, key: block_mask.mask_mod(text, head, row + rows.start, key),
-        *(texts, heads, rows.stop - rows.start, num_keys),
-        device=device,
-    )
-
-
-def _listed(block_mask: Any, rows: slice) -> tuple[Bool[Tensor, "b h r k"], Bool[Tensor, "b h r k"]]:
-    """Cells of some rows that are in a listed block, and in one that is listed as full."""
-    high, wide = block_mask.BLOCK_SIZE
-    place = torch.arange(rows.start, rows.stop, device=block_mask.kv_num_blocks.device) // high
-    listed = block_mask.to_dense().bool()
-    full = torch.zeros_like(listed)
-    if block_mask.full_kv_num_blocks is not None:
-        alone = (block_mask.full_kv_num_blocks, block_mask.full_kv_indices)
-        full = type(block_mask).from_kv_blocks(*alone, BLOCK_SIZE=(high, wide)).to_dense().bool()
-    listed, full = (blocks[:, :, place].repeat_interleave(wide, 3) for blocks in (listed, full))
-    return listed, full
-
-
 FLEX_NAME = "flex_attention"  # as transformers calls it
 HIDDEN_BELOW = 0.5  # a float mask hides what lies below this share of the dtype's lowest value: sums of two masks too
 
 
 @dataclass(eq=False)
 class MaskReader:
-    """Reads masks, each tensor once: all layers of a forward pass are handed the same one."""
+    """Reads masks, each tensor once: all layers of a forward pass get the same one.
+
+    `known` is keyed by the mask's identity and how it was read. An id is given anew once its tensor is gone, so every
+    entry has a weak reference to the mask, and counts only while that is the mask in hand.
+    """
 
     known: dict[tuple[object, ...], tuple[weakref.ref[Any], Mask, Tensor | None]] = field(default_factory=dict)
-    made: dict[tuple[int, int, bool], Mask] = field(default_factory=dict)
+    without_tensor: dict[tuple[int, int, bool], Mask] = field(default_factory=dict)
 
     def read(self, attention_mask: Any, num_queries: int, num_keys: int, causal: bool) -> tuple[Mask, Tensor | None]:
-        """The mask as runs, and a bias where a float mask holds one."""
+        """A transformers mask as runs, and a bias where a float mask holds one.
+
+        Errors: ModelError for a mask that is neither dense nor flex attention's, or contradicts itself.
+        """
         if attention_mask is None:
             key = (num_queries, num_keys, causal)
-            if key not in self.made:
-                make = Mask.causal(num_queries, num_keys, offset=0) if causal else Mask.full(num_queries, num_keys)
-                self.made = {key: make}
-            return self.made[key], None
+            if key not in self.without_tensor:
+                mask = Mask.causal(num_queries, num_keys, offset=0) if causal else Mask.full(num_queries, num_keys)
+                self.without_tensor = {key: mask}
+            return self.without_tensor[key], None
         read_as = num_queries, num_keys
-        if (found := self._known(attention_mask, read_as)) is not None:
-            return found
-        if is_block_mask(attention_mask):
-            return self._keep(attention_mask, read_as, read_block_mask(attention_mask, num_queries, num_keys), None)
+        if (entry := self._known(attention_mask, read_as)) is not None:
+            return entry
+        # Nothing is imported to tell: whoever has a BlockMask has imported flex attention.
+        if FLEX in sys.modules and isinstance(attention_mask, sys.modules[FLEX].BlockMask):
+            return self._remember(attention_mask, read_as, read_block_mask(attention_mask, num_queries, num_keys), None)
         if not isinstance(attention_mask, Tensor) or attention_mask.ndim != 4:
             shape = tuple(getattr(attention_mask, "shape", ()))
             raise ModelError(
                 f"the model hands its attention a {type(attention_mask).__name__} of shape {shape} as mask; only dense "
                 f"masks (text, head, query, key) can be read: load it with attn_implementation='sdpa' or 'eager'."
             )
+        # A static cache's mask is longer than the keys, and one row may serve every query: both are brought to size.
         mask, bias = _split(attention_mask[..., :num_keys])
         dense = None if mask.dense is None else mask.dense.expand(-1, -1, num_queries, -1)
         mask = Mask(mask.start.expand(-1, num_queries), mask.stop.expand(-1, num_queries), mask.num_keys, dense)
         bias = None if bias is None else bias.expand(-1, -1, num_queries, -1)
-        return self._keep(attention_mask, read_as, mask, bias)
+        return self._remember(attention_mask, read_as, mask, bias)
 
     def plain(
         self, attn_mask: Tensor | None, num_axes: int, num_queries: int, num_keys: int, causal: bool
     ) -> tuple[Mask, Tensor | None]:
-        """The same of torch's own function, whose masks may lack axes; `num_axes` is how many its query has."""
+        """The same for torch's own function, whose masks may lack axes; `num_axes` is how many its query has."""
         if attn_mask is None:
             return self.read(None, num_queries, num_keys, causal)
         read_as = num_queries, num_keys, num_axes, causal
-        if (found := self._known(attn_mask, read_as)) is not None:
-            return found
+        if (entry := self._known(attn_mask, read_as)) is not None:
+            return entry
         axes = attn_mask.expand(*attn_mask.shape[:-2], num_queries, num_keys)
         axes = four_axes(axes.reshape((1,) * (num_axes - axes.ndim) + axes.shape))
         if causal:
-            seen = Mask.causal(num_queries, num_keys, offset=0).visible(slice(0, num_queries), slice(0, num_keys))
-            axes = axes & seen if axes.dtype == torch.bool else axes.masked_fill(~seen, -torch.inf)
-        return self._keep(attn_mask, read_as, *_split(axes))
+            visible = Mask.causal(num_queries, num_keys, offset=0).visible(slice(0, num_queries), slice(0, num_keys))
+            axes = axes & visible if axes.dtype == torch.bool else axes.masked_fill(~visible, -torch.inf)
+        return self._remember(attn_mask, read_as, *_split(axes))
 
     def _known(self, attention_mask: Any, read_as: tuple[object, ...]) -> tuple[Mask, Tensor | None] | None:
-        """What was read of it, for such calls: one mask of a row may serve queries of several texts."""
-        found = self.known.get((id(attention_mask), *read_as))
-        return found[1:] if found is not None and found[0]() is attention_mask else None
+        entry = self.known.get((id(attention_mask), *read_as))
+        return entry[1:] if entry is not None and entry[0]() is attention_mask else None
 
-    def _keep(
+    def _remember(
         self, attention_mask: Any, read_as: tuple[object, ...], mask: Mask, bias: Tensor | None
     ) -> tuple[Mask, Tensor | None]:
         self.known = {key: entry for key, entry in self.known.items() if entry[0]() is not None}
         self.known[id(attention_mask), *read_as] = (weakref.ref(attention_mask), mask, bias)
         return mask, bias
+
+
+def read_block_mask(block_mask: Any, num_queries: int, num_keys: int) -> Mask:
+    """A BlockMask as runs of keys. Errors: ModelError where its blocks and its function contradict each other.
+
+    torch's compiled kernels skip the blocks that it does not list, and call no function in those that it lists as full;
+    the uncompiled ones call the function alone. So the function is computed for every cell, and must agree with the
+    blocks: a mask on which the two part is refused, not guessed.
+    """
+    from torch.nn.attention.flex_attention import create_mask
+
+    (num_texts, num_heads), device = block_mask.kv_num_blocks.shape[:2], block_mask.kv_num_blocks.device
+    block_rows, block_keys = block_mask.BLOCK_SIZE
+    listed_blocks = block_mask.to_dense().bool()
+    full_blocks = torch.zeros_like(listed_blocks)
+    if block_mask.full_kv_num_blocks is not None:
+        full_only = (block_mask.full_kv_num_blocks, block_mask.full_kv_indices)
+        full_blocks = type(block_mask).from_kv_blocks(*full_only, BLOCK_SIZE=(block_rows, block_keys)).to_dense().bool()
+    parts = []
+    for begin in range(0, num_queries, DENSE_ROWS):
+        rows = slice(begin, min(begin + DENSE_ROWS, num_queries))
+        visible = create_mask(
+            lambda text, head, row, key, first=begin: block_mask.mask_mod(text, head, row + first, key),
+            *(num_texts, num_heads, rows.stop - rows.start, num_keys),
+            device=device,
+        )
+        block_of_row = torch.arange(rows.start, rows.stop, device=device) // block_rows
+        listed, full = (
+            blocks[:, :, block_of_row].repeat_interleave(block_keys, 3)[..., :num_keys]
+            for blocks in (listed_blocks, full_blocks)
+        )
+        if not bool((visible == (visible & listed | full)).all()):
+            raise ModelError(
+                "the model hands flex attention a BlockMask whose blocks and mask_mod say different things, so kernels "
+                "differ in what they hide: make it by create_block_mask, or load the model with "
+                "attn_implementation='sdpa' or 'eager'."
+            )
+        parts.append(Mask.from_dense(visible))
+    dense = None
+    if any(part.dense is not None for part in parts):
+        cells = [part.visible(slice(None), slice(None)) for part in parts]
+        most_heads = max(part.shape[1] for part in cells)
+        dense = torch.cat([part.expand(-1, most_heads, -1, -1) for part in cells], 2)
+    start, stop = (torch.cat([getattr(part, name) for part in parts], 1) for name in ("start", "stop"))
+    return Mask(start, stop, num_keys, dense)
 
 
 def four_axes(x: Tensor) -> Tensor:
@@ -189,8 +178,8 @@ def read_rule(query: Tensor, kwargs: Mapping[str, Any], bias: Tensor | None) -> 
 def is_causal_without_mask(
     implementation: str, module: torch.nn.Module, num_queries: int, kwargs: Mapping[str, Any]
 ) -> bool:
-    """Whether a call without a mask is causal: `sdpa` asks the module, others add what they are given and no more."""
+    """Whether a call without a mask is causal: `sdpa` asks the module, others add the mask they get and no more."""
     if implementation in ("eager", FLEX_NAME) or num_queries <= 1:
         return False
-    asked = kwargs.get("is_causal")
-    return bool(getattr(module, "is_causal", True) if asked is None else asked)
+    is_causal = kwargs.get("is_causal")
+    return bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)

@@ -1,7 +1,7 @@
-"""What is open: the taps, the modules they watch, and a call on its way to them.
+"""The open taps, the modules that they watch, and a call on its way to them.
 
-There are three ways in: transformers' interface (`interface`), our own layers (`ownlayers`), and any other module
-(`plain`). Each of them ends here, in `Seen.show`: one call, the same few facts, shown to every tap on the module.
+There are three ways in: transformers' interface (`through_transformers`), our own layers, and any other module
+(`through_torch`). Each of them ends in `RawCall.show`: one call, the same few facts, shown to every tap on the module.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class WatchFused(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.lse: list[Tensor] = []
+        self.all_lse: list[Tensor] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is COMPOSITE:  # under inference_mode it arrives whole: take it apart, under this same mode
@@ -43,36 +43,47 @@ class WatchFused(TorchDispatchMode):
                 return func.decompose(*args, **(kwargs or {}))
         result = func(*args, **(kwargs or {}))
         if func is FUSED:
-            self.lse.append(result[1])
+            self.all_lse.append(result[1])
         return result
 
+    @property
+    def lse(self) -> Tensor | None:
+        """The lse of the one fused call that was made; None where there were none or several."""
+        # Of several nobody can tell which is the layer's attention, so the lse is computed anew.
+        return self.all_lse[0] if len(self.all_lse) == 1 else None
 
-class _Here(threading.local):
-    """What this thread is in the middle of: modules, outermost first, and calls that a way in has in hand."""
+
+class _Running(threading.local):
+    """What this thread is running: modules, outermost first, and how many calls the ways in are carrying out.
+
+    Per thread: two threads may run one model, and each must see its own stack of modules.
+    """
 
     def __init__(self) -> None:
         self.modules: list[nn.Module] = []
-        self.in_hand = 0
+        self.calls = 0
 
 
-HERE = _Here()
+RUNNING = _Running()
 
 
 @contextmanager
-def in_hand() -> Iterator[None]:
-    """While a way in runs a call, what the call does inside is no call of its own."""
-    HERE.in_hand += 1
+def carrying_out() -> Iterator[None]:
+    """While a way in carries out a call, what happens inside is part of it and no call of its own."""
+    # A count, not a flag: a layer of ours calls torch's function, and both are ways in.
+    RUNNING.calls += 1
     try:
         yield
     finally:
-        HERE.in_hand -= 1
+        RUNNING.calls -= 1
 
 
 @dataclass(eq=False)
 class Tap:
-    """An open tap. `sites` in the order in which layers first called; `guard_error` the worst seen so far.
+    """An open tap. `sites` in the order in which layers first called; `guard_error` the worst so far.
 
-    `by_hand`: modules that made attention weights where no way in could see them, path to class.
+    `because`: how many calls had their lse from where. `by_hand`: modules that made attention weights where no way in
+    could see them, path to class. `edited`: whether another tap of this thread edits the model.
     """
 
     model: nn.Module
@@ -84,19 +95,20 @@ class Tap:
     guard_error: float = 0.0
     because: dict[str, int] = field(default_factory=dict)
     by_hand: dict[str, str] = field(default_factory=dict)
-    edited: bool = False  # whether another tap of this thread edits the model
-    paths: dict[int, str] = field(default_factory=dict)
-    calls: dict[str, int] = field(default_factory=dict)
+    edited: bool = False
+    paths: dict[int, str] = field(default_factory=dict)  # a module's id -> its path: the model holds its modules alive
+    calls: dict[str, int] = field(default_factory=dict)  # of this forward pass, by path
     projections: dict[str, nn.Module | None] = field(default_factory=dict)
     masks: MaskReader = field(default_factory=MaskReader)
 
-    def site(self, seen: Seen, causal: bool) -> Site:
+    def site(self, raw: RawCall, causal: bool) -> Site:
         """The call's place in the model; layers are counted in the order in which they first call.
 
         A module that is called again in the same forward pass (layers that share their weights) is a layer again.
         """
-        path = self.paths[id(seen.module)]
-        turn = self.calls.get(path, 0) if HERE.modules else 0
+        path = self.paths[id(raw.module)]
+        # Outside of a forward pass (somebody calls a layer by itself) no call can be a second one of the same pass.
+        turn = self.calls.get(path, 0) if RUNNING.modules else 0
         self.calls[path] = turn + 1
         name = f"{path}#{turn + 1}" if turn else path
         if name not in self.sites:
@@ -104,40 +116,42 @@ class Tap:
             stack = stack_of(
                 path,
                 encoder_decoder=bool(getattr(config, "is_encoder_decoder", False)),
-                crosses=seen.crosses or bool(getattr(seen.module, "is_cross_attention", False)),
+                crosses=raw.crosses or bool(getattr(raw.module, "is_cross_attention", False)),
             )
             layer = sum(site.stack == stack for site in self.sites.values())
-            sizes = (seen.q.shape[1], seen.k.shape[1], seen.q.shape[3], seen.v.shape[3])
+            sizes = (raw.q.shape[1], raw.k.shape[1], raw.q.shape[3], raw.v.shape[3])
             self.sites[name] = Site(stack, layer, name, *sizes, causal)
         return self.sites[name]
 
-    def projection(self, seen: Seen) -> nn.Module | None:
-        path = self.paths[id(seen.module)]
+    def projection(self, raw: RawCall) -> nn.Module | None:
+        """The output projection of the call's layer, looked for once a layer."""
+        path = self.paths[id(raw.module)]
         if path not in self.projections:
-            found = output_projection(self.model, path, seen.q.shape[1] * seen.v.shape[3])
-            self.projections[path] = None if found is None else found[1]
+            path_and_module = output_projection(self.model, path, raw.q.shape[1] * raw.v.shape[3])
+            self.projections[path] = None if path_and_module is None else path_and_module[1]
         return self.projections[path]
 
 
 @dataclass(eq=False)
 class Open:
-    """All open taps, of all threads. The list is replaced, never changed: readers need no lock."""
+    """All open taps, of all threads. The tuple is replaced under the lock, never changed: readers need no lock."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     taps: tuple[Tap, ...] = ()
 
     def on(self, module: nn.Module) -> list[Tap]:
-        """The taps of this thread that hold this module, the first opened first."""
-        here = threading.get_ident()
-        return [tap for tap in self.taps if tap.thread == here and id(module) in tap.paths]
+        """The taps of this thread that watch this module, the first opened first."""
+        # By thread: another thread's tap on the same model must not get this thread's calls, nor edit them.
+        thread = threading.get_ident()
+        return [tap for tap in self.taps if tap.thread == thread and id(module) in tap.paths]
 
 
 OPEN = Open()
 
 
 @dataclass(frozen=True, eq=False)
-class Seen:
-    """One call, whoever made it, on its way to the taps. `lse`: what a fused kernel returned for it, where one did."""
+class RawCall:
+    """One call, by whichever way it came in, for the taps. `lse`: the fused kernel's, where one made the call."""
 
     module: nn.Module
     q: Tensor
@@ -154,13 +168,17 @@ class Seen:
         """The outputs after every tap's edits: the same tensor where there were none."""
         known = KnownLse(lambda: lse_of(self.q, self.k, self.mask, self.rule, self.lse))
         edited = self.out
+        # Causal: no row sees past its own place, of which rows with a cache begin after the past.
+        last_key = torch.arange(self.mask.num_queries)[None] + 1 + max(0, self.mask.num_keys - self.mask.num_queries)
+        causal = self.mask.num_queries > 1 and bool((self.mask.stop <= last_key).all())
         for state in taps:
-            site = state.site(self, _looks_causal(self.mask))
-            facts = (self.q, self.k, self.v, self.mask, self.rule, self.out, known)
-            call = AttentionCall(site, *facts, state.projection(self), self.gain)
+            site = state.site(self, causal)
+            tensors = (self.q, self.k, self.v, self.mask, self.rule, self.out, known)
+            call = AttentionCall(site, *tensors, state.projection(self), self.gain)
             if state.guard or state.on_call is not None:  # now: a static cache writes over k at the next step
                 state.because[call.because] = state.because.get(call.because, 0) + 1
             if state.guard:
+                # What the model itself computed, before any edit: that is what a recording stands for.
                 state.guard_error = max(state.guard_error, guarding.check(call, state.model))
             if state.on_call is not None:
                 state.on_call(call)
@@ -170,26 +188,15 @@ class Seen:
         return edited
 
 
-def only(watch: WatchFused) -> Tensor | None:
-    """The lse of the one fused call that was made; None where there were none or several."""
-    return watch.lse[0] if len(watch.lse) == 1 else None
-
-
-def _looks_causal(mask: Mask) -> bool:
-    """Whether no row sees past its own place."""
-    rows = torch.arange(mask.num_queries)[None] + 1 + max(0, mask.num_keys - mask.num_queries)
-    return mask.num_queries > 1 and bool((mask.stop <= rows).all())
-
-
 def no_way_in(model: nn.Module, name: str, by_hand: dict[str, str]) -> str:
-    """What to say of a model whose attention never showed."""
+    """The message for a model whose attention never showed."""
     whose = name if name == type(model).__name__ else f"{name} ({type(model).__name__})"
     if by_hand:
         path, kind = next(iter(by_hand.items()))
         where = f"module {path!r} ({kind})" if path else kind
-        others = f", and {len(by_hand) - 1} more like it," if len(by_hand) > 1 else ""
+        more = f", and {len(by_hand) - 1} more like it," if len(by_hand) > 1 else ""
         return (
-            f"{whose}: {where}{others} makes its attention weights by hand, with a softmax and a product, where nobody "
+            f"{whose}: {where}{more} makes its attention weights by hand, with a softmax and a product, where nobody "
             f"can see them. Nothing was recorded. Have it call torch.nn.functional.scaled_dot_product_attention, or "
             f"load a model that uses transformers' attention interface."
         )

@@ -6,8 +6,8 @@ serves that stands under the function's name in `torch.nn.functional`. While the
 their fast path, whose kernel shows nothing: outputs equal the fast path's to rounding, the slow path's to the bit.
 
 With `need_weights=True` torch's layer takes another road, by plain products: a dispatch mode picks q, k, v and the
-per-head outputs out of them. Who takes neither road, and makes weights by hand (a softmax, then a product), is noted
-by name, so that nobody is left out in silence. Checked on torch 2.13.
+per-head outputs out of them. A module that takes neither road, and makes weights by hand (a softmax, then a product),
+is noted by name, so that none is left out in silence. Checked on torch 2.13.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from manyheads.errors import ModelError
 from manyheads.models.taps.mask_arguments import four_axes
-from manyheads.models.taps.open_taps import HERE, OPEN, Seen, WatchFused, in_hand, only
+from manyheads.models.taps.open_taps import OPEN, RUNNING, RawCall, WatchFused, carrying_out
 from manyheads.nn import Rule
 
 ATTENTION = F.scaled_dot_product_attention
@@ -50,22 +50,23 @@ _HANDLES: list[Any] = []
 
 
 class _ByHand(threading.local):
-    """Weights that somebody made by a softmax of their own, as long as they live."""
+    """Weights that a module made by a softmax of its own, as long as they live."""
 
     def __init__(self) -> None:
-        self.made: dict[int, weakref.ref[Tensor]] = {}
+        self.weights: dict[int, weakref.ref[Tensor]] = {}
 
     def add(self, tensor: Any) -> None:
         if isinstance(tensor, Tensor) and tensor.ndim >= 3:
-            self.made[id(tensor)] = weakref.ref(tensor)
+            self.weights[id(tensor)] = weakref.ref(tensor)
 
     def holds(self, tensor: Any) -> bool:
-        found = self.made.get(id(tensor))
-        return found is not None and found() is tensor
+        # An id is given anew when its tensor is gone, and then the reference is dead or of another tensor.
+        reference = self.weights.get(id(tensor))
+        return reference is not None and reference() is tensor
 
 
 _BY_HAND = _ByHand()
-_CROSSES = threading.local()  # .said: whether torch's own layer, which is running, reads another text
+_TORCHS_LAYER_CALL = threading.local()  # .crosses: whether torch's own layer, which is running, reads another text
 
 
 def install() -> None:
@@ -73,8 +74,24 @@ def install() -> None:
     if _HANDLES:
         return
     F.scaled_dot_product_attention = _attention
-    _HANDLES.append(register_module_forward_pre_hook(_enter))
-    _HANDLES.append(register_module_forward_hook(_leave, always_call=True))
+
+    def enter(module: nn.Module, _: Any) -> None:
+        taps = OPEN.on(module)
+        if not taps:
+            return
+        if not RUNNING.modules:  # a forward pass begins
+            _BY_HAND.weights.clear()
+            for tap in taps:
+                tap.calls.clear()
+        RUNNING.modules.append(module)
+
+    def leave(module: nn.Module, *_: Any) -> None:
+        # By identity: a module that was entered before its tap opened leaves without having been put on the stack.
+        if RUNNING.modules and RUNNING.modules[-1] is module:
+            RUNNING.modules.pop()
+
+    _HANDLES.append(register_module_forward_pre_hook(enter))
+    _HANDLES.append(register_module_forward_hook(leave, always_call=True))  # after an exception too
 
 
 def remove() -> None:
@@ -85,31 +102,15 @@ def remove() -> None:
         _HANDLES.pop().remove()
 
 
-def _enter(module: nn.Module, _: Any) -> None:
-    taps = OPEN.on(module)
-    if not taps:
-        return
-    if not HERE.modules:  # a forward pass begins
-        _BY_HAND.made.clear()
-        for tap in taps:
-            tap.calls.clear()
-    HERE.modules.append(module)
-
-
-def _leave(module: nn.Module, *_: Any) -> None:
-    if HERE.modules and HERE.modules[-1] is module:
-        HERE.modules.pop()
-
-
 @contextmanager
 def watching_functions() -> Iterator[None]:
-    """The function mode, for this thread. Taps nest: each brings one, and the first that sees a call has it in hand."""
-    depth = len(HERE.modules)
+    """The function mode, for this thread. Taps nest: each brings one, and the first that sees a call carries it out."""
+    depth = len(RUNNING.modules)
     try:
         with _Functions():
             yield
     finally:
-        del HERE.modules[depth:]  # a module that was left by way of a tap's end
+        del RUNNING.modules[depth:]  # a module that was left by way of a tap's end
 
 
 @contextmanager
@@ -122,58 +123,60 @@ def unwatched() -> Iterator[None]:
 
 
 class _Functions(TorchFunctionMode):
+    """Carries out attention calls under the eyes of the taps, and notes modules that attend by hand."""
+
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if HERE.in_hand or not HERE.modules:
+        # Every torch function of the thread comes through here: what is none of ours leaves by the shortest way.
+        if RUNNING.calls or not RUNNING.modules:
             return func(*args, **kwargs)
         if func is ATTENTION:
             return _attention(*args, **kwargs)
         if func is TORCHS_LAYER:
             return _torchs_layer(args, kwargs)
         result = func(*args, **kwargs)
-        _note_by_hand(func, args, result)
+        if func in SOFTMAX:
+            _BY_HAND.add(result)
+        elif not _BY_HAND.weights:
+            pass
+        elif func in CARRY and args and _BY_HAND.holds(args[0]):
+            _BY_HAND.add(result)
+        elif func in PRODUCT:
+            # einsum may take its operands in a list
+            operands = [x for operand in args for x in (operand if isinstance(operand, list | tuple) else (operand,))]
+            if any(map(_BY_HAND.holds, operands)):
+                module = RUNNING.modules[-1]
+                for tap in OPEN.on(module):
+                    tap.by_hand[tap.paths[id(module)]] = type(module).__name__
         return result
-
-
-def _note_by_hand(func: Any, args: Any, result: Any) -> None:
-    if func in SOFTMAX:
-        _BY_HAND.add(result)
-    elif not _BY_HAND.made:
-        return
-    elif func in CARRY and args and _BY_HAND.holds(args[0]):
-        _BY_HAND.add(result)
-    elif func in PRODUCT and any(map(_BY_HAND.holds, _operands(args))):
-        module = HERE.modules[-1]
-        for tap in OPEN.on(module):
-            tap.by_hand[tap.paths[id(module)]] = type(module).__name__
-
-
-def _operands(args: Any) -> list[Any]:
-    """Of a product, also of one that takes them in a list."""
-    return [x for each in args for x in (each if isinstance(each, list | tuple) else (each,))]
 
 
 def _attention(*args: Any, **kwargs: Any) -> Any:
     """What stands under `scaled_dot_product_attention` while a tap is open."""
-    if HERE.in_hand or not HERE.modules:
+    if RUNNING.calls or not RUNNING.modules:
         return ATTENTION(*args, **kwargs)
-    with in_hand(), WatchFused() as watch:
+    with carrying_out(), WatchFused() as watch:
         result = ATTENTION(*args, **kwargs)  # errors are torch's own
-    module = HERE.modules[-1]
+    module = RUNNING.modules[-1]
     taps = OPEN.on(module)
-    q, k, v, attn_mask, is_causal, scale = _said(*args, **kwargs)
+    q, k, v, attn_mask, is_causal, scale = _arguments_of(*args, **kwargs)
     if min(x.ndim for x in (q, k, v)) < 2 or 0 in q.shape or 0 in k.shape:
         return result
-    q, k, v = _texts_and_heads(q, k, v)
+    # torch broadcasts leading axes: all get four, as many texts, and k and v as many heads.
+    leading = max(x.ndim for x in (q, k, v))
+    q, k, v = (four_axes(x.reshape((1,) * (leading - x.ndim) + x.shape)) for x in (q, k, v))
+    num_texts, num_kv_heads = max(len(x) for x in (q, k, v)), max(k.shape[1], v.shape[1])
+    k, v = (x.expand(num_texts, num_kv_heads, -1, -1) for x in (k, v))
+    q = q.expand(num_texts, max(q.shape[1], num_kv_heads), -1, -1)
     mask, bias = taps[0].masks.plain(attn_mask, result.ndim, q.shape[2], k.shape[2], is_causal)
     rule = Rule(q.shape[-1] ** -0.5 if scale is None else float(scale), bias=bias)
     out = four_axes(result)
-    crosses = getattr(_CROSSES, "said", False)
-    edited = Seen(module, q, k, v, mask, rule, out, only(watch), crosses).show(taps)
+    crosses = getattr(_TORCHS_LAYER_CALL, "crosses", False)
+    edited = RawCall(module, q, k, v, mask, rule, out, watch.lse, crosses).show(taps)
     return result if edited is out else edited.reshape(result.shape)
 
 
-def _said(
+def _arguments_of(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -184,42 +187,33 @@ def _said(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, bool, float | None]:
-    """What a call says, by place or by name, as far as it shapes the weights."""
+    """Of a call's arguments, by place or by name, those that shape the weights. (torch's function has no signature.)"""
     return query, key, value, attn_mask, is_causal, scale
-
-
-def _texts_and_heads(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """q, k and v with four axes, of as many texts, k and v of as many heads: torch broadcasts them."""
-    leading = max(x.ndim for x in (q, k, v))
-    q, k, v = (four_axes(x.reshape((1,) * (leading - x.ndim) + x.shape)) for x in (q, k, v))
-    num_texts, num_kv_heads = max(len(x) for x in (q, k, v)), max(k.shape[1], v.shape[1])
-    k, v = (x.expand(num_texts, num_kv_heads, -1, -1) for x in (k, v))
-    return q.expand(num_texts, max(q.shape[1], num_kv_heads), -1, -1), k, v
 
 
 def _torchs_layer(args: Any, kwargs: Any) -> Any:
     """`nn.MultiheadAttention`: without weights its own call of our wrapper serves; with weights its products do."""
-    given = ARGUMENTS.bind(*args, **kwargs)
-    given.apply_defaults()
-    asked = given.arguments
-    module = HERE.modules[-1]
+    bound = ARGUMENTS.bind(*args, **kwargs)
+    bound.apply_defaults()
+    arguments = bound.arguments
+    module = RUNNING.modules[-1]
     taps = OPEN.on(module)
-    before = getattr(_CROSSES, "said", False)
-    _CROSSES.said = asked["key"] is not asked["query"]
+    before = getattr(_TORCHS_LAYER_CALL, "crosses", False)
+    crosses = _TORCHS_LAYER_CALL.crosses = arguments["key"] is not arguments["query"]
     try:
-        if not asked["need_weights"]:
+        if not arguments["need_weights"]:
             return TORCHS_LAYER(*args, **kwargs)
         if any(tap.edits for tap in taps):  # the products cannot be edited with gradients: the other road can
-            with in_hand():
+            with carrying_out():
                 weights = TORCHS_LAYER(*args, **kwargs)[1]
-            asked["need_weights"] = False
-            return TORCHS_LAYER(*given.args, **given.kwargs)[0], weights
-        with in_hand(), _WatchProducts() as products:
+            arguments["need_weights"] = False
+            return TORCHS_LAYER(*bound.args, **bound.kwargs)[0], weights
+        with carrying_out(), _WatchProducts() as products:
             result = TORCHS_LAYER(*args, **kwargs)
-        products.seen(module, asked["num_heads"], _CROSSES.said).show(taps)
+        products.seen(module, arguments["num_heads"], crosses).show(taps)
         return result
     finally:
-        _CROSSES.said = before
+        _TORCHS_LAYER_CALL.crosses = before
 
 
 class _WatchProducts(TorchDispatchMode):
@@ -243,7 +237,7 @@ class _WatchProducts(TorchDispatchMode):
                 self.scores = args
         return result
 
-    def seen(self, module: nn.Module, num_heads: int, crosses: bool) -> Seen:
+    def seen(self, module: nn.Module, num_heads: int, crosses: bool) -> RawCall:
         """The call, as far as it could be picked out of the products. Errors: ModelError."""
         if self.values is None or self.out is None or not self.scores:
             raise ModelError(
@@ -258,4 +252,4 @@ class _WatchProducts(TorchDispatchMode):
             added = added[None] if len(added) == 1 else added.unflatten(0, (-1, num_heads))
         taps = OPEN.on(module)
         mask, bias_left = taps[0].masks.plain(added, 4, q.shape[2], k.shape[2], False)
-        return Seen(module, q, k, v, mask, Rule(1.0, bias=bias_left), out, None, crosses)
+        return RawCall(module, q, k, v, mask, Rule(1.0, bias=bias_left), out, None, crosses)

@@ -5,11 +5,11 @@
     manyheads.json        which heads are left, of which sites; what was removed, from what, and why; a checksum of the
                           weights' file
 
-What: `write_compact` and `build_compact` are inverses, to the bit. The architecture is built, cut to the heads that
-are left, and given its weights; each of them must be there, in its shape, and no other.
-Why the weights are not called model.safetensors: whoever loads the folder without us must get an error, and not, for
-tensors that do not fit, random numbers. Whatever `manyheads.json` says is read as plain data and checked. (What was
-removed, from what, and why are words for people: nothing reads them.)
+`write_compact` and `build_compact` are inverses, to the bit. The architecture is built, cut to the heads that are left,
+and given its weights; each of them must be there, in its shape, and no other. The weights are not called
+model.safetensors: a program that loads the folder without this library must get an error, and not, for tensors that do
+not fit, random numbers. All of `manyheads.json` is read as plain data and checked. (What was removed, from what, and
+why are words for people: nothing reads them.)
 Cost: the weights are read once more for their checksum (sha256), when they are written and when they are loaded: 1 to
 2 s a GB. Folders of before there was one load without.
 """
@@ -29,9 +29,6 @@ from manyheads.errors import ManyHeadsError, ModelError
 from manyheads.models.weights.cut import KeptHeads, cut_model, kept_in
 from manyheads.spec import Site
 
-__all__ = ["COMPACT", "MARK", "STOCK", "WEIGHTS", "build_compact", "is_compact", "write_compact", "write_mark"]
-
-
 MARK, WEIGHTS = "manyheads.json", "pruned.safetensors"
 FORMAT, VERSION = "manyheads pruned model", 1
 COMPACT, STOCK = "compact", "stock"
@@ -44,33 +41,46 @@ def is_compact(folder: Path) -> bool:
     return (folder / MARK).is_file() and (folder / WEIGHTS).is_file()
 
 
-def write_compact(model: Any, folder: Path, said: Mapping[str, Any]) -> None:
-    """Write a cut model's config, weights and mark into `folder`. `said`: what else the mark is to say.
+def write_compact(model: Any, folder: Path, facts: Mapping[str, Any]) -> None:
+    """Write a cut model's config, weights and mark into `folder`. `facts`: more fields of the mark.
 
     Tensors that are one (tied embeddings) are written once. Errors: OSError, SafetensorError, as the disk has them.
     """
     from safetensors.torch import save_file
 
-    state, aliases = _once(model.state_dict())
+    state: dict[str, Tensor] = {}
+    aliases: dict[str, str] = {}  # other names of tensors that have several
+    names: dict[tuple[int, torch.Size, tuple[int, ...]], str] = {}
+    for name, value in model.state_dict().items():
+        key = value.data_ptr(), value.shape, value.stride()
+        if value.numel() and key in names:  # empty tensors share an address without being one tensor
+            aliases[name] = names[key]
+        else:
+            names[key] = name
+            state[name] = value.detach().cpu().contiguous()
     config = model.config
     config.architectures = [type(model).__name__]
     config.save_pretrained(folder)
     if getattr(model, "generation_config", None) is not None:
         model.generation_config.save_pretrained(folder)
     save_file(state, folder / WEIGHTS, {"format": "pt"})
-    whole = {"form": COMPACT, **said, WEIGHTS_SUM: _sum_of(folder / WEIGHTS), ALIASES: aliases}
-    write_mark(folder, {**whole, "kept": _plain(kept_in(model))})
+    kept_heads = [
+        {"site": vars(site.site), "heads": list(site.heads), "kv_heads": list(site.kv_heads)} for site in kept_in(model)
+    ]
+    checksum = _sum_of(folder / WEIGHTS)
+    write_mark(folder, {"form": COMPACT, **facts, WEIGHTS_SUM: checksum, ALIASES: aliases, "kept": kept_heads})
 
 
-def write_mark(folder: Path, said: Mapping[str, Any]) -> None:
+def write_mark(folder: Path, facts: Mapping[str, Any]) -> None:
+    """Write `manyheads.json`: format, versions and `facts`."""
     from transformers import __version__
 
-    whole = {"format": FORMAT, "version": VERSION, "transformers": __version__, **said}
-    (folder / MARK).write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
+    mark = {"format": FORMAT, "version": VERSION, "transformers": __version__, **facts}
+    (folder / MARK).write_text(json.dumps(mark, indent=1) + "\n", encoding="utf-8")
 
 
 def read_mark(folder: Path) -> dict[str, Any]:
-    """What `write_mark` wrote. Raises ModelError where it is damaged, or where a newer version wrote it."""
+    """The content of `manyheads.json`. Raises ModelError where it is damaged, or where a newer version wrote it."""
     try:
         mark = json.loads((folder / MARK).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -81,9 +91,10 @@ def read_mark(folder: Path) -> dict[str, Any]:
         raise ModelError(f"{folder / MARK} is not a pruned model's: {FORMAT!r} is missing. The file is damaged.")
     version = mark.get("version")
     if type(version) is not int or version < 1:  # True is an int to Python, and no version
-        found = repr(version)[:40] if isinstance(version, int | float | str | None) else f"a {type(version).__name__}"
+        stored = repr(version)[:40] if isinstance(version, int | float | str | None) else f"a {type(version).__name__}"
         raise ModelError(
-            f"{folder / MARK} says version {found}, and should say {VERSION}: the file is damaged. Save the model anew."
+            f"{folder / MARK} says version {stored}, and should say {VERSION}: the file is damaged. Save the model "
+            f"anew."
         )
     if version > VERSION:
         raise ModelError(f"{folder / MARK} is of version {version}, and this manyheads reads up to {VERSION}. Upgrade.")
@@ -91,10 +102,9 @@ def read_mark(folder: Path) -> dict[str, Any]:
 
 
 def build_compact(cls: Any, folder: Path, dtype: torch.dtype | None, attention: str | None) -> tuple[Any, list[str]]:
-    """The pruned model in `folder`, in eval mode, and what to say about it. Raises ModelError for what does not fit.
-
-    Where another process saves a model there meanwhile, files of both are met, which do not fit: then once more.
-    """
+    """The pruned model in `folder`, in eval mode, and a remark. Raises ModelError for files that do not fit."""
+    # Where another process saves a model there meanwhile, files of both may be read, which do not fit: then once more,
+    # but only if the mark has changed, since a damaged folder stays what it is.
     for turn in range(TURNS):
         mark = read_mark(folder)
         try:
@@ -113,18 +123,31 @@ def _build(
             f"{folder / MARK} says that the form is {mark.get('form')!r}, and {WEIGHTS} beside it is of the form "
             f"{COMPACT!r}: the files do not belong together. Save the model anew."
         )
-    kept = _read_kept(mark, folder)
-    model = _built(cls, folder, dtype, attention)
+    sites = []
     try:
-        cut_model(model, kept)
+        for stored in mark["kept"]:
+            site = Site.from_dict(stored["site"])
+            for heads, count in ((stored["heads"], site.num_heads), (stored["kv_heads"], site.num_kv_heads)):
+                numbers = all(type(head) is int and 0 <= head < count for head in heads)
+                if not numbers or len(set(heads)) < len(heads):
+                    raise ValueError(f"{heads} should be different heads of 0 to {count - 1}")
+            sites.append(KeptHeads(site, tuple(stored["heads"]), tuple(stored["kv_heads"])))
+    except (KeyError, TypeError, ValueError) as error:
+        raise ModelError(
+            f"{folder / MARK} does not say which heads are left ({error}): the file is damaged."
+        ) from error
+    model = _architecture(cls, folder, dtype, attention)
+    try:
+        cut_model(model, sites)
     except (ManyHeadsError, AttributeError) as error:
         raise ModelError(f"{folder} does not fit the {cls.__name__} of its config.json: {error}") from error
     _fill(model, _read_state(folder, mark), folder, dtype)
-    removed = sum(len(each.removed) for each in kept)
+    removed = sum(len(site.removed) for site in sites)
     return model.eval(), [f"{removed} head{'s' * (removed != 1)} removed, in manyheads' compact form"]
 
 
-def _built(cls: Any, folder: Path, dtype: torch.dtype | None, attention: str | None) -> Any:
+def _architecture(cls: Any, folder: Path, dtype: torch.dtype | None, attention: str | None) -> Any:
+    """The model of the folder's config.json, whole, its weights not set."""
     from transformers import GenerationConfig
     from transformers.initialization import no_init_weights
 
@@ -155,12 +178,13 @@ def _read_state(folder: Path, mark: Mapping[str, Any]) -> dict[str, Tensor]:
 
     try:
         state = load_file(folder / WEIGHTS)
-        same = WEIGHTS_SUM not in mark or mark[WEIGHTS_SUM] == _sum_of(folder / WEIGHTS)
+        # Folders that were written before there was a checksum load without one.
+        intact = WEIGHTS_SUM not in mark or mark[WEIGHTS_SUM] == _sum_of(folder / WEIGHTS)
     except (SafetensorError, OSError, KeyError, RuntimeError) as error:  # KeyError: a type that torch lacks
         raise ModelError(
             f"the weights in {folder / WEIGHTS} are damaged ({error}). Copy or fetch them anew."
         ) from error
-    if not same:
+    if not intact:
         raise ModelError(
             f"{folder / WEIGHTS} is damaged, or of another model: its bytes are not those that {MARK} beside it names "
             f"(their checksum differs). Copy or fetch both anew."
@@ -177,55 +201,16 @@ def _read_state(folder: Path, mark: Mapping[str, Any]) -> dict[str, Tensor]:
 
 def _fill(model: Any, state: dict[str, Tensor], folder: Path, dtype: torch.dtype | None) -> None:
     """Give the model its weights: exactly these, each in its shape."""
-    wanted = {name: tuple(value.shape) for name, value in model.state_dict().items()}
+    expected = {name: tuple(value.shape) for name, value in model.state_dict().items()}
     stored = {name: tuple(value.shape) for name, value in state.items()}
-    if wrong := sorted(name for name in wanted.keys() | stored.keys() if wanted.get(name) != stored.get(name)):
+    if wrong := sorted(name for name in expected.keys() | stored.keys() if expected.get(name) != stored.get(name)):
         name = wrong[0]
         raise ModelError(
             f"{folder}: {len(wrong)} weights are not those that its config.json and {MARK} mean: {name} is "
-            f"{stored.get(name, 'missing')}, and should be {wanted.get(name, 'nowhere')}. The files do not belong "
+            f"{stored.get(name, 'missing')}, and should be {expected.get(name, 'nowhere')}. The files do not belong "
             f"together, or another version of transformers wrote them."
         )
     if dtype is not None:
         state = {name: value.to(dtype) if value.is_floating_point() else value for name, value in state.items()}
     model.load_state_dict(state, strict=True, assign=True)
     model.tie_weights()
-
-
-def _once(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Each tensor under its first name, and the other names of those that have several."""
-    kept: dict[str, Tensor] = {}
-    aliases: dict[str, str] = {}
-    first: dict[tuple[int, torch.Size, tuple[int, ...]], str] = {}
-    for name, value in state.items():
-        key = value.data_ptr(), value.shape, value.stride()
-        if value.numel() and key in first:
-            aliases[name] = first[key]
-        else:
-            first[key] = name
-            kept[name] = value.detach().cpu().contiguous()
-    return kept, aliases
-
-
-def _plain(kept: tuple[KeptHeads, ...]) -> list[dict[str, Any]]:
-    return [{"site": vars(each.site), "heads": list(each.heads), "kv_heads": list(each.kv_heads)} for each in kept]
-
-
-def _read_kept(mark: Mapping[str, Any], folder: Path) -> list[KeptHeads]:
-    try:
-        found = []
-        for each in mark["kept"]:
-            site = Site.from_dict(each["site"])
-            heads, kv_heads = _numbers(each["heads"], site.num_heads), _numbers(each["kv_heads"], site.num_kv_heads)
-            found.append(KeptHeads(site, heads, kv_heads))
-        return found
-    except (KeyError, TypeError, ValueError) as error:
-        raise ModelError(
-            f"{folder / MARK} does not say which heads are left ({error}): the file is damaged."
-        ) from error
-
-
-def _numbers(given: Any, count: int) -> tuple[int, ...]:
-    if not all(type(each) is int and 0 <= each < count for each in given) or len(set(given)) < len(given):
-        raise ValueError(f"{given} should be different heads of 0 to {count - 1}")
-    return tuple(given)

@@ -1,8 +1,8 @@
 """A model with heads cut out, in place; a layer left without any; and the way back to the shape that it was built in.
 
-`cut_model` is all the structure there is to a pruned model: what stays of each site, by number. The same few lines
-prune a model in hand and make room for the weights of one that was saved. The model remembers what was kept, counted
-in the heads of its architecture, so that it can be cut again, saved, and filled up with zeros (`uncut`).
+A pruned model is fully described by the heads that stay of each site, by number. `cut_model` prunes a model in memory,
+and makes room for the weights of one that was saved. The model remembers what was kept, counted in the heads of its
+architecture, so that it can be cut again, saved, and filled up with zeros (`uncut`).
 """
 
 from __future__ import annotations
@@ -19,9 +19,6 @@ from manyheads.errors import ModelError
 from manyheads.heads import Head
 from manyheads.models.weights.projections import is_transposed, out_rows, projections_of
 from manyheads.spec import CROSS, Site
-
-__all__ = ["EmptyAttention", "KeptHeads", "built_anew", "cut_model", "kept_in", "uncut"]
-
 
 REMEMBERED = "kept_heads"  # the attribute of a cut model
 
@@ -78,29 +75,29 @@ def kept_in(model: nn.Module) -> tuple[KeptHeads, ...]:
     return getattr(model, REMEMBERED, ())
 
 
-def cut_model(model: nn.Module, kept: Sequence[KeptHeads]) -> None:
-    """Cut `model` in place to what is kept. Sites are the model's own, as it is now; several cuts add up.
+def cut_model(model: nn.Module, cuts: Sequence[KeptHeads]) -> None:
+    """Cut `model` in place to the heads that stay. Sites are the model's own, as it is now; several cuts add up.
 
     Name all sites of the model, those too that stay whole: so their numbers in the architecture are remembered.
     Raises ModelError, perhaps after some sites were cut, where a site's heads cannot be (`projections_of`).
     """
-    known = {each.site.module: each for each in kept_in(model)}
-    for each in kept:
-        if not each.is_whole:
-            found = projections_of(model, each.site)
-            if each.heads:
-                found.select(each.heads, each.kv_heads)
+    remembered = {before.site.module: before for before in kept_in(model)}
+    for cut in cuts:
+        if not cut.is_whole:
+            projections = projections_of(model, cut.site)
+            if cut.heads:
+                projections.select(cut.heads, cut.kv_heads)
             else:
-                _empty(model, each.site, *found.output_and_name())
-        before = known.get(each.site.module)
-        if before is not None:
+                _empty(model, cut.site, *projections.output_and_name())
+        before = remembered.get(cut.site.module)
+        if before is not None:  # numbers of the cut model become numbers of its architecture
             heads, kv_heads = (
                 tuple(old[index] for index in new)
-                for old, new in ((before.heads, each.heads), (before.kv_heads, each.kv_heads))
+                for old, new in ((before.heads, cut.heads), (before.kv_heads, cut.kv_heads))
             )
-            each = KeptHeads(before.site, heads, kv_heads)
-        known[each.site.module] = each
-    object.__setattr__(model, REMEMBERED, tuple(known.values()))
+            cut = KeptHeads(before.site, heads, kv_heads)
+        remembered[cut.site.module] = cut
+    object.__setattr__(model, REMEMBERED, tuple(remembered.values()))
 
 
 def _empty(model: nn.Module, site: Site, output: nn.Module, inside: str | None) -> None:
@@ -136,11 +133,11 @@ def built_anew(model: Any) -> Any:
         )
     config = copy.deepcopy(model.config)
     with torch.random.fork_rng(devices=[]), no_init_weights():
-        whole = type(model)._from_config(config, dtype=model.dtype)
-    whole.tie_weights()  # which belongs to setting them
+        full_model = type(model)._from_config(config, dtype=model.dtype)
+    full_model.tie_weights()  # no_init_weights leaves that out
     if hasattr(model, "generation_config"):
-        whole.generation_config = copy.deepcopy(model.generation_config)
-    return whole.eval()
+        full_model.generation_config = copy.deepcopy(model.generation_config)
+    return full_model.eval()
 
 
 def uncut(model: Any) -> Any:
@@ -149,10 +146,14 @@ def uncut(model: Any) -> Any:
     The removed heads' columns of the output projection are zero, and so is all else that was theirs. A new model, on
     the CPU. Cost: the whole architecture's memory.
     """
-    whole = built_anew(model)
-    small, full = model.state_dict(), whole.state_dict(keep_vars=True)
-    gone = [each for each in kept_in(model) if not each.is_whole]
-    cuts = {cut.path: cut for each in gone for cut in projections_of(whole, each.site).cuts(each.heads, each.kv_heads)}
+    full_model = built_anew(model)
+    small, full = model.state_dict(), full_model.state_dict(keep_vars=True)
+    cuts = {
+        cut.path: cut
+        for cut_site in kept_in(model)
+        if not cut_site.is_whole
+        for cut in projections_of(full_model, cut_site.site).cuts(cut_site.heads, cut_site.kv_heads)
+    }
     with torch.no_grad():
         for path, target in full.items():
             if path not in cuts:
@@ -162,4 +163,4 @@ def uncut(model: Any) -> Any:
             if path in small:  # an empty layer has none of q, k and v
                 cut = cuts[path]
                 target.index_copy_(cut.axis, cut.index, small[path].to(target))
-    return whole
+    return full_model

@@ -1,4 +1,17 @@
-"""What differs between model families: where the output projection is, and which stack a layer belongs to."""
+"""Where an attention module keeps the weights of each head, and its heads cut out of them or put in another order.
+
+A family keeps q, k and v in three linear maps or one, under a handful of names (`LAYOUTS`), and where it is one, heads
+lie in it either part by part (all of q, then k, then v: GPT-2, Phi-3, ViTs) or group by group (the queries of a group,
+its key, its value: GPT-NeoX, Falcon). That is all that differs: once it is known which rows belong to which head, heads
+are cut, moved and read alike everywhere. The layout follows from names and shapes only, so compare outputs after every
+change of weights that relies on it.
+
+`projections_of` finds a site's projections. `Projections` reads and writes them by head, and `select` keeps some heads,
+in any order, in place: pruning, merging heads into groups, and saving what is left all change the same few matrices,
+and everything that belongs to a head beside them: biases, sinks, per-head norms, position biases, and each attribute
+that counts heads (`recount`). Cost: the chosen rows are copied, nothing else is.
+Errors: ModelError naming the module and what was looked for.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +26,34 @@ from torch import Tensor, nn
 
 from manyheads.base import check_groups
 from manyheads.errors import ModelError, ShapeError
-from manyheads.models.loading.offloaded import here, weight_of
+from manyheads.models.loading.offloaded import local_part, weight_of
 from manyheads.spec import CROSS, Site
-
-__all__ = ["Holder", "Sizes", "holders_of", "out_rows", "Cut", "Projections", "projections_of", "OwnCounts", "recount"]
-
 
 OUTPUT_NAMES = (
     "o_proj", "out_proj", "c_proj", "dense", "wo", "o", "proj", "out", "to_out", "output.dense", "proj_out", "out_lin",
     "Wo", "projection_layer", "projection", "output",
 )  # fmt: skip
 CROSS_NAMES = re.compile(r"(cross|encoder_attn|encdec|enc_dec)", re.IGNORECASE)
+QUERY = ("num_heads", "num_attention_heads", "n_heads", "n_head", "nhead", "num_head", "num_attn_heads")
+KEY_VALUE = ("num_key_value_heads", "num_kv_heads", "n_kv_heads", "kv_heads")
+GROUPS = ("num_key_value_groups", "n_rep", "num_groups")
+QUERY_WIDTH = ("all_head_size", "inner_dim", "split_size", "embed_dim")
+KEY_WIDTH = ("kv_dim",)
+IN_CONFIGS = (*QUERY, *KEY_VALUE, "encoder_attention_heads", "decoder_attention_heads")
+BY_HEAD = {  # tensors beside the projections that have a part for each head: path -> (axis of heads, whose heads)
+    "sinks": (0, "q"),
+    "head_scale": (0, "q"),
+    "scale_by_head": (0, "q"),
+    "bias_k": (0, "k"),
+    "bias_v": (0, "v"),
+    "relative_attention_bias.weight": (1, "q"),
+    "relative_position_bias_table": (1, "q"),
+    "relative_position_bias.relative_position_bias_table": (1, "q"),
+}
+OURS = ("bias_k", "bias_v")  # [g, 1, width] in our own layer; another thing under the same name in others
+NORM = re.compile(r"(^|\.)((q|k|query|key)_?(layer)?norm|norm_(q|k)|\w*sub_?norm|inner_attn_ln)(\.|$)", re.IGNORECASE)
+LATENT = ("kv_b_proj", "kv_a_proj_with_mqa")
+ADVICE = "Zero these heads instead: their columns of the output projection."
 
 
 def output_projection(model: nn.Module, path: str, width: int) -> tuple[str, nn.Module] | None:
@@ -31,16 +61,11 @@ def output_projection(model: nn.Module, path: str, width: int) -> tuple[str, nn.
 
     It must take `num_heads * v_dim` inputs; anything else is not it. None where there is no such module.
     """
-    parents = [path] + ([path.rsplit(".", 1)[0]] if "." in path else [""])
-    for parent in parents:
+    for parent in (path, path.rsplit(".", 1)[0] if "." in path else ""):
         for name in OUTPUT_NAMES:
-            full = f"{parent}.{name}" if parent else name
-            try:
-                module = model.get_submodule(full)
-            except AttributeError:
-                continue
+            module = child(model, _join(parent, name))
             if input_width(module) == width:
-                return full, module
+                return _join(parent, name), module
     return None
 
 
@@ -49,11 +74,13 @@ def input_width(module: nn.Module) -> int | None:
     weight = getattr(module, "weight", None)
     if not isinstance(weight, Tensor) or weight.ndim != 2:
         return None
-    weight = here(weight)
+    weight = local_part(weight)
     return weight.shape[0] if is_transposed(module) else weight.shape[1]
 
 
 def is_transposed(module: nn.Module) -> bool:
+    """Whether a linear map keeps its inputs in rows, as transformers' Conv1D does."""
+    # By name: transformers need not be imported for it.
     return type(module).__name__ == "Conv1D"
 
 
@@ -73,14 +100,7 @@ def stack_of(path: str, *, encoder_decoder: bool, crosses: bool) -> str:
     return ""
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# How attention modules keep their q, k and v: a table of names, and which rows of each matrix are whose.
-#
-# A family keeps three linear maps or one, under a handful of names, and where it is one, heads lie in it either part by
-# part (all of q, then k, then v: GPT-2, Phi-3, ViTs) or group by group (the queries of a group, its key, its value:
-# GPT-NeoX, Falcon). That is all that differs: once it is known which rows are whose, heads are cut, moved and read
-# alike everywhere. Which layout a module has is told by names and shapes only, so whoever changes weights by it must
-# compare outputs afterwards.
+# ------------------------------------------------------------------------------------------------------------ layouts
 
 
 class Sizes(NamedTuple):
@@ -121,8 +141,8 @@ def group_by_group(sizes: Sizes, parts: str) -> Rows:
     per_group = sizes.heads // sizes.kv_heads
     wide = per_group * sizes.qk_dim
     size = wide + sizes.qk_dim + sizes.v_dim
-    whole = torch.arange(sizes.kv_heads * size).view(sizes.kv_heads, size)
-    q, k, v = whole.split([wide, sizes.qk_dim, sizes.v_dim], 1)
+    rows = torch.arange(sizes.kv_heads * size).view(sizes.kv_heads, size)
+    q, k, v = rows.split([wide, sizes.qk_dim, sizes.v_dim], 1)
     return {"q": q.reshape(sizes.heads, sizes.qk_dim), "k": k, "v": v}
 
 
@@ -130,16 +150,16 @@ Arrange = Callable[[Sizes, str], Rows]
 
 
 @dataclass(frozen=True)
-class Kept:
-    """An entry: modules by name inside the attention module, with the parts that each holds, in order."""
+class Layout:
+    """Modules by name inside the attention module, with the parts (of "qkv") that each holds, in order."""
 
     modules: tuple[tuple[str, str], ...]
     arrange: Arrange = part_by_part
     where: Callable[[nn.Module], bool] = lambda module: True
 
 
-def _three(q: str, k: str, v: str) -> Kept:
-    return Kept(((q, "q"), (k, "k"), (v, "v")))
+def _three(q: str, k: str, v: str) -> Layout:
+    return Layout(((q, "q"), (k, "k"), (v, "v")))
 
 
 LAYOUTS = (
@@ -153,16 +173,16 @@ LAYOUTS = (
     _three("query_proj", "key_proj", "value_proj"),
     _three("linear_q", "linear_k", "linear_v"),
     _three("qkv_proj.q", "qkv_proj.k", "qkv_proj.v"),  # our own layer, its projections apart
-    Kept((("q_attn", "q"), ("c_attn", "kv"))),  # GPT-2's cross-attention
-    Kept((("c_attn", "qkv"),), group_by_group, lambda module: getattr(module, "multi_query", True) is False),
-    Kept((("c_attn", "qkv"),)),
-    Kept((("qkv_proj", "qkv"),)),
-    Kept((("query_key_value", "qkv"),), group_by_group),
-    Kept((("qkv", "qkv"),)),
-    Kept((("Wqkv", "qkv"),)),
-    Kept((("att_proj", "qkv"),)),
-    Kept((("q_proj", "q"), ("kv_proj", "kv"))),
-    Kept((("q", "q"), ("kv", "kv"))),
+    Layout((("q_attn", "q"), ("c_attn", "kv"))),  # GPT-2's cross-attention
+    Layout((("c_attn", "qkv"),), group_by_group, lambda module: getattr(module, "multi_query", True) is False),
+    Layout((("c_attn", "qkv"),)),
+    Layout((("qkv_proj", "qkv"),)),
+    Layout((("query_key_value", "qkv"),), group_by_group),
+    Layout((("qkv", "qkv"),)),
+    Layout((("Wqkv", "qkv"),)),
+    Layout((("att_proj", "qkv"),)),
+    Layout((("q_proj", "q"), ("kv_proj", "kv"))),
+    Layout((("q", "q"), ("kv", "kv"))),
 )
 """Tried in this order; the first whose modules are all there, and are matrices of the right size, is taken."""
 
@@ -181,22 +201,23 @@ class Holder:
 
 
 def holders_of(module: nn.Module, site: Site) -> list[Holder]:
-    """Where `module` keeps q, k and v; nothing where no entry of the table fits. Three names come in the order q, k, v.
+    """Where `module` keeps q, k and v; [] where no entry of the table fits. Three names come in the order q, k, v.
 
     Matrices that are there but have another number of rows do not fit: a gate beside q, say, is not known here.
     """
+    sizes = Sizes.of(site)
+
+    def fits(holder: Holder) -> bool:
+        count = out_rows(holder.module)
+        if holder.arrange is group_by_group and sizes.heads % sizes.kv_heads:
+            return False
+        return count is not None and count == sum(rows.numel() for rows in holder.rows(sizes).values())
+
     for layout in LAYOUTS:
-        found = [Holder(name, child(module, name), parts, layout.arrange) for name, parts in layout.modules]
-        if layout.where(module) and all(fits(holder, Sizes.of(site)) for holder in found):
-            return found
+        holders = [Holder(name, child(module, name), parts, layout.arrange) for name, parts in layout.modules]
+        if layout.where(module) and all(map(fits, holders)):
+            return holders
     return []
-
-
-def fits(holder: Holder, sizes: Sizes) -> bool:
-    rows = out_rows(holder.module)
-    if holder.arrange is group_by_group and sizes.heads % sizes.kv_heads:
-        return False
-    return rows is not None and rows == sum(each.numel() for each in holder.rows(sizes).values())
 
 
 def child(module: nn.Module, name: str) -> nn.Module:
@@ -215,30 +236,17 @@ def out_rows(module: nn.Module) -> int | None:
     return weight.shape[1] if is_transposed(module) else weight.shape[0]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The places where an attention module, or its config, says how many heads there are: all of them, kept true together.
-#
-# Forward passes read these numbers (to reshape, to split a fused product, to repeat keys), so a module whose weights
-# were cut must also count fewer. A name is changed only where it says the number that it should say for the old count,
-# so that a field which happens to be called alike stays as it is.
-
-
-QUERY = ("num_heads", "num_attention_heads", "n_heads", "n_head", "nhead", "num_head", "num_attn_heads")
-KEY_VALUE = ("num_key_value_heads", "num_kv_heads", "n_kv_heads", "kv_heads")
-GROUPS = ("num_key_value_groups", "n_rep", "num_groups")
-QUERY_WIDTH = ("all_head_size", "inner_dim", "split_size", "embed_dim")
-KEY_WIDTH = ("kv_dim",)
-IN_CONFIGS = (*QUERY, *KEY_VALUE, "encoder_attention_heads", "decoder_attention_heads")
+# ------------------------------------------------------------------------------------------ attributes that count heads
 
 
 class OwnCounts:
-    """A config with other numbers of heads, for one module; everything else is what the config says at that moment."""
+    """A config with other numbers of heads, for one module; every other field is read from the config itself."""
 
     def __init__(self, config: Any, counts: dict[str, int]) -> None:
         self.__dict__.update(of=config, **counts)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name == "of":  # copy and pickle ask before there is anything to ask
+        if name.startswith("__") or name == "of":  # copy and pickle ask before `of` is set: no endless recursion
             raise AttributeError(name)
         return getattr(self.of, name)
 
@@ -247,12 +255,18 @@ class OwnCounts:
 
 
 def recount(module: nn.Module, before: Sizes, after: Sizes) -> None:
-    """Make everything in `module` that counted `before` count `after`. Its config is not changed, but stood in for."""
+    """Make every attribute of `module` that counted `before` count `after`.
+
+    Forward passes read these numbers (to reshape, to split a fused product, to repeat keys). The config, which other
+    modules share, is not changed: the module gets an `OwnCounts` in its place.
+    """
+    # A name is changed only where it has the number that it should have for the old count, so that a field which
+    # happens to be called alike stays as it is.
     sizes = getattr(module, "sizes", None)
     is_ours = is_dataclass(sizes) and hasattr(sizes, "num_kv_heads")
     for name, old, new in _pairs(before, after):
-        said = vars(module).get(name)
-        if said == old and not isinstance(said, bool) and not (is_ours and name in QUERY_WIDTH):
+        count = vars(module).get(name)
+        if count == old and not isinstance(count, bool) and not (is_ours and name in QUERY_WIDTH):
             setattr(module, name, new)  # in our own layer, embed_dim is the width of its input
     if is_ours:
         module.sizes = replace(sizes, num_heads=after.heads, num_kv_heads=after.kv_heads)  # type: ignore[type-var]
@@ -260,21 +274,19 @@ def recount(module: nn.Module, before: Sizes, after: Sizes) -> None:
     if hasattr(fused, "widths"):
         fused.widths = tuple(after.count(part) * after.width(part) for part in "qkv")  # type: ignore[union-attr]
     config = vars(module).get("config")
-    if config is not None:
-        module.config = _own(config, before, after)  # type: ignore[assignment]
-
-
-def _own(config: Any, before: Sizes, after: Sizes) -> OwnCounts:
-    whole = config.of if isinstance(config, OwnCounts) else config
+    if config is None:
+        return
+    original = config.of if isinstance(config, OwnCounts) else config
     counts = {name: value for name, value in vars(config).items() if name in IN_CONFIGS}
     for name, old, new in _pairs(before, after):
-        if name in IN_CONFIGS and _said(config, name) == old:
+        if name in IN_CONFIGS and _field(config, name) == old:
             counts[name] = new
-    return OwnCounts(whole, {name: value for name, value in counts.items() if _said(whole, name) != value})
+    changed = {name: value for name, value in counts.items() if _field(original, name) != value}
+    module.config = OwnCounts(original, changed)  # type: ignore[assignment]
 
 
-def _said(config: Any, name: str) -> Any:
-    """What a config says under a name; None where it says nothing, or refuses to say one number for all layers."""
+def _field(config: Any, name: str) -> Any:
+    """A config's field; None where it has none, or has no one number for all layers and raises."""
     try:
         return getattr(config, name, None)
     except Exception:  # of a kind of transformers' own
@@ -282,47 +294,24 @@ def _said(config: Any, name: str) -> Any:
 
 
 def _pairs(before: Sizes, after: Sizes) -> list[tuple[str, int, int]]:
-    """Name, what it says now, what it is to say."""
-    groups = [each.heads // each.kv_heads for each in (before, after)]
-    said = [
+    """Each name of an attribute that counts heads, its number before, and its number after."""
+    groups = [sizes.heads // sizes.kv_heads for sizes in (before, after)]
+    pairs = [
         (QUERY, before.heads, after.heads),
         (KEY_VALUE, before.kv_heads, after.kv_heads),
         (GROUPS, *groups),
         (QUERY_WIDTH, before.heads * before.qk_dim, after.heads * after.qk_dim),
         (KEY_WIDTH, before.kv_heads * before.qk_dim, after.kv_heads * after.qk_dim),
     ]
-    return [(name, old, new) for names, old, new in said for name in names]
+    return [(name, old, new) for names, old, new in pairs for name in names]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# A site's q, k, v and output projections, and its heads cut out of them or put in another order.
-#
-# What: `projections_of` finds them, whatever the family calls them and however they lie in memory (`layouts`);
-# `Projections` reads and writes them by head, and `select` keeps some heads, in any order, in place.
-# Why: pruning, merging heads into groups, and saving what is left all change the same few matrices, and everything that
-# goes along with them: biases, sinks, per-head norms, position biases, and each attribute that counts heads.
-# Cost: the chosen rows are copied; nothing else is. Errors: ModelError naming the module and what was looked for.
-
-
-BY_HEAD = {  # what else belongs to a head: path in the attention module -> (axis of heads, whose heads)
-    "sinks": (0, "q"),
-    "head_scale": (0, "q"),
-    "scale_by_head": (0, "q"),
-    "bias_k": (0, "k"),
-    "bias_v": (0, "v"),
-    "relative_attention_bias.weight": (1, "q"),
-    "relative_position_bias_table": (1, "q"),
-    "relative_position_bias.relative_position_bias_table": (1, "q"),
-}
-OURS = ("bias_k", "bias_v")  # [g, 1, width] in our own layer; something else under the same name in others
-NORM = re.compile(r"(^|\.)((q|k|query|key)_?(layer)?norm|norm_(q|k)|\w*sub_?norm|inner_attn_ln)(\.|$)", re.IGNORECASE)
-LATENT = ("kv_b_proj", "kv_a_proj_with_mqa")
-ADVICE = "Zero these heads instead: their columns of the output projection."
+# -------------------------------------------------------------------------------------------- the projections of a site
 
 
 @dataclass(frozen=True, eq=False)
 class Cut:
-    """Of one tensor of a model, by its path: which places along an axis stay, in their new order."""
+    """A selection from one tensor of a model: which indices along an axis stay, in their new order."""
 
     path: str
     axis: int
@@ -331,7 +320,7 @@ class Cut:
 
 @dataclass(eq=False)
 class Projections:
-    """Where one site's projections are. `site` follows what `select` does. Weights are read and written by head.
+    """One site's projections. `site` changes with `select`. Weights are read and written by head.
 
     A head's slice is `[width, m]`, as a Linear keeps it, also where the model's matrix is transposed (GPT-2).
     """
@@ -341,7 +330,7 @@ class Projections:
     holders: list[Holder]
     output_path: str
     output: nn.Module
-    by_head: dict[str, tuple[int, str]]  # as in BY_HEAD, those that are there
+    by_head: dict[str, tuple[int, str]]  # the entries of BY_HEAD that this module has
 
     def read(self, part: str) -> tuple[Float[Tensor, "heads width m"], Float[Tensor, "heads width"] | None]:
         """Weight and bias (None where there is none) of "q", "k" or "v", by head: copies, without gradient."""
@@ -353,20 +342,22 @@ class Projections:
     def write(
         self, part: str, weight: Float[Tensor, "heads width m"], bias: Float[Tensor, "heads width"] | None
     ) -> None:
-        """Put other numbers in the place of what `read` gave. Raises ShapeError unless the shapes are the same."""
+        """Replace the numbers that `read` returns. Raises ShapeError unless the shapes are the same."""
         holder, rows = self._place(part)
         old, old_bias = self.read(part)
         if weight.shape != old.shape or (bias is None) != (old_bias is None):
-            got, had = (
+            new_shape, old_shape = (
                 f"{list(numbers.shape)} with{'out' if added is None else ''} bias"
                 for numbers, added in ((weight, bias), (old, old_bias))
             )
-            raise ShapeError(f"{self.site.module}: {part} written as {got}, but it is {had}. `select` changes counts.")
+            raise ShapeError(
+                f"{self.site.module}: {part} written as {new_shape}, but it is {old_shape}. `select` changes counts."
+            )
         with torch.no_grad():
-            whole = holder.module.weight.T if is_transposed(holder.module) else holder.module.weight  # type: ignore[union-attr]
-            whole[rows.to(whole.device)] = weight.to(whole.dtype)  # type: ignore[union-attr,index]
+            matrix = holder.module.weight.T if is_transposed(holder.module) else holder.module.weight  # type: ignore[union-attr]
+            matrix[rows.to(matrix.device)] = weight.to(matrix.dtype)  # type: ignore[union-attr,index]
             if bias is not None:
-                holder.module.bias[rows.to(whole.device)] = bias.to(whole.dtype)  # type: ignore[union-attr,index]
+                holder.module.bias[rows.to(matrix.device)] = bias.to(matrix.dtype)  # type: ignore[union-attr,index]
 
     def read_output(self) -> Float[Tensor, "h f m"]:
         """The output projection by head, from the head's width to the model's: a copy, without gradient."""
@@ -379,7 +370,7 @@ class Projections:
         return self.output, self.output_path.removeprefix(prefix) if inside else None
 
     def cuts(self, heads: Sequence[int], kv_heads: Sequence[int]) -> list[Cut]:
-        """What `select` would keep of each tensor, by its path in the model. Changes nothing."""
+        """The selection that `select` would make from each tensor of the model. Changes nothing."""
         before = Sizes.of(self.site)
         after = before._replace(heads=len(heads), kv_heads=len(kv_heads))
         chosen = {"q": torch.tensor(heads, dtype=torch.long), "k": torch.tensor(kv_heads, dtype=torch.long)}
@@ -409,33 +400,34 @@ class Projections:
         """
         heads, kv_heads = list(heads), list(kv_heads)
         check_groups(len(heads), len(kv_heads), self.site.module)
-        for asked, count in ((heads, self.site.num_heads), (kv_heads, self.site.num_kv_heads)):
-            if len(set(asked)) < len(asked) or min(asked) < 0 or max(asked) >= count:
-                raise ShapeError(f"{self.site.module}: {asked} should be different heads of 0 to {count - 1}.")
-        self._require_room(len(heads), len(kv_heads))
+        for numbers, count in ((heads, self.site.num_heads), (kv_heads, self.site.num_kv_heads)):
+            if len(set(numbers)) < len(numbers) or min(numbers) < 0 or max(numbers) >= count:
+                raise ShapeError(f"{self.site.module}: {numbers} should be different heads of 0 to {count - 1}.")
+        is_mha = self.site.num_heads == self.site.num_kv_heads and self.holders[0].arrange is group_by_group
+        if is_mha and len(heads) != len(kv_heads):
+            raise ModelError(
+                f"{self.site.module} ({type(self.module).__name__}) keeps q, k and v of each head together, so each "
+                f"query head has its own key/value head: {len(heads)} over {len(kv_heads)} cannot be said in it."
+            )
+        # Every selection is made before any is applied: they are computed from the shapes of before.
         for cut in self.cuts(heads, kv_heads):
-            self._apply(cut)
+            path, _, name = cut.path.rpartition(".")
+            inside = path.removeprefix(self.site.module).lstrip(".")
+            owner = self.output if path == self.output_path else self.module.get_submodule(inside)
+            old = getattr(owner, name)
+            new = old.detach().index_select(cut.axis, cut.index.to(old.device)).contiguous()
+            setattr(owner, name, nn.Parameter(new, old.requires_grad) if isinstance(old, nn.Parameter) else new)
         for module in (*(holder.module for holder in self.holders), self.output):
-            _resize(module)
+            weight = module.weight
+            assert isinstance(weight, Tensor)
+            # Linear maps have attributes that name their size.
+            names = ("nx", "nf") if is_transposed(module) else ("out_features", "in_features")
+            for name, size in zip(names, weight.shape, strict=True):
+                if hasattr(module, name):
+                    object.__setattr__(module, name, size)
         before = Sizes.of(self.site)
         self.site = replace(self.site, num_heads=len(heads), num_kv_heads=len(kv_heads))
         recount(self.module, before, Sizes.of(self.site))
-
-    def _require_room(self, num_heads: int, num_kv_heads: int) -> None:
-        is_mha = self.site.num_heads == self.site.num_kv_heads and self.holders[0].arrange is group_by_group
-        if is_mha and num_heads != num_kv_heads:
-            raise ModelError(
-                f"{self.site.module} ({type(self.module).__name__}) keeps q, k and v of each head together, so each "
-                f"query head has its own key/value head: {num_heads} over {num_kv_heads} cannot be said in it."
-            )
-
-    def _apply(self, cut: Cut) -> None:
-        path, _, name = cut.path.rpartition(".")
-        inside = path.removeprefix(self.site.module).lstrip(".")
-        owner = self.output if path == self.output_path else self.module.get_submodule(inside)
-        old = getattr(owner, name)
-        new = old.detach().index_select(cut.axis, cut.index.to(old.device)).contiguous()
-        setattr(owner, name, nn.Parameter(new, old.requires_grad) if isinstance(old, nn.Parameter) else new)
 
     def _place(self, part: str) -> tuple[Holder, Int[Tensor, "heads width"]]:
         for holder in self.holders:
@@ -456,7 +448,7 @@ def projections_of(model: nn.Module, site: Site) -> Projections:
             f"out of it would be missing in all of them. {ADVICE}"
         )
     module = model.get_submodule(site.module)
-    _refuse(module, site)
+    _require_separable(module, site)
     holders = holders_of(module, site)
     if not holders:
         sought = "; ".join(", ".join(name for name, _ in layout.modules) for layout in LAYOUTS)
@@ -464,24 +456,26 @@ def projections_of(model: nn.Module, site: Site) -> Projections:
             f"{_named(module, site)}: q, k and v were not found. Sought were matrices for {site.num_heads} query heads "
             f"over {site.num_kv_heads} of width {site.qk_dim}, called {sought}; it has {_has(module)}."
         )
-    output = _output(model, module, site)
-    _refuse_norms(module, site)
-    return Projections(site, module, holders, *output, _by_head(module, site))
-
-
-def _output(model: nn.Module, module: nn.Module, site: Site) -> tuple[str, nn.Module]:
     width = site.num_heads * site.v_dim
-    found = output_projection(model, site.module, width)
-    if found is not None:
-        return found
-    raise ModelError(
-        f"{_named(module, site)}: the output projection, a matrix with {width} inputs ({site.num_heads} heads of "
-        f"{site.v_dim}), was found neither in it nor beside it; it has {_has(module)}."
-    )
+    output = output_projection(model, site.module, width)
+    if output is None:
+        raise ModelError(
+            f"{_named(module, site)}: the output projection, a matrix with {width} inputs ({site.num_heads} heads of "
+            f"{site.v_dim}), was found neither in it nor beside it; it has {_has(module)}."
+        )
+    # A norm over all heads together divides by a sum over every head: without one of them the others grow.
+    together = {site.num_heads * site.qk_dim, site.num_kv_heads * site.qk_dim, site.num_heads * site.v_dim}
+    for name, weight in module.named_parameters() if site.num_heads > 1 else ():
+        if NORM.search(name) and weight.ndim == 1 and len(weight) in together - {site.qk_dim}:
+            raise ModelError(
+                f"{_named(module, site)}: its {name.rsplit('.', 1)[0]} norms all heads together, so without one head "
+                f"the others would be scaled up. {ADVICE}"
+            )
+    return Projections(site, module, holders, *output, _tensors_by_head(module, site))
 
 
-def _refuse(module: nn.Module, site: Site) -> None:
-    """Modules whose heads do not come apart."""
+def _require_separable(module: nn.Module, site: Site) -> None:
+    """Errors: ModelError for modules whose heads do not come apart."""
     if any(hasattr(module, name) for name in LATENT):
         raise ModelError(
             f"{_named(module, site)} is latent attention (MLA): its heads share one compressed key, and are not rows "
@@ -499,22 +493,9 @@ def _refuse(module: nn.Module, site: Site) -> None:
         )
 
 
-def _refuse_norms(module: nn.Module, site: Site) -> None:
-    """A norm over all heads together divides by what every head has: without one of them the others grow."""
-    if site.num_heads == 1:
-        return
-    together = {site.num_heads * site.qk_dim, site.num_kv_heads * site.qk_dim, site.num_heads * site.v_dim}
-    for name, weight in module.named_parameters():
-        if NORM.search(name) and weight.ndim == 1 and len(weight) in together - {site.qk_dim}:
-            raise ModelError(
-                f"{_named(module, site)}: its {name.rsplit('.', 1)[0]} norms all heads together, so without one head "
-                f"the others would be scaled up. {ADVICE}"
-            )
-
-
-def _by_head(module: nn.Module, site: Site) -> dict[str, tuple[int, str]]:
-    """What else belongs to a head, by path, and norms with a row a head. Raises ModelError for a strange shape."""
-    found: dict[str, tuple[int, str]] = {}
+def _tensors_by_head(module: nn.Module, site: Site) -> dict[str, tuple[int, str]]:
+    """The module's tensors of `BY_HEAD`, and its norms with a row a head. Raises ModelError for a strange shape."""
+    by_head: dict[str, tuple[int, str]] = {}
     sizes = Sizes.of(site)
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
         if name in BY_HEAD and (name not in OURS or tensor.ndim == 3):
@@ -524,23 +505,10 @@ def _by_head(module: nn.Module, site: Site) -> dict[str, tuple[int, str]]:
                     f"{_named(module, site)}: its {name} is {list(tensor.shape)}, but axis {axis} should be its "
                     f"{sizes.count(part)} heads."
                 )
-            found[name] = axis, part
+            by_head[name] = axis, part
         elif NORM.search(name) and tensor.ndim == 2:  # Cohere: a row of gains for each head
-            found[name] = 0, "q" if tensor.shape[0] == sizes.heads and "q" in name.split(".")[0].lower() else "k"
-    return found
-
-
-def _resize(module: nn.Module) -> None:
-    """The attributes by which linear maps say their size."""
-    weight = module.weight
-    assert isinstance(weight, Tensor)
-    if is_transposed(module):
-        sizes = dict(zip(("nx", "nf"), weight.shape, strict=True))
-    else:
-        sizes = dict(zip(("out_features", "in_features"), weight.shape, strict=True))
-    for name, size in sizes.items():
-        if hasattr(module, name):
-            object.__setattr__(module, name, size)
+            by_head[name] = 0, "q" if tensor.shape[0] == sizes.heads and "q" in name.split(".")[0].lower() else "k"
+    return by_head
 
 
 def _join(path: str, name: str) -> str:

@@ -1,4 +1,4 @@
-"""Chosen cells of a map, or a window of it, from q, k and lse: `exp(score - lse)`, in float64, hidden cells 0."""
+"""Chosen parts of a map, from q, k and lse: some cells, some keys of every row, or a window. Hidden cells are 0."""
 
 from __future__ import annotations
 
@@ -8,39 +8,53 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from manyheads.nn import Rule, grouped_scores
+from manyheads.nn import Mask, exact_weights, grouped_scores
 from manyheads.recording.exact_map.one_pass import Layer
 
 
 def cell_weights(
     layer: Layer, text: int, queries: Int[Tensor, "pairs"], keys: Int[Tensor, "pairs"]
 ) -> Float[Tensor, "h pairs"]:
-    """The exact weights of some cells of one text, all heads. Cost: O(pairs * h * d)."""
-    num_heads = layer.q.shape[1]
+    """The exact weights of some cells of one text, all heads, in float64. Cost: O(pairs * h * d)."""
+    num_heads, bias = layer.q.shape[1], layer.rule.bias
     group = torch.arange(num_heads) // (num_heads // layer.k.shape[1])
     q, k = layer.q[text][:, queries].double(), layer.k[text][group][:, keys].double()
-    scores = layer.rule.scale * (q * k).sum(-1)
-    if layer.rule.softcap is not None:
-        scores = layer.rule.softcap * (scores / layer.rule.softcap).tanh()
-    if layer.rule.bias is not None:
-        bias = layer.rule.bias[min(text, layer.rule.bias.shape[0] - 1)]
-        scores = scores + bias.expand(num_heads, -1, -1)[:, queries, keys]
+    if bias is not None:
+        bias = bias[min(text, bias.shape[0] - 1)].expand(num_heads, -1, -1)[:, queries, keys]
+    scores = layer.rule.finish_cells(layer.rule.scale * (q * k).sum(-1), bias)
     mask = layer.mask.expand(layer.q.shape[0])
-    seen = (keys >= mask.start[text, queries]) & (keys < mask.stop[text, queries])
+    visible = (keys >= mask.start[text, queries]) & (keys < mask.stop[text, queries])
     if mask.dense is not None:
-        seen = mask.dense[min(text, mask.dense.shape[0] - 1)][:, queries, keys]
-    return torch.where(seen, (scores - layer.lse[text][:, queries]).exp(), 0.0)
+        visible = mask.dense[min(text, mask.dense.shape[0] - 1)][:, queries, keys]
+    return exact_weights(scores, layer.lse[text][:, queries], visible)
+
+
+def key_weights(layer: Layer, mask: Mask, keys: Int[Tensor, "b c"], dtype: torch.dtype) -> Float[Tensor, "b h q c"]:
+    """The exact weights of every row on chosen keys of each text. `mask`: the layer's, with a row of runs a text.
+
+    Cost: O(b * h * q * c * d).
+    """
+    k = layer.k.gather(2, keys[:, None, :, None].expand(-1, layer.k.shape[1], -1, layer.k.shape[3]))
+    bias = None if layer.rule.bias is None else _columns(layer.rule.bias, keys)
+    scores = layer.rule.finish_cells(grouped_scores(layer.q.to(dtype), k.to(dtype), layer.rule.scale), bias)
+    if mask.dense is not None:
+        visible = _columns(mask.dense, keys)
+    else:
+        visible = ((keys[:, None] >= mask.start[..., None]) & (keys[:, None] < mask.stop[..., None]))[:, None]
+    return exact_weights(scores, layer.lse[..., None], visible)
+
+
+def _columns(cells: Tensor, keys: Int[Tensor, "b c"]) -> Tensor:
+    """The same keys' columns of every head and row: `[b h q k]` to `[b h q c]`; one text's serves all."""
+    index = keys[:, None, None].expand(-1, *cells.shape[1:3], -1)
+    return cells.expand(len(keys), -1, -1, -1).gather(3, index)
 
 
 def window_weights(layer: Layer, text: int, heads: Sequence[int], rows: slice, keys: slice) -> Float[Tensor, "h r c"]:
     """A window of one text's map, some heads, in the lse's dtype. Cost: O(window * d) time, some times its memory."""
-    at, chosen, num_heads = slice(text, text + 1), list(heads), layer.q.shape[1]
-    group = [h // (num_heads // layer.k.shape[1]) for h in heads]
-    q, k = layer.q[at][:, chosen, rows].double(), layer.k[at][:, group, keys].double()
-    rule, mask = layer.rule.texts(at), layer.mask.expand(layer.q.shape[0]).texts(at)
-    bias = None if rule.bias is None else rule.bias.expand(-1, num_heads, -1, -1)[:, chosen]
-    scores = Rule(rule.scale, rule.softcap, None, bias).finish(grouped_scores(q, k, rule.scale), rows, keys)
-    seen = mask.visible(rows, keys)
-    seen = seen[:, chosen] if seen.shape[1] > 1 else seen
-    lse = layer.lse[at][:, chosen, rows, None]
-    return torch.where(seen, (scores - torch.where(lse == -torch.inf, 0, lse)).exp(), 0.0)[0].to(lse.dtype)
+    texts, heads = slice(text, text + 1), list(heads)
+    group = [head // (layer.q.shape[1] // layer.k.shape[1]) for head in heads]
+    q, k = layer.q[texts][:, heads, rows].double(), layer.k[texts][:, group, keys].double()
+    scores = layer.rule.texts(texts).heads(heads).finish(grouped_scores(q, k, layer.rule.scale), rows, keys)
+    visible = layer.mask.expand(layer.q.shape[0]).texts(texts).visible(rows, keys, heads)
+    return exact_weights(scores, layer.lse[texts][:, heads, rows, None], visible)[0].to(layer.lse.dtype)

@@ -1,65 +1,271 @@
-"""What can be asked of an attention map: the reductions that one pass over its tiles computes together.
+"""The reductions of an attention map, a class each: what one pass over its tiles can compute together.
 
-A request is a small frozen value, so that statistics can ask for the same thing and it is computed once. A request
-that hangs on the tokens holds a *function of the tokens*, not the numbers: it can be planned before a text is read.
-Shapes: b texts, h query heads, q rows, k keys. Rows that see nothing, and padding, come out as 0.
+A request is a small frozen value, so that statistics can ask for the same reduction and it is computed once. A request
+that depends on the tokens holds a *function of the tokens*, not the numbers: it can be planned before a text is read.
+
+To add a reduction, write one class here and its oracle in `reference.reductions`. The class says
+
+- `of_tokens(tokens)`: what it reads off the tokens, once for all layers (nothing, for most);
+- `empty(sizes, ...)`: its answer before the first tile, which is also the answer of rows that see nothing;
+- `add(tile, answer)`: how one tile of exact weights changes the answer (`add_all`, where several requests of the class
+  are one matrix product);
+- `finish(answer, ...)`: what is left to do after the last tile (nothing, for most).
+
+Shapes: b texts, h query heads, q rows, k keys; in a tile r rows and c keys. Padding comes out as 0.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
-from jaxtyping import Float, Int
+import torch
+from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
 from manyheads.errors import StatisticError
+from manyheads.nn import Mask
 from manyheads.recording.tokens import Tokens
 
 Column = Callable[[Tokens], Float[Tensor, "b k"]]
 WordsOf = Callable[[Tokens], Int[Tensor, "b k"]]
 Labels = Callable[[Tokens], tuple[Int[Tensor, "b q"], Int[Tensor, "b k"]]]
 
+HIDDEN = -1e4  # log2 of a hidden cell's weight: exp2 gives exactly 0, and unlike -inf it survives 0 * x
+
+
+# ------------------------------------------------------------------------ what a request gets to work on
+
+
+@dataclass(eq=False)
+class Batch:
+    """A batch of tokens, and what was computed of it once for all the layers that are reduced."""
+
+    tokens: Tokens
+    memory: dict[tuple[Hashable, Hashable], Any] = field(default_factory=dict)
+
+    def of_tokens(self, request: Request) -> Any:
+        """What the request reads off these tokens."""
+        return self._remember("tokens", request, lambda: request.of_tokens(self.tokens))
+
+    def once(self, mask: Mask, name: Hashable, compute: Callable[[], Any]) -> Any:
+        """Something that depends on tokens and mask alone: computed for the first layer, remembered for the others."""
+        return self._remember(name, id(mask), compute)
+
+    def matches(self, request: Match, mask: Mask) -> Float[Tensor, "b q"]:
+        """How many visible keys each row's label matches."""
+        return self.once(mask, request, lambda: request.count(self.of_tokens(request), mask))
+
+    def expanded(self, mask: Mask) -> Mask:
+        """The mask with a row of runs for each text: the same object for the same mask.
+
+        `once` remembers by the identity of a mask, so masks are held here: no other may get the identity of a lost one.
+        """
+        return self._remember("expanded", id(mask), lambda: (mask, mask.expand(self.tokens.num_texts)))[1]
+
+    def _remember(self, name: Hashable, owner: Hashable, compute: Callable[[], Any]) -> Any:
+        if (name, owner) not in self.memory:
+            self.memory[name, owner] = compute()
+        return self.memory[name, owner]
+
+
+@dataclass(eq=False)
+class Group:
+    """Neighbouring texts of one layer that share tiles; `memory` is what requests remember from tile to tile."""
+
+    batch: Batch
+    mask: Mask  # of all texts of the batch
+    texts: slice
+    num_rows: int
+    num_keys: int
+    dtype: torch.dtype
+    single_tile: bool = False  # one tile holds all cells: what depends on its place alone serves the other layers too
+    memory: dict[Hashable, Any] = field(default_factory=dict)
+
+    def once(self, name: Hashable, compute: Callable[[], Any]) -> Any:
+        """Something that all tiles of this group and layer share."""
+        if name not in self.memory:
+            self.memory[name] = compute()
+        return self.memory[name]
+
+
+@dataclass(frozen=True, eq=False)
+class Tile:
+    """A block of exact weights, their base-2 logarithms, a buffer of the same shape to work in, and what is hidden."""
+
+    weights: Float[Tensor, "b h r c"]
+    logs: Float[Tensor, "b h r c"]
+    work: Float[Tensor, "b h r c"]
+    hidden: Bool[Tensor, "#b #h r c"] | None
+    rows: slice
+    keys: slice
+    group: Group
+
+    def times(self, factor: Tensor) -> Float[Tensor, "b h r c"]:
+        """The weights times something, in the buffer: to be read before the next product is made."""
+        return torch.mul(self.weights, factor, out=self.work)
+
+    def by_place(self, name: Hashable, compute: Callable[[], Any]) -> Any:
+        """Something that depends on the tile's place alone. Memory for a group in one tile: O(n^2 / h)."""
+        group = self.group
+        if not group.single_tile:
+            return compute()
+        # A layer of fewer heads has larger groups, so the texts are part of the name.
+        return group.batch.once(group.mask, (group.texts.start, group.texts.stop, name), compute)
+
+    @property
+    def row_index(self) -> Int[Tensor, "r one"]:
+        return torch.arange(self.rows.start, self.rows.stop)[:, None]
+
+    @property
+    def key_index(self) -> Int[Tensor, "one c"]:
+        return torch.arange(self.keys.start, self.keys.stop)[None]
+
+
+class Sizes(NamedTuple):
+    """Of a layer over a batch: texts, query heads, rows, keys."""
+
+    texts: int
+    heads: int
+    rows: int
+    keys: int
+
+
+class Request:
+    """A reduction of a map. By default its answer is `[b h q]`, sums that begin at 0."""
+
+    one_text_a_group = False  # whether texts must not share tiles, because the answer depends on each text's length
+
+    def of_tokens(self, tokens: Tokens) -> Any:
+        """What the request reads off the tokens."""
+        return None
+
+    def empty(self, sizes: Sizes, batch: Batch, dtype: torch.dtype) -> Tensor:
+        """The answer before the first tile."""
+        return torch.zeros(sizes.texts, sizes.heads, sizes.rows, dtype=dtype)
+
+    def add(self, tile: Tile, answer: Tensor) -> None:
+        """Change the answer (of the tile's group of texts) by what the tile holds."""
+        raise NotImplementedError(f"{type(self).__name__} does not say what a tile adds to its answer.")
+
+    @classmethod
+    def add_all(cls, tile: Tile, answers: Mapping[Any, Tensor]) -> None:
+        """`add` for every request of this class."""
+        for request, answer in answers.items():
+            request.add(tile, answer)
+
+    def finish(self, answer: Tensor, batch: Batch, mask: Mask) -> None:
+        """Finish the answer of all texts in place, after the last tile."""
+
+
+# ------------------------------------------------------------------------------------------------------ a number a row
+
 
 @dataclass(frozen=True)
-class Mass:
+class Mass(Request):
     """`[b h q]` sum_j w: 1, or less where a sink takes its share. Unit: share, range 0..1."""
 
+    def add(self, tile: Tile, answer: Tensor) -> None:
+        answer[:, :, tile.rows] += tile.weights.sum(-1)
+
 
 @dataclass(frozen=True)
-class Entropy:
+class Entropy(Request):
     """`[b h q]` -sum_j w ln w, in nats."""
 
+    def add(self, tile: Tile, answer: Tensor) -> None:
+        answer[:, :, tile.rows] -= tile.times(tile.logs).sum(-1).mul_(math.log(2))
+
 
 @dataclass(frozen=True)
-class Square:
+class Square(Request):
     """`[b h q]` sum_j w^2: 1 where all weight is on one key, 1/n where it is spread evenly over n."""
 
+    def add(self, tile: Tile, answer: Tensor) -> None:
+        answer[:, :, tile.rows] += tile.times(tile.weights).sum(-1)
+
 
 @dataclass(frozen=True)
-class Maximum:
+class Maximum(Request):
     """`[b h q]` the row's largest weight."""
 
+    def add(self, tile: Tile, answer: Tensor) -> None:
+        answer[:, :, tile.rows] = torch.maximum(answer[:, :, tile.rows], tile.weights.amax(-1))
+
 
 @dataclass(frozen=True)
-class Strongest:
+class Strongest(Request):
     """`[b h q]` the key of the row's largest weight (the first of equals); -1 in rows that see nothing."""
 
+    def empty(self, sizes: Sizes, batch: Batch, dtype: torch.dtype) -> Tensor:
+        return torch.full((sizes.texts, sizes.heads, sizes.rows), -1, dtype=torch.long)
+
+    def add(self, tile: Tile, answer: Tensor) -> None:
+        """The answer is a key; the weight that later tiles must exceed is remembered beside it."""
+        largest, place = tile.logs.max(-1)
+        shape = (*tile.logs.shape[:2], tile.group.num_rows)
+        highest = tile.group.once(self, lambda: torch.full(shape, HIDDEN, dtype=tile.group.dtype))[:, :, tile.rows]
+        # Only what is larger replaces: of equal weights the first stays, and hidden cells never count.
+        better = largest > highest
+        answer[:, :, tile.rows][better] = (place + tile.keys.start)[better]
+        highest[better] = largest[better]
+
 
 @dataclass(frozen=True)
-class Distance:
+class Distance(Request):
     """`[b h q]` sum_j w |j - i|, in tokens."""
 
+    def add(self, tile: Tile, answer: Tensor) -> None:
+        distance = tile.by_place("distance", lambda: (tile.key_index - tile.row_index).abs().to(tile.weights.dtype))
+        answer[:, :, tile.rows] += tile.times(distance).sum(-1)
+
 
 @dataclass(frozen=True)
-class Linear:
+class Linear(Request):
     """`[b h q]` sum_j w c_j for a column c over the keys."""
 
     column: Column
 
+    def of_tokens(self, tokens: Tokens) -> Float64[Tensor, "b k"]:
+        return self.column(tokens).to(torch.float64)
+
+    @classmethod
+    def add_all(cls, tile: Tile, answers: Mapping[Any, Tensor]) -> None:
+        """All columns at once, as one matrix product."""
+        group = tile.group
+        columns = group.once(
+            cls,
+            lambda: torch.stack(
+                [group.batch.of_tokens(request)[group.texts, : group.num_keys].to(group.dtype) for request in answers],
+                -1,
+            ),
+        )
+        num_texts, num_heads, num_rows, num_keys = tile.weights.shape
+        rows = tile.weights.view(num_texts, num_heads * num_rows, num_keys)
+        sums = torch.bmm(rows, columns[:, tile.keys]).view(num_texts, num_heads, num_rows, -1)
+        for index, answer in enumerate(answers.values()):
+            answer[:, :, tile.rows] += sums[..., index]
+
+
+# ------------------------------------------------------------------------ cells whose labels are equal
+
+
+class MatchLabels(NamedTuple):
+    """Labels as ranks, -1 where they match nothing.
+
+    `tile_rows` and `tile_keys` are what tiles compare: half as wide, and of different values where nothing matches.
+    """
+
+    rows: Int[Tensor, "b q"]
+    keys: Int[Tensor, "b k"]
+    tile_rows: Int[Tensor, "b q"]
+    tile_keys: Int[Tensor, "b k"]
+
 
 @dataclass(frozen=True)
-class Match:
+class Match(Request):
     """`[b h q]` sum of w where the row's label equals the key's. Labels below 0 match nothing.
 
     `earlier` counts keys `j <= i - apart` only, `elsewhere` leaves out `j = i`.
@@ -70,35 +276,143 @@ class Match:
     elsewhere: bool = False
     apart: int = 0
 
+    def of_tokens(self, tokens: Tokens) -> MatchLabels:
+        """Ranks in place of labels: equal ones stay equal, and hashes fit where 32 bits or products are used."""
+        rows, keys = self.labels(tokens)
+        _, ranks = torch.cat([rows, keys], 1).unique(return_inverse=True)
+        row_ranks, key_ranks = ranks.split([rows.shape[1], keys.shape[1]], 1)
+        row_ranks, key_ranks = torch.where(rows < 0, -1, row_ranks), torch.where(keys < 0, -1, key_ranks)
+        return MatchLabels(row_ranks, key_ranks, row_ranks.int(), torch.where(key_ranks < 0, -2, key_ranks).int())
+
+    def add(self, tile: Tile, answer: Tensor) -> None:
+        cells = self.cells(tile)
+        if cells is not None:
+            answer[:, :, tile.rows] += cells.sum(-1)
+
+    def cells(self, tile: Tile) -> Float[Tensor, "b h r c"] | None:
+        """The weights of matching cells, else 0; None where the tile has no match. In the tile's buffer."""
+        equal = tile.by_place(self, lambda: self.equal_labels(tile))
+        return None if equal is None else tile.times(equal)
+
+    def equal_labels(self, tile: Tile) -> Float[Tensor, "b one r c"] | None:
+        """1 where the row's label equals the key's, else 0: one equality test, shared by all heads. None for none."""
+        if self.earlier and tile.keys.start >= tile.rows.stop:
+            return None
+        labels: MatchLabels = tile.group.batch.of_tokens(self)
+        texts = tile.group.texts
+        equal = labels.tile_rows[texts, tile.rows, None] == labels.tile_keys[texts, None, tile.keys]
+        # Where all keys of a tile lie well before its rows, neither condition can leave anything out.
+        if tile.keys.start < tile.rows.stop and tile.rows.start < tile.keys.stop + self.apart:
+            if self.earlier:
+                equal &= tile.key_index <= tile.row_index - self.apart
+            if self.elsewhere:
+                equal &= tile.key_index != tile.row_index
+        # A synchronisation where there is an accelerator: worth it, since rare labels leave most tiles without a match.
+        return equal[:, None].to(tile.weights.dtype) if bool(equal.any()) else None
+
+    def count(self, labels: MatchLabels, mask: Mask) -> Float[Tensor, "b q"]:
+        """How many visible keys carry each row's label (seen by any head, where heads differ).
+
+        Cost: O(n log n), where the mask is runs; a dense mask is compared cell by cell.
+        """
+        num_rows, num_keys = labels.rows.shape[1], labels.keys.shape[1]
+        if mask.dense is not None:
+            row, key = torch.arange(num_rows)[:, None], torch.arange(num_keys)[None]
+            equal = (labels.rows[:, :, None] == labels.keys[:, None]) & (labels.rows >= 0)[:, :, None]
+            if self.earlier:
+                equal &= key <= row - self.apart
+            if self.elsewhere:
+                equal &= key != row
+            return (equal & mask.dense.any(1)).sum(-1).double()
+        row = torch.arange(num_rows)[None]
+        start, stop = mask.start[:, :num_rows], mask.stop[:, :num_rows]
+        if self.earlier:
+            stop = torch.minimum(stop, row + 1 - self.apart)
+        # Keys sorted by label and then by place: a row's matches within its run of keys are one interval of them.
+        stride = num_keys + 1
+        order = (labels.keys * stride + torch.arange(num_keys)[None]).sort(-1).values
+        low = torch.searchsorted(order, labels.rows * stride + start)
+        high = torch.searchsorted(order, labels.rows * stride + torch.maximum(stop, start))
+        count = high - low
+        if self.elsewhere:
+            count = count - ((labels.rows == labels.keys[:, :num_rows]) & (row >= start) & (row < stop)).long()
+        return torch.where(labels.rows >= 0, count, 0).double()
+
 
 @dataclass(frozen=True)
-class MatchReceived:
+class MatchReceived(Request):
     """`[b h k]` column sums over the cells of a match alone: what each key receives from rows that carry its label."""
 
     match: Match
 
+    def empty(self, sizes: Sizes, batch: Batch, dtype: torch.dtype) -> Tensor:
+        return torch.zeros(sizes.texts, sizes.heads, sizes.keys, dtype=dtype)
+
+    def add(self, tile: Tile, answer: Tensor) -> None:
+        cells = self.match.cells(tile)
+        if cells is not None:
+            answer[:, :, tile.keys] += cells.sum(-2)
+
 
 @dataclass(frozen=True)
-class RowsReceived:
+class RowsReceived(Request):
     """`[b h k]` column sums over the rows that see a match: all that they give, to its keys and to others."""
 
     match: Match
 
+    def empty(self, sizes: Sizes, batch: Batch, dtype: torch.dtype) -> Tensor:
+        return torch.zeros(sizes.texts, sizes.heads, sizes.keys, dtype=dtype)
+
+    @classmethod
+    def add_all(cls, tile: Tile, answers: Mapping[Any, Tensor]) -> None:
+        """All sets of rows at once, as one matrix product."""
+        group = tile.group
+
+        def chosen_rows() -> Float[Tensor, "b n q"]:
+            counts = (group.batch.matches(request.match, group.mask) for request in answers)
+            return torch.stack([count[group.texts, : group.num_rows] > 0 for count in counts], 1).to(group.dtype)
+
+        sums = group.once(cls, chosen_rows)[:, None, :, tile.rows] @ tile.weights
+        for index, answer in enumerate(answers.values()):
+            answer[:, :, tile.keys] += sums[:, :, index]
+
+
+# ------------------------------------------------------------------------ diagonals, columns, rows of words, blocks
+
 
 @dataclass(frozen=True)
-class Band:
+class Band(Request):
     """`[b h q o]` the weight at each offset `j - i` of `offsets`; 0 where there is no such key."""
 
     offsets: tuple[int, ...]
 
+    def empty(self, sizes: Sizes, batch: Batch, dtype: torch.dtype) -> Tensor:
+        return torch.zeros(sizes.texts, sizes.heads, sizes.rows, len(self.offsets), dtype=dtype)
+
+    def add(self, tile: Tile, answer: Tensor) -> None:
+        num_rows, num_keys = tile.weights.shape[-2:]
+        for index, offset in enumerate(self.offsets):
+            # Key i + offset of row i lies on this diagonal of the tile; a negative one begins below its first row.
+            diagonal = tile.rows.start + offset - tile.keys.start
+            if -num_rows < diagonal < num_keys:
+                cells = tile.weights.diagonal(diagonal, -2, -1)
+                begin = tile.rows.start + max(0, -diagonal)
+                answer[:, :, begin : begin + cells.shape[-1], index] = cells
+
 
 @dataclass(frozen=True)
-class Received:
+class Received(Request):
     """`[b h k]` column sums, sum_i w: how much attention each key receives in all."""
 
+    def empty(self, sizes: Sizes, batch: Batch, dtype: torch.dtype) -> Tensor:
+        return torch.zeros(sizes.texts, sizes.heads, sizes.keys, dtype=dtype)
+
+    def add(self, tile: Tile, answer: Tensor) -> None:
+        answer[:, :, tile.keys] += tile.weights.sum(-2)
+
 
 @dataclass(frozen=True)
-class WordRows:
+class WordRows(Request):
     """`[b h w k]` the mean of the rows of each word: who looks is a word, what is looked at are still tokens.
 
     `words` numbers the word of each token from 0, -1 for none. For texts of a treebank's length: the answer is a map.
@@ -106,9 +420,25 @@ class WordRows:
 
     words: WordsOf
 
+    def of_tokens(self, tokens: Tokens) -> Float[Tensor, "b w q"]:
+        """Each token's share of its word's row: one over the word's tokens, 0 for tokens of other words."""
+        of_token = self.words(tokens)
+        words = torch.arange(max(1, 1 + max(of_token.flatten().tolist(), default=0)))
+        member = (of_token[:, None] == words[:, None]).double()
+        return member / member.sum(-1, keepdim=True).clamp_min(1)
+
+    def empty(self, sizes: Sizes, batch: Batch, dtype: torch.dtype) -> Tensor:
+        num_words = batch.of_tokens(self).shape[1]
+        return torch.zeros(sizes.texts, sizes.heads, num_words, sizes.keys, dtype=dtype)
+
+    def add(self, tile: Tile, answer: Tensor) -> None:
+        group = tile.group
+        shares = group.batch.of_tokens(self)[group.texts, None, :, tile.rows].to(group.dtype)
+        answer[..., tile.keys] += shares @ tile.weights
+
 
 @dataclass(frozen=True)
-class Pooled:
+class Pooled(Request):
     """`[b h p p]` the map in `size` x `size` blocks (fewer for shorter texts), by mean or by max of the visible cells.
 
     Position i of a text of n falls in block `i * p // n`. Blocks in which nothing is visible are NaN: absent, not zero.
@@ -117,24 +447,67 @@ class Pooled:
     size: int
     how: str = "mean"
 
+    one_text_a_group = True
+
     def __post_init__(self) -> None:
         if self.how not in ("mean", "max") or self.size < 1:
             raise StatisticError(f"{self}: pool by how='mean' or 'max', into at least one block.")
 
+    def empty(self, sizes: Sizes, batch: Batch, dtype: torch.dtype) -> Tensor:
+        # Sums begin at 0, and `finish` finds the absent blocks; of maxima, what no tile has touched is absent.
+        fill = torch.nan if self.how == "max" else 0.0
+        return torch.full((sizes.texts, sizes.heads, self.size, self.size), fill, dtype=dtype)
 
-Request = (
-    Mass
-    | Entropy
-    | Square
-    | Maximum
-    | Strongest
-    | Distance
-    | Linear
-    | Match
-    | MatchReceived
-    | RowsReceived
-    | Band
-    | Received
-    | WordRows
-    | Pooled
-)
+    def add(self, tile: Tile, answer: Tensor) -> None:
+        """Sums (or maxima) of blocks: first over the rows of each block of rows, then over its keys."""
+        sides = (tile.group.num_rows, tile.group.num_keys)
+        row_bins, key_bins = tile.group.once(self, lambda: [bins(side, self.size) for side in sides])
+        row_blocks, key_blocks = row_bins[tile.rows], key_bins[tile.keys]
+        blocks, counts = row_blocks.unique_consecutive(return_counts=True)
+        stops = counts.cumsum(0).tolist()
+        for block, start, stop in zip(blocks.tolist(), [0, *stops], stops, strict=False):
+            weights = tile.weights[:, :, start:stop]
+            if self.how == "mean":
+                answer[:, :, block].index_add_(-1, key_blocks, weights.sum(-2))
+                continue
+            # A visible weight may be 0, so -1 stands for absent while maxima are taken.
+            top = weights.amax(-2)
+            if tile.hidden is not None:
+                top = top.masked_fill(tile.hidden[:, :, start:stop].all(-2).expand_as(top), -1)
+            highest = answer[:, :, block].nan_to_num(nan=-1)
+            highest.scatter_reduce_(-1, key_blocks.expand_as(top), top, "amax")
+            answer[:, :, block] = torch.where(highest < 0, torch.nan, highest)
+
+    def finish(self, answer: Tensor, batch: Batch, mask: Mask) -> None:
+        if self.how == "mean":
+            answer /= visible_cells(mask, batch.tokens.lengths.tolist(), self.size)
+
+
+def bins(length: int, size: int) -> Int[Tensor, "n"]:
+    """The block of each position: `i * p // n` with `p = min(size, n)` blocks."""
+    return torch.arange(length) * min(size, length) // max(length, 1)
+
+
+def visible_cells(mask: Mask, lengths: Sequence[int], size: int) -> Float[Tensor, "b h p p"]:
+    """How many cells of each block are visible, NaN for none. Cost: O(n * size) by runs. `h` is 1 where heads agree."""
+    num_heads = 1 if mask.dense is None else mask.dense.shape[1]
+    out = torch.zeros(len(lengths), num_heads, size, size, dtype=torch.float64)
+    for text, length in enumerate(lengths):
+        sides = (length, length) if mask.num_queries == mask.num_keys else (mask.num_queries, mask.num_keys)
+        row_bins, key_bins = (bins(side, size) for side in sides)
+        out[text] = visible_blocks(mask.texts(slice(text, text + 1)), row_bins, key_bins, (size, size))
+    return torch.where(out > 0, out, torch.nan)
+
+
+def visible_blocks(
+    mask: Mask, row_bins: Int[Tensor, "r"], key_bins: Int[Tensor, "k"], shape: tuple[int, int]
+) -> Float64[Tensor, "h row_blocks key_blocks"]:
+    """How many cells of each block one text's mask leaves visible: by runs, or by looking where it is dense."""
+    if mask.dense is None:
+        edges = torch.searchsorted(key_bins, torch.arange(shape[1] + 1))
+        start, stop = mask.start[0, : len(row_bins), None], mask.stop[0, : len(row_bins), None]
+        counts = (torch.minimum(stop, edges[1:]) - torch.maximum(start, edges[:-1])).clamp_min(0).double()[None]
+    else:
+        visible = mask.dense[0, :, : len(row_bins), : len(key_bins)].double()
+        counts = visible.new_zeros(*visible.shape[:2], shape[1]).index_add_(2, key_bins, visible)
+    return counts.new_zeros(len(counts), *shape).index_add_(1, row_bins, counts)

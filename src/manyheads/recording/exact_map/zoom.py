@@ -10,7 +10,6 @@ Where that is too much, rows are sampled evenly and the answer says so.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -20,7 +19,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from manyheads.errors import ShapeError
-from manyheads.nn import Mask, Rule
+from manyheads.nn import Mask
+from manyheads.nn.scores import finite
+from manyheads.recording.exact_map.one_pass import LOG2_E
 from manyheads.recording.recording import LayerRecord
 
 __all__ = ["DEEPEST", "HOWS", "Level", "Region", "read_region"]
@@ -30,7 +31,6 @@ HOWS = ("mean", "max")
 DEEPEST = 40  # levels: a map of 2^40 tokens a side in one cell
 STRIP_CELLS = 1 << 20  # cells of the tile held at once: 4 MB of float32, which stays in a cache
 WIDE_CELLS = 1 << 18  # up to so many, scores are made in float64: what a person reads off is exact to 1e-6
-LOG2_E = math.log2(math.e)
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,14 +73,13 @@ def read_region(
     Errors: ShapeError for a region that does not begin at whole blocks of the coarsest level, or lies outside.
     """
     _check(layer, head, rows, keys, levels, text)
-    at, num_rows = slice(text, text + 1), rows.stop - rows.start
-    mask, rule = layer.mask.expand(len(layer.lengths)).texts(at), layer.rule.texts(at)
-    chosen = _chosen_rows(mask, rows, keys, 1 << levels[-1], most_cells)
-    strip = _Strip(layer, head, text, mask, rule, keys, len(chosen))
+    num_rows = rows.stop - rows.start
+    strips = _Strips(layer, head, text, keys)
+    chosen = _chosen_rows(strips.mask, rows, keys, 1 << levels[-1], most_cells)
     finest = levels[0] if len(chosen) == num_rows else levels[-1]
     block = 1 << finest
-    per_block = ((chosen - rows.start) // block).bincount(minlength=-(-num_rows // block)).tolist()
-    sums, tops, counts = strip.pooled(chosen, per_block, block, on_strip)
+    rows_a_block = ((chosen - rows.start) // block).bincount(minlength=-(-num_rows // block)).tolist()
+    sums, tops, counts = strips.pooled(chosen, rows_a_block, block, on_strip)
     out = [_level(finest, sums, tops, counts)]
     for level in range(finest + 1, levels[-1] + 1):
         sums, counts, tops = _halved(sums, torch.sum), _halved(counts, torch.sum), _halved(tops, torch.amax)
@@ -106,14 +105,13 @@ def _check(layer: LayerRecord, head: int, rows: slice, keys: slice, levels: rang
 
 def _chosen_rows(mask: Mask, rows: slice, keys: slice, block: int, most_cells: int | None) -> Int[Tensor, "r"]:
     """All rows, or as many of each block as `most_cells` lets read, spread evenly within it."""
-    every = torch.arange(rows.start, rows.stop)
     start = mask.start[0, rows].clamp(keys.start, keys.stop)
     stop = mask.stop[0, rows].clamp(keys.start, keys.stop)
     cells = int((stop - start).clamp_min(0).sum())
     if most_cells is None or cells <= most_cells or block == 1:
-        return every
-    kept = max(1, min(block, int(block * most_cells / cells)))
-    within = ((torch.arange(kept, dtype=torch.float64) + 0.5) * block / kept).long()
+        return torch.arange(rows.start, rows.stop)
+    count = max(1, min(block, int(block * most_cells / cells)))
+    within = ((torch.arange(count, dtype=torch.float64) + 0.5) * block / count).long()
     chosen = (torch.arange(rows.start, rows.stop, block)[:, None] + within).flatten()
     chosen = chosen[chosen < rows.stop]
     # A last block shorter than the others keeps at least its first row, else it would look absent.
@@ -121,62 +119,60 @@ def _chosen_rows(mask: Mask, rows: slice, keys: slice, block: int, most_cells: i
     return chosen if bool((chosen >= last).any()) else torch.cat([chosen, torch.tensor([last])])
 
 
-@dataclass(eq=False)
-class _Strip:
+class _Strips:
     """Reads one head's weights over some keys, a strip of rows at a time."""
 
-    layer: LayerRecord
-    head: int
-    text: int
-    mask: Mask
-    rule: Rule
-    keys: slice
-    num_rows: int
-
-    def __post_init__(self) -> None:
-        site = self.layer.site
-        group = self.head // (site.num_heads // site.num_kv_heads)
-        cells = self.num_rows * (self.keys.stop - self.keys.start)
-        wide = self.layer.q.dtype == torch.float64 or cells <= WIDE_CELLS
-        self.dtype = torch.float64 if wide else torch.float32
-        self.k = self.layer.k[self.text, group, self.keys].to(self.dtype).T
-        self.seen_by = 0 if self.mask.dense is None or self.mask.dense.shape[1] == 1 else self.head
+    def __init__(self, layer: LayerRecord, head: int, text: int, keys: slice) -> None:
+        texts = slice(text, text + 1)
+        self.layer, self.head, self.text, self.keys = layer, head, text, keys
+        self.mask, self.rule = layer.mask.expand(len(layer.lengths)).texts(texts), layer.rule.texts(texts)
+        self.mask_head = 0 if self.mask.dense is None or self.mask.dense.shape[1] == 1 else head
 
     def pooled(
-        self, rows: Tensor, per_block: list[int], block: int, on_strip: Callable[[int, int], None] | None
+        self, rows: Tensor, rows_a_block: list[int], block: int, on_strip: Callable[[int, int], None] | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Sums, maxima and numbers of visible cells, by `block` keys and by as many rows as `per_block` says."""
+        """Sums, maxima and numbers of visible cells, by `block` keys and by runs of `rows_a_block` rows."""
         width = self.keys.stop - self.keys.start
-        num_columns = -(-width // block)
-        shape = (len(per_block), num_columns)
+        wide = self.layer.q.dtype == torch.float64 or len(rows) * width <= WIDE_CELLS
+        self.dtype = torch.float64 if wide else torch.float32
+        group = self.head // (self.layer.site.num_heads // self.layer.site.num_kv_heads)
+        self.k = self.layer.k[self.text, group, self.keys].to(self.dtype).T
+        shape = (len(rows_a_block), -(-width // block))
         sums, tops, counts = (torch.zeros(shape, dtype=self.dtype) for _ in range(3))
-        largest = max(per_block)
-        strip_blocks = max(1, STRIP_CELLS // max(1, largest * min(width, STRIP_CELLS)))
+        # A strip is whole blocks of rows, so that no block is summed in two parts: at least one, however large.
+        blocks_a_strip = max(1, STRIP_CELLS // max(1, max(rows_a_block) * min(width, STRIP_CELLS)))
         begin = 0
-        for first in range(0, len(per_block), strip_blocks):
-            sizes = per_block[first : first + strip_blocks]
-            end = begin + sum(sizes)
-            at = slice(first, first + len(sizes))
+        for first in range(0, len(rows_a_block), blocks_a_strip):
+            sizes = rows_a_block[first : first + blocks_a_strip]
+            end, strip = begin + sum(sizes), slice(first, first + len(sizes))
             if on_strip is not None:
                 on_strip(begin, len(rows))
-            self._strip(rows[begin:end], sizes, block, sums[at], tops[at], counts[at])
+            self._read(rows[begin:end], sizes, block, sums[strip], tops[strip], counts[strip])
             begin = end
         return sums, tops, counts
 
-    def _strip(self, rows: Tensor, sizes: list[int], block: int, sums: Tensor, tops: Tensor, counts: Tensor) -> None:
+    def _read(self, rows: Tensor, sizes: list[int], block: int, sums: Tensor, tops: Tensor, counts: Tensor) -> None:
         """One strip of rows: keys that all of them see, and the borders of the mask on either side of those."""
         start, stop = self.mask.start[0, rows], self.mask.stop[0, rows]
-        for keys, inside in self._pieces(start, stop, block, max(block, STRIP_CELLS // len(rows) // block * block)):
+        step = max(block, STRIP_CELLS // len(rows) // block * block)
+        for keys, all_visible in self._pieces(start, stop, block, step):
             weights = self._weights(rows, keys)
             columns = slice((keys.start - self.keys.start) // block, -(-(keys.stop - self.keys.start) // block))
-            if inside:
-                per_key = torch.ones(1, keys.stop - keys.start, dtype=self.dtype)
-                per_block = _pool(per_key, [1], block, torch.sum)
-                counts[:, columns] += torch.tensor(sizes, dtype=self.dtype)[:, None] * per_block
+            if all_visible:
+                keys_a_block = _pool(torch.ones(1, keys.stop - keys.start, dtype=self.dtype), [1], block, torch.sum)
+                counts[:, columns] += torch.tensor(sizes, dtype=self.dtype)[:, None] * keys_a_block
+            elif self.mask.dense is not None:
+                visible = self.mask.dense[0, self.mask_head, rows][:, keys]
+                weights.masked_fill_(~visible, 0)
+                counts[:, columns] += _pool(visible.to(self.dtype), sizes, block, torch.sum)
             else:
-                seen = self._seen(rows, keys)
-                weights.masked_fill_(~seen, 0)
-                counts[:, columns] += self._visible(start, stop, seen, sizes, keys, block)
+                key = torch.arange(keys.start, keys.stop)
+                weights.masked_fill_(~((key >= start[:, None]) & (key < stop[:, None])), 0)
+                # Of runs, visible cells are counted by their ends instead of by looking at cells.
+                edges = torch.arange(keys.start, keys.stop, block)
+                ends = (edges + block).clamp_max(keys.stop)
+                cells = (torch.minimum(stop[:, None], ends) - torch.maximum(start[:, None], edges)).clamp_min(0)
+                counts[:, columns] += _pool_rows(cells.to(self.dtype), sizes, torch.sum)
             sums[:, columns] += _pool(weights, sizes, block, torch.sum)
             tops[:, columns] = torch.maximum(tops[:, columns], _pool(weights, sizes, block, torch.amax))
 
@@ -194,63 +190,46 @@ class _Strip:
             return min(end, origin - (origin - min(max(key, origin), end)) // block * block)
 
         low, high = down(int(start[alive].min())), up(int(stop[alive].max()))
+        # Rows that see nothing are no part of `alive`, but they keep the middle from being visible to all.
         first, last = up(int(start.max())), end if int(stop.min()) >= end else down(int(stop.min()))
         cuts = [low, first, last, high] if self.mask.dense is None and low <= first < last <= high else [low, high]
         for begin, until in pairwise(cuts):
-            inside = len(cuts) == 4 and begin == first
+            all_visible = len(cuts) == 4 and begin == first
             for key in range(begin, until, step):
-                yield slice(key, min(key + step, until)), inside
+                yield slice(key, min(key + step, until)), all_visible
 
     def _weights(self, rows: Tensor, keys: slice) -> Float[Tensor, "r c"]:
         """The weights of some rows and keys, as if every cell were visible."""
-        local = slice(keys.start - self.keys.start, keys.stop - self.keys.start)
+        k = self.k[:, keys.start - self.keys.start : keys.stop - self.keys.start]
         q = self.layer.q[self.text, self.head, rows].to(self.dtype)
-        lse = self.layer.lse[self.text, self.head, rows].to(self.dtype)
-        lse = torch.where(lse == -torch.inf, 0, lse)[:, None]
-        if self.rule.plain:
-            logs = torch.addmm(lse, q, self.k[:, local], beta=-LOG2_E, alpha=self.rule.scale * LOG2_E)
-            return logs.exp2_()
-        scores = (self.rule.scale * (q @ self.k[:, local]))[None, None]
+        lse = finite(self.layer.lse[self.text, self.head, rows].to(self.dtype))[:, None]
+        if self.rule.plain:  # one call makes product, scale, lse and the change to base 2
+            return torch.addmm(lse, q, k, beta=-LOG2_E, alpha=self.rule.scale * LOG2_E).exp2_()
         bias = self.rule.bias
         if bias is not None:
-            bias = bias[:, self.head if bias.shape[1] > 1 else 0][:, None, rows]
-        logs = Rule(1.0, self.rule.softcap, None, bias).finish(scores, slice(None), keys)[0, 0]
-        return logs.sub_(lse).mul_(LOG2_E).exp2_()
-
-    def _seen(self, rows: Tensor, keys: slice) -> Tensor:
-        if self.mask.dense is not None:
-            return self.mask.dense[0, self.seen_by, rows][:, keys]
-        key = torch.arange(keys.start, keys.stop)
-        return (key >= self.mask.start[0, rows, None]) & (key < self.mask.stop[0, rows, None])
-
-    def _visible(self, start: Tensor, stop: Tensor, seen: Tensor, sizes: list[int], keys: slice, block: int) -> Tensor:
-        """How many visible cells each block has: by runs, or by looking where the mask is dense."""
-        if self.mask.dense is not None:
-            return _pool(seen.to(self.dtype), sizes, block, torch.sum)
-        edges = torch.arange(keys.start, keys.stop, block)
-        ends = (edges + block).clamp_max(keys.stop)
-        cells = (torch.minimum(stop[:, None], ends) - torch.maximum(start[:, None], edges)).clamp_min(0)
-        return _pool_rows(cells.to(self.dtype), sizes, torch.sum)
+            bias = bias[0, self.head if bias.shape[1] > 1 else 0, rows, keys]
+        scores = self.rule.finish_cells(self.rule.scale * (q @ k), bias)
+        return scores.sub_(lse).mul_(LOG2_E).exp2_()
 
 
 def _pool(values: Tensor, sizes: list[int], block: int, reduce: Callable[..., Tensor]) -> Tensor:
-    """Rows first, which runs along memory; what is left of them is small."""
+    """Runs of rows by `sizes` and of `block` keys, reduced. Rows first: that runs along memory, and leaves little."""
     by_row = _pool_rows(values, sizes, reduce)
     if block == 1:
         return by_row
-    whole = by_row.shape[1] // block * block
-    out = reduce(by_row[:, :whole].unflatten(1, (-1, block)), -1) if whole else by_row[:, :0]
-    return out if whole == by_row.shape[1] else torch.cat([out, reduce(by_row[:, whole:], -1, keepdim=True)], 1)
+    end = by_row.shape[1] // block * block
+    out = reduce(by_row[:, :end].unflatten(1, (-1, block)), -1) if end else by_row[:, :0]
+    return out if end == by_row.shape[1] else torch.cat([out, reduce(by_row[:, end:], -1, keepdim=True)], 1)
 
 
 def _pool_rows(values: Tensor, sizes: list[int], reduce: Callable[..., Tensor]) -> Tensor:
-    """Runs of `sizes` rows, all alike but for the last ones."""
+    """Runs of `sizes` rows, reduced. All sizes but the last ones are alike: those are one call."""
     if max(sizes) == 1:
         return values
-    same = next((at for at, size in enumerate(sizes) if size != sizes[0]), len(sizes))
-    out = [reduce(values[: same * sizes[0]].unflatten(0, (same, sizes[0])), 1)]
-    begin = same * sizes[0]
-    for size in sizes[same:]:
+    alike = next((index for index, size in enumerate(sizes) if size != sizes[0]), len(sizes))
+    out = [reduce(values[: alike * sizes[0]].unflatten(0, (alike, sizes[0])), 1)]
+    begin = alike * sizes[0]
+    for size in sizes[alike:]:
         out.append(reduce(values[begin : begin + size], 0, keepdim=True))
         begin += size
     return torch.cat(out) if len(out) > 1 else out[0]

@@ -6,7 +6,8 @@ nothing is lost: a layer whose mask never looks past a text's end, a column that
 (mostly cross-attention, whose queries and keys are not the same tokens) is stored whole, with the axis of texts; how
 many axes a stored tensor has says which it is.
 
-Writer and reader share the checks, so that nothing is saved that could not be opened.
+Writer and reader share the checks, so that nothing is saved that could not be opened. A header is anybody's JSON: a
+value that is missing, of another kind or out of range is a `Misfit`, before anything is made of it.
 """
 
 from __future__ import annotations
@@ -146,45 +147,46 @@ def is_packable(mask: Mask, lengths: Int[Tensor, "b"], num_queries: int) -> bool
     return not bool((sees & (~real | (mask.stop > lengths[:, None]))).any())
 
 
-def check_lengths(lengths: Tensor, what: str) -> None:
+def check_lengths(lengths: Tensor, subject: str) -> None:
     """That these are lengths of texts, and how much padding they ask for. Raises Misfit."""
     if lengths.ndim != 1 or lengths.dtype not in (torch.int64, torch.int32):
-        raise Misfit(f"{what} has shape {tuple(lengths.shape)} of {lengths.dtype}, not one whole number a text")
+        raise Misfit(f"{subject} has shape {tuple(lengths.shape)} of {lengths.dtype}, not one whole number a text")
     if len(lengths) and int(lengths.min()) < 0:
-        raise Misfit(f"{what} holds {int(lengths.min())}, but a text has no fewer than 0 tokens")
+        raise Misfit(f"{subject} holds {int(lengths.min())}, but a text has no fewer than 0 tokens")
     positions = len(lengths) * int(lengths.max()) if len(lengths) else 0
     if positions > MOST_POSITIONS:
         raise Misfit(
-            f"{what}: {len(lengths)} texts, padded to {int(lengths.max())} tokens, are over {MOST_POSITIONS} positions"
+            f"{subject}: {len(lengths)} texts, padded to {int(lengths.max())} tokens, are over {MOST_POSITIONS} "
+            f"positions"
         )
     if positions > MOST_PADDED and positions > MOST_PADDING * int(lengths.sum()):
         raise Misfit(
-            f"{what}: {len(lengths)} texts of {int(lengths.sum())} tokens, padded to {int(lengths.max())} each, are "
+            f"{subject}: {len(lengths)} texts of {int(lengths.sum())} tokens, padded to {int(lengths.max())} each, are "
             f"nearly nothing but padding. Record texts of such unlike lengths apart"
         )
 
 
-def check_tokens(tokens: Tokens, what: str) -> None:
+def check_tokens(tokens: Tokens, subject: str) -> None:
     """That everything said of tokens is said for each. Raises Misfit."""
-    check_lengths(tokens.lengths, f"{what}.lengths")
+    check_lengths(tokens.lengths, f"{subject}.lengths")
     shape = tuple(real_positions(tokens.lengths).shape)
-    wanted = {"ids": shape, "special": shape, "offsets": (*shape, 2), "rarity": shape}
-    for field, want in wanted.items():
+    shapes = {"ids": shape, "special": shape, "offsets": (*shape, 2), "rarity": shape}
+    for field, want in shapes.items():
         value = getattr(tokens, field)
         if value is not None and tuple(value.shape) != want:
-            raise Misfit(f"{what}.{field} has shape {tuple(value.shape)}, not {want}")
+            raise Misfit(f"{subject}.{field} has shape {tuple(value.shape)}, not {want}")
     for field in TOKEN_LISTS:
         if len(getattr(tokens, field)) not in (0, shape[0]):
-            raise Misfit(f"{what}.{field} is for {len(getattr(tokens, field))} texts, but there are {shape[0]}")
+            raise Misfit(f"{subject}.{field} is for {len(getattr(tokens, field))} texts, but there are {shape[0]}")
     for text, (pieces, length) in enumerate(zip(tokens.pieces, tokens.lengths.tolist(), strict=False)):
         if len(pieces) < length:
-            raise Misfit(f"{what}.pieces has {len(pieces)} for text {text}, which has {length} tokens")
+            raise Misfit(f"{subject}.pieces has {len(pieces)} for text {text}, which has {length} tokens")
 
 
-def check_mask(mask: Mask, what: str) -> None:
+def check_mask(mask: Mask, subject: str) -> None:
     """That runs lie among the keys. Raises Misfit."""
     if not bool(((mask.start >= 0) & (mask.start <= mask.stop) & (mask.stop <= mask.num_keys)).all()):
-        raise Misfit(f"{what} has runs that are not 0 <= start <= stop <= {mask.num_keys}")
+        raise Misfit(f"{subject} has runs that are not 0 <= start <= stop <= {mask.num_keys}")
 
 
 def check_layer(parts: Parts, name: str, site: Site, lengths: Int[Tensor, "b"], mask: str, bias: str | None) -> None:
@@ -226,8 +228,8 @@ def _shapes(
     if len(q) == 4 and len(k) == 4:
         queries, keys = q[2], k[2]
         keyed = (texts, groups, keys)
-        whole = {"q": (texts, heads, queries, site.qk_dim), "k": (*keyed, site.qk_dim), "v": (*keyed, site.v_dim)}
-        return {**whole, "lse": (texts, heads, queries)}, queries, keys
+        unpacked = {"q": (texts, heads, queries, site.qk_dim), "k": (*keyed, site.qk_dim), "v": (*keyed, site.v_dim)}
+        return {**unpacked, "lse": (texts, heads, queries)}, queries, keys
     packed = {"q": (rows, heads, site.qk_dim), "k": (rows, groups, site.qk_dim), "v": (rows, groups, site.v_dim)}
     return {**packed, "lse": (rows, heads)}, longest, longest
 
@@ -246,11 +248,7 @@ def check_tensor(
         raise Misfit(f"{name} holds {dtype}, not {' or '.join(sorted(map(str, dtypes)))}")
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# What a recording's header says: each thing taken only if it is of the kind that it should be; its sites and tokens.
-#
-# A header is anybody's JSON. What is missing, of another kind, or out of range is a `Misfit`, before anything is made
-# of it.
+# ----------------------------------------------------------------------------------------------------------- the header
 
 
 MOST_HEADS = 1 << 20  # and layers, and their widths: a Site lists the divisors of what does not divide
@@ -273,10 +271,10 @@ def number_in(about: object, key: str, count: int) -> int:
     return number
 
 
-def each_of(values: list[Any], kind: type, what: str) -> list[Any]:
+def each_of(values: list[Any], kind: type, subject: str) -> list[Any]:
     """The values, if each is of this kind; `what` they are."""
     if not all(type(value) is kind for value in values):
-        raise Misfit(f"its {what} are not all {kind.__name__}")
+        raise Misfit(f"its {subject} are not all {kind.__name__}")
     return values
 
 
@@ -340,9 +338,9 @@ def _read_texts(file: TensorFile, name: str) -> list[Any]:
     check_tensor(file.entries, name, {file.entries[name].shape}, {torch.uint8})
     stored = bytes(file.read(name).numpy().data)
     try:
-        found = json.loads(stored.decode("utf-8", "surrogatepass"))
+        decoded = json.loads(stored.decode("utf-8", "surrogatepass"))
     except (ValueError, RecursionError):
         raise Misfit(f"{name} is not JSON") from None
-    if not isinstance(found, list):
+    if not isinstance(decoded, list):
         raise Misfit(f"{name} is not a list")
-    return found
+    return decoded

@@ -56,13 +56,18 @@ def read_recording(file: TensorFile) -> Recording:
     """The recording in a file whose format is known. Errors: RecordingError for whatever does not fit."""
     with _damage_in(file):
         about = file.json("recording")
-        tokens = [read_tokens(file, f"tokens.{at}", each) for at, each in enumerate(take(about, "tokens", list))]
+        tokens = [
+            read_tokens(file, f"tokens.{index}", header) for index, header in enumerate(take(about, "tokens", list))
+        ]
         masks, stacks = each_of(take(about, "masks", list), int, "masks"), take(about, "stacks", dict)
         source, provenance = _Source(file, tokens, masks), file.json("provenance")
         if not tokens or not isinstance(provenance, dict):
             raise Misfit("its header does not say what it was made from")
         described = {
-            stack: [source.describe(layer_name(stack, at), layer) for at, layer in enumerate(take(stacks, stack, list))]
+            stack: [
+                source.describe(layer_name(stack, index), layer)
+                for index, layer in enumerate(take(stacks, stack, list))
+            ]
             for stack in stacks
         }
     opened = {stack: LazyLayers(len(layers), partial(source.load, layers)) for stack, layers in described.items()}
@@ -88,7 +93,7 @@ class LazyLayers(Sequence[LayerRecord]):
     def __getitem__(self, index: int | slice) -> LayerRecord | Sequence[LayerRecord]:
         if isinstance(index, slice):
             chosen = range(self._count)[index]
-            return LazyLayers(len(chosen), lambda at: self[chosen[at]])
+            return LazyLayers(len(chosen), lambda index: self[chosen[index]])
         try:
             index = range(self._count)[index]
         except IndexError:
@@ -210,10 +215,10 @@ class _Source:
 
     def _once(self, name: str, make: Callable[[str], Any]) -> Any:
         with self._lock:
-            found = self._shared.get(name)
-            if found is None:
-                found = self._shared[name] = make(name)
-            return found
+            value = self._shared.get(name)
+            if value is None:
+                value = self._shared[name] = make(name)
+            return value
 
 
 @contextmanager

@@ -1,10 +1,15 @@
-"""Writing one safetensors file: whole or not at all, one tensor in memory at a time, with a checksum for each.
+"""One safetensors file, written whole or not at all and read tensor by tensor, with a checksum for each tensor.
 
 The format is small: the length of a header, the header as JSON, the tensors' bytes. The safetensors library writes only
 what is all in memory, and its files do not notice a flipped bit. Here each tensor is made, written and dropped, and its
 CRC-32 goes into the header: a recording is exact or refused. Any safetensors reader opens what is written.
 
-Cost: the memory of one tensor; the disk's time and about 1 s a GB for the checksums.
+Reading: the safetensors library maps files into memory, where a file that another program cuts short kills the process;
+here it is an error. A file that is no safetensors file, one of another kind, a newer version, a file cut off, and a
+file whose bytes are not those that were written each get one line that says so. Nothing in a file decides how much is
+allocated: a tensor must have its bytes in the file before memory is allocated for it.
+
+Cost: the memory of one tensor; the disk's time and about 1 s a GB for the checksums. Opening costs the header's bytes.
 Source: https://huggingface.co/docs/safetensors, "Format". Oracle: the safetensors library, in the tests.
 """
 
@@ -118,16 +123,7 @@ def _header(parts: Mapping[str, Part], metadata: Mapping[str, str], sums: Mappin
     return struct.pack("<Q", len(text)) + text
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Reading one safetensors file tensor by tensor, every byte checked.
-#
-# The safetensors library maps files into memory, where a file that another program cuts short kills the process; here
-# it is an error. A file that is no safetensors file, one of another kind, a newer version, a file cut off, and a file
-# whose bytes are not those that were written each get one line that says so. Nothing in a file decides how much is
-# allocated: a tensor must have its bytes in the file before memory is asked for.
-#
-# Cost: `read` costs the tensor's bytes, and about 1 s a GB for the checksum; opening costs the header's.
-# Source: https://huggingface.co/docs/safetensors, "Format"; written by `recording.container`.
+# -------------------------------------------------------------------------------------------------------------- reading
 
 
 MOST_AXES = 8  # and each shorter than 2**62: more is no tensor, only a way to keep a reader multiplying
@@ -202,8 +198,8 @@ class TensorFile:
         except (ValueError, RecursionError):
             raise self.damaged(f"{key!r} in its header is not JSON") from None
 
-    def damaged(self, what: str) -> RecordingError:
-        return RecordingError(f"{self.path} is damaged: {what}. Copy it again, or record anew.")
+    def damaged(self, damage: str) -> RecordingError:
+        return RecordingError(f"{self.path} is damaged: {damage}. Copy it again, or record anew.")
 
     def _opened(self) -> FileIO:
         handle = opened(self.path)
@@ -228,9 +224,9 @@ class TensorFile:
         if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
             raise self.damaged("its header's metadata are not texts")
         if metadata.get("format") != kind:
-            found = repr(metadata["format"][:QUOTED]) if "format" in metadata else "not said"
+            stated = repr(metadata["format"][:QUOTED]) if "format" in metadata else "not said"
             raise RecordingError(
-                f"{self.path} is a safetensors file, but not a recording: its format is {found}, not {kind!r}. "
+                f"{self.path} is a safetensors file, but not a recording: its format is {stated}, not {kind!r}. "
                 f"Give one made by save()."
             )
         version = metadata.get("format_version", "")

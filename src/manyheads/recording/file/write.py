@@ -106,7 +106,7 @@ class _Plan:
         self._tokens.append(tokens)
         described: dict[str, Any] = {"rarity_because": tokens.rarity_because, "sinks": asdict(tokens.sinks)}
         if tokens.stretches:
-            described["stretches"] = [list(each) for each in tokens.stretches]
+            described["stretches"] = [list(stretch) for stretch in tokens.stretches]
         self.described_tokens.append(described)
         return number
 
@@ -214,18 +214,18 @@ def _digest(tensor: Tensor) -> bytes:
     return hashlib.blake2b(bytes_of(tensor.detach().cpu().contiguous()), digest_size=16, key=about[:64]).digest()
 
 
-def _json(what: str, value: object) -> str:
+def _json(subject: str, value: object) -> str:
     try:
         return json.dumps(value)
     except (TypeError, ValueError, RecursionError) as error:
         raise RecordingError(
-            f"this recording cannot be saved: {what} must be JSON: texts, numbers, lists, mappings ({error})."
+            f"this recording cannot be saved: {subject} must be JSON: texts, numbers, lists, mappings ({error})."
         ) from error
 
 
 @contextmanager
-def _fitting(what: str) -> Iterator[None]:
+def _fitting(subject: str) -> Iterator[None]:
     try:
         yield
     except (Misfit, ShapeError) as error:
-        raise RecordingError(f"this recording cannot be saved, {what} does not fit together: {error}.") from error
+        raise RecordingError(f"this recording cannot be saved, {subject} does not fit together: {error}.") from error

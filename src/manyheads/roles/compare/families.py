@@ -21,8 +21,8 @@ from numpy import ndarray
 
 from manyheads.errors import HeadError, StatisticError
 from manyheads.heads import Head
-from manyheads.models import CallTexts, batches, model_inputs, read_texts, tokens_of, watch
-from manyheads.models.describe import run
+from manyheads.models import CallTexts, read_batches, read_texts
+from manyheads.recording import Tokens
 from manyheads.roles.compare.clusters import average_linkage, best_cut, cut, flat_map, medoid, silhouettes
 from manyheads.roles.compare.rows import MOST, RowKeeper, pair_divergences, rows_of_texts, sharing_around
 from manyheads.spec import ModelSpec, Site
@@ -228,15 +228,13 @@ def head_families(
     count, why = rows_of_texts(reading, rows)
     wanted = _stack(lm.spec, stack)
     _check_clusters(clusters, sum(site.num_heads for site in lm.spec.stacks[wanted]))
-    gathering, done = _Gathering(), 0
-    for group in batches(reading):
-        tokens = tokens_of(reading, group, None, "")
-        keeper = RowKeeper(CallTexts.of(lm, tokens), count, wanted, sharing_around(lm.model))
-        watch(lm.model, lm.name, lambda t=tokens: run(lm.model, lm.name, model_inputs(lm, t)), keeper.observe)
-        gathering.add(keeper, tokens.seeds)
-        done += int(tokens.lengths.sum())
-        if progress is not None:
-            progress(done, reading.num_tokens)
+    gathering = _Gathering()
+
+    def keeping_rows(tokens: Tokens) -> RowKeeper:
+        return RowKeeper(CallTexts.of(lm, tokens), count, wanted, sharing_around(lm.model))
+
+    for batch in read_batches(lm, reading, keeping_rows, progress=progress):
+        gathering.add(batch.watcher, batch.tokens.seeds)
     said = [why, *gathering.said, reading.because]
     return gathering.finished(lm.name, clusters, [each for each in said if each])
 

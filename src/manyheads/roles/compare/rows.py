@@ -92,8 +92,7 @@ class KeptLayer:
         bias = self.rule.texts(slice(text, text + 1)).bias
         if bias is not None:
             bias = bias[:, :, self.rows[text][chosen].to(bias.device), :num_keys].double().cpu()
-        rule = Rule(self.rule.scale, self.rule.softcap, None, bias)
-        return rule.finish(grouped_scores(q[None], k[None], rule.scale), slice(None), slice(None))[0]
+        return self.rule.finish_cells(grouped_scores(q[None], k[None], self.rule.scale), bias)[0]
 
     def _seen(self, text: int, rows: Tensor, num_keys: int) -> Bool[Tensor, "_ r n"]:
         mask = self.mask

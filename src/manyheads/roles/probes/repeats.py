@@ -20,8 +20,7 @@ from torch import Tensor
 
 from manyheads.errors import ModelError, StatisticError
 from manyheads.heads import Head
-from manyheads.models import BATCH_TOKENS, AttentionCall, CallTexts, model_inputs, watch
-from manyheads.models.describe import run
+from manyheads.models import BATCH_TOKENS, AttentionCall, CallTexts, observe
 from manyheads.recording import Tokens, prepare
 from manyheads.recording.exact_map.requests import Band
 from manyheads.recording.tokens import data_seed
@@ -253,9 +252,7 @@ class _Found:
 
     def read(self, lm: Any, tokens: Tokens) -> float:
         """Run one batch; the guard's worst error."""
-        texts, inputs = CallTexts.of(lm, tokens), model_inputs(lm, tokens)
-        forward = partial(run, lm.model, lm.name, inputs)
-        return watch(lm.model, lm.name, forward, partial(self.observe, texts=texts)).guard_error
+        return observe(lm, tokens, partial(self.observe, texts=CallTexts.of(lm, tokens))).guard_error
 
     def observe(self, call: AttentionCall, texts: CallTexts) -> None:
         if call.crosses:

@@ -33,7 +33,7 @@ from manyheads.errors import ModelError, StatisticError, TextError
 from manyheads.heads import Head
 from manyheads.models import AttentionCall, device_of, watch
 from manyheads.models.inputs.generation import ends_of, nobody_ends, padding_of, require_writer
-from manyheads.nn import Rule, grouped_scores
+from manyheads.nn import grouped_scores
 from manyheads.recording.tokens import data_seed
 from manyheads.roles.probes.repeats import added_around
 from manyheads.roles.probes.score import HeadScores
@@ -192,7 +192,7 @@ class _Watched:
         last = slice(num_rows - 1, num_rows)
         scores = grouped_scores(call.q[:, :, last].float(), call.k.float(), call.rule.scale)
         bias = None if call.rule.bias is None else call.rule.bias[:, :, last]
-        scores = Rule(call.rule.scale, call.rule.softcap, None, bias).finish(scores, slice(None), slice(None))
+        scores = call.rule.finish_cells(scores, bias)
         visible = call.mask.visible(last, slice(0, num_keys))
         top = scores.masked_fill(~visible, -torch.inf)[0, :, 0].argmax(-1) + shed
         keys = torch.zeros(shed + num_keys, dtype=torch.bool)

@@ -91,8 +91,8 @@ class Batch:
 
     def words(self) -> dict[str, Any]:
         """All but the numbers, as JSON takes it."""
-        adds = None if self.adds is None else self.adds.said()
-        return {"holds": "batch", "adds": adds, "failures": self.failures.told(), "counts": self.counts}
+        adds = None if self.adds is None else self.adds.to_dict()
+        return {"holds": "batch", "adds": adds, "failures": self.failures.to_dict(), "counts": self.counts}
 
     @staticmethod
     def read(tensors: dict[str, Tensor], words: dict[str, Any]) -> Batch:
@@ -162,11 +162,11 @@ class Total:
         tally, gathered = self.gathered.tally, self.gathered
         return {
             "holds": "sums",
-            "tally": None if tally is None else tally.said(),
+            "tally": None if tally is None else tally.to_dict(),
             "backend": gathered.backend,
             "guard_error": gathered.guard_error,
             "edited": gathered.edited,
-            "failures": self.failures.told(),
+            "failures": self.failures.to_dict(),
             "counts": self.counts,
         }
 

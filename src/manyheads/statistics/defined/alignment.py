@@ -23,10 +23,7 @@ from torch import Tensor
 
 from manyheads.errors import ShapeError, StatisticError
 from manyheads.recording import Entropy, LayerRecord, Tokens
-from manyheads.recording.exact_map.requests import Column, Linear, Mass
-
-__all__ = ["Alignment", "alignment"]
-
+from manyheads.recording.exact_map.requests import Linear, Mass
 
 RESOLUTION = 1e-6  # of the way from the first key to the last: below it, a difference is rounding, and no order
 
@@ -52,50 +49,46 @@ def alignment(layer: LayerRecord, rows: Bool[Tensor, "b q"] | None = None) -> Al
             f"of rec.stacks['cross']."
         )
     num_texts, _, num_rows, _ = layer.q.shape
-    column = Linear(_places(layer.k.shape[2]))
+    num_keys = layer.k.shape[2]
+
+    def places(tokens: Tokens) -> Tensor:
+        # From -1/2 to 1/2: small and centred, so that float32 sums keep neighbouring places apart.
+        places = torch.arange(num_keys, dtype=torch.float64) / max(num_keys - 1, 1) - 0.5
+        return places.expand(tokens.num_texts, -1)
+
+    column = Linear(places)
     reduced = layer.reduce([Mass(), Entropy(), column])
     visible = layer.mask.counts().double().expand(num_texts, -1)
-    counted = visible > 0  # rows past a text's end see nothing
+    chosen = visible > 0  # rows past a text's end see nothing
     if rows is not None:
         width = rows.shape[-1]
         if rows.ndim != 2 or len(rows) != num_texts or width > num_rows or width < int(layer.lengths.max()):
             raise ShapeError(f"rows has the shape {tuple(rows.shape)}: give one for each of {(num_texts, num_rows)}.")
-        counted = counted & torch.nn.functional.pad(rows, (0, num_rows - width))
+        chosen = chosen & torch.nn.functional.pad(rows, (0, num_rows - width))
     mass = reduced[Mass()].double()
-    seen = counted[:, None] & (mass > 0)
-    safe = torch.where(seen, mass, 1.0)
-    means = reduced[column].double() / safe
-    entropy = reduced[Entropy()].double() / safe + safe.log()
-    wide = seen & (visible > 1)[:, None]
+    counted = chosen[:, None] & (mass > 0)
+    # Where part of a row's weight goes to no key (sinks in the denominator), the row is divided by what does.
+    divisor = torch.where(counted, mass, 1.0)
+    means = reduced[column].double() / divisor
+    entropy = reduced[Entropy()].double() / divisor + divisor.log()
+    several_keys = counted & (visible > 1)[:, None]
     share = 1 - entropy / visible.clamp_min(2).log()[:, None]
-    sharp = torch.where(wide, share, 0.0).sum(-1) / wide.sum(-1)
-    monotonic = [[_monotonic(x[at]) for x, at in zip(*pair, strict=True)] for pair in zip(means, seen, strict=True)]
+    sharp = torch.where(several_keys, share, 0.0).sum(-1) / several_keys.sum(-1)
+    monotonic = [
+        [_monotonic(row_means[rows]) for row_means, rows in zip(means[text], counted[text], strict=True)]
+        for text in range(num_texts)
+    ]
     return Alignment(torch.tensor(monotonic, dtype=torch.float64), sharp.clamp(0, 1))
-
-
-def _places(num_keys: int) -> Column:
-    """The place of each key, from -1/2 to 1/2: small and centred, so that float32 sums keep them apart."""
-
-    def column(tokens: Tokens) -> Tensor:
-        places = torch.arange(num_keys, dtype=torch.float64) / max(num_keys - 1, 1) - 0.5
-        return places.expand(tokens.num_texts, -1)
-
-    return column
 
 
 def _monotonic(means: Float64[Tensor, "rows"]) -> float:
     """The correlation of the means' ranks with their order. NaN where there is none."""
     if len(means) < 2:
         return float("nan")
-    ranks = _ranks((means / RESOLUTION).round())
+    _, kind, counts = (means / RESOLUTION).round().unique(return_inverse=True, return_counts=True)
+    # Ranks from 0; equal values share the mean of theirs.
+    ranks = (counts.cumsum(0).double() - (counts.double() + 1) / 2)[kind]
     order = torch.arange(len(means), dtype=torch.float64)
     ranks, order = ranks - ranks.mean(), order - order.mean()
     length = ranks.norm() * order.norm()
     return float((ranks * order).sum() / length) if float(length) > 0 else float("nan")
-
-
-def _ranks(values: Float64[Tensor, "rows"]) -> Float64[Tensor, "rows"]:
-    """Ranks from 0; equal values share the mean of theirs."""
-    _, kind, counts = values.unique(return_inverse=True, return_counts=True)
-    after = counts.cumsum(0).double()
-    return (after - (counts.double() + 1) / 2)[kind]

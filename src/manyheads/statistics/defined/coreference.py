@@ -40,7 +40,7 @@ KINDS = (
     (".nearest", "the nearest earlier mention", CLARK, "chance"),
     (".same_word", "the nearest earlier mention with the same head word, else the nearest", CLARK, "chance"),
 )
-PLACE = {name: at for at, (name, *_) in enumerate(KINDS)}
+PLACE = {name: column for column, (name, *_) in enumerate(KINDS)}
 MOST_RANKS = 64  # mentions back that are told apart
 UNSEEN_RANK = 0.5
 
@@ -57,18 +57,20 @@ class Search(NamedTuple):
 
 def searches(gold: Gold, text: int = 0) -> list[Search]:
     """Every mention of a text that has an antecedent there."""
+
+    def can_refer(earlier: Mention, mention: Mention) -> bool:
+        around = earlier.first <= mention.first and mention.last <= earlier.last
+        return earlier.head != mention.head and not around
+
     out = []
-    for at, mention in enumerate(gold.mentions):
-        earlier = [each for each in gold.mentions[:at] if each.head != mention.head and not _around(each, mention)]
-        right = frozenset(each.head for each in earlier if each.entity == mention.entity)
+    for number, mention in enumerate(gold.mentions):
+        earlier = [candidate for candidate in gold.mentions[:number] if can_refer(candidate, mention)]
+        right = frozenset(candidate.head for candidate in earlier if candidate.entity == mention.entity)
         if right:
-            candidates = tuple(dict.fromkeys(each.head for each in reversed(earlier)))[::-1]
+            # Each head word once, at its nearest place.
+            candidates = tuple(dict.fromkeys(candidate.head for candidate in reversed(earlier)))[::-1]
             out.append(Search(text, mention.head, candidates, right))
     return out
-
-
-def _around(outer: Mention, inner: Mention) -> bool:
-    return outer.first <= inner.first and inner.last <= outer.last
 
 
 def survey_coreference(golds: Iterable[Gold | None]) -> tuple[float, ...]:
@@ -76,10 +78,10 @@ def survey_coreference(golds: Iterable[Gold | None]) -> tuple[float, ...]:
     counts: Counter[int] = Counter()
     for gold in golds:
         for search in searches(gold) if gold is not None and gold.has_coreference else ():
-            rank = next(n for n, each in enumerate(reversed(search.candidates)) if each in search.right)
+            rank = next(rank for rank, head in enumerate(reversed(search.candidates)) if head in search.right)
             counts[min(rank, MOST_RANKS - 1)] += 1
     smooth = [counts[rank] + UNSEEN_RANK for rank in range(MOST_RANKS)]
-    return tuple(each / sum(smooth) for each in smooth)
+    return tuple(count / sum(smooth) for count in smooth)
 
 
 def coreference_statistics(ranks: Sequence[float]) -> list[Statistic]:
@@ -111,7 +113,8 @@ class _Plan(NamedTuple):
 
 
 def _plan(words: GoldWords, visible: Bool[Tensor, "b w v"], ranks: Sequence[float]) -> _Plan:
-    found = []
+    """All searches of a batch, laid side by side for tensors."""
+    rows = []
     for text, gold in enumerate(words.golds):
         if gold is None or not gold.has_coreference:
             continue
@@ -119,60 +122,62 @@ def _plan(words: GoldWords, visible: Bool[Tensor, "b w v"], ranks: Sequence[floa
         for search in searches(gold, text):
             if search.row >= words.num_words:
                 continue
-            seen = set(visible[text, search.row].nonzero()[:, 0].tolist())
-            candidates = [each for each in reversed(search.candidates) if each in seen]
+            visible_words = set(visible[text, search.row].nonzero()[:, 0].tolist())
+            candidates = [head for head in reversed(search.candidates) if head in visible_words]
             if search.right & set(candidates):
-                found.append((search, candidates, [each in search.right for each in candidates], gold, forms))
-    most = max((len(candidates) for _, candidates, *_ in found), default=1)
-    candidate = torch.full((len(found), most), -1)
-    right, chance = torch.zeros(len(found), most, dtype=torch.bool), torch.zeros(len(found), most)
-    nearest, same, pronoun = (torch.zeros(len(found), dtype=torch.bool) for _ in range(3))
-    for at, (search, candidates, hits, gold, forms) in enumerate(found):
+                rows.append((search, candidates, [head in search.right for head in candidates], gold, forms))
+    most = max((len(candidates) for _, candidates, *_ in rows), default=1)
+    candidate = torch.full((len(rows), most), -1)
+    right, chance = torch.zeros(len(rows), most, dtype=torch.bool), torch.zeros(len(rows), most)
+    nearest, same_word, pronoun = (torch.zeros(len(rows), dtype=torch.bool) for _ in range(3))
+    for number, (search, candidates, hits, gold, forms) in enumerate(rows):
         span = slice(0, len(candidates))
-        candidate[at, span], right[at, span] = torch.tensor(candidates), torch.tensor(hits)
-        chance[at, span] = torch.tensor(_chances(candidates, hits, gold, ranks))
-        alike = [hit for each, hit in zip(candidates, hits, strict=True) if forms[each] == forms[search.row]]
-        nearest[at], same[at] = hits[0], (alike or hits)[0]
-        pronoun[at] = gold.words[search.row].pos == "PRON"
-    text, row = (torch.tensor([getattr(each[0], name) for each in found], dtype=torch.long) for name in ("text", "row"))
-    return _Plan(text, row, candidate, right, chance, nearest, same, pronoun)
+        candidate[number, span], right[number, span] = torch.tensor(candidates), torch.tensor(hits)
+        chance[number, span] = torch.tensor(_chances(candidates, hits, gold, ranks))
+        alike = [hit for head, hit in zip(candidates, hits, strict=True) if forms[head] == forms[search.row]]
+        nearest[number], same_word[number] = hits[0], (alike or hits)[0]
+        pronoun[number] = gold.words[search.row].pos == "PRON"
+    text = torch.tensor([search.text for search, *_ in rows], dtype=torch.long)
+    row = torch.tensor([search.row for search, *_ in rows], dtype=torch.long)
+    return _Plan(text, row, candidate, right, chance, nearest, same_word, pronoun)
 
 
 def _chances(candidates: Sequence[int], hits: Sequence[bool], gold: Gold, ranks: Sequence[float]) -> list[float]:
     """How likely each candidate is called right where entities are dealt anew: by distance and part of speech alone."""
-    tags = {gold.words[each].pos for each, hit in zip(candidates, hits, strict=True) if hit}
+    tags = {gold.words[head].pos for head, hit in zip(candidates, hits, strict=True) if hit}
     weights = [
-        ranks[min(rank, MOST_RANKS - 1)] if gold.words[each].pos in tags else 0.0
-        for rank, each in enumerate(candidates)
+        ranks[min(rank, MOST_RANKS - 1)] if gold.words[head].pos in tags else 0.0
+        for rank, head in enumerate(candidates)
     ]
     return [min(1.0, sum(hits) * weight / sum(weights)) for weight in weights]
 
 
 def _columns(facts: Facts, ranks: tuple[float, ...]) -> tuple[Float[Tensor, "b h c"], Float[Tensor, "b one c"]]:
     """Hits and questions by text, head and column."""
-    found = looks(facts)
-    plan: _Plan = facts.once(("searches", ranks), lambda: _plan(found.words, found.visible, ranks))
-    num_texts, num_heads = found.given.shape[:2]
+    layer = looks(facts)
+    plan: _Plan = facts.once(("searches", ranks), lambda: _plan(layer.words, layer.visible, ranks))
+    num_texts, num_heads = layer.given.shape[:2]
     mentions = plan.candidate.clamp_min(0)[:, None].expand(-1, num_heads, -1)
-    weights = found.weights[plan.text, :, plan.row].gather(2, mentions)
+    weights = layer.weights[plan.text, :, plan.row].gather(2, mentions)
     chosen = weights.masked_fill((plan.candidate < 0)[:, None], -torch.inf).argmax(-1)
-    among = plan.right.gather(1, chosen)
-    antecedent = torch.zeros(len(plan.text), found.words.num_words + 1, dtype=torch.bool)
-    antecedent.scatter_(1, torch.where(plan.right, plan.candidate, found.words.num_words), True)
+    among_mentions = plan.right.gather(1, chosen)
+    antecedent = torch.zeros(len(plan.text), layer.words.num_words + 1, dtype=torch.bool)
+    antecedent.scatter_(1, torch.where(plan.right, plan.candidate, layer.words.num_words), True)
     antecedent[:, -1] = False
 
-    def hits(by: Tensor) -> Tensor:
-        at = by[plan.text, :, plan.row] % (found.words.num_words + 1)  # -1, nowhere, reads the last column: no
-        return antecedent.gather(1, at)
+    def hits(looked_at: Tensor) -> Tensor:
+        # -1, nowhere, reads the last column, where there is no antecedent.
+        word = looked_at[plan.text, :, plan.row] % (layer.words.num_words + 1)
+        return antecedent.gather(1, word)
 
     even = plan.right.sum(1) / (plan.candidate >= 0).sum(1)
     values = {
-        "": (hits(found.free), None),
-        ".given": (hits(found.given), None),
-        ".norm": (hits(found.normed), None),
-        ".mentions": (among, None),
-        ".off_nearest": (among, ~plan.nearest),
-        ".off_same_word": (among, ~plan.same_word),
+        "": (hits(layer.free), None),
+        ".given": (hits(layer.given), None),
+        ".norm": (hits(layer.normed), None),
+        ".mentions": (among_mentions, None),
+        ".off_nearest": (among_mentions, ~plan.nearest),
+        ".off_same_word": (among_mentions, ~plan.same_word),
         ".relabelled": (plan.chance.gather(1, chosen), None),
         ".uniform": (even[:, None], None),
         ".nearest": (plan.nearest[:, None], None),
@@ -181,8 +186,8 @@ def _columns(facts: Facts, ranks: tuple[float, ...]) -> tuple[Float[Tensor, "b h
     num = torch.zeros(num_texts, num_heads, len(GROUPS), len(KINDS), dtype=torch.float64)
     den = torch.zeros(num_texts, 1, len(GROUPS), len(KINDS), dtype=torch.float64)
     for group, members in enumerate((torch.ones_like(plan.pronoun), plan.pronoun)):
-        for name, (value, where) in values.items():
-            counted = members if where is None else members & where
+        for name, (value, subset) in values.items():
+            counted = members if subset is None else members & subset
             value = value.double().expand(-1, num_heads)[counted]
             num[..., group, PLACE[name]].index_add_(0, plan.text[counted], value)
             den[:, 0, group, PLACE[name]].index_add_(0, plan.text[counted], counted[counted].double())

@@ -31,16 +31,15 @@ from manyheads.statistics.defined.masses import (
     MATCHES,
     OFFSETS,
     Matched,
-    Named,
     has_key,
     offset_name,
     offset_place,
     seeing,
 )
-from manyheads.statistics.statistic import SHARE, Block, Facts, PerText, Statistic, shares_of
+from manyheads.statistics.statistic import SHARE, Block, Facts, PerText, Statistic, evenly, shares_of
 
 KOBAYASHI = "Kobayashi et al. 2020, norm-weighted attention; ratio of sums"
-WEIGHTED = tuple(each for each in CLASSES if each.name != "sink")  # sink_norm_mass counts texts without a sink, too
+WEIGHTED = tuple(group for group in CLASSES if group.name != "sink")  # sink_norm_mass counts texts without a sink, too
 MEANING = "share of what is moved (weight x value norm) that comes from"
 CHANCES = {"": "", ".uniform": f" {EVENLY}", ".relabelled": " if the words were shuffled"}
 
@@ -51,79 +50,69 @@ def weighted_name(mass: str) -> str:
 
 
 def norm_masses() -> list[Statistic]:
-    """Every norm-weighted mass with its chance levels: columns of one block, so that what they share is made once."""
-    said = {weighted_name(offset_name(offset)): (offset_place(offset), False) for offset in OFFSETS}
-    said |= {weighted_name(f"{each.name}_mass"): (each.meaning, each.movable) for each in WEIGHTED}
+    """Every norm-weighted mass with its chance levels: columns of one block, so that shared parts are computed once."""
+    meanings = {weighted_name(offset_name(offset)): (offset_place(offset), False) for offset in OFFSETS}
+    meanings |= {weighted_name(f"{group.name}_mass"): (group.meaning, group.movable) for group in WEIGHTED}
     columns = [
         (name + chance, f"{MEANING} {meaning}{words}", KOBAYASHI, "chance" if chance else "statistic")
-        for name, (meaning, movable) in said.items()
+        for name, (meaning, movable) in meanings.items()
         for chance, words in CHANCES.items()
         if movable or chance != ".relabelled"
     ]
 
     def compute(facts: Facts) -> tuple[Float[Tensor, "b h c"], Float[Tensor, "b h c"]]:
-        found = _masses(facts)
-        pairs = [found[name] for name, *_ in columns]
+        by_name = offset_and_class_shares(facts)
+        pairs = [by_name[name] for name, *_ in columns]
         return stack([pair.num for pair in pairs], -1), stack([pair.den for pair in pairs], -1)
 
     return shares_of(Block("norm-weighted masses", compute), columns, (Received(), BAND), ("tokens", "values"))
 
 
-def norm_matches() -> list[Statistic]:
-    """The norm-weighted twins of matches between tokens."""
-    return [_norm_match(each) for each in MATCHES]
-
-
-def _norm_match(each: Matched) -> Statistic:
-    part, whole = MatchReceived(each.asked), RowsReceived(each.asked)
-
-    def finish(facts: Facts) -> PerText:
-        assert facts.value_norms is not None
-        norms = facts.value_norms.double()
-        return PerText((facts[part] * norms).sum(-1), (facts[whole] * norms).sum(-1))
-
-    name, asks = weighted_name(f"{each.name}_mass"), frozenset({"tokens", "values"})
-    meaning = f"{MEANING} {each.meaning}, in rows that see such a key"
-    return Statistic(name, "share", SHARE, KOBAYASHI, meaning, lambda _: (part, whole), finish, asks=asks)
-
-
-def _masses(facts: Facts) -> dict[str, PerText]:
-    """Numerators and denominators of one layer, by name."""
-    from manyheads.statistics.sinks import evenly  # here: it brings what runs models, and the table is read without
-
+def offset_and_class_shares(facts: Facts) -> dict[str, PerText]:
+    """Numerators and denominators of one layer's offsets and classes, by name."""
     assert facts.value_norms is not None
     norms = facts.value_norms.double()
     even = facts.once("even keys", lambda: evenly(facts.reduced.mask, facts.tokens).double())
     moved, spread = facts[Received()] * norms, even[:, None] * norms
-    share = (1 / facts.visible.clamp_min(1))[:, None]
+    even_share = (1 / facts.visible.clamp_min(1))[:, None]
     place, out = arange(norms.shape[-1]), {}
     for offset in OFFSETS:
         name, rows = weighted_name(offset_name(offset)), has_key(facts, offset)
-        there = norms[..., (place + offset).clamp(0, len(place) - 1)] * rows[:, None]  # of each row's key at the offset
-        out[name] = _of(facts[BAND][..., OFFSETS.index(offset)] * there, moved, rows)
-        out[f"{name}.uniform"] = _of(share * there, spread, rows)
-    for each in WEIGHTED:
-        out |= _of_class(facts, each, moved, spread)
+        # The norm of each row's key at this offset. Rows without such a key read some other place and count as 0.
+        key_norms = norms[..., (place + offset).clamp(0, len(place) - 1)] * rows[:, None]
+        out[name] = _ratio(facts[BAND][..., OFFSETS.index(offset)] * key_norms, moved, rows)
+        out[f"{name}.uniform"] = _ratio(even_share * key_norms, spread, rows)
+    for group in WEIGHTED:
+        name, rows = weighted_name(f"{group.name}_mass"), seeing(facts, group.members)
+        column, ordinary = group.members(facts.tokens).double(), facts.tokens.ordinary.double()
+        out[name] = _ratio(moved * column[:, None], moved, rows)
+        out[f"{name}.uniform"] = _ratio(spread * column[:, None], spread, rows)
+        if group.movable:
+            share = (column * ordinary).sum(-1) / ordinary.sum(-1).clamp_min(1)
+            placed = ordinary * share[:, None] + column * (1 - ordinary)
+            out[f"{name}.relabelled"] = _ratio(moved * placed[:, None], moved, rows)
     return out
 
 
-def _of_class(
-    facts: Facts, each: Named, moved: Float[Tensor, "b h k"], spread: Float[Tensor, "b h k"]
-) -> dict[str, PerText]:
-    name, rows = weighted_name(f"{each.name}_mass"), seeing(facts, each.members)
-    column, ordinary = each.members(facts.tokens).double(), facts.tokens.ordinary.double()
-    out = {
-        name: _of(moved * column[:, None], moved, rows),
-        f"{name}.uniform": _of(spread * column[:, None], spread, rows),
-    }
-    if each.movable:
-        share = (column * ordinary).sum(-1) / ordinary.sum(-1).clamp_min(1)
-        placed = ordinary * share[:, None] + column * (1 - ordinary)
-        out[f"{name}.relabelled"] = _of(moved * placed[:, None], moved, rows)
-    return out
+def _ratio(part: Float[Tensor, "b h k"], total: Float[Tensor, "b h k"], rows: Bool[Tensor, "b q"]) -> PerText:
+    """A part of what is moved over all of it, for the texts that have a row for it."""
+    counts = rows.any(-1)[:, None]
+    return PerText(part.sum(-1) * counts, total.sum(-1) * counts)
 
 
-def _of(part: Float[Tensor, "b h k"], whole: Float[Tensor, "b h k"], rows: Bool[Tensor, "b q"]) -> PerText:
-    """A part of what is moved over the whole, for the texts that have a row for it."""
-    counted = rows.any(-1)[:, None]
-    return PerText(part.sum(-1) * counted, whole.sum(-1) * counted)
+def norm_matches() -> list[Statistic]:
+    """The norm-weighted counterparts of matches between tokens."""
+
+    def statistic(match: Matched) -> Statistic:
+        on_match, on_any = MatchReceived(match.request), RowsReceived(match.request)
+
+        def finish(facts: Facts) -> PerText:
+            assert facts.value_norms is not None
+            norms = facts.value_norms.double()
+            return PerText((facts[on_match] * norms).sum(-1), (facts[on_any] * norms).sum(-1))
+
+        name, asks = weighted_name(f"{match.name}_mass"), frozenset({"tokens", "values"})
+        meaning = f"{MEANING} {match.meaning}, in rows that see such a key"
+        return Statistic(name, "share", SHARE, KOBAYASHI, meaning, lambda _: (on_match, on_any), finish, asks=asks)
+
+    return [statistic(match) for match in MATCHES]

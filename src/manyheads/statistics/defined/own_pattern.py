@@ -52,23 +52,29 @@ def pattern_statistics(patterns: Mapping[str, Any]) -> list[Statistic]:
 
 def _with_chances(name: str, pattern: Pattern) -> list[Statistic]:
     def plain(tokens: Tokens) -> list[Points]:
-        written = tokens.texts or ("",) * tokens.num_texts
-        return [targets(name, pattern, surfaces_of(tokens, text), written[text]) for text in range(tokens.num_texts)]
+        texts = tokens.texts or ("",) * tokens.num_texts
+        return [targets(name, pattern, surfaces_of(tokens, text), texts[text]) for text in range(tokens.num_texts)]
 
     def shuffled(tokens: Tokens) -> list[Points]:
         """Only the rows for which the shuffle makes a difference."""
         order, out = relabelling(tokens), []
         for text, before in enumerate(plain(tokens)):
             surfaces = surfaces_of(tokens, text)
-            after = targets(name, pattern, [surfaces[at] for at in order[text, : len(surfaces)].tolist()])
+            after = targets(name, pattern, [surfaces[place] for place in order[text, : len(surfaces)].tolist()])
             out.append([new if set(new) != set(old) else () for new, old in zip(after, before, strict=True)])
         return out
 
-    def finish_with(where: Callable[[Tokens], list[Points]]) -> Finish:
-        return lambda facts: _masses(facts, facts.once(where, lambda: where(facts.tokens)))
+    def finish_with(points: Callable[[Tokens], list[Points]]) -> Finish:
+        return lambda facts: _masses(facts, facts.once(points, lambda: points(facts.tokens)))
 
     def even(facts: Facts) -> PerText:
-        return _even(facts, facts.once(plain, lambda: plain(facts.tokens)))
+        """The share of one key among those that a row sees, summed over the places that the pattern names."""
+        num, den = [], []
+        for text, points in enumerate(facts.once(plain, lambda: plain(facts.tokens))):
+            rows, _ = _visible_pairs(facts, text, points)
+            num.append(float((1 / facts.visible[text, rows].clamp_min(1)).sum()))
+            den.append(len(rows.unique()))
+        return PerText(*(torch.tensor(part, dtype=torch.float64)[:, None] for part in (num, den)))
 
     def statistic(suffix: str, meaning: str, finish: Finish, kind: str) -> Statistic:
         asks = frozenset({"tokens"})
@@ -83,102 +89,92 @@ def _with_chances(name: str, pattern: Pattern) -> list[Statistic]:
 
 
 def targets(name: str, pattern: Pattern, pieces: list[str], text: str = "") -> Points:
-    """What a pattern says of one text, checked. Errors: PatternError, whatever the function does."""
+    """The places that a pattern returns for one text, checked. Errors: PatternError, whatever the function does."""
     try:
-        got: Any = pattern(list(pieces))
+        result: Any = pattern(list(pieces))
     except (Exception, SystemExit) as error:
-        said = text or " ".join(pieces)
-        short = said if len(said) <= SHOWN else f"{said[: SHOWN - 1]}…"
+        words = text or " ".join(pieces)
+        short = words if len(words) <= SHOWN else f"{words[: SHOWN - 1]}…"
         raise PatternError(
-            f"the pattern {name!r}{_where(pattern, error)} failed on text {short!r}: {reason_of(error)}."
+            f"the pattern {name!r}{_location(pattern, error)} failed on text {short!r}: {reason_of(error)}."
         ) from error
-    got = got.tolist() if hasattr(got, "tolist") else got
-    whose = f"the pattern {name!r}{_where(pattern)}"
-    if not isinstance(got, Sequence) or isinstance(got, str) or len(got) != len(pieces):
-        held = isinstance(got, Sequence) and not isinstance(got, str)
-        what = f"{len(got)} answer{'s' * (len(got) != 1)}" if held else f"a {type(got).__name__}"
+    result = result.tolist() if hasattr(result, "tolist") else result
+    subject = f"the pattern {name!r}{_location(pattern)}"
+    is_list = isinstance(result, Sequence) and not isinstance(result, str)
+    if not is_list or len(result) != len(pieces):
+        form = f"{len(result)} answer{'s' * (len(result) != 1)}" if is_list else f"a {type(result).__name__}"
         raise PatternError(
-            f"{whose} gave {what} for {len(pieces)} tokens: return a list with a place, several places or None for "
+            f"{subject} gave {form} for {len(pieces)} tokens: return a list with a place, several places or None for "
             f"each token."
         )
-    out = [_places(each, at, whose) for at, each in enumerate(got)]
-    for places in out:
-        if any(not 0 <= at < len(pieces) for at in places):
+    points = [_places(answer, token, subject) for token, answer in enumerate(result)]
+    for places in points:
+        if any(not 0 <= place < len(pieces) for place in places):
             raise PatternError(
-                f"{whose} points at {list(places)} in a text of {len(pieces)} tokens: places count from 0 (a negative "
-                f"one would be the text's end; leave out what does not exist)."
+                f"{subject} points at {list(places)} in a text of {len(pieces)} tokens: places count from 0 (a "
+                f"negative one would be the text's end; leave out what does not exist)."
             )
-    if sum(map(len, out)) > MOST_CELLS:
+    if sum(map(len, points)) > MOST_CELLS:
         raise PatternError(
-            f"{whose} points at {sum(map(len, out)):,} cells of one text: at most {MOST_CELLS:,}; for a class of "
+            f"{subject} points at {sum(map(len, points)):,} cells of one text: at most {MOST_CELLS:,}; for a class of "
             f"tokens use class_mass, which costs next to nothing."
         )
-    return out
+    return points
 
 
-def _places(each: Any, at: int, whose: str) -> tuple[int, ...]:
-    """One token's answer: None, a place, or several; NumPy's and torch's whole numbers too."""
-    if each is None:
+def _places(answer: Any, token: int, subject: str) -> tuple[int, ...]:
+    """The answer for one token: None, a place, or several; whole numbers of NumPy and torch too."""
+    if answer is None:
         return ()
-    plain = each.tolist() if hasattr(each, "tolist") else each
+    plain = answer.tolist() if hasattr(answer, "tolist") else answer
     try:
         if hasattr(plain, "__index__"):
             return (index(plain),)
         return tuple(dict.fromkeys(index(place) for place in plain))
     except (TypeError, ValueError) as error:  # a float, a word, a tensor of many numbers
         raise PatternError(
-            f"{whose} gave {each!r} for token {at}: return a place (a whole number), several places or None."
+            f"{subject} gave {answer!r} for token {token}: return a place (a whole number), several places or None."
         ) from error
 
 
-def _where(pattern: Any, error: BaseException | None = None) -> str:
+def _location(pattern: Any, error: BaseException | None = None) -> str:
     """ " (mine.py, line 3)": where a function failed, the last line of its own file; else where it begins."""
     code = getattr(pattern, "__code__", None)
     if code is None:
         return ""
     frames = [] if error is None else extract_tb(error.__traceback__)
-    line = next((each.lineno for each in reversed(frames) if each.filename == code.co_filename), code.co_firstlineno)
+    line = next((frame.lineno for frame in reversed(frames) if frame.filename == code.co_filename), code.co_firstlineno)
     return f" ({Path(code.co_filename).name}, line {line})"
 
 
 def surfaces_of(tokens: Tokens, text: int) -> list[str]:
     """The text's tokens as they are written; special ones as the tokenizer writes them."""
-    length = int(tokens.lengths[text])
-    ordinary = tokens.ordinary[text].tolist()
-    return [tokens.surface(text, at) if ordinary[at] else tokens.pieces[text][at] for at in range(length)]
+    ordinary = tokens.ordinary[text, : int(tokens.lengths[text])].tolist()
+    return [
+        tokens.surface(text, place) if is_ordinary else tokens.pieces[text][place]
+        for place, is_ordinary in enumerate(ordinary)
+    ]
 
 
-def _cells(points: Points) -> tuple[Tensor, Tensor]:
-    pairs = [(row, key) for row, keys in enumerate(points) for key in keys]
-    rows, keys = torch.tensor(pairs, dtype=torch.long).view(-1, 2).unbind(1)
-    return rows, keys
-
-
-def _masses(facts: Facts, points: list[Points]) -> PerText:
+def _masses(facts: Facts, points_of_texts: list[Points]) -> PerText:
     """The weight on the places pointed at, over the rows that see one."""
     layer = facts.layer
     assert layer is not None, "patterns are read from q and k"
-    num, den = torch.zeros(len(points), layer.q.shape[1], dtype=torch.float64), []
-    for text, mine in enumerate(points):
-        rows, keys = _cells(mine)
-        seen = _seen(facts, text, rows, keys)
-        num[text] = cell_weights(layer, text, rows[seen], keys[seen]).sum(-1)
-        den.append(len(rows[seen].unique()))
+    num, den = torch.zeros(len(points_of_texts), layer.q.shape[1], dtype=torch.float64), []
+    for text, points in enumerate(points_of_texts):
+        rows, keys = _visible_pairs(facts, text, points)
+        num[text] = cell_weights(layer, text, rows, keys).sum(-1)
+        den.append(len(rows.unique()))
     return PerText(num, torch.tensor(den, dtype=torch.float64)[:, None])
 
 
-def _even(facts: Facts, points: list[Points]) -> PerText:
-    num, den = [], []
-    for text, mine in enumerate(points):
-        rows, keys = _cells(mine)
-        rows = rows[_seen(facts, text, rows, keys)]
-        num.append(float((1 / facts.visible[text, rows].clamp_min(1)).sum()))
-        den.append(len(rows.unique()))
-    return PerText(*(torch.tensor(part, dtype=torch.float64)[:, None] for part in (num, den)))
-
-
-def _seen(facts: Facts, text: int, rows: Tensor, keys: Tensor) -> Tensor:
+def _visible_pairs(facts: Facts, text: int, points: Points) -> tuple[Tensor, Tensor]:
+    """Rows and keys of the places pointed at, without those that a row cannot see."""
+    pairs = [(row, key) for row, keys in enumerate(points) for key in keys]
+    rows, keys = torch.tensor(pairs, dtype=torch.long).view(-1, 2).unbind(1)
     mask = facts.reduced.mask
     if mask.dense is not None:
-        return mask.dense[min(text, len(mask.dense) - 1)].any(0)[rows, keys]
-    return (keys >= mask.start[text, rows]) & (keys < mask.stop[text, rows])
+        visible = mask.dense[min(text, len(mask.dense) - 1)].any(0)[rows, keys]
+    else:
+        visible = (keys >= mask.start[text, rows]) & (keys < mask.stop[text, rows])
+    return rows[visible], keys[visible]

@@ -2,11 +2,11 @@
 
 Voita et al. count, over the tokens of a text, how often a head's strongest key is the least frequent token (or one of
 the two least frequent). Special tokens are left out: as rows, and where one is a row's strongest key, that row does not
-count ("given that it looks at a word at all"). How many rows are left says `word_top`; where specials are to compete,
-multiply by it. "Rarest" goes by kinds of token: each occurrence counts, and so do kinds as rare as the last one.
+count ("given that it looks at a word at all"). `word_top` is the share of rows that remain; where specials are to
+compete, multiply by it. "Rarest" goes by kinds of token: each occurrence counts, and so do kinds as rare as the last.
 
 A key is strongest where its weight, straight from q, k and lse, is the row's largest to within rounding; so no pass has
-to keep each row's best key. Cost: O(rows * specials and rare tokens * d). Ties count for the key that is asked about.
+to keep each row's best key. Cost: O(rows * specials and rare tokens * d). A tie counts for the key in question.
 
 `.uniform`: any word that a row sees is as likely to be its strongest key. `.relabelled`: the text's words shuffled, the
 exact mean over all shuffles. Source: Voita et al. 2019, rare words (on all sentences: theirs are those whose rarest
@@ -15,19 +15,22 @@ word is outside the 500 most frequent). Oracle: `reference.tops`.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
-from manyheads.nn import Rule, grouped_scores
-from manyheads.recording import Layer, Maximum, Tokens
+from manyheads.recording import Maximum, Tokens
+from manyheads.recording.exact_map.cells import key_weights
 from manyheads.statistics.defined.masses import SHUFFLED
-from manyheads.statistics.statistic import Block, Facts, PerText, Statistic, shares_of
+from manyheads.statistics.statistic import Block, Cells, Facts, PerText, Statistic, shares_of
 
 ROUNDING = 1e-4  # of a weight: float32 scores of some tens are off by that much when summed in another order
 CHUNK_CELLS = 1 << 22  # weights held at a time: 16 MB
 VOITA = "Voita et al. 2019, rare words; special tokens left out"
 WORDS_ALIKE = "if any word that a row sees were as likely"
+KINDS = {"rarest_top": 1, "two_rarest_top": 2}  # how many of the text's rarest kinds of token count
 TOPS = {
     "word_top": "share of rows whose strongest key is no special token",
     "word_top.uniform": "the share of words among what a row sees",
@@ -44,42 +47,47 @@ def tops() -> list[Statistic]:
     """All of them, as columns of one block."""
 
     def compute(facts: Facts) -> tuple[Float[Tensor, "b h c"], Float[Tensor, "b h c"]]:
-        found = _tops(facts)
-        pairs = [torch.broadcast_tensors(*found[name], facts[Maximum()][..., 0])[:2] for name in TOPS]
+        by_name = _tops(facts)
+        pairs = [torch.broadcast_tensors(*by_name[name], facts[Maximum()][..., 0])[:2] for name in TOPS]
         num, den = zip(*pairs, strict=True)
         return torch.stack(num, -1), torch.stack(den, -1)
 
-    columns = [(name, said, VOITA, "chance" if "." in name else "statistic") for name, said in TOPS.items()]
-    return shares_of(Block("strongest keys", compute), columns, (Maximum(),), ("tokens",))
+    def cells(kinds: int) -> Cells:
+        return lambda tokens, text: rarest(tokens, kinds)[text][None].expand(tokens.longest, -1)
+
+    columns = [(name, meaning, VOITA, "chance" if "." in name else "statistic") for name, meaning in TOPS.items()]
+    statistics = shares_of(Block("strongest keys", compute), columns, (Maximum(),), ("tokens",))
+    return [replace(s, cells=cells(KINDS[s.name])) if s.name in KINDS else s for s in statistics]
 
 
 def _tops(facts: Facts) -> dict[str, PerText]:
+    """Numerators and denominators of one layer, by name."""
     tokens = facts.tokens
     ordinary = tokens.ordinary
     even = facts.once("even words", lambda: facts.uniform(ordinary.double()))
     seeing = facts.once("rows of words", lambda: ordinary & (even > 0) & facts.rows)
-    most = facts[Maximum()] * (1 - ROUNDING)
-    word = _largest(facts, tokens.real & ~ordinary) < most
+    least_top = facts[Maximum()] * (1 - ROUNDING)
+    on_word = _largest(facts, tokens.real & ~ordinary) < least_top
     out = {
-        "word_top": facts.over_rows(word.double(), seeing),
+        "word_top": facts.over_rows(on_word.double(), seeing),
         "word_top.uniform": facts.over_rows(even[:, None], seeing),
     }
-    for name, kinds in (("rarest_top", 1), ("two_rarest_top", 2)):
+    for name, kinds in KINDS.items():
         members = facts.once(name, lambda kinds=kinds: rarest(tokens, kinds))
         chance = facts.once(f"{name} even", lambda members=members: facts.uniform(members.double()))
         rows = seeing & (chance > 0)
-        counted = word & rows[:, None]
-        hit = counted & (_largest(facts, members) >= most)
+        word_rows = on_word & rows[:, None]
+        hits = word_rows & (_largest(facts, members) >= least_top)
         share = members.sum(-1).double() / ordinary.sum(-1).clamp_min(1)
-        count = counted.sum(-1).double()
-        out[name] = PerText(hit.sum(-1).double(), count)
+        count = word_rows.sum(-1).double()
+        out[name] = PerText(hits.sum(-1).double(), count)
         out[f"{name}.uniform"] = facts.over_rows((chance / even.clamp_min(1e-300))[:, None], rows)
         out[f"{name}.relabelled"] = PerText(count * share[:, None], count)
     return out
 
 
 def rarest(tokens: Tokens, kinds: int) -> Bool[Tensor, "b k"]:
-    """Each place of a text's rarest kinds of token, so many of them; those as rare as the last one too."""
+    """The places of each text's `kinds` rarest kinds of token; of kinds as rare as the last one too."""
     assert tokens.ids is not None and tokens.rarity is not None
     out = torch.zeros_like(tokens.real)
     for text in range(tokens.num_texts):
@@ -98,32 +106,12 @@ def _largest(facts: Facts, members: Bool[Tensor, "b k"]) -> Float[Tensor, "b h q
     if not count:
         return out
     assert layer is not None, "whoever measures hands the layer on"
+    # Texts have different numbers of these keys: theirs first, then others to fill up, which are masked out below.
     keys = members.to(torch.uint8).argsort(dim=-1, descending=True, stable=True)[:, :count]
-    wanted = members.gather(1, keys)
+    is_member = members.gather(1, keys)
     step = max(1, CHUNK_CELLS // max(1, out.numel()))
     for begin in range(0, count, step):
-        some = slice(begin, begin + step)
-        weights = weights_on(layer, facts, keys[:, some])
-        out = torch.maximum(out, torch.where(wanted[:, None, None, some], weights, 0.0).amax(-1).double())
+        chunk = slice(begin, begin + step)
+        weights = key_weights(layer, facts.reduced.mask, keys[:, chunk], facts.reduced[Maximum()].dtype)
+        out = torch.maximum(out, torch.where(is_member[:, None, None, chunk], weights, 0.0).amax(-1).double())
     return out
-
-
-def weights_on(layer: Layer, facts: Facts, keys: Int[Tensor, "b c"]) -> Float[Tensor, "b h q c"]:
-    """The exact weights of every row on chosen keys of each text; hidden ones are 0."""
-    mask, rule, dtype = facts.reduced.mask, layer.rule, facts.reduced[Maximum()].dtype
-    k = layer.k.gather(2, keys[:, None, :, None].expand(-1, layer.k.shape[1], -1, layer.k.shape[3]))
-    scores = grouped_scores(layer.q.to(dtype), k.to(dtype), rule.scale)
-    bias = None if rule.bias is None else _columns(rule.bias, keys)
-    scores = Rule(rule.scale, rule.softcap, None, bias).finish(scores, slice(None), slice(None))
-    if mask.dense is not None:
-        seen = _columns(mask.dense, keys)
-    else:
-        seen = ((keys[:, None] >= mask.start[..., None]) & (keys[:, None] < mask.stop[..., None]))[:, None]
-    lse = torch.where(layer.lse == -torch.inf, 0, layer.lse)[..., None]
-    return torch.where(seen, (scores - lse).exp(), 0.0)
-
-
-def _columns(cells: Tensor, keys: Int[Tensor, "b c"]) -> Tensor:
-    """The same keys' columns of every head and row: `[b h q k]` to `[b h q c]`; one text's serves all."""
-    index = keys[:, None, None].expand(-1, *cells.shape[1:3], -1)
-    return cells.expand(len(keys), -1, -1, -1).gather(3, index)

@@ -31,11 +31,11 @@ def row_mean(
     request: Request,
     even: Row | None,
 ) -> list[Statistic]:
-    """The mean over rows of one number a row, and its value under even spread where that is told apart."""
-    whole = Statistic(
+    """The mean over rows of one number a row, and its value under even spread where the two can differ."""
+    mean = Statistic(
         name, unit, limits, source, meaning, lambda _: (request,), lambda facts: facts.over_rows(row(facts))
     )
-    return [whole] if even is None else [whole, uniform(whole, lambda facts: facts.over_rows(even(facts)))]
+    return [mean] if even is None else [mean, uniform(mean, lambda facts: facts.over_rows(even(facts)))]
 
 
 def spread() -> list[Statistic]:
@@ -85,7 +85,7 @@ def places() -> list[Statistic]:
     def even_signed(facts: Facts) -> PerText:
         return facts.over_rows((_mean_key(facts) - facts.row_index)[:, None])
 
-    where = Statistic(
+    mean_position = Statistic(
         "mean_position", "share of the text", SHARE, "first moment", "mean position of what is read, 0 start to 1 end",
         lambda _: (Received(),), position,
     )  # fmt: skip
@@ -94,8 +94,8 @@ def places() -> list[Statistic]:
         lambda _: (Received(), Mass()), signed,
     )  # fmt: skip
     return [
-        where,
-        uniform(where, even_position),
+        mean_position,
+        uniform(mean_position, even_position),
         signed_distance,
         uniform(signed_distance, even_signed),
         *row_mean(
@@ -114,11 +114,12 @@ def _mean_distance(facts: Facts) -> Float[Tensor, "b one q"]:
     """The mean |j - i| over the keys that a row sees: runs are sums of two arithmetic series."""
     mask = facts.reduced.mask
     if mask.dense is not None:
-        away = (facts.row_index[None] - facts.row_index[:, None]).abs()
-        seen = mask.dense.double().mean(1)
-        return ((seen * away).sum(-1) / seen.sum(-1).clamp_min(1))[:, None]
+        distance = (facts.row_index[None] - facts.row_index[:, None]).abs()
+        seen_by_heads = mask.dense.double().mean(1)
+        return ((seen_by_heads * distance).sum(-1) / seen_by_heads.sum(-1).clamp_min(1))[:, None]
     start, stop = mask.start.double(), mask.stop.double()
     row = facts.row_index.clamp_min(0)
+    # Keys below the row and keys above it, each as a long series less the short one that the run leaves out.
     below = _series(row - start + 1) - _series((row - stop + 1).clamp_min(0))
     above = _series(stop - row) - _series((start - row).clamp_min(0))
     total = below.clamp_min(0) * (start <= row) + above.clamp_min(0) * (stop > row)

@@ -1,4 +1,4 @@
-"""How often the word that a head's row looks at most is the one that a treebank links it to: for every relation.
+"""How often the word that a head's row looks at most is the word that a treebank links it to: for every relation.
 
 Two questions, which are not the same (and a third, of columns, that published code asks for the second):
 
@@ -7,12 +7,17 @@ Two questions, which are not the same (and a third, of columns, that published c
   `nsubj.to_dependent.any` asks for any of them, once a head;
 - `nsubj.received`: who looks at the dependent most is its head (the code of Clark et al. 2019 for "head <- dep").
 
-Each is scored as `given` (among words; the plain name lets special tokens win too) and `norm`, see `goldwords`. Beside
-them what knows nothing of the sentence gets: `.uniform` (any other word), `.relabelled` (another word of the right part
-of speech, drawn by where the relation's other end tends to lie: position and part of speech kept, the link destroyed),
-`.mode` (the most frequent offset) and `.rule` ("the nearest verb to the left"); and the score where those fail:
-`.off_mode`, `.off_rule`. An arc counts where the one word can see the other at all: a causal head is not asked to look
-ahead. Oracle: tests/statistics/test_syntax.py, from the model's own eager maps.
+Each is scored as `given` (among words; the plain name lets special tokens win too) and `norm`, see `treebank_words`.
+Beside them stand scores without knowledge of the sentence: `.uniform` (any other word), `.relabelled` (another word of
+the right part of speech, drawn by where the relation's other end tends to lie: position and part of speech kept, the
+link destroyed), `.mode` (the most frequent offset) and `.rule` ("the nearest verb to the left"); and the score where
+those fail: `.off_mode`, `.off_rule`. An arc counts where the one word can see the other at all: a causal head is not
+expected to look ahead. Oracle: tests/statistics/test_syntax.py, from the model's own eager maps.
+
+What heads are compared with is learned beforehand (`survey_syntax`), from the head of a corpus, its choosing half
+alone: for each relation, at which offsets its governor lies, the most frequent of them, and the best rule of the kind
+"the nearest verb to the left". A head that links determiners to nouns must do better than a guess that a noun mostly
+follows. Source: Clark et al. 2019, section 4.2 (fixed offsets); the rule and the distribution are ours.
 """
 
 from __future__ import annotations
@@ -54,172 +59,9 @@ KINDS = (
 )
 """What is counted of each relation, in the order of a block's columns."""
 
-PLACE = {name: at for at, (name, *_) in enumerate(KINDS)}
-
-
-def syntax_statistics(relations: Sequence[Relation]) -> list[Statistic]:
-    """Every column of every relation, as statistics of one block. Texts without syntax count for none of them."""
-    surveyed, columns = tuple(relations), []
-    for relation in surveyed:
-        for name, meaning, source, kind in KINDS:
-            said = meaning + (f" ({relation.rule})" if name.endswith("rule") else "")
-            said += f" ({relation.modal:+d})" if name == "to_head.mode" else ""
-            columns.append((f"{relation.name}.{name}", f"{relation.name}: {said}", source, kind))
-    block = Block("syntax", lambda facts: _columns(facts, surveyed))
-    return shares_of(block, columns, (ROWS,), ("tokens", "values"))
-
-
-class Arcs(NamedTuple):
-    """The links of a batch, one a dependent: its text, its word, its head's word, its relation's number."""
-
-    text: Int[Tensor, "a"]
-    dependent: Int[Tensor, "a"]
-    head: Int[Tensor, "a"]
-    relation: Int[Tensor, "a"]
-
-    def some(self, chosen: Bool[Tensor, "a"]) -> Arcs:
-        return Arcs(*(part[chosen] for part in self))
-
-
-class Ends(NamedTuple):
-    """Arcs read in one direction: from the word that looks to the word it should look at, and what is known of that.
-
-    `group`: which text and relation, as one number. `chance[a, w]`: how likely a guess that knows offsets and parts of
-    speech is to fall on word w. `first`: whether no arc before has the same text, relation and head.
-    """
-
-    arcs: Arcs
-    row: Int[Tensor, "a"]
-    target: Int[Tensor, "a"]
-    group: Int[Tensor, "a"]
-    chance: Float[Tensor, "a w"]
-    uniform: Float[Tensor, "a"]
-    mode: Bool[Tensor, "a"]
-    rule: Bool[Tensor, "a"]
-    first: Bool[Tensor, "a"]
-
-
-class Asked(NamedTuple):
-    """What layers that share a mask share: arcs in both directions, questions, and the hits that hang on no head."""
-
-    up: Ends
-    down: Ends
-    num: Float64[Tensor, "group kind"]
-    den: Float64[Tensor, "group kind"]
-
-
-def arcs_of(words: GoldWords, relations: Sequence[Relation]) -> Arcs:
-    """Every link of a surveyed relation between two words, also those that have no token and so see nothing."""
-    number = {relation.name: at for at, relation in enumerate(relations)}
-    rows = [
-        (text, at, word.head, number[word.relation])
-        for text, gold in enumerate(words.golds)
-        if gold is not None and gold.has_syntax
-        for at, word in enumerate(gold.words)
-        if word.head not in (ROOT, at) and word.relation in number and max(at, word.head) < words.num_words
-    ]
-    return Arcs(*torch.tensor(rows, dtype=torch.long).view(-1, 4).unbind(1))
-
-
-def _columns(
-    facts: Facts, relations: tuple[Relation, ...]
-) -> tuple[Float64[Tensor, "b h c"], Float64[Tensor, "b one c"]]:
-    """Hits and questions by text, head and column."""
-    found = looks(facts)
-    asked: Asked = facts.once(("arcs", relations), lambda: _asked(found, relations))
-    num = asked.num[..., None].repeat(1, 1, found.given.shape[1])
-
-    def add(name: str, ends: Ends, hits: Tensor) -> None:
-        num[:, PLACE[name]].index_add_(0, ends.group, hits.double())
-
-    for name, ends in (("to_head", asked.up), ("to_dependent", asked.down)):
-        given, target = found.given[ends.arcs.text, :, ends.row], ends.target[:, None]
-        hit = given == target
-        add(name, ends, found.free[ends.arcs.text, :, ends.row] == target)
-        add(f"{name}.given", ends, hit)
-        add(f"{name}.off_mode", ends, hit & ~ends.mode[:, None])
-        add(f"{name}.relabelled", ends, ends.chance.gather(1, given.clamp_min(0)) * (given >= 0))
-        if name == "to_head":
-            add("to_head.norm", ends, found.normed[ends.arcs.text, :, ends.row] == target)
-            add("to_head.off_rule", ends, hit & ~ends.rule[:, None])
-        else:
-            add("to_dependent.any", ends, hit)  # one look hits one of them: only the questions are fewer
-    down = asked.down
-    add("received", down, found.received[down.arcs.text, :, down.target] == down.row[:, None])
-    size = (len(found.words.golds), len(relations) * len(KINDS))
-    return num.view(*size, -1).transpose(1, 2), asked.den.view(*size, 1).transpose(1, 2)
-
-
-def _asked(found: Looks, relations: tuple[Relation, ...]) -> Asked:
-    arcs = arcs_of(found.words, relations)
-    up = arcs.some(found.visible[arcs.text, arcs.dependent, arcs.head])
-    down = arcs.some(found.visible[arcs.text, arcs.head, arcs.dependent])
-    ends_up = _ends(found, up, up.dependent, up.head, relations, 1)
-    ends_down = _ends(found, down, down.head, down.dependent, relations, -1)
-    num, den = (torch.zeros(len(found.words.golds) * len(relations), len(KINDS), dtype=torch.float64) for _ in range(2))
-    for name, at in PLACE.items():
-        way, _, kind = name.partition(".")
-        ends = ends_up if way == "to_head" else ends_down
-        fixed = {"uniform": ends.uniform, "mode": ends.mode, "rule": ends.rule}
-        some = {"off_mode": ~ends.mode, "off_rule": ~ends.rule, "any": ends.first}
-        den[:, at].index_add_(0, ends.group, some.get(kind, torch.ones(len(ends.row))).double())
-        if kind in fixed:
-            num[:, at].index_add_(0, ends.group, fixed[kind].double())
-    return Asked(ends_up, ends_down, num, den)
-
-
-def _ends(found: Looks, arcs: Arcs, row: Tensor, target: Tensor, relations: Sequence[Relation], way: int) -> Ends:
-    """What a guess without the sentence would be, arc by arc. `way`: 1 from dependent to head, -1 back."""
-    words, pos = found.words, found.words.pos
-    word = torch.arange(words.num_words)
-    seen = found.visible[arcs.text, row]
-    offset = ((word - row[:, None]) * way).clamp(-FAR, FAR)
-    table = torch.stack([relation.chances for relation in relations]) if relations else torch.zeros(0, 2 * FAR + 1)
-    likely = table[arcs.relation[:, None], offset + FAR]
-    alike = seen & (pos[arcs.text] == pos[arcs.text, target][:, None])
-    chance = torch.where(alike, likely, 0.0)
-    chance = chance / chance.sum(1, keepdim=True).clamp_min(1e-12)
-    modal = torch.tensor([relation.modal for relation in relations], dtype=torch.long)
-    mode = (target - row) * way == modal[arcs.relation]
-    rule = _by_rule(found, arcs, row, target, relations)
-    group = arcs.text * len(relations) + arcs.relation
-    first = _first_of_equals(group * words.num_words + arcs.head)
-    return Ends(arcs, row, target, group, chance, 1 / seen.sum(1).clamp_min(1), mode, rule, first)
-
-
-def _by_rule(found: Looks, arcs: Arcs, row: Tensor, target: Tensor, relations: Sequence[Relation]) -> Bool[Tensor, "a"]:
-    """Whether the relation's rule finds the target."""
-    words, number = found.words, {name: at for at, name in enumerate(POS)}
-    side = torch.tensor([relation.rule.side for relation in relations], dtype=torch.long)[arcs.relation][:, None]
-    wanted = torch.tensor([number.get(relation.rule.pos, -1) for relation in relations], dtype=torch.long)
-    away = (torch.arange(words.num_words) - row[:, None]) * side
-    fits = (away > 0) & (words.pos[arcs.text] == wanted[arcs.relation][:, None])
-    nearest = torch.where(fits, away, 10 * FAR * words.num_words + 1).min(1)
-    return (nearest.indices == target) & fits.any(1)
-
-
-def _first_of_equals(values: Int[Tensor, "a"]) -> Bool[Tensor, "a"]:
-    _, same = values.unique(return_inverse=True)
-    at = torch.arange(len(values))
-    first = torch.full((len(values),), len(values)).scatter_reduce_(0, same, at, "amin")
-    return first[same] == at
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# What a treebank's relations look like without any head: where the other end lies, and what rule would guess it.
-#
-# A head that links determiners to nouns must do better than whoever knows that a noun mostly follows. So from the head
-# of a corpus (its choosing half alone) we learn, for each relation: at which offsets its governor lies, the most
-# frequent of them, and the best rule of the kind "the nearest verb to the left". What heads are compared with hangs on
-# it. Source: Clark et al. 2019, section 4.2 (fixed offsets); the rule and the distribution are ours.
-
-
-MIN_ARCS = 50
-"""Arcs in the survey from which on a relation is scored: with fewer, no interval would say anything."""
-
-FAR = 64
-"""Offsets beyond this are counted as this."""
-
+PLACE = {name: column for column, (name, *_) in enumerate(KINDS)}
+MIN_ARCS = 50  # in the survey, from which on a relation is scored: with fewer, no interval would say anything
+FAR = 64  # offsets beyond this are counted as this
 UNSEEN_OFFSET = 0.5  # added to each offset's count: none is impossible
 
 
@@ -249,7 +91,7 @@ class Relation:
     @cached_property
     def modal(self) -> int:
         """The most frequent offset of a governor from its dependent."""
-        return max(range(len(self.offsets)), key=lambda at: self.offsets[at]) - FAR
+        return max(range(len(self.offsets)), key=lambda index: self.offsets[index]) - FAR
 
     @cached_property
     def chances(self) -> Float[torch.Tensor, "offset"]:
@@ -259,26 +101,171 @@ class Relation:
 
 
 def survey_syntax(golds: Iterable[Gold | None], min_arcs: int = MIN_ARCS) -> tuple[Relation, ...]:
-    """The relations that are frequent enough, by name. What hangs on no word of its text has none."""
+    """The relations that are frequent enough, sorted by name. A word that depends on no word of its text has none."""
     offsets: dict[str, Counter[int]] = {}
     hits: dict[str, Counter[Rule]] = {}
     for gold in golds:
         if gold is None or not gold.has_syntax:
             continue
         tags = [word.pos if word.pos in POS else "" for word in gold.words]
-        for at, word in enumerate(gold.words):
-            if word.head == ROOT or word.head == at:
+        for number, word in enumerate(gold.words):
+            if word.head == ROOT or word.head == number:
                 continue
-            offsets.setdefault(word.relation, Counter())[max(-FAR, min(FAR, word.head - at))] += 1
-            guessed = hits.setdefault(word.relation, Counter())
-            rule = Rule(1 if word.head > at else -1, tags[word.head])
-            between = tags[min(at, word.head) + 1 : max(at, word.head)]
-            guessed[rule] += rule.pos not in between  # the head is the nearest of its kind
-    frequent = sorted(name for name, counts in offsets.items() if counts.total() >= min_arcs)
-    return tuple(_relation(name, offsets[name], hits[name]) for name in frequent)
+            offsets.setdefault(word.relation, Counter())[max(-FAR, min(FAR, word.head - number))] += 1
+            rule = Rule(1 if word.head > number else -1, tags[word.head])
+            between = tags[min(number, word.head) + 1 : max(number, word.head)]
+            # Rules that never hit are candidates too, with 0 hits: a relation may have no other.
+            hits.setdefault(word.relation, Counter())[rule] += rule.pos not in between
+    relations = []
+    for name in sorted(name for name, counts in offsets.items() if counts.total() >= min_arcs):
+        counts = tuple(offsets[name][offset] for offset in range(-FAR, FAR + 1))
+        # Equal hits: by part of speech, then to the right, so that the order of sentences decides nothing.
+        best = max(hits[name], key=lambda rule: (hits[name][rule], _pos_number(rule.pos), rule.side))
+        relations.append(Relation(name, offsets[name].total(), counts, best))
+    return tuple(relations)
 
 
-def _relation(name: str, offsets: Counter[int], hits: Counter[Rule]) -> Relation:
-    counts = tuple(offsets[at] for at in range(-FAR, FAR + 1))
-    best = max(hits, key=lambda rule: (hits[rule], POS.index(rule.pos) if rule.pos in POS else -1, rule.side))
-    return Relation(name, offsets.total(), counts, best)
+def _pos_number(pos: str) -> int:
+    return POS.index(pos) if pos in POS else -1
+
+
+def syntax_statistics(relations: Sequence[Relation]) -> list[Statistic]:
+    """Every column of every relation, as statistics of one block. Texts without syntax count for none of them."""
+    surveyed, columns = tuple(relations), []
+    for relation in surveyed:
+        for name, meaning, source, kind in KINDS:
+            detail = f" ({relation.rule})" if name.endswith("rule") else ""
+            detail += f" ({relation.modal:+d})" if name == "to_head.mode" else ""
+            columns.append((f"{relation.name}.{name}", f"{relation.name}: {meaning}{detail}", source, kind))
+    block = Block("syntax", lambda facts: _columns(facts, surveyed))
+    return shares_of(block, columns, (ROWS,), ("tokens", "values"))
+
+
+class Arcs(NamedTuple):
+    """The links of a batch, one a dependent: its text, its word, its head's word, its relation's number."""
+
+    text: Int[Tensor, "a"]
+    dependent: Int[Tensor, "a"]
+    head: Int[Tensor, "a"]
+    relation: Int[Tensor, "a"]
+
+    def where(self, chosen: Bool[Tensor, "a"]) -> Arcs:
+        return Arcs(*(part[chosen] for part in self))
+
+
+class Ends(NamedTuple):
+    """Arcs read in one direction: from the word that looks to the word it should look at, and guesses at that word.
+
+    `group`: which text and relation, as one number. `chance[a, w]`: how likely a guess that knows offsets and parts of
+    speech is to fall on word w. `first`: whether no arc before has the same text, relation and head.
+    """
+
+    arcs: Arcs
+    row: Int[Tensor, "a"]
+    target: Int[Tensor, "a"]
+    group: Int[Tensor, "a"]
+    chance: Float[Tensor, "a w"]
+    uniform: Float[Tensor, "a"]
+    mode: Bool[Tensor, "a"]
+    rule: Bool[Tensor, "a"]
+    first: Bool[Tensor, "a"]
+
+
+class Questions(NamedTuple):
+    """What layers with the same mask share: arcs in both directions, questions, and hits that depend on no head."""
+
+    up: Ends
+    down: Ends
+    num: Float64[Tensor, "group kind"]
+    den: Float64[Tensor, "group kind"]
+
+
+def arcs_of(words: GoldWords, relations: Sequence[Relation]) -> Arcs:
+    """Every link of a surveyed relation between two words, also those that have no token and so see nothing."""
+    number = {relation.name: index for index, relation in enumerate(relations)}
+    rows = [
+        (text, place, word.head, number[word.relation])
+        for text, gold in enumerate(words.golds)
+        if gold is not None and gold.has_syntax
+        for place, word in enumerate(gold.words)
+        if word.head not in (ROOT, place) and word.relation in number and max(place, word.head) < words.num_words
+    ]
+    return Arcs(*torch.tensor(rows, dtype=torch.long).view(-1, 4).unbind(1))
+
+
+def _columns(
+    facts: Facts, relations: tuple[Relation, ...]
+) -> tuple[Float64[Tensor, "b h c"], Float64[Tensor, "b one c"]]:
+    """Hits and questions by text, head and column."""
+    layer = looks(facts)
+    questions: Questions = facts.once(("arcs", relations), lambda: _questions(layer, relations))
+    num = questions.num[..., None].repeat(1, 1, layer.given.shape[1])
+
+    def add(name: str, ends: Ends, hits: Tensor) -> None:
+        num[:, PLACE[name]].index_add_(0, ends.group, hits.double())
+
+    for name, ends in (("to_head", questions.up), ("to_dependent", questions.down)):
+        strongest, target = layer.given[ends.arcs.text, :, ends.row], ends.target[:, None]
+        hit = strongest == target
+        add(name, ends, layer.free[ends.arcs.text, :, ends.row] == target)
+        add(f"{name}.given", ends, hit)
+        add(f"{name}.off_mode", ends, hit & ~ends.mode[:, None])
+        add(f"{name}.relabelled", ends, ends.chance.gather(1, strongest.clamp_min(0)) * (strongest >= 0))
+        if name == "to_head":
+            add("to_head.norm", ends, layer.normed[ends.arcs.text, :, ends.row] == target)
+            add("to_head.off_rule", ends, hit & ~ends.rule[:, None])
+        else:
+            add("to_dependent.any", ends, hit)  # one look hits one of them: only the questions are fewer
+    down = questions.down
+    add("received", down, layer.received[down.arcs.text, :, down.target] == down.row[:, None])
+    size = (len(layer.words.golds), len(relations) * len(KINDS))
+    return num.view(*size, -1).transpose(1, 2), questions.den.view(*size, 1).transpose(1, 2)
+
+
+def _questions(layer: Looks, relations: tuple[Relation, ...]) -> Questions:
+    arcs = arcs_of(layer.words, relations)
+    up = arcs.where(layer.visible[arcs.text, arcs.dependent, arcs.head])
+    down = arcs.where(layer.visible[arcs.text, arcs.head, arcs.dependent])
+    ends_up = _ends(layer, up, up.dependent, up.head, relations, 1)
+    ends_down = _ends(layer, down, down.head, down.dependent, relations, -1)
+    num, den = (torch.zeros(len(layer.words.golds) * len(relations), len(KINDS), dtype=torch.float64) for _ in range(2))
+    for name, column in PLACE.items():
+        direction, _, kind = name.partition(".")
+        ends = ends_up if direction == "to_head" else ends_down
+        guesses = {"uniform": ends.uniform, "mode": ends.mode, "rule": ends.rule}
+        subsets = {"off_mode": ~ends.mode, "off_rule": ~ends.rule, "any": ends.first}
+        den[:, column].index_add_(0, ends.group, subsets.get(kind, torch.ones(len(ends.row))).double())
+        if kind in guesses:
+            num[:, column].index_add_(0, ends.group, guesses[kind].double())
+    return Questions(ends_up, ends_down, num, den)
+
+
+def _ends(layer: Looks, arcs: Arcs, row: Tensor, target: Tensor, relations: Sequence[Relation], way: int) -> Ends:
+    """What a guess without the sentence would be, arc by arc. `way`: 1 from dependent to head, -1 back."""
+    words, pos = layer.words, layer.words.pos
+    word = torch.arange(words.num_words)
+    visible = layer.visible[arcs.text, row]
+    away = (word - row[:, None]) * way
+    modal = torch.tensor([relation.modal for relation in relations], dtype=torch.long)
+    table = torch.stack([relation.chances for relation in relations]) if relations else torch.zeros(0, 2 * FAR + 1)
+    likely = table[arcs.relation[:, None], away.clamp(-FAR, FAR) + FAR]
+    alike = visible & (pos[arcs.text] == pos[arcs.text, target][:, None])
+    chance = torch.where(alike, likely, 0.0)
+    chance = chance / chance.sum(1, keepdim=True).clamp_min(1e-12)
+    mode = (target - row) * way == modal[arcs.relation]
+
+    # The relation's rule: the nearest word of its part of speech on its side. Words that do not fit are put past all.
+    side = torch.tensor([relation.rule.side for relation in relations], dtype=torch.long)[arcs.relation][:, None]
+    tags = torch.tensor([_pos_number(relation.rule.pos) for relation in relations], dtype=torch.long)
+    distance = (word - row[:, None]) * side
+    fits = (distance > 0) & (pos[arcs.text] == tags[arcs.relation][:, None])
+    nearest = torch.where(fits, distance, 10 * FAR * words.num_words + 1).min(1)
+    rule = (nearest.indices == target) & fits.any(1)
+
+    # The first arc of each text, relation and head.
+    group = arcs.text * len(relations) + arcs.relation
+    _, same = (group * words.num_words + arcs.head).unique(return_inverse=True)
+    number = torch.arange(len(same))
+    first_of_same = torch.full((len(same),), len(same)).scatter_reduce_(0, same, number, "amin")
+    first = first_of_same[same] == number
+    return Ends(arcs, row, target, group, chance, 1 / visible.sum(1).clamp_min(1), mode, rule, first)

@@ -1,7 +1,7 @@
-"""A treebank's words laid on a batch's tokens, and which word each word looks at most: what syntax and coreference ask.
+"""A treebank's words laid on a batch's tokens, and which word each word looks at most: for syntax and coreference.
 
 Attention to a word is the sum over its tokens, from a word the mean over them (Clark et al. 2019, section 4.1). A word
-never counts as looking at itself. Which key wins is asked three ways, since each alone can mislead:
+never counts as looking at itself. Which key wins is decided in three ways, since each alone can mislead:
 
 - `given`: the strongest other word, whatever special tokens get;
 - `free`: the same where nothing outside the words gets more (a special token, mostly): else none;
@@ -35,7 +35,7 @@ NOWHERE = -1  # no word is looked at: the row sees no other one, or something ou
 
 @dataclass(frozen=True, eq=False)
 class GoldWords:
-    """The gold words of a batch. `of_token[b, k]` is a token's word, -1 for none; `golds` what is known of a text."""
+    """The gold words of a batch. `of_token[b, k]` is a token's word, -1 for none; `golds` each text's annotation."""
 
     tokens: Tokens
     golds: tuple[Gold | None, ...]
@@ -43,7 +43,7 @@ class GoldWords:
 
     @staticmethod
     def of(tokens: Tokens) -> GoldWords:
-        """Read off the tokens' gold and offsets. Texts without gold have no words."""
+        """The words by the tokens' gold and offsets. Texts without gold have no words."""
         golds = tokens.gold or (None,) * tokens.num_texts
         of_token = torch.full(tokens.real.shape, NOWHERE)
         for text, gold in enumerate(golds):
@@ -53,7 +53,8 @@ class GoldWords:
             length = int(tokens.lengths[text])
             spans = [(word.begin, word.end) for word in gold.words]
             offsets = [(begin, end) for begin, end in tokens.offsets[text, :length].tolist()]
-            of_token[text, :length] = torch.tensor([w for w, _ in words_of_tokens(tokens.texts[text], spans, offsets)])
+            numbers = [word for word, _ in words_of_tokens(tokens.texts[text], spans, offsets)]
+            of_token[text, :length] = torch.tensor(numbers)
         return GoldWords(tokens, golds, torch.where(tokens.ordinary, of_token, NOWHERE))
 
     @cached_property
@@ -92,16 +93,16 @@ class GoldWords:
         """Whether some token of word w may look at some token of another word v."""
         near = self.member.transpose(1, 2)
         if mask.dense is not None:
-            seen = (near @ mask.dense.any(1).float() @ self.member) > 0
+            visible = (near @ mask.dense.any(1).float() @ self.member) > 0
         else:
-            at = torch.arange(self.member.shape[1])
-            inside = (at >= mask.start[..., None]) & (at < mask.stop[..., None])
-            seen = (near @ inside.float().expand(len(self.golds), -1, -1) @ self.member) > 0
-        return seen & self.present[:, None] & self.present[..., None] & ~torch.eye(self.num_words, dtype=torch.bool)
+            key = torch.arange(self.member.shape[1])
+            inside = (key >= mask.start[..., None]) & (key < mask.stop[..., None])
+            visible = (near @ inside.float().expand(len(self.golds), -1, -1) @ self.member) > 0
+        return visible & self.present[:, None] & self.present[..., None] & ~torch.eye(self.num_words, dtype=torch.bool)
 
 
 class Looks(NamedTuple):
-    """For each head and word the word it looks at most, by three ways of asking; and who looks at it most.
+    """For each head and word the word it looks at most, decided in three ways; and the word that looks at it most.
 
     `weights` are -inf where a word cannot see another one, and itself.
     """
@@ -123,33 +124,31 @@ ROWS = WordRows(gold_words)
 
 
 def looks(facts: Facts) -> Looks:
-    """Of one layer, once for all that asks. Cost: words x tokens a head and text, for texts of a treebank's length."""
-    if "looks" not in facts.of_layer:
-        facts.of_layer["looks"] = _looks(facts)
-    return facts.of_layer["looks"]
+    """The looks of one layer, computed once for all its blocks.
 
-
-def _looks(facts: Facts) -> Looks:
-    words, visible, unseen = facts.once("gold words", lambda: _once(facts))
+    Cost: words x tokens for each head and text, so it is for texts of a treebank's length.
+    """
+    if "looks" in facts.of_layer:
+        return facts.of_layer["looks"]
+    words, visible, unseen = facts.once("gold words", lambda: _of_mask(facts))
     rows = facts.reduced[ROWS].float()
     weights, beside = _summed(rows, words, unseen)
-    given, best = _strongest(weights)
-    free = torch.where(beside > best, NOWHERE, given)
-    normed = free
+    strongest, best = _strongest(weights)
+    free = torch.where(beside > best, NOWHERE, strongest)
+    normed = free  # where nothing is known of the values, as for a recording
     if facts.value_norms is not None:
         moved, beside = _summed(rows * facts.value_norms[:, :, None], words, unseen)
         most, best = _strongest(moved)
         normed = torch.where(beside > best, NOWHERE, most)
     received, _ = _strongest(weights.transpose(2, 3))
-    return Looks(words, visible, weights, given, free, normed, received)
+    facts.of_layer["looks"] = Looks(words, visible, weights, strongest, free, normed, received)
+    return facts.of_layer["looks"]
 
 
-def _once(facts: Facts) -> tuple[GoldWords, Bool[Tensor, "b w v"], Float[Tensor, "b one w v"]]:
-    """What all layers that share a mask share: words, who can see whom, and -inf to add where one cannot.
-
-    The pass has laid the words on the tokens: they are read off its shares.
-    """
-    shares = facts.reduced.plan.shares_of(ROWS)
+def _of_mask(facts: Facts) -> tuple[GoldWords, Bool[Tensor, "b w v"], Float[Tensor, "b one w v"]]:
+    """The values that depend on mask and tokens alone: words, who can see whom, and -inf to add where one cannot."""
+    # The pass has laid the words on the tokens already: its shares say which token is in which word.
+    shares = facts.reduced.plan.of_tokens(ROWS)
     of_token = torch.where(shares.sum(1) > 0, shares.argmax(1), NOWHERE)
     words = GoldWords(facts.tokens, facts.tokens.gold or (None,) * facts.tokens.num_texts, of_token)
     visible = words.visible(facts.reduced.mask)
@@ -159,7 +158,7 @@ def _once(facts: Facts) -> tuple[GoldWords, Bool[Tensor, "b w v"], Float[Tensor,
 def _summed(
     rows: Float[Tensor, "b h w k"], words: GoldWords, unseen: Float[Tensor, "b one w v"]
 ) -> tuple[Float[Tensor, "b h w v"], Float[Tensor, "b h w"]]:
-    """What each word gets from each row, -inf where it is not seen, and the most that a token of no word gets."""
+    """The weight of each word in each row, -inf where it is not seen, and the most that a token of no word has."""
     sums = (rows.flatten(1, 2) @ words.wide).unflatten(1, rows.shape[1:3])
     return sums[..., : words.num_words] + unseen, sums[..., words.num_words :].amax(-1)
 

@@ -1,6 +1,6 @@
 """`collapse`: all heads forced to the same weights, after training and from the start; and without W^O.
 
-Eight heads learn five relations (`relations.py`). Then the trained net is run with all maps replaced by their mean
+Eight heads learn five relations (the task of `heads`). Then the trained net is run with all maps replaced by their mean
 (`Average`), and with the heads' outputs side by side instead of mixed (`SkipOutputProjection`). Two more nets live with
 either from their first step: "tied" has one query and key projection for all heads, "unmixed" no output projection.
 Their feed-forwards are as much wider as makes the parameters equal, so that what is missing is the heads' freedom.
@@ -31,7 +31,7 @@ from manyheads.training.presets.heads import (
     scores_of,
 )
 from manyheads.training.presets.preset import AllTrained, Findings, MakeRun, Preset, Setup, Training
-from manyheads.training.runs import Batch, changes_said, paired, spreads_of
+from manyheads.training.runs import Batch, change_lines, paired, spreads_of
 
 NAME = "collapse"
 HEADS = 8
@@ -73,7 +73,7 @@ def measured(model: nn.Module, held_out: Batch) -> dict[str, float]:
 
 
 def measured_under(model: nn.Module, plan: Plan, held_out: Batch) -> dict[str, float]:
-    """The same of a model that is run as a plan says."""
+    """Scores and diversity of a model under a plan."""
     with applied(model, plan), torch.no_grad():
         return measured(model, held_out)
 
@@ -84,16 +84,17 @@ def measured_under(model: nn.Module, plan: Plan, held_out: Batch) -> dict[str, f
 def findings(trained: AllTrained, scale: Scale, first_seed: int) -> Findings:
     """Each way's loss, right answers and diversity over seeds, and how far each is from the free net, seed by seed."""
     parameters = equal_parameters(trained.values())
-    each: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
+    scores: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
     for seed in range(scale.seeds):
         held_out = held_out_of(scale, first_seed + seed)
         for kind in KINDS:
             history = trained[f"{kind}-{seed}"].history
-            each[kind].append({name: history.last(name) for name in MEASURED})
+            scores[kind].append({name: history.last(name) for name in MEASURED})
+        # No runs of their own: the trained free net, under a plan.
         for way, plan in PLANS.items():
-            each[way].append(measured_under(trained[f"free-{seed}"].model, plan, held_out))
-    ways = {way: spreads_of(found) for way, found in each.items()}
-    losses = {way: found["held_out_loss"]["each"] for way, found in ways.items()}
+            scores[way].append(measured_under(trained[f"free-{seed}"].model, plan, held_out))
+    ways = {way: spreads_of(results) for way, results in scores.items()}
+    losses = {way: result["held_out_loss"]["each"] for way, result in ways.items()}
     numbers = {
         "parameters": parameters,
         "heads": HEADS,
@@ -109,19 +110,19 @@ def lines_of(numbers: dict[str, Any]) -> tuple[str, ...]:
         f"{numbers['heads']} heads, {numbers['parameters']:,} parameters each; of {numbers['seeds']} seeds, mean and "
         f"standard deviation:"
     ]
-    for way, found in numbers["ways"].items():
-        loss, right, apart = (found[name] for name in ("held_out_loss", "all_right", "diversity"))
+    for way, result in numbers["ways"].items():
+        loss, right, apart = (result[name] for name in ("held_out_loss", "all_right", "diversity"))
         lines.append(
-            f"{_said(way)}: {loss['mean']:.3f} ± {loss['sd']:.3f} nats, all {len(RELATIONS)} right at "
+            f"{_words_of(way)}: {loss['mean']:.3f} ± {loss['sd']:.3f} nats, all {len(RELATIONS)} right at "
             f"{100 * right['mean']:.0f} ± {100 * right['sd']:.0f} %, diversity {apart['mean']:.3f} ± {apart['sd']:.3f}"
         )
-    changes = {f"{_said(way)}, over the free net": each for way, each in numbers["loss_over_free"].items()}
-    return (*lines, *changes_said(changes))
+    changes = {f"{_words_of(way)}, over the free net": change for way, change in numbers["loss_over_free"].items()}
+    return (*lines, *change_lines(changes))
 
 
 def chart(numbers: dict[str, Any]) -> PointsChart:
     def groups(name: str) -> tuple[Points, ...]:
-        return tuple(Points(WAYS[way], tuple(found[name]["each"])) for way, found in numbers["ways"].items())
+        return tuple(Points(WAYS[way], tuple(result[name]["each"])) for way, result in numbers["ways"].items())
 
     return PointsChart(
         "What is left when all heads look the same way",
@@ -138,5 +139,5 @@ def chart(numbers: dict[str, Any]) -> PointsChart:
     )
 
 
-def _said(way: str) -> str:
+def _words_of(way: str) -> str:
     return WAYS[way].replace("\n", " ")

@@ -5,7 +5,10 @@ wider feed-forward: sizes are equal within 1 %. Compared are loss, cache and dec
 its key/value heads is converted to fewer (`convert_to_gqa`), and the converted one learns from it for a tenth of the
 steps: the KL of its next-token distribution from the teacher's is the loss.
 
-Source: Ainslie et al. 2023 (GQA, uptraining); Shazeer 2019 (MQA); Hinton et al. 2015 (distillation).
+The decoder becomes a stock Llama, is converted as any model is, and becomes a decoder again: a renaming both ways.
+Conversion puts heads that are alike side by side, so the student's heads stand in another order than the teacher's.
+
+Source: Ainslie et al. 2023 (GQA, conversion, uptraining); Shazeer 2019 (MQA); Hinton et al. 2015 (distillation).
 """
 
 from __future__ import annotations
@@ -30,10 +33,7 @@ from manyheads.training.presets.code.data import Source, data_digest, sources_fo
 from manyheads.training.presets.preset import AllTrained, Findings, MakeRun, Preset, Scaled, Setup, Training
 from manyheads.training.runs import Batch, Run, Settings, generator_of, paired, spread_of
 
-# ---------------------------------------------------------------------------------------------------------------------
-# What the `gqa` preset shows: loss, cache and decode speed by key/value heads; what conversion costs and regains.
-
-
+NAME = "gqa"
 KV_HEADS = {"mha": 8, "gqa": 2, "mqa": 1}
 WORDS = {"mha": "MHA", "gqa": "GQA", "mqa": "MQA"}
 CONVERTED = tuple(kind for kind in KV_HEADS if kind != "mha")
@@ -42,154 +42,13 @@ EQUAL = 0.01  # sizes differ by less
 
 @dataclass(frozen=True)
 class Timing:
-    """What is decoded: so many texts, up to a context's end, in rounds."""
+    """What is decoded: `texts` texts up to `context` tokens, in `rounds` rounds."""
 
     context: int
     texts: int
     rounds: int
 
 
-def findings(trained: AllTrained, seeds: int, timing: Timing) -> Findings:
-    """Loss, cache and speed of the three; and the converted, before and after they learned."""
-
-    def of(kind: str, column: str, first: bool = False) -> list[float]:
-        taken = [trained[f"{kind}-{at}"].history.taken(column)[1] for at in range(seeds)]
-        return [values[0] if first else values[-1] for values in taken]
-
-    models = {kind: _decoder(trained[f"{kind}-0"].model) for kind in KV_HEADS}
-    losses = {kind: of(kind, "held_out_loss") for kind in KV_HEADS}
-    numbers = {
-        "seeds": seeds,
-        "kinds": {
-            kind: {
-                "kv_heads": KV_HEADS[kind],
-                "feed_forward": models[kind].config.intermediate_size,
-                "parameters": _size(models[kind]),
-                "held_out_loss": spread_of(losses[kind]),
-                "loss_over_mha": paired(losses[kind], losses["mha"]) if kind != "mha" else None,
-            }
-            for kind in KV_HEADS
-        },
-        "decoding": decoding(models, timing),
-        "converted": {
-            kind: {
-                "parameters": _size(trained[f"mha-to-{kind}-0"].model),
-                "uptraining_steps": len(trained[f"mha-to-{kind}-0"].history) - 1,
-                "loss_before": spread_of(of(f"mha-to-{kind}", "held_out_loss", first=True)),
-                "loss_after": spread_of(of(f"mha-to-{kind}", "held_out_loss")),
-                "kl_before": spread_of(of(f"mha-to-{kind}", "held_out_kl", first=True)),
-                "kl_after": spread_of(of(f"mha-to-{kind}", "held_out_kl")),
-                "after_over_mha": paired(of(f"mha-to-{kind}", "held_out_loss"), losses["mha"]),
-                "after_over_scratch": paired(of(f"mha-to-{kind}", "held_out_loss"), losses[kind]),
-            }
-            for kind in CONVERTED
-        },
-    }
-    sizes = [each["parameters"] for each in numbers["kinds"].values()]
-    assert max(sizes) - min(sizes) <= EQUAL * min(sizes), f"sizes should be equal within {EQUAL:.0%}, and are {sizes}"
-    return Findings(numbers, lines_of(numbers), chart(numbers))
-
-
-def decoding(models: Mapping[str, Decoder], timing: Timing) -> dict[str, Any]:
-    """Caches and speeds, measured in turns; `times_as_fast` is of each round, against the model with all heads."""
-    found = decode_all(models, timing.context, timing.texts, rounds=timing.rounds)
-    told: dict[str, Any] = {
-        "context": timing.context,
-        "texts": timing.texts,
-        "rounds": timing.rounds,
-        "threads": torch.get_num_threads(),
-    }
-    for kind, each in found.items():
-        ratios = sorted(first / own for first, own in zip(found["mha"].seconds, each.seconds, strict=True))
-        low, _, high = statistics.quantiles(each.seconds, n=4, method="inclusive")
-        told[kind] = {
-            "cache_bytes": each.cache_bytes,
-            "milliseconds": 1e3 * each.median,
-            "quartiles": [1e3 * low, 1e3 * high],
-            "tokens_a_second": timing.texts / each.median,
-            "times_as_fast": {"median": statistics.median(ratios), "least": ratios[0], "most": ratios[-1]},
-            "each_milliseconds": [1e3 * seconds for seconds in each.seconds],
-        }
-    return told
-
-
-def lines_of(numbers: dict[str, Any]) -> tuple[str, ...]:
-    speed, lines = numbers["decoding"], []
-    for kind, each in numbers["kinds"].items():
-        loss, own = each["held_out_loss"], speed[kind]
-        fast = own["times_as_fast"]
-        heads = f"{each['kv_heads']} key/value head{'s' * (each['kv_heads'] > 1)}"
-        lines.append(
-            f"{WORDS[kind]}, {heads}, {each['parameters']:,} parameters: "
-            f"{loss['mean']:.3f} ± {loss['sd']:.3f} nats a byte{_change(each['loss_over_mha'], 'MHA')}; cache "
-            f"{own['cache_bytes']:,} bytes; a token in {own['milliseconds']:.2f} ms "
-            f"({own['quartiles'][0]:.2f} to {own['quartiles'][1]:.2f}), x {fast['median']:.2f} "
-            f"({fast['least']:.2f} to {fast['most']:.2f})"
-        )
-    lines.append(
-        f"Caches and speeds: {speed['texts']} texts of {speed['context']:,} tokens, this machine, median and quartiles "
-        f"of {speed['rounds']} rounds in turns, threads: {speed['threads']}; beside them times as fast as MHA, "
-        "round by round."
-    )
-    for kind, each in numbers["converted"].items():
-        before, after, named = each["loss_before"], each["loss_after"], WORDS[kind]
-        lines.append(
-            f"MHA converted to {named}, {each['parameters']:,} parameters: {before['mean']:.3f} nats a byte; "
-            f"after {each['uptraining_steps']} steps of distillation {after['mean']:.3f} ± {after['sd']:.3f}"
-            f"{_change(each['after_over_mha'], 'MHA')}{_change(each['after_over_scratch'], f'{named} from nothing')}"
-            f"; KL from its teacher {each['kl_before']['mean']:.3f}, then {each['kl_after']['mean']:.3f}"
-        )
-    return tuple(lines)
-
-
-def _change(change: dict[str, Any] | None, over: str) -> str:
-    if change is None:
-        return ""
-    sides = "" if change["low"] is None else f" ({change['low']:+.3f} to {change['high']:+.3f})"
-    return f", {change['mean']:+.3f}{sides} over {over}"
-
-
-def chart(numbers: dict[str, Any]) -> PointsChart:
-    speed, made = numbers["decoding"], numbers["converted"]
-    losses = [
-        Points(f"{WORDS[kind]}\nfrom nothing", _each(each["held_out_loss"])) for kind, each in numbers["kinds"].items()
-    ]
-    for kind, each in made.items():
-        losses.append(Points(f"MHA to {WORDS[kind]}\nconverted", _each(each["loss_before"]), False))
-        losses.append(Points(f"MHA to {WORDS[kind]}\nuptrained", _each(each["loss_after"])))
-    caches = [Points(WORDS[kind], (speed[kind]["cache_bytes"] / 2**20,)) for kind in KV_HEADS]
-    times = [Points(WORDS[kind], tuple(speed[kind]["each_milliseconds"])) for kind in KV_HEADS]
-    where = f"{speed['texts']} texts of {speed['context']:,} tokens"
-    return PointsChart(
-        "Fewer key/value heads, at equal size",
-        f"decoders that read Python by bytes, seeds: {numbers['seeds']}; steps that converted ones learn from their "
-        f"teacher: {made['gqa']['uptraining_steps']}",
-        points=(
-            PointsPanel("held-out loss, nats a byte", tuple(losses)),
-            PointsPanel(f"cache of {where}, MiB", tuple(caches), bottom=0.0),
-            PointsPanel(f"milliseconds to decode a token, {where}", tuple(times), bottom=0.0, by_rank=True),
-        ),
-        notes=(
-            "Dots are seeds, strokes their means, bars one standard deviation; of times rounds, medians and quartiles.",
-            "Converted ones are smaller by what they lost: their feed-forward stays the teacher's.",
-        ),
-    )
-
-
-def _each(spread: dict[str, Any]) -> tuple[float, ...]:
-    return tuple(spread["each"])
-
-
-def _decoder(model: nn.Module) -> Decoder:
-    assert isinstance(model, Decoder)
-    return model
-
-
-def _size(model: nn.Module) -> int:
-    return sum(each.numel() for each in model.parameters())
-
-
-NAME = "gqa"
 BYTES = 256
 UPTRAINED = 0.1  # of the teacher's steps; Ainslie et al. take 0.05 of far more
 UPTRAINING_RATE = 0.5  # of the teacher's highest learning rate
@@ -246,14 +105,14 @@ def build(setup: Setup) -> Training:
     scale = setup.scale(WHOLE, TRIAL)
     data = read_data(setup.quick)
     runs: dict[str, MakeRun] = {}
-    for at in range(scale.seeds):
-        seed = setup.seed + at
+    for index in range(scale.seeds):
+        seed = setup.seed + index
         for kind in KV_HEADS:
-            name = f"{kind}-{at}"
+            name = f"{kind}-{index}"
             runs[name] = lambda _, name=name, seed=seed, kind=kind: scratch_run(name, scale, data, seed, kind)
         for kind in CONVERTED:
-            name = f"mha-to-{kind}-{at}"
-            runs[name] = lambda trained, name=name, seed=seed, kind=kind, teacher=f"mha-{at}": uptraining_run(
+            name = f"mha-to-{kind}-{index}"
+            runs[name] = lambda trained, name=name, seed=seed, kind=kind, teacher=f"mha-{index}": uptraining_run(
                 name, scale, data, seed, kind, trained[teacher].model
             )
 
@@ -267,15 +126,15 @@ PRESET = Preset(NAME, build)
 
 
 def read_data(quick: bool) -> Bytes:
-    """The standard library on this machine; of a trial some folders of it."""
+    """The standard library on this machine; for a trial, some of its folders."""
     sources = sources_for(quick)
-    parts = ([each for each in sources if each.held_out is out] for out in (False, True))
-    train, held_out = (_stream(each) for each in parts)
+    parts = ([source for source in sources if source.held_out is out] for out in (False, True))
+    train, held_out = (_stream(part) for part in parts)
     return Bytes(train, held_out, data_digest(sources), len(sources))
 
 
 def _stream(sources: list[Source]) -> UInt8[Tensor, "n"]:
-    return torch.frombuffer(bytearray(b"\0".join(each.text.encode() for each in sources)), dtype=torch.uint8)
+    return torch.frombuffer(bytearray(b"\0".join(source.text.encode() for source in sources)), dtype=torch.uint8)
 
 
 def config_of(scale: Scale, kind: str) -> DecoderConfig:
@@ -306,17 +165,22 @@ def scratch_run(name: str, scale: Scale, data: Bytes, seed: int, kind: str) -> R
 
 
 def uptraining_run(name: str, scale: Scale, data: Bytes, seed: int, kind: str, teacher: nn.Module) -> Run:
-    """The trained teacher, converted, learns what the teacher says, on windows drawn anew."""
+    """The trained teacher, converted, learns the teacher's next-token distribution, on windows drawn anew."""
     assert isinstance(teacher, Decoder)
-    own = scale.settings
-    steps = max(1, round(UPTRAINED * own.steps))
+    teacher_settings = scale.settings
+    steps = max(1, round(UPTRAINED * teacher_settings.steps))
     settings = replace(
-        own, steps=steps, rate=UPTRAINING_RATE * own.rate, warmup=max(1, steps // 10), measure_every=max(1, steps // 4)
+        teacher_settings,
+        steps=steps,
+        rate=UPTRAINING_RATE * teacher_settings.rate,
+        warmup=max(1, steps // 10),
+        measure_every=max(1, steps // 4),
     )
     held_out = data.held_out_windows(scale.held_out_windows, scale.length + 1)
 
     def batch(step: int) -> Batch:
-        return {"ids": data.windows(seed, own.steps + step, scale.rows, scale.length + 1)}
+        # Steps go on from the teacher's last: the student sees windows that its teacher never saw.
+        return {"ids": data.windows(seed, teacher_settings.steps + step, scale.rows, scale.length + 1)}
 
     def loss(model: nn.Module, batch: Any) -> Tensor:
         return divergence(model, teacher, batch["ids"])
@@ -332,15 +196,7 @@ def uptraining_run(name: str, scale: Scale, data: Bytes, seed: int, kind: str, t
     return Run(name, with_fewer_kv_heads(teacher, KV_HEADS[kind]), settings, batch, loss, measured, WHY_FLOAT32)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# A trained decoder with fewer key/value heads, and what teaches it: `convert_to_gqa`, then distillation.
-#
-# The decoder becomes a stock Llama, is converted as any model is, and becomes a decoder again: a renaming both ways.
-# Conversion puts heads that are alike side by side, so the student's heads stand in another order than the teacher's.
-# Source: Ainslie et al. 2023 (conversion); Hinton et al. 2015 (learning a teacher's whole distribution).
-
-
-THEIRS = {theirs: ours for ours, theirs in NAMES.items()}
+THEIRS = {llama_name: name for name, llama_name in NAMES.items()}
 
 
 def with_fewer_kv_heads(teacher: Decoder, num_kv_heads: int) -> Decoder:
@@ -363,14 +219,162 @@ def decoder_weights(llama: nn.Module) -> dict[str, Tensor]:
         elif name == "model.norm.weight":
             renamed["norm.weight"] = tensor
         elif name != "lm_head.weight":  # tied: the embedding once more
-            _, _, layer, rest = name.split(".", 3)
-            renamed[f"blocks.{layer}.{THEIRS[rest]}"] = tensor
+            _, _, layer, part = name.split(".", 3)
+            renamed[f"blocks.{layer}.{THEIRS[part]}"] = tensor
     return renamed
 
 
 def divergence(student: nn.Module, teacher: nn.Module, ids: Int[Tensor, "b n"]) -> Float[Tensor, ""]:
     """KL of the teacher's next-token distribution from the student's, the mean over all tokens but the last, nats."""
     with torch.no_grad():
-        wanted = teacher(ids[:, :-1]).logits.float().log_softmax(-1)
-    got = student(ids[:, :-1]).logits.float().log_softmax(-1)
-    return F.kl_div(got, wanted, log_target=True, reduction="none").sum(-1).mean()
+        log_targets = teacher(ids[:, :-1]).logits.float().log_softmax(-1)
+    log_probabilities = student(ids[:, :-1]).logits.float().log_softmax(-1)
+    return F.kl_div(log_probabilities, log_targets, log_target=True, reduction="none").sum(-1).mean()
+
+
+# -------------------------------------------------------------------------------------------------------- what it shows
+
+
+def findings(trained: AllTrained, seeds: int, timing: Timing) -> Findings:
+    """Loss, cache and speed of the three models; and the converted ones, before and after they learned."""
+
+    def of(kind: str, column: str, first: bool = False) -> list[float]:
+        taken = [trained[f"{kind}-{seed}"].history.taken(column)[1] for seed in range(seeds)]
+        return [values[0] if first else values[-1] for values in taken]
+
+    models: dict[str, Decoder] = {}
+    for kind in KV_HEADS:
+        model = trained[f"{kind}-0"].model
+        assert isinstance(model, Decoder)
+        models[kind] = model
+    losses = {kind: of(kind, "held_out_loss") for kind in KV_HEADS}
+    numbers = {
+        "seeds": seeds,
+        "kinds": {
+            kind: {
+                "kv_heads": KV_HEADS[kind],
+                "feed_forward": models[kind].config.intermediate_size,
+                "parameters": size_of(models[kind]),
+                "held_out_loss": spread_of(losses[kind]),
+                "loss_over_mha": paired(losses[kind], losses["mha"]) if kind != "mha" else None,
+            }
+            for kind in KV_HEADS
+        },
+        "decoding": decoding(models, timing),
+        "converted": {
+            kind: {
+                "parameters": size_of(trained[f"mha-to-{kind}-0"].model),
+                "uptraining_steps": len(trained[f"mha-to-{kind}-0"].history) - 1,
+                "loss_before": spread_of(of(f"mha-to-{kind}", "held_out_loss", first=True)),
+                "loss_after": spread_of(of(f"mha-to-{kind}", "held_out_loss")),
+                "kl_before": spread_of(of(f"mha-to-{kind}", "held_out_kl", first=True)),
+                "kl_after": spread_of(of(f"mha-to-{kind}", "held_out_kl")),
+                "after_over_mha": paired(of(f"mha-to-{kind}", "held_out_loss"), losses["mha"]),
+                "after_over_scratch": paired(of(f"mha-to-{kind}", "held_out_loss"), losses[kind]),
+            }
+            for kind in CONVERTED
+        },
+    }
+    # What the comparison rests on: a wider feed-forward has made up for the key/value heads.
+    sizes = [result["parameters"] for result in numbers["kinds"].values()]
+    assert max(sizes) - min(sizes) <= EQUAL * min(sizes), f"sizes should be equal within {EQUAL:.0%}, and are {sizes}"
+    return Findings(numbers, lines_of(numbers), chart(numbers))
+
+
+def size_of(model: nn.Module) -> int:
+    """The number of a model's parameters."""
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def decoding(models: Mapping[str, Decoder], timing: Timing) -> dict[str, Any]:
+    """Caches and speeds, measured in turns; `times_as_fast` is of each round, against the model with all heads."""
+    decodings = decode_all(models, timing.context, timing.texts, rounds=timing.rounds)
+    results: dict[str, Any] = {
+        "context": timing.context,
+        "texts": timing.texts,
+        "rounds": timing.rounds,
+        "threads": torch.get_num_threads(),
+    }
+    for kind, decoded in decodings.items():
+        # Round by round: whatever else the machine did then fell on both models.
+        rounds = zip(decodings["mha"].seconds, decoded.seconds, strict=True)
+        ratios = sorted(all_heads / seconds for all_heads, seconds in rounds)
+        low, _, high = statistics.quantiles(decoded.seconds, n=4, method="inclusive")
+        results[kind] = {
+            "cache_bytes": decoded.cache_bytes,
+            "milliseconds": 1e3 * decoded.median,
+            "quartiles": [1e3 * low, 1e3 * high],
+            "tokens_a_second": timing.texts / decoded.median,
+            "times_as_fast": {"median": statistics.median(ratios), "least": ratios[0], "most": ratios[-1]},
+            "each_milliseconds": [1e3 * seconds for seconds in decoded.seconds],
+        }
+    return results
+
+
+def lines_of(numbers: dict[str, Any]) -> tuple[str, ...]:
+    speed, lines = numbers["decoding"], []
+    for kind, result in numbers["kinds"].items():
+        loss, decoded = result["held_out_loss"], speed[kind]
+        fast = decoded["times_as_fast"]
+        heads = f"{result['kv_heads']} key/value head{'s' * (result['kv_heads'] > 1)}"
+        lines.append(
+            f"{WORDS[kind]}, {heads}, {result['parameters']:,} parameters: "
+            f"{loss['mean']:.3f} ± {loss['sd']:.3f} nats a byte{_change(result['loss_over_mha'], 'MHA')}; cache "
+            f"{decoded['cache_bytes']:,} bytes; a token in {decoded['milliseconds']:.2f} ms "
+            f"({decoded['quartiles'][0]:.2f} to {decoded['quartiles'][1]:.2f}), x {fast['median']:.2f} "
+            f"({fast['least']:.2f} to {fast['most']:.2f})"
+        )
+    lines.append(
+        f"Caches and speeds: {speed['texts']} texts of {speed['context']:,} tokens, this machine, median and quartiles "
+        f"of {speed['rounds']} rounds in turns, threads: {speed['threads']}; beside them times as fast as MHA, "
+        "round by round."
+    )
+    for kind, result in numbers["converted"].items():
+        before, after, named = result["loss_before"], result["loss_after"], WORDS[kind]
+        lines.append(
+            f"MHA converted to {named}, {result['parameters']:,} parameters: {before['mean']:.3f} nats a byte; "
+            f"after {result['uptraining_steps']} steps of distillation {after['mean']:.3f} ± {after['sd']:.3f}"
+            f"{_change(result['after_over_mha'], 'MHA')}"
+            f"{_change(result['after_over_scratch'], f'{named} from nothing')}"
+            f"; KL from its teacher {result['kl_before']['mean']:.3f}, then {result['kl_after']['mean']:.3f}"
+        )
+    return tuple(lines)
+
+
+def _change(change: dict[str, Any] | None, over: str) -> str:
+    if change is None:
+        return ""
+    sides = "" if change["low"] is None else f" ({change['low']:+.3f} to {change['high']:+.3f})"
+    return f", {change['mean']:+.3f}{sides} over {over}"
+
+
+def chart(numbers: dict[str, Any]) -> PointsChart:
+    speed, made = numbers["decoding"], numbers["converted"]
+    losses = [
+        Points(f"{WORDS[kind]}\nfrom nothing", _each(result["held_out_loss"]))
+        for kind, result in numbers["kinds"].items()
+    ]
+    for kind, result in made.items():
+        losses.append(Points(f"MHA to {WORDS[kind]}\nconverted", _each(result["loss_before"]), False))
+        losses.append(Points(f"MHA to {WORDS[kind]}\nuptrained", _each(result["loss_after"])))
+    caches = [Points(WORDS[kind], (speed[kind]["cache_bytes"] / 2**20,)) for kind in KV_HEADS]
+    times = [Points(WORDS[kind], tuple(speed[kind]["each_milliseconds"])) for kind in KV_HEADS]
+    where = f"{speed['texts']} texts of {speed['context']:,} tokens"
+    return PointsChart(
+        "Fewer key/value heads, at equal size",
+        f"decoders that read Python by bytes, seeds: {numbers['seeds']}; steps that converted ones learn from their "
+        f"teacher: {made['gqa']['uptraining_steps']}",
+        points=(
+            PointsPanel("held-out loss, nats a byte", tuple(losses)),
+            PointsPanel(f"cache of {where}, MiB", tuple(caches), bottom=0.0),
+            PointsPanel(f"milliseconds to decode a token, {where}", tuple(times), bottom=0.0, by_rank=True),
+        ),
+        notes=(
+            "Dots are seeds, strokes their means, bars one standard deviation; of times rounds, medians and quartiles.",
+            "Converted ones are smaller by what they lost: their feed-forward stays the teacher's.",
+        ),
+    )
+
+
+def _each(spread: dict[str, Any]) -> tuple[float, ...]:
+    return tuple(spread["each"])

@@ -4,6 +4,11 @@ More heads are narrower ones: the projections are the same matrices, cut into mo
 the number of heads differs. Five seeds each, the same weights' distribution and the same texts for every number. The
 report sets the paper's own experiment beside it, with its numbers as printed there.
 
+A text is cards, a letter and a number each. At every place the net names the number one card back, three back, five
+back, on the first card, and on the last card before that had the same letter. No card tells how it is related to
+another, so whoever reads all of them through one set of weights gets their mixture: who reads what is what heads are
+for. One layer can do each relation by itself; the task is in doing all of them, at every place.
+
 Source: Vaswani et al. 2017, "Attention is all you need", table 3, rows (A).
 """
 
@@ -25,22 +30,67 @@ from manyheads.roles.compare.rows import LEAST_KEYS, MOST, pair_divergences, sha
 from manyheads.training.charts import Points, PointsChart, PointsPanel
 from manyheads.training.loop import Trained
 from manyheads.training.presets.preset import AllTrained, Findings, MakeRun, Preset, Scaled, Setup, Training
-from manyheads.training.runs import HELD_OUT_STEP, Batch, Run, Settings, changes_said, generator_of, paired, spreads_of
+from manyheads.training.runs import HELD_OUT_STEP, Batch, Run, Settings, change_lines, generator_of, paired, spreads_of
 
-# ---------------------------------------------------------------------------------------------------------------------
-# A task in which every answer needs several relations at once, and a small net that reads it.
-#
-# A text is cards: a letter and a number each. At every place the net says which number lies one card back, three back,
-# five back, on the first card, and on the last card before that had the same letter. No card tells how it is related to
-# another, so whoever reads all of them through one set of weights gets their mixture: who reads what is what heads are
-# for. One layer can do each relation by itself; the task is in doing all of them, at every place.
-
-
+NAME = "heads"
+COUNTS = (1, 2, 4, 8, 16)
+HELD_OUT_ROWS = 128
+WHY_FLOAT32 = "seconds a training"
 BACK = (1, 3, 5)
 RELATIONS = (*(f"{count} back" for count in BACK), "first", "same letter")
 NOTHING = -100  # no such card: cross_entropy leaves it out
 INITIAL_STD = 0.5  # of the three embeddings, whose sum is then about as long as what norms make of it
 KINDS = ("free", "tied", "unmixed")
+PAPER_BLEU = {1: 24.9, 4: 25.5, 8: 25.8, 16: 25.8, 32: 25.4}
+"""Heads -> BLEU on newstest2013, English to German, of models of about 65 million parameters. Source: Vaswani et al.
+2017, table 3, rows (A)."""
+CIRCULATING_BLEU = {1: 25.8, 2: 27.1, 4: 27.5, 8: 28.0, 16: 28.0}
+"""Figures that circulate as that table, and are not in the paper."""
+
+
+@dataclass(frozen=True)
+class Scale(Scaled):
+    seeds: int
+    width: int
+    rows: int
+    letters: int = 8
+    numbers: int = 8
+    length: int = 24
+
+    def cards(self, seed: int) -> Cards:
+        return Cards(self.letters, self.numbers, self.length, self.rows, seed)
+
+
+WHOLE = Scale(
+    Settings(500, 5e-3, warmup=50, floor=0.05, decay=0.01, checkpoint_every=100, measure_every=100),
+    seeds=5, width=64, rows=32,
+)  # fmt: skip
+TRIAL = Scale(Settings(6, 5e-3, warmup=2, decay=0.01, checkpoint_every=3, measure_every=3), seeds=2, width=32, rows=4)
+
+
+def build(setup: Setup) -> Training:
+    """A run a number of heads and seed."""
+    scale = setup.scale(WHOLE, TRIAL)
+    runs: dict[str, MakeRun] = {}
+    for seed in range(scale.seeds):
+        for count in COUNTS:
+            name = run_name(count, seed)
+            runs[name] = lambda _, name=name, count=count, seed=setup.seed + seed: reader_run(name, scale, seed, count)
+
+    def report(trained: AllTrained) -> Findings:
+        return findings(trained, scale)
+
+    return Training(runs, report)
+
+
+PRESET = Preset(NAME, build)
+
+
+def run_name(count: int, seed: int) -> str:
+    return f"h{count}-{seed}"
+
+
+# ---------------------------------------------------------------------------------- the task, and the net that reads it
 
 
 @dataclass(frozen=True)
@@ -65,13 +115,13 @@ def answers(letters: Int[Tensor, "b n"], numbers: Int[Tensor, "b n"]) -> Int[Ten
     """What there is to say at each place, in the order of RELATIONS."""
     length = letters.shape[1]
     place = torch.arange(length)
-    same = (letters[:, :, None] == letters[:, None]) & (place < place[:, None])
-    last = torch.where(same, place, -1).amax(-1)
+    matches = (letters[:, :, None] == letters[:, None]) & (place < place[:, None])
+    last = torch.where(matches, place, -1).amax(-1)
     where = [(place - back).expand_as(letters) for back in BACK]
     where += [torch.where(place > 0, 0, -1).expand_as(letters), last]
     read = torch.stack(where, -1)
-    found = numbers[:, None].expand(-1, length, -1).gather(2, read.clamp_min(0))
-    return found.masked_fill(read < 0, NOTHING)
+    values = numbers[:, None].expand(-1, length, -1).gather(2, read.clamp_min(0))
+    return values.masked_fill(read < 0, NOTHING)
 
 
 class Reader(nn.Module):
@@ -87,11 +137,12 @@ class Reader(nn.Module):
         self.letter = nn.Embedding(letters, width)
         self.number = nn.Embedding(numbers, width)
         self.place = nn.Embedding(length, width)
-        for each in (self.letter, self.number, self.place):
-            nn.init.normal_(each.weight, std=INITIAL_STD)
+        for embedding in (self.letter, self.number, self.place):
+            nn.init.normal_(embedding.weight, std=INITIAL_STD)
         self.attention_norm = nn.RMSNorm(width)
         self.attention = attention_of(width, num_heads, kind)
         self.feed_forward_norm = nn.RMSNorm(width)
+        # A wider feed-forward makes up for parameters that a kind lacks, so that all kinds are of one size.
         spared = {"free": 0, "tied": 2 * width * (width - width // num_heads), "unmixed": width * width}[kind]
         self.feed_forward = FeedForward(width, 2 * width + spared // (2 * width), bias=False)
         self.norm = nn.RMSNorm(width)
@@ -140,15 +191,16 @@ def terms_of(batch: Batch) -> int:
 def scores_of(model: nn.Module, held_out: Batch) -> dict[str, float]:
     """`loss`; `all_right`, the share of places where every answer is right, of those where all of them exist; and each
     relation's own share of right answers."""
-    cards, wanted = (held_out[name].to(device_of(model)) for name in ("cards", "answers"))
+    cards, answers = (held_out[name].to(device_of(model)) for name in ("cards", "answers"))
     logits = model(cards).float()
-    there, right = wanted != NOTHING, logits.argmax(-1) == wanted
+    exists, right = answers != NOTHING, logits.argmax(-1) == answers
     shares = {
-        f"right_{name}": float(right[..., at][there[..., at]].double().mean()) for at, name in enumerate(RELATIONS)
+        f"right_{name}": float(right[..., index][exists[..., index]].double().mean())
+        for index, name in enumerate(RELATIONS)
     }
     return {
-        "held_out_loss": float(F.cross_entropy(logits.flatten(0, 2), wanted.flatten())),
-        "all_right": float(right.all(-1)[there.all(-1)].double().mean()),
+        "held_out_loss": float(F.cross_entropy(logits.flatten(0, 2), answers.flatten())),
+        "all_right": float(right.all(-1)[exists.all(-1)].double().mean()),
         **shares,
     }
 
@@ -163,66 +215,22 @@ def diversity(model: nn.Module, cards: Int[Tensor, "b n two"]) -> float:
     sharing = sharing_around(model)(layer.site)
     num_heads, total, rows = layer.site.num_heads, 0.0, 0
     for text in range(len(cards)):
-        own = layer.weights(text=text)[:, LEAST_KEYS - 1 :].double().cpu()
-        own = own / own.sum(-1, keepdim=True)  # recorded in float32: 1e-8 off, which the divergence of equal maps shows
-        maps = own.clone()
+        # The first rows see one card: their maps are equal whatever the heads do.
+        recorded = layer.weights(text=text)[:, LEAST_KEYS - 1 :].double().cpu()
+        recorded = recorded / recorded.sum(
+            -1, keepdim=True
+        )  # recorded in float32: 1e-8 off, which the divergence of equal maps shows
+        maps = recorded.clone()
         for head, sources in sharing.items():
-            maps[head] = own[list(sources)].mean(0)
+            maps[head] = recorded[list(sources)].mean(0)
         total += float(pair_divergences(maps).sum())
         rows += maps.shape[1]
     return total / max(1, num_heads * (num_heads - 1)) / rows / MOST
 
 
-NAME = "heads"
-COUNTS = (1, 2, 4, 8, 16)
-HELD_OUT_ROWS = 128
-WHY_FLOAT32 = "seconds a training"
-
-
-@dataclass(frozen=True)
-class Scale(Scaled):
-    seeds: int
-    width: int
-    rows: int
-    letters: int = 8
-    numbers: int = 8
-    length: int = 24
-
-    def cards(self, seed: int) -> Cards:
-        return Cards(self.letters, self.numbers, self.length, self.rows, seed)
-
-
-WHOLE = Scale(
-    Settings(500, 5e-3, warmup=50, floor=0.05, decay=0.01, checkpoint_every=100, measure_every=100),
-    seeds=5, width=64, rows=32,
-)  # fmt: skip
-TRIAL = Scale(Settings(6, 5e-3, warmup=2, decay=0.01, checkpoint_every=3, measure_every=3), seeds=2, width=32, rows=4)
-
-
-def build(setup: Setup) -> Training:
-    """A run a number of heads and seed."""
-    scale = setup.scale(WHOLE, TRIAL)
-    runs: dict[str, MakeRun] = {}
-    for seed in range(scale.seeds):
-        for count in COUNTS:
-            name = run_name(count, seed)
-            runs[name] = lambda _, name=name, count=count, seed=setup.seed + seed: reader_run(name, scale, seed, count)
-
-    def report(trained: AllTrained) -> Findings:
-        return findings(trained, scale)
-
-    return Training(runs, report)
-
-
-PRESET = Preset(NAME, build)
-
-
-def run_name(count: int, seed: int) -> str:
-    return f"h{count}-{seed}"
-
-
 def reader_run(name: str, scale: Scale, seed: int, num_heads: int, kind: str = "free", measure: Any = scores_of) -> Run:
-    """One training of the cards' reader. Its texts hang on the seed and the step alone."""
+    """One training of the cards' reader. Its texts depend on the seed and the step alone."""
+    # Before the model is made: nets of one seed begin alike wherever their sizes agree.
     torch.manual_seed(seed)
     model = Reader(scale.letters, scale.numbers, scale.length, scale.width, num_heads, kind)
     held_out = held_out_of(scale, seed)
@@ -242,14 +250,14 @@ def findings(trained: AllTrained, scale: Scale) -> Findings:
     """Loss and right answers by number of heads, each with its spread over seeds, and the paper's beside it."""
     parameters = equal_parameters(trained.values())
     by_count = {count: [trained[run_name(count, seed)] for seed in range(scale.seeds)] for count in COUNTS}
-    found = {str(count): spreads(runs) for count, runs in by_count.items()}
-    losses = {count: found[str(count)]["held_out_loss"]["each"] for count in COUNTS}
+    results = {str(count): spreads(runs) for count, runs in by_count.items()}
+    losses = {count: results[str(count)]["held_out_loss"]["each"] for count in COUNTS}
     steps = {f"{more} over {fewer}": paired(losses[more], losses[fewer]) for fewer, more in pairwise(COUNTS)}
     numbers = {
         "parameters": parameters,
         "relations": list(RELATIONS),
         "seeds": scale.seeds,
-        "by_heads": found,
+        "by_heads": results,
         "loss_change": steps,
         "paper_bleu": {str(count): bleu for count, bleu in PAPER_BLEU.items()},
         "paper": "Vaswani et al. 2017, table 3 (A), newstest2013",
@@ -260,7 +268,7 @@ def findings(trained: AllTrained, scale: Scale) -> Findings:
 
 def equal_parameters(trained: Any) -> int:
     """How many parameters every net has. That they are equal is what the comparison rests on."""
-    counts = {sum(each.numel() for each in one.model.parameters()) for one in trained}
+    counts = {sum(parameter.numel() for parameter in run.model.parameters()) for run in trained}
     assert len(counts) == 1, f"nets that should be of one size have {sorted(counts)} parameters"
     return counts.pop()
 
@@ -273,16 +281,18 @@ def spreads(runs: list[Trained]) -> dict[str, Any]:
 
 def lines_of(numbers: dict[str, Any], scale: Scale) -> tuple[str, ...]:
     lines = [f"{numbers['parameters']:,} parameters each; of {scale.seeds} seeds, mean and standard deviation:"]
-    for count, found in numbers["by_heads"].items():
-        loss, right = found["held_out_loss"], found["all_right"]
-        worst = min(RELATIONS, key=lambda name, found=found: found[f"right_{name}"]["mean"])
+    for count, result in numbers["by_heads"].items():
+        loss, right = result["held_out_loss"], result["all_right"]
+        worst = min(RELATIONS, key=lambda name, result=result: result[f"right_{name}"]["mean"])
         lines.append(
             f"h = {count:>2}: {loss['mean']:.3f} ± {loss['sd']:.3f} nats an answer, all five right at "
             f"{100 * right['mean']:.0f} ± {100 * right['sd']:.0f} % of places; weakest: {worst}, "
-            f"{100 * found[f'right_{worst}']['mean']:.0f} % right"
+            f"{100 * result[f'right_{worst}']['mean']:.0f} % right"
         )
-    changes = {f"{pair} head{'s' * (not pair.endswith(' 1'))}": each for pair, each in numbers["loss_change"].items()}
-    lines += changes_said(changes)
+    changes = {
+        f"{pair} head{'s' * (not pair.endswith(' 1'))}": change for pair, change in numbers["loss_change"].items()
+    }
+    lines += change_lines(changes)
     bleu = ", ".join(f"{value} ({count})" for count, value in PAPER_BLEU.items())
     wrong = ", ".join(f"{value} ({count})" for count, value in CIRCULATING_BLEU.items())
     lines.append(f"The paper's own (Vaswani et al. 2017, table 3 (A), BLEU on newstest2013, by heads): {bleu}.")
@@ -292,7 +302,7 @@ def lines_of(numbers: dict[str, Any], scale: Scale) -> tuple[str, ...]:
 
 def chart(numbers: dict[str, Any], scale: Scale) -> PointsChart:
     def groups(name: str) -> tuple[Points, ...]:
-        return tuple(Points(count, tuple(found[name]["each"])) for count, found in numbers["by_heads"].items())
+        return tuple(Points(count, tuple(result[name]["each"])) for count, result in numbers["by_heads"].items())
 
     paper = tuple(Points(str(count), (bleu,)) for count, bleu in PAPER_BLEU.items())
     return PointsChart(
@@ -307,13 +317,3 @@ def chart(numbers: dict[str, Any], scale: Scale) -> PointsChart:
             "Dots are seeds, strokes their means, bars one standard deviation either way; of the paper one value each.",
         ),
     )
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# BLEU by number of heads, on newstest2013, English to German, in models of about 65 million parameters each.
-
-
-PAPER_BLEU = {1: 24.9, 4: 25.5, 8: 25.8, 16: 25.8, 32: 25.4}
-"""Vaswani et al. 2017, table 3, rows (A)."""
-CIRCULATING_BLEU = {1: 25.8, 2: 27.1, 4: 27.5, 8: 28.0, 16: 28.0}
-"""What is often shown as that table, and is not in the paper."""

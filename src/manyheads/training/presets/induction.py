@@ -74,19 +74,44 @@ def build(setup: Setup) -> Training:
 PRESET = Preset(NAME, build)
 
 
+@dataclass(frozen=True)
+class RepeatedTokens:
+    """`rows` texts of `length` random tokens, blocks of `shortest` to `longest` different ones over and over.
+
+    Each text has a block length of its own: a head that looks back by one fixed distance cannot serve all of them, so
+    the model has to match. A batch follows from seed and step. Source: Olsson et al. 2022, on repeated tokens.
+    """
+
+    vocab_size: int
+    length: int
+    rows: int
+    shortest: int
+    longest: int
+    seed: int
+
+    def batch(self, step: int) -> dict[str, Int[Tensor, "b n"]]:
+        generator = generator_of(self.seed, step)
+        sizes = torch.randint(self.shortest, self.longest + 1, (self.rows,), generator=generator)
+        # A random order of the vocabulary, of which a block takes the first: its tokens are all different.
+        order = torch.rand(self.rows, self.vocab_size, generator=generator).argsort(1)
+        places = torch.arange(self.length)[None] % sizes[:, None]
+        return {"ids": order.gather(1, places)}
+
+
 def fresh_texts(data: RepeatedTokens) -> tuple[Int[Tensor, "b n"], Tensor]:
     """Texts that no step sees, and which of their predictions are of a token that has not come before."""
     ids = data.batch(HELD_OUT_STEP)["ids"]
-    same = ids[:, :, None] == ids[:, None, :]
-    return ids, ~same.tril(-1).any(-1)[:, 1:]
+    # new: no earlier position of the text has this token
+    equal = ids[:, :, None] == ids[:, None, :]
+    return ids, ~equal.tril(-1).any(-1)[:, 1:]
 
 
 def losses(model: nn.Module, ids: Int[Tensor, "b n"], fresh: Tensor) -> tuple[float, float]:
     """Nats of predicting tokens that are new (nobody can), and tokens that repeat (induction can)."""
     ids = ids.to(device_of(model))
     logits = model(ids[:, :-1]).logits.float()
-    each = F.cross_entropy(logits.transpose(1, 2), ids[:, 1:], reduction="none").cpu()
-    return float(each[fresh].mean()), float(each[~fresh].mean())
+    nats = F.cross_entropy(logits.transpose(1, 2), ids[:, 1:], reduction="none").cpu()
+    return float(nats[fresh].mean()), float(nats[~fresh].mean())
 
 
 # ------------------------------------------------------------------------------------------------ what it shows
@@ -96,7 +121,8 @@ def findings(history: History, lm: LoadedModel, ids: Int[Tensor, "b n"], fresh: 
     """The circuit: its heads, when it formed, what is left of it without each, and what that does not show."""
     induction, previous = best_head(history, "induction", 1), best_head(history, "previous_mass", 0)
     score = history.last(head_column(induction, "induction"))
-    born = _born(history, induction)
+    steps, values = history.taken(head_column(induction, "induction"))
+    born = next((int(step) for step, value in zip(steps, values, strict=True) if value > BORN), None)
     gone = {
         kind: {head: without(lm, head, kind, ids, fresh, samples) for head in history.of_heads("induction")}
         for kind in ("zero", "mean")
@@ -116,13 +142,26 @@ def findings(history: History, lm: LoadedModel, ids: Int[Tensor, "b n"], fresh: 
         "ablated": gone["zero"],
         "ablated_to_the_mean": gone["mean"],
     }
+    guess = math.log(lm.spec.vocab_size or 1)
+    first_layer = [head for head in sorted(looks) if head.startswith("L0H")]
+    most = {previous: ", the most of layer 0,"}
     lines = (
         f"{induction} gives {score:.2f} of its weight to the token after an earlier copy: an induction head."
         if born is not None
         else f"no induction head yet: the best of layer 1, {induction}, has {score:.2f} of its weight there.",
-        f"Repeated tokens cost {repeated:.2f} nats, new ones {new:.2f}; a guess costs {_guess(lm):.2f}.",
-        *(_looking(head, previous, looks[head]) for head in sorted(looks) if head.startswith("L0H")),
-        *(_removed(head, gone["zero"][head], gone["mean"][head]) for head in sorted(gone["zero"])),
+        f"Repeated tokens cost {repeated:.2f} nats, new ones {new:.2f}; a guess costs {guess:.2f}.",
+        *(
+            f"{head} gives {looks[head]['previous_mass']:.2f} of its weight to the token before{most.get(head, '')} "
+            f"and {looks[head]['self_mass']:.2f} to the token itself."
+            for head in first_layer
+        ),
+        *(
+            f"Without {head} the best remaining head of layer 1 has an induction score of "
+            f"{zero['best_induction']:.2f}, and repeated tokens cost {zero['loss_repeated_tokens']:.2f} nats (with its "
+            f"mean in its place {gone['mean'][head]['best_induction']:.2f} and "
+            f"{gone['mean'][head]['loss_repeated_tokens']:.2f})."
+            for head, zero in sorted(gone["zero"].items())
+        ),
         *((_control(previous, gone["zero"]),) if born is not None else ()),
         *((f"The circuit formed by step {born}.",) if born is not None else ()),
     )
@@ -148,9 +187,11 @@ def without(
     with applied(lm.model, Plan([Ablate(head, kind=kind)]), [ids] if kind == "mean" else None), torch.no_grad():
         scores = probe_columns(lm, PROBE, samples)
         new, repeated = losses(lm.model, ids, fresh)
-    own = head_column(head, "induction")
+    removed = head_column(head, "induction")
     return {
-        "best_induction": max(each for name, each in scores.items() if name.startswith("heads/L1H") and name != own),
+        "best_induction": max(
+            score for name, score in scores.items() if name.startswith("heads/L1H") and name != removed
+        ),
         "loss_new_tokens": new,
         "loss_repeated_tokens": repeated,
     }
@@ -159,22 +200,6 @@ def without(
 def looked_at(model: nn.Module, ids: Int[Tensor, "b n"]) -> dict[str, dict[str, float]]:
     """How much of each head's weight is on the token before, and on the token itself."""
     return by_head(measure_call(model, ids.to(device_of(model)), statistics=["previous_mass", "self_mass"]))
-
-
-def _looking(head: str, previous: str, looks: Mapping[str, float]) -> str:
-    most = ", the most of layer 0," if head == previous else ""
-    return (
-        f"{head} gives {looks['previous_mass']:.2f} of its weight to the token before{most} and "
-        f"{looks['self_mass']:.2f} to the token itself."
-    )
-
-
-def _removed(head: str, zero: Mapping[str, float], mean: Mapping[str, float]) -> str:
-    return (
-        f"Without {head} the best remaining head of layer 1 has an induction score of {zero['best_induction']:.2f}, "
-        f"and repeated tokens cost {zero['loss_repeated_tokens']:.2f} nats (with its mean in its place "
-        f"{mean['best_induction']:.2f} and {mean['loss_repeated_tokens']:.2f})."
-    )
 
 
 def _control(previous: str, gone: Mapping[str, Mapping[str, float]]) -> str:
@@ -196,8 +221,8 @@ def chart(history: History, induction: str, previous: str) -> Chart:
 
     def heads(statistic: str, layer: int, best: str) -> tuple[Line, ...]:
         columns = history.of_heads(statistic)
-        mine = [head for head in columns if head.startswith(f"L{layer}H")]
-        return tuple(Line.of(history, columns[head], head, head == best) for head in mine)
+        names = [head for head in columns if head.startswith(f"L{layer}H")]
+        return tuple(Line.of(history, columns[head], head, head == best) for head in names)
 
     costs = (
         Line.of(history, "loss_repeated", "tokens that repeat"),
@@ -212,38 +237,3 @@ def chart(history: History, induction: str, previous: str) -> Chart:
             Panel("layer 0: weight on the token before", heads("previous_mass", 0, previous), 0.0, 1.0),
         ),
     )
-
-
-def _born(history: History, head: str) -> int | None:
-    steps, values = history.taken(head_column(head, "induction"))
-    return next((int(step) for step, value in zip(steps, values, strict=True) if value > BORN), None)
-
-
-def _guess(lm: LoadedModel) -> float:
-    return math.log(lm.spec.vocab_size or 1)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Texts of random tokens that repeat: the simplest data in which copying what came before is all there is to learn.
-#
-# Each text is a block of different tokens, over and over, of a length of its own: a head that looks back by one fixed
-# distance cannot serve all of them, so the model has to match. Source: Olsson et al. 2022, section on repeated tokens.
-
-
-@dataclass(frozen=True)
-class RepeatedTokens:
-    """`rows` texts of `length` tokens; blocks have `shortest` to `longest`. A batch follows from seed and step."""
-
-    vocab_size: int
-    length: int
-    rows: int
-    shortest: int
-    longest: int
-    seed: int
-
-    def batch(self, step: int) -> dict[str, Int[Tensor, "b n"]]:
-        generator = generator_of(self.seed, step)
-        sizes = torch.randint(self.shortest, self.longest + 1, (self.rows,), generator=generator)
-        order = torch.rand(self.rows, self.vocab_size, generator=generator).argsort(1)
-        places = torch.arange(self.length)[None] % sizes[:, None]
-        return {"ids": order.gather(1, places)}

@@ -23,7 +23,7 @@ MakeRun = Callable[[AllTrained], Run]
 
 @dataclass(frozen=True)
 class Scaled:
-    """How large everything is, the whole of it or a trial; a preset's own `Scale` adds its sizes."""
+    """How large a training is; a preset's own `Scale` adds its sizes."""
 
     settings: Settings
 
@@ -33,9 +33,11 @@ AnyScale = TypeVar("AnyScale", bound=Scaled)
 
 @dataclass(frozen=True)
 class Setup:
-    """What was asked for. `quick`: a trial of seconds that shows that everything works, not what it works towards.
-    `steps` None: the preset's own. `folder`: where files beside the usual ones may be kept. `data`: files to
-    learn from, for presets that take them; None: the preset's own."""
+    """The options of a training. `quick`: a trial of seconds, which shows that everything works and no result.
+
+    `steps` None: the preset's own number. `folder`: where a preset may keep files of its own. `data`: files to learn
+    from, for presets that take them; None: the preset's own.
+    """
 
     seed: int
     quick: bool
@@ -44,16 +46,16 @@ class Setup:
     device: torch.device
     data: Path | None = None
 
-    def scale(self, whole: AnyScale, trial: AnyScale) -> AnyScale:
-        """How large everything is: `trial` if quick, else `whole`, with as many steps as were asked for."""
-        chosen = trial if self.quick else whole
+    def scale(self, full: AnyScale, trial: AnyScale) -> AnyScale:
+        """The preset's scale: `trial` if quick, else `full`, with the number of steps that was chosen."""
+        chosen = trial if self.quick else full
         steps = chosen.settings.steps if self.steps is None else self.steps
         return replace(chosen, settings=replace(chosen.settings, steps=steps))
 
 
 @dataclass(frozen=True, eq=False)
 class Findings:
-    """What came out: `numbers` for report.json, `lines` for people, `chart` for the figure."""
+    """The results: `numbers` for report.json, `lines` for people, `chart` for the figure."""
 
     numbers: Mapping[str, Any]
     lines: tuple[str, ...]
@@ -62,10 +64,11 @@ class Findings:
 
 @dataclass(frozen=True, eq=False)
 class Training:
-    """What `build` gives. `runs`: in order, each made when its turn comes, of those that are trained already (so that
-    one may begin where another ended). `report`: what all of them show; of several processes the first alone calls it,
-    so it measures with `ranks=ALONE`. `facts`: what the results hang on besides the options, as a digest of the data: a
-    run goes on only with the same."""
+    """What `build` returns. `runs`: in order, each made when its turn comes, from those that are trained already (so
+    that one may begin where another ended). `report`: what all of them show; of several processes the first alone calls
+    it, so it measures with `ranks=ALONE`. `facts`: what the results depend on besides the options, as a digest of the
+    data: a run goes on only with the same.
+    """
 
     runs: Mapping[str, MakeRun]
     report: Callable[[AllTrained], Findings]
@@ -74,9 +77,10 @@ class Training:
 
 @dataclass(frozen=True)
 class Preset:
-    """A preset; what it shows, and how long it takes, is in `table.py`, which lists it unloaded.
+    """A preset; what it shows, and how long it takes, stands in `table.py`, which lists it unloaded.
 
-    `takes_data`: what may be given as data, in words; empty where nothing may."""
+    `takes_data`: which data it takes, in words; empty where it makes its own.
+    """
 
     name: str
     build: Callable[[Setup], Training]

@@ -6,6 +6,13 @@ which no circuit needs. The same weights at the start, the same texts. Beside th
 patterns, and its two-layer circuit, whose weights were never trained. What a pull gives is the pattern; what the rest
 of the net then makes of the head is looked up, not assumed.
 
+A pull is minus the log of the head's weight where the pattern points: the KL divergence of a row's weights from the
+pattern, which has all of its own on one key. A row of weights is `exp(score - lse)`, and no fused kernel has a gradient
+of `lse`; so the one head's map is formed, `[b, n, n]`, which texts of 64 tokens can afford. Nothing that is measured
+forms one: masses are `mh.measure_call`'s statistics of the finished nets, on texts that no step saw. Where layer 1
+looks is measured on random tokens, twice: the weight on the key so many places after a row's token came before. One
+place after is induction; a net may learn to repeat by another.
+
 Source: after Strubell et al. 2018 (LISA: a head trained to attend to each token's syntactic parent).
 """
 
@@ -34,85 +41,11 @@ from manyheads.training.decoder import Block, Decoder, DecoderConfig, next_token
 from manyheads.training.head_columns import call_columns
 from manyheads.training.presets.induction import CONFIG, RepeatedTokens, fresh_texts, losses
 from manyheads.training.presets.preset import AllTrained, Findings, MakeRun, Preset, Scaled, Setup, Training
-from manyheads.training.runs import HELD_OUT_STEP, Run, Settings, changes_said, paired, spreads_of
+from manyheads.training.runs import HELD_OUT_STEP, Run, Settings, change_lines, paired, spreads_of
 
 NAME = "supervised"
 LENGTH = 64
 WHY_FLOAT32 = "half a minute a training: bf16 would save a fifth of it"
-
-
-@dataclass(frozen=True)
-class Scale(Scaled):
-    config: DecoderConfig
-    seeds: int
-    rows: int
-
-
-WHOLE = Scale(Settings(400, 3e-3, 50, checkpoint_every=100, measure_every=25), CONFIG, seeds=3, rows=32)
-TRIAL = Scale(
-    Settings(6, 3e-3, 2, checkpoint_every=3, measure_every=3),
-    replace(CONFIG, hidden_size=32, head_dim=16),
-    seeds=2,
-    rows=7,
-)
-
-
-def build(setup: Setup) -> Training:
-    """A run a way and seed."""
-    scale = setup.scale(WHOLE, TRIAL)
-    runs: dict[str, MakeRun] = {}
-    for at in range(scale.seeds):
-        for way in WAYS:
-            name = run_name(way, at)
-            runs[name] = lambda _, name=name, way=way, seed=setup.seed + at: way_run(name, way, scale, seed)
-
-    def report(trained: AllTrained) -> Findings:
-        texts = [texts_of(scale, setup.seed + at) for at in range(scale.seeds)]
-        return findings(trained, texts, scale.settings.steps)
-
-    return Training(runs, report)
-
-
-PRESET = Preset(NAME, build)
-
-
-def texts_of(scale: Scale, seed: int) -> RepeatedTokens:
-    return RepeatedTokens(scale.config.vocab_size, LENGTH, scale.rows, shortest=8, longest=32, seed=seed)
-
-
-def way_run(name: str, way: Way, scale: Scale, seed: int) -> Run:
-    """One training. Weights and texts hang on the seed alone, so all ways of a seed begin and read alike."""
-    torch.manual_seed(seed)
-    data = texts_of(scale, seed)
-    ids, fresh = fresh_texts(data)
-
-    def measured(model: nn.Module, step: int) -> Mapping[str, float]:
-        new, repeated = losses(model, ids, fresh)
-        masses = call_columns(model, ids, [each.statistic for each in PATTERNS.values()])
-        return {"loss_new": new, "loss_repeated": repeated, **masses}
-
-    return Run(
-        name, Decoder(scale.config), scale.settings, data.batch, partial(loss_of, way=way), measured, WHY_FLOAT32
-    )
-
-
-def loss_of(model: nn.Module, batch: Mapping[str, Int[Tensor, "b n"]], way: Way) -> Tensor:
-    """The task's loss, and the pull's as strongly as the way says."""
-    task = next_token_loss(model, batch["ids"])
-    if way.pattern is None:
-        return task
-    assert isinstance(model, Decoder)
-    read = batch["ids"][:, :-1]
-    weights = head_weights(model, read, PULLED)
-    return task + way.strength * pattern_loss(weights, PATTERNS[way.pattern].keys(read.shape[1]))
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# An auxiliary loss that pulls one head towards a pattern: minus the log of its weight where the pattern points.
-#
-# That is the KL divergence of a row's weights from the pattern, which has all of its own on one key. A row of weights
-# is `exp(score - lse)`, and no fused kernel has a gradient of `lse`: so the one head's map is formed, `[b, n, n]`,
-# which texts of a training's length (64 tokens here) can afford. Nothing that is measured forms one.
 
 
 NOWHERE = -1
@@ -122,61 +55,28 @@ NOWHERE = -1
 class Pattern:
     """Where each row should look: `keys(n)` is a place a row, NOWHERE for a row that has none, or no choice.
 
-    `statistic` measures the weight there; `design` makes a head that has it without any training. `said`: in words.
+    `statistic` measures the weight there; `design` makes a head with this pattern without any training.
     """
 
-    said: str
+    words: str
     statistic: str
     design: HeadDesign
     keys: Callable[[int], Int[Tensor, "n"]]
 
 
-def _before(length: int) -> Int[Tensor, "n"]:
-    return torch.arange(length) - 1
-
-
-def _first(length: int) -> Int[Tensor, "n"]:
-    return torch.where(torch.arange(length) > 0, 0, NOWHERE)
-
-
 PATTERNS = {
-    "previous": Pattern("the token before", "previous_mass", previous(), _before),
-    "first": Pattern("the first token", "first_mass", first(), _first),
+    "previous": Pattern("the token before", "previous_mass", previous(), lambda length: torch.arange(length) - 1),
+    "first": Pattern(
+        "the first token", "first_mass", first(), lambda length: torch.where(torch.arange(length) > 0, 0, NOWHERE)
+    ),
 }
-
-
-def head_weights(model: Decoder, ids: Int[Tensor, "b n"], head: Head) -> Float[Tensor, "b n n"]:
-    """One head's map, with gradients. Cost: the layers below it once more, and the map."""
-    x = model.embedding(ids)
-    for block in model.blocks[: head.layer]:
-        x = block(x)
-    own = model.blocks[head.layer]
-    assert isinstance(own, Block)
-    weights = own.attention(own.attention_norm(x), weight_heads=[head.index], average_attn_weights=False)[1]
-    assert weights is not None
-    return weights[:, 0]
-
-
-def pattern_loss(weights: Float[Tensor, "b q k"], keys: Int[Tensor, "q"]) -> Float[Tensor, ""]:
-    """The mean of -log(weight on its key) over the rows that have one, nats."""
-    rows = (keys != NOWHERE).nonzero()[:, 0].to(weights.device)
-    aimed = weights[:, rows, keys.to(weights.device)[rows]]
-    return -aimed.clamp_min(torch.finfo(aimed.dtype).tiny).log().mean()
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# What the `supervised` preset shows: whether pulled heads have their pattern, what the task costs, who reads what.
-#
-# Masses are `mh.measure_call`'s statistics of the finished nets, on texts that no step saw; the designed net's are of
-# the same texts. Where layer 1 looks is measured on random tokens, twice: the weight on the key so many places after a
-# row's token came before. One place after is induction; a net may learn to repeat by another.
 
 
 PULLED, OTHER = Head("", 0, 0), Head("", 0, 1)
 HEADS = {"pulled": PULLED, "other": OTHER}
 LEARNED = 1.0  # nats a repeated token, below which the task counts as learned
 BACK = (0, -1, -2, -3, -4)
-STATISTICS = tuple(dict.fromkeys([*(each.statistic for each in PATTERNS.values()), *map(offset_name, BACK)]))
+STATISTICS = tuple(dict.fromkeys([*(pattern.statistic for pattern in PATTERNS.values()), *map(offset_name, BACK)]))
 AFTER = (0, 1, 2, 3)
 PERIOD = 25  # tokens of a text that comes twice, as in the induction preset's probe
 BAND = Band(tuple(by - PERIOD for by in AFTER))
@@ -203,6 +103,92 @@ WAYS = (
 DESIGNED = "designed,\nnot trained"
 
 
+@dataclass(frozen=True)
+class Scale(Scaled):
+    config: DecoderConfig
+    seeds: int
+    rows: int
+
+
+WHOLE = Scale(Settings(400, 3e-3, 50, checkpoint_every=100, measure_every=25), CONFIG, seeds=3, rows=32)
+TRIAL = Scale(
+    Settings(6, 3e-3, 2, checkpoint_every=3, measure_every=3),
+    replace(CONFIG, hidden_size=32, head_dim=16),
+    seeds=2,
+    rows=7,
+)
+
+
+def build(setup: Setup) -> Training:
+    """A run a way and seed."""
+    scale = setup.scale(WHOLE, TRIAL)
+    runs: dict[str, MakeRun] = {}
+    for index in range(scale.seeds):
+        for way in WAYS:
+            name = run_name(way, index)
+            runs[name] = lambda _, name=name, way=way, seed=setup.seed + index: way_run(name, way, scale, seed)
+
+    def report(trained: AllTrained) -> Findings:
+        texts = [texts_of(scale, setup.seed + index) for index in range(scale.seeds)]
+        return findings(trained, texts, scale.settings.steps)
+
+    return Training(runs, report)
+
+
+PRESET = Preset(NAME, build)
+
+
+def texts_of(scale: Scale, seed: int) -> RepeatedTokens:
+    return RepeatedTokens(scale.config.vocab_size, LENGTH, scale.rows, shortest=8, longest=32, seed=seed)
+
+
+def way_run(name: str, way: Way, scale: Scale, seed: int) -> Run:
+    """One training. Weights and texts depend on the seed alone, so all ways of a seed begin and read alike."""
+    torch.manual_seed(seed)  # before the weights are drawn: every way of a seed begins with the same ones
+    data = texts_of(scale, seed)
+    ids, fresh = fresh_texts(data)
+
+    def measured(model: nn.Module, step: int) -> Mapping[str, float]:
+        new, repeated = losses(model, ids, fresh)
+        masses = call_columns(model, ids, [pattern.statistic for pattern in PATTERNS.values()])
+        return {"loss_new": new, "loss_repeated": repeated, **masses}
+
+    return Run(
+        name, Decoder(scale.config), scale.settings, data.batch, partial(loss_of, way=way), measured, WHY_FLOAT32
+    )
+
+
+def loss_of(model: nn.Module, batch: Mapping[str, Int[Tensor, "b n"]], way: Way) -> Tensor:
+    """The task's loss, and the pull's as strongly as the way says."""
+    task = next_token_loss(model, batch["ids"])
+    if way.pattern is None:
+        return task
+    assert isinstance(model, Decoder)
+    read = batch["ids"][:, :-1]
+    weights = head_weights(model, read, PULLED)
+    return task + way.strength * pattern_loss(weights, PATTERNS[way.pattern].keys(read.shape[1]))
+
+
+def head_weights(model: Decoder, ids: Int[Tensor, "b n"], head: Head) -> Float[Tensor, "b n n"]:
+    """One head's map, with gradients. Cost: the layers below it once more, and the map."""
+    x = model.embedding(ids)
+    for block in model.blocks[: head.layer]:
+        x = block(x)
+    target = model.blocks[head.layer]
+    assert isinstance(target, Block)
+    weights = target.attention(target.attention_norm(x), weight_heads=[head.index], average_attn_weights=False)[1]
+    assert weights is not None
+    return weights[:, 0]
+
+
+def pattern_loss(weights: Float[Tensor, "b q k"], keys: Int[Tensor, "q"]) -> Float[Tensor, ""]:
+    """The mean of -log(weight on its key) over the rows that have one, nats."""
+    rows = (keys != NOWHERE).nonzero()[:, 0].to(weights.device)
+    aimed = weights[:, rows, keys.to(weights.device)[rows]]
+    # A weight that underflowed would be an infinite loss, with a gradient of NaN.
+    return -aimed.clamp_min(torch.finfo(aimed.dtype).tiny).log().mean()
+
+
 def run_name(way: Way, seed: int) -> str:
     return f"{way.name}-{seed}"
 
@@ -225,7 +211,7 @@ def designed_net(vocab_size: int, length: int) -> nn.Module:
 
     words = models.WordLevel({str(number): number for number in range(vocab_size)}, unk_token="0")
     reader = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(words))
-    first_layer = [each.design for each in PATTERNS.values()]
+    first_layer = [pattern.design for pattern in PATTERNS.values()]
     return build_designed([first_layer, [induction()]], causal=True, tokenizer=reader, max_positions=length).model
 
 
@@ -236,13 +222,18 @@ def findings(trained: AllTrained, texts: Sequence[RepeatedTokens], steps: int) -
     """Masses, losses and who looks where, of every way over seeds, and of the designed net on the same texts."""
     ways: dict[str, Any] = {}
     for way in WAYS:
-        runs = [trained[run_name(way, at)] for at in range(len(texts))]
-        seen = [
+        runs = [trained[run_name(way, index)] for index in range(len(texts))]
+        measured = [
             seen_of(run.model, data) | {"loss_half_way": half_way(run.history)[1]}
             for run, data in zip(runs, texts, strict=True)
         ]
         learned = [learned_by(run.history) for run in runs]
-        ways[way.name] = {"pattern": way.pattern, "strength": way.strength, "learned_by": learned, **spreads_of(seen)}
+        ways[way.name] = {
+            "pattern": way.pattern,
+            "strength": way.strength,
+            "learned_by": learned,
+            **spreads_of(measured),
+        }
     designed = designed_net(texts[0].vocab_size, texts[0].length)
     numbers = {
         "pulled": str(PULLED),
@@ -301,14 +292,14 @@ def lines_of(numbers: Mapping[str, Any]) -> tuple[str, ...]:
         f"{half:,} and {steps:,} steps (a guess: {numbers['guess']:.2f} nats):"
     ]
     for way in WAYS:
-        found = numbers["ways"][way.name]
-        by = ", ".join(str(step or "never") for step in found["learned_by"])
+        result = numbers["ways"][way.name]
+        by = ", ".join(str(step or "never") for step in result["learned_by"])
         lines.append(
-            f"{_said(way)}: {_spread(found['pulled_previous_mass'])} of its weight on the token before, "
-            f"{_spread(found['pulled_first_mass'])} on the first; {_spread(found['loss_half_way'])}, then "
-            f"{_spread(found['loss_repeated'])} nats; below {LEARNED:g} by step {by}; "
-            f"{_layer_1(found)}, {_other(found)}; without {PULLED} {_spread(found['loss_without_pulled'])} nats, "
-            f"without {OTHER} {_spread(found['loss_without_other'])}"
+            f"{_words_of(way)}: {_spread(result['pulled_previous_mass'])} of its weight on the token before, "
+            f"{_spread(result['pulled_first_mass'])} on the first; {_spread(result['loss_half_way'])}, then "
+            f"{_spread(result['loss_repeated'])} nats; below {LEARNED:g} by step {by}; "
+            f"{_layer_1(result)}, {_other(result)}; without {PULLED} {_spread(result['loss_without_pulled'])} nats, "
+            f"without {OTHER} {_spread(result['loss_without_other'])}"
         )
     made = numbers["designed"]
     lines.append(
@@ -316,27 +307,27 @@ def lines_of(numbers: Mapping[str, Any]) -> tuple[str, ...]:
         f"{made['least_mass']:.3f} at the least), another head {_spread(made['other_first_mass'])} on the first; "
         f"{_spread(made['loss_repeated'])} nats; {_layer_1(made)}"
     )
-    changes = {f"{_said(way)}, over the free net": numbers["loss_over_free"][way.name] for way in WAYS[1:]}
-    return (*lines, *changes_said(changes))
+    changes = {f"{_words_of(way)}, over the free net": numbers["loss_over_free"][way.name] for way in WAYS[1:]}
+    return (*lines, *change_lines(changes))
 
 
-def _layer_1(found: Mapping[str, Any]) -> str:
-    """The place after an earlier copy at which a head of layer 1 looks most."""
-    by = max(AFTER, key=lambda by: found[f"after_copy_{by}"]["mean"])
-    return f"layer 1 looks {by} after an earlier copy ({found[f'after_copy_{by}']['mean']:.2f})"
+def _layer_1(result: Mapping[str, Any]) -> str:
+    """Words for the place after an earlier copy at which a head of layer 1 looks most."""
+    by = max(AFTER, key=lambda by: result[f"after_copy_{by}"]["mean"])
+    return f"layer 1 looks {by} after an earlier copy ({result[f'after_copy_{by}']['mean']:.2f})"
 
 
-def _other(found: Mapping[str, Any]) -> str:
+def _other(result: Mapping[str, Any]) -> str:
     """The offset at which the head beside the pulled one looks most."""
-    back = max(BACK, key=lambda back: found[f"other_{offset_name(back)}"]["mean"])
-    return f"{OTHER} {-back} back ({found[f'other_{offset_name(back)}']['mean']:.2f})"
+    back = max(BACK, key=lambda back: result[f"other_{offset_name(back)}"]["mean"])
+    return f"{OTHER} {-back} back ({result[f'other_{offset_name(back)}']['mean']:.2f})"
 
 
-def _spread(found: Mapping[str, Any]) -> str:
-    return f"{found['mean']:.2f} ± {found['sd']:.2f}"
+def _spread(spread: Mapping[str, Any]) -> str:
+    return f"{spread['mean']:.2f} ± {spread['sd']:.2f}"
 
 
-def _said(way: Way) -> str:
+def _words_of(way: Way) -> str:
     return way.label.replace("\n", " ")
 
 
@@ -344,8 +335,8 @@ def chart(numbers: Mapping[str, Any]) -> PointsChart:
     trained, designed = numbers["ways"], numbers["designed"]
 
     def groups(name: str) -> tuple[Points, ...]:
-        own = (Points(way.label, tuple(trained[way.name][name]["each"]), way.pattern == "previous") for way in WAYS)
-        return (*own, Points(DESIGNED, tuple(designed[name]["each"]), False))
+        spread = (Points(way.label, tuple(trained[way.name][name]["each"]), way.pattern == "previous") for way in WAYS)
+        return (*spread, Points(DESIGNED, tuple(designed[name]["each"]), False))
 
     return PointsChart(
         "A head pulled to a pattern, and what becomes of it",

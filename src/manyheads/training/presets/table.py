@@ -1,4 +1,4 @@
-"""The presets by name, in the order in which they are listed: what each shows, read without loading any of them.
+"""The presets by name, in the order of their list: what each shows, read without loading any of them.
 
 A preset is imported when it is chosen, so that listing costs nothing and one that is broken harms no other.
 """
@@ -9,6 +9,7 @@ import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.util import find_spec
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -20,21 +21,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Listed:
-    """`meaning`: one line, what the preset shows. `takes`: how long the whole of it takes on two cores, in words. Its
-    module is called as it is."""
+    """`meaning`: one line, what the preset shows. `takes`: how long the whole of it takes on two cores, in words.
+
+    The preset is `PRESET` in the module of its name, or, where that is a folder, in the folder's `preset.py`.
+    """
 
     name: str
     meaning: str
     takes: str
 
     def load(self) -> Preset:
-        return import_module(f"{__package__}.{self.name}").PRESET
+        name = f"{__package__}.{self.name}"
+        spec = find_spec(name)
+        folder = spec is not None and spec.submodule_search_locations is not None
+        return import_module(f"{name}.preset" if folder else name).PRESET
 
 
 PRESETS: Mapping[str, Listed] = MappingProxyType(
     {
-        each.name: each
-        for each in (
+        preset.name: preset
+        for preset in (
             Listed("induction", "two attention-only layers learn to repeat: the two-head circuit forms", "2 minutes"),
             Listed(
                 "heads",

@@ -1,8 +1,20 @@
-"""The Python standard library's own source, as found on this machine: a corpus that everybody who runs us has.
+"""What the `code` preset reads: the standard library's source on this machine, its vocabulary, and batches of windows.
 
 A module is held out by its own path, not by chance: the same modules on every machine and in every version, so that
 no score is ever taken of a text that was trained on. Left out: tests, installed packages, what is no source but a
 table (character maps, the help texts, this machine's build settings). Licence: PSF-2.0.
+
+The vocabulary is byte-level BPE, made of the training modules: no text is unknown to it, none is lost. `<|begin|>`
+stands before every text, `<|end|>` behind a module.
+
+Window number w of the stream of all modules begins at the fractional part of `w * golden ratio` of it: windows cover
+the stream evenly, never twice the same, and any window can be had without those before it. So the data's position is
+one number. Early windows are short, late ones as long as the model's positions (`Stage`): attention is dear in long
+ones, and what they teach beyond short ones is little but necessary. A share of the windows repeats itself: a stretch is
+pasted over a later place, or, of fewer, the whole window is random tokens twice. There copying is all there is to
+learn, which is where induction heads come from.
+
+Source: Sennrich et al. 2016 (BPE); Radford et al. 2019 (over bytes); Olsson et al. 2022 (repeated tokens).
 """
 
 from __future__ import annotations
@@ -11,6 +23,7 @@ import hashlib
 import os
 import sysconfig
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,7 +56,7 @@ class Source:
 
 
 def is_held_out(path: str) -> bool:
-    """By the hash of the module's path alone.
+    """Whether a module is held out, by the hash of its path alone.
 
     >>> is_held_out("argparse.py"), is_held_out("json/decoder.py")
     (False, False)
@@ -54,22 +67,29 @@ def is_held_out(path: str) -> bool:
 def read_sources(root: Path | None = None) -> tuple[Source, ...]:
     """Every module in the order of its path. Errors: FileAccessError where there is no library."""
     root = Path(sysconfig.get_paths()["stdlib"]) if root is None else root
-    found = [Source(path, text) for path in module_paths(root) if (text := _text(root / path)).strip()]
-    if not found:
+    sources = []
+    for path in module_paths(root):
+        # A module of another encoding, or unreadable, is left out, as on a machine that lacks it.
+        with suppress(OSError, UnicodeDecodeError):
+            text = (root / path).read_bytes().decode("utf-8").replace("\r\n", "\n")
+            if text.strip():
+                sources.append(Source(path, text))
+    if not sources:
         raise FileAccessError(f"{root} holds no Python source: the preset code trains on the standard library's.")
-    return tuple(found)
+    return tuple(sources)
 
 
 def sources_for(quick: bool) -> tuple[Source, ...]:
     """The library on this machine; for a trial some folders of it."""
-    return tuple(each for each in read_sources() if not quick or each.path.startswith(QUICK_FOLDERS))
+    return tuple(source for source in read_sources() if not quick or source.path.startswith(QUICK_FOLDERS))
 
 
 def module_paths(root: Path) -> list[str]:
     """Paths of the modules below `root`, sorted, forward slashes."""
     paths = []
     for folder, folders, files in os.walk(root):
-        folders[:] = [each for each in folders if each not in SKIPPED_FOLDERS]
+        # In place: os.walk then does not go into the others.
+        folders[:] = [name for name in folders if name not in SKIPPED_FOLDERS]
         inside = Path(folder).relative_to(root)
         paths += [
             (inside / file).as_posix() for file in files if file.endswith(".py") and not file.startswith(SKIPPED_START)
@@ -78,27 +98,14 @@ def module_paths(root: Path) -> list[str]:
 
 
 def data_digest(sources: tuple[Source, ...]) -> str:
-    """A digest of every path and text: which data a recipe was cooked with."""
+    """A digest of every path and text, by which a recipe names its data."""
     digest = hashlib.sha256()
-    for each in sources:
-        digest.update(f"{each.path}\0{each.text}\0".encode())
+    for source in sources:
+        digest.update(f"{source.path}\0{source.text}\0".encode())
     return digest.hexdigest()
 
 
-def _text(path: Path) -> str:
-    """As UTF-8; one of another encoding, or unreadable, is left out as empty, as whoever lacks it would."""
-    try:
-        return path.read_bytes().decode("utf-8").replace("\r\n", "\n")
-    except (OSError, UnicodeDecodeError):
-        return ""
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# A small byte-level BPE vocabulary, made of the training modules: no text is unknown to it, none is lost.
-#
-# Two tokens are special: `<|begin|>`, which stands before every text, and `<|end|>`, behind a module.
-# Source: Sennrich et al. 2016 (BPE); Radford et al. 2019 (over bytes).
-
+# ----------------------------------------------------------------------------------------------------------- vocabulary
 
 BEGIN, END = "<|begin|>", "<|end|>"
 BEGIN_ID, END_ID = 0, 1
@@ -126,7 +133,7 @@ def train_tokenizer(texts: Sequence[str], vocab_size: int) -> Any:
 
 
 def as_transformers(tokenizer: Any, max_positions: int) -> Any:
-    """The same as transformers loads it: `<|begin|>` begins, `<|end|>` ends and pads."""
+    """The tokenizer as transformers loads it: `<|begin|>` begins, `<|end|>` ends and pads."""
     from transformers import PreTrainedTokenizerFast
 
     return PreTrainedTokenizerFast(
@@ -139,18 +146,7 @@ def as_transformers(tokenizer: Any, max_positions: int) -> Any:
     )
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Batches of source code: windows of one long stream of modules, some with a stretch pasted in again further on.
-#
-# Window number w begins at the fractional part of `w * golden ratio` of the stream: windows cover it evenly, never
-# twice the same, and any window can be had without those before it. So the data's position is one number. Early windows
-# are short, late ones as long as the model's positions (`Stage`): attention is dear in long ones, and what they teach
-# beyond short ones is little but necessary.
-#
-# A share of the windows repeats itself: a stretch is pasted over a later place, or, of fewer, the whole window is
-# random tokens twice. There copying is all there is to learn, which is where induction heads come from (Olsson et al.
-# 2022).
-
+# -------------------------------------------------------------------------------------------------------------- batches
 
 GOLDEN = 0.6180339887498949
 PASTED_SHARE = 0.25  # of windows with a stretch pasted in again
@@ -191,6 +187,7 @@ class Windows:
         length = self.length_at(step)
         rows = max(1, self.tokens_a_step // length)
         generator = generator_of(self.seed, step)
+        # Numbered as if every batch had the most rows, so that no two steps share a window, whatever their lengths.
         most = max(self.tokens_a_step // min(stage.length for stage in self.stages), 1)
         windows = [self._window(step * most + row, length, generator) for row in range(rows)]
         return {"ids": torch.stack(windows)}
@@ -198,6 +195,7 @@ class Windows:
     def _window(self, number: int, length: int, generator: torch.Generator) -> Int[Tensor, "n"]:
         begin = int(((number + self.seed) * GOLDEN % 1.0) * (len(self.stream) - length))
         window = self.stream[begin : begin + length].clone()
+        # Drawn for every window, also a plain one, so that the random numbers of a step follow from its rows alone.
         kind = float(torch.rand((), generator=generator))
         if kind < RANDOM_SHARE:
             window = random_twice(self.vocab_size, length, generator)

@@ -2,7 +2,8 @@
 
 The library that is on the machine is what it reads; one module in sixteen is held out by its path, and every score is
 of those. Windows are short for most of the training and 4,096 tokens at its end. What comes out is also written as a
-stock Llama checkpoint (`model/`), which anything that reads one can load; the bundled `tiny-code` is such a folder.
+stock Llama checkpoint (`model/`), which anything that reads one can load; the bundled `tiny-code` is such a folder. All
+numbers of the report are of that checkpoint, read back: what is bundled is what was measured.
 """
 
 from __future__ import annotations
@@ -43,87 +44,15 @@ from manyheads.training.presets.code.data import (
 from manyheads.training.presets.preset import AllTrained, Findings, Preset, Scaled, Setup, Training
 from manyheads.training.runs import Run, Settings
 
-# ---------------------------------------------------------------------------------------------------------------------
-# What the `code` preset shows: losses on held-out modules, heads beside their chance, a text continued.
-#
-# All of it is of the exported checkpoint, read back: what is bundled is what was measured.
-
-
+NAME = "code"
 STATISTICS = ("previous_mass", "induction_mass", "induction_mass.relabelled", "induction_mass.uniform")
 READ_CHARACTERS = 3_000  # of each held-out module: some 1,000 tokens
 PROMPT = "def read_lines(path):\n"
 PROMPT_TOKENS = 40
-
-
-def held_out_heads(lm: LoadedModel, texts: Sequence[str]) -> dict[str, dict[str, float]]:
-    """Every head's statistics on the beginnings of held-out modules, by head."""
-    beginnings = [text[:READ_CHARACTERS] for text in texts]
-    return by_head(measure(lm, beginnings, [*STATISTICS, *first_repeats()], ranks=ALONE))
-
-
-def probed(lm: LoadedModel, samples: int) -> dict[str, float]:
-    """Every head's induction score on random tokens that repeat."""
-    after = probe_repeats(lm, "arena", samples=samples, between=(0.0, 1.0)).after
-    return {str(each.head): each.score for each in after}
-
-
-def continued(lm: LoadedModel, prompt: str = PROMPT) -> str:
-    """A text and how the model goes on: the likeliest token each time."""
-    ids = lm.tokenizer(prompt, return_tensors="pt")
-    with torch.no_grad():
-        out = lm.model.generate(**ids, max_new_tokens=PROMPT_TOKENS, do_sample=False)  # type: ignore[operator]
-    return str(lm.tokenizer.decode(out[0], skip_special_tokens=True))
-
-
-def shown(folder: Path, texts: Sequence[str], samples: int) -> dict[str, Any]:
-    """What the checkpoint in `folder` shows, read back as anybody reads it."""
-    lm = load(folder)
-    return {"heads": held_out_heads(lm, texts), "probe": probed(lm, samples), "continued": continued(lm)}
-
-
-def best_of(heads: Mapping[str, Mapping[str, float]], name: str) -> str:
-    return max(heads, key=lambda head: heads[head][name])
-
-
-def lines_of(numbers: Mapping[str, Any]) -> tuple[str, ...]:
-    """The same for people."""
-    heads, probe = numbers["heads"], numbers["probe"]
-    copying, before = best_of(heads, NAME_OF_FIRSTREPEATS), best_of(heads, "previous_mass")
-    mass, null = heads[copying][NAME_OF_FIRSTREPEATS], heads[copying][NULL]
-    repeats = max(probe, key=probe.__getitem__)
-    return (
-        f"On held-out modules a token costs {numbers['held_out_loss']:.2f} nats in texts of "
-        f"{numbers['held_out_length']:,} tokens.",
-        f"In texts of {numbers['long_length']:,} tokens it costs {numbers['held_out_loss_long']:.2f}.",
-        f"Where a token comes for the second time, {copying} gives {mass:.2f} of its weight to the token after the "
-        f"first; with the text's words shuffled {null:.3f}.",
-        f"On random tokens that repeat, {repeats} gives {probe[repeats]:.2f} to the token after an earlier copy.",
-        f"{before} gives {heads[before]['previous_mass']:.2f} of its weight to the token before.",
-        f"The folder {numbers['model']} is a stock Llama checkpoint, with its tokenizer.",
-    )
-
-
-def chart(history: History, copying: str, before: str) -> Chart:
-    """The loss, trained and held out, over the heads that came of it."""
-
-    def heads(statistic: str, best: str) -> tuple[Line, ...]:
-        columns = history.of_heads(statistic)
-        return tuple(Line.of(history, columns[head], head * (head == best), head == best) for head in columns)
-
-    losses = (Line.of(history, "loss", "trained on", False), Line.of(history, "held_out_loss", "held out"))
-    return Chart(
-        "A small model of Python, and the heads that it grew",
-        "the standard library's source; every score is of modules that it never read",
-        (
-            Panel("loss, nats a token", losses),
-            Panel("weight on the token after an earlier copy, random tokens that repeat", heads("induction", copying),
-                  0.0, 1.0),
-            Panel("weight on the token before, held-out source", heads("previous_mass", before), 0.0, 1.0),
-        ),
-    )  # fmt: skip
-
-
-NAME = "code"
+NAME_OF_FIRSTREPEATS = "first_repeat_mass"
+NULL = f"{NAME_OF_FIRSTREPEATS}.relabelled"
+SCALE = ("share", (0.0, 1.0), "after Olsson et al. 2022, prefix matching")
+ASKS = frozenset({"tokens"})
 
 
 @dataclass(frozen=True)
@@ -174,7 +103,7 @@ class CodeData:
 
     @property
     def held_out_texts(self) -> tuple[Source, ...]:
-        return tuple(each for each in self.sources if each.held_out)
+        return tuple(source for source in self.sources if source.held_out)
 
 
 def build(setup: Setup) -> Training:
@@ -194,47 +123,26 @@ def build(setup: Setup) -> Training:
 PRESET = Preset(NAME, build)
 
 
-def findings(setup: Setup, scale: Scale, data: CodeData, trained: Trained) -> Findings:
-    """Export the model, then read the export back and measure it on what was held out."""
-    assert isinstance(trained.model, Decoder)
-    reader = as_transformers(data.tokenizer, scale.config.max_position_embeddings)
-    place = save_llama(trained.model, reader, setup.folder / "model", torch.float16)
-    texts = [each.text for each in data.held_out_texts][: scale.read_texts if setup.quick else None]
-    with torch.no_grad():
-        long = held_out_loss(trained.model, data.held_out, scale.held_out_windows, scale.long_length)
-    numbers = {
-        "model": place.name,
-        "held_out_loss": trained.history.last("held_out_loss"),
-        "held_out_length": scale.held_out_length,
-        "held_out_loss_long": long,
-        "long_length": scale.long_length,
-        "held_out_modules": [each.path for each in data.held_out_texts],
-        **shown(place, texts, samples=2 if setup.quick else 16),
-    }
-    copying = max(numbers["probe"], key=numbers["probe"].__getitem__)
-    drawn = chart(trained.history, copying, best_of(numbers["heads"], "previous_mass"))
-    return Findings(numbers, lines_of(numbers), drawn)
-
-
 def read_data(setup: Setup, scale: Scale) -> CodeData:
     """Read the library and make the vocabulary, or take the one that an earlier start left in the folder."""
     from tokenizers import Tokenizer
 
     sources = sources_for(setup.quick)
-    trained = [each.text for each in sources if not each.held_out]
-    kept = setup.folder / "tokenizer.json"
-    if kept.exists():
-        tokenizer = Tokenizer.from_file(str(kept))
+    trained = [source.text for source in sources if not source.held_out]
+    path = setup.folder / "tokenizer.json"
+    # Made once: a resumed run needs the very vocabulary that it began with, whatever the library has become.
+    if path.exists():
+        tokenizer = Tokenizer.from_file(str(path))
     else:
         tokenizer = train_tokenizer(trained, scale.config.vocab_size)
-        with replacing(kept, ".json") as temporary:
+        with replacing(path, ".json") as temporary:
             tokenizer.save(temporary)
     return CodeData(
         sources,
         data_digest(sources),
         tokenizer,
         _stream(tokenizer, trained),
-        _stream(tokenizer, [each.text for each in sources if each.held_out]),
+        _stream(tokenizer, [source.text for source in sources if source.held_out]),
     )
 
 
@@ -259,7 +167,7 @@ def make_run(setup: Setup, scale: Scale, data: CodeData, because: str) -> Run:
 
 def texts_to_read(data: CodeData, scale: Scale) -> list[str]:
     """The beginnings of held-out modules that are long enough, one after another."""
-    long = [each.text for each in data.held_out_texts if len(each.text) > 2 * scale.read_characters]
+    long = [source.text for source in data.held_out_texts if len(source.text) > 2 * scale.read_characters]
     return [text[: scale.read_characters] for text in long[:: max(1, len(long) // scale.read_texts)]][
         : scale.read_texts
     ]
@@ -268,6 +176,7 @@ def texts_to_read(data: CodeData, scale: Scale) -> list[str]:
 def held_out_loss(model: nn.Module, stream: Int[Tensor, "m"], count: int, length: int) -> float:
     """Nats a token over `count` windows, evenly spaced over what is held out."""
     begins = torch.linspace(0, len(stream) - length, count).long().tolist()
+    # One window at a time: the long ones, of 4,096 tokens, would not fit together beside the training.
     total = 0.0
     for begin in begins:
         ids = torch.cat([torch.tensor([BEGIN_ID]), stream[begin : begin + length]])[None].to(device_of(model))
@@ -278,29 +187,119 @@ def held_out_loss(model: nn.Module, stream: Int[Tensor, "m"], count: int, length
 
 def _stream(tokenizer: Any, texts: Sequence[str]) -> Int[Tensor, "n"]:
     encoded = tokenizer.encode_batch(list(texts), add_special_tokens=False)
-    return stream_of([each.ids for each in encoded])
+    return stream_of([encoding.ids for encoding in encoded])
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Induction where it is plainest: rows whose token has come exactly once before.
-#
-# In source code, most rows are of tokens that stand everywhere (spaces, brackets, `self`), with many earlier copies and
-# no reason to look behind any one. At a token's first repeat there is one copy, and one place behind it. Null: the same
-# rows' rule after the text's words were shuffled.
-# Source: after Olsson et al. 2022, prefix matching; the rows are our choice.
+# -------------------------------------------------------------------------------------------------------- what it shows
 
 
-NAME_OF_FIRSTREPEATS = "first_repeat_mass"
-NULL = f"{NAME_OF_FIRSTREPEATS}.relabelled"
+def findings(setup: Setup, scale: Scale, data: CodeData, trained: Trained) -> Findings:
+    """Export the model, then read the export back and measure it on what was held out."""
+    assert isinstance(trained.model, Decoder)
+    reader = as_transformers(data.tokenizer, scale.config.max_position_embeddings)
+    place = save_llama(trained.model, reader, setup.folder / "model", torch.float16)
+    texts = [source.text for source in data.held_out_texts][: scale.read_texts if setup.quick else None]
+    with torch.no_grad():
+        long = held_out_loss(trained.model, data.held_out, scale.held_out_windows, scale.long_length)
+    numbers = {
+        "model": place.name,
+        "held_out_loss": trained.history.last("held_out_loss"),
+        "held_out_length": scale.held_out_length,
+        "held_out_loss_long": long,
+        "long_length": scale.long_length,
+        "held_out_modules": [source.path for source in data.held_out_texts],
+        **shown(place, texts, samples=2 if setup.quick else 16),
+    }
+    copying = max(numbers["probe"], key=numbers["probe"].__getitem__)
+    drawn = chart(trained.history, copying, best_of(numbers["heads"], "previous_mass"))
+    return Findings(numbers, lines_of(numbers), drawn)
+
+
+def held_out_heads(lm: LoadedModel, texts: Sequence[str]) -> dict[str, dict[str, float]]:
+    """Every head's statistics on the beginnings of held-out modules, by head."""
+    beginnings = [text[:READ_CHARACTERS] for text in texts]
+    return by_head(measure(lm, beginnings, [*STATISTICS, *first_repeats()], ranks=ALONE))
+
+
+def probed(lm: LoadedModel, samples: int) -> dict[str, float]:
+    """Every head's induction score on random tokens that repeat."""
+    after = probe_repeats(lm, "arena", samples=samples, between=(0.0, 1.0)).after
+    return {str(score.head): score.score for score in after}
+
+
+def continued(lm: LoadedModel, prompt: str = PROMPT) -> str:
+    """A text and how the model goes on: the likeliest token each time."""
+    ids = lm.tokenizer(prompt, return_tensors="pt")
+    with torch.no_grad():
+        out = lm.model.generate(**ids, max_new_tokens=PROMPT_TOKENS, do_sample=False)  # type: ignore[operator]
+    return str(lm.tokenizer.decode(out[0], skip_special_tokens=True))
+
+
+def shown(folder: Path, texts: Sequence[str], samples: int) -> dict[str, Any]:
+    """Heads, probe and a continued text of the checkpoint in `folder`, read back as anybody reads it."""
+    lm = load(folder)
+    return {"heads": held_out_heads(lm, texts), "probe": probed(lm, samples), "continued": continued(lm)}
+
+
+def best_of(heads: Mapping[str, Mapping[str, float]], name: str) -> str:
+    return max(heads, key=lambda head: heads[head][name])
+
+
+def lines_of(numbers: Mapping[str, Any]) -> tuple[str, ...]:
+    """The numbers in sentences."""
+    heads, probe = numbers["heads"], numbers["probe"]
+    copying, before = best_of(heads, NAME_OF_FIRSTREPEATS), best_of(heads, "previous_mass")
+    mass, null = heads[copying][NAME_OF_FIRSTREPEATS], heads[copying][NULL]
+    repeats = max(probe, key=probe.__getitem__)
+    return (
+        f"On held-out modules a token costs {numbers['held_out_loss']:.2f} nats in texts of "
+        f"{numbers['held_out_length']:,} tokens.",
+        f"In texts of {numbers['long_length']:,} tokens it costs {numbers['held_out_loss_long']:.2f}.",
+        f"Where a token comes for the second time, {copying} gives {mass:.2f} of its weight to the token after the "
+        f"first; with the text's words shuffled {null:.3f}.",
+        f"On random tokens that repeat, {repeats} gives {probe[repeats]:.2f} to the token after an earlier copy.",
+        f"{before} gives {heads[before]['previous_mass']:.2f} of its weight to the token before.",
+        f"The folder {numbers['model']} is a stock Llama checkpoint, with its tokenizer.",
+    )
+
+
+def chart(history: History, copying: str, before: str) -> Chart:
+    """The loss, trained and held out, over the heads that came of it."""
+
+    def heads(statistic: str, best: str) -> tuple[Line, ...]:
+        columns = history.of_heads(statistic)
+        return tuple(Line.of(history, columns[head], head * (head == best), head == best) for head in columns)
+
+    losses = (Line.of(history, "loss", "trained on", False), Line.of(history, "held_out_loss", "held out"))
+    return Chart(
+        "A small model of Python, and the heads that it grew",
+        "the standard library's source; every score is of modules that it never read",
+        (
+            Panel("loss, nats a token", losses),
+            Panel("weight on the token after an earlier copy, random tokens that repeat", heads("induction", copying),
+                  0.0, 1.0),
+            Panel("weight on the token before, held-out source", heads("previous_mass", before), 0.0, 1.0),
+        ),
+    )  # fmt: skip
 
 
 def first_repeats() -> tuple[Statistic, Statistic]:
-    """The weight on the token after the only earlier copy, and the same of shuffled words."""
-    induction = next(each for each in MATCHES if each.name == "induction")
+    """The weight on the token after the only earlier copy, and the same after the text's words were shuffled.
+
+    Induction is plainest at a token's first repeat. In source code most rows are of tokens that stand everywhere
+    (spaces, brackets, `self`), with many earlier copies and no reason to look behind any one; at a first repeat there
+    is one copy, and one place behind it. Source: after Olsson et al. 2022, prefix matching; the rows are our choice.
+    """
+    induction = next(match for match in MATCHES if match.name == "induction")
     meaning = "mean weight on the token after an earlier copy, over rows whose token came exactly once before"
     return (
         Statistic(
-            NAME_OF_FIRSTREPEATS, *SCALE, meaning, lambda _: (induction.asked,), _over_first(induction.asked), asks=ASKS
+            NAME_OF_FIRSTREPEATS,
+            *SCALE,
+            meaning,
+            lambda _: (induction.request,),
+            _over_first(induction.request),
+            asks=ASKS,
         ),
         Statistic(
             NULL,
@@ -312,10 +311,6 @@ def first_repeats() -> tuple[Statistic, Statistic]:
             ASKS,
         ),
     )
-
-
-SCALE = ("share", (0.0, 1.0), "after Olsson et al. 2022, prefix matching")
-ASKS = frozenset({"tokens"})
 
 
 def _over_first(request: Match) -> Callable[[Facts], PerText]:

@@ -1,12 +1,19 @@
-"""C-MAPSS text files: what the sensors of turbofan engines said, cycle by cycle, until each engine failed.
+"""C-MAPSS text files: the sensors of turbofan engines, cycle by cycle, until each engine failed; as windows for a net.
 
 A set is three files: `train_<set>.txt` (engines run to failure), `test_<set>.txt` (engines stopped before it) and
 `RUL_<set>.txt` (a row a test engine: how many cycles it had left). A line is 26 numbers with blanks between: unit,
 cycle, 3 settings, 21 sensors; there is no header. Units count from 1, and so do each unit's cycles.
 
 Whatever is not so is one error that names the file, the line and what came: a set that is silently shifted by a row
-trains as well as a right one. Source: Saxena et al. 2008, "Damage propagation modeling for aircraft engine
-run-to-failure simulation", PHM08; the readme of NASA's data set. Cost: 0.2 s for a set like FD001.
+trains as well as a right one.
+
+Nets read windows of 30 cycles of one engine, scaled by what the training engines show, and learn the life that was left
+after each. That target is capped: sensors of a sound engine cannot tell 300 cycles left from 200, and a net that is
+asked to do so learns noise. A cap of 125 is what most work on C-MAPSS takes.
+
+Source: Saxena et al. 2008, "Damage propagation modeling for aircraft engine run-to-failure simulation", PHM08; the
+readme of NASA's data set; Heimes 2008, "Recurrent neural networks for remaining useful life estimation", PHM08 (a
+target that is even first, then a line). Cost: 0.2 s for a set like FD001.
 """
 
 from __future__ import annotations
@@ -35,7 +42,10 @@ SENSORS = (
 )  # fmt: skip
 CHANNELS = (*SETTINGS, *SENSORS)
 COLUMNS = 2 + len(CHANNELS)
-SHOWN = 40  # characters of what came that an error shows
+SHOWN = 40  # characters of a wrong entry that an error shows
+LENGTH = 30  # cycles of a window
+CAP = 125  # of the target, in cycles left
+EVERY_NTH = 5  # of the training file's engines, this one is not trained on: it validates
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,14 +80,19 @@ def read_cmapss(place: Path) -> Fleet:
     train = _train_file(place)
     name = train.stem.removeprefix("train_")
     files = {kind: train.with_name(f"{kind}_{name}.txt") for kind in ("train", "test", "RUL")}
-    texts = {kind: _text(path) for kind, path in files.items()}
+    texts: dict[str, str] = {}
+    for kind, path in files.items():
+        try:
+            texts[kind] = path.read_bytes().decode("ascii", errors="replace")
+        except OSError as error:
+            raise no_access("read", path, error) from error
     tested = _engines(files["test"], texts["test"])
     left = _rul_rows(files["RUL"], texts["RUL"], len(tested), files["test"])
     digest = hashlib.sha256("\0".join(texts.values()).encode()).hexdigest()[:16]
     return Fleet(
         name,
         tuple(Engine(unit, rows, 0) for unit, rows in enumerate(_engines(files["train"], texts["train"]), 1)),
-        tuple(Engine(unit, rows, each) for unit, (rows, each) in enumerate(zip(tested, left, strict=True), 1)),
+        tuple(Engine(unit, rows, cycles) for unit, (rows, cycles) in enumerate(zip(tested, left, strict=True), 1)),
         digest,
     )
 
@@ -89,22 +104,15 @@ def _train_file(place: Path) -> Path:
         if not (place.name.startswith("train_") and place.suffix == ".txt"):
             raise TextError(f"{place} is no train_<set>.txt: give a C-MAPSS folder, or a set's train file in it.")
         return place
-    found = sorted(place.glob("train_*.txt"))
-    if len(found) == 1:
-        return found[0]
-    if not found:
+    files = sorted(place.glob("train_*.txt"))
+    if len(files) == 1:
+        return files[0]
+    if not files:
         raise TextError(
             f"{place} holds no train_<set>.txt: give the folder of a C-MAPSS set, as NASA's archive has it."
         )
-    names = ", ".join(path.name for path in found[:6])
-    raise TextError(f"{place} holds {len(found)} sets ({names}): give one of these files instead of the folder.")
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_bytes().decode("ascii", errors="replace")
-    except OSError as error:
-        raise no_access("read", path, error) from error
+    names = ", ".join(path.name for path in files[:6])
+    raise TextError(f"{place} holds {len(files)} sets ({names}): give one of these files instead of the folder.")
 
 
 def _engines(path: Path, text: str) -> list[Float[ndarray, "cycle channel"]]:
@@ -115,21 +123,20 @@ def _engines(path: Path, text: str) -> list[Float[ndarray, "cycle channel"]]:
             raise _fault(path, number, f"{len(parts)} columns came, and a line has {COLUMNS}: unit, cycle, "
                          f"{len(SETTINGS)} settings, {len(SENSORS)} sensors")  # fmt: skip
         row = _row(path, number, parts)
-        unit, cycle = (_whole(path, number, parts[at], what) for at, what in enumerate(("unit", "cycle")))
+        unit, cycle = (_whole(path, number, parts[index], column) for index, column in enumerate(("unit", "cycle")))
+        # Units and cycles must count up without a gap: a lost line would shift every label after it.
         if cycle == 1 and unit == len(units) + 1:
             units.append([row[2:]])
         elif units and unit == len(units) and cycle == len(units[-1]) + 1:
             units[-1].append(row[2:])
         else:
-            raise _fault(path, number, f"cycle {cycle} of unit {unit} came, and here follows {_next(units)}")
+            expected = f"cycle 1 of unit {len(units) + 1}"
+            if units:
+                expected = f"cycle {len(units[-1]) + 1} of unit {len(units)}, or {expected}"
+            raise _fault(path, number, f"cycle {cycle} of unit {unit} came, and here follows {expected}")
     if not units:
         raise TextError(f"{path} has no line with anything in it: give a file of engines.")
     return [np.array(rows, dtype=np.float64) for rows in units]
-
-
-def _next(units: list[list[list[float]]]) -> str:
-    fresh = f"cycle 1 of unit {len(units) + 1}"
-    return f"cycle {len(units[-1]) + 1} of unit {len(units)}, or {fresh}" if units else fresh
 
 
 def _rul_rows(path: Path, text: str, count: int, of: Path) -> list[int]:
@@ -151,7 +158,7 @@ def _rul_rows(path: Path, text: str, count: int, of: Path) -> list[int]:
 
 
 def _lines(text: str) -> list[tuple[int, list[str]]]:
-    """What stands in each line that is not blank, with the line's number."""
+    """The entries of each line that is not blank, with the line's number."""
     return [(number, parts) for number, line in enumerate(text.split("\n"), 1) if (parts := line.split())]
 
 
@@ -159,51 +166,42 @@ def _row(path: Path, number: int, parts: list[str]) -> list[float]:
     """A line's numbers. One by one, slowly, only where something is wrong with them."""
     try:
         row = list(map(float, parts))
+        # One sum instead of 26 checks: a set has some 30,000 lines.
         if math.isfinite(sum(row)) and not any("_" in part for part in parts):
             return row
     except ValueError:
         pass
     names = ("unit", "cycle", *CHANNELS)
-    return [_number(path, number, part, what) for part, what in zip(parts, names, strict=True)]
+    return [_number(path, number, part, column) for part, column in zip(parts, names, strict=True)]
 
 
-def _number(path: Path, number: int, part: str, what: str) -> float:
+def _number(path: Path, number: int, part: str, column: str) -> float:
     try:
         value = float(part) if "_" not in part else math.nan  # Python reads 1_000, and nobody else does
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise _fault(path, number, f"{part[:SHOWN]!r} came as its {what}, which is no number")
+        raise _fault(path, number, f"{part[:SHOWN]!r} came as its {column}, which is no number")
     return value
 
 
-def _whole(path: Path, number: int, part: str, what: str) -> int:
-    value = _number(path, number, part, what)
+def _whole(path: Path, number: int, part: str, column: str) -> int:
+    value = _number(path, number, part, column)
     if value != int(value):
-        raise _fault(path, number, f"{part[:SHOWN]!r} came as its {what}, which is no whole number")
+        raise _fault(path, number, f"{part[:SHOWN]!r} came as its {column}, which is no whole number")
     return int(value)
 
 
-def _fault(path: Path, number: int, told: str) -> TextError:
-    return TextError(f"{path}, line {number}: {told}. Repair the file, or give another.")
+def _fault(path: Path, number: int, message: str) -> TextError:
+    return TextError(f"{path}, line {number}: {message}. Repair the file, or give another.")
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Windows of 30 cycles of one engine, scaled by what the training engines show, and the life that was left after each.
-#
-# The target is capped: sensors of a sound engine cannot tell 300 cycles left from 200, and a net that is asked to do so
-# learns noise. Source: Heimes 2008, "Recurrent neural networks for remaining useful life estimation", PHM08 (a target
-# that is even first, then a line); a cap of 125 is what most work on C-MAPSS takes. Cost: the rows, once.
-
-
-LENGTH = 30
-CAP = 125
-EVERY_NTH = 5  # of the training file's engines, this one is not trained on: it validates
+# -------------------------------------------------------------------------------------------------------------- windows
 
 
 @dataclass(frozen=True, eq=False)
 class Scaling:
-    """Which channels change at all among the engines trained on, and their mean and spread there."""
+    """The channels that change at all among the engines trained on, and their mean and spread there."""
 
     kept: tuple[int, ...]
     mean: Float[ndarray, "channel"]
@@ -212,7 +210,7 @@ class Scaling:
     @staticmethod
     def of(engines: Sequence[Engine]) -> Scaling:
         """Errors: TextError where nothing changes."""
-        rows = np.concatenate([each.rows for each in engines])
+        rows = np.concatenate([engine.rows for engine in engines])
         kept = tuple(np.flatnonzero(np.ptp(rows, axis=0) > 0).tolist())
         if not kept:
             raise TextError("no setting and no sensor of these engines ever changes: there is nothing to learn from.")
@@ -220,12 +218,12 @@ class Scaling:
 
     @property
     def names(self) -> list[str]:
-        return [CHANNELS[at] for at in self.kept]
+        return [CHANNELS[channel] for channel in self.kept]
 
     @property
     def constant(self) -> list[str]:
         """Channels that are left out, since they never change."""
-        return [name for at, name in enumerate(CHANNELS) if at not in self.kept]
+        return [name for channel, name in enumerate(CHANNELS) if channel not in self.kept]
 
     def scaled(self, engine: Engine) -> Float[ndarray, "cycle channel"]:
         return ((engine.rows[:, self.kept] - self.mean) / self.spread).astype(np.float32)
@@ -235,8 +233,8 @@ class Scaling:
 class Windows:
     """Windows into rows that lie engine after engine; none reaches from one engine into another.
 
-    `left` is the true number of cycles after each window, `engine` whose it is. `padded`: engines with fewer cycles
-    than a window, whose first cycle stands in for those that there were not.
+    `left` is the true number of cycles after each window, `engine` the index of its engine. `padded`: the number of
+    engines with fewer cycles than a window, whose first cycle fills the window up.
     """
 
     rows: Float[Tensor, "row channel"]
@@ -248,8 +246,8 @@ class Windows:
     def __len__(self) -> int:
         return len(self.begins)
 
-    def read(self, which: Int[Tensor, "some"]) -> Float[Tensor, "some cycle channel"]:
-        return self.rows[self.begins[which][:, None] + torch.arange(LENGTH)]
+    def read(self, indices: Int[Tensor, "some"]) -> Float[Tensor, "some cycle channel"]:
+        return self.rows[self.begins[indices][:, None] + torch.arange(LENGTH)]
 
     def all(self) -> Float[Tensor, "window cycle channel"]:
         return self.read(torch.arange(len(self)))
@@ -283,24 +281,25 @@ class Data:
 
 
 def split(engines: Sequence[Engine]) -> tuple[list[Engine], list[Engine]]:
-    """Those to train on, and those to validate with: whole engines, never windows of the same one."""
-    held = [each for at, each in enumerate(engines) if at % EVERY_NTH == EVERY_NTH - 1]
-    return [each for at, each in enumerate(engines) if at % EVERY_NTH != EVERY_NTH - 1], held
+    """Engines to train on, and engines to validate with: whole engines, never windows of the same one."""
+    validating = [engine for index, engine in enumerate(engines) if index % EVERY_NTH == EVERY_NTH - 1]
+    return [engine for index, engine in enumerate(engines) if index % EVERY_NTH != EVERY_NTH - 1], validating
 
 
 def windows_of(engines: Sequence[Engine], scaling: Scaling, each: int | None = None) -> Windows:
     """Every window of every engine; or `each` of them, evenly spaced to the last one. `each=1` is the last alone."""
     rows, begins, left, owners, padded, row = [], [], [], [], 0, 0
-    for at, engine in enumerate(engines):
-        own, remaining = scaling.scaled(engine), engine.remaining
-        if (missing := LENGTH - len(own)) > 0:
-            own, padded = np.concatenate([own[:1].repeat(missing, 0), own]), padded + 1
-        count = len(own) - LENGTH + 1
+    for index, engine in enumerate(engines):
+        scaled, remaining = scaling.scaled(engine), engine.remaining
+        # Test engines may be stopped before a window is full.
+        if (missing := LENGTH - len(scaled)) > 0:
+            scaled, padded = np.concatenate([scaled[:1].repeat(missing, 0), scaled]), padded + 1
+        count = len(scaled) - LENGTH + 1
         picked = np.arange(count) if each is None else np.linspace(count - 1, 0, each).round().astype(int)[::-1]
-        rows.append(own)
+        rows.append(scaled)
         begins.append(row + picked)
         left.append(remaining[-1] + count - 1 - picked)
-        owners.append(np.full(len(picked), at))
-        row += len(own)
+        owners.append(np.full(len(picked), index))
+        row += len(scaled)
     starts, cycles, whose = (torch.from_numpy(np.concatenate(part)).long() for part in (begins, left, owners))
     return Windows(torch.from_numpy(np.concatenate(rows)), starts, cycles, whose, padded)

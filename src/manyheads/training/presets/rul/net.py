@@ -98,6 +98,7 @@ def fit_ridge(
 ) -> Ridge:
     """Least squares with a penalty on weights, which is chosen by the error on `validating`."""
     x, y = features(windows), left.astype(np.float64)
+    # 1e-12: a feature that never changes has no spread, and must not divide by 0.
     mean, spread, middle = x.mean(0), x.std(0) + 1e-12, float(y.mean())
     x = (x - mean) / spread
     tried = []
@@ -105,11 +106,12 @@ def fit_ridge(
         weights = np.linalg.solve(x.T @ x + penalty * np.eye(x.shape[1]), x.T @ (y - middle))
         ridge = Ridge(weights, mean, spread, middle, penalty)
         tried.append((float(np.square(ridge(validating) - validating_left).mean()), ridge))
-    return min(tried, key=lambda each: each[0])[1]
+    return min(tried, key=lambda candidate: candidate[0])[1]
 
 
 def predicted(net: nn.Module, windows: Float[Tensor, "b n channel"], cap: int) -> Float[ndarray, "b"]:
     """Cycles left, 0 to the cap."""
     with torch.no_grad():
+        # 256 windows at a time: the LSTM keeps every cycle's state.
         parts = [net(part.to(device_of(net))).float().cpu() for part in windows.split(256)]
     return (torch.cat(parts) * cap).clamp(0, cap).numpy()

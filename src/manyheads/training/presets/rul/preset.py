@@ -62,7 +62,7 @@ def build(setup: Setup) -> Training:
             )
 
     def report(trained: AllTrained) -> Findings:
-        nets = {name: each.model for name, each in trained.items()}
+        nets = {name: run.model for name, run in trained.items()}
         return findings(data, nets, scale.seeds)
 
     return Training(runs, report, data.facts)
@@ -75,45 +75,42 @@ def read_data(setup: Setup, scale: Scale) -> Data:
     """The set that was given, or a simulated one, which is written into the folder and read like any other."""
     place = setup.data or write_simulated(setup.folder / "SIMULATED", setup.seed, scale.engines, scale.engines)
     fleet = read_cmapss(place)
-    trained, held = split(fleet.train)
+    trained, validating = split(fleet.train)
     scaling = Scaling.of(trained)
     return Data(
         fleet,
         setup.data is None,
         scaling,
         windows_of(trained, scaling),
-        windows_of(held, scaling, VALIDATED),
+        windows_of(validating, scaling, VALIDATED),
         windows_of(fleet.test, scaling, 1),
     )
 
 
 def make_run(name: str, scale: Scale, data: Data, seed: int, attention: bool) -> Run:
-    """One net. Its batches hang on the seed and the step alone, so both nets of a pair read the same."""
-    torch.manual_seed(seed)
+    """One net. Its batches depend on the seed and the step alone, so both nets of a pair read the same."""
+    torch.manual_seed(seed)  # before the net is made, since drawing its weights is what is seeded
     net = RulNet(len(data.scaling.kept), scale.hidden, HEADS, attention)
     capped = data.train.capped / CAP
 
     def batch(step: int) -> Batch:
-        which = torch.randint(len(data.train), (scale.rows,), generator=generator_of(seed, step))
-        return {"windows": data.train.read(which), "share": capped[which]}
+        indices = torch.randint(len(data.train), (scale.rows,), generator=generator_of(seed, step))
+        return {"windows": data.train.read(indices), "share": capped[indices]}
 
     validating, left = data.validating.all(), data.validating.capped.numpy()
 
+    def loss(model: nn.Module, batch: Any) -> Tensor:
+        """Mean squared error, in shares of the cap."""
+        return F.mse_loss(model(batch["windows"]).float(), batch["share"])
+
     def measured(model: nn.Module, step: int) -> Mapping[str, float]:
+        """The error on validating engines; and the mean age, in cycles, of what each head reads in a window."""
         numbers = {"validating_rmse": rmse(predicted(model, validating, CAP), left)}
-        return numbers | (_back(model, validating) if attention else {})
+        if not attention:
+            return numbers
+        assert isinstance(model, RulNet)
+        ages = torch.arange(LENGTH - 1, -1, -1, dtype=torch.float32)
+        cycles_back = (cycles_read(model, validating).mean(0) @ ages).tolist()
+        return numbers | {head_column(f"L0H{head}", "cycles_back"): value for head, value in enumerate(cycles_back)}
 
-    return Run(name, net, scale.settings, batch, _loss, measured)
-
-
-def _loss(model: nn.Module, batch: Any) -> Tensor:
-    """Mean squared error, in shares of the cap."""
-    return F.mse_loss(model(batch["windows"]).float(), batch["share"])
-
-
-def _back(model: nn.Module, windows: Tensor) -> dict[str, float]:
-    """How many cycles before the window's last one each head reads, on average."""
-    assert isinstance(model, RulNet)
-    ages = torch.arange(LENGTH - 1, -1, -1, dtype=torch.float32)
-    back = (cycles_read(model, windows).mean(0) @ ages).tolist()
-    return {head_column(f"L0H{head}", "cycles_back"): value for head, value in enumerate(back)}
+    return Run(name, net, scale.settings, batch, loss, measured)

@@ -1,4 +1,8 @@
-"""What the `rul` preset shows: errors over seeds, with attention, without, by a line; and which cycles heads read."""
+"""What the `rul` preset shows: errors over seeds, with attention, without, by a line; and which cycles heads read.
+
+Errors are the RMSE in cycles, and a score to which late is worse than early. Source: Saxena et al. 2008 (the score of
+PHM08's challenge).
+"""
 
 from __future__ import annotations
 
@@ -19,6 +23,7 @@ from manyheads.training.runs import paired, spreads_of
 
 WITH, WITHOUT = "attention", "no-attention"
 WORN = 50  # cycles left, at most, of an engine that is called worn
+EARLY, LATE = 13.0, 10.0  # cycles too early, too late, for which the score of one engine is e - 1
 RIDGE_WINDOWS = 8_192  # at most, evenly spaced: a line of some 50 numbers is known by then
 
 
@@ -27,15 +32,16 @@ def run_name(kind: str, seed: int) -> str:
 
 
 def findings(data: Data, nets: Mapping[str, nn.Module], seeds: int) -> Findings:
-    """Errors on the test engines' last windows, what they are without attention, and where heads look."""
+    """Errors on the test engines' last windows, with attention and without, and where heads look."""
     left, windows = data.test.left.numpy(), data.test.all()
     guesses = {
         kind: [predicted(nets[run_name(kind, seed)], windows, CAP) for seed in range(seeds)] for kind in (WITH, WITHOUT)
     }
     line, penalty = by_a_line(data)
     always = np.full(len(left), float(data.train.capped.mean()))
-    found = {kind: spreads_of([scores(each, left, CAP) for each in of]) for kind, of in guesses.items()}
-    gain = {name: paired(found[WITHOUT][name]["each"], found[WITH][name]["each"]) for name in ("rmse", "score")}
+    errors = {kind: spreads_of([scores(guess, left, CAP) for guess in by_seed]) for kind, by_seed in guesses.items()}
+    # Pairs: both nets of a seed saw the same windows in the same order, so seeds cancel.
+    gain = {name: paired(errors[WITHOUT][name]["each"], errors[WITH][name]["each"]) for name in ("rmse", "score")}
     reads = [reading(nets[run_name(WITH, seed)], data.test) for seed in range(seeds)]
     numbers = {
         "data": data.fleet.name,
@@ -44,16 +50,19 @@ def findings(data: Data, nets: Mapping[str, nn.Module], seeds: int) -> Findings:
         "window": LENGTH,
         "test_engines": len(left),
         "parameters_of_the_attention": attention_parameters(nets[run_name(WITH, 0)]),
-        "nets": found,
+        "nets": errors,
         "ridge": {**scores(line, left, CAP), "penalty": penalty},
         "always_the_mean": scores(always, left, CAP),
         "attention_gains": gain,
         "worn_engines": {"at_most_cycles_left": WORN, "count": int((left <= WORN).sum())},
         "sound_engines": {"at_least_cycles_left": CAP, "count": int((left >= CAP).sum())},
-        "heads": [{each.head: {"worn": list(each.worn), "others": list(each.sound)} for each in one} for one in reads],
+        "heads": [
+            {head.head: {"worn": list(head.worn), "others": list(head.sound)} for head in readings}
+            for readings in reads
+        ],
         "first_seeds_predictions": {
             "left": left.tolist(),
-            **{kind: [round(float(value), 2) for value in of[0]] for kind, of in guesses.items()},
+            **{kind: [round(float(value), 2) for value in by_seed[0]] for kind, by_seed in guesses.items()},
             "ridge": [round(float(value), 2) for value in line],
         },
     }
@@ -63,21 +72,21 @@ def findings(data: Data, nets: Mapping[str, nn.Module], seeds: int) -> Findings:
 def by_a_line(data: Data) -> tuple[Float[ndarray, "engine"], float]:
     """The ridge's predictions for the test engines, and the penalty that it took."""
     step = max(1, len(data.train) // RIDGE_WINDOWS)
-    some = data.train.all()[::step].numpy(), data.train.capped[::step].numpy()
-    ridge = fit_ridge(*some, data.validating.all().numpy(), data.validating.capped.numpy())
+    windows, left = data.train.all()[::step].numpy(), data.train.capped[::step].numpy()
+    ridge = fit_ridge(windows, left, data.validating.all().numpy(), data.validating.capped.numpy())
     return ridge(data.test.all().numpy()).clip(0, CAP), ridge.penalty
 
 
 def attention_parameters(net: nn.Module) -> int:
     assert isinstance(net, RulNet) and net.block.attention is not None
-    return sum(each.numel() for each in net.block.attention.parameters())
+    return sum(parameter.numel() for parameter in net.block.attention.parameters())
 
 
 def reading(net: nn.Module, test: Windows) -> tuple[Reading, ...]:
     """Each head's mean weight by cycle, over worn test engines and over the others."""
     assert isinstance(net, RulNet)
     read, worn = cycles_read(net, test.all()).numpy(), test.left.numpy() <= WORN
-    means = [read[which].mean(0) if which.any() else np.zeros(read.shape[1:]) for which in (worn, ~worn)]
+    means = [read[engines].mean(0) if engines.any() else np.zeros(read.shape[1:]) for engines in (worn, ~worn)]
     return tuple(
         Reading(f"L0H{head}", *(tuple(round(float(value), 5) for value in mean[head]) for mean in means))
         for head in range(read.shape[1])
@@ -85,13 +94,13 @@ def reading(net: nn.Module, test: Windows) -> tuple[Reading, ...]:
 
 
 def lines_of(numbers: Mapping[str, Any]) -> tuple[str, ...]:
-    """The same for people."""
+    """The numbers in sentences."""
     nets, gain = numbers["nets"], numbers["attention_gains"]["rmse"]
     simulated = "These engines are SIMULATED by manyheads; nothing here is a result on C-MAPSS."
     return (
         simulated if numbers["simulated"] else f"The engines are those of {numbers['data']}, as given.",
         f"Cycles left, capped at {CAP}, of {numbers['test_engines']} test engines:",
-        *(f"{name}: {_told(nets[kind])}" for kind, name in ((WITH, "With attention"), (WITHOUT, "Without it"))),
+        *(f"{name}: {_errors_of(nets[kind])}" for kind, name in ((WITH, "With attention"), (WITHOUT, "Without it"))),
         *(f"{name}: RMSE {numbers[key]['rmse']:.2f}, score {numbers[key]['score']:,.0f}."
           for key, name in (("ridge", "A line (ridge)"), ("always_the_mean", "Always the mean"))),
         _gained(gain),
@@ -108,8 +117,8 @@ def chart(
     truth = np.minimum(left, CAP)
     nets = numbers["nets"]
 
-    def points(of: ndarray) -> tuple[tuple[float, float], ...]:
-        return tuple((float(x), float(y)) for x, y in zip(truth, of, strict=True))
+    def points(guesses: ndarray) -> tuple[tuple[float, float], ...]:
+        return tuple((float(x), float(y)) for x, y in zip(truth, guesses, strict=True))
 
     whose = "SIMULATED engines, not C-MAPSS" if numbers["simulated"] else numbers["data"]
     seeds = len(nets[WITH]["rmse"]["each"])
@@ -134,7 +143,7 @@ def chart(
     )
 
 
-def _told(net: Mapping[str, Any]) -> str:
+def _errors_of(net: Mapping[str, Any]) -> str:
     rmse, score = net["rmse"], net["score"]
     return (
         f"RMSE {rmse['mean']:.2f} ± {rmse['sd']:.2f}, score {score['mean']:,.0f} ± {score['sd']:,.0f} "
@@ -147,7 +156,7 @@ def _short(value: Mapping[str, Any]) -> str:
 
 
 def _gained(gain: Mapping[str, Any]) -> str:
-    """What attention takes off the error, and whether seeds alone would do so."""
+    """A sentence: what attention takes off the error, and whether seeds alone would do so."""
     if gain["low"] is None:
         return f"Attention takes {gain['mean']:.2f} cycles off the RMSE, in one seed."
     between = f"{gain['mean']:.2f} cycles (95 %: {gain['low']:.2f} to {gain['high']:.2f})"
@@ -158,13 +167,7 @@ def _gained(gain: Mapping[str, Any]) -> str:
     return f"No gain that seeds could not make: what attention takes off the RMSE is {between}."
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# How far predictions of remaining life are off: the error's size, and a score to which late is worse than early.
-#
-# Source: Saxena et al. 2008 (the score of PHM08's challenge).
-
-
-EARLY, LATE = 13.0, 10.0  # cycles for which the score of one engine is e - 1
+# --------------------------------------------------------------------------------------------------------------- errors
 
 
 def rmse(predicted: Num[ndarray, "engine"], true: Num[ndarray, "engine"]) -> float:
@@ -182,7 +185,7 @@ def cmapss_score(predicted: Num[ndarray, "engine"], true: Num[ndarray, "engine"]
 
 
 def scores(predicted: Float[ndarray, "engine"], left: Num[ndarray, "engine"], cap: int) -> dict[str, float]:
-    """Against the capped truth, as it was trained, and against the truth itself."""
+    """Errors against the capped truth, which was trained on, and against the truth itself."""
     capped = np.minimum(left, cap)
     return {
         "rmse": rmse(predicted, capped),

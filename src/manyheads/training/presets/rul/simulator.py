@@ -79,7 +79,7 @@ RESPONSES = (
     Sensor("W31", 38.95, -0.45, -0.95, 0.025, 0.02, 0.085),
     Sensor("W32", 23.370, -0.27, -0.57, 0.015, 0.012, 0.050, 4),
 )
-assert tuple(each.name for each in RESPONSES) == SENSORS
+assert tuple(sensor.name for sensor in RESPONSES) == SENSORS
 
 STALL = (0.55, 1.45)  # what a loss of efficiency, and of flow, takes from the stall margin; from that of temperature:
 EXHAUST = (1.30, 0.70)
@@ -87,7 +87,7 @@ EXHAUST = (1.30, 0.70)
 
 @dataclass(frozen=True, eq=False)
 class Life:
-    """What is hidden of one engine, from its first cycle to the one in which it fails."""
+    """The hidden state of one engine, from its first cycle to the one in which it fails."""
 
     efficiency: Float[ndarray, "cycle"]
     flow: Float[ndarray, "cycle"]
@@ -116,13 +116,13 @@ def write_simulated(folder: Path, seed: int, trained: int = 100, tested: int = 1
     _write(folder / "SIMULATED.txt", NOTICE)
     _write(folder / f"train_{NAME}.txt", "".join(map(lines_of, train)))
     _write(folder / f"test_{NAME}.txt", "".join(map(lines_of, test)))
-    _write(folder / f"RUL_{NAME}.txt", "".join(f"{each.left} \n" for each in test))
+    _write(folder / f"RUL_{NAME}.txt", "".join(f"{engine.left} \n" for engine in test))
     return folder
 
 
 def lines_of(engine: Engine) -> str:
     """An engine as C-MAPSS writes it: blanks between, two at the end of a line."""
-    layout = " ".join(["{:.4f}", "{:.4f}", "{:.1f}", *(f"{{:.{each.decimals}f}}" for each in RESPONSES)])
+    layout = " ".join(["{:.4f}", "{:.4f}", "{:.1f}", *(f"{{:.{sensor.decimals}f}}" for sensor in RESPONSES)])
     return "".join(
         f"{engine.unit} {cycle} {layout.format(*row)}  \n" for cycle, row in enumerate(engine.rows.tolist(), 1)
     )
@@ -138,6 +138,7 @@ def _life(random: np.random.Generator) -> Life:
         efficiency = random.uniform(0, INITIAL_WEAR) + share * grown
         flow = random.uniform(0, INITIAL_WEAR) + (1 - share) * grown
         health = np.minimum(*(1 - e * efficiency - f * flow for e, f in (STALL, EXHAUST)))
+        # A life of another length is drawn again as a whole: cutting it would change how engines end.
         failed = np.flatnonzero(health <= 0)
         if len(failed) and LIVES[0] <= (end := failed[0] + 1) <= LIVES[1]:
             return Life(efficiency[:end], flow[:end], health[:end].clip(0))
@@ -151,17 +152,13 @@ def _sensed(life: Life, random: np.random.Generator) -> Float[ndarray, "cycle ch
     air = random.standard_normal(count)
     # the losses go a little beyond 1 in the cycle in which an engine fails: no sensor shows more than its end
     losses = np.stack([life.efficiency, life.flow], 1).clip(max=1)
-    columns = [_column(each, losses, air, random) for each in RESPONSES]
+    columns = []
+    for sensor in RESPONSES:
+        baseline = sensor.baseline + random.normal(0, 1) * sensor.offset
+        wear = losses @ np.array([sensor.efficiency, sensor.flow])
+        noise = random.normal(0, 1, count) * sensor.noise
+        columns.append((baseline + wear + air * sensor.air + noise).round(sensor.decimals))
     return np.concatenate([settings, np.stack(columns, 1)], 1)
-
-
-def _column(
-    sensor: Sensor, losses: Float[ndarray, "cycle loss"], air: Float[ndarray, "cycle"], random: np.random.Generator
-) -> Float[ndarray, "cycle"]:
-    own = sensor.baseline + random.normal(0, 1) * sensor.offset
-    worn = losses @ np.array([sensor.efficiency, sensor.flow])
-    noise = random.normal(0, 1, len(air)) * sensor.noise
-    return (own + worn + air * sensor.air + noise).round(sensor.decimals)
 
 
 def _write(path: Path, text: str) -> None:

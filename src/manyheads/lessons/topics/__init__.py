@@ -1,1 +1,0 @@
-"""What lessons run and ask: a module or two a topic, each with the tables CELLS, CHECKS and FACTS that it needs."""
