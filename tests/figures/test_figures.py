@@ -16,7 +16,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 from manyheads.errors import FileAccessError, ShapeError
 from manyheads.figures import head, ramp, save_grid, save_head
 from manyheads.figures.head import block_means
-from manyheads.figures.paper import PAPER, drawable, fitted, text_width
+from manyheads.figures.palette import PAPER
+from manyheads.figures.paper import drawable, fitted, text_width
 from tests.figures.pictures import HOSTILE, KINDS, assert_is_file_of, maps_of, pixels, rgb, roles_of, sites, words_in
 
 # ---------------------------------------------------------------------------------------------------------- a head
@@ -196,7 +197,7 @@ class TestFiles:
 def test_pyplot_stays_out_and_neither_palette_nor_report_needs_matplotlib():
     lines = (
         "import sys",
-        "import manyheads.figures.paper as style",
+        "import manyheads.figures.palette as style",
         "assert style.role_style('sink [CLS]').terminal.startswith('#')",
         "assert not {'matplotlib', 'torch'} & set(sys.modules)",
         "import manyheads.figures.roles.report, manyheads.roles.why_not",

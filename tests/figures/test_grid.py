@@ -10,7 +10,7 @@ from manyheads.errors import HeadError
 from manyheads.figures import maps as grid
 from manyheads.figures import ramp, save_grid
 from manyheads.figures.maps import flow, scaled
-from manyheads.figures.paper import PAPER
+from manyheads.figures.palette import PAPER
 from manyheads.heads import Head
 from manyheads.roles import HeadRole
 from manyheads.statistics import pooled_maps

@@ -12,13 +12,11 @@ from matplotlib.image import imread
 from manyheads.corpora import Failure, Failures
 from manyheads.errors import FileAccessError
 from manyheads.figures import UNLABELLED, save_roles
-from manyheads.figures.paper import INK, PAPER, ROLES
+from manyheads.figures.palette import INK, PAPER
 from manyheads.figures.roles import questions as drawn
 from manyheads.figures.roles.questions import PALE, ROW, Marks
 from manyheads.figures.roles.words import (
     OWN_STYLE,
-    REFERENCE_STYLE,
-    SYNTAX_STYLE,
     guesses,
     percent,
     said,
@@ -31,6 +29,7 @@ from manyheads.roles import RULES, SINK_RULE, Claim, HeadRole, Roles, by_family,
 from manyheads.roles.labels import Evidence
 from manyheads.roles.question_families import DOWN, FAMILIES, OWN, POSITIONS, REFERENCE, TOKENS, UP
 from manyheads.roles.results import Example
+from manyheads.roles.role_table import REFERENCE_STYLE, ROLES, SYNTAX_STYLE
 from manyheads.roles.rules import ASKED as BY_OTHERS
 from manyheads.roles.rules import MIN_CONTENT, Rule, coreference_rules, syntax_rules
 from manyheads.spec import Site

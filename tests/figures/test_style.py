@@ -1,13 +1,15 @@
 """The palette keeps its promises: even steps of ink, roles told apart by every kind of eye, terminals legible."""
 
 import itertools
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from manyheads.figures import UNLABELLED, ramp, role_style
-from manyheads.figures.paper import FADED, HAIRLINE, INK, PAPER, ROLES, inked
+from manyheads.figures.palette import FADED, HAIRLINE, INK, PAPER, inked
 from manyheads.roles import RULES
+from manyheads.roles.role_table import ROLES, group_of, page_table
 
 SEEN_AS = {  # Machado, Oliveira and Fernandes 2009, severity 1: what linear RGB looks like without one kind of cone
     "with all cones": np.eye(3),
@@ -15,6 +17,7 @@ SEEN_AS = {  # Machado, Oliveira and Fernandes 2009, severity 1: what linear RGB
     "without middle": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.01182, 0.04294, 0.968881]],
     "without short": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.3039]],
 }
+DARK_PAPER = "#15171b"  # web/src/app.css
 TOLD_APART = 0.065  # distance in OKLab: three times what is just seen between two patches side by side
 
 
@@ -63,11 +66,28 @@ def test_roles_are_told_apart(eyes):
     assert not near
 
 
-def test_there_are_at_most_ten_hues_and_each_role_has_its_own_words():
-    hues = [style.colour for style in ROLES if len(set(linear(style.colour))) > 1]
-    assert len(hues) == len(set(hues)) == 10
-    for kind in ("name", "short", "tiny", "terminal"):
+def test_each_role_has_its_own_hue_and_words_and_each_group_its_letter():
+    for kind in ("name", "colour", "short", "tiny", "terminal"):
         assert len({getattr(style, kind) for style in ROLES}) == len(ROLES)
+    leads = [style for style in ROLES if style.words]
+    assert [style.group for style in leads] == list(dict.fromkeys(style.group for style in leads))
+    assert {style.group for style in ROLES} == {style.group for style in leads}
+    assert len({style.letter for style in leads}) == len(leads) and all(style.letter for style in leads)
+
+
+def test_the_groups_of_the_page_show_on_its_dark_paper_too():
+    assert all(contrast(style.colour, DARK_PAPER) > 2 for style in (*ROLES, UNLABELLED) if style.words)
+
+
+def test_the_page_has_the_librarys_table_of_roles():
+    path = Path(__file__).parents[2] / "web/src/lib/draw/roles.generated.ts"
+    assert path.read_text(encoding="utf-8") == page_table(), "run `make web`"
+
+
+def test_a_role_is_in_the_group_of_its_row():
+    assert group_of("offset -3") == "local" and group_of("sink [CLS] and [SEP]") == "sink"
+    assert group_of("rare tokens") == "content" and group_of("unlabelled") == "unlabelled"
+    assert group_of("det: dependent to head") == "det: dependent to head"  # no row: a group of its own
 
 
 def test_terminal_colours_are_of_the_256_and_legible_on_black_and_on_white():

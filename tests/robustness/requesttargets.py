@@ -52,7 +52,7 @@ def desk() -> Desk:
 
 def requests() -> list[bytes]:
     """A request line, header lines, an empty line, a body."""
-    name = next(iter(desk().recordings._open))
+    name = next(iter(desk().recordings.opened))
     out = [f"GET {path.replace('REC', name)}\nhost: 127.0.0.1\naccept-encoding: gzip\n\n".encode() for path in GETS]
     head = "\nhost: localhost:8765\norigin: http://localhost:8765\ncontent-type: application/json\n\n"
     out += [f"POST {path.replace('REC', name)}{head}{json.dumps(body)}".encode() for path, body in POSTS.items()]
@@ -61,7 +61,7 @@ def requests() -> list[bytes]:
 
 def bodies() -> list[bytes]:
     """Of one request, what is JSON: {path: body}."""
-    name = next(iter(desk().recordings._open))
+    name = next(iter(desk().recordings.opened))
     return [json.dumps({path.replace("REC", name): body}).encode() for path, body in POSTS.items()]
 
 

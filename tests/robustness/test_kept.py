@@ -12,7 +12,6 @@ import manyheads as mh
 from manyheads.errors import TextError
 from manyheads.studio import Desk, NotHere, Workspace
 from manyheads.studio import jobs as jobs_module
-from manyheads.studio import session as desk_module
 from manyheads.studio.jobs import Jobs
 from manyheads.studio.schema.experiments import ExperimentAsk
 from manyheads.studio.schema.lessons import CellResult
@@ -78,17 +77,17 @@ def test_a_job_that_failed_keeps_its_words_and_lets_go_of_what_it_worked_on():
     jobs.close()
 
 
-def test_experiments_are_kept_up_to_so_many_tokens_and_the_last_one_always(desk, monkeypatch):
-    monkeypatch.setattr(desk_module, "MOST_TOKENS", 20)
+def test_experiments_are_kept_up_to_so_many_tokens_and_the_last_one_always(desk):
+    desk.experiments.max_size = 20
     (model,) = desk.workspace.models
     plan = [{"step": "ablate", "heads": "L0H1", "kind": "zero"}]
     found = [
         desk.experiment(ExperimentAsk(model=model, text=text, plan=plan, controls=0), lambda *_: None).id
         for text in ("the cat sat on the mat", "a dog sat on the mat", "the bird sat on the mat")
     ]
-    assert list(desk._experiments) == found[1:]
+    assert list(desk.experiments) == found[1:]
     long = desk.experiment(ExperimentAsk(model=model, text="the cat " * 12, plan=plan, controls=0), lambda *_: None)
-    assert list(desk._experiments) == [long.id]
+    assert list(desk.experiments) == [long.id]
 
 
 def test_texts_that_fail_and_texts_asked_for_twice_leave_nothing_behind(desk):
@@ -98,7 +97,7 @@ def test_texts_that_fail_and_texts_asked_for_twice_leave_nothing_behind(desk):
             desk.recordings.open(RecordingAsk(model=model, text=text), lambda *_: None)
         except TextError:
             assert not text.strip()
-    assert not desk.recordings._making and len(desk.recordings._open) == 1
+    assert not desk.recordings.opened._making and len(desk.recordings.opened) == 1
 
 
 SCATTERED = """

@@ -61,7 +61,7 @@ def test_a_causal_head_is_not_asked_what_comes_later():
 def test_a_heads_label_is_found_by_its_name_too():
     found = roles_of(2, 3)
     assert found["L1H2"] is found[5] is found[Head("", 1, 2)]
-    with pytest.raises(StatisticError, match="there is no head L9H9 here, only L0H0 to L1H2"):
+    with pytest.raises(HeadError, match="there is no head L9H9 here, only L0H0 to L1H2"):
         found["L9H9"]
     with pytest.raises(HeadError, match="L2-9"):
         found["L2-9"]

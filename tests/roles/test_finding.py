@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizer
 import manyheads as mh
 from manyheads.corpora import gold_corpus, open_corpus
 from manyheads.corpora.bundled_texts import own_corpus
-from manyheads.errors import StatisticError
+from manyheads.errors import HeadError, StatisticError
 from manyheads.recording import text_seed
 from manyheads.roles import Roles
 from manyheads.roles import find as finding
@@ -56,7 +56,7 @@ def the_known_heads_of_minilm_are_named(roles: Roles):
 def a_head_has_every_claim_that_holds(roles):
     held = [claim.role for claim in roles.of_head("L2H8")]
     assert held and set(held) <= set(roles.questions)
-    with pytest.raises(StatisticError, match="there is no head L9H9 here"):
+    with pytest.raises(HeadError, match="there is no head L9H9 here"):
         roles.of_head("L9H9")
 
 

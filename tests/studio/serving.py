@@ -88,7 +88,7 @@ def studio_of(workspace: Workspace):
 def minilm_studio(minilm: Any, folder: Path, labels: PageLabels | None = None):
     """A studio over a folder and the bundled model, loaded and perhaps labelled. It writes into `out` inside."""
     workspace = Workspace.of([folder], folder=folder / "out")
-    workspace._loaded["minilm"] = minilm
+    workspace.loaded.put("minilm", minilm)
     with studio_of(workspace) as studio:
         if labels is not None:
             studio.desk.labels.known["minilm"] = labels

@@ -23,7 +23,7 @@ PAGE_TEXTS = 4
 def studio(minilm, tmp_path_factory):
     """With a short page to label heads by: what they are called matters nowhere here."""
     workspace = Workspace.of([])
-    workspace._loaded["minilm"] = minilm
+    workspace.loaded.put("minilm", minilm)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("manyheads.corpora.bundled_texts.reading_of", short_readings(PAGE_TEXTS))
         patched.setenv("MANYHEADS_CACHE", str(tmp_path_factory.mktemp("cache")))

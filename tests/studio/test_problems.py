@@ -6,7 +6,7 @@ import re
 import pytest
 
 from manyheads.studio import Desk, Workspace, answer, create_app
-from manyheads.studio.problems import WRITTEN, misfit
+from manyheads.studio.problems import WRITTEN, misfit_of
 from manyheads.studio.server.app import openapi_text
 
 CHECK, CELL = "/api/lessons/masks/checks/x", "/api/lessons/masks/cells/x"
@@ -64,7 +64,7 @@ def test_a_body_that_does_not_fit_says_what_came_and_what_is_taken(app, path, bo
 def test_what_is_no_json_and_what_has_no_words_of_ours_are_said_too():
     broken = {"type": "json_invalid", "loc": ("body", 1), "msg": "x", "input": {}, "ctx": {"error": "Expecting value"}}
     odd = {"type": "uuid_version", "loc": ("body", "id"), "msg": "UUID version 4 expected", "input": "x"}
-    status, problem = misfit([broken, odd])
+    status, problem = misfit_of([broken, odd])
     assert status == 400
     assert problem.words == (
         "This does not fit: the request's body is no JSON: Expecting value; 'id': UUID version 4 expected."

@@ -12,7 +12,7 @@ from manyheads.errors import FileAccessError, HeadError
 from manyheads.interventions.save import save as saving
 from manyheads.studio.problems import Stopped
 from manyheads.studio.schema.experiments import PruningAsk
-from manyheads.studio.views import experiments as prunings
+from manyheads.studio.views import experiments
 from tests.interventions.surgeries import loaded, without_heads
 from tests.models.eager import draw
 
@@ -36,7 +36,7 @@ def untried(monkeypatch):
 
 def test_heads_go_and_parameters_are_counted(fresh, tmp_path, untried):
     lm, told = loaded("gpt2", draw(fresh)), []
-    found = prunings.run(lm, ask(), tmp_path, progress=lambda *said: told.append(said[1:]))
+    found = experiments.save_pruned(lm, ask(), tmp_path, progress=lambda *said: told.append(said[1:]))
     assert found.heads == ["L1H1", "L1H3"] and found.model == "m" and found.folder == str(tmp_path / "smaller")
     saved = torch.nn.Module.parameters
     assert found.parameters_before == sum(each.numel() for each in saved(lm.model))
@@ -49,16 +49,16 @@ def test_heads_go_and_parameters_are_counted(fresh, tmp_path, untried):
 
 def test_what_is_there_stays_whoever_wrote_it(fresh, tmp_path, untried):
     lm = loaded("gpt2", draw(fresh))
-    first = prunings.run(lm, ask(), tmp_path, progress=quiet)
+    first = experiments.save_pruned(lm, ask(), tmp_path, progress=quiet)
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs" / "thesis.txt").write_text("years of work")
     (tmp_path / "file").write_text("also theirs")
     kept = {path: path.read_bytes() for path in sorted(tmp_path.rglob("*")) if path.is_file()}
     for name in ("smaller", "theirs", "file"):
         with pytest.raises(FileAccessError, match=f"{name} is there already: give another name"):
-            prunings.run(lm, ask("L0H2", name=name), tmp_path, progress=quiet)
+            experiments.save_pruned(lm, ask("L0H2", name=name), tmp_path, progress=quiet)
     assert {path: path.read_bytes() for path in sorted(tmp_path.rglob("*")) if path.is_file()} == kept
-    second = prunings.run(lm, ask("L0H2", name="other"), tmp_path, progress=quiet)
+    second = experiments.save_pruned(lm, ask("L0H2", name="other"), tmp_path, progress=quiet)
     assert second.folder != first.folder and second.parameters_after > first.parameters_after
 
 
@@ -76,18 +76,18 @@ def test_a_name_that_leaves_the_folder_is_refused_here_too(name, fresh, tmp_path
     (inside / "link").symlink_to(outside)
     given = PruningAsk.model_construct(model="m", heads="L1H1", name=name, empty_layers=False)
     with pytest.raises(FileAccessError, match="it would not lie in"):
-        prunings.run(loaded("gpt2", draw(fresh)), given, inside, progress=quiet)
+        experiments.save_pruned(loaded("gpt2", draw(fresh)), given, inside, progress=quiet)
     assert list(outside.iterdir()) == []
 
 
 def test_heads_that_cannot_go_are_told_with_the_nearest_that_can(fresh, tmp_path):
     lm = loaded("llama", draw(fresh))
     with pytest.raises(HeadError, match="Nearest plan that can"):
-        prunings.run(lm, ask("L1H1"), tmp_path, progress=quiet)
+        experiments.save_pruned(lm, ask("L1H1"), tmp_path, progress=quiet)
     with pytest.raises(HeadError, match="Say empty_layers=True"):
-        prunings.run(lm, ask("L1"), tmp_path, progress=quiet)
+        experiments.save_pruned(lm, ask("L1"), tmp_path, progress=quiet)
     with pytest.raises(HeadError, match="names no heads"):
-        prunings.run(lm, ask(""), tmp_path, progress=quiet)
+        experiments.save_pruned(lm, ask(""), tmp_path, progress=quiet)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -97,7 +97,7 @@ def test_a_pruning_that_is_stopped_writes_nothing(fresh, tmp_path):
             raise Stopped("no more")
 
     with pytest.raises(Stopped):
-        prunings.run(loaded("gpt2", draw(fresh)), ask(), tmp_path, progress=stop)
+        experiments.save_pruned(loaded("gpt2", draw(fresh)), ask(), tmp_path, progress=stop)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -106,7 +106,7 @@ def test_what_was_written_computes_what_the_model_with_zeroed_columns_does(fresh
     from transformers import LlamaForCausalLM
 
     lm = loaded("llama", draw(fresh))
-    found = prunings.run(lm, ask("L*H2-3"), tmp_path, progress=quiet)
+    found = experiments.save_pruned(lm, ask("L*H2-3"), tmp_path, progress=quiet)
     assert found.stock and "stock transformers loads it" in found.words
     oracle = copy.deepcopy(lm.model)
     for layer in range(3):

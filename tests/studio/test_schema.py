@@ -35,7 +35,7 @@ def desk():
 
 def real(case):
     """Half of what is drawn names what is there, else nothing but 404 would come back."""
-    name = next(iter(desk().recordings._open))
+    name = next(iter(desk().recordings.opened))
     known = {"recording": name, "head": "L0H1", "level": 0, "column": 0, "row": 1}
     for key in case.path_parameters or {}:
         if key in known and hash(str(case.path_parameters[key])) % 2:

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from manyheads import roles, statistics
+from manyheads.roles.role_table import UNLABELLED
 
-UNLABELLED = "unlabelled"
 ABSENT = "–"
 
 

@@ -2,9 +2,9 @@
 from .families import save_families as save_families
 from .head import save_head as save_head
 from .maps import save_grid as save_grid
-from .paper import UNLABELLED as UNLABELLED
-from .paper import ramp as ramp
-from .paper import role_style as role_style
+from .palette import UNLABELLED as UNLABELLED
+from .palette import ramp as ramp
+from .palette import role_style as role_style
 from .picture import save_picture as save_picture
 from .removal_curve import save_curve as save_curve
 from .roles.questions import save_roles as save_roles

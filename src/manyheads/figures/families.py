@@ -17,11 +17,13 @@ from matplotlib.patches import Circle
 from numpy import ndarray
 
 from manyheads.errors import HeadError
-from manyheads.figures.paper import FADED, INK, PAPER, POINT, ROLES, UNLABELLED, Pixels, Sheet, kind_of, text_width
-from manyheads.figures.roles.words import OWN_STYLE, REFERENCE_STYLE, SYNTAX_STYLE, style_of
+from manyheads.figures.palette import FADED, INK, PAPER
+from manyheads.figures.paper import POINT, Pixels, Sheet, kind_of, text_width
+from manyheads.figures.roles.words import OWN_STYLE, style_of
 from manyheads.heads import Head
 from manyheads.roles import HeadRole
 from manyheads.roles.compare.families import HeadFamilies
+from manyheads.roles.role_table import NO_ROLE, REFERENCE_STYLE, ROLES, SYNTAX_STYLE
 
 MARGIN, SIDE, GAP, PANEL = 36, 720, 44, 300
 WIDTH = 2 * MARGIN + SIDE + GAP + PANEL
@@ -108,7 +110,7 @@ def _by_role(found: HeadFamilies, roles: Sequence[HeadRole]) -> tuple[list[str],
     if missing := [str(head) for head in found.heads if head not in named]:
         raise HeadError(f"no role is given for {', '.join(missing[:5])}: give roles of all heads, or none.")
     styles = [style_of(named[head].name, named[head].evidence.statistic) for head in found.heads]
-    counts, order = Counter(styles), (*ROLES, SYNTAX_STYLE, REFERENCE_STYLE, OWN_STYLE, UNLABELLED)
+    counts, order = Counter(styles), (*ROLES, SYNTAX_STYLE, REFERENCE_STYLE, OWN_STYLE, NO_ROLE)
     return [style.colour for style in styles], [
         (style.colour, style.name, counts[style]) for style in order if counts[style]
     ]

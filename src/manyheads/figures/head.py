@@ -16,7 +16,8 @@ from jaxtyping import Float64
 from numpy import ndarray
 
 from manyheads.errors import ShapeError
-from manyheads.figures.paper import FADED, HAIRLINE, INK, PAPER, Sheet, fitted, inked, kind_of, text_width
+from manyheads.figures.palette import FADED, HAIRLINE, INK, PAPER, inked
+from manyheads.figures.paper import Sheet, fitted, kind_of, text_width
 
 MOST = 1_040  # pixels of a map's longer side, and so the most cells that are drawn one by one: two for each of 512
 LARGEST_CELL = 46

@@ -19,24 +19,11 @@ from jaxtyping import Float, Float32
 from numpy import ndarray
 
 from manyheads.errors import HeadError
-from manyheads.figures.paper import (
-    FADED,
-    HAIRLINE,
-    INK,
-    PAPER,
-    ROLES,
-    UNLABELLED,
-    Pixels,
-    RoleStyle,
-    Sheet,
-    drawable,
-    inked,
-    kind_of,
-    role_style,
-    text_width,
-)
+from manyheads.figures.palette import FADED, HAIRLINE, INK, PAPER, inked
+from manyheads.figures.paper import Pixels, Sheet, drawable, kind_of, text_width
 from manyheads.heads import Head
 from manyheads.roles import HeadRole
+from manyheads.roles.role_table import NO_ROLE, ROLES, RoleStyle, role_style
 from manyheads.spec import Site
 from manyheads.statistics.pooling import PooledMaps
 
@@ -202,7 +189,7 @@ def _lines(placed: Sequence[tuple[Place, object]]) -> int:
 def _entries(maps: PooledMaps, roles: dict[Head, HeadRole]) -> list[Entry]:
     """Each role that is there, in the palette's order, with its number of heads."""
     counts = Counter((role_style(roles[h].name), roles[h].name) for h in maps.heads if h in roles)
-    order = {style: index for index, style in enumerate((*ROLES, UNLABELLED))}
+    order = {style: index for index, style in enumerate((*ROLES, NO_ROLE))}
     ordered = sorted(counts.items(), key=lambda item: (order[item[0][0]], item[0][1]))
     return [(style, drawable(name), _heads(count)) for (style, name), count in ordered]
 
@@ -255,8 +242,8 @@ def _draw_cell(
     sheet: Sheet, weights: Float32[ndarray, "p p"], head: Head, role: HeadRole | None, x: int, y: int, side: int
 ) -> None:
     sheet.picture(x, y, side, side, inked(scaled(weights)))
-    style = UNLABELLED if role is None else role_style(role.name)
-    if style is UNLABELLED:
+    style = NO_ROLE if role is None else role_style(role.name)
+    if style is NO_ROLE:
         sheet.box(x - 0.5, y - 0.5, side + 1, side + 1, edge=HAIRLINE)
     else:
         sheet.box(x - 1, y - 1, side + 2, side + 2, edge=style.colour, line=2)
@@ -271,7 +258,7 @@ def _draw_cell(
 
 def _words(name: str, style: RoleStyle) -> tuple[str, ...]:
     """A role's word, longest first."""
-    if style is UNLABELLED:
+    if style is NO_ROLE:
         return () if name == style.name else (name,)
     return (name, name.removeprefix("offset "), style.short, style.tiny)
 

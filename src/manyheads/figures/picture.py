@@ -17,7 +17,9 @@ from jaxtyping import Float64, UInt8
 from numpy import ndarray
 
 from manyheads.errors import ShapeError
-from manyheads.figures.paper import FADED, HAIRLINE, PAPER, Sheet, inked, kind_of, role_style, text_width
+from manyheads.figures.palette import FADED, HAIRLINE, PAPER, inked
+from manyheads.figures.paper import Sheet, kind_of, text_width
+from manyheads.roles.role_table import role_style
 
 PANEL = 460  # pixels that a picture's longer side is enlarged to, by a whole factor; larger ones stay as they are
 MOST = 1_040  # and no larger than this: then by every second, third ... pixel

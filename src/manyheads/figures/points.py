@@ -14,7 +14,8 @@ from collections.abc import Callable
 import numpy as np
 from matplotlib.patches import Circle
 
-from manyheads.figures.paper import FADED, INK, Pixels, Sheet
+from manyheads.figures.palette import FADED, INK
+from manyheads.figures.paper import Pixels, Sheet
 from manyheads.figures.removal_curve import even_step
 from manyheads.training import PointsChart
 from manyheads.training.charts import Points, PointsPanel

@@ -16,7 +16,8 @@ from matplotlib.collections import LineCollection
 from matplotlib.patches import Polygon
 from numpy import ndarray
 
-from manyheads.figures.paper import FADED, INK, POINT, Sheet, kind_of
+from manyheads.figures.palette import FADED, INK
+from manyheads.figures.paper import POINT, Sheet, kind_of
 from manyheads.interventions import Curve
 
 WIDTH, HEIGHT, MARGIN = 860, 520, 36

@@ -10,7 +10,8 @@ import os
 import numpy as np
 from matplotlib.lines import Line2D
 
-from manyheads.figures.paper import FADED, INK, POINT, Pixels, Point, Sheet
+from manyheads.figures.palette import FADED, INK
+from manyheads.figures.paper import POINT, Pixels, Point, Sheet
 from manyheads.figures.removal_curve import even_step
 from manyheads.training import RulChart
 from manyheads.training.charts import Reading, Scatter

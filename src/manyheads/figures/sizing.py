@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 from matplotlib.collections import LineCollection
 from matplotlib.colors import to_hex
 
-from manyheads.figures.paper import FADED, HAIRLINE, INK, POINT, Pixels, Sheet, kind_of, ramp, text_width
+from manyheads.figures.palette import FADED, HAIRLINE, INK, ramp
+from manyheads.figures.paper import POINT, Pixels, Sheet, kind_of, text_width
 from manyheads.sizing import OPERATIONS, Sizing, layers_in_words, shape_in_words, units
 
 WIDTH, MARGIN = 1_040, 36

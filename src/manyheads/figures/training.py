@@ -11,7 +11,8 @@ import os
 
 import numpy as np
 
-from manyheads.figures.paper import FADED, INK, Pixels, Sheet, kind_of
+from manyheads.figures.palette import FADED, INK
+from manyheads.figures.paper import Pixels, Sheet, kind_of
 from manyheads.figures.points import save_points
 from manyheads.figures.removal_curve import even_step
 from manyheads.figures.rul import save_rul

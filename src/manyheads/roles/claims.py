@@ -3,9 +3,12 @@
 A head is chosen on one half of the texts; every figure of a claim is of the other half. The p-value of a claim is that
 of its score being no higher than the highest chance level on the same texts: by the spread of their difference over
 Poisson-bootstrap replicates, as Student's t with one degree of freedom less than there are independent texts. How many
-these are is read off the replicates as well, so that two windows of a text, or a text said twice, are one. Over all
-heads and all rules together the false discovery rate is kept at 5 % (`q_value`), however the tests hang together. That
-a claim is not chance does not make it large: the rules' floors and baselines do.
+texts are independent is read off the replicates as well, so that two windows of a text, or a text that occurs twice,
+count as one. Over all heads and all rules together the false discovery rate is at most 5 % (`q_value`), however the
+tests depend on each other. That a claim is not chance does not make it large: the rules' floors and baselines do.
+
+`failed_conditions` is the one place that decides whether figures satisfy a rule; `roles.why_not` puts what it returns
+into words.
 
 Sources: Hanley and MacGibbon 2006 (bootstrap); Kish 1965 (texts of unlike length as so many of equal length); of the
 tests themselves, `roles.chance`.
@@ -37,6 +40,7 @@ from manyheads.roles.rules import (
     MIN_TEXTS,
     SINK_RULE,
     Rule,
+    rule_of,
 )
 from manyheads.statistics import HeadTable
 from manyheads.statistics.sums import REPLICATES, interval_of
@@ -159,8 +163,8 @@ class Half:
         if name not in self._texts:
             den = self.table.sums.den[self.half, :, self.index[name]]
             with np.errstate(invalid="ignore", divide="ignore"):
-                found = np.nan_to_num(den[:, 0] ** 2 / den[:, 1:].var(-1, ddof=1), posinf=0.0)
-            self._texts[name] = np.broadcast_to(found, (len(self.table.heads),))
+                worth = np.nan_to_num(den[:, 0] ** 2 / den[:, 1:].var(-1, ddof=1), posinf=0.0)
+            self._texts[name] = np.broadcast_to(worth, (len(self.table.heads),))
         return self._texts[name]
 
     def above(self, name: str, chance: str) -> Above:
@@ -168,7 +172,7 @@ class Half:
         if (name, chance) not in self._above:
             difference = self.values[:, self.index[name]] - self.values[:, self.index[chance]]
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", RuntimeWarning)  # of heads that nothing was counted for
+                warnings.simplefilter("ignore", RuntimeWarning)  # of heads for which nothing was counted
                 spread = np.nanstd(difference[:, 1:], axis=1, ddof=1)
             freedom = np.minimum(self.num_texts(name), REPLICATES) - 1  # 100 draws make a spread a guess, too
             tests = map(p_of_spread, difference[:, 0].tolist(), spread.tolist(), freedom.tolist())
@@ -177,7 +181,7 @@ class Half:
         return self._above[name, chance]
 
     def claim(self, rule: Rule, head: int) -> Claim:
-        """Everything but the q-value, and what hangs on it."""
+        """Everything but the q-value, and what depends on it."""
         tested, column = rule.tested, self.index[rule.tested]
         score = float(self.value(rule.statistic)[head])
         chances = {
@@ -207,7 +211,7 @@ class Half:
             num_texts=float(self.num_texts(tested)[head]),
             baselines={name: float(self.value(name)[head]) for name in rule.baselines},
             beyond={name: float(self.value(name)[head]) for name in rule.beyond},
-            p_value=max((float(each.p_value[head]) for each in above.values()), default=1.0),
+            p_value=max((float(level.p_value[head]) for level in above.values()), default=1.0),
             q_value=1.0,
             chosen_excess=-1.0,
             chosen_lift=-1.0,
@@ -215,6 +219,7 @@ class Half:
         )
 
     def _given(self, rule: Rule, head: int, score: float) -> float | None:
+        """The score where sinks or special tokens do not compete, in the way that the rule defines it."""
         if rule.given:
             return _known(float(self.value(rule.given)[head]))
         if rule.unsunk in self.index:
@@ -224,62 +229,97 @@ class Half:
         free = 1 - self.get(SINK_RULE.statistic, head)
         return min(1.0, score / free) if free > 0 else None
 
-    def bears_out(self, rule: Rule, claim: Claim, head: int, enough: int) -> bool:
-        """Whether the figures satisfy the rule; a class of tokens also where each of its kinds counts once."""
-        if rule.by_kind and not (self.favour is not None and self.favour[head] >= MIN_FAVOUR):
-            return False
-        return holds(rule, claim, enough)
+
+class FailedCondition(NamedTuple):
+    """A condition of a rule that figures fail: `value` does not reach `threshold`.
+
+    `margin` is the constant of the rule that the threshold is made with: a share, a number, a factor or a distance.
+    `guess` is the name of the fixed guess that was not beaten, where the condition is about one.
+    """
+
+    name: str
+    value: float | int
+    threshold: float | int
+    margin: float | int
+    guess: str = ""
 
 
-def holds(rule: Rule, found: Claim, enough: int = MIN_QUERIES) -> bool:
-    """Whether one half's figures satisfy a rule: enough of all attention (or of what words get), far above chance."""
-    if found.num_queries < enough or found.num_texts < MIN_TEXTS or np.isnan(found.tested):
-        return False
+def failed_conditions(claim: Claim, rule: Rule | None = None, *, half: int = REPORT) -> tuple[FailedCondition, ...]:
+    """The conditions of a rule that one half's figures fail, in the order in which reports name them; () where none.
+
+    Of conditions that imply each other the weakest that fails stands for the others. On the choosing half, half as many
+    cases are enough, and the interval need not clear chance. Not among the conditions: what only the table of kinds
+    knows (`Rule.by_kind`), and whether the other half bears the claim out.
+    """
+    rule = rule or rule_of(claim.statistic)
+    failed: list[FailedCondition] = []
+
+    def require(
+        name: str, value: float | int, threshold: float | int, margin: float | None = None, guess: str = ""
+    ) -> bool:
+        # NaN fails nothing: a guess that was not counted is no guess to beat
+        if value < threshold:
+            failed.append(FailedCondition(name, value, threshold, threshold if margin is None else margin, guess))
+        return not value < threshold
+
+    require("cases", claim.num_queries, MIN_QUERIES if half == REPORT else MIN_QUERIES // 2)
+    require("texts", claim.num_texts, MIN_TEXTS)
+    chance, score, tested = claim.chance, claim.score, claim.tested
     if rule.given:
-        return _accurate(rule, found)
-    reached = found.score >= rule.floor
-    if rule is not SINK_RULE:
-        reached = reached or ((found.given or 0) >= MIN_GIVEN and found.score >= MIN_GIVEN_SCORE)
-    return reached and found.score >= max(MIN_LIFT * found.chance, MIN_EXCESS + found.chance)
-
-
-def _accurate(rule: Rule, found: Claim) -> bool:
-    """An accuracy among words: above its floor, above every fixed guess, above chance, and also where guesses fail."""
-    if found.tested < max(rule.floor, found.chance + OVER_BASELINE_BY) or found.score < MIN_GIVEN_SCORE:
-        return False
-    if any(found.tested < max(OVER_BASELINE * each, OVER_BASELINE_BY + each) for each in found.baselines.values()):
-        return False
-    even = found.chances.get("uniform", 0.0)
-    off = [value for name, value in found.beyond.items() if ".off_" in name and not np.isnan(value)]
-    return all(value > even for value in off[:1])
+        require("right answers", tested, rule.floor)
+        require("right answers among all tokens", score, MIN_GIVEN_SCORE)
+        require("above chance by points", tested, chance + OVER_BASELINE_BY, OVER_BASELINE_BY)
+        for name, value in claim.baselines.items():
+            if require("above guess by factor", tested, OVER_BASELINE * value, OVER_BASELINE, name):
+                require("above guess by points", tested, OVER_BASELINE_BY + value, OVER_BASELINE_BY, name)
+        where_guess_fails = [value for name, value in claim.beyond.items() if ".off_" in name and not np.isnan(value)]
+        even = claim.chances.get("uniform", 0.0)
+        if where_guess_fails and not where_guess_fails[0] > even:
+            failed.append(FailedCondition("where the guess fails", where_guess_fails[0], even, 0.0))
+    else:
+        rests = rule is SINK_RULE  # a sink takes what others do not: no share of the others' stands in for its own
+        of_the_rest = 0.0 if claim.given is None or np.isnan(claim.given) else claim.given
+        if rests or of_the_rest < MIN_GIVEN or score < MIN_GIVEN_SCORE:
+            require("share of attention", score, rule.floor)
+        if require("times chance", score, MIN_LIFT * chance, MIN_LIFT):
+            enough = require("points of attention above chance", score, MIN_EXCESS + chance, MIN_EXCESS)
+            if enough and half == REPORT and not rests and not claim.low > MIN_LIFT_LOW * chance:
+                bound = MIN_LIFT_LOW * chance
+                failed.append(FailedCondition("interval above chance", claim.low, bound, MIN_LIFT_LOW))
+    return tuple(failed)
 
 
 def claims_of(table: HeadTable, rules: Sequence[Rule]) -> list[list[Claim]]:
-    """Every claim of one table, a list a head, with p-values; `control` gives the q-values over several tables."""
-    chosen, reported = (Half(table, half) for half in (CHOOSE, REPORT))
-    out = []
+    """Every claim of one table, a list for each head, with p-values; `control` adds q-values over several tables."""
+    halves = Half(table, CHOOSE), Half(table, REPORT)
+    claims = []
     for head in range(len(table.heads)):
-        mine = []
+        of_head = []
         for rule in rules:
-            before, after = chosen.claim(rule, head), reported.claim(rule, head)
-            sound = chosen.bears_out(rule, before, head, MIN_QUERIES // 2)
-            sound = sound and reported.bears_out(rule, after, head, MIN_QUERIES)
-            sound = sound and (bool(rule.given) or rule is SINK_RULE or after.low > MIN_LIFT_LOW * after.chance)
-            mine.append(replace(after, chosen_excess=before.excess, chosen_lift=before.lift, holds=sound))
-        out.append(mine)
-    return out
+            chosen, reported = (half.claim(rule, head) for half in halves)
+            # a class of tokens must be favoured also where each of its kinds counts once, on both halves
+            favours = [half.favour[head] if half.favour is not None else 0.0 for half in halves if rule.by_kind]
+            holds = (
+                all(favour >= MIN_FAVOUR for favour in favours)
+                and not np.isnan((chosen.tested, reported.tested)).any()
+                and not failed_conditions(chosen, rule, half=CHOOSE)
+                and not failed_conditions(reported, rule)
+            )
+            of_head.append(replace(reported, chosen_excess=chosen.excess, chosen_lift=chosen.lift, holds=holds))
+        claims.append(of_head)
+    return claims
 
 
 def control(claims: Sequence[Sequence[Claim]]) -> list[list[Claim]]:
     """The same with q-values over all of them (no query, no test), and `holds` only where that is low."""
-    flat = [claim for mine in claims for claim in mine]
-    tests = [at for at, claim in enumerate(flat) if claim.num_queries]
-    q_values = dict(zip(tests, adjusted([flat[at].p_value for at in tests]), strict=True))
-    found = iter(
-        replace(claim, q_value=q_values.get(at, 1.0), holds=claim.holds and q_values.get(at, 1.0) <= MAX_FALSE)
-        for at, claim in enumerate(flat)
+    flat = [claim for of_head in claims for claim in of_head]
+    tests = [index for index, claim in enumerate(flat) if claim.num_queries]
+    q_values = dict(zip(tests, adjusted([flat[index].p_value for index in tests]), strict=True))
+    controlled = iter(
+        replace(claim, q_value=q_values.get(index, 1.0), holds=claim.holds and q_values.get(index, 1.0) <= MAX_FALSE)
+        for index, claim in enumerate(flat)
     )
-    return [[next(found) for _ in mine] for mine in claims]
+    return [[next(controlled) for _ in of_head] for of_head in claims]
 
 
 def _known(value: float) -> float | None:

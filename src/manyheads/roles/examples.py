@@ -1,15 +1,16 @@
-"""Texts in which a head does what it is asked for: from the head of the corpus, of the reporting half alone.
+"""Texts in which a head does what its role says: from the head of the corpus, of the reporting half alone.
 
-For each label, and for each question's best head where it holds, the texts in which the head's score is highest, and
-its strongest links there: of syntax from a word to its head or dependent, of reference from a mention to its
-antecedents, else between the tokens that the role means (`meant`), and no other. A number says how often a head does
-something; a sentence shows what that looks like.
-Cost: one more reading of at most `MOST_TEXTS`, and of as many passages where coreference is asked.
+For each label, and for each question's best head where it holds: the texts in which the head's score is highest, and
+its strongest links there. The links are of syntax from a word to its head or dependent, of reference from a mention to
+its antecedents, else between the tokens that the role means, and no other: an example shows what its label says, so the
+pairs are those that the statistic counts, taken from the statistics' own tables and at their own granularity (tokens,
+not words). A number says how often a head does something; a sentence shows what that looks like.
+Cost: one more reading of at most `MOST_TEXTS`, and of as many passages where coreference is counted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -24,24 +25,21 @@ from manyheads.models.inputs.texts import rarity_table
 from manyheads.recording import ROOT, Gold, Sinks, Tokens, Words, text_seed
 from manyheads.recording.words import WordMap
 from manyheads.roles.claims import REPORT
-from manyheads.roles.labels import UNLABELLED
 from manyheads.roles.results import Example, Roles
+from manyheads.roles.role_table import UNLABELLED
 from manyheads.roles.rules import coreference_rules
 from manyheads.statistics import STATISTICS, Statistic
 from manyheads.statistics.defined.coreference import searches
 from manyheads.statistics.defined.own_pattern import Pattern, surfaces_of, targets
 from manyheads.statistics.one_batch import Measured
 
-__all__ = ["Pairs", "pairs_of"]
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Which pairs of tokens a role means: from each token to the one before, to its copies, to marks of punctuation ...
-#
-# An example shows what its label says and nothing else; so the links that it may show are those that the statistic
-# counts, taken from the statistics' own tables and at their own granularity: tokens, not words.
-
-
+MOST_TEXTS = 200
+MIN_ROWS = 3  # questions in a text, so that one lucky one is no example; fewer where no such text does it half as much
+SHORTEST, LONGEST = 5, 60  # tokens: what reads as a sentence
+LONGEST_PASSAGE = 256  # passages have up to 128 words
+LINKS = 3
+LEAST_WEIGHT = 0.005  # of a link that is shown: below it, it would read 0.00
+COREFERENCE = {rule.role: rule.statistic for rule in coreference_rules()}
 RESTS = ("first_mass", "sink_mass", "special_mass", "separator_mass")  # their keys are special tokens, mostly
 
 
@@ -57,20 +55,15 @@ def pairs_of(statistic: str, tokens: Tokens, text: int, patterns: Mapping[str, P
 
     Of what means no pair in particular (entropy), every pair of two words.
     """
-    count, ordinary = int(tokens.lengths[text]), tokens.ordinary[text]
     if statistic in patterns:
         places = targets(statistic, patterns[statistic], surfaces_of(tokens, text))
-        return _listed((row, key) for row, keys in enumerate(places) for key in keys)
-    cells = _cells(statistic, tokens, text)[:count, :count]
-    plain = ordinary[:count]
-    readable = plain[:, None] & (plain[None] | (statistic in RESTS))
-    shown = cells & readable if bool((cells & readable).any()) else cells
-    return _listed((row, key) for row, key in shown.nonzero().tolist())
-
-
-def _listed(pairs: Iterable[tuple[int, int]]) -> Pairs:
-    found = list(pairs)
-    return Pairs([row for row, _ in found], [key for _, key in found])
+        pairs = [(row, key) for row, keys in enumerate(places) for key in keys]
+    else:
+        count = int(tokens.lengths[text])
+        cells, plain = _cells(statistic, tokens, text)[:count, :count], tokens.ordinary[text][:count]
+        readable = cells & plain[:, None] & (plain[None] | (statistic in RESTS))
+        pairs = (readable if bool(readable.any()) else cells).nonzero().tolist()
+    return Pairs([row for row, _ in pairs], [key for _, key in pairs])
 
 
 def _cells(statistic: str, tokens: Tokens, text: int) -> Bool[Tensor, "q k"]:
@@ -82,21 +75,12 @@ def _cells(statistic: str, tokens: Tokens, text: int) -> Bool[Tensor, "q k"]:
     return word[:, None] & word[None] & ~torch.eye(len(word), dtype=torch.bool)
 
 
-MOST_TEXTS = 200
-MIN_ROWS = 3  # questions in a text, so that one lucky one is no example; fewer where no such text does it half as much
-SHORTEST, LONGEST = 5, 60  # tokens: what reads as a sentence
-LONGEST_PASSAGE = 256  # passages have up to 128 words
-LINKS = 3
-LEAST_WEIGHT = 0.005  # of a link that is shown: below it, it would read 0.00
-COREFERENCE = {rule.role: rule.statistic for rule in coreference_rules()}
-
-
-class Want(NamedTuple):
-    """What examples are looked for: of a head (`at` is its place in the model) at a role, by a statistic."""
+class Search(NamedTuple):
+    """A search for examples: of a head (`place` counts from the model's first) at a role, by a statistic."""
 
     head: Head
     role: str
-    at: int
+    place: int
     statistic: str
 
 
@@ -113,30 +97,29 @@ def find_examples(
 
     `patterns`: the functions behind roles of one's own, by name.
     """
-    number = {each.name: at for at, each in enumerate(statistics)}
-    wanted = [want for want in _wanted(roles) if want.statistic in number] if count else []
-    longest = LONGEST_PASSAGE if any(want.role in COREFERENCE for want in wanted) else LONGEST
-    pieces = _pieces(lm, documents, longest) if wanted else []
+    number = {statistic.name: index for index, statistic in enumerate(statistics)}
+    wants = [search for search in _searches(roles) if search.statistic in number] if count else []
+    longest = LONGEST_PASSAGE if any(search.role in COREFERENCE for search in wants) else LONGEST
+    pieces = _pieces(lm, documents, longest) if wants else []
     if not pieces:
         return {}
     reading = Reading(tuple(piece for piece, _ in pieces), "")
-    columns = sorted({number[want.statistic] for want in wanted})
+    columns = sorted({number[search.statistic] for search in wants})
     num, den = _by_text(lm, reading, [statistics[column] for column in columns], sinks)
-    best: dict[tuple[Head, str], list[tuple[float, int]]] = {}
-    for want in wanted:
-        column = columns.index(number[want.statistic])
-        best[want.head, want.role] = _best(num[:, want.at, column], den[:, want.at, column], count)
-    shown = sorted({at for found in best.values() for _, at in found})
-    links = _Links(lm, [reading.pieces[at] for at in shown], sinks, patterns)
-    resting = {(want.head, want.role): want.statistic for want in wanted}
+    best: dict[Search, list[tuple[float, int]]] = {}
+    for search in wants:
+        column = columns.index(number[search.statistic])
+        best[search] = _best(num[:, search.place, column], den[:, search.place, column], count)
+    texts = sorted({text for scored in best.values() for _, text in scored})
+    links = _Links(lm, [reading.pieces[text] for text in texts], sinks, patterns)
     return {
-        (head, role): tuple(
-            Example(pieces[at][1], reading.pieces[at].text, value, linked)
-            for value, at in found
-            if (linked := links.of(head, shown.index(at), role, resting[head, role]))
+        (search.head, search.role): tuple(
+            Example(pieces[text][1], reading.pieces[text].text, score, linked)
+            for score, text in scored
+            if (linked := links.of(search.head, texts.index(text), search.role, search.statistic))
         )
-        for (head, role), found in best.items()
-        if found
+        for search, scored in best.items()
+        if scored
     }
 
 
@@ -145,28 +128,29 @@ def _best(num: Tensor, den: Tensor, count: int) -> list[tuple[float, int]]:
     scores = torch.where(den > 0, num / den.clamp_min(1), 0.0)
     half = float(scores.max()) / 2 if len(scores) else 0.0
 
-    def place(at: int) -> tuple[bool, float, float]:
-        often = bool(den[at] >= MIN_ROWS) and float(scores[at]) >= half
-        return not often, -float(scores[at]), -float(den[at])
+    def rank(text: int) -> tuple[bool, float, float]:
+        often = bool(den[text] >= MIN_ROWS) and float(scores[text]) >= half
+        return not often, -float(scores[text]), -float(den[text])
 
-    return [(float(scores[at]), at) for at in sorted(range(len(scores)), key=place)[:count] if scores[at] > 0]
+    ranked = sorted(range(len(scores)), key=rank)[:count]
+    return [(float(scores[text]), text) for text in ranked if scores[text] > 0]
 
 
-def _wanted(roles: Roles) -> list[Want]:
+def _searches(roles: Roles) -> list[Search]:
     """Every label, and every question's best head for which it holds; each once."""
-    place = {label.head: at for at, label in enumerate(roles)}
-    out = {(label.head, label.name): label.evidence.statistic for label in roles if label.name != UNLABELLED}
+    place = {label.head: index for index, label in enumerate(roles)}
+    statistics = {(label.head, label.name): label.evidence.statistic for label in roles if label.name != UNLABELLED}
     for role in roles.questions:
         best = roles.ranked(role, 1)[0]
         if best.holds:
-            out[best.head, role] = best.statistic
-    return [Want(head, role, place[head], statistic) for (head, role), statistic in out.items()]
+            statistics[best.head, role] = best.statistic
+    return [Search(head, role, place[head], statistic) for (head, role), statistic in statistics.items()]
 
 
 def _pieces(lm: Any, documents: Sequence[Document], longest: int) -> list[tuple[Piece, str]]:
     """Short texts of the reporting half, in order, with their names; none that the tokenizer cannot read."""
-    chosen = [each for each in documents if each.text.strip() and text_seed(each.text) & 1 == REPORT]
-    out: list[tuple[Piece, str]] = []
+    chosen = [document for document in documents if document.text.strip() and text_seed(document.text) & 1 == REPORT]
+    pieces: list[tuple[Piece, str]] = []
     for document in chosen[: 4 * MOST_TEXTS]:
         try:
             (first, *more) = read_texts(lm, [document], "windows").pieces
@@ -175,10 +159,10 @@ def _pieces(lm: Any, documents: Sequence[Document], longest: int) -> list[tuple[
                 raise
             continue
         if not more and SHORTEST <= len(first.ids) <= longest:
-            out.append((first, document.name))
-        if len(out) == MOST_TEXTS:
+            pieces.append((first, document.name))
+        if len(pieces) == MOST_TEXTS:
             break
-    return out
+    return pieces
 
 
 def _by_text(lm: Any, reading: Reading, statistics: Sequence[Statistic], sinks: Sinks) -> tuple[Tensor, Tensor]:
@@ -209,7 +193,7 @@ class _Links:
     def of(self, head: Head, text: int, role: str, statistic: str) -> tuple[str, ...]:
         """At most `LINKS`, the strongest first; none where no pair that is meant has any weight to speak of."""
         assert self.recording is not None
-        layer = next(each for each in self.recording.stacks[head.stack] if each.site.layer == head.layer)
+        layer = next(layer for layer in self.recording.stacks[head.stack] if layer.site.layer == head.layer)
         gold = self.pieces[text].gold
         arcs = _arcs(gold, role) if gold is not None and self.spans[text] else []
         if arcs and gold is not None:
@@ -223,33 +207,39 @@ class _Links:
             pairs = pairs_of(statistic, tokens, text, self.patterns)
             weights = layer.weights_at(torch.tensor(pairs.rows).long(), torch.tensor(pairs.keys).long(), text)
             written = surfaces_of(tokens, text)
-            found = zip(pairs.rows, pairs.keys, weights[head.index].tolist(), strict=True)
-            named = [(written[row], written[key], weight) for row, key, weight in found]
+            cells = zip(pairs.rows, pairs.keys, weights[head.index].tolist(), strict=True)
+            named = [(written[row], written[key], weight) for row, key, weight in cells]
         best = sorted(named, key=lambda link: -link[2])[:LINKS]
         return tuple(f"{query} → {key} {weight:.2f}" for query, key, weight in best if weight >= LEAST_WEIGHT)
 
     def _cells(self, words: WordMap, gold: Gold, text: int, arcs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
         """Where gold words' links stand in a map of units; words that share their characters are one unit."""
-        unit = {each.word: at for at, each in enumerate(words.queries) if each.word >= 0}
-        number = {span: at for at, span in enumerate(self.spans[text])}
+        unit = {query.word: index for index, query in enumerate(words.queries) if query.word >= 0}
+        number = {span: index for index, span in enumerate(self.spans[text])}
         place = [unit.get(number[word.begin, word.end]) for word in gold.words]
-        found = [(place[row], place[key]) for row, key in arcs]
-        return [(row, key) for row, key in dict.fromkeys(found) if row is not None and key is not None and row != key]
+        cells = [(place[row], place[key]) for row, key in arcs]
+        return [(row, key) for row, key in dict.fromkeys(cells) if row is not None and key is not None and row != key]
 
 
 def _spans(gold: Gold | None) -> list[tuple[int, int]]:
     """Where the gold words stand, once each (German "im" is two); nothing where they overlap otherwise."""
     spans = sorted({(word.begin, word.end) for word in gold.words}) if gold is not None else []
-    return [] if any(one[1] > two[0] for one, two in pairwise(spans)) else spans
+    return [] if any(before[1] > after[0] for before, after in pairwise(spans)) else spans
 
 
 def _arcs(gold: Gold, role: str) -> list[tuple[int, int]]:
-    """From which word to which a role of syntax or reference asks, in one text; nothing for other roles."""
+    """The pairs of words that a role of syntax or reference means in one text; none for other roles."""
     if role in COREFERENCE:
-        asked = [each for each in searches(gold) if role == "coreference" or gold.words[each.row].pos == "PRON"]
-        return [(each.row, antecedent) for each in asked for antecedent in sorted(each.right)]
-    relation, found, way = role.rpartition(": ")
-    if not found:
+        return [
+            (search.row, antecedent)
+            for search in searches(gold)
+            if role == "coreference" or gold.words[search.row].pos == "PRON"
+            for antecedent in sorted(search.right)
+        ]
+    relation, colon, direction = role.rpartition(": ")
+    if not colon:
         return []
-    links = [(at, word.head) for at, word in enumerate(gold.words) if word.relation == relation and word.head != ROOT]
-    return links if way == "dependent to head" else [(head, at) for at, head in links]
+    arcs = [
+        (index, word.head) for index, word in enumerate(gold.words) if word.relation == relation and word.head != ROOT
+    ]
+    return arcs if direction == "dependent to head" else [(head, dependent) for dependent, head in arcs]

@@ -1,8 +1,8 @@
-"""Finding what heads do over a corpus: which statistics are asked, of which texts, and what becomes of the answers.
+"""Finding what heads do over a corpus: which statistics are measured, on which texts, and the labels that follow.
 
 Two readings at most: of the texts themselves (a treebank's sentences, for positions, kinds of tokens and syntax), and
-of passages, stretches of sentences in which pronouns find what they mean. Each is measured in one pass (`measure`): all
-that is said there about streaming, resuming and many processes holds here.
+of passages, stretches of sentences in which pronouns find what they mean. Each is measured in one pass
+(`statistics.measure`), whose page explains streaming, resuming and several processes.
 """
 
 from __future__ import annotations
@@ -17,12 +17,21 @@ from manyheads.base import is_split
 from manyheads.base.processes import own_rank
 from manyheads.corpora import Corpus, Document
 from manyheads.errors import FileAccessError, TextError
-from manyheads.roles.claims import Claim, claims_of, control
+from manyheads.roles.claims import claims_of, control
 from manyheads.roles.examples import find_examples
-from manyheads.roles.labels import NOT_EFFECT, check_table, label_heads
+from manyheads.roles.labels import NO_EFFECT, check_table, label_heads
 from manyheads.roles.probes.all import ask_probes
 from manyheads.roles.results import Roles
-from manyheads.roles.rules import ASKED, MIN_CONTENT, NEEDED, RULES, SINK_RULE, Rule, coreference_rules, syntax_rules
+from manyheads.roles.rules import (
+    ASKED,
+    NEEDED,
+    RULES,
+    SINK_RULE,
+    Rule,
+    coreference_rules,
+    own_rule,
+    syntax_rules,
+)
 from manyheads.statistics import STATISTICS, HeadTable, Progress, Statistic, measure, survey_syntax, syntax_statistics
 from manyheads.statistics.corpus_run.chunks import Survey, Wanted
 from manyheads.statistics.corpus_run.store import require_own
@@ -76,42 +85,51 @@ def find_roles(
         raise TextError("texts=None: give a text, a list of texts, or a corpus (corpora.files.open_corpus).")
     check_resume(resume)
     begins = on_reading or (lambda name: None)
-    asked = _Asked(pattern_statistics(patterns or {}), passages is not None, on_questions)
-    own = {name.strip(): each for name, each in (patterns or {}).items()}
+    questions = _Questions(pattern_statistics(patterns or {}), passages is not None, on_questions)
+    own = {name.strip(): pattern for name, pattern in (patterns or {}).items()}
 
-    def read(name: str, some: Any, statistics: Wanted, **how: Any) -> HeadTable:
+    def read(name: str, source: Any, statistics: Wanted, **how: Any) -> HeadTable:
         begins(name)
         folder = None if resume is None else Path(resume) / FOLDERS[name]
-        return measure(lm, some, statistics, progress=progress, resume=folder, ranks=ranks, **how)
+        return measure(lm, source, statistics, progress=progress, resume=folder, ranks=ranks, **how)
 
-    table = read("texts", texts, asked.of_texts, kinds=True)
+    table = read("texts", texts, questions.of_texts, kinds=True)
     check_table(table)
-    parts = [(table, asked.rules(table.names))]
+    parts = [(table, questions.rules(table.names))]
     if passages is not None:
-        of_passages = read("passages", passages, asked.of_passages, sinks=table.sinks)
+        of_passages = read("passages", passages, questions.of_passages, sinks=table.sinks)
         parts.append((of_passages, coreference_rules()))
-    claims = control(_beside([claims_of(part, rules) for part, rules in parts]))
+    # every part lists claims head by head: they are put side by side
+    by_part = [claims_of(part, rules) for part, rules in parts]
+    claims = control([[claim for claims in of_head for claim in claims] for of_head in zip(*by_part, strict=True)])
     if elsewhere is not None:
         other = read("second corpus", elsewhere, table.statistics, kinds=True, sinks=table.sinks)
-        claims = _tried_again(claims, other, parts[0][1])
-    rules = tuple(rule for _, mine in parts for rule in mine)
+        elsewhere_of = {rule.role: other.column(rule.tested) for rule in parts[0][1]}
+        claims = [
+            [
+                replace(claim, elsewhere=float(elsewhere_of[claim.role][head])) if claim.role in elsewhere_of else claim
+                for claim in of_head
+            ]
+            for head, of_head in enumerate(claims)
+        ]
+    rules = tuple(rule for _, of_part in parts for rule in of_part)
     labels = label_heads(table, rules, claims)
-    notes = {**table.notes, "labels": NOT_EFFECT, **asked.unplaced(lm)}
+    notes = {**table.notes, "labels": NO_EFFECT, **questions.unplaced(lm)}
     if len(parts) > 1:
-        notes |= {f"passages: {name}": said for name, said in parts[1][0].notes.items()}
-    found = Roles(tuple(labels), tuple(map(tuple, claims)), tuple(part for part, _ in parts), notes)
+        notes |= {f"passages: {name}": note for name, note in parts[1][0].notes.items()}
+    roles = Roles(tuple(labels), tuple(map(tuple, claims)), tuple(part for part, _ in parts), notes)
     if ranks is None and own_rank() and not is_split(lm.model):
-        return found  # the first process shows examples, and is probed
+        return roles  # the first process shows examples, and is probed
     begins("examples")
-    shown = {
-        **find_examples(lm, asked.head, found, asked.all_statistics, table.sinks, examples, own),
-        **find_examples(lm, asked.passages, found, asked.of_coreference, table.sinks, examples, own),
+    shown_texts = {
+        **find_examples(lm, questions.head, roles, questions.all_statistics, table.sinks, examples, own),
+        **find_examples(lm, questions.passages, roles, questions.of_coreference, table.sinks, examples, own),
     }
-    found = replace(found, examples=shown)
+    roles = replace(roles, examples=shown_texts)
     if not probes:
-        return found
+        return roles
     begins("probes")
-    return found.probed(ask_probes(lm, progress))
+    return roles.probed(ask_probes(lm, progress))
 
 
 def check_resume(resume: str | Path | None) -> None:
@@ -134,16 +152,8 @@ def fixed_questions(patterns: Iterable[str], passages: bool) -> dict[str, str]:
     return questions_of(rules)
 
 
-def own_rule(name: str) -> Rule:
-    """The rule of a pattern of one's own."""
-    return Rule(
-        name, name, MIN_CONTENT, ("uniform", "relabelled"), f"what {name!r} points at",
-        asks=f"Which head looks where {name!r} points?",
-    )  # fmt: skip
-
-
-class _Asked:
-    """Which statistics are asked; what hangs on the corpus is learned from its survey."""
+class _Questions:
+    """Which statistics are measured; those that depend on the corpus follow from a survey of its first texts."""
 
     def __init__(
         self, own: list[Statistic], passages: bool, on_questions: Callable[[dict[str, str]], None] | None
@@ -162,42 +172,34 @@ class _Asked:
         self.all_statistics = (*fixed, *self.own, *syntax_statistics(relations))
         if self.on_questions is not None:
             further = coreference_rules() if self.with_passages else ()
-            self.on_questions(questions_of((*self.rules([each.name for each in self.all_statistics]), *further)))
+            self.on_questions(
+                questions_of((*self.rules([statistic.name for statistic in self.all_statistics]), *further))
+            )
         return self.all_statistics
 
     def of_passages(self, survey: Survey) -> tuple[Statistic, ...]:
         self.passages = survey.documents
-        self.of_coreference = tuple(coreference_statistics(survey_coreference(each.gold for each in self.passages)))
+        self.of_coreference = tuple(
+            coreference_statistics(survey_coreference(passage.gold for passage in self.passages))
+        )
         return self.of_coreference
 
     def unplaced(self, lm: Any) -> dict[str, str]:
         """That no gold can be laid on this model's tokens, as a note, and in the log: without a word, all are NaN."""
-        if getattr(lm.tokenizer, "is_fast", False) or not any(each.gold for each in (*self.head, *self.passages)):
+        if getattr(lm.tokenizer, "is_fast", False) or not any(
+            document.gold for document in (*self.head, *self.passages)
+        ):
             return {}
-        said = (
+        note = (
             f"{type(lm.tokenizer).__name__} is a slow tokenizer: it does not say which characters its tokens are, so "
             f"the texts' words cannot be found among them, and nothing of syntax and coreference was counted. Load "
             f"{lm.name} with a fast tokenizer (tokenizer=)"
         )
-        log.warning(said)
-        return {"tokenizer": said}
+        log.warning(note)
+        return {"tokenizer": note}
 
     def rules(self, statistics: Sequence[str]) -> tuple[Rule, ...]:
         """The rules that a table of these statistics can answer."""
-        own = (own_rule(each.name) for each in self.own if each.kind == "statistic")
+        own = (own_rule(statistic.name) for statistic in self.own if statistic.kind == "statistic")
         names = [name.removesuffix(".to_head") for name in statistics if name.endswith(".to_head")]
         return (*RULES, SINK_RULE, *ASKED, *own, *syntax_rules(names))
-
-
-def _beside(parts: list[list[list[Claim]]]) -> list[list[Claim]]:
-    """The claims of several tables, head by head."""
-    return [[claim for mine in of_head for claim in mine] for of_head in zip(*parts, strict=True)]
-
-
-def _tried_again(claims: list[list[Claim]], table: HeadTable, rules: tuple[Rule, ...]) -> list[list[Claim]]:
-    """Claims with what the second corpus says, both halves of it."""
-    values = {rule.role: table.column(rule.tested) for rule in rules}
-    return [
-        [replace(claim, elsewhere=float(values[claim.role][at])) if claim.role in values else claim for claim in mine]
-        for at, mine in enumerate(claims)
-    ]

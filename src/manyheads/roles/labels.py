@@ -1,9 +1,13 @@
-"""What each head does, in words: a label a head, chosen on one half of the texts and reported on the other.
+"""What each head does, in words: a label for each head, chosen on one half of the texts and reported on the other.
 
 Choosing the best of many rules for each of many heads on the same texts that one reports would flatter every figure.
 So the rules are tried on one half, what is reported comes from the other alone, and over all heads and rules together
-the share of false claims is kept down (`roles.claims`).
-"Attention is not effect": a label says what a head reads, not what is lost without it.
+the share of false claims is kept down (`roles.claims`). A label says what a head reads, not what is lost without it.
+
+Labels need more than the sentence that somebody types. `label_page` measures them on a page of texts of the model's
+kind (prose, but for a bundled model that has read something else), a few seconds' work, and remembers the result as
+JSON in the user's cache folder, under everything that it depends on: the weights, the page, our own source. A cache
+that cannot be written, or is damaged, is reported in `because`, and costs those seconds again.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ from manyheads.errors import FileAccessError, StatisticError
 from manyheads.heads import Head
 from manyheads.recording import Sinks
 from manyheads.roles.claims import CHOOSE, REPORT, Claim, Half, claims_of, control
+from manyheads.roles.role_table import NOT_EFFECT, UNLABELLED
 from manyheads.roles.rules import (
     LOCAL_RULE,
     MIN_BROAD,
@@ -37,8 +42,9 @@ from manyheads.statistics import DEFAULT, HeadTable, Progress, measure
 from manyheads.statistics.corpus_run.chunks import code_digest, config_digest
 from manyheads.statistics.head_table import number
 
-UNLABELLED = "unlabelled"  # the name of a head of which evidence is missing
-NOT_EFFECT = "attention is not effect: a label says what a head reads, not what is lost without it (manyheads ablate)"
+DIGEST = "digest"  # the field of a remembered file that has the hash of all others
+NO_EFFECT = f"{NOT_EFFECT}: a label says what a head reads, not what is lost without it (manyheads ablate)"
+"""The note about labels in every result that holds some."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +105,7 @@ def check_table(table: HeadTable) -> None:
 def label_heads(table: HeadTable, rules: Sequence[Rule], claims: Sequence[Sequence[Claim]]) -> list[HeadRole]:
     """One role a head from its claims, which stand in the rules' order."""
     halves = (Half(table, CHOOSE), Half(table, REPORT))
-    return [_label(head, at, claims[at], rules, halves) for at, head in enumerate(table.heads)]
+    return [_label(head, index, claims[index], rules, halves) for index, head in enumerate(table.heads)]
 
 
 def _label(
@@ -133,42 +139,31 @@ def _without_rule(head: Head, index: int, by_rule: Sequence[tuple[Rule, Claim]],
         return HeadRole(head, "broad", Evidence("entropy", score, most, low, high, rows, None, words))
     named = [(rule, claim) for rule, claim in by_rule if rule.names_heads and rule is not SINK_RULE]
     rule, claim = max(named, key=lambda pair: pair[1].chosen_excess)
-    found = evidence_of(rule, claim)
+    evidence = evidence_of(rule, claim)
     why = "nearest rule, not enough for a label"
-    if found.num_queries < MIN_QUERIES:
+    if evidence.num_queries < MIN_QUERIES:
         why = "too few queries for a label"
     elif not enough:
         why = f"too few independent texts for a label (at least {MIN_TEXTS} on each half)"
-    return HeadRole(head, UNLABELLED, replace(found, words=f"{found.words}: {why}"))
+    return HeadRole(head, UNLABELLED, replace(evidence, words=f"{evidence.words}: {why}"))
 
 
-def evidence_of(rule: Rule, claim: Claim, what: str = "") -> Evidence:
-    """A claim as the evidence of a label, with its sentence."""
-    what = what or rule.saying
+def evidence_of(rule: Rule, claim: Claim, target: str = "") -> Evidence:
+    """A claim as the evidence of a label, with its sentence; `target` is what the head reads, by default in the rule's
+    words."""
+    target = target or rule.saying
     if rule.given:
-        words = f"its strongest key is {what} in {claim.score:.0%} of {claim.num_queries:,} cases, "
+        words = f"its strongest key is {target} in {claim.score:.0%} of {claim.num_queries:,} cases, "
         words += f"{claim.tested:.0%} given that it looks at a word; {claim.chance:.0%} by chance"
         nearest = next((value for name, value in claim.beyond.items() if name.endswith(".rule")), 0.0)
         if nearest >= claim.tested:
             words += f"; the nearest word of one part of speech on one side is right in {nearest:.0%}"
     else:
-        words = f"{claim.score:.0%} of its attention on {what}, {claim.chance:.0%} by chance"
+        words = f"{claim.score:.0%} of its attention on {target}, {claim.chance:.0%} by chance"
         if claim.score < MIN_GIVEN <= (claim.given or 0) and rule is not SINK_RULE:
             words += f"; {claim.given:.0%} of what does not go to a sink"
     span = (claim.low, claim.high, claim.num_queries)
     return Evidence(claim.statistic, claim.tested, claim.chance, *span, claim.given, words, claim.norm, claim.q_value)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Labels for a model from the bundled page, measured once and remembered by the weights' hash.
-#
-# Labels need more than the sentence somebody types: they rest on a page of what the model reads (prose, but for a
-# bundled model that has read something else), a few seconds' work. The answer is kept as JSON in the user's cache
-# folder, under everything it hangs on: the weights, the page, our own source. A cache that cannot be written, or is
-# damaged, is said and costs those seconds again.
-
-
-DIGEST = "digest"  # under which the file says what the rest of it hashes to
 
 
 @dataclass(frozen=True)
@@ -192,29 +187,30 @@ def label_page(lm: Any, *, progress: Progress | None = None, remember: bool = Tr
         path = cache_folder() / f"page-{_key(lm)}.json"
     except FileAccessError as error:  # no home
         path = error
-    if remember and isinstance(path, Path) and (found := remembered(path)) is not None:
-        return found
+    if remember and isinstance(path, Path) and (labels := remembered(path)) is not None:
+        return labels
     reading = reading_of(lm.name)
     table = measure(lm, reading.texts(), tuple(dict.fromkeys((*NEEDED, *DEFAULT))), kinds=True, progress=progress)
     columns = {name: table.column(name) for name in DEFAULT}
     values = {
-        str(head): {name: number(column[at]) for name, column in columns.items()} for at, head in enumerate(table.heads)
+        str(head): {name: number(column[index]) for name, column in columns.items()}
+        for index, head in enumerate(table.heads)
     }
-    found = PageLabels(
+    labels = PageLabels(
         tuple(label(table)), values, table.sinks, table.notes, table.sums.num_texts, table.sums.num_tokens,
         "measured now", reading.texts_are,
     )  # fmt: skip
-    return replace(found, because=_remember(found, path)) if remember else found
+    return replace(labels, because=_remember(labels, path)) if remember else labels
 
 
 def remembered(path: Path) -> PageLabels | None:
-    """What an earlier run kept; None where there is nothing, or it is damaged: then it is measured and written anew."""
+    """The labels of an earlier run; None where there are none, or the file is damaged: they are measured anew then."""
     if not path.is_file():
         return None
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-        whole = data.pop(DIGEST) == _digest(data)
-        return _read(data, f"remembered from an earlier run ({path})") if whole else None
+        intact = data.pop(DIGEST) == _digest(data)
+        return _read(data, f"remembered from an earlier run ({path})") if intact else None
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return None
 
@@ -225,19 +221,20 @@ def cache_folder() -> Path:
 
 
 def _key(lm: Any) -> str:
-    """Everything the labels hang on."""
-    some_words = sorted(lm.tokenizer.get_vocab().items())[:: len(lm.tokenizer) // 997 + 1]
-    words = repr((type(lm.tokenizer).__name__, len(lm.tokenizer), some_words))
+    """A name for everything that the labels depend on."""
+    # a thousand words of the vocabulary: enough to tell two tokenizers apart, and a long one costs no seconds
+    sampled = sorted(lm.tokenizer.get_vocab().items())[:: len(lm.tokenizer) // 997 + 1]
+    words = repr((type(lm.tokenizer).__name__, len(lm.tokenizer), sampled))
     page = reading_of(lm.name).digest()
     parts = (lm.weights_hash, config_digest(lm.model), page, str(lm.dtype), words, code_digest())
     return hashlib.blake2b("\0".join(parts).encode(), digest_size=12).hexdigest()
 
 
-def _remember(found: PageLabels, path: Path | FileAccessError) -> str:
-    """Write the labels, whole or not at all; what came of it, in words. `path`: or why there is none."""
+def _remember(labels: PageLabels, path: Path | FileAccessError) -> str:
+    """Write the labels, whole or not at all; returns in words whether that worked. `path`: or why there is none."""
     if isinstance(path, FileAccessError):
         return f"measured now, and not remembered: {str(path).removesuffix('.')}"
-    data = {**asdict(found), "roles": [role.to_dict() for role in found.roles]}
+    data = {**asdict(labels), "roles": [role.to_dict() for role in labels.roles]}
     data[DIGEST] = _digest(json.loads(json.dumps(data)))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -250,18 +247,18 @@ def _remember(found: PageLabels, path: Path | FileAccessError) -> str:
 
 
 def _digest(data: Any) -> str:
-    """Of what is kept, as JSON: whoever changes a byte of it changes this."""
+    """A hash of the file's data as JSON: it changes with any byte of them."""
     return hashlib.blake2b(json.dumps(data, sort_keys=True).encode(), digest_size=12).hexdigest()
 
 
 def _read(data: dict[str, Any], because: str) -> PageLabels:
     names = [field.name for field in fields(Evidence)]
     roles = tuple(
-        HeadRole(Head.parse(each["head"]), each["role"], Evidence(**{name: each[name] for name in names}))
-        for each in data["roles"]
+        HeadRole(Head.parse(row["head"]), row["role"], Evidence(**{name: row[name] for name in names}))
+        for row in data["roles"]
     )
-    told = data["sinks"]
-    sinks = Sinks(told["first"], tuple(told["ids"]), tuple(told["names"]), told["because"])
+    taker = data["sinks"]
+    sinks = Sinks(taker["first"], tuple(taker["ids"]), tuple(taker["names"]), taker["because"])
     return PageLabels(
         roles, data["values"], sinks, data["notes"], data["num_texts"], data["num_tokens"], because, data["texts_are"]
     )

@@ -1,4 +1,4 @@
-"""Questions asked of heads, grouped: each family has its reference level, name and rank."""
+"""Questions to heads in families: positions, tokens, syntax in two directions, reference, others' and one's own."""
 
 from __future__ import annotations
 
@@ -6,14 +6,7 @@ import math
 from typing import NamedTuple
 
 from manyheads.roles.claims import Claim
-from manyheads.roles.rules import (
-    ASKED,
-    CONTENT,
-    LOCAL_RULE,
-    POSITIONAL,
-    SINK_RULE,
-    coreference_rules,
-)
+from manyheads.roles.rules import ASKED, FIXED_RULES, LOCAL_RULE, POSITIONAL, coreference_rules
 
 
 class Family(NamedTuple):
@@ -35,9 +28,8 @@ OTHERS = Family("others", "By others' formulas", "of all attention")
 OWN = Family("own", "Your own patterns", "of all attention")
 FAMILIES = (POSITIONS, TOKENS, UP, DOWN, REFERENCE, OTHERS, OWN)
 REFERENCES = frozenset(rule.statistic for rule in coreference_rules())
-FLOORS = {rule.statistic: rule.floor for rule in (*POSITIONAL, *CONTENT, LOCAL_RULE, SINK_RULE, *ASKED)}
 BY_OTHERS = frozenset(rule.statistic for rule in ASKED)
-PLACES = frozenset(rule.statistic for rule in (*POSITIONAL, LOCAL_RULE))
+AT_PLACES = frozenset(rule.statistic for rule in (*POSITIONAL, LOCAL_RULE))
 BROAD = "entropy"  # what the label "broad" rests on
 
 
@@ -47,26 +39,26 @@ def family_of(statistic: str) -> Family:
         return REFERENCE
     if statistic.endswith((".to_head", ".to_dependent")):
         return UP if statistic.endswith(".to_head") else DOWN
-    if statistic in PLACES or statistic in BY_OTHERS:
-        return POSITIONS if statistic in PLACES else OTHERS
-    return TOKENS if statistic in FLOORS or statistic == BROAD else OWN
+    if statistic in AT_PLACES or statistic in BY_OTHERS:
+        return POSITIONS if statistic in AT_PLACES else OTHERS
+    return TOKENS if statistic in FIXED_RULES or statistic == BROAD else OWN
 
 
 Ranked = dict[str, list[Claim]]
 
 
 def by_family(ranked: Ranked) -> list[tuple[Family, list[str]]]:
-    """Roles in families. Syntax: what holds first, then by the best head's score; else in the order they come in, but
-    offsets that no head keeps to last."""
-    out = []
+    """Roles in families. Syntax: roles that hold first, then by the best head's score; the others in the order given,
+    but offsets for which no claim holds last."""
+    families = []
     for family in FAMILIES:
-        mine = [role for role, claims in ranked.items() if family_of(claims[0].statistic) is family]
+        roles = [role for role, claims in ranked.items() if family_of(claims[0].statistic) is family]
         if family in (UP, DOWN):
-            mine.sort(key=lambda role: (not ranked[role][0].holds, -known(ranked[role][0].tested), role))
+            roles.sort(key=lambda role: (not ranked[role][0].holds, -known(ranked[role][0].tested), role))
         elif family is POSITIONS:
-            mine.sort(key=lambda role: role.startswith("offset ") and not any(each.holds for each in ranked[role]))
-        out += [(family, mine)] if mine else []
-    return out
+            roles.sort(key=lambda role: role.startswith("offset ") and not any(claim.holds for claim in ranked[role]))
+        families += [(family, roles)] if roles else []
+    return families
 
 
 def known(value: float | None) -> float:

@@ -1,7 +1,10 @@
 """What was found about a model's heads over a corpus: one role a head, every claim behind it, examples, and probes.
 
-A `Roles` is a sequence of `HeadRole`, in the model's order. Asked by question, it ranks heads as the choosing half does
-and shows figures of the other half, so that the first of a ranking is no lucky one.
+A `Roles` is a sequence of `HeadRole`, in the model's order. For a question it ranks heads as the choosing half does and
+shows figures of the other half, so that the first of a ranking is not merely lucky.
+
+A question that no head could be asked (a causal head has no answer about later tokens) is not a question that no head
+answers: it is left out of counts, pictures and rankings, and reported by itself.
 """
 
 from __future__ import annotations
@@ -11,84 +14,25 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, overload
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, overload
 
 from manyheads.base import html_table
 from manyheads.errors import StatisticError
 from manyheads.heads import Head
 from manyheads.roles.claims import Claim
-from manyheads.roles.labels import UNLABELLED, HeadRole
+from manyheads.roles.labels import HeadRole
 from manyheads.roles.probes.all import NO_LABEL, PROBES, Probe
+from manyheads.roles.role_table import UNLABELLED
 from manyheads.roles.rules import AHEAD, UNASKED
-from manyheads.statistics import OFFSETS, HeadTable, offset_name, write_frame
+from manyheads.statistics import OFFSETS, HeadTable, PerHeadResult, offset_name, write_frame
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # pandas takes half a second to import: only who writes a table waits for it
     import pandas as pd
-
-__all__ = ["AHEAD", "UNASKED", "role_named", "unanswerable", "why_unasked"]
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Which questions a model can be asked at all, and why not: a causal head has no answer to what comes later.
-#
-# A question that no head was asked is no question that no head answers: it is left out of counts, pictures and
-# rankings, and said for itself.
-
 
 LATER = frozenset(offset_name(offset) for offset in OFFSETS if offset > 0)
 OF_ARCS = (".to_head", ".to_dependent")  # surveyed, so the texts have them: where none counts, all of them point ahead
-
-
-def why_unasked(claim: Claim, causal: Mapping[Head, bool]) -> str:
-    """Why a claim has no case; "" where it has one."""
-    if claim.num_queries:
-        return ""
-    ahead = claim.statistic in LATER or claim.statistic.endswith(OF_ARCS)
-    return AHEAD if ahead and causal.get(claim.head, False) else UNASKED
-
-
-def unanswerable(claims: Sequence[Sequence[Claim]], tables: Sequence[HeadTable]) -> dict[str, str]:
-    """The roles of which no head has any case, and why."""
-    causal = {head: site.causal for table in reversed(tables) for site in table.sites for head in site.heads}
-    reasons: dict[str, list[str]] = {}
-    for claim in (claim for mine in claims for claim in mine):
-        reasons.setdefault(claim.role, []).append(why_unasked(claim, causal))
-    return {role: AHEAD if AHEAD in told else UNASKED for role, told in reasons.items() if all(told)}
-
-
-def role_named(asked: str, questions: Mapping[str, str], probes: Mapping[str, str]) -> str:
-    """The role, or probe, that is meant by a name, a question, or a part of one; roles go before probes.
-
-    A pattern may be named as its function is (`to_comma`) or as it is listed ("to comma").
-    Errors: StatisticError names all that may be meant, else the nearest.
-    """
-    known = {**questions, **probes}
-    if asked in known:
-        return asked
-    part = asked.casefold().strip(" ?")
-    alike = [name for name in known if _spaced(name) == _spaced(part)]
-    if len(alike) == 1:
-        return alike[0]
-    found = [
-        [role for role, said in some.items() if part and part in f"{role} {said}".casefold()]
-        for some in (questions, probes)
-    ]
-    meant = found[0] or found[1]
-    if len(meant) == 1:
-        return meant[0]
-    if asked in PROBES and not probes:
-        raise StatisticError(f"{asked!r} is a probe, which was not asked: give probes=True (--probes).")
-    near = meant or difflib.get_close_matches(asked, known, 3, 0.3) or list(known)[:3]
-    why = f"{asked!r} may mean several roles" if meant else f"no head was asked for {asked!r}"
-    raise StatisticError(f"{why}: did you mean {', '.join(map(repr, near))}?")
-
-
-def _spaced(name: str) -> str:
-    return name.casefold().replace("_", " ")
-
-
 SHOWN = 12  # heads in a notebook's view
-EFFECT = "not measured"  # attention is not effect: every row of a table says so
+EFFECT = "not measured"  # a label does not say what is lost without its head: every row of a table repeats that
 
 
 class Example(NamedTuple):
@@ -101,13 +45,15 @@ class Example(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Roles(Sequence[HeadRole]):
-    """`labels`, a role a head; `claims`, a list a head: every rule it was asked by. `tables` hold all statistics.
+class Roles(PerHeadResult, Sequence[HeadRole]):
+    """`labels`, a role for each head; `claims`, a list for each head: one of every rule. `tables` hold all statistics.
 
     `examples[head, role]` are texts of the reporting half on which a head does it most: of every label, and of every
-    question's best head for which it holds. `probes` are those of `probing.PROBES` by name, where they were asked for;
-    no label rests on them. `notes` say what all rests on.
+    question's best head for which it holds. `probes` are those of `probes.all.PROBES` by name, where they were run; no
+    label rests on them. `notes` say what all rests on.
     """
+
+    missing: ClassVar[str] = "here, only {first} to {last}."
 
     labels: tuple[HeadRole, ...]
     claims: tuple[tuple[Claim, ...], ...]
@@ -121,15 +67,12 @@ class Roles(Sequence[HeadRole]):
     @overload
     def __getitem__(self, index: slice) -> Sequence[HeadRole]: ...
     def __getitem__(self, index: int | slice | str | Head) -> HeadRole | Sequence[HeadRole]:
-        """`roles["L2H9"]` is that head's label, `roles[2]` the third. Errors: HeadError, StatisticError; IndexError."""
-        return self.labels[self._place(index)] if isinstance(index, str | Head) else self.labels[index]
+        """`roles["L2H9"]` is that head's label, `roles[2]` the third. Errors: HeadError; IndexError."""
+        return self.labels[self.head_place(index)] if isinstance(index, str | Head) else self.labels[index]
 
-    def _place(self, head: str | Head) -> int:
-        wanted = head if isinstance(head, Head) else Head.parse(head)
-        place = next((at for at, label in enumerate(self.labels) if label.head == wanted), None)
-        if place is None:
-            raise StatisticError(f"there is no head {head} here, only {self.labels[0].head} to {self.labels[-1].head}.")
-        return place
+    @property
+    def heads(self) -> tuple[Head, ...]:
+        return tuple(label.head for label in self.labels)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -150,7 +93,11 @@ class Roles(Sequence[HeadRole]):
     @cached_property
     def unanswerable(self) -> dict[str, str]:
         """The roles of which no head has a single case, and why: "cannot look ahead", or that no text asks it."""
-        return unanswerable(self.claims, self.tables)
+        causal = {head: site.causal for table in reversed(self.tables) for site in table.sites for head in site.heads}
+        reasons: dict[str, list[str]] = {}
+        for claim in (claim for of_head in self.claims for claim in of_head):
+            reasons.setdefault(claim.role, []).append(why_unasked(claim, causal))
+        return {role: AHEAD if AHEAD in of_role else UNASKED for role, of_role in reasons.items() if all(of_role)}
 
     @cached_property
     def answerable(self) -> tuple[str, ...]:
@@ -160,7 +107,7 @@ class Roles(Sequence[HeadRole]):
     @cached_property
     def num_tried(self) -> int:
         """How many claims were tried: those with at least one case."""
-        return sum(claim.num_queries > 0 for mine in self.claims for claim in mine)
+        return sum(claim.num_queries > 0 for of_head in self.claims for claim in of_head)
 
     def ranked(self, role: str, top: int | None = None) -> list[Claim]:
         """Heads by how far above chance they are at one role on the choosing half; the figures are of the other half.
@@ -171,36 +118,39 @@ class Roles(Sequence[HeadRole]):
         role = self.role_named(role)
         if role in self.probes:
             raise StatisticError(f"{role!r} is a probe, and has no claims: its heads are probes[{role!r}].top().")
-        asked = [claim for mine in self.claims for claim in mine if claim.role == role]
-        return sorted(asked, key=lambda claim: (-claim.chosen_excess, claim.head))[:top]
+        of_role = [claim for of_head in self.claims for claim in of_head if claim.role == role]
+        return sorted(of_role, key=lambda claim: (-claim.chosen_excess, claim.head))[:top]
 
-    def role_named(self, asked: str) -> str:
+    def role_named(self, words: str) -> str:
         """The role, or probe, that is meant by a name, a question, or a part of one; roles go before probes.
 
         Errors: StatisticError names the nearest.
         """
-        return role_named(asked, self.questions, {name: probe.asks for name, probe in self.probes.items()})
+        return role_named(words, self.questions, {name: probe.asks for name, probe in self.probes.items()})
 
     def of_head(self, head: str | Head) -> list[Claim]:
         """A head's claims that hold, the furthest above chance first."""
-        mine = self.claims[self._place(head)]
-        return sorted((claim for claim in mine if claim.holds), key=lambda claim: -claim.excess)
+        claims = self.claims[self.head_place(head)]
+        return sorted((claim for claim in claims if claim.holds), key=lambda claim: -claim.excess)
 
     def probed(self, probes: Mapping[str, Probe]) -> Roles:
-        """The same with what probes found (`probing.ask_probes`)."""
+        """The same with the results of probes (`roles.ask_probes`)."""
         return replace(self, probes=probes, notes={**self.notes, "probes": NO_LABEL})
 
     def to_pandas(self) -> pd.DataFrame:
-        """A row a head and role asked: all of its claim, and whether the head is named after it.
+        """A row for each head and role: all of its claim, and whether the head is named after it.
 
-        `kind` is "claim"; below these, "probe": a row a head and probe that was asked, with what a probe knows.
+        `kind` is "claim"; below these, "probe": a row for each head and probe that was run, with what a probe knows.
         """
         import pandas as pd
 
         claims = self.claims_to_pandas()
         names = {str(label.head): label.name for label in self.labels}
-        told = [{"kind": "probe", **row} for probe in self.probes.values() for row in probe.rows()]
-        probes = pd.DataFrame([row | {"label": names[row["head"]], "named": False, "effect": EFFECT} for row in told])
+        probes = pd.DataFrame(
+            {"kind": "probe", **row, "label": names[row["head"]], "named": False, "effect": EFFECT}
+            for probe in self.probes.values()
+            for row in probe.rows()
+        )
         if probes.empty:
             return claims
         claims["holds"] = claims["holds"].astype("boolean")  # of a probe: neither yes nor no
@@ -238,7 +188,7 @@ class Roles(Sequence[HeadRole]):
         """A notebook's view: the surest labels first."""
         named = [label for label in self.labels if label.name != UNLABELLED]
         named.sort(key=lambda label: label.evidence.chance - label.evidence.score)
-        rows = [[str(each.head), each.name, shown_share(each), each.evidence.words] for each in named[:SHOWN]]
+        rows = [[str(label.head), label.name, shown_share(label), label.evidence.words] for label in named[:SHOWN]]
         more = max(0, len(named) - SHOWN)
         note = f"{more} more: to_pandas() has them all." if more else ""
         return html_table(["head", "role", "score", "evidence"], rows, caption=repr(self), note=note)
@@ -248,3 +198,38 @@ def shown_share(label: HeadRole) -> float:
     """A label's score as it is shown: a share that rounding put above 1 is 1. Data keep what was computed."""
     score = label.evidence.score
     return score if label.evidence.statistic == "entropy" else min(score, 1.0)
+
+
+def why_unasked(claim: Claim, causal: Mapping[Head, bool]) -> str:
+    """Why a claim has no case; "" where it has one."""
+    if claim.num_queries:
+        return ""
+    ahead = claim.statistic in LATER or claim.statistic.endswith(OF_ARCS)
+    return AHEAD if ahead and causal.get(claim.head, False) else UNASKED
+
+
+def role_named(words: str, questions: Mapping[str, str], probes: Mapping[str, str]) -> str:
+    """The role, or probe, that is meant by a name, a question, or a part of one; roles go before probes.
+
+    A pattern may be named as its function is (`to_comma`) or as it is listed ("to comma").
+    Errors: StatisticError names all that may be meant, else the nearest.
+    """
+    known = {**questions, **probes}
+    if words in known:
+        return words
+    part = words.casefold().strip(" ?")
+    alike = [name for name in known if name.casefold().replace("_", " ") == part.replace("_", " ")]
+    if len(alike) == 1:
+        return alike[0]
+    in_roles, in_probes = (
+        [role for role, question in names.items() if part and part in f"{role} {question}".casefold()]
+        for names in (questions, probes)
+    )
+    meant = in_roles or in_probes
+    if len(meant) == 1:
+        return meant[0]
+    if words in PROBES and not probes:
+        raise StatisticError(f"{words!r} is a probe, which was not asked: give probes=True (--probes).")
+    near = meant or difflib.get_close_matches(words, known, 3, 0.3) or list(known)[:3]
+    why = f"{words!r} may mean several roles" if meant else f"no head was asked for {words!r}"
+    raise StatisticError(f"{why}: did you mean {', '.join(map(repr, near))}?")

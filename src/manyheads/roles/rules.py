@@ -4,10 +4,19 @@ A rule reads one statistic, its chance levels, and how much of the head's attent
 role when, on the texts set apart for choosing,
 
 - it puts enough of *all* its attention there, sinks competing (`score`), or, where it mostly rests on a sink, enough of
-  what it gives to words at all (`given`: said so in the label's evidence); and
+  what it gives to words at all (`given`: the label's evidence says so); and
 - that is far enough above chance: even spread over what each row sees, and the text's words shuffled;
 
 and when the other half of the texts bears it out. Anything else is "unlabelled": a label is evidence, not a guess.
+
+Two kinds of rules need a treebank: for each relation of syntax and direction, and for coreference. They read an
+accuracy on words alone, which is easily high: most determiners stand before their noun. So the accuracy must beat, on
+texts that the head was not chosen on, the most frequent offset (by a tenth and three points), the same link with
+position and part of speech preserved and the link itself destroyed, and even chance where the offset fails
+(`statistics.defined.syntax`).
+
+The conditions that a rule sets are in `roles.claims`, their words in `roles.why_not`. How a role is shown is in
+`roles.role_table`.
 """
 
 from __future__ import annotations
@@ -109,11 +118,6 @@ class Rule:
         return tuple(dict.fromkeys(name for name in own if name))
 
 
-def _positional(role: str, offset: int, saying: str) -> Rule:
-    asks, name = f"Which head looks at {saying}?", offset_name(offset)
-    return Rule(role, name, MIN_POSITIONAL, ("uniform",), saying, asks=asks, norm=weighted_name(name))
-
-
 def _content(
     role: str,
     statistic: str,
@@ -125,18 +129,26 @@ def _content(
     names_heads: bool = True,
     unsunk: str = LEFT,
 ) -> Rule:
+    """The rule of tokens that are chosen by what they are."""
     return Rule(
         role, statistic, MIN_CONTENT, ("uniform", "relabelled"), saying, by_kind=by_kind, norm=norm,
         asks=f"Which head looks at {asks}?", names_heads=names_heads, unsunk=unsunk,
     )  # fmt: skip
 
 
-POSITIONAL = (
-    _positional("previous token", -1, "the token before"),
-    _positional("next token", 1, "the token after"),
-    _positional("self", 0, "the token itself"),
-    *(_positional(f"offset {o:+d}", o, f"the token {o:+d} away") for o in OFFSETS if abs(o) > 1),
-)
+PLACES = {
+    "previous token": (-1, "the token before"),
+    "next token": (1, "the token after"),
+    "self": (0, "the token itself"),
+    **{f"offset {offset:+d}": (offset, f"the token {offset:+d} away") for offset in OFFSETS if abs(offset) > 1},
+}
+POSITIONAL = tuple(
+    Rule(
+        role, offset_name(offset), MIN_POSITIONAL, ("uniform",), saying, asks=f"Which head looks at {saying}?",
+        norm=weighted_name(offset_name(offset)),
+    )
+    for role, (offset, saying) in PLACES.items()
+)  # fmt: skip
 CONTENT = (
     _content(
         "duplicate token",
@@ -191,19 +203,10 @@ RULES = (*POSITIONAL, *CONTENT, LOCAL_RULE)
 """Rules that compete: the one that is furthest from chance to always wins. `local` yields to any finer one."""
 
 NORMS = tuple(rule.norm for rule in (*RULES, SINK_RULE) if rule.norm)
-_READ = tuple(name for rule in (*RULES, SINK_RULE) for name in rule.needed)
-NEEDED = tuple(dict.fromkeys((*_READ, "entropy", "entropy.uniform")))
-"""The statistics that labelling asks for."""
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The rules that need a treebank: for each relation and direction, and for coreference, what a head must score.
-#
-# An accuracy on words alone is easily high: most determiners stand before their noun. So what a head scores must beat,
-# on texts that it was not chosen on, the most frequent offset (by a tenth and three points), the same link with
-# position and part of speech kept and the rest destroyed, and even chance where the offset fails. See
-# statistics/syntax.py.
-
+NEEDED = tuple(
+    dict.fromkeys((*(name for rule in (*RULES, SINK_RULE) for name in rule.needed), "entropy", "entropy.uniform"))
+)
+"""The statistics that labelling reads."""
 
 MIN_ACCURACY = 0.3
 """Of its questions, among words: below a third of them, a head does many other things."""
@@ -258,45 +261,63 @@ PEOPLE_SAY = {
 
 
 def syntax_rules(relations: Sequence[str]) -> tuple[Rule, ...]:
-    """Two rules a relation: from the dependent to its head, and from the head to the dependent."""
-    out = []
-    for name in relations:
-        what = PEOPLE_SAY.get(name, name)
-        up, down = f"{name}.to_head", f"{name}.to_dependent"
-        out += [
+    """Two rules for each relation: from the dependent to its head, and from the head to the dependent."""
+    rules = []
+    for relation in relations:
+        noun = PEOPLE_SAY.get(relation, relation)
+        article = "an" if noun[0] in "aeiou" else "a"
+        up, down = f"{relation}.to_head", f"{relation}.to_dependent"
+        rules += [
             Rule(
-                f"{name}: dependent to head", up, MIN_ACCURACY, ("relabelled", "uniform"), f"the head of a {name}",
-                asks=f"Which head looks from {_a(what)} to the word it depends on?",
+                f"{relation}: dependent to head", up, MIN_ACCURACY, ("relabelled", "uniform"),
+                f"the head of a {relation}", asks=f"Which head looks from {article} {noun} to the word it depends on?",
                 norm=f"{up}.norm", given=f"{up}.given",
                 baselines=(f"{up}.mode",), beyond=(f"{up}.off_mode", f"{up}.off_rule", f"{up}.rule"),
             ),
             Rule(
-                f"{name}: head to dependent", down, MIN_ACCURACY, ("relabelled", "uniform"), f"the {name} of a word",
-                asks=f"Which head looks from a word to its {what}?", given=f"{down}.given",
-                baselines=(f"{down}.mode",), beyond=(f"{down}.off_mode", f"{down}.any", f"{name}.received"),
+                f"{relation}: head to dependent", down, MIN_ACCURACY, ("relabelled", "uniform"),
+                f"the {relation} of a word", asks=f"Which head looks from a word to its {noun}?", given=f"{down}.given",
+                baselines=(f"{down}.mode",), beyond=(f"{down}.off_mode", f"{down}.any", f"{relation}.received"),
             ),
         ]  # fmt: skip
-    return tuple(out)
-
-
-def _a(noun: str) -> str:
-    return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
+    return tuple(rules)
 
 
 def coreference_rules() -> tuple[Rule, ...]:
     """From any mention to an antecedent, and from pronouns alone; among mentions' head words where specials are out."""
-    asked = (
-        ("coreference", "coreference", "Which head links mentions to what they mean?"),
-        ("pronoun to antecedent", "pronoun", "Which head links pronouns to what they mean?"),
-    )
+    questions = {
+        "coreference": ("coreference", "Which head links mentions to what they mean?"),
+        "pronoun to antecedent": ("pronoun", "Which head links pronouns to what they mean?"),
+    }
     return tuple(
         Rule(
             role, name, MIN_ACCURACY, ("relabelled", "uniform"), "an antecedent", asks=asks, norm=f"{name}.norm",
             given=f"{name}.mentions", baselines=(f"{name}.nearest", f"{name}.same_word"),
             beyond=(f"{name}.off_nearest", f"{name}.off_same_word", f"{name}.given"),
         )
-        for role, name, asks in asked
+        for role, (name, asks) in questions.items()
     )  # fmt: skip
+
+
+def own_rule(name: str) -> Rule:
+    """The rule of a pattern of the caller's own."""
+    return Rule(
+        name, name, MIN_CONTENT, ("uniform", "relabelled"), f"what {name!r} points at",
+        asks=f"Which head looks where {name!r} points?",
+    )  # fmt: skip
+
+
+FIXED_RULES = {rule.statistic: rule for rule in (*RULES, SINK_RULE, *ASKED, *coreference_rules())}
+"""The rules that any texts may be tried by, by their statistic; those of relations depend on the treebank."""
+
+
+def rule_of(statistic: str) -> Rule:
+    """The rule that reads a statistic, with the thresholds that a claim of it must reach."""
+    if statistic in FIXED_RULES:
+        return FIXED_RULES[statistic]
+    relation, _, direction = statistic.rpartition(".")
+    to_head, to_dependent = syntax_rules([relation or statistic])
+    return {"to_head": to_head, "to_dependent": to_dependent}.get(direction) or own_rule(statistic)
 
 
 AHEAD = "cannot look ahead"

@@ -1,31 +1,23 @@
-"""Why a claim about a head does not hold: in words, each condition that its figures fail.
+"""Why a claim about a head does not hold, in words: what `claims.failed_conditions` returns, and the rules as prose.
 
-What was looked for and not found is a result, too, but a bare "no" does not say what was missed.
-The thresholds are those of the rules themselves: `roles.claims` decides what holds, here it is only said.
+That something was looked for and not found is a result, too, but a bare "no" does not say which condition was missed.
 """
 
 from __future__ import annotations
 
 import math
 
-from manyheads.roles.claims import MAX_FALSE, OVER_BASELINE, OVER_BASELINE_BY, Claim
-from manyheads.roles.question_families import FLOORS, family_of, known
+from manyheads.roles.claims import MAX_FALSE, OVER_BASELINE_BY, Claim, failed_conditions
 from manyheads.roles.rules import (
     MIN_ACCURACY,
-    MIN_CONTENT,
     MIN_EXCESS,
     MIN_GIVEN,
     MIN_GIVEN_SCORE,
     MIN_LIFT,
     MIN_LIFT_LOW,
     MIN_QUERIES,
-    MIN_TEXTS,
-    SINK_RULE,
     UNASKED,
 )
-
-__all__ = ["FIXED", "failing"]
-
 
 FIXED = {
     "mode": ("most frequent offset", "the word at the relation's most frequent offset"),
@@ -34,6 +26,30 @@ FIXED = {
     "same_word": ("same word", "the nearest earlier mention with the same head word, else the nearest"),
 }
 """Fixed guesses: a name that fits a table, and a sentence."""
+
+WORDS = {
+    "cases": "under {margin} cases",
+    "texts": "under {margin} independent texts",
+    "share of attention": "under {margin:.0%} of all attention",
+    "times chance": "under {margin:g} times chance",
+    "points of attention above chance": "not {points:.0f} points above chance",
+    "interval above chance": "interval reaches {margin:g} times chance",
+    "right answers": "right in under {margin:.0%}",
+    "right answers among all tokens": "under {margin:.0%} where special tokens may win",
+    "above chance by points": "not {points:.0f} points above chance",
+    "above guess by factor": "not {more:.0%} above the {guess}",
+    "above guess by points": "not {points:.0f} points above the {guess}",
+    "where the guess fails": "not above chance where the guess fails",
+}
+"""Each condition of `claims.failed_conditions` as reports write it."""
+
+RULES_IN_WORDS = (
+    f"Attention: enough of all, or {MIN_GIVEN:.0%} of what no sink takes; {MIN_LIFT:g} times chance and "
+    f"{100 * MIN_EXCESS:.0f} points more; the interval above {MIN_LIFT_LOW:g} times chance. Syntax and reference: "
+    f"{MIN_QUERIES} cases, right in {MIN_ACCURACY:.0%}, {100 * OVER_BASELINE_BY:.0f} points above chance, a tenth and "
+    f"{100 * OVER_BASELINE_BY:.0f} points above every fixed guess, above chance also where that fails, and "
+    f"{MIN_GIVEN_SCORE:.0%} where special tokens may win."
+)
 
 
 def failing(claim: Claim) -> tuple[str, ...]:
@@ -45,48 +61,20 @@ def failing(claim: Claim) -> tuple[str, ...]:
         return ()
     if math.isnan(claim.tested) or not claim.num_queries:
         return (UNASKED,)
-    found = _short_of_accuracy(claim) if family_of(claim.statistic).accuracy else _short_of_attention(claim)
+    words = [
+        WORDS[condition.name].format(
+            margin=condition.margin,
+            points=100 * condition.margin,
+            more=condition.margin - 1,
+            guess=guess_name(condition.guess).removeprefix("most frequent "),
+        )
+        for condition in failed_conditions(claim)
+    ]
     if claim.q_value > MAX_FALSE:
-        found.append(f"may be chance (q over {MAX_FALSE:g})")
-    return tuple(found or ["the choosing half does not bear it out"])
+        words.append(f"may be chance (q over {MAX_FALSE:g})")
+    return tuple(words or ["the choosing half does not bear it out"])
 
 
-def _short_of_attention(claim: Claim) -> list[str]:
-    floor, rests = FLOORS.get(claim.statistic, MIN_CONTENT), claim.statistic == SINK_RULE.statistic
-    given = not rests and known(claim.given) >= MIN_GIVEN and claim.score >= MIN_GIVEN_SCORE
-    out = _few(claim)
-    if claim.score < floor and not given:
-        out.append(f"under {floor:.0%} of all attention")
-    if claim.score < MIN_LIFT * claim.chance:
-        out.append(f"under {MIN_LIFT:g} times chance")
-    elif claim.score < MIN_EXCESS + claim.chance:
-        out.append(f"not {100 * MIN_EXCESS:.0f} points above chance")
-    elif not rests and not claim.low > MIN_LIFT_LOW * claim.chance:
-        out.append(f"interval reaches {MIN_LIFT_LOW:g} times chance")
-    return out
-
-
-def _short_of_accuracy(claim: Claim) -> list[str]:
-    points = f"not {100 * OVER_BASELINE_BY:.0f} points above"
-    out = _few(claim)
-    if claim.tested < MIN_ACCURACY:
-        out.append(f"right in under {MIN_ACCURACY:.0%}")
-    if claim.score < MIN_GIVEN_SCORE:
-        out.append(f"under {MIN_GIVEN_SCORE:.0%} where special tokens may win")
-    if claim.tested < claim.chance + OVER_BASELINE_BY:
-        out.append(f"{points} chance")
-    for name, value in claim.baselines.items():
-        guess = FIXED.get(name.rpartition(".")[2], (name,))[0].removeprefix("most frequent ")
-        if claim.tested < OVER_BASELINE * value:
-            out.append(f"not {OVER_BASELINE - 1:.0%} above the {guess}")
-        elif claim.tested < OVER_BASELINE_BY + value:
-            out.append(f"{points} the {guess}")
-    off = [value for name, value in claim.beyond.items() if ".off_" in name and not math.isnan(value)]
-    if off and not off[0] > claim.chances.get("uniform", 0.0):
-        out.append("not above chance where the guess fails")
-    return out
-
-
-def _few(claim: Claim) -> list[str]:
-    cases = [f"under {MIN_QUERIES} cases"] if claim.num_queries < MIN_QUERIES else []
-    return [*cases, f"under {MIN_TEXTS} independent texts"] if claim.num_texts < MIN_TEXTS else cases
+def guess_name(statistic: str) -> str:
+    """The name of a fixed guess that fits a table; a statistic that is none by its own name."""
+    return FIXED.get(statistic.rpartition(".")[2], (statistic,))[0]

@@ -1,8 +1,8 @@
-"""Jobs: work that may take over half a second, off the event loop, with progress, and stopped when nobody wants it.
+"""Jobs: work that may take over half a second, in threads, with progress, stopped when nobody waits for it any more.
 
-A job runs in a thread. It says how far it is through `progress`, which is also where it is stopped: by DELETE, or
-because nobody has asked after it for `PATIENCE` seconds (a page that was closed). What a job found is kept for a while.
-Only so many run at once; a few more wait; beyond that an answer says so instead of piling up.
+A job calls `Say` with its progress, which is also where it stops: after DELETE, or when nobody has requested its state
+for `PATIENCE` seconds (the page was closed). Results are kept for a while. A few jobs run at once, a few more wait;
+beyond that a request is refused instead of piling up.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from manyheads.studio.problems import Busy, NotHere, Stopped, told
-from manyheads.studio.schema.base import Said
+from manyheads.studio.problems import Busy, NotHere, Stopped, problem_of
+from manyheads.studio.schema.base import AnswerBody
 from manyheads.studio.schema.jobs import Job, JobKind, Progress
 
 __all__ = ["MAX_RUNNING", "Jobs", "Say"]
@@ -28,22 +28,22 @@ __all__ = ["MAX_RUNNING", "Jobs", "Say"]
 MAX_RUNNING = 2  # at once: torch uses every core for one already
 MAX_WAITING = 16
 MAX_KEPT = 256
-KEPT_BYTES = 24_000_000  # of what they found, as JSON: in memory it is some ten times as much
+KEPT_BYTES = 24_000_000  # of results, as JSON: in memory they are some ten times as large
 PATIENCE = 20.0  # seconds
-LOOK_SECONDS = 0.01  # between two looks at a job that is waited for
+POLL_SECONDS = 0.01
 Say = Callable[[str, int, int | None], None]
 """Called with what is going on, how much is done, and of how much (None: unknown). Raises `Stopped`."""
 
 
 @dataclass(eq=False)
 class _Work:
-    """One job's state. `asked` is when somebody last asked after it."""
+    """One job's state. `requested_at` is when its state was last requested. Times are of the monotonic clock."""
 
     id: str
     kind: JobKind
-    begun: float = field(default_factory=time.monotonic)
-    asked: float = field(default_factory=time.monotonic)
-    ended: float | None = None
+    started_at: float = field(default_factory=time.monotonic)
+    requested_at: float = field(default_factory=time.monotonic)
+    ended_at: float | None = None
     progress: Progress = field(default_factory=lambda: Progress(words="waiting its turn", done=0, total=None))
     stopped: bool = False
     result: Any = None
@@ -52,12 +52,11 @@ class _Work:
     over: threading.Event = field(default_factory=threading.Event)
 
     def say(self, words: str, done: int = 0, total: int | None = None) -> None:
-        if self.stopped or time.monotonic() - self.asked > PATIENCE:
+        if self.stopped or time.monotonic() - self.requested_at > PATIENCE:
             raise Stopped(f"{self.kind} was stopped")
         self.progress = Progress(words=words, done=done, total=total)
 
-    def seen(self) -> Job:
-        """What is known of it now."""
+    def to_job(self) -> Job:
         state: Literal["running", "done", "failed", "cancelled"] = "running"
         if self.over.is_set():
             state = "done" if self.error is None else "cancelled" if isinstance(self.error, Stopped) else "failed"
@@ -66,10 +65,27 @@ class _Work:
             kind=self.kind,
             state=state,
             progress=self.progress,
-            seconds=round((self.ended or time.monotonic()) - self.begun, 3),
-            problem=None if self.error is None else told(self.error)[1],
+            seconds=round((self.ended_at or time.monotonic()) - self.started_at, 3),
+            problem=None if self.error is None else problem_of(self.error)[1],
             result=self.result,
         )
+
+    def run(self, work: Callable[[Say], Any]) -> None:
+        try:
+            self.say("starting")
+            self.result = work(self.say)
+            self.num_bytes = len(self.result.model_dump_json()) if isinstance(self.result, AnswerBody) else 0
+        except Exception as error:  # even a fault of ours: `to_job` gives it to the page, and writes it to the log
+            self.error = error
+            # The frames of an error, and of the errors behind it, hold whole recordings: drop their variables. Line
+            # numbers, which the log needs, stay.
+            cause: BaseException | None = error
+            while cause is not None:
+                traceback.clear_frames(cause.__traceback__)
+                cause = cause.__cause__ or cause.__context__
+        finally:
+            self.ended_at = time.monotonic()
+            self.over.set()
 
 
 class Jobs:
@@ -82,32 +98,32 @@ class Jobs:
         self.max_running, self._limit = max_running, max_running + MAX_WAITING
 
     def start(self, kind: JobKind, run: Callable[[Say], Any]) -> str:
-        """Begin, and give the job's id. Raises Busy where too many wait already."""
+        """Start a job and return its id. Raises Busy where too many wait already."""
         work = _Work(secrets.token_hex(8), kind)
         with self._lock:
-            under_way = sum(not each.over.is_set() for each in self._works.values())
+            under_way = sum(not known.over.is_set() for known in self._works.values())
             if under_way >= self._limit:
                 raise Busy(f"{under_way} pieces of work are waiting already. Try again in a little while.")
             self._works[work.id] = work
             self._forget()
-        self._pool.submit(self._run, work, run)
+        self._pool.submit(work.run, run)
         return work.id
 
     async def wait(self, job: str, seconds: float = 0.0) -> Job:
-        """How a job is, at once or as soon as it ends within `seconds`. Raises NotHere."""
+        """The state of a job, as soon as it ends or after `seconds`. Raises NotHere."""
         work, until = self._find(job), time.monotonic() + seconds
         while not work.over.is_set() and time.monotonic() < until:
-            work.asked = time.monotonic()
-            await asyncio.sleep(LOOK_SECONDS)
-        work.asked = time.monotonic()
-        return work.seen()
+            work.requested_at = time.monotonic()
+            await asyncio.sleep(POLL_SECONDS)
+        work.requested_at = time.monotonic()
+        return work.to_job()
 
     def stop(self, job: str) -> Job:
-        """Stop a job at its next step; one that has ended stays as it is."""
+        """Stop a job at its next step; one that has ended stays as it is. Raises NotHere."""
         work = self._find(job)
         work.stopped = True
         work.over.wait(0.2)
-        return work.seen()
+        return work.to_job()
 
     def close(self) -> None:
         """Stop everything and wait for nothing."""
@@ -116,34 +132,19 @@ class Jobs:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _forget(self) -> None:
-        """Drop what ended longest ago. What ended last stays, whatever its size."""
-        ended = [each for each in self._works.values() if each.over.is_set()]
+        """Drop the results that ended longest ago.
+
+        Not a `base.Cache`: a running job must not be dropped, and the newest result stays until the next job starts,
+        whatever its size, for the page that waits for it may not have read it yet.
+        """
         room = KEPT_BYTES
-        for at, work in enumerate(reversed(ended)):
+        ended = [work for work in self._works.values() if work.over.is_set()]
+        for newer, work in enumerate(reversed(ended)):
             room -= work.num_bytes
-            if at and (room < 0 or at >= MAX_KEPT):
+            if newer and (room < 0 or newer >= MAX_KEPT):
                 del self._works[work.id]
 
     def _find(self, job: str) -> _Work:
         with self._lock, suppress(KeyError):
             return self._works[job]
         raise NotHere("there is no such job: it ended long ago, or the studio was started again since.")
-
-    def _run(self, work: _Work, run: Callable[[Say], Any]) -> None:
-        try:
-            work.say("starting")
-            work.result = run(work.say)
-            work.num_bytes = len(work.result.model_dump_json()) if isinstance(work.result, Said) else 0
-        except Exception as error:  # a fault of ours too is said to the page, and in the server's log, by whoever asks
-            work.error = error
-            _let_go(error)
-        finally:
-            work.ended = time.monotonic()
-            work.over.set()
-
-
-def _let_go(error: BaseException | None) -> None:
-    """Drop what the frames of an error and of those behind it hold, whole files among it; their lines stay."""
-    while error is not None:
-        traceback.clear_frames(error.__traceback__)
-        error = error.__cause__ or error.__context__

@@ -1,4 +1,4 @@
-"""What can go wrong in the studio, and how a page is told: whose fault it is, in a status, and in words what to do."""
+"""Errors of the studio, and their HTTP answers: a status that says whose fault it is, and words that say what to do."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from typing import Any
 from manyheads.errors import ManyHeadsError
 from manyheads.studio.schema.base import Problem
 
-__all__ = ["Busy", "NotHere", "Stopped", "TooLarge", "misfit", "told"]
+__all__ = ["Busy", "NotHere", "Stopped", "TooLarge", "misfit_of", "problem_of"]
 
 log = logging.getLogger("manyheads")
 
 
 class NotHere(ManyHeadsError, LookupError):
-    """What a request names is not here: a recording, a head, a lesson, a job."""
+    """A request names something that does not exist: a recording, a head, a lesson, a job."""
 
 
 class Busy(ManyHeadsError):
-    """Too much is under way already: the same request will do a little later."""
+    """Too much work is under way; the same request will succeed a little later."""
 
 
 class TooLarge(ManyHeadsError, ValueError):
-    """A request holds more than is taken."""
+    """A request is larger than the server accepts."""
 
 
 class Stopped(Exception):
-    """Work was given up, because somebody asked for it or because nobody waits for it any more."""
+    """Work was stopped, by a request or because nobody waits for it any more."""
 
 
-MOST_SAID = 5  # of what does not fit in one request
-MOST_CAME = 60  # characters of what came that are said back
+MOST_MISFITS = 5  # named in one answer
+MOST_CHARS = 60  # of a wrong value that are quoted
 MISFITS = {
     "missing": "is missing",
     "extra_forbidden": "is not known here",
@@ -48,7 +48,7 @@ MISFITS = {
     "union_tag_not_found": "does not say its {discriminator}",
     "json_invalid": "is no JSON: {error}",
 }
-"""What does not fit, by pydantic's name for it."""
+"""The words for a value that does not fit, by pydantic's error type."""
 KINDS = {
     "string": "a text",
     "int": "a whole number",
@@ -59,20 +59,21 @@ KINDS = {
     "dict": "an object",
     "model": "an object",
 }
-"""What is wanted, by the first word of pydantic's name for what came instead."""
+"""The words for the expected type, by the first word of pydantic's error type."""
 WRITTEN = {
     "name": "letters, digits, '.', '_' and '-', a letter or digit first",
     "queries": "a range as in 0:64",
     "keys": "a range as in 0:64",
 }
-"""How a value is written that has a pattern, by its name; those of an address's path name things instead."""
+"""The words for a pattern, by the name of the value; patterns in the path of an address give 404 instead."""
 THINGS = {"slug": "lesson"}
-BRANCHES = {"constrained-str", "str", "int", "float", "bool"}  # of a value that may be of several kinds: no place in it
+# Of a value that may have several types, pydantic adds the type to the location of the error: no place in the JSON.
+BRANCHES = {"constrained-str", "str", "int", "float", "bool"}
 STATUS: dict[type[BaseException], int] = {NotHere: 404, Busy: 503, TooLarge: 413, Stopped: 409, ManyHeadsError: 400}
 
 
-def told(error: BaseException) -> tuple[int, Problem]:
-    """The status and the words for an error. What is no error of ours is a fault of ours, and goes to the log too."""
+def problem_of(error: BaseException) -> tuple[int, Problem]:
+    """The status and the words for an error. An error that is not ours is a fault of ours, and is logged as well."""
     for kind, status in STATUS.items():
         if isinstance(error, kind):
             return status, Problem(kind=type(error).__name__, words=str(error))
@@ -83,36 +84,37 @@ def told(error: BaseException) -> tuple[int, Problem]:
     return 500, Problem(kind="Fault", words=words)
 
 
-def misfit(errors: Sequence[Mapping[str, Any]]) -> tuple[int, Problem]:
-    """The status and the words for a request whose values do not fit, from pydantic's list of what is wrong with it.
+def misfit_of(errors: Sequence[Mapping[str, Any]]) -> tuple[int, Problem]:
+    """The status and the words for a request whose values do not fit, from pydantic's list of errors.
 
-    404 where the address names something as nothing here is named, else 400.
+    404 where a name in the address has a form that no name here has, else 400.
     """
     named = next((error for error in errors if error["loc"][0] == "path" and error["type"].startswith("string_")), None)
     if named is not None:
         thing = THINGS.get(named["loc"][1], named["loc"][1])
-        return 404, Problem(kind=NotHere.__name__, words=f"There is no {thing} {_came(named)} here.")
-    said = {}
+        return 404, Problem(kind=NotHere.__name__, words=f"There is no {thing} {_quoted(named)} here.")
+    sentences: dict[str, str] = {}
     for error in errors:
         place = ".".join(str(part) for part in error["loc"][1:] if part not in BRANCHES)
-        said.setdefault(place, _words(place, error))
-    more = f"; and {len(said) - MOST_SAID} more" if len(said) > MOST_SAID else ""
-    words = f"This does not fit: {'; '.join(list(said.values())[:MOST_SAID])}{more}."
+        # A value of several types has an error for each of them; the first one is enough.
+        sentences.setdefault(place, _sentence(place, error))
+    more = f"; and {len(sentences) - MOST_MISFITS} more" if len(sentences) > MOST_MISFITS else ""
+    words = f"This does not fit: {'; '.join(list(sentences.values())[:MOST_MISFITS])}{more}."
     return 400, Problem(kind="RequestError", words=words)
 
 
-def _words(place: str, error: Mapping[str, Any]) -> str:
-    """One misfit: where it is, what came, what is taken."""
-    kind, given = error["type"], error["input"]
+def _sentence(place: str, error: Mapping[str, Any]) -> str:
+    """One misfit: where it is, the value, and what is accepted there."""
+    kind, value = error["type"], error["input"]
     where = repr(place) if place and kind != "json_invalid" else "the request's body"
     if kind not in MISFITS:
-        wanted = KINDS.get(kind.split("_")[0])
-        return f"{where} is {_came(error)}, and takes {wanted}" if wanted else f"{where}: {error['msg']}"
-    values = {**(error.get("ctx") or {}), "came": _came(error), "written": WRITTEN.get(place, "another spelling")}
-    values["length"] = len(given) if hasattr(given, "__len__") else 0
-    return f"{where} {MISFITS[kind].format(**values)}"
+        expected = KINDS.get(kind.split("_")[0])
+        return f"{where} is {_quoted(error)}, and takes {expected}" if expected else f"{where}: {error['msg']}"
+    context = {**(error.get("ctx") or {}), "came": _quoted(error), "written": WRITTEN.get(place, "another spelling")}
+    context["length"] = len(value) if hasattr(value, "__len__") else 0
+    return f"{where} {MISFITS[kind].format(**context)}"
 
 
-def _came(error: Mapping[str, Any]) -> str:
-    said = repr(error["input"])
-    return said if len(said) <= MOST_CAME else f"{said[: MOST_CAME - 3]}..."
+def _quoted(error: Mapping[str, Any]) -> str:
+    quoted = repr(error["input"])
+    return quoted if len(quoted) <= MOST_CHARS else f"{quoted[: MOST_CHARS - 3]}..."

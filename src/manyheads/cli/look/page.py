@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.text import Text
 
-from manyheads import figures, statistics
+from manyheads import statistics
 from manyheads.base import users_home
 from manyheads.cli.look.looked import SHOWN
 from manyheads.cli.role_words import (
-    UNLABELLED,
     by_role,
     example_head,
     figure,
@@ -34,6 +33,7 @@ from manyheads.cli.terminal.console import (
     shortened,
     stdout_console,
 )
+from manyheads.roles.role_table import CAVEAT, UNLABELLED, role_style
 from manyheads.statistics.head_table import number
 
 if TYPE_CHECKING:
@@ -141,8 +141,7 @@ def _summary(looked: Looked, console: Console) -> list[Text]:
 
 def hue(name: str) -> str:
     """The role's colour in a terminal; unlabelled heads are faint."""
-
-    return "dim" if name == UNLABELLED else figures.role_style(name).terminal
+    return "dim" if name == UNLABELLED else role_style(name).terminal
 
 
 # ------------------------------------------------------------------------------------------------- a row for each head
@@ -283,9 +282,6 @@ def offered(offers: list[tuple[str, str]], console: Console) -> list[Text]:
 
 # ---------------------------------------------------------------------------------------------------------------------
 # What a look found as data: one JSON document, and a frame with a row a head.
-
-
-CAVEAT = "Attention is not effect: a role says what a head reads, not what is lost without it."
 
 
 def document(looked: Looked) -> dict[str, Any]:

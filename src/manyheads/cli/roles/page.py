@@ -15,6 +15,7 @@ from manyheads.cli.arguments import STDIN
 from manyheads.cli.role_words import ABSENT, UNLABELLED, figure, plain, q_words, span
 from manyheads.cli.steps import model_arguments
 from manyheads.cli.terminal.console import clean
+from manyheads.roles.role_table import NOT_EFFECT
 
 if TYPE_CHECKING:
     from manyheads.corpora import Failure
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from manyheads.roles.probes.score import HeadScore
 
 
-EFFECT_SAID = "attention is not effect: what is lost without a head was not measured"
+EFFECT_SAID = f"{NOT_EFFECT}: what is lost without a head was not measured"
 GENERAL = (UNLABELLED, "broad")
 NAMED = 8  # heads of a role
 EXAMPLES = 1  # texts shown for a question

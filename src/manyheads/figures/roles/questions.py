@@ -15,10 +15,12 @@ from matplotlib.collections import LineCollection
 from matplotlib.lines import Line2D
 
 from manyheads.figures.maps import flow
-from manyheads.figures.paper import FADED, HAIRLINE, INK, PAPER, POINT, Pixels, Point, Sheet, kind_of, text_width
+from manyheads.figures.palette import FADED, HAIRLINE, INK, PAPER
+from manyheads.figures.paper import POINT, Pixels, Point, Sheet, kind_of, text_width
 from manyheads.figures.roles.words import counted, guesses, left_out, percent, said
 from manyheads.roles import MAX_FALSE, Claim, Roles, by_family, family_of
 from manyheads.roles.question_families import Family
+from manyheads.roles.role_table import NOT_EFFECT
 from manyheads.roles.rules import UNASKED
 
 WIDTH, MARGIN = 1_120, 36
@@ -33,7 +35,7 @@ PALE = "#8D8F94"  # marks of a claim that does not hold
 CAVEATS = (
     "What counts is how far a dot lies to the right of its ticks: on a tick, the head does no better than a guess that "
     "never saw the sentence.",
-    "Attention is not effect: this says what a head reads, not what is lost without it.",
+    f"{NOT_EFFECT.capitalize()}: this says what a head reads, not what is lost without it.",
 )
 
 

@@ -11,9 +11,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from manyheads.figures.paper import INK, UNLABELLED, RoleStyle, role_style
+from manyheads.figures.palette import INK
 from manyheads.roles import Claim, Roles, family_of
 from manyheads.roles.question_families import DOWN, OWN, REFERENCE, UP
+from manyheads.roles.role_table import NO_ROLE, REFERENCE_STYLE, SYNTAX_STYLE, RoleStyle, role_style
 from manyheads.roles.rules import (
     AHEAD,
     PEOPLE_SAY,
@@ -23,8 +24,6 @@ from manyheads.roles.rules import (
 __all__ = ["data", "isolated", "table_of", "terms_of"]
 
 
-SYNTAX_STYLE = RoleStyle("syntax", "#AA55EE", "#af5fff", "syntax", "synt")
-REFERENCE_STYLE = RoleStyle("reference", "#CC00AA", "#d700af", "reference", "ref")
 OWN_STYLE = RoleStyle("your own", INK, "#767676", "your own", "own")
 GUESSES = {"mode": "off_mode", "rule": "off_rule", "nearest": "off_nearest", "same_word": "off_same_word"}
 """What knows nothing of the sentence, and by which name the score where that fails goes."""
@@ -32,8 +31,8 @@ GUESSES = {"mode": "off_mode", "rule": "off_rule", "nearest": "off_nearest", "sa
 
 def style_of(role: str, statistic: str) -> RoleStyle:
     """A label's colour and words: the palette's, a hue for syntax, one for reference, ink for patterns of one's own."""
-    if role == UNLABELLED.name:
-        return UNLABELLED
+    if role == NO_ROLE.name:
+        return NO_ROLE
     others = {UP: SYNTAX_STYLE, DOWN: SYNTAX_STYLE, REFERENCE: REFERENCE_STYLE, OWN: OWN_STYLE}
     return others.get(family_of(statistic)) or role_style(role)
 

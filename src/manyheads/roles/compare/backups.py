@@ -14,16 +14,15 @@ Benjamini and Hochberg 1995 (q).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
 from jaxtyping import Float64
 from numpy import ndarray
 
-from manyheads.errors import HeadError, PlanError, StatisticError
+from manyheads.errors import PlanError, StatisticError
 from manyheads.heads import Head, HeadsLike
 from manyheads.interventions import Editor, choose_metric, editors_of, read_corpus, sweep
 from manyheads.interventions.effects.effect import interval_over_texts
@@ -41,15 +40,11 @@ from manyheads.roles.compare.rows import (
     rows_of_texts,
     sharing_around,
 )
-from manyheads.spec import ModelSpec
-from manyheads.statistics import Progress, write_frame
+from manyheads.statistics import PerHeadResult, Progress
 from manyheads.statistics.head_table import number
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # pandas takes half a second to import: only who writes a table waits for it
     import pandas as pd
-
-__all__ = ["BackupHeads", "HeadChange", "backup_heads"]
-
 
 CONTROLS = 3  # random targets: each costs as much as the target itself
 MOST_Q = 0.05  # of the heads called backups, at most one in twenty by chance over texts
@@ -88,9 +83,11 @@ class HeadChange:
 
 
 @dataclass(frozen=True, eq=False)
-class BackupHeads:
+class BackupHeads(PerHeadResult):
     """What the loss of `targets` changes in each other head. `effect`: what is lost without them, in `unit` of
     `metric`; `control_effects` the same of the random targets. `notes` says how, on what, and beside which heads."""
+
+    missing: ClassVar[str] = "here: it is a target, or was not among those that were asked for."
 
     model: str
     targets: tuple[Head, ...]
@@ -104,33 +101,32 @@ class BackupHeads:
     notes: dict[str, str]
 
     @property
+    def heads(self) -> tuple[Head, ...]:
+        """The heads that were looked at, in the order of `changes`."""
+        return tuple(change.head for change in self.changes)
+
+    @property
     def backups(self) -> tuple[HeadChange, ...]:
         """The heads that are worth more once the targets are gone, the most first."""
-        return tuple(sorted((each for each in self.changes if each.backup), key=lambda each: -each.interaction))
+        backups = [change for change in self.changes if change.backup]
+        return tuple(sorted(backups, key=lambda change: -change.interaction))
 
     def __getitem__(self, head: str | Head) -> HeadChange:
         """Errors: HeadError for a head that was not looked at."""
-        wanted = Head.parse(head) if isinstance(head, str) else head
-        for each in self.changes:
-            if each.head == wanted:
-                return each
-        raise HeadError(f"there is no head {wanted} here: it is a target, or was not among those that were asked for.")
+        return self.changes[self.head_place(head)]
 
     def to_pandas(self) -> pd.DataFrame:
         """A row a head: head, stack, layer, index, and the fields of `HeadChange`, of the controls their means."""
         import pandas as pd
 
-        rows = []
-        for each in self.changes:
-            plain = each.to_dict()
-            means = {name: _mean(plain.pop(name)) for name in ("moved_control", "control")}
-            place = {"stack": each.head.stack, "layer": each.head.layer, "index": each.head.index}
-            rows.append({"head": plain.pop("head"), **place, **plain, **means})
-        return pd.DataFrame(rows)
-
-    def save(self, path: str | Path) -> None:
-        """Write the table by its ending: .parquet, .csv or .json, whole or not at all. Errors: FileAccessError."""
-        write_frame(self.to_pandas(), Path(path))
+        frame = pd.DataFrame(self.head_columns())
+        controls = ("moved_control", "control")  # one value for each random target: their mean, in the last columns
+        names = [field.name for field in fields(HeadChange) if field.name not in ("head", *controls)]
+        for name in names:
+            frame[name] = [getattr(change, name) for change in self.changes]
+        for name in controls:
+            frame[name] = [_mean(getattr(change, name)) for change in self.changes]
+        return frame
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -142,15 +138,15 @@ class BackupHeads:
             "unit": self.unit,
             "effect": self.effect,
             "control_effects": list(self.control_effects),
-            "changes": [each.to_dict() for each in self.changes],
+            "changes": [change.to_dict() for change in self.changes],
             "num_texts": self.num_texts,
             "notes": self.notes,
         }
 
     def __repr__(self) -> str:
-        found = ", ".join(f"{each.head} {each.interaction:+.3g}" for each in self.backups[:5]) or "none"
-        gone = ", ".join(map(str, self.targets))
-        return f"BackupHeads(of {gone}: {found}; {self.metric}, {self.kind} ablation, {self.num_texts} texts)"
+        backups = ", ".join(f"{change.head} {change.interaction:+.3g}" for change in self.backups[:5]) or "none"
+        targets = ", ".join(map(str, self.targets))
+        return f"BackupHeads(of {targets}: {backups}; {self.metric}, {self.kind} ablation, {self.num_texts} texts)"
 
 
 def backup_heads(
@@ -183,67 +179,63 @@ def backup_heads(
     require_loaded(lm)
     if isinstance(controls, bool) or not isinstance(controls, int) or controls < 0:
         raise StatisticError(f"{controls=!r}: give 0 or more random targets.")
-    gone, others = _asked(lm.spec, targets, among)
+    # the targets, and the heads to look at
+    if not (gone := lm.spec.select(targets).heads):
+        raise PlanError(f"{targets=} names no heads: say which to take away, as 'L3H7'.")
+    others = tuple(head for head in (lm.spec.heads if among is None else lm.spec.select(among)) if head not in gone)
+    if not others:
+        raise StatisticError(f"no head is left to look at beside the targets ({', '.join(map(str, gone))}).")
     chosen, why = choose_metric(lm, metric, labels)
     reading = read_texts(lm, texts)
     sets = [gone, *random_targets(gone, lm.spec, controls, seed)]
-    notes = {"model": lm.name, "metric": why, "controls": _said(sets[1:], controls)}
+    without = "; ".join(", ".join(map(str, heads)) for heads in sets[1:])
+    none = "none: too few other heads" if controls else "none, as asked"
+    notes = {
+        "model": lm.name,
+        "metric": why,
+        "controls": f"without {without} in the targets' place" if without else none,
+    }
     if corpus is None and Ablate(gone[0], kind=kind).needs_corpus:
         corpus, notes["corpus"] = texts, "the texts themselves, for want of another"
-    plans = [Plan(Ablate([str(head) for head in each], kind=kind)) for each in sets]
+    plans = [Plan(Ablate([str(head) for head in heads], kind=kind)) for heads in sets]
     editors = editors_of(lm, plans, corpus)
     moved, notes["rows"] = moved_rows(lm, reading, editors, others, rows)
     singles = [Plan(Ablate(head, kind=kind)) for head in others]
     read = read_corpus(lm, texts, labels, num_tokens // 4)
 
-    def worths(at: int, wanted: list[Plan]) -> Float64[ndarray, "text plan"]:
-        def told(done: int, of: int) -> None:
-            if progress is not None:
-                progress(at * of + done, (1 + len(editors)) * of)
+    def worths(turn: int, tried: list[Plan]) -> Float64[ndarray, "text plan"]:
+        """What is lost by each plan, text by text; `turn` counts the sweeps, for progress alone."""
 
-        found = sweep(lm, wanted, read, chosen, texts=corpus, num_tokens=num_tokens, progress=told)
-        notes["computed"] = f"{kind} ablation of each head; {found.because}"
-        return found.changes.numpy()
+        def report(done: int, of: int) -> None:
+            if progress is not None:
+                progress(turn * of + done, (1 + len(editors)) * of)
+
+        swept = sweep(lm, tried, read, chosen, texts=corpus, num_tokens=num_tokens, progress=report)
+        notes["computed"] = f"{kind} ablation of each head; {swept.because}"
+        return swept.changes.numpy()
 
     whole = worths(0, [*singles, *plans])
-    left = np.stack([_under(lm, editor, lambda at=at: worths(at + 1, singles)) for at, editor in enumerate(editors)])
+    under = []
+    for turn, editor in enumerate(editors, 1):
+        # the rows of this plan have been read before, and guarded
+        try:
+            with tap(lm.model, edits=[editor], guard=False):
+                under.append(worths(turn, singles))
+        finally:
+            editor.close()
+    left = np.stack(under)
     if editors[0].idle(0, 0):
         notes["unchanged"] = f"{kind} ablation of {', '.join(map(str, gone))} changed nothing"
     notes |= read.notes
     alone, effects = whole[:, : len(others)], whole[:, len(others) :].mean(0)
-    for at, heads in enumerate(sets[1:], 1):  # a random target has no interaction with itself
-        left[at][:, [index for index, head in enumerate(others) if head in heads]] = np.nan
+    for control, heads in enumerate(sets[1:], 1):  # a random target has no interaction with itself
+        left[control][:, [index for index, head in enumerate(others) if head in heads]] = np.nan
     seeds = [text_seed(piece.text) for piece in reading.pieces]
     changes = _changes(others, moved, alone, left, seeds)
     return BackupHeads(
         lm.name, gone, kind, chosen.name, chosen.unit, float(effects[0]), tuple(effects[1:].tolist()), changes,
         read.num_texts, notes,
     )  # fmt: skip
-
-
-def _asked(spec: ModelSpec, targets: HeadsLike, among: HeadsLike | None) -> tuple[tuple[Head, ...], tuple[Head, ...]]:
-    """The targets, and the heads to look at. Errors: HeadError, PlanError, StatisticError where none is left."""
-    if not (gone := spec.select(targets).heads):
-        raise PlanError(f"{targets=} names no heads: say which to take away, as 'L3H7'.")
-    others = tuple(head for head in (spec.heads if among is None else spec.select(among)) if head not in gone)
-    if not others:
-        raise StatisticError(f"no head is left to look at beside the targets ({', '.join(map(str, gone))}).")
-    return gone, others
-
-
-def _under(lm: Any, editor: Editor, what: Callable[[], Any]) -> Any:
-    """Something done to the model as a plan leaves it. (Its rows have been read before, and guarded.)"""
-    try:
-        with tap(lm.model, edits=[editor], guard=False):
-            return what()
-    finally:
-        editor.close()
-
-
-def _said(sets: list[tuple[Head, ...]], asked: int) -> str:
-    if not sets:
-        return "none: too few other heads" if asked else "none, as asked"
-    return f"without {'; '.join(', '.join(map(str, heads)) for heads in sets)} in the targets' place"
 
 
 def _changes(
@@ -257,41 +249,44 @@ def _changes(
     interaction = left - alone
     p = sign_flip_p(interaction[0], seeds)
     q = q_values(p)
-    seen = ~np.isnan(moved[0]).any(1)  # texts of one token have no row to speak of
-    rows = moved[:, seen] if seen.any() else moved
+    has_rows = ~np.isnan(moved[0]).any(1)  # texts of one token have no row to speak of
+    if not has_rows.any():
+        has_rows[:] = True
+    rows = moved[:, has_rows]
     moved_q = np.full(len(heads), np.nan)
     if len(moved) > 1:
-        kept = [seed for seed, each in zip(seeds, seen, strict=True) if each or not seen.any()]
-        moved_q = q_values(sign_flip_p(rows[0] - rows[1:].mean(0), kept))
-    nothing = np.full(len(heads), np.nan)  # of one text, however often, there is no interval
+        row_seeds = [seed for seed, counted in zip(seeds, has_rows, strict=True) if counted]
+        moved_q = q_values(sign_flip_p(rows[0] - rows[1:].mean(0), row_seeds))
+    unknown = np.full(len(heads), np.nan)  # of one text, however often, there is no interval
     (low, high), (least, most) = (
-        interval_over_texts(each) if len(set(seeds)) > 1 else (nothing, nothing) for each in (rows[0], interaction[0])
+        interval_over_texts(values) if len(set(seeds)) > 1 else (unknown, unknown)
+        for values in (rows[0], interaction[0])
     )
-    means, beside = interaction.mean(1), rows.mean(1)
-    found = []
-    for at, head in enumerate(heads):
-        control = means[1:, at]
+    means, moved_means = interaction.mean(1), rows.mean(1)
+    changes = []
+    for index, head in enumerate(heads):
+        control = means[1:, index]
         bar = max([0.0, *control[~np.isnan(control)].tolist()])
-        found.append(
+        changes.append(
             HeadChange(
                 head=head,
-                moved=number(beside[0, at]),
-                moved_low=number(low[at]),
-                moved_high=number(high[at]),
-                moved_control=tuple(number(each) for each in beside[1:, at]),
-                moved_q=number(moved_q[at]),
-                alone=float(alone[:, at].mean()),
-                without=float(left[0, :, at].mean()),
-                interaction=float(means[0, at]),
-                low=number(least[at]),
-                high=number(most[at]),
-                control=tuple(number(each) for each in control),
-                p=float(p[at]),
-                q=float(q[at]),
-                backup=bool(q[at] <= MOST_Q and least[at] > bar),
+                moved=number(moved_means[0, index]),
+                moved_low=number(low[index]),
+                moved_high=number(high[index]),
+                moved_control=tuple(number(value) for value in moved_means[1:, index]),
+                moved_q=number(moved_q[index]),
+                alone=float(alone[:, index].mean()),
+                without=float(left[0, :, index].mean()),
+                interaction=float(means[0, index]),
+                low=number(least[index]),
+                high=number(most[index]),
+                control=tuple(number(value) for value in control),
+                p=float(p[index]),
+                q=float(q[index]),
+                backup=bool(q[index] <= MOST_Q and least[index] > bar),
             )
         )
-    return tuple(found)
+    return tuple(changes)
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
@@ -299,20 +294,17 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return float(np.mean(known)) if known else None
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# How far each head's rows move when a plan is carried out: the same rows of the same texts, before and after.
-
-
 def moved_rows(
     lm: Any, reading: Reading, editors: Sequence[Editor], heads: Sequence[Head], rows: int | None
 ) -> tuple[Float64[ndarray, "plan text head"], str]:
     """The mean divergence of each head's rows under each plan from those before, in nats, and which rows.
 
-    NaN where a text has no row that sees two keys, and for layers that do not attend over whole texts.
+    The same rows of the same texts are read before and after. NaN where a text has no row that sees two keys, and for
+    layers that do not attend over whole texts.
     Cost: 1 forward pass and one more for each plan. Memory: twice the keys of one batch.
     """
     count, why = rows_of_texts(reading, rows)
-    out = np.full((len(editors), len(reading.pieces), len(heads)), np.nan)
+    moved = np.full((len(editors), len(reading.pieces), len(heads)), np.nan)
     left_out: dict[str, None] = {}
     for group in batches(reading):
         tokens = tokens_of(reading, group, None, "")
@@ -320,10 +312,14 @@ def moved_rows(
         left_out |= before.left_out
         for plan, editor in enumerate(editors):
             after = _read(lm, tokens, count, editor)
-            for at, text in enumerate(group):
-                moved = _moved(before, after, at)
-                out[plan, text] = [moved.get(head, np.nan) for head in heads]
-    return out, "; ".join([why, *(f"not of {module}, which attends in stretches of its own" for module in left_out)])
+            for index, text in enumerate(group):
+                of_head: dict[Head, float] = {}
+                for module, layer in before.layers.items():
+                    mean = _moved(layer, after.layers[module], index)
+                    if mean is not None:
+                        of_head |= zip(layer.site.heads, mean.tolist(), strict=True)
+                moved[plan, text] = [of_head.get(head, np.nan) for head in heads]
+    return moved, "; ".join([why, *(f"not of {module}, which attends in stretches of its own" for module in left_out)])
 
 
 def _read(lm: Any, tokens: Tokens, count: int, editor: Editor | None) -> RowKeeper:
@@ -338,22 +334,13 @@ def _read(lm: Any, tokens: Tokens, count: int, editor: Editor | None) -> RowKeep
     return keeper
 
 
-def _moved(before: RowKeeper, after: RowKeeper, text: int) -> dict[Head, float]:
-    """Each head's mean divergence over the rows of a text."""
-    found: dict[Head, float] = {}
-    for module, layer in before.layers.items():
-        mean = _of_layer(layer, after.layers[module], text)
-        if mean is not None:
-            found |= zip(layer.site.heads, mean.tolist(), strict=True)
-    return found
-
-
-def _of_layer(layer: KeptLayer, other: KeptLayer, text: int) -> torch.Tensor | None:
+def _moved(layer: KeptLayer, after: KeptLayer, text: int) -> torch.Tensor | None:
+    """Each head's mean divergence over the usable rows of a text; None where there is none."""
     usable = layer.usable(text).nonzero()[:, 0]
     if not len(usable):
         return None
     parts = [
-        row_divergences(layer.weights(text, chosen), other.weights(text, chosen)).sum(-1)
+        row_divergences(layer.weights(text, chosen), after.weights(text, chosen)).sum(-1)
         for chosen in usable.split(block_size(layer.site.num_heads, layer.num_keys[text]))
     ]
     return torch.stack(parts).sum(0) / len(usable)

@@ -1,8 +1,9 @@
 """Head families: which heads look at the same things, whatever these are; and how different the heads of a layer are.
 
-No rule names a role here. Heads are compared as they are, row by row (`distances`), grouped where they are near, and
-laid out on a map. A layer's diversity is the mean distance between its heads: it falls when heads are made the same.
-Near means "looks at the same keys", not "does the same": values and outputs differ, and so may effects.
+No rule names a role in this module. Heads are compared row by row (`compare.rows`), grouped where they are near
+(`compare.clusters`), and laid out on a map. A layer's diversity is the mean distance between its heads: it falls when
+heads are made the same. The result is plain data, with a table and JSON. Near means "looks at the same keys", not "does
+the same": values and outputs differ, and so may effects.
 Source of the question: Clark et al. 2019, section 6 (who sum smoothed divergences: `compat` does theirs exactly).
 """
 
@@ -11,8 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -26,18 +26,11 @@ from manyheads.recording import Tokens
 from manyheads.roles.compare.clusters import average_linkage, best_cut, cut, flat_map, medoid, silhouettes
 from manyheads.roles.compare.rows import MOST, RowKeeper, pair_divergences, rows_of_texts, sharing_around
 from manyheads.spec import ModelSpec, Site
-from manyheads.statistics import Progress, Sums, write_frame
+from manyheads.statistics import PerHeadResult, Progress, Sums
 from manyheads.statistics.head_table import number
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # pandas takes half a second to import: only who writes a table waits for it
     import pandas as pd
-
-__all__ = ["Family", "HeadFamilies", "LayerDiversity", "head_families"]
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# What comes of comparing heads: families, a map, each layer's diversity. Plain data, with a table and JSON.
-
 
 CLEAR = 0.25  # a mean silhouette below it: families run into each other (Kaufman and Rousseeuw 1990, table 4)
 
@@ -70,7 +63,7 @@ class LayerDiversity:
 
 
 @dataclass(frozen=True, eq=False)
-class HeadFamilies:
+class HeadFamilies(PerHeadResult):
     """How far apart the heads of a model are, and what follows.
 
     `divergences[i, j]` is the mean Jensen-Shannon divergence of heads i and j over `num_rows` rows, in nats (0 to
@@ -79,6 +72,8 @@ class HeadFamilies:
     `tried`: the mean silhouette of each number of families that was looked at. `because` says which rows, and why so
     many families.
     """
+
+    missing: ClassVar[str] = "here: {first} to {last} were compared."
 
     model: str
     heads: tuple[Head, ...]
@@ -100,54 +95,41 @@ class HeadFamilies:
     @cached_property
     def groups(self) -> Int64[ndarray, "h"]:
         """The number of each head's family, by its place in `families`."""
-        of_head = {head: at for at, family in enumerate(self.families) for head in family.heads}
-        return np.array([of_head[head] for head in self.heads], dtype=np.int64)
+        number_of = {head: number for number, family in enumerate(self.families) for head in family.heads}
+        return np.array([number_of[head] for head in self.heads], dtype=np.int64)
 
     def family_of(self, head: str | Head) -> Family:
         """Errors: HeadError for a head that was not compared."""
-        return self.families[self.groups[self._at(head)]]
+        return self.families[self.groups[self.head_place(head)]]
 
     def nearest(self, head: str | Head, count: int = 5) -> list[tuple[Head, float]]:
         """The heads that look most like one, and their divergences from it in nats. Errors: HeadError."""
-        at = self._at(head)
-        order = [other for other in self.divergences[at].argsort(kind="stable") if other != at]
-        return [(self.heads[other], float(self.divergences[at, other])) for other in order[:count]]
+        index = self.head_place(head)
+        order = [other for other in self.divergences[index].argsort(kind="stable") if other != index]
+        return [(self.heads[other], float(self.divergences[index, other])) for other in order[:count]]
 
     def __getitem__(self, pair: tuple[str | Head, str | Head]) -> float:
-        """`found["L0H2", "L1H8"]`: the divergence of two heads, in nats. Errors: HeadError."""
+        """`families["L0H2", "L1H8"]`: the divergence of two heads, in nats. Errors: HeadError."""
         first, second = pair
-        return float(self.divergences[self._at(first), self._at(second)])
-
-    def _at(self, head: str | Head) -> int:
-        wanted = Head.parse(head) if isinstance(head, str) else head
-        if wanted not in self.heads:
-            raise HeadError(f"there is no head {wanted} here: {self.heads[0]} to {self.heads[-1]} were compared.")
-        return self.heads.index(wanted)
+        return float(self.divergences[self.head_place(first), self.head_place(second)])
 
     def to_pandas(self) -> pd.DataFrame:
         """A row a head: head, stack, layer, index, family, medoid, silhouette, nearest, nearest_divergence, x, y."""
         import pandas as pd
 
-        near = [self.nearest(head, 1)[0] for head in self.heads]
+        nearest = [self.nearest(head, 1)[0] for head in self.heads]
         return pd.DataFrame(
             {
-                "head": [str(head) for head in self.heads],
-                "stack": [head.stack for head in self.heads],
-                "layer": [head.layer for head in self.heads],
-                "index": [head.index for head in self.heads],
+                **self.head_columns(),
                 "family": self.groups,
                 "medoid": [str(self.families[group].medoid) for group in self.groups],
                 "silhouette": silhouettes(self.distances, self.groups),
-                "nearest": [str(head) for head, _ in near],
-                "nearest_divergence": [apart for _, apart in near],
+                "nearest": [str(head) for head, _ in nearest],
+                "nearest_divergence": [divergence for _, divergence in nearest],
                 "x": self.map[:, 0],
                 "y": self.map[:, 1],
             }
         )
-
-    def save(self, path: str | Path) -> None:
-        """Write the table by its ending: .parquet, .csv or .json, whole or not at all. Errors: FileAccessError."""
-        write_frame(self.to_pandas(), Path(path))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -171,34 +153,8 @@ class HeadFamilies:
     def __repr__(self) -> str:
         largest = ", ".join(f"{len(family.heads)} like {family.medoid}" for family in self.families[:4])
         more = ", ..." if len(self.families) > 4 else ""
-        what = f"{len(self.heads)} heads in {len(self.families)} families: {largest}{more}"
-        return f"HeadFamilies({what}; {self.num_rows:,} rows of {self.num_texts} texts)"
-
-
-def families_of(
-    heads: tuple[Head, ...], divergences: Float64[ndarray, "h h"], clusters: int | None
-) -> tuple[tuple[Family, ...], dict[int, float], str]:
-    """The families, largest first; the silhouettes that were tried; and why there are so many families."""
-    distances = np.sqrt(divergences)
-    merges = average_linkage(distances)
-    best, tried = best_cut(distances, merges)
-    if clusters is not None:
-        why = f"{clusters} families, as asked"
-    elif tried:
-        weak = ": weak, families run into each other" * (tried[best] < CLEAR)
-        why = f"{best} families, by the largest mean silhouette among 2 to {max(tried)} ({tried[best]:.2f}{weak})"
-    else:
-        why = "two heads, each by itself: there is nothing to choose"
-    groups = cut(merges, best if clusters is None else clusters)
-    worth = silhouettes(distances, groups)
-    found = []
-    for group in range(int(groups.max()) + 1):
-        members = np.flatnonzero(groups == group)
-        inside = divergences[np.ix_(members, members)].sum() / max(1, len(members) * (len(members) - 1))
-        middle = heads[medoid(distances, members)]
-        found.append(Family(tuple(heads[at] for at in members), middle, float(inside), float(worth[members].mean())))
-    found.sort(key=lambda family: (-len(family.heads), family.heads[0]))
-    return tuple(found), tried, why
+        summary = f"{len(self.heads)} heads in {len(self.families)} families: {largest}{more}"
+        return f"HeadFamilies({summary}; {self.num_rows:,} rows of {self.num_texts} texts)"
 
 
 def head_families(
@@ -226,17 +182,44 @@ def head_families(
     """
     reading = read_texts(lm, texts, long)
     count, why = rows_of_texts(reading, rows)
-    wanted = _stack(lm.spec, stack)
-    _check_clusters(clusters, sum(site.num_heads for site in lm.spec.stacks[wanted]))
+    stack = _stack(lm.spec, stack)
+    _check_clusters(clusters, sum(site.num_heads for site in lm.spec.stacks[stack]))
     gathering = _Gathering()
 
     def keeping_rows(tokens: Tokens) -> RowKeeper:
-        return RowKeeper(CallTexts.of(lm, tokens), count, wanted, sharing_around(lm.model))
+        return RowKeeper(CallTexts.of(lm, tokens), count, stack, sharing_around(lm.model))
 
     for batch in read_batches(lm, reading, keeping_rows, progress=progress):
         gathering.add(batch.watcher, batch.tokens.seeds)
-    said = [why, *gathering.said, reading.because]
-    return gathering.finished(lm.name, clusters, [each for each in said if each])
+    notes = [why, *gathering.notes, reading.because]
+    return gathering.result(lm.name, clusters, [note for note in notes if note])
+
+
+def families_of(
+    heads: tuple[Head, ...], divergences: Float64[ndarray, "h h"], clusters: int | None
+) -> tuple[tuple[Family, ...], dict[int, float], str]:
+    """The families, largest first; the silhouettes that were tried; and why there are so many families."""
+    distances = np.sqrt(divergences)
+    merges = average_linkage(distances)
+    best, tried = best_cut(distances, merges)
+    if clusters is not None:
+        why = f"{clusters} families, as asked"
+    elif tried:
+        weak = ": weak, families run into each other" * (tried[best] < CLEAR)
+        why = f"{best} families, by the largest mean silhouette among 2 to {max(tried)} ({tried[best]:.2f}{weak})"
+    else:
+        why = "two heads, each by itself: there is nothing to choose"
+    groups = cut(merges, best if clusters is None else clusters)
+    silhouette = silhouettes(distances, groups)
+    families = []
+    for group in range(int(groups.max()) + 1):
+        members = np.flatnonzero(groups == group)
+        spread = divergences[np.ix_(members, members)].sum() / max(1, len(members) * (len(members) - 1))
+        medoid_head = heads[medoid(distances, members)]
+        in_family = tuple(heads[index] for index in members)
+        families.append(Family(in_family, medoid_head, float(spread), float(silhouette[members].mean())))
+    families.sort(key=lambda family: (-len(family.heads), family.heads[0]))
+    return tuple(families), tried, why
 
 
 def _check_clusters(clusters: int | None, num_heads: int) -> None:
@@ -248,16 +231,16 @@ def _check_clusters(clusters: int | None, num_heads: int) -> None:
         raise StatisticError(f"{clusters=} families of {num_heads} heads were asked for: give a number up to that.")
 
 
-def _stack(spec: ModelSpec, asked: str | None) -> str:
-    """The stack meant: where none is said, the one without a name, or the only one."""
+def _stack(spec: ModelSpec, stack: str | None) -> str:
+    """The stack to compare: where the argument is None, the one without a name, or the only one. Errors: HeadError."""
     stacks = spec.stacks
-    if asked is None and (len(stacks) == 1 or "" in stacks):
+    if stack is None and (len(stacks) == 1 or "" in stacks):
         return "" if "" in stacks else next(iter(stacks))
-    if asked not in stacks:
-        named = ", ".join(map(repr, stacks))
-        said = "has several stacks, whose heads read different tokens" if asked is None else f"has no stack {asked!r}"
-        raise HeadError(f"{spec.name} {said}: compare the heads of one of them, stack= one of {named}.")
-    return asked
+    if stack not in stacks:
+        names = ", ".join(map(repr, stacks))
+        why = "has several stacks, whose heads read different tokens" if stack is None else f"has no stack {stack!r}"
+        raise HeadError(f"{spec.name} {why}: compare the heads of one of them, stack= one of {names}.")
+    return stack
 
 
 @dataclass(eq=False)
@@ -273,8 +256,8 @@ class _Gathering:
     shared: dict[str, None] = field(default_factory=dict)
 
     @property
-    def said(self) -> list[str]:
-        """What of the model was not compared as it is."""
+    def notes(self) -> list[str]:
+        """What of the model was not compared as it is, in words; "" where there is nothing."""
         shared = f"weights as the plan around it shares them in {', '.join(self.shared)}" if self.shared else ""
         gone = f"left out, attending in stretches of their own: {', '.join(self.left_out)}" if self.left_out else ""
         return [shared, gone]
@@ -284,40 +267,38 @@ class _Gathering:
         if not keeper.layers:
             where = f" ({', '.join(self.left_out)} attend in stretches of their own)" if self.left_out else ""
             raise StatisticError(f"no layer here attends over whole texts: there are no rows to compare{where}.")
-        kept = tuple(keeper.layers.values())
-        self.sites = tuple(layer.site for layer in kept)
-        self.shared |= {str(layer.site): None for layer in kept if layer.sharing}
-        heads = sum(site.num_heads for site in self.sites)
+        layers = tuple(keeper.layers.values())
+        self.sites = tuple(layer.site for layer in layers)
+        self.shared |= {str(layer.site): None for layer in layers if layer.sharing}
+        sizes = [site.num_heads for site in self.sites]
         if self.divergences is None:
-            self.divergences = torch.zeros(heads, heads, dtype=torch.float64)
+            self.divergences = torch.zeros(sum(sizes), sum(sizes), dtype=torch.float64)
         num = torch.zeros(len(seeds), len(self.sites), 1, dtype=torch.float64)
         den = torch.zeros_like(num)
         for text in range(len(seeds)):
             for block in keeper.blocks(text):
-                apart = pair_divergences(block)
-                self.divergences += apart
-                num[text, :, 0] += self._within(apart)
+                divergences = pair_divergences(block)
+                self.divergences += divergences
+                # of each layer the mean over its own pairs: the squares along the diagonal
+                squares = [rows.split(sizes, 1)[layer] for layer, rows in enumerate(divergences.split(sizes))]
+                num[text, :, 0] += torch.stack(
+                    [square.sum() / max(1, len(square) * (len(square) - 1)) for square in squares]
+                )
                 den[text] += block.shape[1]
         self.num_rows += int(den[:, 0].sum())
         self.seeds.update(seeds)
         self.sums.append(Sums.of(num, den, seeds, 0))
 
-    def _within(self, apart: torch.Tensor) -> torch.Tensor:
-        """The mean over the pairs of heads of each layer."""
-        sizes = [site.num_heads for site in self.sites]
-        squares = [part.split(sizes, 1)[at] for at, part in enumerate(apart.split(sizes))]
-        return torch.stack([each.sum() / max(1, len(each) * (len(each) - 1)) for each in squares])
-
-    def finished(self, model: str, clusters: int | None, said: list[str]) -> HeadFamilies:
+    def result(self, model: str, clusters: int | None, notes: list[str]) -> HeadFamilies:
         heads = tuple(head for site in self.sites for head in site.heads)
         if len(heads) < 2 or not self.num_rows or self.divergences is None:
-            what = "one head" if len(heads) < 2 else "no row that sees two keys"
-            raise StatisticError(f"{model} has {what} here: there is nothing to compare.")
+            lack = "one head" if len(heads) < 2 else "no row that sees two keys"
+            raise StatisticError(f"{model} has {lack} here: there is nothing to compare.")
         _check_clusters(clusters, len(heads))  # again: layers may have been left out
         divergences = (self.divergences / self.num_rows).clamp_(0, MOST).numpy()
         families, tried, why = families_of(heads, divergences, clusters)
         places, explained = flat_map(divergences)
-        because = "; ".join([f"{self.num_rows:,} rows: {said[0]}", *said[1:], why])
+        because = "; ".join([f"{self.num_rows:,} rows: {notes[0]}", *notes[1:], why])
         sums = sum(self.sums[1:], self.sums[0])
         return HeadFamilies(
             model, heads, divergences, families, places, explained, self._diversity(sums), tried, sums.num_texts,
@@ -325,16 +306,18 @@ class _Gathering:
         )  # fmt: skip
 
     def _diversity(self, sums: Sums) -> tuple[LayerDiversity, ...]:
-        value, (low, high) = sums.value()[:, 0, 0] / MOST, (each[:, 0] / MOST for each in sums.interval())
-        known = [site.num_heads > 1 for site in self.sites]
-        sided = [each and len(self.seeds) > 1 for each in known]  # one text, however often, has no interval
-        return tuple(
-            LayerDiversity(
-                str(site),
-                site.num_heads,
-                number(value[at]) if known[at] else None,
-                number(low[at]) if sided[at] else None,
-                number(high[at]) if sided[at] else None,
+        value, (low, high) = sums.value()[:, 0, 0] / MOST, (bound[:, 0] / MOST for bound in sums.interval())
+        layers = []
+        for index, site in enumerate(self.sites):
+            compared = site.num_heads > 1
+            bounded = compared and len(self.seeds) > 1  # one text, however often, has no interval
+            layers.append(
+                LayerDiversity(
+                    str(site),
+                    site.num_heads,
+                    number(value[index]) if compared else None,
+                    number(low[index]) if bounded else None,
+                    number(high[index]) if bounded else None,
+                )
             )
-            for at, site in enumerate(self.sites)
-        )
+        return tuple(layers)

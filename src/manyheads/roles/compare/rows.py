@@ -1,12 +1,21 @@
 """Some rows of every head's map, whole and exact: what comparing heads needs, and no more.
 
-Heads are compared row by row over all keys of a row, so rows may be sampled and cells may not. Which rows is drawn by
-each text's own words, so that order, batches and machines change nothing. What is kept is one batch's keys and the
-queries of the chosen rows, for all layers, since rows of different layers meet; weights are made of them for a block
-of rows at a time. Never an n x n map.
+Heads are compared row by row over all keys of a row, so rows may be sampled and cells may not. Rows are drawn by each
+text's own words, so that order, batches and machines change nothing. Held in memory are one batch's keys and the
+queries of the chosen rows, for all layers, since rows of different layers are compared; weights are made of them for a
+block of rows at a time. Never an n x n map.
 
-A row is kept with one key more: what it gives to nothing that can be seen (a sink in the softmax, padding that a model
-lets its tokens read). So every row sums to 1 and is never renormalised.
+A row has one key more: what it gives to nothing that can be seen (a sink in the softmax, padding that a model lets its
+tokens read). So every row sums to 1 and is never renormalised.
+
+How far apart two heads are is the Jensen-Shannon divergence of their rows, in nats: 0 where two heads look at the same
+keys alike, ln 2 = 0.693 where no key that one looks at is looked at by the other; always finite, weights of exactly 0
+included, and without smoothing. Its square root is a metric, and the mean over rows is a squared Euclidean distance in
+some space, so that heads can be laid out on a map (`compare.clusters`). It is computed by entropies,
+JS(p, q) = H((p + q) / 2) - (H(p) + H(q)) / 2: of each pair only the logarithm of the sum is new.
+Cost: heads^2 / 2 x rows x keys logarithms in float64, 3 to 4 ns each on one core: 2 s for 72 heads and 5,000 rows of 40
+keys, six minutes for 1,024 heads.
+Sources: Lin 1991; Endres and Schindelin 2003 (the metric); Fuglede and Topsoe 2004 (the space).
 """
 
 from __future__ import annotations
@@ -27,13 +36,15 @@ from manyheads.models import AttentionCall, CallTexts, Reading
 from manyheads.models.taps.open_taps import OPEN
 from manyheads.nn import Mask, Rule, grouped_scores
 from manyheads.plan import Average, Copy
-from manyheads.recording import Layer, Tokens
+from manyheads.recording import Tokens
 from manyheads.spec import Site
 
 ROWS = 16  # of a text: rows of one text are alike, so more texts tell more than more rows of each
 LEAST_ROWS = 2_048  # of all texts together, or few texts give more each: the draw then moves a pair by 0.003 nats
 LEAST_KEYS = 2  # a row that sees one key is the same in every head
 BLOCK_CELLS = 1 << 18  # weights of a block of rows over all heads, in float64: 2 MB, which stays in cache
+MOST = math.log(2)  # the divergence of two rows that share no key
+TINY = 1e-300  # keeps the logarithm of 0 finite; the 0 it is multiplied with does the rest
 Sharing = Callable[[Site], Mapping[int, tuple[int, ...]]]
 """Which heads of a site use the mean of which heads' weights, where a plan has them do so."""
 
@@ -72,8 +83,19 @@ class KeptLayer:
     def weights(self, text: int, chosen: Int[Tensor, "r"]) -> Float64[Tensor, "h r n"]:
         """Exact rows (`chosen` counts among the kept ones), with the mass on nothing visible as a last key."""
         rows, num_keys = self.rows[text][chosen], self.num_keys[text]
-        scores = self._scores(text, chosen, num_keys)
-        seen = self._seen(text, rows, num_keys)
+        q, k = self.q[text][:, chosen].double(), self.k[text, :, :num_keys].double()
+        bias = self.rule.texts(slice(text, text + 1)).bias
+        if bias is not None:
+            bias = bias[:, :, rows.to(bias.device), :num_keys].double().cpu()
+        # the sinks come in below, in float64
+        scores = self.rule.finish_cells(grouped_scores(q[None], k[None], self.rule.scale), bias)[0]
+        mask = self.mask
+        if mask.dense is not None:
+            seen = mask.dense[min(text, mask.dense.shape[0] - 1)][:, rows.to(mask.dense.device), :num_keys].cpu()
+        else:
+            mask_text, key = min(text, mask.start.shape[0] - 1), torch.arange(num_keys)
+            start, stop = mask.start[mask_text].cpu()[rows, None], mask.stop[mask_text].cpu()[rows, None]
+            seen = ((key >= start) & (key < stop))[None]
         scores = scores.masked_fill(~seen, -torch.inf)
         total = scores.logsumexp(-1)  # float64: the kernel's float32 is off by what score and eps make together
         if self.rule.sinks is not None:
@@ -82,25 +104,10 @@ class KeptLayer:
             total = self.lse[text][:, chosen].double()
         weights = (scores - total[..., None]).exp()
         if self.sharing:
-            own = weights.clone()
+            before = weights.clone()  # a source may itself be replaced
             for head, sources in self.sharing.items():
-                weights[head] = own[list(sources)].mean(0)
+                weights[head] = before[list(sources)].mean(0)
         return torch.cat([weights, (1 - weights.sum(-1, keepdim=True)).clamp_min(0)], -1)
-
-    def _scores(self, text: int, chosen: Tensor, num_keys: int) -> Float64[Tensor, "h r n"]:
-        q, k = self.q[text][:, chosen].double(), self.k[text, :, :num_keys].double()
-        bias = self.rule.texts(slice(text, text + 1)).bias
-        if bias is not None:
-            bias = bias[:, :, self.rows[text][chosen].to(bias.device), :num_keys].double().cpu()
-        return self.rule.finish_cells(grouped_scores(q[None], k[None], self.rule.scale), bias)[0]
-
-    def _seen(self, text: int, rows: Tensor, num_keys: int) -> Bool[Tensor, "_ r n"]:
-        mask = self.mask
-        if mask.dense is not None:
-            return mask.dense[min(text, mask.dense.shape[0] - 1)][:, rows.to(mask.dense.device), :num_keys].cpu()
-        at, key = min(text, mask.start.shape[0] - 1), torch.arange(num_keys)
-        start, stop = mask.start[at].cpu()[rows, None], mask.stop[at].cpu()[rows, None]
-        return ((key >= start) & (key < stop))[None]
 
 
 @dataclass(eq=False)
@@ -122,18 +129,16 @@ class RowKeeper:
         if not tokens.texts:  # positions that are no text's, as of layers that attend within stretches
             self.left_out[call.site.module] = None
             return
-        layer = aligner.layer(call)
+        site, layer = call.site, aligner.layer(call)
         if id(tokens) not in self.chosen:  # `texts` holds on to its tokens, so that no other has this identity
             self.chosen[id(tokens)] = [drawn(layer.mask, tokens, text, self.count) for text in range(tokens.num_texts)]
         rows = self.chosen[id(tokens)]
-        self.layers[call.site.module] = self._kept(call.site, layer, rows, tokens, aligner.spills)
-
-    def _kept(self, site: Site, layer: Layer, rows: list[Tensor], tokens: Tokens, spilled: bool) -> KeptLayer:
         q, lse = ([x[text][:, r.to(x.device)].cpu() for text, r in enumerate(rows)] for x in (layer.q, layer.lse))
-        whole = [layer.k.shape[2]] * len(rows)
-        num_keys = whole if layer.crosses else tokens.lengths.tolist()
-        k = layer.k.cpu() if layer.k.is_cuda else layer.k.clone()  # a view would keep a fused q, k, v alive
-        return KeptLayer(site, rows, q, k, lse, layer.mask, layer.rule, num_keys, spilled, self.sharing(site))
+        num_keys = [layer.k.shape[2]] * len(rows) if layer.crosses else tokens.lengths.tolist()
+        k = layer.k.cpu() if layer.k.is_cuda else layer.k.clone()  # a view would hold on to a fused q, k, v
+        self.layers[site.module] = KeptLayer(
+            site, rows, q, k, lse, layer.mask, layer.rule, num_keys, aligner.spills, self.sharing(site)
+        )
 
     def blocks(self, text: int) -> Iterator[Float64[Tensor, "h r n"]]:
         """Rows of all kept layers' heads side by side, some rows at a time: those that all of the layers can use."""
@@ -154,8 +159,8 @@ def visible_keys(mask: Mask, text: int) -> Int[Tensor, "q"]:
     """How many keys each row of a text sees, in the head that sees fewest."""
     if mask.dense is not None:
         return mask.dense[min(text, mask.dense.shape[0] - 1)].sum(-1).amin(0).cpu()
-    at = min(text, mask.start.shape[0] - 1)
-    return (mask.stop[at] - mask.start[at]).cpu()
+    row = min(text, mask.start.shape[0] - 1)
+    return (mask.stop[row] - mask.start[row]).cpu()
 
 
 def drawn(mask: Mask, tokens: Tokens, text: int, count: int) -> Int[Tensor, "_"]:
@@ -170,40 +175,25 @@ def drawn(mask: Mask, tokens: Tokens, text: int, count: int) -> Int[Tensor, "_"]
 def sharing_around(model: nn.Module) -> Sharing:
     """What `applied` blocks around this call have heads share: averaged and copied weights are not those of q and k.
 
-    Records keep to q and k; whoever compares what heads look at wants what the plan made of them. Later steps and
+    Recordings hold q and k alone; a comparison of what heads look at needs what the plan made of them. Later steps and
     later blocks win, as they do in the outputs. Errors: StatisticError for a list of plans, one for each sample.
     """
-    here = threading.get_ident()
-    open_edits: list[Any] = [e for tap in OPEN.taps if tap.thread == here and tap.model is model for e in tap.edits]
+    thread = threading.get_ident()
+    open_edits: list[Any] = [
+        edit for tap in OPEN.taps if tap.thread == thread and tap.model is model for edit in tap.edits
+    ]
     editors = [edit for edit in open_edits if isinstance(edit, Editor)]
     if any(editor.each_its_own for editor in editors):
         raise StatisticError("the plans around this are one for each sample of a batch: apply one plan for all texts.")
 
     def sharing(site: Site) -> dict[int, tuple[int, ...]]:
-        found: dict[int, tuple[int, ...]] = {}
+        shared: dict[int, tuple[int, ...]] = {}
         for act in (act for editor in editors for act in editor.acts.of(site)):
             if isinstance(act.step, Average | Copy):
-                found |= dict.fromkeys(act.heads, act.sources)
-        return found
+                shared |= dict.fromkeys(act.heads, act.sources)
+        return shared
 
     return sharing
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# How far apart two heads are: the Jensen-Shannon divergence of their rows, in nats.
-#
-# 0 where two heads look at the same keys alike, ln 2 = 0.693 where no key that one looks at is looked at by the other;
-# always finite, weights of exactly 0 included, and without smoothing. Its square root is a metric, and the mean over
-# rows is a squared Euclidean distance in some space, so that heads can be laid out on a map (`clusters`).
-#
-# Computed by entropies, JS(p, q) = H((p + q) / 2) - (H(p) + H(q)) / 2: of each pair only the logarithm of the sum is
-# new. Cost: heads^2 / 2 x rows x keys logarithms in float64, 3 to 4 ns each on one core: 2 s for 72 heads and 5,000
-# rows of 40 keys, six minutes for 1,024 heads.
-# Sources: Lin 1991; Endres and Schindelin 2003 (the metric); Fuglede and Topsoe 2004 (the space).
-
-
-MOST = math.log(2)  # the divergence of two rows that share no key
-TINY = 1e-300  # keeps the logarithm of 0 finite; the 0 it is multiplied with does the rest
 
 
 def pair_divergences(p: Float64[Tensor, "h r n"]) -> Float64[Tensor, "h h"]:
@@ -213,9 +203,10 @@ def pair_divergences(p: Float64[Tensor, "h r n"]) -> Float64[Tensor, "h h"]:
     out = p.new_zeros(num_heads, num_heads)
     sums, logs = torch.empty_like(p), torch.empty_like(p)
     for head in range(num_heads - 1):
-        rest = num_heads - head - 1
-        both = torch.add(p[head + 1 :], p[head], out=sums[:rest])
-        mixed = _sum_of_logs(both, logs[:rest]).sum(-1)
+        # each pair once, in two buffers for all of them: allocating anew for every head costs more than the logarithms
+        num_later = num_heads - head - 1
+        mixture = torch.add(p[head + 1 :], p[head], out=sums[:num_later])
+        mixed = _sum_of_logs(mixture, logs[:num_later]).sum(-1)
         out[head, head + 1 :] = (own[head] + own[head + 1 :] - mixed) / 2 + num_rows * MOST
     return (out + out.T).clamp_min_(0)
 
@@ -223,9 +214,9 @@ def pair_divergences(p: Float64[Tensor, "h r n"]) -> Float64[Tensor, "h h"]:
 def row_divergences(p: Float64[Tensor, "h r n"], q: Float64[Tensor, "h r n"]) -> Float64[Tensor, "h r"]:
     """The divergence of each row from its like in `q`; exactly 0 where the two are the same numbers."""
     middle = ((p + q) / 2).clamp_min(TINY).log_()
-    apart = sum(each * (each.clamp_min(TINY).log_() - middle) for each in (p, q))
-    assert isinstance(apart, Tensor)
-    return (apart.sum(-1) / 2).clamp(0, MOST)
+    divergence = sum(side * (side.clamp_min(TINY).log_() - middle) for side in (p, q))
+    assert isinstance(divergence, Tensor)
+    return (divergence.sum(-1) / 2).clamp(0, MOST)
 
 
 def _sum_of_logs(p: Float64[Tensor, "h r n"], work: Float64[Tensor, "h r n"]) -> Float64[Tensor, "h r"]:

@@ -6,8 +6,14 @@ positive, tokens raise themselves (and each other): copying. The score of Elhage
     sum of the eigenvalues / sum of their absolute values        1: copies, 0: neither, -1: lowers what it looks at
 
 and no matrix of the vocabulary's size is made: the same eigenvalues (but for zeros) are those of
-`W_V (W_E W_U) W_O`, as wide as a head. Norms on the way are folded in (`folding`), so is the softmax's blindness: the
-mean over tokens is taken off the unembedding.
+`W_V (W_E W_U) W_O`, as wide as a head. The mean over tokens is taken off the unembedding, since the softmax does not
+see it.
+
+Norms on the way are folded in. A LayerNorm is `gain * (x - mean) / sd`, an RMSNorm `gain * x / rms`: both are linear up
+to a positive factor of each row. So the gain (and the subtraction of the mean) is folded into the matrices on either
+side; the factor and the bias are left out. Which norm stands where is observed in one tiny forward pass, by whose
+output is whose input; what it does is observed by giving it numbers, whatever it calls its weights (Gemma stores
+gain - 1).
 
 Chance: the vocabulary of the unembedding shuffled, so that no token meets itself. Each factor keeps its spectrum, only
 who is whom is lost. The sum over shuffled tokens tends to a normal matrix of known covariance (Hoeffding 1951), which
@@ -21,8 +27,8 @@ Source: Elhage et al. 2021, "Detecting copying behavior". Oracle: eigenvalues of
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -32,14 +38,21 @@ from jaxtyping import Float, Float64
 from numpy import ndarray
 from torch import Tensor, nn
 
-from manyheads.errors import HeadError, ModelError, StatisticError
+from manyheads.errors import ModelError, StatisticError
 from manyheads.heads import Head
 from manyheads.models import device_of
 from manyheads.models.describe import run
 from manyheads.models.weights.projections import Projections, holders_of, output_projection
 from manyheads.spec import CROSS, Site
+from manyheads.statistics import head_place
 
 CHUNK_TOKENS = 8_192  # of the vocabulary, multiplied at a time
+PROBE_TOKENS = 4
+PROBE_ROWS = 64
+PROBE_SIZE = 30.0  # so large that no epsilon counts
+SHIFT = 7.0  # added to every number of a row: a norm that subtracts the mean does not see it
+SAME = 1 - 1e-4  # cosine: the same numbers, to the rounding of half types
+FITS = 1e-2  # of the output: how far a norm may be from gain times the normalised input
 JITTER = 1e-12  # of a covariance's trace, added so that a flat one can be factored
 
 
@@ -68,15 +81,12 @@ class CopyingScores:
 
     def __getitem__(self, head: str | Head) -> HeadCopying:
         """Errors: HeadError for a head that is not there."""
-        wanted = Head.parse(head) if isinstance(head, str) else head
-        if wanted not in self.heads:
-            raise HeadError(f"there is no head {wanted} here: there are {self.heads[0]} to {self.heads[-1]}.")
-        at = self.heads.index(wanted)
-        return HeadCopying(wanted, *(float(each[at]) for each in (self.score, self.spread, self.z)))
+        index = head_place(head, self.heads)
+        return HeadCopying(self.heads[index], *(float(column[index]) for column in (self.score, self.spread, self.z)))
 
     def top(self, count: int = 5) -> list[HeadCopying]:
         """The heads furthest above chance, first the furthest."""
-        return [self[self.heads[at]] for at in np.argsort(-self.z)[:count]]
+        return [self[self.heads[index]] for index in np.argsort(-self.z)[:count]]
 
 
 def copying_scores(lm: Any, *, draws: int = 20, seed: int = 0) -> CopyingScores:
@@ -88,33 +98,42 @@ def copying_scores(lm: Any, *, draws: int = 20, seed: int = 0) -> CopyingScores:
     """
     if draws < 2:
         raise StatisticError(f"{draws=}: chance needs at least 2 draws to have a spread.")
-    sites = _sites(lm)
-    embedding, unembedding, head = _ends(lm)
+    sites = [site for site in lm.spec.sites if site.causal and site.stack != CROSS]
+    if not sites:
+        raise ModelError(
+            f"{lm.name} ({type(lm.model).__name__}) has no causal self-attention: copying is about models that write "
+            f"one token after another."
+        )
+    embedding, unembedding, last_module = _ends(lm)
     parts = [_projections(lm, site) for site in sites]
-    writers = [_writer(each) for each in parts]
-    wiring = wiring_of(lm, [head, *(each.output for each in parts), *writers])
-    last = fold_of(wiring.norm_before(head), unembedding.shape[1])
+    writers = [next(holder.module for holder in part.holders if "v" in holder.parts) for part in parts]
+    wiring = wiring_of(lm, [last_module, *(part.output for part in parts), *writers])
+    last = fold_of(wiring.norm_before(last_module), unembedding.shape[1])
     products = Products.of(embedding, unembedding)
     generator = torch.Generator().manual_seed(seed)
     scores, spreads, folded = [], [], []
-    for each, writer in zip(parts, writers, strict=True):
-        values, outputs, said = _matrices(each, writer, wiring, embedding.shape[1])
+    for part, writer in zip(parts, writers, strict=True):
+        values, outputs, norms = _matrices(part, writer, wiring, embedding.shape[1])
         read = outputs if last is None else last.after(outputs)
-        found = eigenvalue_score(values @ products.met @ read.transpose(1, 2))
+        scores.append(eigenvalue_score(values @ products.met @ read.transpose(1, 2)))
         chance = products.shuffled(values, read, draws, generator)
-        scores.append(found)
         spreads.append(eigenvalue_score(chance).square().mean(0).sqrt())
-        folded.append(said)
-    heads = tuple(one for site in sites for one in site.heads)
-    notes = {"model": lm.name, "folded": _story(last is not None, folded), "chance": f"{draws} shuffled vocabularies"}
+        folded.append(norms)
+    heads = tuple(head for site in sites for head in site.heads)
+    layers = [
+        f"the norm {norms} attention in {count} layers" if norms else f"none in {count} layers"
+        for norms, count in Counter(folded).items()
+    ]
+    story = "; ".join([*layers, "no norm before the unembedding" if last is None else "the last norm"])
+    notes = {"model": lm.name, "folded": story, "chance": f"{draws} shuffled vocabularies"}
     return CopyingScores(heads, torch.cat(scores).numpy(), torch.cat(spreads).numpy(), notes)
 
 
 def eigenvalue_score(matrices: Float64[Tensor, "... f f"]) -> Float64[Tensor, "..."]:
     """The sum of the eigenvalues over the sum of their absolute values; 0 where there are none."""
     values = torch.linalg.eigvals(matrices)
-    whole = values.abs().sum(-1)
-    return torch.where(whole > 0, values.real.sum(-1) / whole.clamp_min(1e-300), 0.0)
+    total = values.abs().sum(-1)
+    return torch.where(total > 0, values.real.sum(-1) / total.clamp_min(1e-300), 0.0)
 
 
 class Products(NamedTuple):
@@ -126,13 +145,13 @@ class Products(NamedTuple):
 
     @staticmethod
     def of(embedding: Float[Tensor, "v m"], unembedding: Float[Tensor, "v m"]) -> Products:
-        means = [each.double().mean(0) for each in (embedding, unembedding)]
+        means = [matrix.double().mean(0) for matrix in (embedding, unembedding)]
         sums = [torch.zeros(embedding.shape[1], embedding.shape[1], dtype=torch.float64) for _ in range(3)]
         for begin in range(0, len(embedding), CHUNK_TOKENS):
-            some = slice(begin, begin + CHUNK_TOKENS)
-            e, u = ((x[some].double() - mean).float() for x, mean in zip((embedding, unembedding), means, strict=True))
-            for total, (one, other) in zip(sums, ((e, u), (e, e), (u, u)), strict=True):
-                total += (one.T @ other).double()
+            chunk = slice(begin, begin + CHUNK_TOKENS)
+            e, u = ((x[chunk].double() - mean).float() for x, mean in zip((embedding, unembedding), means, strict=True))
+            for total, (left, right) in zip(sums, ((e, u), (e, e), (u, u)), strict=True):
+                total += (left.T @ right).double()
         met, embedded, read = sums
         return Products(met, embedded, read)
 
@@ -156,22 +175,12 @@ def _factor(covariance: Float64[Tensor, "h f f"]) -> Float64[Tensor, "h f f"]:
     return torch.linalg.cholesky(covariance + JITTER * trace * torch.eye(covariance.shape[-1], dtype=torch.float64))
 
 
-def _sites(lm: Any) -> list[Site]:
-    found = [site for site in lm.spec.sites if site.causal and site.stack != CROSS]
-    if not found:
-        raise ModelError(
-            f"{lm.name} ({type(lm.model).__name__}) has no causal self-attention: copying is about models that write "
-            f"one token after another."
-        )
-    return found
-
-
 def _ends(lm: Any) -> tuple[Tensor, Tensor, nn.Module]:
     """Embedding, unembedding, and the module that is the latter. Errors: ModelError where they do not fit together."""
     first, last = (
         getattr(lm.model, name, lambda: None)() for name in ("get_input_embeddings", "get_output_embeddings")
     )
-    before, after = (getattr(each, "weight", None) for each in (first, last))
+    before, after = (getattr(module, "weight", None) for module in (first, last))
     if before is None or after is None or last is None:
         raise ModelError(
             f"{lm.name} ({type(lm.model).__name__}) has no unembedding: copying asks which logits a head raises. Load "
@@ -198,11 +207,6 @@ def _projections(lm: Any, site: Site) -> Projections:
     return Projections(site, module, holders, *output, {})
 
 
-def _writer(part: Projections) -> nn.Module:
-    """The module that makes the values."""
-    return next(holder.module for holder in part.holders if "v" in holder.parts)
-
-
 def _matrices(part: Projections, writer: nn.Module, wiring: Wiring, width: int) -> tuple[Tensor, Tensor, str]:
     """Values and output of each query head, `[h, f, m]`, with the norms around folded in; and which those were."""
     values, output = part.read("v")[0].double().cpu(), part.read_output().detach().double().cpu()
@@ -214,34 +218,9 @@ def _matrices(part: Projections, writer: nn.Module, wiring: Wiring, width: int) 
     values = values.repeat_interleave(part.site.num_heads // part.site.num_kv_heads, 0)
     before = fold_of(wiring.norm_before(writer), values.shape[-1])
     after = fold_of(wiring.norm_after(part.output), output.shape[-1])
-    said = " and ".join(words for words, fold in (("before", before), ("after", after)) if fold is not None)
+    norms = " and ".join(words for words, fold in (("before", before), ("after", after)) if fold is not None)
     values = values if before is None else before.before(values)
-    return values, output if after is None else after.after(output), said
-
-
-def _story(last: bool, folded: list[str]) -> str:
-    layers = [
-        f"the norm {said} attention in {folded.count(said)} layers" if said else f"none in {folded.count(said)} layers"
-        for said in dict.fromkeys(folded)
-    ]
-    return "; ".join([*layers, "the last norm" if last else "no norm before the unembedding"])
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Norms that stand between a head and what it reads or writes, as the linear maps that they are but for one scale.
-#
-# A LayerNorm is `gain * (x - mean) / sd`, an RMSNorm `gain * x / rms`: both are linear up to a positive factor of each
-# row. So the gain (and the taking away of the mean) is folded into the matrices on either side; the factor and the bias
-# are left out. Which norm stands where is seen in one tiny forward pass, by whose output is whose input; what it does
-# is seen by giving it numbers, whatever it calls its weights (Gemma keeps gain - 1).
-
-
-PROBE_TOKENS = 4
-PROBE_ROWS = 64
-PROBE_SIZE = 30.0  # so large that no epsilon counts
-SHIFT = 7.0  # added to every number of a row: whoever takes the mean away does not see it
-SAME = 1 - 1e-4  # cosine: the same numbers, to the rounding of half types
-FITS = 1e-2  # of the output: how far a norm may be from gain times the normalised input
+    return values, output if after is None else after.after(output), norms
 
 
 @dataclass(frozen=True, eq=False)
@@ -263,55 +242,52 @@ class Fold:
 
 @dataclass(eq=False)
 class Wiring:
-    """What norms and other modules were given and gave, in one pass: whose output is whose input."""
+    """The inputs and outputs of norms and other modules in one pass: whose output is whose input."""
 
-    given: dict[nn.Module, Tensor] = field(default_factory=dict)
-    gave: dict[nn.Module, Tensor] = field(default_factory=dict)
+    inputs: dict[nn.Module, Tensor] = field(default_factory=dict)
+    outputs: dict[nn.Module, Tensor] = field(default_factory=dict)
 
     def norm_before(self, module: nn.Module) -> nn.Module | None:
         """The norm whose output `module` reads, as it is or scaled."""
-        return next((norm for norm in self._norms() if _same(self.gave[norm], self.given.get(module))), None)
+        return next((norm for norm in self._norms() if _same(self.outputs[norm], self.inputs.get(module))), None)
 
     def norm_after(self, module: nn.Module) -> nn.Module | None:
         """The norm that reads what `module` writes, and nothing else."""
-        return next((norm for norm in self._norms() if _same(self.given[norm], self.gave.get(module))), None)
+        return next((norm for norm in self._norms() if _same(self.inputs[norm], self.outputs.get(module))), None)
 
     def _norms(self) -> list[nn.Module]:
-        return [module for module in self.gave if is_norm(module)]
+        return [module for module in self.outputs if is_norm(module)]
 
 
-def _same(one: Tensor, other: Tensor | None) -> bool:
+def _same(first: Tensor, second: Tensor | None) -> bool:
     """Whether two tensors hold the same numbers but for one factor (as where T5 scales before its unembedding)."""
-    if other is None or one.shape != other.shape:
+    if second is None or first.shape != second.shape:
         return False
-    one, other = one.double().flatten(), other.double().flatten()
-    return bool(one @ other > SAME * one.norm() * other.norm())
+    first, second = first.double().flatten(), second.double().flatten()
+    return bool(first @ second > SAME * first.norm() * second.norm())
 
 
 def wiring_of(lm: Any, modules: list[nn.Module]) -> Wiring:
     """One forward pass over four tokens, with the norms and these modules watched."""
-    found = Wiring()
+    wiring = Wiring()
     ids = torch.arange(1, PROBE_TOKENS + 1, device=device_of(lm.model))[None]
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     if getattr(lm.model.config, "is_encoder_decoder", False):
         inputs["decoder_input_ids"] = ids
-    with _watching(lm.model, modules, found):
-        run(lm.model, lm.name, inputs, head=True)
-    return found
 
-
-@contextmanager
-def _watching(model: nn.Module, modules: list[nn.Module], found: Wiring) -> Iterator[None]:
     def watch(module: nn.Module, args: Any, output: Any) -> None:
         if args and isinstance(args[0], Tensor) and isinstance(output, Tensor):
-            found.given[module], found.gave[module] = args[0].detach().clone(), output.detach().clone()
+            # cloned: models write into their residual stream in place
+            wiring.inputs[module], wiring.outputs[module] = args[0].detach().clone(), output.detach().clone()
 
-    hooks = [each.register_forward_hook(watch) for each in {*filter(is_norm, model.modules()), *modules}]
+    watched = {*filter(is_norm, lm.model.modules()), *modules}
+    hooks = [module.register_forward_hook(watch) for module in watched]
     try:
-        yield
+        run(lm.model, lm.name, inputs, head=True)
     finally:
         for hook in hooks:
             hook.remove()
+    return wiring
 
 
 def is_norm(module: nn.Module) -> bool:
@@ -326,8 +302,8 @@ def fold_of(norm: nn.Module | None, width: int) -> Fold | None:
     generator = torch.Generator().manual_seed(0)
     x = PROBE_SIZE * torch.randn(PROBE_ROWS, width, generator=generator)
     with torch.no_grad():
-        there, back, moved = (norm(each.to(weight)).double().cpu() for each in (x, -x, x + SHIFT))
-    odd, x = (there - back) / 2, x.double()
+        there, back, moved = (norm(rows.to(weight)).double().cpu() for rows in (x, -x, x + SHIFT))
+    odd, x = (there - back) / 2, x.double()  # the odd part: a bias falls out
     centres = bool((there - moved).norm() < FITS * there.norm())
     x = x - x.mean(-1, keepdim=True) if centres else x
     x = x / x.square().mean(-1, keepdim=True).sqrt()

@@ -1,9 +1,21 @@
-"""Texts of random tokens that repeat: what the probe for induction is made of, and its published variants.
+"""The standard probe for induction: random tokens, repeated. Where does each head look in the repetition?
 
 Random tokens have no grammar and no meaning: what a head finds in their repetition it finds by matching. They are drawn
 without the most common and the rarest (by id: vocabularies are built from the frequent to the rare) and without special
 tokens, all different within a repeat. Beside each repeated text lies a control of the same shape, whose tokens are
 drawn anew for every repeat: a head that looks back by a fixed distance scores there as well.
+
+In the text `a b c d  a b c d`, the second `b` may look at three places around the first one:
+
+- `after`: the key that *followed* it (offset +1, `c`). Who looks there can tell what comes next: induction.
+- `same`: the copy itself (offset 0): a duplicate-token head.
+- `before`: the key that *preceded* it (offset -1, `a`): what Olsson et al.'s words say of prefix matching.
+
+Beside each score stand two chance levels: `uniform`, even spread over what each row sees, and `control`, the same head
+and places on the texts that do not repeat. The interval is over texts (Poisson bootstrap). Only rows that see such a
+key are counted. Encoders are measured alike, but see the next copy as well as the last one: what they do is matching,
+and is not called induction. Cost: 2 * samples short texts through the model, one pass over tiles; no map is held.
+Oracle: the model's eager maps.
 """
 
 from __future__ import annotations
@@ -35,12 +47,14 @@ COUNTS = {
     SUM: "weight summed over all earlier copies, mean over rows",
     ENTRIES: "mean over all pairs of a row and an earlier copy",
 }
+PLACES = {"after": 1, "same": 0, "before": -1}
+"""Where a row may look, as offsets from an earlier copy of its token."""
 VOCABULARY = (0.1, 0.9)  # which ids are drawn from, as shares of the vocabulary
 
 
 @dataclass(frozen=True)
 class Repeats:
-    """A way to probe: `length` tokens, `repeats` times, after the model's start token (`start`) or not.
+    """A variant of the probe: `length` tokens, `repeats` times, after the model's start token (`start`) or not.
 
     `count` says what a row's score is where there are several earlier copies: one of `COUNTS`.
     """
@@ -74,7 +88,7 @@ VARIANTS = {
 
 
 def variant_of(variant: str | Repeats, length: int | None, repeats: int | None) -> Repeats:
-    """A variant by name or in hand, with another length or number of repeats where these are given."""
+    """A variant, or the one of that name, with another length or number of repeats where these are given."""
     if isinstance(variant, str):
         if variant not in VARIANTS:
             near = difflib.get_close_matches(variant, VARIANTS, 2) or list(VARIANTS)
@@ -84,106 +98,6 @@ def variant_of(variant: str | Repeats, length: int | None, repeats: int | None) 
     if any(getattr(variant, key) != value for key, value in changed.items()):
         variant = replace(variant, **changed, source=f"after {variant.source}")
     return variant
-
-
-@dataclass(frozen=True, eq=False)
-class Sample:
-    """The texts: `tokens`, repeated ones first, then as many controls; a seed for each pair; the draw in words."""
-
-    tokens: Tokens
-    seeds: tuple[int, ...]
-    because: str
-
-
-def sample(lm: Any, variant: Repeats, samples: int, seed: int, between: tuple[float, float]) -> Sample:
-    """Draw the texts. Errors: ModelError for a model without a vocabulary, StatisticError for what does not fit it."""
-    if samples < 1:
-        raise StatisticError(f"{samples=}: draw at least one text.")
-    ids = _vocabulary(lm, between)
-    if len(ids) < variant.length:
-        raise StatisticError(
-            f"length={variant.length} different tokens cannot be drawn: {lm.name} has {len(ids)} ordinary ones between "
-            f"{between[0]:.0%} and {between[1]:.0%} of its vocabulary. Give a smaller length=, or a wider between=."
-        )
-    before, after, said = _frame(lm) if variant.start else ((), (), "")
-    longest = len(before) + variant.length * variant.repeats + len(after)
-    if lm.max_positions is not None and longest > lm.max_positions:
-        raise StatisticError(
-            f"{variant.length} tokens {variant.repeats} times are {longest} positions, but {lm.name} has "
-            f"{lm.max_positions}: give a smaller length= or fewer repeats=."
-        )
-    generator = torch.Generator().manual_seed(seed)
-
-    def block() -> Tensor:
-        return ids[torch.randperm(len(ids), generator=generator)[: variant.length]]
-
-    repeated = [block().repeat(variant.repeats) for _ in range(samples)]
-    control = [torch.cat([block() for _ in range(variant.repeats)]) for _ in range(samples)]
-    frame = [torch.tensor(side, dtype=torch.long) for side in (before, after)]
-    whole = torch.stack([torch.cat([frame[0], each, frame[1]]) for each in repeated + control])
-    special = torch.zeros_like(whole, dtype=torch.bool)
-    special[:, : len(before)], special[:, longest - len(after) :] = True, True
-    lengths, offsets = torch.full((2 * samples,), longest), torch.zeros(*whole.shape, 2, dtype=torch.long)
-    seeds = tuple(data_seed(each.numpy().tobytes()) for each in repeated)
-    drawn = f"{len(ids):,} ids between {between[0]:.0%} and {between[1]:.0%} of the vocabulary, no special ones"
-    return Sample(Tokens(lengths, whole, special=special, offsets=offsets), seeds, f"{drawn}{said}")
-
-
-def _vocabulary(lm: Any, between: tuple[float, float]) -> Int[Tensor, "ids"]:
-    """Ordinary ids in the middle of the vocabulary."""
-    low, high = between
-    if not 0 <= low < high <= 1:
-        raise StatisticError(f"{between=}: give two shares of the vocabulary, as (0.1, 0.9).")
-    known = [lm.spec.vocab_size, None if lm.tokenizer is None else len(lm.tokenizer)]
-    sizes = [size for size in known if size]
-    if not sizes:
-        raise ModelError(f"{lm.name} has no vocabulary to draw random tokens from: the probe is for models of text.")
-    size = min(sizes)  # embeddings are often padded past the last token that there is
-    special = set(getattr(lm.tokenizer, "all_special_ids", ()))
-    return torch.tensor([i for i in range(int(low * size), int(high * size)) if i not in special], dtype=torch.long)
-
-
-def added_around(tokenizer: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The special tokens that a tokenizer adds before a text, and behind it."""
-    got = tokenizer("a", return_special_tokens_mask=True)
-    ids, added = list(got["input_ids"]), [bool(each) for each in got["special_tokens_mask"]]
-    begin = added.index(False) if False in added else len(ids)
-    end = begin + added[begin:].index(True) if True in added[begin:] else len(ids)
-    return tuple(ids[:begin]), tuple(ids[end:])
-
-
-def _frame(lm: Any) -> tuple[tuple[int, ...], tuple[int, ...], str]:
-    """What stands before and behind a text, and that in words: what the tokenizer adds, else its beginning of text."""
-    if lm.tokenizer is None:
-        return (), (), "; no start token, for want of a tokenizer"
-    before, after = added_around(lm.tokenizer)
-    bos = getattr(lm.tokenizer, "bos_token_id", None)
-    if not before and bos is not None:
-        before = (int(bos),)
-    if not before:
-        return before, after, "; no start token: this tokenizer has none"
-    names = " ".join(map(str, lm.tokenizer.convert_ids_to_tokens(list(before))))
-    return before, after, f"; the start token is {names}"
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The standard probe for induction: random tokens, repeated. Where does each head look in the repetition?
-#
-# In the text `a b c d  a b c d`, the second `b` may look at three places around the first one:
-#
-# - `after`: the key that *followed* it (offset +1, `c`). Who looks there can tell what comes next: induction.
-# - `same`: the copy itself (offset 0): a duplicate-token head.
-# - `before`: the key that *preceded* it (offset -1, `a`): what Olsson et al.'s words say of prefix matching.
-#
-# Beside each score stand two chance levels: `uniform`, even spread over what each row sees, and `control`, the same
-# head and places on texts that do not repeat: a head that looks back by a fixed distance gets that. The interval is
-# over texts (Poisson bootstrap). Only rows that see such a key are counted. Encoders are measured alike, but see the
-# next copy as well as the last one: what they do is matching, and is not called induction. Cost: 2 * samples short
-# texts through the model, one pass over tiles; no map is held. Oracle: the model's eager maps.
-
-
-PLACES = {"after": 1, "same": 0, "before": -1}
-"""Where a row may look, as offsets from an earlier copy of its token."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -226,27 +140,107 @@ def probe_repeats(
     """
     chosen = variant_of(variant, length, repeats)
     drawn = sample(lm, chosen, samples, seed, between)
-    tokens, found, guard = drawn.tokens, _Found(chosen), 0.0
+    tokens, counts, guard = drawn.tokens, _Counts(chosen), 0.0
     step = max(1, BATCH_TOKENS // tokens.longest)
     for begin in range(0, tokens.num_texts, step):
-        guard = max(guard, found.read(lm, tokens.some(slice(begin, begin + step))))
-    scores = found.scores(drawn.seeds)
-    heads = tuple(head for site in found.sites.values() for head in site.heads)
-    causal = frozenset(head for site in found.sites.values() if site.causal for head in site.heads)
+        guard = max(guard, counts.read(lm, tokens.some(slice(begin, begin + step))))
+    scores = counts.scores(drawn.seeds)
+    heads = tuple(head for site in counts.sites.values() for head in site.heads)
+    causal = frozenset(head for site in counts.sites.values() if site.causal for head in site.heads)
     notes = {"model": lm.name, "probe": str(chosen), "tokens": drawn.because, "guard_error": f"{guard:.1e}"}
     if len(causal) < len(heads):
         notes["not causal"] = "these heads see the next copy too, and what follows it: 'after' is not induction there"
     return RepeatProbe(**scores, variant=chosen, causal=causal, num_samples=samples, notes=notes)
 
 
-class _Found:
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """The texts: `tokens`, repeated ones first, then as many controls; a seed for each pair; the draw in words."""
+
+    tokens: Tokens
+    seeds: tuple[int, ...]
+    because: str
+
+
+def sample(lm: Any, variant: Repeats, samples: int, seed: int, between: tuple[float, float]) -> Sample:
+    """Draw the texts. Errors: ModelError for a model without a vocabulary, StatisticError for what does not fit it."""
+    if samples < 1:
+        raise StatisticError(f"{samples=}: draw at least one text.")
+    ids = _vocabulary(lm, between)
+    if len(ids) < variant.length:
+        raise StatisticError(
+            f"length={variant.length} different tokens cannot be drawn: {lm.name} has {len(ids)} ordinary ones between "
+            f"{between[0]:.0%} and {between[1]:.0%} of its vocabulary. Give a smaller length=, or a wider between=."
+        )
+    before, after, start_words = _frame(lm) if variant.start else ((), (), "")
+    longest = len(before) + variant.length * variant.repeats + len(after)
+    if lm.max_positions is not None and longest > lm.max_positions:
+        raise StatisticError(
+            f"{variant.length} tokens {variant.repeats} times are {longest} positions, but {lm.name} has "
+            f"{lm.max_positions}: give a smaller length= or fewer repeats=."
+        )
+    generator = torch.Generator().manual_seed(seed)
+
+    def block() -> Tensor:
+        return ids[torch.randperm(len(ids), generator=generator)[: variant.length]]
+
+    repeated = [block().repeat(variant.repeats) for _ in range(samples)]
+    control = [torch.cat([block() for _ in range(variant.repeats)]) for _ in range(samples)]
+    frame = [torch.tensor(side, dtype=torch.long) for side in (before, after)]
+    texts = torch.stack([torch.cat([frame[0], body, frame[1]]) for body in repeated + control])
+    special = torch.zeros_like(texts, dtype=torch.bool)
+    special[:, : len(before)], special[:, longest - len(after) :] = True, True
+    lengths, offsets = torch.full((2 * samples,), longest), torch.zeros(*texts.shape, 2, dtype=torch.long)
+    seeds = tuple(data_seed(body.numpy().tobytes()) for body in repeated)
+    drawn = f"{len(ids):,} ids between {between[0]:.0%} and {between[1]:.0%} of the vocabulary, no special ones"
+    return Sample(Tokens(lengths, texts, special=special, offsets=offsets), seeds, f"{drawn}{start_words}")
+
+
+def _vocabulary(lm: Any, between: tuple[float, float]) -> Int[Tensor, "ids"]:
+    """Ordinary ids in the middle of the vocabulary."""
+    low, high = between
+    if not 0 <= low < high <= 1:
+        raise StatisticError(f"{between=}: give two shares of the vocabulary, as (0.1, 0.9).")
+    known = [lm.spec.vocab_size, None if lm.tokenizer is None else len(lm.tokenizer)]
+    sizes = [size for size in known if size]
+    if not sizes:
+        raise ModelError(f"{lm.name} has no vocabulary to draw random tokens from: the probe is for models of text.")
+    size = min(sizes)  # embeddings are often padded past the last token that there is
+    special = set(getattr(lm.tokenizer, "all_special_ids", ()))
+    return torch.tensor([i for i in range(int(low * size), int(high * size)) if i not in special], dtype=torch.long)
+
+
+def added_around(tokenizer: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The special tokens that a tokenizer adds before a text, and behind it."""
+    encoded = tokenizer("a", return_special_tokens_mask=True)
+    ids, added = list(encoded["input_ids"]), [bool(flag) for flag in encoded["special_tokens_mask"]]
+    begin = added.index(False) if False in added else len(ids)
+    end = begin + added[begin:].index(True) if True in added[begin:] else len(ids)
+    return tuple(ids[:begin]), tuple(ids[end:])
+
+
+def _frame(lm: Any) -> tuple[tuple[int, ...], tuple[int, ...], str]:
+    """What stands before and behind a text, and that in words: what the tokenizer adds, else its beginning of text."""
+    if lm.tokenizer is None:
+        return (), (), "; no start token, for want of a tokenizer"
+    before, after = added_around(lm.tokenizer)
+    bos = getattr(lm.tokenizer, "bos_token_id", None)
+    if not before and bos is not None:
+        before = (int(bos),)
+    if not before:
+        return before, after, "; no start token: this tokenizer has none"
+    names = " ".join(map(str, lm.tokenizer.convert_ids_to_tokens(list(before))))
+    return before, after, f"; the start token is {names}"
+
+
+class _Counts:
     """Numerators and denominators of every text, site by site, as calls come by."""
 
     def __init__(self, variant: Repeats) -> None:
         self.variant = variant
         steps = (1,) if variant.count == LATEST else range(1, variant.repeats)
         self.back = {place: [(step, by - step * variant.length) for step in steps] for place, by in PLACES.items()}
-        self.band = Band(tuple(sorted({offset for each in self.back.values() for _, offset in each})))
+        self.band = Band(tuple(sorted({offset for steps in self.back.values() for _, offset in steps})))
         self.sites: dict[str, Site] = {}
         self.parts: dict[str, list[tuple[Tensor, Tensor]]] = {}
 
@@ -280,21 +274,22 @@ class _Found:
         """Texts and their controls side by side, summed, with intervals over texts."""
         sides = [[torch.cat(part) for part in zip(*parts, strict=True)] for parts in self.parts.values()]
         num, den = (torch.cat(part, 1) for part in zip(*sides, strict=True))
-        both = [torch.cat([x[: len(seeds)], x[len(seeds) :]], -1) for x in (num, den)]
-        sums = Sums.of(both[0], both[1], seeds, 0)
+        # a text's control lies as many rows further down: side by side they are drawn together by the bootstrap
+        num, den = (torch.cat([x[: len(seeds)], x[len(seeds) :]], -1) for x in (num, den))
+        sums = Sums.of(num, den, seeds, 0)
         value, (low, high) = sums.value()[..., 0], sums.interval()
         rows, control = sums.den.sum(0)[..., 0], 2 * len(PLACES)
         heads = tuple(head for site in self.sites.values() for head in site.heads)
         return {
             place: HeadScores(
                 heads,
-                value[:, 2 * at],
-                low[:, 2 * at],
-                high[:, 2 * at],
-                {"uniform": value[:, 2 * at + 1], "control": value[:, control + 2 * at]},
-                rows[:, 2 * at],
+                value[:, column],
+                low[:, column],
+                high[:, column],
+                {"uniform": value[:, column + 1], "control": value[:, control + column]},
+                rows[:, column],
             )
-            for at, place in enumerate(PLACES)
+            for place, column in zip(PLACES, range(0, control, 2), strict=True)  # each place: its score, its even share
         }
 
 

@@ -1,4 +1,4 @@
-"""One number of each head, and what it takes to believe it: chance, an interval, and how many queries it rests on."""
+"""One number for each head, and what it takes to believe it: chance, an interval, and the number of queries."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy as np
 from jaxtyping import Float64
 from numpy import ndarray
 
-from manyheads.errors import HeadError
 from manyheads.heads import Head
+from manyheads.statistics import head_place
 
 
 class HeadScore(NamedTuple):
-    """One head's. NaN where nothing was counted."""
+    """The score of one head. NaN where nothing was counted."""
 
     head: Head
     score: float
@@ -27,7 +27,7 @@ class HeadScore(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class HeadScores:
-    """Every head's score in the model's order; `scores["L1H4"]` is one of them, and so are those that it iterates over.
+    """Every head's score in the model's order; `scores["L1H4"]` is the `HeadScore` of one head, as in iteration.
 
     `chance` is the highest of `chances`, which has each by name. `low` to `high` is a 95 % interval of the score.
     `num_queries` are the rows (or pairs, or trials) counted.
@@ -46,12 +46,9 @@ class HeadScores:
 
     def __getitem__(self, head: str | Head) -> HeadScore:
         """Errors: HeadError for a head that is not there."""
-        wanted = Head.parse(head) if isinstance(head, str) else head
-        if wanted not in self.heads:
-            raise HeadError(f"there is no head {wanted} here: there are {self.heads[0]} to {self.heads[-1]}.")
-        at = self.heads.index(wanted)
-        score, chance, low, high = (float(each[at]) for each in (self.score, self.chance, self.low, self.high))
-        return HeadScore(wanted, score, chance, low, high, int(self.num_queries[at]))
+        index = head_place(head, self.heads)
+        score, chance, low, high = (float(column[index]) for column in (self.score, self.chance, self.low, self.high))
+        return HeadScore(self.heads[index], score, chance, low, high, int(self.num_queries[index]))
 
     def __iter__(self) -> Iterator[HeadScore]:
         return (self[head] for head in self.heads)
@@ -61,5 +58,5 @@ class HeadScores:
 
     def top(self, count: int = 5) -> list[HeadScore]:
         """The heads furthest above chance, first the furthest; those of which nothing was counted are left out."""
-        known = [each for each in self if each.score == each.score]
-        return sorted(known, key=lambda each: each.chance - each.score)[:count]
+        counted = [head for head in self if head.score == head.score]  # NaN is not itself
+        return sorted(counted, key=lambda head: head.chance - head.score)[:count]

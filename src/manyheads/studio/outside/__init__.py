@@ -1,1 +1,1 @@
-"""The studio outside its server: the single HTML file, and the notebook widget."""
+"""The studio without a server: one HTML file, a notebook widget, and the snapshot that both carry."""

@@ -1,8 +1,8 @@
-"""One HTML file that shows every head: the studio's page and what it needs, inside. It opens anywhere, offline.
+"""One HTML file that shows every head: the studio's page with all its data inside. It opens anywhere, offline.
 
-The page is the same that the server sends, with a snapshot (`snapshot`) in place of a server. Its policy forbids every
-request. The text is data in it, packed, and never markup; so is the page's own module, which then cannot close its tag
-and takes a third of the room. Without JavaScript there still is a table of the heads.
+The page is the one that the server sends, with a snapshot in place of a server. Its policy forbids every request. The
+text is packed data in it, never markup; so is the page's own module, which so cannot close its tag and takes a third
+of the room. Without JavaScript the file shows a table of the heads.
 
 Cost: a second, and under 3 MB for 72 heads of 512 tokens, most of it the maps.
 """
@@ -17,11 +17,13 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
+from manyheads import __version__
 from manyheads.base import html_table, replacing
+from manyheads.corpora import reading_of
 from manyheads.recording import Recording
 from manyheads.roles import PageLabels
+from manyheads.studio.outside.snapshot import FORMAT, Progress, snapshot_of
 from manyheads.studio.session import Desk, desk_with, open_recording, open_text
-from manyheads.studio.snapshot import FORMAT, Progress, snapshot_of
 from manyheads.studio.state.recordings import Opened
 from manyheads.studio.state.workspace import Workspace
 from manyheads.studio.views.atlas import atlas_of
@@ -77,11 +79,11 @@ def write_report(
     long: str = "windows",
     progress: Progress | None = None,
 ) -> str:
-    """Write one HTML file, whole or not at all; what it holds, in words.
+    """Write one HTML file, whole or not at all. Returns in words what it holds.
 
-    `what` is a LoadedModel with a `text`, or a Recording. `labels` are the model's, of `label_page`: with them the page
-    has roles. Of a text in several windows the first is kept, and the next ones as long as they are small; of a long
-    text only the beginning is read, and the words say so.
+    `what` is a LoadedModel with a `text`, or a Recording. `labels` are the model's, from `label_page`: with them the
+    page has roles. Of a text in several windows the first is included, and the next ones as long as they are small; of
+    a long text only the beginning is read, and the returned words say so.
     `progress` is called with heads done and heads in all. Errors: FileAccessError, TextError, what recording raises.
     """
     cut = ""
@@ -91,11 +93,9 @@ def write_report(
         if labels is not None:
             desk.labels.known[opened.model] = labels
     else:
-        from manyheads.corpora import reading_of
-
-        desk, given = desk_with(what, labels), reading_of(what.name).sentence if text is None else text
-        opened = open_text(desk, what, given[:MOST_CHARS], long)
-        cut = f"of a text of {len(given):,} characters, {MOST_CHARS:,} were read" if len(given) > MOST_CHARS else ""
+        desk, text = desk_with(what, labels), reading_of(what.name).sentence if text is None else text
+        opened = open_text(desk, what, text[:MOST_CHARS], long)
+        cut = f"of a text of {len(text):,} characters, {MOST_CHARS:,} were read" if len(text) > MOST_CHARS else ""
     try:
         page, words = page_of(desk, opened, progress, cut)
     finally:
@@ -106,18 +106,34 @@ def write_report(
 
 
 def page_of(desk: Desk, opened: Opened, progress: Progress | None = None, note: str = "") -> tuple[str, str]:
-    """The page, and in words what it holds; `note` is added to them."""
-    from manyheads import __version__
-
+    """The page, and the words for what it holds; `note` is added to them."""
     snapshot = snapshot_of(desk, opened, progress, note)
     data = {"format": FORMAT, "data": b64encode(snapshot.data).decode()}
     js, css = bundle()
+    atlas = atlas_of(opened, 0, desk.labels.of(opened))
+    names = [statistic.name for statistic in atlas.statistics]
+    columns = [names.index(name) for name in PLAIN_COLUMNS if name in names]
+    plain = html_table(
+        ["head", "role", "evidence", *(names[column].replace("_", " ") for column in columns)],
+        [
+            [
+                head.head,
+                head.role.name if head.role else "",
+                head.role.evidence.words if head.role else "",
+                *(head.values[column] for column in columns),
+            ]
+            for head in atlas.heads
+        ],
+        caption=f"{opened.model}: {opened.title}",
+        note=f"{atlas.caveat} With JavaScript this page shows {snapshot.words}.",
+        most=len(atlas.heads),
+    )
     page = PAGE.format(
         policy=escape(POLICY),
         version=escape(__version__),
         title=escape(f"{opened.model}: {opened.title[:60]}"),
         css=css.replace("</style", "<\\/style"),
-        plain=_plain(desk, opened, snapshot.words),
+        plain=plain,
         snapshot=json.dumps(data),
         js=b64encode(gzip.compress(js.encode(), 9, mtime=0)).decode(),
     )
@@ -129,22 +145,3 @@ def bundle() -> tuple[str, str]:
     folder = files("manyheads.studio") / "static"
     js, css = ((folder / name).read_text(encoding="utf-8") for name in ("studio.js", "studio.css"))
     return js, css
-
-
-def _plain(desk: Desk, opened: Opened, words: str) -> str:
-    """The heads as a plain table, where there is no JavaScript."""
-    atlas = atlas_of(opened, 0, desk.labels.of(opened))
-    names = [statistic.name for statistic in atlas.statistics]
-    shown = [names.index(name) for name in PLAIN_COLUMNS if name in names]
-    columns = ["head", "role", "evidence", *(names[at].replace("_", " ") for at in shown)]
-    rows = [
-        [
-            head.head,
-            head.role.name if head.role else "",
-            head.role.evidence.words if head.role else "",
-            *(head.values[at] for at in shown),
-        ]
-        for head in atlas.heads
-    ]
-    note = f"{atlas.caveat} With JavaScript this page shows {words}."
-    return html_table(columns, rows, caption=f"{opened.model}: {opened.title}", note=note, most=len(rows))

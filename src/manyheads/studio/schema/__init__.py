@@ -1,5 +1,5 @@
-"""What the studio's server says and is told: every JSON body as a type, from which the page's own types are generated.
+"""The JSON bodies of the studio's server as types: requests, and answers that no dataclass of the library is already.
 
-`web/openapi.json` is made from these, and `web/src/lib/api/schema.d.ts` from that; a test holds them equal.
-Numbers that are not there (NaN, infinity) are null. Positions, heads and layers count from 0.
+`web/openapi.json` is generated from these and `web/src/lib/api/schema.d.ts` from that; a test keeps them equal.
+Numbers that do not exist (NaN, infinity) are null. Positions, heads and layers count from 0.
 """

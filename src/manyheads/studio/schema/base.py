@@ -1,17 +1,22 @@
-"""What every body is made of: names, texts, sizes, and the one form of a problem."""
+"""The parts of every request and answer: names, limits of texts, problems, the workspace, the steps of plans."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import math
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 MAX_TEXT = 400_000  # characters: some 100,000 tokens; a longer text is recorded by the library and opened as a file
 MAX_STEPS = 64  # of a plan
 MAX_NAME = 200
 
-Number = float | None
-"""A number, or null where there is none."""
+# JSON has no NaN and no infinity, and a page could not draw them: both become null where an answer is built.
+Number = Annotated[
+    float | None,
+    BeforeValidator(lambda x: (float(x) if math.isfinite(x) else None) if isinstance(x, float) else x),
+]
+"""A number, or null where there is none (NaN and infinity among them)."""
 HeadsText = Annotated[str, Field(max_length=4_000, examples=["L3H7, L5"])]
 Text = Annotated[str, Field(max_length=MAX_TEXT)]
 Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME)]
@@ -19,31 +24,39 @@ How = Literal["mean", "max"]
 AblationKind = Literal["zero", "mean", "resample", "first"]
 
 
-class Said(BaseModel):
-    """What the server says."""
+Body = TypeVar("Body", bound=BaseModel)
+
+
+class AnswerBody(BaseModel):
+    """Base of every JSON answer of the server."""
 
     model_config = ConfigDict(frozen=True)
 
+    @classmethod
+    def of(cls: type[Body], value: Any, **fields: Any) -> Body:
+        """An answer that takes from `value`, a value of the library, all fields of the same name but `fields`."""
+        shared = {name for name in cls.model_fields if name not in fields and hasattr(value, name)}
+        return cls(**{name: getattr(value, name) for name in shared}, **fields)
 
-class Told(BaseModel):
-    """What the server is told: nothing that it does not know."""
+
+class RequestBody(BaseModel):
+    """Base of every JSON request: an unknown field is an error, for a misspelt one would be ignored in silence."""
 
     model_config = ConfigDict(extra="forbid")
 
 
-class Problem(Said):
-    """Every answer that is no 2xx. `words` are for people: what was asked, what came, what to do."""
+class Problem(AnswerBody):
+    """The body of every answer that is not 2xx. `words`, for people: what was asked, what came, what to do."""
 
     kind: str
     words: str
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# What is here to look at: models, files, and how much of each the server takes.
+# The workspace: models, files, and how much of each request the server takes.
 
 
-class ModelEntry(Said):
-    """A model that can be chosen: bundled, or a folder of the workspace. `unavailable`: why it cannot be, else null."""
+class ModelEntry(AnswerBody):
+    """A model of the workspace, bundled or a folder. `unavailable`: why it cannot be loaded, null where it can."""
 
     name: str
     title: str
@@ -52,8 +65,8 @@ class ModelEntry(Said):
     unavailable: str | None
 
 
-class FileEntry(Said):
-    """A recording among the workspace's files; `id` is its recording's."""
+class FileEntry(AnswerBody):
+    """A file of the workspace that holds a recording; `id` is the id of that recording."""
 
     name: str
     id: str
@@ -61,14 +74,14 @@ class FileEntry(Said):
     unreadable: str | None
 
 
-class Limits(Said):
+class Limits(AnswerBody):
     max_text: int
     max_steps: int
     max_running: int
 
 
-class Workspace(Said):
-    """What is here to look at. `can_write`: whether there is a folder to write pruned checkpoints to (`folder`)."""
+class Workspace(AnswerBody):
+    """What can be opened. `can_write`: whether there is a `folder` into which pruned checkpoints may be written."""
 
     version: str
     models: list[ModelEntry]
@@ -81,11 +94,10 @@ class Workspace(Said):
     limits: Limits
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The steps of a plan, as the page tells them: `manyheads.plan` has what they do.
+# The steps of a plan as JSON. `manyheads.plan` says what each does.
 
 
-class AblateStep(Told):
+class AblateStep(RequestBody):
     step: Literal["ablate"]
     heads: HeadsText
     kind: AblationKind = "zero"
@@ -94,25 +106,25 @@ class AblateStep(Told):
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
 
 
-class ScaleStep(Told):
+class ScaleStep(RequestBody):
     step: Literal["scale"]
     heads: HeadsText
     factor: Annotated[float, Field(ge=-1e30, le=1e30)]
 
 
-class AverageStep(Told):
+class AverageStep(RequestBody):
     step: Literal["average"]
     heads: HeadsText
 
 
-class CopyStep(Told):
+class CopyStep(RequestBody):
     step: Literal["copy"]
     heads: HeadsText
     source: HeadsText
 
 
-class SkipStep(Told):
-    """Without the output projection. `layer` as in "L3" or "L*"."""
+class SkipStep(RequestBody):
+    """Leaves out a layer's output projection. `layer` as in "L3" or "L*"."""
 
     step: Literal["skip_output_projection"]
     layer: Annotated[str, Field(max_length=80)]

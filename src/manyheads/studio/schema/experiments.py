@@ -1,4 +1,4 @@
-"""Heads taken away: what is lost, beside random heads, and the checkpoint without them."""
+"""Experiments on heads (what a plan changes, beside random heads), and checkpoints without heads."""
 
 from __future__ import annotations
 
@@ -6,12 +6,22 @@ from typing import Annotated
 
 from pydantic import Field
 
-from manyheads.studio.schema.base import MAX_NAME, MAX_STEPS, HeadsText, Name, Number, PlanStep, Said, Text, Told
+from manyheads.studio.schema.base import (
+    MAX_NAME,
+    MAX_STEPS,
+    AnswerBody,
+    HeadsText,
+    Name,
+    Number,
+    PlanStep,
+    RequestBody,
+    Text,
+)
 from manyheads.studio.schema.recordings import Token
 
 
-class ExperimentAsk(Told):
-    """A plan on a text. `corpus`: what "mean" and "resample" are read from, the text itself unless given."""
+class ExperimentAsk(RequestBody):
+    """A plan to carry out on a text. `corpus`: the source of "mean" and "resample" values, by default the text."""
 
     model: Name
     text: Text
@@ -23,20 +33,20 @@ class ExperimentAsk(Told):
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
 
 
-class Guess(Said):
-    """A token that could come next (or stand here), and its probability before and after."""
+class Guess(AnswerBody):
+    """A token that could come next, and its probability before and after the plan."""
 
     token: str
     before: float
     after: float
 
 
-class Experiment(Said):
-    """Before and after. A positive `change` is for the worse, in `unit`. `control` are random sets of as many heads.
+class Experiment(AnswerBody):
+    """What a plan changed. A positive `change` is for the worse, in `unit`; `control`: that of random sets of heads.
 
-    `per_token`: the change token by token, null where a token has none; `per_token_words` says what it is (the loss of
-    a language model; of any other, how far a token's last state turned: 1 - cosine).
-    `before_recording` and `after_recording` can be opened, and compared, as any other recording.
+    `per_token`: the change of each token, null where a token has none; `per_token_words` names the measure (the loss of
+    a language model; for other models the turn of a token's last state: 1 - cosine).
+    `before_recording` and `after_recording` can be opened and compared like any other recording.
     """
 
     id: str
@@ -64,8 +74,8 @@ class Experiment(Said):
     notes: dict[str, str]
 
 
-class PruningAsk(Told):
-    """Heads to remove for good. `name`: of the folder to write, in the workspace's own folder."""
+class PruningAsk(RequestBody):
+    """Heads to remove for good. `name`: of the folder to write inside the workspace's folder."""
 
     model: Name
     heads: HeadsText
@@ -73,11 +83,13 @@ class PruningAsk(Told):
     empty_layers: bool = False
 
 
-class Pruning(Said):
+class Pruning(AnswerBody):
+    """A checkpoint that was written, and how many parameters it saved."""
+
     folder: str
     model: str
     heads: list[str]
     parameters_before: int
     parameters_after: int
-    stock: bool = Field(description="whether stock transformers loads it as it is")
+    stock: bool = Field(description="whether stock transformers loads the checkpoint as it is")
     words: str

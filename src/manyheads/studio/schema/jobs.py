@@ -1,16 +1,16 @@
-"""Work that takes a while, and what it came to."""
+"""Jobs: work that runs in the background, its progress and its result."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-from manyheads.studio.schema.base import Problem, Said
+from manyheads.studio.schema.base import AnswerBody, Problem
 from manyheads.studio.schema.experiments import Experiment, Pruning
 from manyheads.studio.schema.lessons import CellResult
 from manyheads.studio.schema.recordings import Atlas, RecordingInfo, Roles, Worth
 
 
-class Progress(Said):
+class Progress(AnswerBody):
     words: str
     done: int
     total: int | None
@@ -19,10 +19,10 @@ class Progress(Said):
 JobKind = Literal["recording", "roles", "importance", "worth", "experiment", "pruning", "cell"]
 
 
-class Job(Said):
-    """Work under way or done. `result` is there when `state` is "done"; `problem` when it is "failed".
+class Job(AnswerBody):
+    """A job and its state. `result` is set when `state` is "done", `problem` when it is "failed".
 
-    Ask again with `wait` (seconds) to be told as soon as it ends. Work that nobody asks after is stopped.
+    A request with `wait` (seconds) is answered as soon as the job ends. A job that nobody requests is stopped.
     """
 
     id: str

@@ -1,4 +1,4 @@
-"""Lessons: their prose, live cells and questions, and what came of an answer."""
+"""Lessons: their prose, live cells and questions. The result of an answer is `manyheads.lessons` Verdict itself."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from manyheads.studio.schema.base import Number, Said, Told
+from manyheads.lessons import HeadLink
+from manyheads.studio.schema.base import AnswerBody, Number, RequestBody
 
 
-class LessonEntry(Said):
-    """A lesson of the list. `points`: what each of its questions gives, by the question's name."""
+class LessonEntry(AnswerBody):
+    """A lesson of the list. `points`: the points of each of its questions, by the question's name."""
 
     slug: str
     title: str
@@ -20,11 +21,11 @@ class LessonEntry(Said):
     points: dict[str, int]
 
 
-class Parameter(Said):
-    """Something of a cell that the reader may change.
+class Parameter(AnswerBody):
+    """A parameter of a cell, which the reader may change.
 
-    `fills`, of a choice: what other parameters are under each choice. One choice fills nothing, and is the reader's
-    own: changing what another filled goes over to it.
+    `fills`, for a choice: the values that each choice sets for other parameters. One choice sets none: the page selects
+    it as soon as the reader edits a value that another choice has set.
     """
 
     name: str
@@ -38,13 +39,13 @@ class Parameter(Said):
     fills: dict[str, dict[str, str]] = {}
 
 
-class Prose(Said):
+class Prose(AnswerBody):
     kind: Literal["prose"]
     html: str
 
 
-class LiveCell(Said):
-    """A live cell: `run` is a named experiment of ours, never code from the page."""
+class LiveCell(AnswerBody):
+    """A live cell: `cell` names an experiment of the library; the page never sends code."""
 
     kind: Literal["cell"]
     cell: str
@@ -52,8 +53,8 @@ class LiveCell(Said):
     parameters: list[Parameter]
 
 
-class Check(Said):
-    """A question, made from `inputs`, which go back with the answer. `cell`: of a prediction, the cell it is about."""
+class Check(AnswerBody):
+    """A question made from `inputs`, which the answer returns. `cell`: for a prediction, the cell that it is about."""
 
     kind: Literal["check"]
     check: str
@@ -65,8 +66,8 @@ class Check(Said):
     cell: str | None
 
 
-class Interview(Said):
-    """A question with a model answer, and what an answer should say, for the reader to tick."""
+class Interview(AnswerBody):
+    """A question with a model answer, and the points of a good answer, for the reader to tick."""
 
     kind: Literal["interview"]
     question: str
@@ -78,8 +79,8 @@ class Interview(Said):
 Part = Annotated[Prose | LiveCell | Check | Interview, Field(discriminator="kind")]
 
 
-class Lesson(Said):
-    """A lesson whole. `seed`: of the checks' inputs where they were drawn, else null: as its page has them."""
+class Lesson(AnswerBody):
+    """A whole lesson. `seed`: that of the checks' inputs where they were drawn, null where they are the page's own."""
 
     slug: str
     title: str
@@ -93,14 +94,16 @@ class Lesson(Said):
 Inputs = Annotated[dict[str, Annotated[str, Field(max_length=4_000)] | float], Field(max_length=20)]
 
 
-class CellAsk(Told):
+class CellAsk(RequestBody):
+    """The reader's parameters of a live cell."""
+
     parameters: Inputs = {}
 
 
-class Shown(Said):
-    """One value of a cell's answer. `values` are rows of a matrix, of which `shape` says the whole shape.
+class Shown(AnswerBody):
+    """One value of a cell's result: rows of a matrix, perhaps its first ones; `shape` is that of the whole matrix.
 
-    `as_map`: rows are tokens that look, columns tokens that are looked at.
+    `as_map`: rows are query tokens, columns key tokens.
     """
 
     label: str
@@ -112,34 +115,19 @@ class Shown(Said):
     as_map: bool = False
 
 
-class HeadPlace(Said):
-    """A head on a text, to be opened in the Head room."""
+class CellResult(AnswerBody):
+    """The result of a live cell. `links`: heads on a text, to open in the Head room."""
 
-    model: str
-    head: str
-    text: str
-
-
-class CellResult(Said):
     lesson: str
     cell: str
     words: str
     shown: list[Shown]
-    links: list[HeadPlace] = []
+    links: list[HeadLink] = []
 
 
-class CheckAsk(Told):
-    """An answer to a question with these inputs. `cell`: what is in the cell that a prediction is about."""
+class CheckAsk(RequestBody):
+    """An answer to a question with these inputs. `cell`: the parameters of the cell that a prediction is about."""
 
     answer: Annotated[str, Field(max_length=1_000)]
     inputs: Inputs = {}
     cell: Inputs = {}
-
-
-class CheckResult(Said):
-    """`answered`: whether it was an answer at all; what was none costs nothing."""
-
-    right: bool
-    points: int
-    words: str
-    answered: bool

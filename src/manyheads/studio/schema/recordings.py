@@ -1,14 +1,14 @@
-"""A recording, its heads and their labels: what the atlas and the room of one head are drawn from."""
+"""A recording, its heads and their roles: the data of the Atlas room and of the Head room."""
 
 from __future__ import annotations
 
 from pydantic import Field
 
-from manyheads.studio.schema.base import Name, Number, Said, Steps, Text, Told
+from manyheads.studio.schema.base import AnswerBody, Name, Number, RequestBody, Steps, Text
 
 
-class RecordingAsk(Told):
-    """A text through a model (`plan`: with its heads so edited), or one of the workspace's files."""
+class RecordingAsk(RequestBody):
+    """A text to run through a model (`plan`: edits of its heads), or a file of the workspace to open."""
 
     model: Name | None = None
     text: Text | None = None
@@ -16,8 +16,8 @@ class RecordingAsk(Told):
     file: Name | None = None
 
 
-class LayerInfo(Said):
-    """One attention layer. `heads` of it share keys and values in runs of `num_heads / num_kv_heads`."""
+class LayerInfo(AnswerBody):
+    """One attention layer. Each run of `num_heads / num_kv_heads` heads shares its keys and values."""
 
     name: str
     stack: str
@@ -32,15 +32,15 @@ class LayerInfo(Said):
     num_queries: int
     num_keys: int
     reads: str = Field(description='whose tokens its queries are: a key of `tokens_of`, or "" for `tokens`')
-    looks_at: str | None = Field(description="the same of its keys; null where they are no text")
-    formula: str = Field(default="", description="how a row of weights is made of q and k")
+    looks_at: str | None = Field(description="the same for its keys; null where they are not text")
+    formula: str = Field(default="", description="how a row of weights is computed from q and k")
     because: str
 
 
-class Token(Said):
-    """`piece` as the tokenizer has it; `text` as it stands in what was written ("" where nothing does).
+class Token(AnswerBody):
+    """A token. `piece` is the tokenizer's; `text` the characters of the input that it covers ("" for none).
 
-    `unknown`: the tokenizer has no piece for that text, and the model reads the same token for all such.
+    `unknown`: the tokenizer has no piece for that text, and the model reads the same token for every such text.
     """
 
     piece: str
@@ -50,28 +50,28 @@ class Token(Said):
     unknown: bool = False
 
 
-class WordInfo(Said):
-    """A word: its tokens `begin` to `end` (not included), and its text."""
+class WordInfo(AnswerBody):
+    """A word: its text, and its tokens from `begin` up to but not including `end`."""
 
     begin: int
     end: int
     text: str
 
 
-class RecordingInfo(Said):
-    """A recording, and one of its texts (or windows): `text` of `num_texts`.
+class RecordingInfo(AnswerBody):
+    """A recording and one of its texts (or windows of a long text): number `text` of `num_texts`.
 
-    `tokens_of`: those of other stacks, where they read another text (a decoder). `backend` and `because` say what gave
-    the numbers and why; `notes` everything else that it rests on.
+    `tokens_of`: the tokens of other stacks, where they read another text (a decoder). `backend` and `because` say what
+    computed the numbers and why; `notes` hold everything else about their origin.
     """
 
     id: str
     title: str
     model: str
-    model_here: bool = Field(description="whether the model can be run here: for experiments, roles and changes")
+    model_here: bool = Field(description="whether the model can be run, as experiments, roles and edits need")
     source: str = Field(description='"typed", "file NAME", or "typed, with heads edited"')
-    written: str = Field(description="the text as it was written; of several, the one that this part is of")
-    part_words: str = Field(default="", description="which part this is of what, where there are several")
+    written: str = Field(description="the whole input text; of several, the one that this part belongs to")
+    part_words: str = Field(default="", description="which part this is, where there are several")
     text: int
     num_texts: int
     embed_dim: int | None
@@ -84,11 +84,11 @@ class RecordingInfo(Said):
     because: str
     notes: dict[str, str]
     max_level: int = Field(description="the level at which the largest map fits one tile")
-    min_level: int = Field(default=0, description="the finest level there is: 0, but in a page that was saved")
+    min_level: int = Field(default=0, description="the finest level available: 0, except in a saved page")
 
 
-class StatisticInfo(Said):
-    """A statistic's definition, for a legend: a formula's variant and source are one click away."""
+class StatisticInfo(AnswerBody):
+    """The definition of a statistic, for a legend; `source` cites the formula's variant."""
 
     name: str
     title: str
@@ -99,7 +99,9 @@ class StatisticInfo(Said):
     source: str
 
 
-class EvidenceInfo(Said):
+class EvidenceInfo(AnswerBody):
+    """The measurement behind a role; see `manyheads.roles` Evidence."""
+
     statistic: str
     score: Number
     chance: Number
@@ -110,16 +112,16 @@ class EvidenceInfo(Said):
     words: str
 
 
-class RoleInfo(Said):
-    """What a head does, by the bundled page. `family` is one of the ten or fewer that have a colour and a letter."""
+class RoleInfo(AnswerBody):
+    """A head's role, measured on the bundled page. `family`: the group of roles with one colour and letter."""
 
     name: str
     family: str
     evidence: EvidenceInfo
 
 
-class AtlasHead(Said):
-    """`values` in the order of the atlas's statistics."""
+class AtlasHead(AnswerBody):
+    """One head. `values` are in the order of the atlas's statistics."""
 
     head: str
     stack: str
@@ -130,10 +132,10 @@ class AtlasHead(Said):
     values: list[Number]
 
 
-class Atlas(Said):
-    """Every head of a recording with its numbers on this text; its role where that is known (`roles_because`).
+class Atlas(AnswerBody):
+    """Every head of a recording with its statistics on one text, and its role where it is known (`roles_because`).
 
-    The last statistic is "importance" once somebody has asked for it: what is lost on this text without each head.
+    Once importance was requested, it is the last statistic: the loss of quality on this text without each head.
     """
 
     recording: str
@@ -142,15 +144,19 @@ class Atlas(Said):
     heads: list[AtlasHead]
     roles_because: str
     caveat: str
-    exact: str = Field(description='"exact", or over which sampled queries')
+    exact: str = Field(description='"exact", or which queries were sampled')
 
 
-class RoleEntry(Said):
+class RoleEntry(AnswerBody):
+    """A head and its role."""
+
     head: str
     role: RoleInfo
 
 
-class Roles(Said):
+class Roles(AnswerBody):
+    """The roles of all heads, and how many texts and tokens they were measured on."""
+
     recording: str
     roles: list[RoleEntry]
     because: str
@@ -158,14 +164,16 @@ class Roles(Said):
     num_tokens: int
 
 
-class Link(Said):
+class Link(AnswerBody):
+    """One weight of a map: a query position and a key position."""
+
     query: int
     key: int
     weight: float
 
 
-class CardValue(Said):
-    """One statistic of one head on this text, beside what chance gives; `page` is its value on the bundled page."""
+class CardValue(AnswerBody):
+    """One statistic of one head on this text, its chance level, and its value on the bundled page (`page`)."""
 
     statistic: StatisticInfo
     value: Number
@@ -173,8 +181,8 @@ class CardValue(Said):
     page: Number
 
 
-class HeadCard(Said):
-    """One head. `links`: each query's best key but the sinks, best first. `because` says what gave its numbers."""
+class HeadCard(AnswerBody):
+    """One head. `links`: each query's best key apart from sinks, best first. `because`: what computed its numbers."""
 
     head: str
     recording: str
@@ -190,8 +198,8 @@ class HeadCard(Said):
     caveat: str
 
 
-class Worth(Said):
-    """What is lost without one head, on this text: see `Experiment` for the fields' meaning."""
+class Worth(AnswerBody):
+    """The effect of ablating one head on this text; its fields mean the same as in `Experiment`."""
 
     head: str
     recording: str

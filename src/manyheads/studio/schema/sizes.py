@@ -6,11 +6,11 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from manyheads.studio.schema.base import Name, Number, Said, Told
+from manyheads.studio.schema.base import AnswerBody, Name, Number, RequestBody
 
 
-class SizeAsk(Told):
-    """A preset or a model of the workspace by name, or a description; then what of it is different."""
+class SizeAsk(RequestBody):
+    """A preset or a model of the workspace by name, or a description in words; then what differs from it."""
 
     preset: Name | None = None
     model: Name | None = None
@@ -22,8 +22,8 @@ class SizeAsk(Told):
     cache_dtype: Annotated[str, Field(max_length=20)] | None = None
 
 
-class SizePreset(Said):
-    """`words` where the preset can be described in plain words, for the sliders."""
+class SizePreset(AnswerBody):
+    """An architecture by name. `words`: its description for the sliders, null where no words describe it exactly."""
 
     name: str
     title: str
@@ -32,8 +32,8 @@ class SizePreset(Said):
     words: dict[str, int | bool | str | None] | None
 
 
-class SizeLayer(Said):
-    """One layer's parameters by part, and in all of attention and of the feed-forward."""
+class SizeLayer(AnswerBody):
+    """One layer's parameters: by part, and as sums over attention, the feed-forward part and the rest."""
 
     index: int
     kind: str
@@ -43,13 +43,15 @@ class SizeLayer(Said):
     parts: dict[str, int]
 
 
-class CachePoint(Said):
+class CachePoint(AnswerBody):
+    """The cache at one context length, in tokens."""
+
     context: int
     num_bytes: float
 
 
-class CacheLine(Said):
-    """The cache of one variant (MHA, GQA, MQA) against context."""
+class CacheLine(AnswerBody):
+    """The KV cache of one variant (MHA, GQA, MQA) against context length; `num_bytes` at the requested context."""
 
     name: str
     num_kv_heads: int | None
@@ -59,8 +61,8 @@ class CacheLine(Said):
     num_bytes: float
 
 
-class SizeReport(Said):
-    """`document` is what `manyheads size --json` prints; the rest is ready to draw. Bytes are exact; GiB is 2^30."""
+class SizeReport(AnswerBody):
+    """`document` is the output of `manyheads size --json`; the rest is ready to draw. Bytes are exact; GiB is 2^30."""
 
     name: str
     num_parameters: int

@@ -1,4 +1,8 @@
-"""The studio's application: its routes, the built page, and what every error becomes: a status and words."""
+"""The studio's application: its routes, the built page, and an HTTP answer for every error: a status and words.
+
+`python -m manyheads.studio.server.app` writes the description of the routes, `web/openapi.json`, anew. The page's own
+types are generated from that file, and a test keeps file and server equal.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +22,11 @@ from starlette.exceptions import HTTPException
 
 from manyheads import __version__
 from manyheads.errors import ManyHeadsError
-from manyheads.studio.problems import Busy, Stopped, misfit, told
+from manyheads.studio.problems import Busy, Stopped, misfit_of, problem_of
 from manyheads.studio.schema.base import Problem
 from manyheads.studio.server.routes import add_routes
 from manyheads.studio.session import Desk
+from manyheads.studio.state.workspace import Workspace
 
 __all__ = ["create_app", "openapi_text"]
 
@@ -38,7 +43,7 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
 
 
 def create_app(desk: Desk) -> FastAPI:
-    """The application of one workspace, with no guard before it: `server.guarded` adds that."""
+    """The application of one studio, without a guard: `server.guarded` adds that."""
 
     app = FastAPI(
         title="manyheads studio",
@@ -50,71 +55,62 @@ def create_app(desk: Desk) -> FastAPI:
         generate_unique_id_function=lambda route: route.name,
     )
     _add_problems(app)
-    _add_page(app)
+    for path, (name, kind) in STATIC.items():
+        app.get(f"/{path}", include_in_schema=False)(_page_file(name, kind))
     add_routes(app, desk)
     return app
 
 
 def _add_problems(app: FastAPI) -> None:
-    """Every error becomes a `Problem`."""
+    """Make every error a `Problem`."""
 
-    async def answer(_: Request, error: Exception) -> Response:
-        status, problem = told(error)
+    async def answer_error(_: Request, error: Exception) -> Response:
+        status, problem = problem_of(error)
         headers = {"retry-after": "1"} if isinstance(error, Busy) else {}
         return JSONResponse(problem.model_dump(), status, headers)
 
-    async def unread(_: Request, error: Exception) -> Response:
+    async def answer_misfit(_: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
-        status, problem = misfit(error.errors())
+        status, problem = misfit_of(error.errors())
         return JSONResponse(problem.model_dump(), status)
 
-    async def plain(_: Request, error: Exception) -> Response:
+    async def answer_routing(_: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        said = {404: "There is no such address here.", 405: "This address does not take such a request."}
-        words = said.get(error.status_code, str(error.detail))
+        sentences = {404: "There is no such address here.", 405: "This address does not take such a request."}
+        words = sentences.get(error.status_code, str(error.detail))
         return JSONResponse(Problem(kind="RequestError", words=words).model_dump(), error.status_code)
 
-    app.add_exception_handler(RequestValidationError, unread)
-    app.add_exception_handler(HTTPException, plain)
+    app.add_exception_handler(RequestValidationError, answer_misfit)
+    app.add_exception_handler(HTTPException, answer_routing)
     for kind in (ManyHeadsError, Stopped, Exception):
-        app.add_exception_handler(kind, answer)
+        app.add_exception_handler(kind, answer_error)
 
 
-def _add_page(app: FastAPI) -> None:
-    """The built page: four files, by name; no path of a request ever becomes a path on the disk."""
+def _page_file(name: str, kind: str) -> Callable[[Request], Response]:
+    """The route of one file of the built page. No path of a request ever becomes a path on the disk.
+
+    docs/decisions/005 says why these are not starlette's StaticFiles and GZipMiddleware.
+    """
     folder = files("manyheads.studio") / "static"
 
-    def serve(name: str, kind: str) -> Callable[[Request], Response]:
-        @cache
-        def packed() -> bytes:
-            return gzip.compress((folder / name).read_bytes(), 9)
+    @cache
+    def packed() -> bytes:
+        return gzip.compress((folder / name).read_bytes(), 9)
 
-        def page(request: Request) -> Response:
-            headers = {"cache-control": "no-cache", "vary": "accept-encoding"}
-            if "gzip" not in request.headers.get("accept-encoding", ""):
-                return Response((folder / name).read_bytes(), media_type=kind, headers=headers)
-            return Response(packed(), media_type=kind, headers={**headers, "content-encoding": "gzip"})
+    def page(request: Request) -> Response:
+        headers = {"cache-control": "no-cache", "vary": "accept-encoding"}
+        if "gzip" not in request.headers.get("accept-encoding", ""):
+            return Response((folder / name).read_bytes(), media_type=kind, headers=headers)
+        return Response(packed(), media_type=kind, headers={**headers, "content-encoding": "gzip"})
 
-        return page
-
-    for path, (name, kind) in STATIC.items():
-        app.get(f"/{path}", include_in_schema=False)(serve(name, kind))
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The server's description as a file: `python -m manyheads.studio.server.app` writes web/openapi.json anew.
-#
-# The page's own types are generated from it; a test holds file and server equal.
+    return page
 
 
 def openapi_text() -> str:
-    """The description, as the file holds it."""
-    from manyheads.studio.session import Desk
-    from manyheads.studio.state.workspace import Workspace
-
-    said = create_app(Desk(Workspace())).openapi()
-    said["info"]["version"] = "0"  # the page's types do not hang on ours
-    return json.dumps(said, indent=1, sort_keys=True) + "\n"
+    """The description of the routes, as web/openapi.json holds it."""
+    description = create_app(Desk(Workspace())).openapi()
+    description["info"]["version"] = "0"  # the page's types do not depend on our version
+    return json.dumps(description, indent=1, sort_keys=True) + "\n"
 
 
 if __name__ == "__main__":

@@ -1,15 +1,15 @@
-"""One request answered by the studio's application without a socket: for `--get`, the notebook and the single file.
+"""One request answered by the studio's application without a socket: for `--get`, the notebook and the doctor.
 
-The application is the same that the server runs, so these three cannot come to differ from the page. It has no guard
-before it: whoever calls is in this process already.
+It is the application that the server runs, so these cannot come to differ from the page. No guard stands before it:
+the caller is in this process already. docs/decisions/005 says why this is not an HTTP client's ASGI transport.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import threading
 from collections.abc import MutableMapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
@@ -28,21 +28,10 @@ class Answer(NamedTuple):
 
 
 def answer(app: Any, method: str, path: str, body: Any = None) -> Answer:
-    """What the application says to one request. `body` is sent as JSON. Works inside a running event loop too."""
-    found: list[Answer | BaseException] = []
-
-    def work() -> None:
-        try:
-            found.append(asyncio.run(_answer(app, method, path, body)))
-        except BaseException as error:
-            found.append(error)
-
-    thread = threading.Thread(target=work, name="studio-answer")
-    thread.start()
-    thread.join()
-    if isinstance(found[0], BaseException):
-        raise found[0]
-    return found[0]
+    """The application's answer to one request; `body` is sent as JSON. Works inside a running event loop, too."""
+    # A notebook's kernel runs an event loop in this thread, in which a second one cannot start: hence another thread.
+    with ThreadPoolExecutor(1, thread_name_prefix="studio-answer") as pool:
+        return pool.submit(asyncio.run, _answer(app, method, path, body)).result()
 
 
 async def _answer(app: Any, method: str, path: str, body: Any) -> Answer:
@@ -65,20 +54,21 @@ async def _answer(app: Any, method: str, path: str, body: Any) -> Answer:
         "client": ("127.0.0.1", 0),
         "server": ("127.0.0.1", 0),
     }
-    status, kind, chunks, given = 500, "", [], False
+    status, kind, chunks, is_read = 500, "", [], False
 
     async def receive() -> MutableMapping[str, Any]:
-        nonlocal given
-        if given:
-            await asyncio.sleep(3600)  # nobody hangs up
-        given = True
+        nonlocal is_read
+        if is_read:
+            # After the body an application waits for the client to disconnect, which never happens here.
+            await asyncio.sleep(3600)
+        is_read = True
         return {"type": "http.request", "body": data, "more_body": False}
 
     async def send(message: MutableMapping[str, Any]) -> None:
         nonlocal status, kind
         if message["type"] == "http.response.start":
             status = message["status"]
-            kind = next((v.decode() for k, v in message["headers"] if k.lower() == b"content-type"), "")
+            kind = next((value.decode() for key, value in message["headers"] if key.lower() == b"content-type"), "")
         else:
             chunks.append(message.get("body", b""))
 

@@ -1,7 +1,7 @@
-"""The server's routes: each parses, calls one function, and answers. docs/decisions/005 lists them.
+"""The server's routes: each parses a request, calls one function, and answers. docs/decisions/005 lists them.
 
-Nothing here computes: what takes long runs in threads, as a job where it may take over half a second. A tile whose
-request is gone is given up.
+Nothing is computed on the event loop: work runs in threads, as a job where it may take over half a second, and a tile
+is given up when its request is closed. Docstrings of routes are part of the server's description.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from starlette.concurrency import run_in_threadpool
 
 from manyheads import __version__
 from manyheads.corpora import reading_of
+from manyheads.lessons.answers import Verdict
 from manyheads.studio.jobs import Say
 from manyheads.studio.schema.base import MAX_STEPS, MAX_TEXT, AblationKind, How, Limits, Workspace
 from manyheads.studio.schema.experiments import Experiment, ExperimentAsk, PruningAsk
 from manyheads.studio.schema.jobs import Job, JobKind
-from manyheads.studio.schema.lessons import CellAsk, CheckAsk, CheckResult, Lesson, LessonEntry
+from manyheads.studio.schema.lessons import CellAsk, CheckAsk, Lesson, LessonEntry
 from manyheads.studio.schema.recordings import Atlas, HeadCard, RecordingAsk, RecordingInfo
 from manyheads.studio.schema.sizes import SizeAsk, SizePreset, SizeReport
 from manyheads.studio.session import Desk
@@ -58,23 +59,23 @@ def add_routes(app: FastAPI, desk: Desk) -> None:
 def _recordings(app: FastAPI, desk: Desk) -> None:
     @app.get("/api/workspace")
     def workspace() -> Workspace:
-        """What is here to look at."""
-        at = desk.workspace
+        """The models and recordings that can be opened, and the server's limits."""
+        listed = desk.workspace
         return Workspace(
             version=__version__,
-            models=at.model_entries(),
-            files=at.file_entries(),
-            default_model=at.default_model,
-            default_text=reading_of(at.default_model or "").sentence,
+            models=listed.model_entries(),
+            files=listed.file_entries(),
+            default_model=listed.default_model,
+            default_text=reading_of(listed.default_model or "").sentence,
             opened=desk.first,
-            folder=str(at.folder or ""),
-            can_write=at.folder is not None,
+            folder=str(listed.folder or ""),
+            can_write=listed.folder is not None,
             limits=Limits(max_text=MAX_TEXT, max_steps=MAX_STEPS, max_running=desk.jobs.max_running),
         )
 
     @app.post("/api/recordings", status_code=202)
     async def open_recording(ask: RecordingAsk) -> Job:
-        """Read a text through a model, or open one of the workspace's files."""
+        """Record a text through a model, or open a file of the workspace."""
         return await _job(desk, "recording", lambda say: desk.open(ask, say))
 
     @app.get("/api/recordings/{recording}")
@@ -92,25 +93,25 @@ def _recordings(app: FastAPI, desk: Desk) -> None:
 def _heads(app: FastAPI, desk: Desk) -> None:
     @app.post("/api/recordings/{recording}/roles", status_code=202)
     async def find_roles(recording: Ident) -> Job:
-        """What each head of a recording's model does, by the bundled page."""
+        """Measure the role of each head of a recording's model on the bundled page."""
         opened = desk.recordings.get(recording)
         return await _job(desk, "roles", lambda say: desk.labels.roles(opened, say))
 
     @app.post("/api/recordings/{recording}/importance", status_code=202)
     async def find_importance(recording: Ident, text: TextIndex = 0) -> Job:
-        """What is lost on a text without each head, one by one: the atlas with that beside its statistics."""
+        """Measure the loss on a text without each head, one by one; the result is the atlas with it as a statistic."""
         opened = desk.recordings.get(recording)
         return await _job(desk, "importance", lambda say: desk.importance(opened, text, say))
 
     @app.get("/api/recordings/{recording}/heads/{head}")
     def head_card(recording: Ident, head: HeadPath, text: TextIndex = 0) -> HeadCard:
-        """All that is known of one head."""
+        """Everything known about one head on a text."""
         opened = desk.recordings.get(recording)
         return card_of(opened, head, text, desk.labels.of(opened))
 
     @app.post("/api/recordings/{recording}/heads/{head}/worth", status_code=202)
     async def head_worth(recording: Ident, head: HeadPath, kind: AblationKind = "mean", text: TextIndex = 0) -> Job:
-        """What is lost on this text without one head."""
+        """Measure the effect of ablating one head on a text."""
         opened = desk.recordings.get(recording)
         return await _job(desk, "worth", lambda say: desk.worth(opened, head, kind, text, say))
 
@@ -138,22 +139,23 @@ def _maps(app: FastAPI, desk: Desk) -> None:
         text: TextIndex = 0,
     ) -> Response:
         """A tile of one head's map: exact cells at level 0, means or maxima of blocks above."""
-        at = Address(recording, text, head, level, column, row, rows == "all")
-        if (known := desk.tiles.known(at, how)) is not None:
+        address = Address(recording, text, head, level, column, row, rows == "all")
+        # Answered without a thread: most requests of a page that zooms are for tiles that are in the cache.
+        if (known := desk.tiles.known(address, how)) is not None:
             return _binary(known)
         opened = desk.recordings.get(recording)
-        return _binary(await desk.queue.run(request, lambda stopped: desk.tiles.get(opened, at, how, stopped)))
+        return _binary(await desk.queue.run(request, lambda stopped: desk.tiles.get(opened, address, how, stopped)))
 
     @app.get("/api/recordings/{recording}/rows/{head}/{row}", response_class=Response, responses=BINARY)
     def map_row(recording: Ident, head: HeadPath, row: Place, text: TextIndex = 0) -> Response:
-        """One exact row of a head's map: where this word looks."""
+        """One exact row of a head's map: which tokens one token reads."""
         return _binary(row_of(desk.recordings.get(recording), head, row, text))
 
 
 def _exports(app: FastAPI, desk: Desk) -> None:
     @app.get("/api/recordings/{recording}/table", response_class=Response, responses=TABLES)
     def table(recording: Ident, format: Literal["csv", "parquet", "json"] = "csv", text: TextIndex = 0) -> Response:
-        """Every head's numbers as a file."""
+        """Every head's statistics as a file."""
         return _file(*table_file(desk.recordings.get(recording), text, format))
 
     @app.get("/api/recordings/{recording}/window/{head}", response_class=Response, responses=TABLES)
@@ -172,13 +174,13 @@ def _exports(app: FastAPI, desk: Desk) -> None:
 def _experiments(app: FastAPI, desk: Desk) -> None:
     @app.post("/api/experiments", status_code=202)
     async def run_experiment(ask: ExperimentAsk) -> Job:
-        """A plan carried out on a text, beside as many random heads."""
+        """Carry out a plan on a text, beside random sets of as many heads."""
         desk.workspace.place_of(ask.model)
         return await _job(desk, "experiment", lambda say: desk.experiment(ask, say))
 
     @app.get("/api/experiments/{experiment}")
     def experiment(experiment: Ident) -> Experiment:
-        """An experiment that was run."""
+        """The result of an experiment that was run."""
         return desk.experiment_of(experiment)
 
     @app.post("/api/prunings", status_code=202)
@@ -192,11 +194,11 @@ def _sizes(app: FastAPI, desk: Desk) -> None:
     @app.get("/api/presets")
     def presets() -> list[SizePreset]:
         """Architectures by name."""
-        return sizes.presets()
+        return list(sizes.presets())
 
     @app.post("/api/sizes")
     def size(ask: SizeAsk) -> SizeReport:
-        """What an architecture costs."""
+        """Parameters, FLOPs and cache of an architecture."""
         return sizes.run(ask, desk.config_of)
 
 
@@ -208,7 +210,7 @@ def _lessons(app: FastAPI, desk: Desk) -> None:
 
     @app.get("/api/lessons/{slug}")
     def lesson(slug: Slug, seed: Annotated[int | None, Query(ge=0, lt=learning.MAX_SEED)] = None) -> Lesson:
-        """One lesson, its numbers computed. With a seed, the inputs of its checks are drawn."""
+        """One lesson, its numbers computed now. With a seed, the inputs of its checks are drawn at random."""
         return learning.lesson(slug, seed, load=desk.workspace.load)
 
     @app.post("/api/lessons/{slug}/cells/{cell}", status_code=202)
@@ -218,15 +220,15 @@ def _lessons(app: FastAPI, desk: Desk) -> None:
         return await _job(desk, "cell", lambda say: learning.run_cell(slug, cell, ask, progress=say, load=load))
 
     @app.post("/api/lessons/{slug}/checks/{check}")
-    def check(slug: Slug, check: Slug, ask: CheckAsk) -> CheckResult:
-        """Judge an answer; what is right is computed."""
+    def check(slug: Slug, check: Slug, ask: CheckAsk) -> Verdict:
+        """Judge an answer. The right one is computed, too."""
         return learning.check(slug, check, ask, load=desk.workspace.load)
 
 
 def _jobs(app: FastAPI, desk: Desk) -> None:
     @app.get("/api/jobs/{job}")
     async def job(job: Ident, wait: Annotated[float, Query(ge=0, le=MAX_WAIT)] = 0.0) -> Job:
-        """How a job is: at once, or as soon as it ends within `wait` seconds."""
+        """The state of a job, as soon as it ends or after `wait` seconds."""
         return await desk.jobs.wait(job, wait)
 
     @app.delete("/api/jobs/{job}")
@@ -236,7 +238,7 @@ def _jobs(app: FastAPI, desk: Desk) -> None:
 
 
 async def _job(desk: Desk, kind: JobKind, work: Callable[[Say], Any]) -> Job:
-    """Begin a job, and give its state; its result, where that is a matter of moments."""
+    """Start a job and return its state, with its result where that takes only moments."""
     return await desk.jobs.wait(desk.jobs.start(kind, work), QUICK)
 
 

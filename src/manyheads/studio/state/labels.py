@@ -1,12 +1,9 @@
-"""What each head of a model does, by the bundled page: measured once for each model, and told in the page's words."""
+"""The role of each head of a model: measured once per model on the bundled page, worded as the page shows it."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import Any
-
 from manyheads.roles import HeadRole, PageLabels, label_page
-from manyheads.statistics.head_table import number
+from manyheads.roles.role_table import group_of
 from manyheads.studio.jobs import Say
 from manyheads.studio.problems import NotHere
 from manyheads.studio.schema.recordings import EvidenceInfo, RoleEntry, RoleInfo, Roles
@@ -16,26 +13,15 @@ from manyheads.studio.state.workspace import Workspace
 __all__ = ["Labels", "basis_of", "role_info"]
 
 
-FAMILIES = {
-    "previous token": "previous",
-    "next token": "next",
-    "offset": "local",
-    "duplicate token": "duplicate",
-    "rare tokens": "content",
-    "sink": "sink",
-}
-"""Families of roles that are called otherwise; a new role is its own family until it is given one."""
-
-
 class Labels:
-    """The page's labels of each model, measured once (and remembered on the disk by `label_page`)."""
+    """The page's labels of each model, measured once (`label_page` keeps them on the disk, too)."""
 
     def __init__(self, workspace: Workspace) -> None:
         self.workspace = workspace
         self.known: dict[str, PageLabels] = {}
 
     def find(self, model: str, say: Say) -> PageLabels:
-        """Read the page, if nobody has. Raises NotHere for a model that is not here, TextError where it cannot read."""
+        """Measure the roles of a model, unless they are known. Raises NotHere for an unknown model, TextError."""
         if model not in self.workspace.models:
             raise NotHere(f"{model} is not in this workspace, so its roles cannot be measured: add --model {model}.")
         if model not in self.known:
@@ -47,36 +33,23 @@ class Labels:
         return self.known[model]
 
     def of(self, opened: Opened) -> PageLabels | None:
-        """What is known of a recording's model by now; nothing where its heads were edited."""
+        """The labels of a recording's model as far as they are known; None where its heads were edited."""
         return None if opened.edited else self.known.get(opened.model)
 
     def roles(self, opened: Opened, say: Say) -> Roles:
         if opened.edited:
             raise NotHere("roles are of the model as it is, and the heads of this recording were edited.")
-        found = self.find(opened.model, say)
-        entries = [RoleEntry(head=str(role.head), role=role_info(role)) for role in found.roles]
-        return Roles(
-            recording=opened.id,
-            roles=entries,
-            because=basis_of(found),
-            num_texts=found.num_texts,
-            num_tokens=found.num_tokens,
-        )
+        labels = self.find(opened.model, say)
+        entries = [RoleEntry(head=str(role.head), role=role_info(role)) for role in labels.roles]
+        return Roles.of(labels, recording=opened.id, roles=entries, because=basis_of(labels))
 
 
 def basis_of(labels: PageLabels) -> str:
-    """What roles rest on; where on the disk they are remembered is for the command to say, not for a page."""
+    """The texts that roles were measured on. Where on the disk they are kept is left out: the page may be shared."""
     because = labels.because.partition(" (")[0]
     return f"{labels.num_texts} {labels.texts_are}, {labels.num_tokens:,} tokens; {because}"
 
 
 def role_info(role: HeadRole) -> RoleInfo:
-    told: dict[str, Any] = asdict(role.evidence)
-    fields = {name: told[name] for name in EvidenceInfo.model_fields}
-    evidence = EvidenceInfo.model_validate({k: number(x) if isinstance(x, float) else x for k, x in fields.items()})
-    return RoleInfo(name=role.name, family=family_of(role.name), evidence=evidence)
-
-
-def family_of(role: str) -> str:
-    """The family that has a colour and a letter: "sink [CLS]" is of "sink", "offset -3" of "local"."""
-    return next((family for name, family in FAMILIES.items() if role == name or role.startswith(f"{name} ")), role)
+    """A role and its group, which has one colour and letter: "sink [CLS]" is in "sink", "offset -3" in "local"."""
+    return RoleInfo(name=role.name, family=group_of(role.name), evidence=EvidenceInfo.of(role.evidence))

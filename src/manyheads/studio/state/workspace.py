@@ -1,8 +1,8 @@
-"""The workspace: which models and recordings a studio may open, by names of its own.
+"""The workspace: the models and recordings that a studio may open, by names of its own.
 
 A request names a model or a file by its name in this list, never by a path: what is not listed cannot be reached. The
-list is made of what the command line named: recordings, folders (searched two levels deep for recordings and for
-checkpoints), models; and of the bundled models. Models are loaded once and kept, the least recently used one dropped.
+list holds the bundled models and what the command line named: recordings, models, and folders, which are searched two
+levels deep for recordings and checkpoints. Models are loaded once and kept, the least recently used one dropped.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
-import threading
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from manyheads.base import Cache
 from manyheads.errors import FileAccessError, ManyHeadsError, ModelError
-from manyheads.models import BUNDLED
+from manyheads.models import BUNDLED, load
 from manyheads.models.loading.checkpoints import find_bundled, is_hub_id
+from manyheads.recording import open_recording
 from manyheads.studio.problems import NotHere
 from manyheads.studio.schema.base import FileEntry, ModelEntry
 
@@ -35,7 +35,7 @@ MODELS_KEPT = 2
 
 @dataclass(frozen=True)
 class ModelPlace:
-    """A model by name, and what `load` is given for it; `bundled` where it is one of ours."""
+    """A model by name. `what` is the argument of `load` for it, or the loaded model; `bundled`: it is one of ours."""
 
     name: str
     what: Any
@@ -45,33 +45,29 @@ class ModelPlace:
 
 @dataclass(eq=False)
 class Workspace:
-    """Models and recordings by name. `folder` is where pruned checkpoints go, None where nothing may be written."""
+    """Models and recordings by name. `folder` receives pruned checkpoints; None where nothing may be written."""
 
     models: dict[str, ModelPlace] = field(default_factory=dict)
     files: dict[str, Path] = field(default_factory=dict)
     folder: Path | None = None
-
-    def __post_init__(self) -> None:
-        self._loaded: OrderedDict[str, Any] = OrderedDict()
-        self._lock = threading.Lock()
-        self._locks: dict[str, threading.Lock] = {}
+    loaded: Cache[str, Any] = field(default_factory=lambda: Cache(MODELS_KEPT))
 
     @staticmethod
     def of(paths: Sequence[str | Path] = (), model: str | None = None, folder: Path | None = None) -> Workspace:
-        """What the command line named. Errors: FileAccessError for a path that is not there, or is neither."""
-        made = Workspace(folder=folder)
+        """The workspace of a command line. Errors: FileAccessError for a path that does not exist, or is neither."""
+        workspace = Workspace(folder=folder)
         for name in BUNDLED:
-            made.models[name] = ModelPlace(name, name, f"{name}, which comes with manyheads", bundled=True)
+            workspace.models[name] = ModelPlace(name, name, f"{name}, which comes with manyheads", bundled=True)
         for path in map(Path, paths):
-            made.add_path(path)
+            workspace.add_path(path)
         if model is not None:
-            made._put_first(made._meant(model))
-        return made
+            workspace._put_first(workspace._place_for(model))
+        return workspace
 
     def add_path(self, path: Path) -> None:
         if path.is_dir():
-            for name, found in _within(path):
-                self._add(name, found)
+            for name, entry in _entries_below(path):
+                self._add(name, entry)
             if (path / "config.json").is_file():
                 self._add(path.resolve().name, path)
         elif path.is_file() and path.suffix == RECORDING_ENDING:
@@ -93,8 +89,8 @@ class Workspace:
                 return  # the same path, named twice
         taken[name] = ModelPlace(name, str(path), str(path)) if path.is_dir() else path
 
-    def _meant(self, model: str) -> ModelPlace:
-        """What a name or a folder stands for: a model of the list, else one called by the folder, as in `_add`."""
+    def _place_for(self, model: str) -> ModelPlace:
+        """The model that a name or a folder stands for: one of the list, else a new one, named as in `_add`."""
         if model in self.models:
             return self.models[model]
         if not (path := Path(model).resolve()).exists():
@@ -110,7 +106,7 @@ class Workspace:
         return ModelPlace(name, model, model)
 
     def _put_first(self, place: ModelPlace) -> None:
-        """The first of the list, in place of one that is called so."""
+        """Make it the first of the list, in place of one with the same name."""
         self.models.pop(place.name, None)
         self.models = {place.name: place, **self.models}
 
@@ -132,18 +128,12 @@ class Workspace:
 
     def model_entries(self) -> list[ModelEntry]:
         return [
-            ModelEntry(
-                name=name,
-                title=place.title,
-                bundled=place.bundled,
-                loaded=name in self._loaded,
-                unavailable=self.why_not(name),
-            )
+            ModelEntry.of(place, loaded=name in self.loaded, unavailable=self.why_not(name))
             for name, place in self.models.items()
         ]
 
     def add_model(self, lm: Any) -> None:
-        """A loaded model in hand, under its own name: the first of the list, in place of one that is called so."""
+        """Add a loaded model under its own name: the first of the list, in place of one with the same name."""
         self._put_first(replace(self.models.get(lm.name, ModelPlace(lm.name, lm, lm.name)), what=lm))
 
     def place_of(self, name: str) -> ModelPlace:
@@ -157,24 +147,21 @@ class Workspace:
     def load(self, name: str) -> Any:
         """The model, loaded once. Raises NotHere, ModelError."""
         place = self.place_of(name)
-        with self._lock:
-            lock = self._locks.setdefault(name, threading.Lock())
-        with lock:
-            with self._lock:
-                lm = self._loaded.get(name)
-            if lm is None:
-                lm = _load(place)
-            with self._lock:
-                self._loaded[name] = lm
-                self._loaded.move_to_end(name)
-                while len(self._loaded) > MODELS_KEPT:
-                    self._loaded.popitem(last=False)
-            return lm
+        return self.loaded.get_or_make(name, lambda: place.what if hasattr(place.what, "model") else load(place.what))
 
     # --------------------------------------------------------------------------------------------------- recordings
 
     def file_entries(self) -> list[FileEntry]:
-        return [self._file_entry(name, path) for name, path in self.files.items()]
+        entries = []
+        for name, path in self.files.items():
+            try:
+                size, unreadable = path.stat().st_size, None
+                open_recording(path)
+            except (OSError, ManyHeadsError) as error:
+                size, unreadable = 0, str(error)
+            file_id = "" if unreadable else self.file_id(name)
+            entries.append(FileEntry(name=name, id=file_id, num_bytes=size, unreadable=unreadable))
+        return entries
 
     def file_of(self, name: str) -> Path:
         """Raises NotHere for a file that is not in the list."""
@@ -183,7 +170,7 @@ class Workspace:
         return self.files[name]
 
     def file_id(self, name: str) -> str:
-        """What a file's recording is called: another one as soon as the file changes."""
+        """The id of a file's recording: another one as soon as the file changes."""
         path = self.file_of(name)
         try:
             stat = path.stat()
@@ -191,51 +178,33 @@ class Workspace:
             raise FileAccessError(f"{name} cannot be read: {error.strerror}.") from error
         return digest("file", name, str(stat.st_size), str(stat.st_mtime_ns))
 
-    def file_called(self, name: str) -> str | None:
-        """The file whose recording is called so, by `file_id`. Files that have gone are no reason to find none."""
+    def file_called(self, recording: str) -> str | None:
+        """The file whose recording has this id. Files that have gone are passed over."""
         for file in self.files:
             with suppress(FileAccessError):
-                if self.file_id(file) == name:
+                if self.file_id(file) == recording:
                     return file
         return None
 
-    def _file_entry(self, name: str, path: Path) -> FileEntry:
-        from manyheads.recording import open_recording
-
-        try:
-            size, unreadable = path.stat().st_size, None
-            open_recording(path)
-        except (OSError, ManyHeadsError) as error:
-            size, unreadable = 0, str(error)
-        return FileEntry(name=name, id="" if unreadable else self.file_id(name), num_bytes=size, unreadable=unreadable)
-
 
 def digest(*parts: str) -> str:
-    """A short name for what is made of these parts."""
+    """A short id for what is made from these parts, the same in every process."""
     return hashlib.blake2b(json.dumps(parts).encode(), digest_size=10).hexdigest()
 
 
-def _load(place: ModelPlace) -> Any:
-    if hasattr(place.what, "model"):
-        return place.what
-    from manyheads.models import load
-
-    return load(place.what)
-
-
-def _within(folder: Path) -> Iterator[tuple[str, Path]]:
+def _entries_below(folder: Path) -> Iterator[tuple[str, Path]]:
     """Recordings and checkpoints below a folder, by their path in it. Links are not followed out of it."""
-    root, seen = folder.resolve(), 0
-    waiting = [(folder, 0)]
+    root, num_entries = folder.resolve(), 0
+    waiting = [(folder, 0)]  # breadth first, so that the limit drops what lies deepest
     while waiting:
-        here, depth = waiting.pop(0)
+        parent, depth = waiting.pop(0)
         try:
-            entries = sorted(here.iterdir())
+            entries = sorted(parent.iterdir())
         except OSError:
-            continue
+            continue  # a folder that may not be read offers nothing
         for entry in entries:
-            seen += 1
-            if seen > MOST_ENTRIES or entry.name.startswith(".") or not entry.resolve().is_relative_to(root):
+            num_entries += 1
+            if num_entries > MOST_ENTRIES or entry.name.startswith(".") or not entry.resolve().is_relative_to(root):
                 continue
             name = entry.relative_to(folder).as_posix()
             if entry.is_dir():

@@ -1,4 +1,4 @@
-"""Maps but for tiles: one exact row of a head, and every head's map, small. Both are envelopes."""
+"""Maps apart from tiles: one exact row of a head, and a thumbnail of every head's map. Both are envelopes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from manyheads.recording import LayerRecord
+from manyheads.recording import LayerRecord, Pooled, prepare
+from manyheads.recording.recording import one_text, small_maps
 from manyheads.studio.problems import NotHere, TooLarge
 from manyheads.studio.state.recordings import Opened
 from manyheads.studio.views.envelope import MIN_MISSING, in_steps, pack
@@ -15,34 +16,35 @@ from manyheads.studio.views.envelope import MIN_MISSING, in_steps, pack
 __all__ = ["row_of", "thumbnails_of", "visible_cells"]
 
 
-THUMBNAIL_ROWS = 8  # rows a block of a thumbnail, of a long text
+THUMBNAIL_ROWS = 8  # sampled rows per block of a thumbnail of a long text
 THUMBNAIL_SIZES = (4, 256)
 MAXIMUM_CELLS = 2_000_000_000  # up to so many, every cell is read for the largest weights
 
 
 def row_of(opened: Opened, head: str, row: int, text: int) -> bytes:
-    """One row of a head's map, exact: where this word looks. Envelope."""
+    """One exact row of a head's map: the weights of one query. Envelope."""
     layer, index = opened.layer_of(head)
     opened.check_text(text)
     if not 0 <= row < layer.num_queries(text):
         raise NotHere(f"there is no row {row}: this text has {layer.num_queries(text)} tokens, counted from 0.")
     weights = layer.weights(index, slice(row, row + 1), None, text)[0].float()
-    seen = visible_cells(layer, index, slice(row, row + 1), slice(0, layer.num_keys(text)), text)[0]
-    visible = int(seen.sum())
-    missing = max(0.0, 1.0 - float(weights.double().sum())) if visible else 0.0
+    visible = visible_cells(layer, index, slice(row, row + 1), slice(0, layer.num_keys(text)), text)[0]
+    num_visible = int(visible.sum())
+    # A learned sink takes mass that no key has, and a row sums to less than 1: the page draws the difference.
+    missing = max(0.0, 1.0 - float(weights.double().sum())) if num_visible else 0.0
     header = {
         "head": head,
         "row": row,
-        "visible": visible,
+        "visible": num_visible,
         "missing": missing if missing > MIN_MISSING else 0.0,
         "words": f"exact weights of row {row}",
         "exact": True,
     }
-    return pack(header, weights=weights.masked_fill(~seen, torch.nan).numpy())
+    return pack(header, weights=weights.masked_fill(~visible, torch.nan).numpy())
 
 
 def visible_cells(layer: LayerRecord, head: int, rows: slice, keys: slice, text: int) -> Bool[Tensor, "q k"]:
-    """Which cells of a window of a head's map its mask lets be seen."""
+    """Which cells of a window of a head's map its mask leaves visible."""
     mask = layer.mask.expand(len(layer.lengths)).texts(slice(text, text + 1)).visible(rows, keys)[0]
     return mask[head if len(mask) > 1 else 0]
 
@@ -57,26 +59,25 @@ def thumbnails_of(opened: Opened, size: int, how: str, text: int) -> bytes:
 
 
 def _thumbnails(opened: Opened, size: int, how: str, text: int) -> bytes:
-    from manyheads.recording import Pooled, prepare
-    from manyheads.recording.recording import one_text, small_maps
-
     if how == "max" and opened.cells(text) > MAXIMUM_CELLS:
         raise TooLarge("the largest weights of all heads are too many cells to read at once here: use how=mean.")
-    maps, heads, said, exact = [], [], "", True
-    side = max(min(size, max(each.num_queries(text), each.num_keys(text))) for each in opened.layers())
+    maps, heads, words, exact = [], [], "", True
+    side = max(min(size, max(layer.num_queries(text), layer.num_keys(text))) for layer in opened.layers())
     for layer in opened.layers():
         if how == "max":
-            plan = prepare(layer.tokens.text(text), [Pooled(size, "max")])
-            got = plan.run(one_text(layer, text))[Pooled(size, "max")][0]
-            rows = (layer.num_queries(text), layer.num_queries(text))
+            # A maximum over sampled rows would miss most peaks, so every row is read.
+            request = Pooled(size, "max")
+            pooled = prepare(layer.tokens.text(text), [request]).run(one_text(layer, text))[request][0]
+            rows_read = num_rows = layer.num_queries(text)
         else:
-            got, *rows = small_maps(layer, size, text, THUMBNAIL_ROWS)
-        exact &= rows[0] == rows[1]
-        said = said or f"{how} of about {-(-rows[1] // size)} x {-(-layer.num_keys(text) // size)} cells"
-        said += "" if rows[0] == rows[1] or "rows" in said else f", {rows[0]:,} of {rows[1]:,} rows read"
-        whole = np.full((layer.site.num_heads, side, side), np.nan, np.float32)
-        whole[:, : got.shape[1], : got.shape[2]] = got.numpy()[:, :side, :side]
-        maps.append(whole)
+            pooled, rows_read, num_rows = small_maps(layer, size, text, THUMBNAIL_ROWS)
+        exact &= rows_read == num_rows
+        words = words or f"{how} of about {-(-num_rows // size)} x {-(-layer.num_keys(text) // size)} cells"
+        words += "" if rows_read == num_rows or "rows" in words else f", {rows_read:,} of {num_rows:,} rows read"
+        # A stack with fewer tokens has smaller maps: absent cells fill the common square.
+        square = np.full((layer.site.num_heads, side, side), np.nan, np.float32)
+        square[:, : pooled.shape[1], : pooled.shape[2]] = pooled.numpy()[:, :side, :side]
+        maps.append(square)
         heads += [str(head) for head in layer.site.heads]
     steps, peaks = in_steps(np.concatenate(maps))
-    return pack({"heads": heads, "how": how, "words": said, "exact": exact, "text": text}, maps=steps, peaks=peaks)
+    return pack({"heads": heads, "how": how, "words": words, "exact": exact, "text": text}, maps=steps, peaks=peaks)

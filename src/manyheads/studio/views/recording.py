@@ -1,8 +1,9 @@
-"""What a page is told of a recording: its layers, its tokens and words, and what its numbers rest on."""
+"""The description of a recording for the page: its layers, its tokens and words, and the origin of its numbers."""
 
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 
 from manyheads.errors import ManyHeadsError
 from manyheads.recording import LayerRecord, Sinks, Tokens, Words
@@ -11,73 +12,75 @@ from manyheads.studio.schema.recordings import LayerInfo, RecordingInfo, Token, 
 from manyheads.studio.state.recordings import TILE_CELLS, Opened
 from manyheads.studio.state.workspace import Workspace
 
-__all__ = ["layer_info", "recording_info", "told_tokens", "tokens_of"]
+__all__ = ["layer_info", "recording_info", "token_infos", "tokens_of"]
 
 
 UNKNOWN = frozenset({"[UNK]", "<unk>", "<UNK>"})
 MOST_WRITTEN = 1_000_000  # characters
-WORD_TOKENS = 20_000  # a longer text shows its pieces: finding words takes seconds there
-TOLD_ELSEWHERE = ("backend", "grid", "frames")  # of a recording's provenance
+WORD_TOKENS = 20_000  # of a longer text the page shows pieces: to find its words takes seconds
+SHOWN_ELSEWHERE = ("backend", "grid", "frames")  # of a recording's provenance, not among its notes
 
 
 def recording_info(workspace: Workspace, opened: Opened, text: int = 0) -> RecordingInfo:
-    """A recording and one of its texts, as the page is told."""
+    """The description of a recording and of one of its texts."""
     opened.check_text(text)
-    main, rec = opened.main, opened.recording
-    others = {stack: layer for layer in opened.layers() if (stack := _reads(layer, main))}
+    main, recording = opened.main, opened.recording
+    layers = opened.layers()
+    stacks = {stack: layer for layer in layers if (stack := _stack_read(layer, main))}
     tokens = tokens_of(main, text, opened.sinks(text))
-    longest = max(max(layer.num_queries(text), layer.num_keys(text)) for layer in opened.layers())
-    backend = rec.provenance.get("backend")
-    said = sorted(backend) if isinstance(backend, dict) else dict.fromkeys(layer.because for layer in opened.layers())
-    here = opened.model in workspace.models
-    loaded = workspace.load(opened.model) if here and not opened.source.startswith("file") else None
-    return RecordingInfo(
-        id=opened.id,
-        title=opened.title,
-        model=opened.model,
-        model_here=here and len(rec.tokens.texts) > 0,
-        source=opened.source,
+    longest = max(max(layer.num_queries(text), layer.num_keys(text)) for layer in layers)
+    backend = recording.provenance.get("backend")
+    backends = sorted(backend) if isinstance(backend, dict) else dict.fromkeys(layer.because for layer in layers)
+    is_listed = opened.model in workspace.models
+    lm = workspace.load(opened.model) if is_listed and not opened.source.startswith("file") else None
+    words = []
+    if main.tokens.pieces and main.num_queries(text) <= WORD_TOKENS:
+        with suppress(ManyHeadsError):  # tokens that have no place in the text belong to no word
+            words = Words.of(main.tokens.text(text)).units()
+    return RecordingInfo.of(
+        opened,
+        model_here=is_listed and len(recording.tokens.texts) > 0,
         written=_written(opened, text),
         part_words=_part_words(opened, text),
         text=text,
-        num_texts=opened.num_texts,
-        embed_dim=loaded.spec.embed_dim if loaded is not None else None,
-        layers=[layer_info(layer, main, text) for layer in opened.layers()],
+        embed_dim=lm.spec.embed_dim if lm is not None else None,
+        layers=[layer_info(layer, main, text) for layer in layers],
         num_tokens=len(tokens),
         tokens=tokens,
-        tokens_of={stack: tokens_of(layer, text, Sinks()) for stack, layer in others.items()},
-        words=_words(main, text),
-        backend="; ".join(filter(None, said)),
-        because=loaded.because if loaded is not None else f"read from {opened.source}",
-        notes={key: str(value) for key, value in rec.provenance.items() if key not in TOLD_ELSEWHERE},
+        tokens_of={stack: tokens_of(layer, text, Sinks()) for stack, layer in stacks.items()},
+        words=[
+            WordInfo(begin=min(word.tokens), end=max(word.tokens) + 1, text=word.text) for word in words if word.tokens
+        ],
+        backend="; ".join(filter(None, backends)),
+        because=lm.because if lm is not None else f"read from {opened.source}",
+        notes={key: str(value) for key, value in recording.provenance.items() if key not in SHOWN_ELSEWHERE},
         max_level=max(0, (-(-longest // TILE_CELLS) - 1).bit_length()),
+        min_level=0,
     )
 
 
 def layer_info(layer: LayerRecord, main: LayerRecord, text: int) -> LayerInfo:
-    site = layer.site
-    return LayerInfo(
-        name=str(site),
-        stack=site.stack,
-        layer=site.layer,
-        module=site.module,
-        num_heads=site.num_heads,
-        num_kv_heads=site.num_kv_heads,
-        qk_dim=site.qk_dim,
-        v_dim=site.v_dim,
-        causal=site.causal,
+    reads = _stack_read(layer, main)
+    if layer.crosses:
+        # An encoder-decoder's cross-attention looks at the encoder's text; other keys (image patches) are no text.
+        looks_at = "" if layer.site.stack == CROSS and layer.num_keys(text) == main.num_keys(text) else None
+    else:
+        looks_at = reads
+    return LayerInfo.of(
+        layer.site,
+        name=str(layer.site),
         crosses=layer.crosses,
         num_queries=layer.num_queries(text),
         num_keys=layer.num_keys(text),
-        reads=_reads(layer, main),
-        looks_at=_looks_at(layer, main, text),
+        reads=reads,
+        looks_at=looks_at,
         formula=formula_of(layer),
         because=layer.because,
     )
 
 
 def formula_of(layer: LayerRecord) -> str:
-    """How this layer makes a row of weights, as the field writes it: "softmax(q·k / √32)"."""
+    """How this layer computes a row of weights, as the field writes it: "softmax(q·k / √32)"."""
     rule, width = layer.rule, layer.site.qk_dim
     if math.isclose(rule.scale, width**-0.5, rel_tol=1e-4):
         scores = f"q·k / √{width}"
@@ -90,69 +93,44 @@ def formula_of(layer: LayerRecord) -> str:
     return f"softmax({scores}{'; a sink beside the keys' if rule.sinks is not None else ''})"
 
 
-def _reads(layer: LayerRecord, main: LayerRecord) -> str:
-    """Whose tokens a layer's queries are: the recording's own (""), or its stack's."""
-    same = layer.site.stack == main.site.stack or _same_text(layer.tokens, main.tokens)
-    return "" if same else layer.site.stack
-
-
-def _same_text(one: Tokens, other: Tokens) -> bool:
-    if one is other:
-        return True
-    ids = (one.ids, other.ids)
-    return ids[0] is not None and ids[1] is not None and ids[0].shape == ids[1].shape and bool((ids[0] == ids[1]).all())
-
-
-def _looks_at(layer: LayerRecord, main: LayerRecord, text: int) -> str | None:
-    if not layer.crosses:
-        return _reads(layer, main)
-    return "" if layer.site.stack == CROSS and layer.num_keys(text) == main.num_keys(text) else None
-
-
 def tokens_of(layer: LayerRecord, text: int, sinks: Sinks) -> list[Token]:
-    """The tokens of a layer's queries. A bare module's positions have their number for a name."""
+    """The tokens of a layer's queries. Positions of a bare module are named by their number."""
     tokens = layer.tokens.text(text)
     if not tokens.pieces:
-        return [Token(piece=str(at), text="", special=False, sink=False) for at in range(layer.num_queries(text))]
-    return told_tokens(tokens, sinks)
+        positions = range(layer.num_queries(text))
+        return [Token(piece=str(position), text="", special=False, sink=False) for position in positions]
+    return token_infos(tokens, sinks)
 
 
-def told_tokens(tokens: Tokens, sinks: Sinks) -> list[Token]:
-    """One text's tokens, as the page is told."""
+def token_infos(tokens: Tokens, sinks: Sinks) -> list[Token]:
+    """The tokens of one text as the page shows them."""
     pieces = tokens.pieces[0]
     special = [False] * len(pieces) if tokens.special is None else tokens.special[0].tolist()
     sink = [False] * len(pieces)
     if tokens.ids is not None and tokens.special is not None and (sinks.first or sinks.ids):
         sink = tokens.with_sinks(sinks).sink[0].tolist()
+    # Half of a surrogate pair is legal in a Python string and in a text, but not in UTF-8: it becomes "?".
+    surfaces = [
+        "" if special[index] else tokens.surface(0, index).encode("utf-8", "replace").decode()
+        for index in range(len(pieces))
+    ]
     return [
-        Token(
-            piece=piece,
-            text="" if special[at] else _surface(tokens, at),
-            special=special[at],
-            sink=sink[at],
-            unknown=piece in UNKNOWN,
-        )
-        for at, piece in enumerate(pieces)
+        Token(piece=piece, text=surfaces[index], special=special[index], sink=sink[index], unknown=piece in UNKNOWN)
+        for index, piece in enumerate(pieces)
     ]
 
 
-def _surface(tokens: Tokens, at: int) -> str:
-    return tokens.surface(0, at).encode("utf-8", "replace").decode()
-
-
-def _words(layer: LayerRecord, text: int) -> list[WordInfo]:
-    """The words of a text; none where its tokens have no place in it, or are too many."""
-    if not layer.tokens.pieces or layer.num_queries(text) > WORD_TOKENS:
-        return []
-    try:
-        units = Words.of(layer.tokens.text(text)).units()
-    except ManyHeadsError:
-        return []
-    return [WordInfo(begin=min(unit.tokens), end=max(unit.tokens) + 1, text=unit.text) for unit in units if unit.tokens]
+def _stack_read(layer: LayerRecord, main: LayerRecord) -> str:
+    """Whose tokens a layer's queries are: "" for the recording's own, else the name of its stack."""
+    if layer.site.stack == main.site.stack or layer.tokens is main.tokens:
+        return ""
+    ids, main_ids = layer.tokens.ids, main.tokens.ids
+    same = ids is not None and main_ids is not None and ids.shape == main_ids.shape and bool((ids == main_ids).all())
+    return "" if same else layer.site.stack
 
 
 def _written(opened: Opened, text: int) -> str:
-    """The text that a part is of, as it was written; put together again where only its windows are known."""
+    """The whole text that a part belongs to; put together again where only its windows are known."""
     tokens = opened.recording.tokens
     if opened.written is not None:
         return opened.written[:MOST_WRITTEN]
@@ -162,13 +140,14 @@ def _written(opened: Opened, text: int) -> str:
         return tokens.texts[text][:MOST_WRITTEN]
     whole = ""
     for window, stretch in zip(tokens.texts, tokens.stretches, strict=True):
+        # Windows overlap: each one replaces what lies beyond its beginning. After a gap nothing more can be joined.
         if stretch.text == tokens.stretches[text].text and stretch.begin <= len(whole):
             whole = whole[: stretch.begin] + window
     return whole[:MOST_WRITTEN]
 
 
 def _part_words(opened: Opened, text: int) -> str:
-    """Which part this is, where there are several: a text among texts, or a window of one that was too long."""
+    """Which part this is, where there are several: a text among texts, or a window of a text that was too long."""
     tokens, count = opened.recording.tokens, opened.num_texts
     if count == 1:
         return ""

@@ -1,23 +1,23 @@
-"""Tiles of one head's map: an address in, exact values out, computed once however many ask.
+"""Tiles of one head's map: exact values for an address, computed once for all requests that want it.
 
-An address is (recording, text, head, level, column, row). One pass over a tile's region gives the tile by mean and by
-max, and the tiles of the two finer levels below it, which are what a person sees next. They are kept by all that they
-hang on, up to `CACHE_BYTES`. Requests for what is being computed wait for it; when nobody waits any more it stops.
+An address is (recording, text, head, level, column, row). One pass over the region of a tile gives the tile by mean and
+by max, and the tiles of the two finer levels inside it, which are what a person looks at next. Tiles are cached by
+everything that they depend on, up to `CACHE_BYTES`. Requests for a tile that is being computed wait for it; when
+nobody waits any more, the work stops.
 """
 
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-import numpy as np
 from numpy import ndarray
 
-from manyheads.recording.exact_map.zoom import Region, read_region
+from manyheads.base import Cache
+from manyheads.recording.exact_map.zoom import read_region
 from manyheads.studio.problems import NotHere, Stopped
 from manyheads.studio.state.recordings import TILE_CELLS, Opened
 from manyheads.studio.views.envelope import pack
@@ -26,13 +26,13 @@ __all__ = ["Address", "Tiles"]
 
 
 CACHE_BYTES = 384_000_000
-SAMPLED_CELLS = 1 << 27  # of a region; more, and rows are sampled unless all are asked for: 0.3 s
+SAMPLED_CELLS = 1 << 27  # of a region; beyond, rows are sampled unless all are requested: 0.3 s
 DEEP_CELLS = 1 << 24  # finer levels are kept of regions that are read whole, up to so many of their cells
-BELOW = 2
+BELOW = 2  # finer levels that are cut from the same pass
 
 
 class Address(NamedTuple):
-    """Where a tile is. `every`: read every row, however long that takes."""
+    """The place of a tile. `every`: read every row, however long that takes."""
 
     recording: str
     text: int
@@ -49,76 +49,72 @@ class _Tile(NamedTuple):
     rows_read: int
     rows_in_all: int
 
-    @property
-    def num_bytes(self) -> int:
-        return self.mean.nbytes + self.max.nbytes
-
 
 @dataclass(eq=False)
 class _Work:
-    """A tile being computed, and how many wait for it."""
+    """A tile that is being computed, and how many requests wait for it."""
 
     future: Future[_Tile] = field(default_factory=Future)
     waiting: int = 1
 
 
 class Tiles:
-    """The tiles of one server."""
+    """The tiles of one server. `computed` counts the regions that were read."""
 
     def __init__(self, cache_bytes: int = CACHE_BYTES) -> None:
-        self._limit, self._held = cache_bytes, 0
-        self._tiles: OrderedDict[Address, _Tile] = OrderedDict()
+        self._tiles: Cache[Address, _Tile] = Cache(
+            max_size=cache_bytes, size_of=lambda tile: tile.mean.nbytes + tile.max.nbytes
+        )
         self._works: dict[Address, _Work] = {}
         self._lock = threading.Lock()
-        self.computed = 0  # regions read so far: what tests of caching count
+        self.computed = 0
 
-    def known(self, at: Address, how: str) -> bytes | None:
-        """A tile that has been computed, packed; None otherwise."""
-        with self._lock:
-            tile = self._find(at)
-        return None if tile is None else _packed(at, tile, how)
+    def known(self, address: Address, how: str) -> bytes | None:
+        """A tile that is in the cache, packed; None otherwise."""
+        tile = self._find(address)
+        return None if tile is None else _packed(address, tile, how)
 
-    def _find(self, at: Address) -> _Tile | None:
-        """What is kept of it, for whoever holds the lock."""
-        for place in (at._replace(every=True), at):  # an exact one serves whoever would take a sample
-            if place in self._tiles:
-                self._tiles.move_to_end(place)
-                return self._tiles[place]
-        return None
-
-    def get(self, opened: Opened, at: Address, how: str, stopped: Callable[[], bool] = lambda: False) -> bytes:
-        """A tile, packed. `stopped` is asked now and then, and ends the work if nobody else waits for it.
+    def get(self, opened: Opened, address: Address, how: str, stopped: Callable[[], bool] = lambda: False) -> bytes:
+        """A tile, packed. `stopped` is called now and then; True ends the work unless another request waits for it.
 
         Raises NotHere for an address outside the map, Stopped.
         """
-        with self._lock:  # once for both, else what is finished in between is computed again
-            kept, work = self._find(at), self._works.get(at)
-            if mine := kept is None and work is None:
-                work = self._works[at] = _Work()
-            elif kept is None and work is not None:
+        # One lock around both looks: a tile that is finished between them would be computed a second time.
+        with self._lock:
+            tile, work = self._find(address), self._works.get(address)
+            is_first = tile is None and work is None
+            if is_first:
+                work = self._works[address] = _Work()
+            elif tile is None and work is not None:
                 work.waiting += 1
-        if kept is not None:
-            return _packed(at, kept, how)
+        if tile is not None:
+            return _packed(address, tile, how)
         assert work is not None
-        if not mine:
+        if not is_first:
             try:
-                return _packed(at, self._await(work, stopped), how)
+                return _packed(address, self._wait_for(work, stopped), how)
             except Stopped:
                 if stopped():
                     raise
-                return self.get(opened, at, how, stopped)  # whoever computed it gave up; we did not
+                return self.get(opened, address, how, stopped)  # the request that computed it gave up, this one did not
         try:
-            tile = self._compute(opened, at, lambda: stopped() and work.waiting <= 1)
+            tile = self._compute(opened, address, lambda: stopped() and work.waiting <= 1)
         except BaseException as error:
-            self._drop(at)
+            # Before the future: whoever it wakes must find no work here, and begin anew.
+            self._drop(address)
             work.future.set_exception(error)
             raise
-        self._drop(at)
+        self._drop(address)
         work.future.set_result(tile)
-        return _packed(at, tile, how)
+        return _packed(address, tile, how)
 
-    def _await(self, work: _Work, stopped: Callable[[], bool]) -> _Tile:
-        """Wait for whoever computes it, as long as we are waited for."""
+    def _find(self, address: Address) -> _Tile | None:
+        # An exact tile also serves those who would accept sampled rows.
+        exact = self._tiles.get(address._replace(every=True))
+        return self._tiles.get(address) if exact is None else exact
+
+    def _wait_for(self, work: _Work, stopped: Callable[[], bool]) -> _Tile:
+        """The tile that another request computes, unless this one is stopped first."""
         try:
             while True:
                 try:
@@ -130,71 +126,65 @@ class Tiles:
             with self._lock:
                 work.waiting -= 1
 
-    def _drop(self, at: Address) -> None:
+    def _drop(self, address: Address) -> None:
         with self._lock:
-            self._works.pop(at, None)
+            self._works.pop(address, None)
 
-    def _compute(self, opened: Opened, at: Address, unwanted: Callable[[], bool]) -> _Tile:
-        layer, head = opened.layer_of(at.head)
-        opened.check_text(at.text)
-        span = TILE_CELLS << at.level
-        sides = (layer.num_queries(at.text), layer.num_keys(at.text))
-        if at.row * span >= sides[0] or at.column * span >= sides[1] or 1 << at.level >= 2 * max(sides):
-            place = f"tile {at.column}, {at.row} of level {at.level}"
-            raise NotHere(f"there is no {place} in a map of {sides[0]} x {sides[1]}.")
-        rows = slice(at.row * span, min((at.row + 1) * span, sides[0]))
-        keys = slice(at.column * span, min((at.column + 1) * span, sides[1]))
+    def _compute(self, opened: Opened, address: Address, unwanted: Callable[[], bool]) -> _Tile:
+        """Read a tile's region, cut every level of it into tiles, cache them, and return the requested one."""
+        level, column, row, text = address.level, address.column, address.row, address.text
+        layer, head = opened.layer_of(address.head)
+        opened.check_text(text)
+        span = TILE_CELLS << level
+        num_rows, num_keys = layer.num_queries(text), layer.num_keys(text)
+        if row * span >= num_rows or column * span >= num_keys or 1 << level >= 2 * max(num_rows, num_keys):
+            place = f"tile {column}, {row} of level {level}"
+            raise NotHere(f"there is no {place} in a map of {num_rows} x {num_keys}.")
+        rows = slice(row * span, min((row + 1) * span, num_rows))
+        keys = slice(column * span, min((column + 1) * span, num_keys))
 
         def on_strip(done: int, total: int) -> None:
             if unwanted():
                 raise Stopped("nobody waits for this tile any more")
 
-        finest = max(0, at.level - BELOW)
+        finest = max(0, level - BELOW)
         while ((rows.stop - rows.start) >> finest) * ((keys.stop - keys.start) >> finest) > DEEP_CELLS:
             finest += 1
-        most = None if at.every else SAMPLED_CELLS
-        levels = range(min(finest, at.level), at.level + 1)
-        region = read_region(layer, head, rows, keys, levels, text=at.text, most_cells=most, on_strip=on_strip)
+        most = None if address.every else SAMPLED_CELLS
+        levels = range(min(finest, level), level + 1)
+        region = read_region(layer, head, rows, keys, levels, text=text, most_cells=most, on_strip=on_strip)
         self.computed += 1
-        return self._keep(at, region)
-
-    def _keep(self, at: Address, region: Region) -> _Tile:
-        """Cut every level of a region into tiles, keep them, and give the one that was asked for."""
-        found: dict[Address, _Tile] = {}
-        for level in region.levels:
-            steps = 1 << (at.level - level.level)
-            mean, top = level.mean.numpy(), level.max.numpy()
-            for row in range(-(-mean.shape[0] // TILE_CELLS)):
-                for column in range(-(-mean.shape[1] // TILE_CELLS)):
-                    there = at._replace(level=level.level, column=at.column * steps + column, row=at.row * steps + row)
-                    place, cut = there._replace(every=region.exact), (_span(row), _span(column))
-                    rows = (region.rows_read, region.rows_in_all)
-                    found[place] = _Tile(np.ascontiguousarray(mean[cut]), np.ascontiguousarray(top[cut]), *rows)
-        with self._lock:
-            for place, tile in found.items():
-                old = self._tiles.pop(place, None)
-                self._held += tile.num_bytes - (old.num_bytes if old is not None else 0)
-                self._tiles[place] = tile
-            while self._held > self._limit and len(self._tiles) > 1:
-                _, old = self._tiles.popitem(last=False)
-                self._held -= old.num_bytes
-        return found[at._replace(every=region.exact)]
+        tiles: dict[Address, _Tile] = {}
+        for pooled in region.levels:
+            steps = 1 << (level - pooled.level)  # tiles of this level along one side of the requested tile
+            mean, largest = pooled.mean.numpy(), pooled.max.numpy()
+            for down in range(-(-mean.shape[0] // TILE_CELLS)):
+                for across in range(-(-mean.shape[1] // TILE_CELLS)):
+                    place = address._replace(
+                        level=pooled.level, column=column * steps + across, row=row * steps + down, every=region.exact
+                    )
+                    cut = (
+                        slice(down * TILE_CELLS, (down + 1) * TILE_CELLS),
+                        slice(across * TILE_CELLS, (across + 1) * TILE_CELLS),
+                    )
+                    # Copies: a view would keep the whole region alive for as long as its last tile is in the cache.
+                    tiles[place] = self._tiles.put(
+                        place,
+                        _Tile(mean[cut].copy(), largest[cut].copy(), region.rows_read, region.rows_in_all),
+                    )
+        return tiles[address._replace(every=region.exact)]
 
 
-def _span(at: int) -> slice:
-    return slice(at * TILE_CELLS, (at + 1) * TILE_CELLS)
-
-
-def _packed(at: Address, tile: _Tile, how: str) -> bytes:
-    side, exact = 1 << at.level, tile.rows_read == tile.rows_in_all
+def _packed(address: Address, tile: _Tile, how: str) -> bytes:
+    side, exact = 1 << address.level, tile.rows_read == tile.rows_in_all
     pooled = f"{'mean' if how == 'mean' else 'largest'} of {side:,} x {side:,} cells"
-    words = pooled if at.level else "exact weights"
+    words = pooled if address.level else "exact weights"
     if not exact:
         words += f", {tile.rows_read:,} of {tile.rows_in_all:,} rows read"
     header = {
-        "level": at.level,
-        "column": at.column,
-        "row": at.row,
+        "level": address.level,
+        "column": address.column,
+        "row": address.row,
         "how": how,
         "cells": side,
         "exact": exact,

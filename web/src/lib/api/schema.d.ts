@@ -1,4 +1,4 @@
-// openapi.json sha256:f00e9fd58a9c4813391e0c803064a430f001cfb9fd88059e0e0a8cf023d76558
+// openapi.json sha256:ac1ed7f33c7681e3dabefb172ed1f7485889a1ea1be264527fcef6a28ffe8f93
 export interface paths {
     "/api/experiments": {
         parameters: {
@@ -11,7 +11,7 @@ export interface paths {
         put?: never;
         /**
          * Run Experiment
-         * @description A plan carried out on a text, beside as many random heads.
+         * @description Carry out a plan on a text, beside random sets of as many heads.
          */
         post: operations["run_experiment"];
         delete?: never;
@@ -29,7 +29,7 @@ export interface paths {
         };
         /**
          * Experiment
-         * @description An experiment that was run.
+         * @description The result of an experiment that was run.
          */
         get: operations["experiment"];
         put?: never;
@@ -49,7 +49,7 @@ export interface paths {
         };
         /**
          * Job
-         * @description How a job is: at once, or as soon as it ends within `wait` seconds.
+         * @description The state of a job, as soon as it ends or after `wait` seconds.
          */
         get: operations["job"];
         put?: never;
@@ -93,7 +93,7 @@ export interface paths {
         };
         /**
          * Lesson
-         * @description One lesson, its numbers computed. With a seed, the inputs of its checks are drawn.
+         * @description One lesson, its numbers computed now. With a seed, the inputs of its checks are drawn at random.
          */
         get: operations["lesson"];
         put?: never;
@@ -135,7 +135,7 @@ export interface paths {
         put?: never;
         /**
          * Check
-         * @description Judge an answer; what is right is computed.
+         * @description Judge an answer. The right one is computed, too.
          */
         post: operations["check"];
         delete?: never;
@@ -195,7 +195,7 @@ export interface paths {
         put?: never;
         /**
          * Open Recording
-         * @description Read a text through a model, or open one of the workspace's files.
+         * @description Record a text through a model, or open a file of the workspace.
          */
         post: operations["open_recording"];
         delete?: never;
@@ -253,7 +253,7 @@ export interface paths {
         };
         /**
          * Head Card
-         * @description All that is known of one head.
+         * @description Everything known about one head on a text.
          */
         get: operations["head_card"];
         put?: never;
@@ -275,7 +275,7 @@ export interface paths {
         put?: never;
         /**
          * Head Worth
-         * @description What is lost on this text without one head.
+         * @description Measure the effect of ablating one head on a text.
          */
         post: operations["head_worth"];
         delete?: never;
@@ -295,7 +295,7 @@ export interface paths {
         put?: never;
         /**
          * Find Importance
-         * @description What is lost on a text without each head, one by one: the atlas with that beside its statistics.
+         * @description Measure the loss on a text without each head, one by one; the result is the atlas with it as a statistic.
          */
         post: operations["find_importance"];
         delete?: never;
@@ -315,7 +315,7 @@ export interface paths {
         put?: never;
         /**
          * Find Roles
-         * @description What each head of a recording's model does, by the bundled page.
+         * @description Measure the role of each head of a recording's model on the bundled page.
          */
         post: operations["find_roles"];
         delete?: never;
@@ -333,7 +333,7 @@ export interface paths {
         };
         /**
          * Map Row
-         * @description One exact row of a head's map: where this word looks.
+         * @description One exact row of a head's map: which tokens one token reads.
          */
         get: operations["map_row"];
         put?: never;
@@ -353,7 +353,7 @@ export interface paths {
         };
         /**
          * Table
-         * @description Every head's numbers as a file.
+         * @description Every head's statistics as a file.
          */
         get: operations["table"];
         put?: never;
@@ -435,7 +435,7 @@ export interface paths {
         put?: never;
         /**
          * Size
-         * @description What an architecture costs.
+         * @description Parameters, FLOPs and cache of an architecture.
          */
         post: operations["size"];
         delete?: never;
@@ -453,7 +453,7 @@ export interface paths {
         };
         /**
          * Workspace
-         * @description What is here to look at.
+         * @description The models and recordings that can be opened, and the server's limits.
          */
         get: operations["workspace"];
         put?: never;
@@ -501,16 +501,16 @@ export interface components {
         };
         /**
          * Atlas
-         * @description Every head of a recording with its numbers on this text; its role where that is known (`roles_because`).
+         * @description Every head of a recording with its statistics on one text, and its role where it is known (`roles_because`).
          *
-         *     The last statistic is "importance" once somebody has asked for it: what is lost on this text without each head.
+         *     Once importance was requested, it is the last statistic: the loss of quality on this text without each head.
          */
         Atlas: {
             /** Caveat */
             caveat: string;
             /**
              * Exact
-             * @description "exact", or over which sampled queries
+             * @description "exact", or which queries were sampled
              */
             exact: string;
             /** Heads */
@@ -526,7 +526,7 @@ export interface components {
         };
         /**
          * AtlasHead
-         * @description `values` in the order of the atlas's statistics.
+         * @description One head. `values` are in the order of the atlas's statistics.
          */
         AtlasHead: {
             /** Head */
@@ -558,7 +558,7 @@ export interface components {
         };
         /**
          * CacheLine
-         * @description The cache of one variant (MHA, GQA, MQA) against context.
+         * @description The KV cache of one variant (MHA, GQA, MQA) against context length; `num_bytes` at the requested context.
          */
         CacheLine: {
             /** Name */
@@ -574,7 +574,10 @@ export interface components {
             /** Points */
             points: components["schemas"]["CachePoint"][];
         };
-        /** CachePoint */
+        /**
+         * CachePoint
+         * @description The cache at one context length, in tokens.
+         */
         CachePoint: {
             /** Context */
             context: number;
@@ -583,7 +586,7 @@ export interface components {
         };
         /**
          * CardValue
-         * @description One statistic of one head on this text, beside what chance gives; `page` is its value on the bundled page.
+         * @description One statistic of one head on this text, its chance level, and its value on the bundled page (`page`).
          */
         CardValue: {
             /** Chance */
@@ -594,7 +597,10 @@ export interface components {
             /** Value */
             value: number | null;
         };
-        /** CellAsk */
+        /**
+         * CellAsk
+         * @description The reader's parameters of a live cell.
+         */
         CellAsk: {
             /**
              * Parameters
@@ -604,7 +610,10 @@ export interface components {
                 [key: string]: string | number;
             };
         };
-        /** CellResult */
+        /**
+         * CellResult
+         * @description The result of a live cell. `links`: heads on a text, to open in the Head room.
+         */
         CellResult: {
             /** Cell */
             cell: string;
@@ -614,7 +623,7 @@ export interface components {
              * Links
              * @default []
              */
-            links: components["schemas"]["HeadPlace"][];
+            links: components["schemas"]["HeadLink"][];
             /** Shown */
             shown: components["schemas"]["Shown"][];
             /** Words */
@@ -622,7 +631,7 @@ export interface components {
         };
         /**
          * Check
-         * @description A question, made from `inputs`, which go back with the answer. `cell`: of a prediction, the cell it is about.
+         * @description A question made from `inputs`, which the answer returns. `cell`: for a prediction, the cell that it is about.
          */
         Check: {
             /**
@@ -652,7 +661,7 @@ export interface components {
         };
         /**
          * CheckAsk
-         * @description An answer to a question with these inputs. `cell`: what is in the cell that a prediction is about.
+         * @description An answer to a question with these inputs. `cell`: the parameters of the cell that a prediction is about.
          */
         CheckAsk: {
             /** Answer */
@@ -672,20 +681,6 @@ export interface components {
                 [key: string]: string | number;
             };
         };
-        /**
-         * CheckResult
-         * @description `answered`: whether it was an answer at all; what was none costs nothing.
-         */
-        CheckResult: {
-            /** Answered */
-            answered: boolean;
-            /** Points */
-            points: number;
-            /** Right */
-            right: boolean;
-            /** Words */
-            words: string;
-        };
         /** CopyStep */
         CopyStep: {
             /**
@@ -704,7 +699,10 @@ export interface components {
              */
             step: "copy";
         };
-        /** EvidenceInfo */
+        /**
+         * EvidenceInfo
+         * @description The measurement behind a role; see `manyheads.roles` Evidence.
+         */
         EvidenceInfo: {
             /** Chance */
             chance: number | null;
@@ -725,11 +723,11 @@ export interface components {
         };
         /**
          * Experiment
-         * @description Before and after. A positive `change` is for the worse, in `unit`. `control` are random sets of as many heads.
+         * @description What a plan changed. A positive `change` is for the worse, in `unit`; `control`: that of random sets of heads.
          *
-         *     `per_token`: the change token by token, null where a token has none; `per_token_words` says what it is (the loss of
-         *     a language model; of any other, how far a token's last state turned: 1 - cosine).
-         *     `before_recording` and `after_recording` can be opened, and compared, as any other recording.
+         *     `per_token`: the change of each token, null where a token has none; `per_token_words` names the measure (the loss of
+         *     a language model; for other models the turn of a token's last state: 1 - cosine).
+         *     `before_recording` and `after_recording` can be opened and compared like any other recording.
          */
         Experiment: {
             /** After */
@@ -783,7 +781,7 @@ export interface components {
         };
         /**
          * ExperimentAsk
-         * @description A plan on a text. `corpus`: what "mean" and "resample" are read from, the text itself unless given.
+         * @description A plan to carry out on a text. `corpus`: the source of "mean" and "resample" values, by default the text.
          */
         ExperimentAsk: {
             /**
@@ -817,7 +815,7 @@ export interface components {
         };
         /**
          * FileEntry
-         * @description A recording among the workspace's files; `id` is its recording's.
+         * @description A file of the workspace that holds a recording; `id` is the id of that recording.
          */
         FileEntry: {
             /** Id */
@@ -831,7 +829,7 @@ export interface components {
         };
         /**
          * Guess
-         * @description A token that could come next (or stand here), and its probability before and after.
+         * @description A token that could come next, and its probability before and after the plan.
          */
         Guess: {
             /** After */
@@ -848,7 +846,7 @@ export interface components {
         };
         /**
          * HeadCard
-         * @description One head. `links`: each query's best key but the sinks, best first. `because` says what gave its numbers.
+         * @description One head. `links`: each query's best key apart from sinks, best first. `because`: what computed its numbers.
          */
         HeadCard: {
             /** Because */
@@ -875,20 +873,23 @@ export interface components {
             values: components["schemas"]["CardValue"][];
         };
         /**
-         * HeadPlace
-         * @description A head on a text, to be opened in the Head room.
+         * HeadLink
+         * @description A head to look at whole, in the studio's Head room or by `manyheads head`: on this text.
          */
-        HeadPlace: {
+        HeadLink: {
             /** Head */
             head: string;
-            /** Model */
+            /**
+             * Model
+             * @default minilm
+             */
             model: string;
             /** Text */
             text: string;
         };
         /**
          * Interview
-         * @description A question with a model answer, and what an answer should say, for the reader to tick.
+         * @description A question with a model answer, and the points of a good answer, for the reader to tick.
          */
         Interview: {
             /** Html */
@@ -907,9 +908,9 @@ export interface components {
         };
         /**
          * Job
-         * @description Work under way or done. `result` is there when `state` is "done"; `problem` when it is "failed".
+         * @description A job and its state. `result` is set when `state` is "done", `problem` when it is "failed".
          *
-         *     Ask again with `wait` (seconds) to be told as soon as it ends. Work that nobody asks after is stopped.
+         *     A request with `wait` (seconds) is answered as soon as the job ends. A job that nobody requests is stopped.
          */
         Job: {
             /** Id */
@@ -933,7 +934,7 @@ export interface components {
         };
         /**
          * LayerInfo
-         * @description One attention layer. `heads` of it share keys and values in runs of `num_heads / num_kv_heads`.
+         * @description One attention layer. Each run of `num_heads / num_kv_heads` heads shares its keys and values.
          */
         LayerInfo: {
             /** Because */
@@ -944,7 +945,7 @@ export interface components {
             crosses: boolean;
             /**
              * Formula
-             * @description how a row of weights is made of q and k
+             * @description how a row of weights is computed from q and k
              * @default
              */
             formula: string;
@@ -952,7 +953,7 @@ export interface components {
             layer: number;
             /**
              * Looks At
-             * @description the same of its keys; null where they are no text
+             * @description the same for its keys; null where they are not text
              */
             looks_at: string | null;
             /** Module */
@@ -981,7 +982,7 @@ export interface components {
         };
         /**
          * Lesson
-         * @description A lesson whole. `seed`: of the checks' inputs where they were drawn, else null: as its page has them.
+         * @description A whole lesson. `seed`: that of the checks' inputs where they were drawn, null where they are the page's own.
          */
         Lesson: {
             /** Minutes */
@@ -1001,7 +1002,7 @@ export interface components {
         };
         /**
          * LessonEntry
-         * @description A lesson of the list. `points`: what each of its questions gives, by the question's name.
+         * @description A lesson of the list. `points`: the points of each of its questions, by the question's name.
          */
         LessonEntry: {
             /** Minutes */
@@ -1028,7 +1029,10 @@ export interface components {
             /** Max Text */
             max_text: number;
         };
-        /** Link */
+        /**
+         * Link
+         * @description One weight of a map: a query position and a key position.
+         */
         Link: {
             /** Key */
             key: number;
@@ -1039,7 +1043,7 @@ export interface components {
         };
         /**
          * LiveCell
-         * @description A live cell: `run` is a named experiment of ours, never code from the page.
+         * @description A live cell: `cell` names an experiment of the library; the page never sends code.
          */
         LiveCell: {
             /** Cell */
@@ -1056,7 +1060,7 @@ export interface components {
         };
         /**
          * ModelEntry
-         * @description A model that can be chosen: bundled, or a folder of the workspace. `unavailable`: why it cannot be, else null.
+         * @description A model of the workspace, bundled or a folder. `unavailable`: why it cannot be loaded, null where it can.
          */
         ModelEntry: {
             /** Bundled */
@@ -1072,10 +1076,10 @@ export interface components {
         };
         /**
          * Parameter
-         * @description Something of a cell that the reader may change.
+         * @description A parameter of a cell, which the reader may change.
          *
-         *     `fills`, of a choice: what other parameters are under each choice. One choice fills nothing, and is the reader's
-         *     own: changing what another filled goes over to it.
+         *     `fills`, for a choice: the values that each choice sets for other parameters. One choice sets none: the page selects
+         *     it as soon as the reader edits a value that another choice has set.
          */
         Parameter: {
             /** Choices */
@@ -1109,7 +1113,7 @@ export interface components {
         };
         /**
          * Problem
-         * @description Every answer that is no 2xx. `words` are for people: what was asked, what came, what to do.
+         * @description The body of every answer that is not 2xx. `words`, for people: what was asked, what came, what to do.
          */
         Problem: {
             /** Kind */
@@ -1136,7 +1140,10 @@ export interface components {
              */
             kind: "prose";
         };
-        /** Pruning */
+        /**
+         * Pruning
+         * @description A checkpoint that was written, and how many parameters it saved.
+         */
         Pruning: {
             /** Folder */
             folder: string;
@@ -1150,7 +1157,7 @@ export interface components {
             parameters_before: number;
             /**
              * Stock
-             * @description whether stock transformers loads it as it is
+             * @description whether stock transformers loads the checkpoint as it is
              */
             stock: boolean;
             /** Words */
@@ -1158,7 +1165,7 @@ export interface components {
         };
         /**
          * PruningAsk
-         * @description Heads to remove for good. `name`: of the folder to write, in the workspace's own folder.
+         * @description Heads to remove for good. `name`: of the folder to write inside the workspace's folder.
          */
         PruningAsk: {
             /**
@@ -1178,7 +1185,7 @@ export interface components {
         };
         /**
          * RecordingAsk
-         * @description A text through a model (`plan`: with its heads so edited), or one of the workspace's files.
+         * @description A text to run through a model (`plan`: edits of its heads), or a file of the workspace to open.
          */
         RecordingAsk: {
             /** File */
@@ -1195,10 +1202,10 @@ export interface components {
         };
         /**
          * RecordingInfo
-         * @description A recording, and one of its texts (or windows): `text` of `num_texts`.
+         * @description A recording and one of its texts (or windows of a long text): number `text` of `num_texts`.
          *
-         *     `tokens_of`: those of other stacks, where they read another text (a decoder). `backend` and `because` say what gave
-         *     the numbers and why; `notes` everything else that it rests on.
+         *     `tokens_of`: the tokens of other stacks, where they read another text (a decoder). `backend` and `because` say what
+         *     computed the numbers and why; `notes` hold everything else about their origin.
          */
         RecordingInfo: {
             /** Backend */
@@ -1218,7 +1225,7 @@ export interface components {
             max_level: number;
             /**
              * Min Level
-             * @description the finest level there is: 0, but in a page that was saved
+             * @description the finest level available: 0, except in a saved page
              * @default 0
              */
             min_level: number;
@@ -1226,7 +1233,7 @@ export interface components {
             model: string;
             /**
              * Model Here
-             * @description whether the model can be run here: for experiments, roles and changes
+             * @description whether the model can be run, as experiments, roles and edits need
              */
             model_here: boolean;
             /** Notes */
@@ -1239,7 +1246,7 @@ export interface components {
             num_tokens: number;
             /**
              * Part Words
-             * @description which part this is of what, where there are several
+             * @description which part this is, where there are several
              * @default
              */
             part_words: string;
@@ -1262,11 +1269,14 @@ export interface components {
             words: components["schemas"]["WordInfo"][];
             /**
              * Written
-             * @description the text as it was written; of several, the one that this part is of
+             * @description the whole input text; of several, the one that this part belongs to
              */
             written: string;
         };
-        /** RoleEntry */
+        /**
+         * RoleEntry
+         * @description A head and its role.
+         */
         RoleEntry: {
             /** Head */
             head: string;
@@ -1274,7 +1284,7 @@ export interface components {
         };
         /**
          * RoleInfo
-         * @description What a head does, by the bundled page. `family` is one of the ten or fewer that have a colour and a letter.
+         * @description A head's role, measured on the bundled page. `family`: the group of roles with one colour and letter.
          */
         RoleInfo: {
             evidence: components["schemas"]["EvidenceInfo"];
@@ -1283,7 +1293,10 @@ export interface components {
             /** Name */
             name: string;
         };
-        /** Roles */
+        /**
+         * Roles
+         * @description The roles of all heads, and how many texts and tokens they were measured on.
+         */
         Roles: {
             /** Because */
             because: string;
@@ -1313,9 +1326,9 @@ export interface components {
         };
         /**
          * Shown
-         * @description One value of a cell's answer. `values` are rows of a matrix, of which `shape` says the whole shape.
+         * @description One value of a cell's result: rows of a matrix, perhaps its first ones; `shape` is that of the whole matrix.
          *
-         *     `as_map`: rows are tokens that look, columns tokens that are looked at.
+         *     `as_map`: rows are query tokens, columns key tokens.
          */
         Shown: {
             /**
@@ -1338,7 +1351,7 @@ export interface components {
         };
         /**
          * SizeAsk
-         * @description A preset or a model of the workspace by name, or a description; then what of it is different.
+         * @description A preset or a model of the workspace by name, or a description in words; then what differs from it.
          */
         SizeAsk: {
             /**
@@ -1368,7 +1381,7 @@ export interface components {
         };
         /**
          * SizeLayer
-         * @description One layer's parameters by part, and in all of attention and of the feed-forward.
+         * @description One layer's parameters: by part, and as sums over attention, the feed-forward part and the rest.
          */
         SizeLayer: {
             /** Attention */
@@ -1388,7 +1401,7 @@ export interface components {
         };
         /**
          * SizePreset
-         * @description `words` where the preset can be described in plain words, for the sliders.
+         * @description An architecture by name. `words`: its description for the sliders, null where no words describe it exactly.
          */
         SizePreset: {
             /** Name */
@@ -1406,7 +1419,7 @@ export interface components {
         };
         /**
          * SizeReport
-         * @description `document` is what `manyheads size --json` prints; the rest is ready to draw. Bytes are exact; GiB is 2^30.
+         * @description `document` is the output of `manyheads size --json`; the rest is ready to draw. Bytes are exact; GiB is 2^30.
          */
         SizeReport: {
             /** Cache Bytes */
@@ -1434,7 +1447,7 @@ export interface components {
         };
         /**
          * SkipStep
-         * @description Without the output projection. `layer` as in "L3" or "L*".
+         * @description Leaves out a layer's output projection. `layer` as in "L3" or "L*".
          */
         SkipStep: {
             /** Layer */
@@ -1447,7 +1460,7 @@ export interface components {
         };
         /**
          * StatisticInfo
-         * @description A statistic's definition, for a legend: a formula's variant and source are one click away.
+         * @description The definition of a statistic, for a legend; `source` cites the formula's variant.
          */
         StatisticInfo: {
             /** High */
@@ -1467,9 +1480,9 @@ export interface components {
         };
         /**
          * Token
-         * @description `piece` as the tokenizer has it; `text` as it stands in what was written ("" where nothing does).
+         * @description A token. `piece` is the tokenizer's; `text` the characters of the input that it covers ("" for none).
          *
-         *     `unknown`: the tokenizer has no piece for that text, and the model reads the same token for all such.
+         *     `unknown`: the tokenizer has no piece for that text, and the model reads the same token for every such text.
          */
         Token: {
             /** Piece */
@@ -1500,8 +1513,25 @@ export interface components {
             type: string;
         };
         /**
+         * Verdict
+         * @description `answered`: whether it was an answer at all, right or wrong; what was none costs nothing.
+         */
+        Verdict: {
+            /**
+             * Answered
+             * @default true
+             */
+            answered: boolean;
+            /** Points */
+            points: number;
+            /** Right */
+            right: boolean;
+            /** Words */
+            words: string;
+        };
+        /**
          * WordInfo
-         * @description A word: its tokens `begin` to `end` (not included), and its text.
+         * @description A word: its text, and its tokens from `begin` up to but not including `end`.
          */
         WordInfo: {
             /** Begin */
@@ -1513,7 +1543,7 @@ export interface components {
         };
         /**
          * Workspace
-         * @description What is here to look at. `can_write`: whether there is a folder to write pruned checkpoints to (`folder`).
+         * @description What can be opened. `can_write`: whether there is a `folder` into which pruned checkpoints may be written.
          */
         Workspace: {
             /** Can Write */
@@ -1539,7 +1569,7 @@ export interface components {
         };
         /**
          * Worth
-         * @description What is lost without one head, on this text: see `Experiment` for the fields' meaning.
+         * @description The effect of ablating one head on this text; its fields mean the same as in `Experiment`.
          */
         Worth: {
             /** Change */
@@ -2252,7 +2282,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["CheckResult"];
+                    "application/json": components["schemas"]["Verdict"];
                 };
             };
             /** @description Bad Request */

@@ -1,16 +1,17 @@
-// The groups of roles in the order of legends and rankings: data alone, so that it can be generated from the library's
-// table of roles. `name` is what the server calls `family` in a role; the last entry stands for a head without a role.
+// Made from the library's table of roles by `make web`, and held to it by a test. The groups of
+// roles are in the order of legends and rankings; `name` is what the server calls `family` in a role. The last entry
+// stands for a head without a role.
 
 export const ROLE_GROUP_TABLE = [
   { name: "previous", letter: "P", colour: "#0072b2", words: "reads the token before" },
   { name: "next", letter: "N", colour: "#56b4e9", words: "reads the token after" },
-  { name: "self", letter: "S", colour: "#999933", words: "reads the token itself" },
+  { name: "self", letter: "S", colour: "#04564a", words: "reads the token itself" },
   { name: "local", letter: "L", colour: "#009e73", words: "reads its neighbours, or a fixed step away" },
-  { name: "sink", letter: "R", colour: "#8a6d5b", words: "rests: most goes to a token that holds no news" },
-  { name: "punctuation", letter: "U", colour: "#e69f00", words: "reads punctuation" },
+  { name: "sink", letter: "R", colour: "#6f6f6f", words: "rests: most goes to a token that holds no news" },
   { name: "duplicate", letter: "D", colour: "#d55e00", words: "reads the same token elsewhere" },
   { name: "induction", letter: "I", colour: "#cc79a7", words: "reads what followed an earlier copy" },
-  { name: "content", letter: "C", colour: "#f0e442", words: "reads tokens for what they are: rare ones, numbers, names" },
-  { name: "broad", letter: "B", colour: "#aa3377", words: "reads everything a little" },
-  { name: "unlabelled", letter: "", colour: "#8c9096", words: "no role: the evidence is not enough for a label" },
+  { name: "punctuation", letter: "U", colour: "#e69f00", words: "reads punctuation" },
+  { name: "content", letter: "C", colour: "#7f3113", words: "reads tokens for what they are: rare ones, numbers, names" },
+  { name: "broad", letter: "B", colour: "#8c510a", words: "reads everything a little" },
+  { name: "unlabelled", letter: "", colour: "#c9c4b8", words: "no role: the evidence is not enough for a label" },
 ] as const;

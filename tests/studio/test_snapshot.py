@@ -6,7 +6,7 @@ import torch
 
 import manyheads as mh
 from manyheads.recording.exact_map.zoom import read_region
-from manyheads.studio.outside.kept_maps import Held, packed, read_map
+from manyheads.studio.outside.snapshot import Precision, packed, read_map
 from tests.models.tiny import tiny_llama, tiny_tokenizer
 
 TEXT = "the old dog sat there and the cat that it saw sat down beside it on the mat"
@@ -19,21 +19,21 @@ def layer():
 
 @pytest.mark.parametrize("links", [0, 3])
 def test_the_largest_weights_are_a_level_coarser_with_links_and_without(layer, links):
-    held, n = Held(level=1, cells=1, links=links), layer.num_queries(0)
-    found = read_map(layer, 2, 0, held)
+    precision, n = Precision(level=1, cells=1, links=links), layer.num_queries(0)
+    kept = read_map(layer, 2, 0, precision)
     want = read_region(layer, 2, slice(0, n), slice(0, n), range(1, 3)).levels
-    assert np.allclose(found.mean, want[0].mean, equal_nan=True)
-    assert np.allclose(found.max, want[1].max, equal_nan=True)
-    assert (found.keys is not None) == (links > 0)
-    arrays = packed([found, found], held)
+    assert np.allclose(kept.mean, want[0].mean, equal_nan=True)
+    assert np.allclose(kept.max, want[1].max, equal_nan=True)
+    assert (kept.keys is not None) == (links > 0)
+    arrays = packed([kept, kept], precision)
     assert arrays["max"].shape == (2, *want[1].max.shape) and ("links" in arrays) == (links > 0)
 
 
 def test_links_are_the_rows_largest_weights_in_the_keys_order(layer):
-    found = read_map(layer, 2, 0, Held(level=1, cells=1, links=3))
-    assert found.keys is not None and found.weights is not None
+    kept = read_map(layer, 2, 0, Precision(level=1, cells=1, links=3))
+    assert kept.keys is not None and kept.weights is not None
     weights = layer.weights(2)
     for row in (0, 5, 11):
-        best = torch.from_numpy(found.weights[row])
+        best = torch.from_numpy(kept.weights[row])
         assert torch.allclose(best.sort(descending=True).values, weights[row].topk(3).values, atol=1e-6)
-        assert list(found.keys[row]) == sorted(found.keys[row])
+        assert list(kept.keys[row]) == sorted(kept.keys[row])
