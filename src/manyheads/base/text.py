@@ -1,8 +1,10 @@
-"""Words that many messages need: a count with its noun, the first line of an error."""
+"""Words that many messages need: a count with its noun, and what of another library's message fits into a sentence."""
 
 from __future__ import annotations
 
 __all__ = ["first_line", "plural"]
+
+FOREIGN_CHARACTERS = 200  # of another library's message: enough to name the fault, short enough for one line
 
 
 def plural(count: int, noun: str) -> str:
@@ -14,12 +16,9 @@ def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
-def first_line(error: BaseException, most: int = 200) -> str:
-    """The first line of an error's message, cut to `most` characters; "" where it has none.
+def first_line(error: BaseException, most: int = FOREIGN_CHARACTERS) -> str:
+    """The first line of an exception's message, cut to `most` characters; "" where it has no message.
 
-    What libraries write below it is advice for their own callers.
-
-    >>> first_line(ValueError("no such file\\nTry --help"))
-    'no such file'
+    The rest of a foreign message is usually advice for its own callers.
     """
     return (str(error).strip().splitlines() or [""])[0].rstrip()[:most]
