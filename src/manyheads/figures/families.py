@@ -67,8 +67,8 @@ def save_families(
     named = title or f"{found.model}: which heads look alike"
     sheet.text(MARGIN, MARGIN + 14, named, TITLE, width=room, weight="bold")
     count = f"{len(found.heads)} heads in {len(found.families)} families"
-    said = f"{count}; the map shows {found.explained:.0%} of all squared distances between them"
-    sheet.text(MARGIN, MARGIN + 40, said, BODY, width=room, colour=FADED)
+    subtitle = f"{count}; the map shows {found.explained:.0%} of all squared distances between them"
+    sheet.text(MARGIN, MARGIN + 40, subtitle, BODY, width=room, colour=FADED)
     if unnamed := _draw_map(sheet, found, colours, None if roles is None else hues):
         notes[0] += f" {unnamed} name{' is' if unnamed == 1 else 's are'} left out for want of room."
     left, y = MARGIN + SIDE + GAP, TOP + 4
@@ -77,26 +77,26 @@ def save_families(
         y = _draw_key(sheet, left, y, "Ring: its family", families)
     sheet.text(left, y, "Bold: the head most like all others of its family", SMALL, colour=FADED, width=PANEL)
     _draw_diversity(sheet, found, left, y + LINE)
-    for at, note in enumerate(notes):
-        sheet.text(MARGIN, bottom + LINE * (at + 1), note, SMALL, colour=FADED, width=room)
+    for index, note in enumerate(notes):
+        sheet.text(MARGIN, bottom + LINE * (index + 1), note, SMALL, colour=FADED, width=room)
     sheet.save(path)
 
 
 def _draw_key(sheet: Sheet, left: Pixels, y: Pixels, title: str, legend: Sequence[Key]) -> Pixels:
     """One legend under its title; where the next may begin."""
     sheet.text(left, y, title, SMALL, weight="bold", width=PANEL)
-    for at, (colour, words, heads) in enumerate(legend, 1):
-        dot = Circle((left + 6, y + at * LINE - 4), DOT, facecolor=colour, edgecolor="none")
+    for number, (colour, words, heads) in enumerate(legend, 1):
+        dot = Circle((left + 6, y + number * LINE - 4), DOT, facecolor=colour, edgecolor="none")
         sheet.axes.add_artist(dot)
-        after = sheet.text(left + 18, y + at * LINE, words, SMALL, width=PANEL - 80)
-        sheet.text(left + 26 + after, y + at * LINE, f"{heads}", SMALL, colour=FADED)
+        after = sheet.text(left + 18, y + number * LINE, words, SMALL, width=PANEL - 80)
+        sheet.text(left + 26 + after, y + number * LINE, f"{heads}", SMALL, colour=FADED)
     return y + LINE * (len(legend) + 1) + 6
 
 
 def _by_family(found: HeadFamilies) -> tuple[list[str], list[Key]]:
     """The colour of each head, and the legend: families of two or more by size, the others together in grey."""
     large = [family for family in found.families if len(family.heads) > 1][: len(HUES)]
-    legend = [(HUES[at], f"like {family.medoid}", len(family.heads)) for at, family in enumerate(large)]
+    legend = [(HUES[index], f"like {family.medoid}", len(family.heads)) for index, family in enumerate(large)]
     colours = [HUES[group] if group < len(large) else ALONE for group in found.groups.tolist()]
     if rest := colours.count(ALONE):
         others = len(found.families) - len(large)
@@ -140,17 +140,17 @@ def _names(places: Float64[ndarray, "n 2"], heads: Sequence[Head], typical: set[
     apart = np.linalg.norm(places[:, None] - places[None], axis=-1)
     np.fill_diagonal(apart, np.inf)
     lonely, dot = apart.min(1), _radius(len(places))
-    order = sorted(range(len(places)), key=lambda at: (heads[at] not in typical, -lonely[at], at))
+    order = sorted(range(len(places)), key=lambda place: (heads[place] not in typical, -lonely[place], place))
     dots = [(x - dot, y - dot, x + dot, y + dot) for x, y in places.tolist()]
-    found: dict[Head, Box] = {}
-    for at in order:
-        head, (x, y) = heads[at], places[at].tolist()
+    boxes: dict[Head, Box] = {}
+    for place in order:
+        head, (x, y) = heads[place], places[place].tolist()
         width = text_width(_name(head), TINY, weight="bold" if head in typical else "normal")
-        apart_from = [[*found.values(), *dots], [*found.values()]][: 2 if head in typical else 1]
+        apart_from = [[*boxes.values(), *dots], [*boxes.values()]][: 2 if head in typical else 1]
         free = (box for taken in apart_from for box in _around(x, y, width) if not _meets(box, taken))
         if (box := next(free, None)) is not None:
-            found[head] = box
-    return found
+            boxes[head] = box
+    return boxes
 
 
 def _radius(count: int) -> float:
@@ -185,21 +185,21 @@ def _meets(box: Box, taken: list[Box]) -> bool:
 def _draw_diversity(sheet: Sheet, found: HeadFamilies, x: int, y: Pixels) -> None:
     """A bar a layer on a scale from 0 to the next tenth, with its interval."""
     sheet.text(x, y + 4, "How different the heads of a layer look", BODY, weight="bold")
-    tops = [each for layer in found.diversity for each in (layer.value, layer.high) if each is not None]
+    tops = [bound for layer in found.diversity for bound in (layer.value, layer.high) if bound is not None]
     top = float(np.ceil(10 * max([0.1, *tops])) / 10)
     left, width = x + 44, PANEL - 44 - 44
-    for at, layer in enumerate(found.diversity):
-        middle = y + LINE + 14 + at * BAR_STEP
+    for index, layer in enumerate(found.diversity):
+        middle = y + LINE + 14 + index * BAR_STEP
         sheet.text(x, middle + 4, layer.layer, SMALL, width=40)
         if layer.value is None:
             sheet.text(left, middle + 4, "one head", SMALL, colour=FADED)
             continue
         sheet.box(left, middle - 5, width * layer.value / top, 10, fill="#8FA3B5")
         if layer.low is not None and layer.high is not None:
-            ends = [left + width * each / top for each in (layer.low, layer.high)]
+            ends = [left + width * bound / top for bound in (layer.low, layer.high)]
             sheet.lines([((ends[0], middle), (ends[1], middle))], colour=INK)
             sheet.lines([((end, middle - 3), (end, middle + 3)) for end in ends], colour=INK)
         sheet.text(x + PANEL, middle + 4, f"{layer.value:.2f}", SMALL, align="right", colour=FADED)
     below = y + LINE + 14 + len(found.diversity) * BAR_STEP
-    for at, line in enumerate(("0: all look at the same; 1: no two at the same word", "line: 95 % over texts")):
-        sheet.text(x, below + 8 + at * 16, line, SMALL, colour=FADED, width=PANEL)
+    for index, line in enumerate(("0: all look at the same; 1: no two at the same word", "line: 95 % over texts")):
+        sheet.text(x, below + 8 + index * 16, line, SMALL, colour=FADED, width=PANEL)

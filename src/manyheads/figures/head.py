@@ -83,8 +83,8 @@ class _Plot:
         top = head + of_keys.width + 14
         pooled = f"The map is too large for one pixel a cell: shown by means of {block} x {block}." if block > 1 else ""
         cells = f"Cells: {note}{'; the axes count them' if keys is None else ''}." if note else ""
-        said = (cells, pooled, SCALE, NUMBERS if cell >= NUMBERED else "")
-        notes = tuple(line for line in said if line)
+        remarks = (cells, pooled, SCALE, NUMBERS if cell >= NUMBERED else "")
+        notes = tuple(line for line in remarks if line)
         return _Plot(shown, of_rows, of_keys, cell, round(left), round(top), notes, bool(np.isnan(shown).any()))
 
     @property
@@ -177,12 +177,12 @@ def _check_labels(name: str, labels: Sequence[str] | None, count: int, what: str
 def _draw_axes(sheet: Sheet, plot: _Plot) -> None:
     """Labels at the middle of their cells; ticks where not every cell has one."""
     ticks = []
-    for at, word in zip(plot.rows.at, plot.rows.words, strict=True):
-        y = plot.top + (at + 0.5) * plot.cell
+    for position, word in zip(plot.rows.at, plot.rows.words, strict=True):
+        y = plot.top + (position + 0.5) * plot.cell
         sheet.text(plot.left - 10, y + 4, word, SMALL, mono=True, align="right")
         ticks.append(((plot.left - 6, y), (plot.left - 2, y)))
-    for at, word in zip(plot.keys.at, plot.keys.words, strict=True):
-        x = plot.left + (at + 0.5) * plot.cell
+    for position, word in zip(plot.keys.at, plot.keys.words, strict=True):
+        x = plot.left + (position + 0.5) * plot.cell
         sheet.text(x + 4, plot.top - 10, word, SMALL, mono=True, turned=True)
         ticks.append(((x, plot.top - 6), (x, plot.top - 2)))
     if plot.cell < LABEL_PITCH:
@@ -198,8 +198,8 @@ def _draw_numbers(sheet: Sheet, plot: _Plot) -> None:
     for row, column in zip(*np.nonzero(np.nan_to_num(plot.shown) >= LEAST_NUMBER), strict=True):
         x, y = plot.left + (column + 0.5) * plot.cell, plot.top + (row + 0.5) * plot.cell + 4
         colour = PAPER if shares[row, column] >= DARK else INK
-        said = f"{plot.shown[row, column]:.2f}".removeprefix("0")
-        sheet.text(x, y, said, SMALL, mono=True, colour=colour, align="center")
+        number = f"{plot.shown[row, column]:.2f}".removeprefix("0")
+        sheet.text(x, y, number, SMALL, mono=True, colour=colour, align="center")
 
 
 def _draw_bar(sheet: Sheet, plot: _Plot, x: int) -> None:
@@ -208,12 +208,12 @@ def _draw_bar(sheet: Sheet, plot: _Plot, x: int) -> None:
     sheet.picture(x, plot.top, BAR, height, inked(np.linspace(1, 0, height)[:, None]))
     marks = [(height, f"{peak:.2g}"), (0.0, "0")]
     for tick in TICKS:
-        at = height * float(np.sqrt(tick / peak))
-        if tick < peak and all(abs(at - other) >= TICK_PITCH for other, _ in marks):
-            marks.append((at, f"{tick:g}"))
-    for at, said in marks:
-        y = plot.top + height - at
-        sheet.text(x + BAR + 9, y + 4, said, SMALL)
+        offset = height * float(np.sqrt(tick / peak))
+        if tick < peak and all(abs(offset - other) >= TICK_PITCH for other, _ in marks):
+            marks.append((offset, f"{tick:g}"))
+    for offset, tick_label in marks:
+        y = plot.top + height - offset
+        sheet.text(x + BAR + 9, y + 4, tick_label, SMALL)
         sheet.lines([((x + BAR + 1, y), (x + BAR + 5, y))], FADED)
     sheet.text(x, plot.top - 10, "weight", SMALL, colour=FADED)
 

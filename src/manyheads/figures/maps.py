@@ -164,8 +164,8 @@ def _draw_head(sheet: Sheet, maps: PooledMaps, title: str, note: str) -> None:
     sheet.text(MARGIN, MARGIN + 16, title, TITLE, width=room, weight="bold")
     blocks = maps.maps.shape[-1]
     count, read = len(maps.heads), maps.num_tokens
-    said = f"{_heads(count)}, {blocks} x {blocks} each: {maps.because}. {read:,} tokens read. {note}"
-    sheet.text(MARGIN, MARGIN + 42, said, BODY, width=room, colour=FADED)
+    sentence = f"{_heads(count)}, {blocks} x {blocks} each: {maps.because}. {read:,} tokens read. {note}"
+    sheet.text(MARGIN, MARGIN + 42, sentence, BODY, width=room, colour=FADED)
     if maps.tokens:
         sheet.text(MARGIN, MARGIN + 42 + LINE, " ".join(maps.tokens), BODY, width=room, mono=True)
 
@@ -228,12 +228,12 @@ def _draw_stack(
 
 def _draw_groups(sheet: Sheet, site: Site, left: int, pitch: int, side: int, y: Pixels) -> None:
     """A bracket over the query heads that share a key/value head."""
-    each = site.num_heads // site.num_kv_heads
-    if each == 1:
+    group_size = site.num_heads // site.num_kv_heads
+    if group_size == 1:
         return
     ends = []
     for group in range(site.num_kv_heads):
-        begin, end = left + group * each * pitch + 0.5, left + ((group + 1) * each - 1) * pitch + side - 0.5
+        begin, end = left + group * group_size * pitch + 0.5, left + ((group + 1) * group_size - 1) * pitch + side - 0.5
         ends += [((begin, y), (end, y)), ((begin, y), (begin, y + 4)), ((end, y), (end, y + 4))]
     sheet.lines(ends, colour=FADED)
 

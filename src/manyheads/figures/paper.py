@@ -74,8 +74,8 @@ def _coverage() -> frozenset[int]:
 
 def printable(text: str) -> str:
     """The text on one line, with stand-ins for what cannot be printed; valid in any XML file."""
-    kept = "".join(_stand_in(char) for char in text[:LONGEST])
-    return kept + "…" if len(text) > LONGEST else kept or (NOTHING if text else "")
+    drawn = "".join(_stand_in(char) for char in text[:LONGEST])
+    return drawn + "…" if len(text) > LONGEST else drawn or (NOTHING if text else "")
 
 
 def _stand_in(char: str) -> str:

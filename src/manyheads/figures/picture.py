@@ -73,8 +73,8 @@ def save_picture(
         if framed is not None:
             _frame(sheet, pixels[framed], x, top, factor / skip)
     _bar(sheet, second + width + GAP, top, min(max(height, 100), BAR_HEIGHT), peak)
-    for at, line in enumerate(notes):
-        sheet.text(MARGIN, bottom + at * LINE, line, SMALL, colour=FADED, width=across)
+    for index, line in enumerate(notes):
+        sheet.text(MARGIN, bottom + index * LINE, line, SMALL, colour=FADED, width=across)
     sheet.save(path)
 
 
@@ -118,8 +118,8 @@ def _bar(sheet: Sheet, x: int, top: int, height: int, peak: float) -> None:
     sheet.picture(x, top, BAR, height, _opaque(_inked_over(np.full_like(shares, MEDIUM), shares)))
     for share in (1.0, 0.5, 0.1, 0.0):
         y = top + height * (1 - share**0.5)
-        said = f"{100 * share * peak:.2g}%" if share else "0"
-        sheet.text(x + BAR + 9, y + 4, said, SMALL)
+        tick_label = f"{100 * share * peak:.2g}%" if share else "0"
+        sheet.text(x + BAR + 9, y + 4, tick_label, SMALL)
         sheet.lines([((x + BAR + 1, y), (x + BAR + 5, y))], FADED)
 
 
@@ -131,8 +131,8 @@ def _notes(others: Mapping[str, float], on_patches: float, framed: bool) -> list
     if others:
         parts = [f"{name} {100 * weight:.1f}%" for name, weight in others.items()]
         line = f"On patches {100 * on_patches:.1f}%; on other tokens: "
-        for at, part in enumerate(parts):
-            end = "." if at == len(parts) - 1 else ", "
+        for index, part in enumerate(parts):
+            end = "." if index == len(parts) - 1 else ", "
             if text_width(line + part + end, SMALL) > NEEDED_WIDTH:
                 lines.append(line.rstrip())
                 line = ""

@@ -37,8 +37,8 @@ def save_points(chart: PointsChart, path: str | os.PathLike[str]) -> None:
     for panel, height in zip(chart.points, heights, strict=True):
         _panel(sheet, panel, top)
         top += height
-    for at, note in enumerate(chart.notes):
-        sheet.text(MARGIN, top + at * LINE + 6, note, SMALL, width=room, colour=FADED)
+    for index, note in enumerate(chart.notes):
+        sheet.text(MARGIN, top + index * LINE + 6, note, SMALL, width=room, colour=FADED)
     sheet.save(path)
 
 
@@ -58,12 +58,12 @@ def _panel(sheet: Sheet, panel: PointsPanel, top: Pixels) -> None:
     for tick in np.arange(low, high + step / 2, step).tolist():
         sheet.lines([((LEFT, up(tick)), (LEFT + width, up(tick)))])
         sheet.text(LEFT - 10, up(tick) + 4, f"{tick:.4g}", SMALL, align="right", colour=FADED)
-    each = width / max(len(panel.groups), 1)
-    for at, group in enumerate(panel.groups):
-        x = LEFT + each * (at + 0.5)
+    group_width = width / max(len(panel.groups), 1)
+    for index, group in enumerate(panel.groups):
+        x = LEFT + group_width * (index + 0.5)
         _group(sheet, group, x, up, panel.by_rank)
         for line, words in enumerate(group.label.split("\n")):
-            sheet.text(x, begin + height + 18 + LINE * line, words, SMALL, align="center", width=each - 6)
+            sheet.text(x, begin + height + 18 + LINE * line, words, SMALL, align="center", width=group_width - 6)
 
 
 def _axis(panel: PointsPanel) -> tuple[float, float, float]:

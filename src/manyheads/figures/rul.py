@@ -38,10 +38,10 @@ def save_rul(chart: RulChart, path: str | os.PathLike[str]) -> None:
     _legend(sheet, chart)
     _heads(sheet, chart)
     sheet.text(MARGIN + AXIS, squares - 32, "Cycles left: predicted (up) against true (across)", BODY, weight="bold")
-    for at, scatter in enumerate(chart.scatters):
-        _square(sheet, scatter, MARGIN + AXIS + at * (side + SQUARE_GAP), squares, side, chart.cap, at == 0)
-    for at, note in enumerate(chart.notes):
-        sheet.text(MARGIN, notes + at * LINE, note, SMALL, width=room, colour=FADED)
+    for index, scatter in enumerate(chart.scatters):
+        _square(sheet, scatter, MARGIN + AXIS + index * (side + SQUARE_GAP), squares, side, chart.cap, index == 0)
+    for index, note in enumerate(chart.notes):
+        sheet.text(MARGIN, notes + index * LINE, note, SMALL, width=room, colour=FADED)
     sheet.save(path)
 
 
@@ -53,12 +53,12 @@ def _legend(sheet: Sheet, chart: RulChart) -> None:
 
 
 def _heads(sheet: Sheet, chart: RulChart) -> None:
-    values = [value for each in chart.readings for value in (*each.worn, *each.sound)]
+    values = [value for entry in chart.readings for value in (*entry.worn, *entry.sound)]
     step = even_step(max(values, default=1.0))
     top = np.ceil(max(values, default=1.0) / step) * step
     width = (WIDTH - 2 * MARGIN - AXIS - (COLUMNS - 1) * GAP) / COLUMNS
-    for at, reading in enumerate(chart.readings):
-        row, column = divmod(at, COLUMNS)
+    for index, reading in enumerate(chart.readings):
+        row, column = divmod(index, COLUMNS)
         place = (MARGIN + AXIS + column * (width + GAP), TOP + row * (HEAD_HEIGHT + STRIP))
         _head(sheet, reading, place, width, (step, top), column == 0)
     rows = -(-len(chart.readings) // COLUMNS)

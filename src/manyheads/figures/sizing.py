@@ -71,18 +71,18 @@ def _columns(sizing: Sizing) -> list[_Column]:
     text = "an image" if sizing.architecture.num_tokens else "a text"
     for flops, what in ((sizing.prefill, f"{text} of {sizing.ask.context:,}"), (sizing.decode, "one more token")):
         if flops is not None:
-            said = {part: units.flops(spent) for part, spent in flops.operations.items()}
-            columns.append(_Column(f"{units.flops(flops.total)} for {what}", flops.operations, said))
+            labels = {part: units.flops(spent) for part, spent in flops.operations.items()}
+            columns.append(_Column(f"{units.flops(flops.total)} for {what}", flops.operations, labels))
     return columns
 
 
 def _draw_title(sheet: Sheet, sizing: Sizing) -> None:
-    at, room = sizing.architecture, WIDTH - 2 * MARGIN
+    architecture, room = sizing.architecture, WIDTH - 2 * MARGIN
     weights = f"{units.gib(sizing.weight_bytes)} ({units.gb(sizing.weight_bytes)}) in {sizing.ask.dtype}"
     active = f" {units.count(sizing.num_active)} of them active," if sizing.num_active < sizing.num_parameters else ""
     sheet.text(MARGIN, MARGIN + 14, sizing.name, TITLE, width=room, weight="bold")
     words = f"{units.count(sizing.num_parameters)} parameters,{active} {weights}"
-    for row, line in enumerate((words, shape_in_words(at), layers_in_words(at))):
+    for row, line in enumerate((words, shape_in_words(architecture), layers_in_words(architecture))):
         sheet.text(MARGIN, MARGIN + 40 + LINE * row, line, BODY, colour=FADED if row else INK, width=room)
 
 
@@ -91,20 +91,20 @@ def _draw_parts(sheet: Sheet, columns: Sequence[_Column], parts: Sequence[str], 
     room = (WIDTH - 2 * MARGIN - LABELS - GAP * (len(columns) - 1)) / len(columns)
     most = max(count / column.total for column in columns for count in column.values.values())
     full = (room - FIGURES) / most  # pixels of a share of 1: the longest bar just fits
-    for at, column in enumerate(columns):
-        left = MARGIN + LABELS + at * (room + GAP)
+    for index, column in enumerate(columns):
+        left = MARGIN + LABELS + index * (room + GAP)
         sheet.text(left, top, column.title, BODY, weight="bold", width=room)
         for row, part in enumerate(parts):
             y = top + 32 + ROW * row
-            if at == 0:
+            if index == 0:
                 sheet.text(MARGIN + LABELS - 14, y, part, BODY, align="right")
             if not column.values.get(part):
                 continue
             share = column.values[part] / column.total
             length = max(share * full, 1)
             sheet.box(left, y - BAR + 2, length, BAR, fill=BAR_COLOUR)
-            said = f"{column.said[part]}  {share:.1%}" if share >= 0.0005 else column.said[part]
-            sheet.text(left + length + 8, y, said, SMALL)
+            label = f"{column.said[part]}  {share:.1%}" if share >= 0.0005 else column.said[part]
+            sheet.text(left + length + 8, y, label, SMALL)
         sheet.lines([((left - 0.5, top + 14), (left - 0.5, top + 18 + ROW * len(parts)))])
 
 
@@ -139,12 +139,14 @@ def _lengths(sizing: Sizing) -> tuple[int, ...]:
 
 def _draw_chart(sheet: Sheet, sizing: Sizing, top: Pixels) -> None:
     """Bytes of the cache by the length of a text, both in powers of 2, and the bytes of the weights."""
-    lengths, own = _lengths(sizing), next(each.name for each in sizing.variants if each.own)
-    curves: dict[str, list[tuple[int, float]]] = {each.name: [] for each in sizing.variants}
-    windows = {each.window for each in sizing.architecture.attention if each.window}  # where the curves have corners
-    for length in sorted({*lengths, *(each for each in windows if lengths[0] < each < lengths[-1])}):
-        for each in replace(sizing, ask=replace(sizing.ask, context=length)).variants:
-            curves[each.name].append((length, each.cache.steady))
+    lengths, own = _lengths(sizing), next(variant.name for variant in sizing.variants if variant.own)
+    curves: dict[str, list[tuple[int, float]]] = {variant.name: [] for variant in sizing.variants}
+    windows = {
+        attention.window for attention in sizing.architecture.attention if attention.window
+    }  # where the curves have corners
+    for length in sorted({*lengths, *(window for window in windows if lengths[0] < window < lengths[-1])}):
+        for variant in replace(sizing, ask=replace(sizing.ask, context=length)).variants:
+            curves[variant.name].append((length, variant.cache.steady))
     sizes = [size for curve in curves.values() for _, size in curve if size] + [sizing.weight_bytes]
     low, high = 2 ** math.floor(math.log2(min(sizes))), 2 ** math.ceil(math.log2(max(sizes)))
     scale = _Scale(lengths, low, high, top)
@@ -160,8 +162,8 @@ def _draw_chart(sheet: Sheet, sizing: Sizing, top: Pixels) -> None:
     weights = scale.y(sizing.weight_bytes)
     _draw_curve(sheet, [(scale.x(lengths[0]), weights), (scale.x(lengths[-1]), weights)], BAR_COLOUR, 1.2, dashed=True)
     _draw_asked(sheet, sizing, scale)
-    for y, said, bold in _apart(names):
-        sheet.text(scale.x(lengths[-1]) + 10, y + 4, said, SMALL, weight="bold" if bold else "normal")
+    for y, label, bold in _apart(names):
+        sheet.text(scale.x(lengths[-1]) + 10, y + 4, label, SMALL, weight="bold" if bold else "normal")
 
 
 def _called(name: str, own: bool) -> str:
@@ -171,8 +173,8 @@ def _called(name: str, own: bool) -> str:
 def _apart(names: list[tuple[float, str, bool]]) -> list[tuple[float, str, bool]]:
     """The same, from top to bottom, none over another."""
     placed: list[tuple[float, str, bool]] = []
-    for y, said, bold in sorted(names):
-        placed.append((max(y, placed[-1][0] + 15) if placed else y, said, bold))
+    for y, label, bold in sorted(names):
+        placed.append((max(y, placed[-1][0] + 15) if placed else y, label, bold))
     return placed
 
 
@@ -184,10 +186,10 @@ def _draw_asked(sheet: Sheet, sizing: Sizing, scale: _Scale) -> None:
     x, y = scale.x(sizing.ask.context), scale.y(cache.steady)
     sheet.lines([((x, y), (x, scale.top + CHART_HEIGHT))], colour=FADED)
     sheet.box(x - 4, y - 4, 8, 8, fill=INK)
-    said = f"{sizing.ask.context:,} tokens: {units.gib(cache.steady)} ({units.gb(cache.steady)})"
-    left_of_it = x + 12 + text_width(said, SMALL) > WIDTH - MARGIN - CHART_RIGHT
-    at, side = (x - 10, "right") if left_of_it else (x + 10, "left")
-    sheet.text(at, scale.top + CHART_HEIGHT - 12, said, SMALL, align=side)  # low down, where curves seldom are
+    label = f"{sizing.ask.context:,} tokens: {units.gib(cache.steady)} ({units.gb(cache.steady)})"
+    left_of_it = x + 12 + text_width(label, SMALL) > WIDTH - MARGIN - CHART_RIGHT
+    x_of_label, side = (x - 10, "right") if left_of_it else (x + 10, "left")
+    sheet.text(x_of_label, scale.top + CHART_HEIGHT - 12, label, SMALL, align=side)  # low down, where curves seldom are
 
 
 def _draw_axes(sheet: Sheet, scale: _Scale) -> None:
@@ -198,8 +200,8 @@ def _draw_axes(sheet: Sheet, scale: _Scale) -> None:
     for power in range(low, high + 1, step):
         y = scale.y(2**power)
         sheet.lines([((left, y), (right, y))], colour=HAIRLINE)
-        said = units.gib(2**power).replace(".00", "").replace(".0", "")
-        sheet.text(left - 10, y + 4, said, SMALL, colour=FADED, align="right")
+        label = units.gib(2**power).replace(".00", "").replace(".0", "")
+        sheet.text(left - 10, y + 4, label, SMALL, colour=FADED, align="right")
     for length in scale.lengths:
         x = scale.x(length)
         sheet.lines([((x, bottom), (x, bottom + 5))], colour=FADED)

@@ -74,18 +74,18 @@ def random_targets(gone: tuple[Head, ...], spec: ModelSpec, count: int, seed: in
     """
     generator, named = np.random.Generator(np.random.PCG64(seed)), parse_heads(list(gone), spec.shape)
     free = named.complement().by_layer()
-    found: dict[tuple[Head, ...], None] = {}
+    targets: dict[tuple[Head, ...], None] = {}
     for _ in range(DRAWS * count):
         drawn: list[Head] = []
         for (stack, layer), indices in named.by_layer().items():
-            here = [Head(stack, layer, index) for index in free.get((stack, layer), ())]
-            if len(here) < len(indices):
-                here = [Head(*place, index) for place, all_of in free.items() for index in all_of]
-            here = [head for head in here if head not in drawn]
-            if len(here) < len(indices):
+            candidates = [Head(stack, layer, index) for index in free.get((stack, layer), ())]
+            if len(candidates) < len(indices):
+                candidates = [Head(*place, index) for place, all_of in free.items() for index in all_of]
+            candidates = [head for head in candidates if head not in drawn]
+            if len(candidates) < len(indices):
                 return []
-            drawn += [here[at] for at in generator.choice(len(here), len(indices), replace=False)]
-        found.setdefault(tuple(sorted(drawn)))
-        if len(found) == count:
+            drawn += [candidates[at] for at in generator.choice(len(candidates), len(indices), replace=False)]
+        targets.setdefault(tuple(sorted(drawn)))
+        if len(targets) == count:
             break
-    return list(found)
+    return list(targets)

@@ -48,37 +48,37 @@ def save_roles(roles: Roles, path: str | os.PathLike[str]) -> None:
     kind_of(path)
     ranked = {role: roles.ranked(role, 1) for role in roles.answerable}
     families, best = by_family(ranked), {role: claims[0] for role, claims in ranked.items()}
-    told, key, room = _told(roles), _key(list(best.values())), WIDTH - 2 * MARGIN
+    summary, key, room = _told(roles), _key(list(best.values())), WIDTH - 2 * MARGIN
     places = flow([2 * SAMPLE + 8 + text_width(words, SMALL) for words, _, _ in key], room, 26)
-    key_top = MARGIN + 42 + LINE * len(told)
+    key_top = MARGIN + 42 + LINE * len(summary)
     top = key_top + (LINE * (places[-1][0] + 1) if places else 0)
-    rows = sum(len(mine) for _, mine in families)
+    rows = sum(len(members) for _, members in families)
     sheet, marks = Sheet(WIDTH, top + FAMILY * len(families) + ROW * rows + 70 + MARGIN), Marks()
     title = f"{roles.table.notes.get('model', 'a model')}: the best head for each question"
     sheet.text(MARGIN, MARGIN + 14, title, TITLE, width=room, weight="bold")
-    for at, line in enumerate(told):
-        sheet.text(MARGIN, MARGIN + 40 + LINE * at, line, BODY, width=room, colour=FADED)
+    for index, line in enumerate(summary):
+        sheet.text(MARGIN, MARGIN + 40 + LINE * index, line, BODY, width=room, colour=FADED)
     for (line, x), (words, draw, colour) in zip(places, key, strict=True):
         left, y = MARGIN + x, key_top + line * LINE + 4
         marks.line([((left, y), (left + 2 * SAMPLE, y))], HAIRLINE, 1, 2)
         draw(marks, left + SAMPLE, y, colour)
         sheet.text(left + 2 * SAMPLE + 8, y + 4, words, SMALL)
     y: Pixels = top
-    for family, mine in families:
-        _draw_family(sheet, family, y, len(mine))
-        for at, role in enumerate(mine):
-            _draw_row(sheet, marks, best[role], y + FAMILY + ROW * at + ROW / 2)
-        y += FAMILY + ROW * len(mine)
+    for family, members in families:
+        _draw_family(sheet, family, y, len(members))
+        for index, role in enumerate(members):
+            _draw_row(sheet, marks, best[role], y + FAMILY + ROW * index + ROW / 2)
+        y += FAMILY + ROW * len(members)
     if not families:
         sheet.text(MARGIN, y + 20, "No question was asked.", BODY)
-    for at, line in enumerate(CAVEATS):
-        sheet.text(MARGIN, y + 40 + LINE * at, line, SMALL, colour=FADED, width=room)
+    for index, line in enumerate(CAVEATS):
+        sheet.text(MARGIN, y + 40 + LINE * index, line, SMALL, colour=FADED, width=room)
     marks.draw(sheet)
     sheet.save(path)
 
 
 def _told(roles: Roles) -> tuple[str, ...]:
-    claims = [claim for mine in roles.claims for claim in mine]
+    claims = [claim for of_role in roles.claims for claim in of_role]
     without = left_out(roles)
     return (
         f"{len(roles.answerable):,} questions to {len(roles):,} heads. {counted(roles)}.",
@@ -176,8 +176,10 @@ class Marks:
     def draw(self, sheet: Sheet) -> None:
         for (colour, width, order), ends in self.lines.items():
             sheet.axes.add_artist(LineCollection(ends, colors=colour, linewidths=width * POINT, zorder=order))
-        for (form, fill, edge, order), at in self.points.items():
-            artist = Line2D([x for x, _ in at], [y for _, y in at], linestyle="none", marker=form, zorder=order)
+        for (form, fill, edge, order), coordinates in self.points.items():
+            artist = Line2D(
+                [x for x, _ in coordinates], [y for _, y in coordinates], linestyle="none", marker=form, zorder=order
+            )
             artist.set(markersize=SIZES[form] * POINT, markerfacecolor=fill, markeredgecolor=edge, snap=False)
             artist.set_markeredgewidth(1.2 * POINT)
             sheet.axes.add_artist(artist)

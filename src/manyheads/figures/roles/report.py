@@ -134,11 +134,11 @@ def _grid(roles: Roles) -> str:
 
 
 def _cell(at: int, role: HeadRole) -> str:
-    told = data(f"{role.head}, {role.name}: {role.evidence.words}")
+    title = data(f"{role.head}, {role.name}: {role.evidence.words}")
     if role.name == UNLABELLED:
-        return f'<td title="{told}"><a href="#h{at}" aria-label="{told}">&nbsp;</a></td>'
+        return f'<td title="{title}"><a href="#h{at}" aria-label="{title}">&nbsp;</a></td>'
     word = isolated(short_word(role.name, role.evidence.statistic))
-    return f'<td class="named {_colour(role)}" title="{told}"><a href="#h{at}">{word}</a></td>'
+    return f'<td class="named {_colour(role)}" title="{title}"><a href="#h{at}">{word}</a></td>'
 
 
 def _hue(style: RoleStyle) -> str:
@@ -167,17 +167,17 @@ def _legend(roles: Roles) -> str:
 
 def _labels(roles: Roles) -> str:
     """Labels in the order of the questions, the strongest head first; then the heads without one."""
-    order = {name: at for at, name in enumerate(roles.questions)}
-    anchors = {role.head: f"h{at}" for at, role in enumerate(roles)}
+    order = {name: index for index, name in enumerate(roles.questions)}
+    anchors = {role.head: f"h{index}" for index, role in enumerate(roles)}
 
     def place(role: HeadRole) -> tuple[int, str, float]:
-        asked = order.get(role.name, order.get(role.name.partition(" ")[0], len(order)))
-        return asked, role.name, -role.evidence.score
+        rank = order.get(role.name, order.get(role.name.partition(" ")[0], len(order)))
+        return rank, role.name, -role.evidence.score
 
     named = sorted((role for role in roles if role.name != UNLABELLED), key=place)
     out = []
-    for name, mine in groupby(named, key=lambda role: role.name):
-        first, *rest = mine
+    for name, members in groupby(named, key=lambda role: role.name):
+        first, *rest = members
         chip = f'<span class="chip {_colour(first)}"></span>'
         out.append(f'<h3>{chip}{isolated(name)} <span class="effect">{NO_EFFECT}</span></h3>')
         out += [_label(roles, role, anchors[role.head]) for role in (first, *rest)]
@@ -221,7 +221,7 @@ def _unit(roles: Roles, statistic: str) -> str:
 
 def _example(example: Example, unit: str) -> str:
     score = percent(example.score) if unit.startswith("share") else f"{example.score:.2f} {unit}"
-    links = "".join(f'<span class="link">{_link(each)}</span>' for each in example.links)
+    links = "".join(f'<span class="link">{_link(link)}</span>' for link in example.links)
     return (
         f'<figure class="example"><blockquote dir="auto" lang="">{data(example.text)}</blockquote><figcaption>{links}'
         f'<span class="src">here {escape(score)}; {isolated(example.name)}</span></figcaption></figure>'
@@ -270,17 +270,20 @@ def _halves(claims: Sequence[Claim]) -> str:
 def _failures(roles: Roles) -> str:
     """Texts that could not be measured; of many, the first by name."""
     failed = [table.failures for table in roles.tables]
-    count, named = sum(each.count for each in failed), [each for failures in failed for each in failures.named]
+    count, named = (
+        sum(failure.count for failure in failed),
+        [failure for failures in failed for failure in failures.named],
+    )
     if not count:
         return "<h3>Texts that failed</h3><p>None.</p>"
     more = f" The first {len(named):,}:" if count > len(named) else ""
-    told = terms_of((each.name, each.reason) for each in named)
-    return f"<h3>Texts that failed</h3><p>{count:,} could not be measured.{more}</p>{told}"
+    terms = terms_of((failure.name, failure.reason) for failure in named)
+    return f"<h3>Texts that failed</h3><p>{count:,} could not be measured.{more}</p>{terms}"
 
 
 def _statistics(roles: Roles) -> str:
     """Every statistic with its formula's variant; those of a treebank's relations once for all of them."""
-    rows = Counter(_general(each) for table in roles.tables for each in table.statistics)
+    rows = Counter(_general(statistic) for table in roles.tables for statistic in table.statistics)
     body = "".join(
         f'<tr><th scope="row" class="mono">{data(name)}</th><td>{data(meaning)}'
         f"{f' ({count} relations)' if name.startswith(ANY) else ''}</td>"
@@ -316,7 +319,7 @@ def probes_of(roles: Roles) -> str:
     """The whole section; "" where no probe was asked."""
     if not roles.probes:
         return ""
-    bodies = "".join(_probe(each) for each in roles.probes.values())
+    bodies = "".join(_probe(probe) for probe in roles.probes.values())
     return (
         '<section id="probes" aria-labelledby="probes-title"><h2 id="probes-title">Probes</h2>'
         f'<p class="second">{LEAD}</p>{table_of("claims attention", TITLES, bodies)}</section>'

@@ -69,12 +69,12 @@ def questions_of(roles: Roles, ranked: Ranked) -> str:
         return "<p>No question was asked.</p>"
     labels, details = {role.head: role.name for role in roles}, _details(roles)
     out = []
-    for family, asked in by_family(ranked):
-        shown = [claim for role in asked for claim in ranked[role][:TOP]]
+    for family, role_names in by_family(ranked):
+        shown = [claim for role in role_names for claim in ranked[role][:TOP]]
         columns = [column for column in _columns(family, details, labels) if any(map(column.there, shown))]
         kind, titles = kind_of(family), [column.title for column in columns]
         sides: dict[bool, list[str]] = {True: [], False: []}
-        for role in asked:
+        for role in role_names:
             held = any(claim.holds for claim in ranked[role])
             sides[held].append(_asked(roles.questions[role], role, ranked[role], columns))
         out.append(f'<h3 id="{family.key}">{escape(family.title)}</h3><p class="second">{SCORES[kind]}</p>')
@@ -92,8 +92,8 @@ def _left_out(roles: Roles) -> str:
     by_reason: dict[str, list[str]] = {}
     for role, why in roles.unanswerable.items():
         by_reason.setdefault(why, []).append(role)
-    told = terms_of((why, ", ".join(asked)) for why, asked in by_reason.items())
-    return f'<h3 id="unasked">Not asked</h3>{told}' if by_reason else ""
+    terms = terms_of((why, ", ".join(questions)) for why, questions in by_reason.items())
+    return f'<h3 id="unasked">Not asked</h3>{terms}' if by_reason else ""
 
 
 def _asked(question: str, role: str, claims: Sequence[Claim], columns: Sequence[Column]) -> str:
@@ -114,12 +114,12 @@ def _asked(question: str, role: str, claims: Sequence[Claim], columns: Sequence[
 def _columns(family: Family, details: Mapping[str, str], labels: Mapping[Head, str]) -> list[Column]:
     kind, sure = kind_of(family), family.accuracy
     score = "special tokens may win" if sure else "of all attention"
-    given = {"attention": "of what no sink takes", "syntax": "among words", "reference": "among mentions"}[kind]
+    conditions = {"attention": "of what no sink takes", "syntax": "among words", "reference": "among mentions"}[kind]
     return [
         Column("head", lambda claim: f'<th scope="row" class="mono">{data(claim.head)}</th>'),
         Column("0% to 100%", lambda claim: f"<td>{_plot(claim)}</td>"),
         Column(score, lambda claim: _figure(percent(claim.score), not sure)),
-        Column(given, lambda claim: _figure(percent(claim.given), sure), lambda claim: claim.given is not None),
+        Column(conditions, lambda claim: _figure(percent(claim.given), sure), lambda claim: claim.given is not None),
         Column("95% interval", lambda claim: _figure(interval(claim))),
         Column("weight × norm", lambda claim: _figure(percent(claim.norm)), lambda claim: claim.norm is not None),
         Column("chance, the highest", lambda claim: _chance(claim, kind)),
@@ -195,15 +195,15 @@ def q_words(value: float) -> str:
 
 def _details(roles: Roles) -> dict[str, str]:
     """Which offset or rule a fixed guess stands for, as statistics say it: "offset +1", "NOUN to the right"."""
-    found = {}
-    for each in (each for table in roles.tables for each in table.statistics):
-        told = re.search(r"\(([^()]+)\)$", each.meaning)
-        if told and each.name.endswith(".to_head.rule"):
-            found[each.name] = told[1].removeprefix("the nearest ")
-        elif told and each.name.endswith(".to_head.mode"):
-            found[each.name] = f"offset {told[1]}"
-            found[each.name.replace(".to_head.", ".to_dependent.")] = f"offset {-int(told[1]):+d}"
-    return found
+    details = {}
+    for asked_statistic in (statistic for table in roles.tables for statistic in table.statistics):
+        match = re.search(r"\(([^()]+)\)$", asked_statistic.meaning)
+        if match and asked_statistic.name.endswith(".to_head.rule"):
+            details[asked_statistic.name] = match[1].removeprefix("the nearest ")
+        elif match and asked_statistic.name.endswith(".to_head.mode"):
+            details[asked_statistic.name] = f"offset {match[1]}"
+            details[asked_statistic.name.replace(".to_head.", ".to_dependent.")] = f"offset {-int(match[1]):+d}"
+    return details
 
 
 def against(ranked: Ranked) -> str:
@@ -211,9 +211,11 @@ def against(ranked: Ranked) -> str:
     first = [claims[0] for claims in ranked.values()]
     levels = {(kind_of(family_of(claim.statistic)), name) for claim in first for name in claim.chances}
     fixed = {name for claim in first for name in guesses(claim)}
-    told = [(f"chance of {at[0]}: {name}", said) for at, (name, said) in NULLS.items() if at in levels]
-    told += [(f"guess: {name}", said) for guess, (name, said) in FIXED.items() if guess in fixed]
-    return f"<h3>What scores are held against</h3>{terms_of(told)}" if told else ""
+    terms = [
+        (f"chance of {letter[0]}: {name}", meaning) for letter, (name, meaning) in NULLS.items() if letter in levels
+    ]
+    terms += [(f"guess: {name}", meaning) for guess, (name, meaning) in FIXED.items() if guess in fixed]
+    return f"<h3>What scores are held against</h3>{terms_of(terms)}" if terms else ""
 
 
 # ----------------------------------------------------------------------------------- a row's figures on one small axis

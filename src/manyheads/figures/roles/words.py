@@ -53,9 +53,9 @@ def said(claim: Claim) -> tuple[str, str]:
     if family in (UP, DOWN):
         relation = claim.statistic.rpartition(".")[0]
         return PEOPLE_SAY.get(relation, relation), relation if relation in PEOPLE_SAY else ""
-    asked = claim.asks.removeprefix("Which head ").removeprefix("looks at ").removesuffix("?")
-    plain = family in (OWN, REFERENCE) or claim.role.startswith("offset ") or asked == claim.role
-    return claim.role, "" if plain else asked
+    question = claim.asks.removeprefix("Which head ").removeprefix("looks at ").removesuffix("?")
+    plain = family in (OWN, REFERENCE) or claim.role.startswith("offset ") or question == claim.role
+    return claim.role, "" if plain else question
 
 
 def percent(value: float | None) -> str:
@@ -73,8 +73,10 @@ def counted(roles: Roles) -> str:
 def left_out(roles: Roles) -> str:
     """How many questions could not be asked, by reason; "" where all were."""
     counts = Counter(roles.unanswerable.values())
-    said = {AHEAD: "that a head which cannot look ahead is not asked", UNASKED: "that these texts do not ask"}
-    return "Left out: " + ", ".join(f"{counts[why]:,} {said[why]}" for why in said if counts[why]) if counts else ""
+    reasons = {AHEAD: "that a head which cannot look ahead is not asked", UNASKED: "that these texts do not ask"}
+    return (
+        "Left out: " + ", ".join(f"{counts[why]:,} {reasons[why]}" for why in reasons if counts[why]) if counts else ""
+    )
 
 
 def guesses(claim: Claim) -> dict[str, float]:
@@ -93,11 +95,11 @@ LONGEST = 2_000  # characters of a text that are shown
 def data(text: object) -> str:
     """Any text as a page may hold it: escaped, without control characters and halves of characters."""
     whole = str(text)
-    kept = "".join(
+    printable = "".join(
         "\N{REPLACEMENT CHARACTER}" if unicodedata.category(char) in ("Cc", "Cs") and char not in "\n\t" else char
         for char in whole[:LONGEST]
     )
-    return escape(kept + "…" * (len(whole) > LONGEST))
+    return escape(printable + "…" * (len(whole) > LONGEST))
 
 
 def isolated(text: object) -> str:

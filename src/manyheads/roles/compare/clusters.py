@@ -44,10 +44,10 @@ def cut(merges: list[tuple[int, int, float]], count: int) -> Int64[ndarray, "n"]
     num = len(merges) + 1
     parent = list(range(num))
 
-    def root(at: int) -> int:
-        while parent[at] != at:
-            parent[at] = at = parent[parent[at]]
-        return at
+    def root(node: int) -> int:
+        while parent[node] != node:
+            parent[node] = node = parent[parent[node]]
+        return node
 
     for first, second, _ in merges[: num - count]:
         low, high = sorted((root(first), root(second)))
@@ -78,8 +78,8 @@ def best_cut(
     others often scores best and says nothing of groups. Of fewer than three things each is a group of its own.
     """
     groups = {count: cut(merges, count) for count in range(2, min(most, len(distances) - 1) + 1)}
-    tried = {count: float(silhouettes(distances, each).mean()) for count, each in groups.items()}
-    telling = [count for count, each in groups.items() if (np.bincount(each) > 1).sum() > 1]
+    tried = {count: float(silhouettes(distances, group).mean()) for count, group in groups.items()}
+    telling = [count for count, group in groups.items() if (np.bincount(group) > 1).sum() > 1]
     best = max(telling or tried, key=lambda count: (tried[count], -count), default=len(distances))
     return best, tried
 

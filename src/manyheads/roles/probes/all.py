@@ -73,10 +73,10 @@ class Probe:
         if self.scores is None:
             return []
         out = []
-        for at, each in enumerate(self.scores):
-            row = {**each._asdict(), "head": str(each.head), "role": self.name, "asks": self.asks}
-            row |= {f"chance_{name}": float(values[at]) for name, values in self.scores.chances.items()}
-            out.append(row if self.spread is None else row | {"also_z": self.z(each)})
+        for place, score in enumerate(self.scores):
+            row = {**score._asdict(), "head": str(score.head), "role": self.name, "asks": self.asks}
+            row |= {f"chance_{name}": float(values[place]) for name, values in self.scores.chances.items()}
+            out.append(row if self.spread is None else row | {"also_z": self.z(score)})
         return out
 
     def top(self, count: int | None = None) -> list[HeadScore]:
@@ -85,7 +85,7 @@ class Probe:
             return []
         if self.spread is None:
             return self.scores.top(len(self.scores) if count is None else count)
-        return [self.scores[self.scores.heads[at]] for at in np.argsort(-self.scores.score / self.spread)[:count]]
+        return [self.scores[self.scores.heads[place]] for place in np.argsort(-self.scores.score / self.spread)[:count]]
 
     def z(self, head: HeadScore) -> float | None:
         """How many standard deviations of chance a score lies from it, where it has that in place of an interval."""
@@ -112,16 +112,16 @@ def ask_probes(lm: Any, progress: Progress | None = None) -> dict[str, Probe]:
 
     `progress` is called with forward passes done, and in all (about).
     """
-    total, done = sum(each.passes for each in KINDS), 0
-    found: dict[str, Probe] = {}
+    total, done = sum(probe_kind.passes for probe_kind in KINDS), 0
+    probes: dict[str, Probe] = {}
     for kind in KINDS:
         if progress is not None:
             progress(done, total)
-        found |= {probe.name: probe for probe in _asked(lm, kind)}
+        probes |= {probe.name: probe for probe in _asked(lm, kind)}
         done += kind.passes
     if progress is not None:
         progress(total, total)
-    return found
+    return probes
 
 
 def _asked(lm: Any, kind: Asked) -> list[Probe]:
@@ -144,14 +144,14 @@ def _repeats(lm: Any) -> list[Probe]:
 
 def _copying(lm: Any) -> list[Probe]:
     _require_causal(lm)
-    found = copying_scores(lm)
-    nothing, none = np.full(len(found.heads), np.nan), np.zeros(len(found.heads))
-    scores = HeadScores(found.heads, found.score, nothing, nothing, {"shuffled": none}, none)
+    copying = copying_scores(lm)
+    nothing, none = np.full(len(copying.heads), np.nan), np.zeros(len(copying.heads))
+    scores = HeadScores(copying.heads, copying.score, nothing, nothing, {"shuffled": none}, none)
     says = (
         "W_E W_V W_O W_U by weights alone, no text: the sum of its eigenvalues over that of their absolute values "
-        f"(Elhage et al. 2021); folded in: {found.notes['folded']}; chance: {found.notes['chance']}, mean 0"
+        f"(Elhage et al. 2021); folded in: {copying.notes['folded']}; chance: {copying.notes['chance']}, mean 0"
     )
-    return [Probe("copying", says, scores, found.spread, EIGENVALUES)]
+    return [Probe("copying", says, scores, copying.spread, EIGENVALUES)]
 
 
 def _retrieval(lm: Any) -> list[Probe]:
@@ -160,9 +160,9 @@ def _retrieval(lm: Any) -> list[Probe]:
         raise ModelError(f"{lm.name} ({type(lm.model).__name__}) cannot write: it has no language-model head.")
     texts = page_texts()
     lengths = _lengths(lm, texts)
-    found = retrieval_scores(lm, texts, NEEDLE, QUESTION, lengths=lengths, depths=NEEDLE_DEPTHS)
-    where = f"texts of {', '.join(f'{each:,}' for each in lengths)} tokens, at {len(NEEDLE_DEPTHS)} depths each"
-    return [Probe("retrieval", f"a needle in {where}: {found.words}", found.scores)]
+    scores = retrieval_scores(lm, texts, NEEDLE, QUESTION, lengths=lengths, depths=NEEDLE_DEPTHS)
+    where = f"texts of {', '.join(f'{length:,}' for length in lengths)} tokens, at {len(NEEDLE_DEPTHS)} depths each"
+    return [Probe("retrieval", f"a needle in {where}: {scores.words}", scores.scores)]
 
 
 def _require_causal(lm: Any) -> None:

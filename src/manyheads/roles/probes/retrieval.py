@@ -110,15 +110,15 @@ def retrieval_scores(
             seeds.append(data_seed(prompt.numpy().tobytes()))
             heads = tuple(head for site in watched.sites.values() for head in site.heads)
     counted = [(trial, seed) for trial, seed in zip(trials, seeds, strict=True) if trial.counted]
-    said = _story(len(counted), len(trials), min_recall, variant)
-    return RetrievalScores(_summed(counted, heads), tuple(trials), variant, said)
+    story = _story(len(counted), len(trials), min_recall, variant)
+    return RetrievalScores(_summed(counted, heads), tuple(trials), variant, story)
 
 
 def _story(counted: int, tried: int, min_recall: float, variant: str) -> str:
-    said = f"{counted} of {tried} trials counted"
+    story = f"{counted} of {tried} trials counted"
     if counted < tried:
-        said += f"; the other answers had {min_recall:.0%} of the needle's words or fewer (ROUGE-1 recall, unstemmed)"
-    return f"{said}; scored as Wu et al.'s {variant} has it"
+        story += f"; the other answers had {min_recall:.0%} of the needle's words or fewer (ROUGE-1 recall, unstemmed)"
+    return f"{story}; scored as Wu et al.'s {variant} has it"
 
 
 def _summed(counted: Sequence[tuple[Trial, int]], heads: tuple[Head, ...]) -> HeadScores:
@@ -253,9 +253,9 @@ class _Parts(NamedTuple):
 
     def prompt(self, length: int, depth: float) -> tuple[Int[Tensor, "p"], int]:
         """The ids, and where the needle begins in them."""
-        at = round(depth * length)
-        before = self.start + self.context[:at]
-        return torch.tensor([*before, *self.needle, *self.context[at:length], *self.question]), len(before)
+        position = round(depth * length)
+        before = self.start + self.context[:position]
+        return torch.tensor([*before, *self.needle, *self.context[position:length], *self.question]), len(before)
 
 
 def _check(lm: Any, lengths: Sequence[int], depths: Sequence[float], generate: int | None, variant: str) -> None:

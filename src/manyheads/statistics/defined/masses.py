@@ -44,8 +44,8 @@ def class_mass(name: str, members: Class, meaning: str, *, source: str, asks: Se
     def cells(tokens: Tokens, text: int) -> Bool[Tensor, "q k"]:
         return members(tokens)[text][None].expand(tokens.longest, -1)
 
-    asked = frozenset(asks)
-    return Statistic(name, "share", SHARE, source, meaning, lambda _: (Received(),), finish, asks=asked, cells=cells)
+    needs = frozenset(asks)
+    return Statistic(name, "share", SHARE, source, meaning, lambda _: (Received(),), finish, asks=needs, cells=cells)
 
 
 def class_uniform(of: Statistic, members: Class) -> Statistic:

@@ -211,10 +211,10 @@ class Scaling:
     def of(engines: Sequence[Engine]) -> Scaling:
         """Errors: TextError where nothing changes."""
         rows = np.concatenate([engine.rows for engine in engines])
-        kept = tuple(np.flatnonzero(np.ptp(rows, axis=0) > 0).tolist())
-        if not kept:
+        varying = tuple(np.flatnonzero(np.ptp(rows, axis=0) > 0).tolist())
+        if not varying:
             raise TextError("no setting and no sensor of these engines ever changes: there is nothing to learn from.")
-        return Scaling(kept, rows[:, kept].mean(0), rows[:, kept].std(0))
+        return Scaling(varying, rows[:, varying].mean(0), rows[:, varying].std(0))
 
     @property
     def names(self) -> list[str]:
