@@ -62,19 +62,17 @@ def test_ctrl_c_while_saving_leaves_nothing_behind(tmp_path):
     script = """
 import signal, sys, torch
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
-from manyheads.recording import files, records, tokens
-from manyheads.nn.attention import attend
-from manyheads.nn.masks import Mask
-from manyheads.nn.scores import Rule
+from manyheads.nn import Mask, Rule
+from manyheads.recording import LayerRecord, Recording, Tokens
 from manyheads.spec import Site
 n = 20_000
-of = tokens.Tokens.unnamed([n])
+of = Tokens.unnamed([n])
 q, lse = torch.zeros(1, 8, n, 16), torch.zeros(1, 8, n)
 mask = Mask.causal(n, n)
 sites = [Site("", at, "m", 8, 8, 16, 16, True) for at in range(100)]
-layers = [records.LayerRecord(site, q, q, None, lse, mask, Rule(1.0), of.lengths, of) for site in sites]
+layers = [LayerRecord(site, q, q, None, lse, mask, Rule(1.0), of.lengths, of) for site in sites]
 print("saving", flush=True)
-files.save_recording(records.Recording({"": layers}, of), sys.argv[1])
+Recording({"": layers}, of).save(sys.argv[1])
 """
     process = subprocess.Popen([sys.executable, "-c", script, str(tmp_path / "cat.heads")], stdout=subprocess.PIPE)
     assert process.stdout is not None and process.stdout.readline() == b"saving\n"
