@@ -181,7 +181,7 @@ def _fused_plan(q: Tensor, k: Tensor, v: Tensor, mask: Mask, rule: Rule) -> tupl
     fused = tuple(span for span in spans if span is not None)
     if len(fused) < len(spans):
         return None, "rows see runs that are no plain slice"
-    # Without AVX-512, torch's kernel approximates exp for 16-bit types: its lse is off by up to 4e-5, and ours is held to
+    # Without AVX-512, torch's kernel approximates exp for 16-bit types: its lse is off by up to 4e-5, ours is held to
     # 5e-6. In float32 it is exact, and takes 1.16 times as long (docs/lab.yaml).
     widened = q.dtype.itemsize == 2 and torch.backends.cpu.get_cpu_capability() != "AVX512"
     kind = ("all texts in one call" if shared else "one call a text") + (", in float32" if widened else "")
