@@ -254,7 +254,7 @@ def test_pictures_and_sounds_that_claim_too_much_are_refused_and_streamed_ones_a
 )
 def test_headers_that_cannot_be_read_are_refused_and_no_fault_of_ours(headers, status):
     guard = Guard(None, frozenset({"127.0.0.1"}))
-    assert guard._judge({"query_string": b""}, headers)[0] == status
+    assert guard._refusal({"query_string": b""}, headers)[0] == status
 
 
 def test_a_refusal_is_one_line_and_of_the_one_class(tmp_path):
