@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from manyheads.corpora import reading_of
 from manyheads.corpora.bundled_texts import Reading
@@ -16,3 +17,11 @@ def short_readings(count: int) -> Callable[[str], Reading]:
         return replace(whole, texts=lambda: texts, digest=lambda: f"{whole.name}: {count} texts, for tests")
 
     return short
+
+
+def shorten_pages(patch: Any, count: int) -> None:
+    """Every place of the library that asks what a model reads gets `count` texts of it; `patch` undoes that."""
+    readings = short_readings(count)
+    for place in ("corpora.bundled_texts", "corpora", "roles.labels", "studio.server.routes", "studio.outside.one_file",
+                  "studio.outside.notebook"):  # fmt: skip
+        patch.setattr(f"manyheads.{place}.reading_of", readings)

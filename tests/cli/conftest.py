@@ -15,7 +15,7 @@ from manyheads.cli.main import main
 
 from ..models.odd import tiny_t5
 from ..models.tiny import save_tiny, tiny_bert, tiny_gpt2, tiny_tokenizer
-from ..shortpages import short_readings
+from ..shortpages import shorten_pages
 
 TEXT = "Ada gave Grace the key, and Grace kept the key."
 PAGE_TEXTS = 100  # enough for labels; the whole page is read in tests/roles
@@ -43,9 +43,7 @@ def cache(tmp_path_factory) -> Path:
 @pytest.fixture(autouse=True)
 def surroundings(cache, monkeypatch, tmp_path):
     """A folder of its own to write into; a shorter page; no colour asked for, no terminal's width."""
-    readings = short_readings(PAGE_TEXTS)
-    for place in ("manyheads.corpora.bundled_texts.reading_of", "manyheads.corpora.reading_of"):
-        monkeypatch.setattr(place, readings)
+    shorten_pages(monkeypatch, PAGE_TEXTS)
     monkeypatch.setenv("MANYHEADS_CACHE", str(cache))
     for name in ("FORCE_COLOR", "NO_COLOR", "COLUMNS", "COLORTERM"):
         monkeypatch.delenv(name, raising=False)

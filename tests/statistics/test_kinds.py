@@ -8,7 +8,6 @@ import torch
 
 import manyheads as mh
 from manyheads.statistics import measure
-from manyheads.statistics import measurement as measuring
 from manyheads.statistics import token_kinds as kinds_module
 from manyheads.statistics.token_kinds import TokenKinds
 from tests.models.eager import draw
@@ -65,7 +64,7 @@ def test_kinds_are_what_eager_maps_give(lm, fresh):
 def test_any_split_into_batches_adds_to_the_same_kinds(lm, fresh, monkeypatch):
     texts = [written_text(fresh, count) for count in (9, 23, 14, 31, 5, 8)]
     whole = measure(lm, texts, ["entropy"], kinds=True).kinds
-    monkeypatch.setattr(measuring, "batches", lambda read: [[4, 5], [2, 0, 1], [3]])
+    monkeypatch.setattr("manyheads.models.reading.batches", lambda read: [[4, 5], [2, 0, 1], [3]])
     added = measure(lm, texts, ["entropy"], kinds=True).kinds
     np.testing.assert_array_equal(added.ids, whole.ids)
     np.testing.assert_array_equal(added.mark, whole.mark)

@@ -13,7 +13,6 @@ from manyheads.errors import StatisticError
 from manyheads.models import batches
 from manyheads.recording import Sinks
 from manyheads.statistics import STATISTICS, HeadTable, Sums
-from manyheads.statistics import measurement as measuring
 from manyheads.statistics.sums import HALVES, REPLICATES, text_weights
 from tests.models.eager import draw
 from tests.models.tiny import tiny_bert, tiny_llama, tiny_tokenizer
@@ -181,7 +180,7 @@ def test_shuffled_texts_other_batches_and_merged_halves_measure_the_same(lm, fre
     one_by_one = [measured(lm, text).sums for text in shuffled]
     assert_same_measurement(sum(one_by_one[1:], one_by_one[0]), whole.sums)
     groups = []
-    monkeypatch.setattr(measuring, "batches", lambda read: groups.extend(batches(read, 45)) or groups)
+    monkeypatch.setattr("manyheads.models.reading.batches", lambda read: groups.extend(batches(read, 45)) or groups)
     assert_same_measurement(measured(lm, texts).sums, whole.sums)
     assert len(groups) > 2 and sorted(i for group in groups for i in group) == list(range(len(texts)))
 

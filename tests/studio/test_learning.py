@@ -11,7 +11,7 @@ from playwright.sync_api import expect
 
 from manyheads.lessons import shelf
 from manyheads.studio import Workspace
-from tests.shortpages import short_readings
+from tests.shortpages import shorten_pages
 from tests.studio.edges import assert_nothing_past_the_edge
 from tests.studio.serving import studio_of
 
@@ -25,7 +25,7 @@ def studio(minilm, tmp_path_factory):
     workspace = Workspace.of([])
     workspace.loaded.put("minilm", minilm)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("manyheads.corpora.bundled_texts.reading_of", short_readings(PAGE_TEXTS))
+        shorten_pages(patched, PAGE_TEXTS)
         patched.setenv("MANYHEADS_CACHE", str(tmp_path_factory.mktemp("cache")))
         with studio_of(workspace) as studio:
             yield studio

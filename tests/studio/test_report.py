@@ -21,7 +21,7 @@ from manyheads.studio.outside.one_file import MOST_CHARS
 from tests.models.eager import eager_maps
 from tests.models.odd import tiny_gpt_oss, tiny_t5
 from tests.models.tiny import TEXT, tiny_llama, tiny_tokenizer
-from tests.shortpages import short_readings
+from tests.shortpages import shorten_pages
 
 HOSTILE = "</script><script>window.bad=1</script><img src=x onerror=window.bad=2> ]]> <!-- \u202eshalom"
 LONG = " ".join(page_texts())[:20_000]
@@ -33,7 +33,7 @@ LINK_STEP, MAP_STEP = 1 / 65_535, 0.004  # what the page says that its numbers a
 def labels(minilm, tmp_path_factory):
     """Roles by the first texts of the page: enough for a file, and quick."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("manyheads.corpora.bundled_texts.reading_of", short_readings(100))
+        shorten_pages(patch, 100)
         return label_page(minilm, remember=False)
 
 

@@ -22,7 +22,7 @@ from manyheads.errors import ModelError, RecordingError, TextError
 from manyheads.roles import label_page
 from manyheads.studio.outside.notebook import StudioWidget
 from tests.models.eager import eager_maps
-from tests.shortpages import short_readings
+from tests.shortpages import shorten_pages
 
 NOTEBOOK = Path(__file__).parents[2] / "examples" / "notebook.ipynb"
 STATE = "application/vnd.jupyter.widget-state+json"
@@ -75,7 +75,7 @@ def ran():
 def labels(minilm):
     """Roles by a few texts, remembered nowhere: quick, and the same on every machine."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("manyheads.corpora.bundled_texts.reading_of", short_readings(100))
+        shorten_pages(patch, 100)
         return label_page(minilm, remember=False)
 
 
