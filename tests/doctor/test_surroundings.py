@@ -152,7 +152,7 @@ def test_a_port_that_is_taken_is_a_note(monkeypatch):
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
-        monkeypatch.setattr("manyheads.studio.server.serve.DEFAULT_PORT", other.getsockname()[1])
+        monkeypatch.setattr("manyheads.studio.DEFAULT_PORT", other.getsockname()[1])
         (found,) = surroundings.port()
     assert found.state == NOTE and "cannot be had (Address already in use): the studio takes the next" in found.found
     (found,) = surroundings.port()

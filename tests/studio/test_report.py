@@ -265,7 +265,7 @@ def test_several_texts_are_kept_as_long_as_they_are_small(opened, tmp_path):
 
 
 def test_of_a_long_text_the_first_window_is_kept_and_said(tmp_path, monkeypatch):
-    monkeypatch.setattr("manyheads.studio.snapshot.PACKED_BYTES", 1)
+    monkeypatch.setattr("manyheads.studio.outside.snapshot.PACKED_BYTES", 1)
     monkeypatch.setattr("manyheads.studio.outside.one_file.MOST_CHARS", 3_000)
     model = mh.load(tiny_llama(2), tokenizer=tiny_tokenizer(model_max_length=80))
     said = write_report(tmp_path / "windows.html", model, LONG)

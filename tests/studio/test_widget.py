@@ -92,7 +92,7 @@ def widget(minilm, labels):
     """A widget with a text long enough that its snapshot has no single cells; its model and roles are at hand."""
     widget = mh.show(mh.record(minilm, LONG, long="truncate"), height=600)
     widget._desk.labels.known["minilm"] = labels
-    widget._desk.workspace._loaded["minilm"] = minilm
+    widget._desk.workspace.loaded.put("minilm", minilm)
     widget._labelled = True
     yield widget
     widget.close()
@@ -129,7 +129,7 @@ def told(widget, content):
     """What the widget says to a message, as the notebook would carry it."""
     said = []
     widget.send = lambda content, buffers=(): said.append((content, [bytes(each) for each in buffers]))
-    widget._hear(widget, content, [])
+    widget._receive(widget, content, [])
     until = time.monotonic() + 30
     while "cancel" not in content and not (said and "status" in said[-1][0]) and time.monotonic() < until:
         time.sleep(0.002)
@@ -262,7 +262,7 @@ def test_what_has_been_answered_is_forgotten_however_quick_the_answer_was(widget
 def test_roles_reach_the_snapshot_as_soon_as_they_are_known(minilm, labels):
     widget = mh.show(mh.record(minilm, "a cat sat"))
     before = widget.snapshot
-    widget._desk.workspace._loaded["minilm"] = minilm
+    widget._desk.workspace.loaded.put("minilm", minilm)
     widget._desk.labels.known["minilm"] = labels
     told(widget, {"id": "1", "method": "GET", "path": "/api/workspace"})
     widget._pool.shutdown(wait=True)
@@ -294,6 +294,6 @@ def test_show_says_what_it_needs(minilm, monkeypatch):
         mh.show(recording, "another")
     with pytest.raises(RecordingError, match="height=10: give a height of 320 to 4000 pixels"):
         mh.show(recording, height=10)
-    monkeypatch.setattr("manyheads.studio.outside.notebook.find_spec", lambda name: None)
+    monkeypatch.setattr("manyheads.studio.outside.show.find_spec", lambda name: None)
     with pytest.raises(ModelError, match=r'pip install "manyheads\[studio\]"'):
         mh.show(recording)
