@@ -237,7 +237,7 @@ def test_whatever_goes_wrong_is_an_answer(widget, monkeypatch):
     def broken(*_):
         raise ZeroDivisionError("on purpose")
 
-    monkeypatch.setattr("manyheads.studio.server.in_process.answer", broken)
+    monkeypatch.setattr("manyheads.studio.outside.notebook.answer", broken)
     status, words = status_of({"id": "5", "method": "GET", "path": "/api/workspace"})
     assert status == 500 and "a fault of manyheads" in words and "on purpose" in words
     assert told(widget, {"cancel": "nothing"}) == [] and told(widget, {"cancel": "5"}) == []
@@ -255,7 +255,7 @@ def test_what_has_been_answered_is_forgotten_however_quick_the_answer_was(widget
 
     monkeypatch.setattr(widget, "_pool", AtOnce())
     told(widget, {"id": "quick", "method": "GET", "path": "/api/workspace"})
-    assert "quick" not in widget._asked
+    assert "quick" not in widget._requests
 
 
 @pytest.mark.slow
