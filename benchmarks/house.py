@@ -2,7 +2,7 @@
 
 Everything but `--walk` is read from the source text with `ast` and `tokenize`. How each figure is counted:
 
-- Entries of a folder: its modules (without `__init__.py`) and its sub-folders that hold modules.
+- Files of a folder: its modules, without `__init__.py`.
 - Code lines: lines with a token of code; blank lines, lines of comment alone and docstrings are none. Stubs (`.pyi`)
   have rows of their own and are in no other figure.
 - Imports: lines of `import` and `from` statements, as a share of code lines.
@@ -261,10 +261,7 @@ def measured(src: Path, tests: Path, walk: bool) -> dict[str, Any]:
     imports = {source.name: list(source.imports(modules, faces)) for source in sources}
     inner = [source for source in sources if not source.is_package]
 
-    entries: Counter[Path] = Counter(source.path.parent for source in inner)
-    for folder in {source.path.parent for source in sources} - {src / PACKAGE}:
-        entries[folder.parent] += 1
-    largest, most = max(entries.items(), key=lambda entry: entry[1])
+    largest, most = Counter(source.path.parent for source in inner).most_common(1)[0]
 
     users: dict[str, set[str]] = defaultdict(set)
     for source in inner:
@@ -290,7 +287,7 @@ def measured(src: Path, tests: Path, walk: bool) -> dict[str, Any]:
     return {
         "figures": {
             "Python files in src": len(sources),
-            "entries of the largest folder": most,
+            "files of the largest folder": most,
             "lines in src": sum(source.lines for source in sources),
             "code lines": code,
             "imports, % of code lines": round(100 * sum(source.import_lines for source in sources) / code, 1),
