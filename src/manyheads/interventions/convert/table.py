@@ -20,7 +20,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from jaxtyping import Int
 from torch import Tensor
 
 from manyheads.errors import ManyHeadsError
@@ -95,8 +94,20 @@ def choose_quality(lm: LoadedModel, texts: str | Sequence[Any], metric: str | Ca
 def compare(before: LoadedModel, after: LoadedModel, quality: Quality | None) -> tuple[dict[int, float], Comparison]:
     """Each layer's error on the texts (none without texts), and the table."""
     rows = [Row("parameters", "", before.spec.num_parameters, after.spec.num_parameters)]
-    cache_rows, cache_note = _cache_rows(before, after)
-    rows += cache_rows
+    dtype = str(before.dtype).removeprefix("torch.")
+    try:
+        sizes = [size(lm, batch=1, dtype=dtype) for lm in (before, after)]
+    except ManyHeadsError as error:  # a user's own model, whose converted copy should not be lost for that
+        cache_note = f"KV cache: not counted, since {error}"
+    else:
+        old, new = (size.cache for size in sizes)
+        if old is None or new is None:
+            why = sizes[0].architecture.why_untold("cache") or "this model writes no text"
+            cache_note = f"KV cache: none, since {why}."
+        else:
+            context = f"KV cache of {sizes[0].ask.context:,} tokens"
+            rows.append(Row(context, "bytes", int(old.steady), int(new.steady)))
+            cache_note = f"{context}: counted, one text, in {dtype}."
     if quality is None:
         note = "quality and decode speed: not measured, since no texts were given."
         return {}, Comparison(tuple(rows), (note, cache_note))
@@ -106,22 +117,6 @@ def compare(before: LoadedModel, after: LoadedModel, quality: Quality | None) ->
         low, high = rates.ratios
         rows.append(Row("decoding", "tokens a second", rates.before, rates.after, f"x {low:.2f} to {high:.2f}"))
     return errors, Comparison((quality_row, *rows), (quality_note, speed_note, cache_note))
-
-
-def _cache_rows(before: LoadedModel, after: LoadedModel) -> tuple[list[Row], str]:
-    """The bytes that one text needs to continue, by counting; no row, and the reason, for a model without a cache."""
-    dtype = str(before.dtype).removeprefix("torch.")
-    try:
-        sizes = [size(lm, batch=1, dtype=dtype) for lm in (before, after)]
-    except ManyHeadsError as error:  # a user's own model, whose converted copy should not be lost for that
-        return [], f"KV cache: not counted, since {error}"
-    old, new = (size.cache for size in sizes)
-    if old is None or new is None:
-        why = sizes[0].architecture.why_untold("cache") or "this model writes no text"
-        return [], f"KV cache: none, since {why}."
-    context = f"KV cache of {sizes[0].ask.context:,} tokens"
-    row = Row(context, "bytes", int(old.steady), int(new.steady))
-    return [row], f"{context}: counted, one text, in {dtype}."
 
 
 def _quality_row(before: LoadedModel, after: LoadedModel, quality: Quality) -> tuple[dict[int, float], Row, str]:
@@ -139,10 +134,7 @@ def _quality_row(before: LoadedModel, after: LoadedModel, quality: Quality) -> t
     require_numbers(changes, metric, "these texts")
     change = float(changes.mean())
     low, high = (float(bound[0]) for bound in interval_over_texts(changes.numpy()[:, None]))
-    level = 0.0
-    if not metric.flat:
-        by_text = [(x.double().nanmean(-1) if x.ndim > 1 else x.double()).cpu() for x in old]
-        level = float(torch.cat(by_text).mean())
+    level = metric.level(old) or 0.0
     # One number back from the device per layer, at the end: sums stay there while the texts are read.
     errors = {layer: (float(gap) / (float(total) or 1.0)) ** 0.5 for layer, (gap, total) in sums.items()}
     note = (
@@ -208,9 +200,18 @@ def decode_rates(before: LoadedModel, after: LoadedModel, corpus: Corpus) -> tup
     if longest is None or room < 1:
         return None, f"decode speed: not measured, since no text leaves room for {STEPS} tokens more."
     prompt = longest[None, :room]
+
+    def decode(model: Any) -> Iterator[torch.device]:
+        """Read the prompt, then write `STEPS` tokens. Suspends where the clock starts and where it stops."""
+        out = model(input_ids=prompt, use_cache=True)
+        yield prompt.device
+        for _ in range(STEPS):
+            out = model(input_ids=out.logits[:, -1:].argmax(-1), past_key_values=out.past_key_values, use_cache=True)
+        yield prompt.device
+
     models = {"before": before.model, "after": after.model}
     with torch.no_grad():
-        seconds = seconds_in_turns({name: partial(_decode, model, prompt) for name, model in models.items()}, ROUNDS)
+        seconds = seconds_in_turns({name: partial(decode, model) for name, model in models.items()}, ROUNDS)
     old, new = seconds["before"], seconds["after"]
     ratios = [slow / fast for slow, fast in zip(old, new, strict=True)]
     rates = Rates(STEPS / statistics.median(old), STEPS / statistics.median(new), (min(ratios), max(ratios)))
@@ -218,15 +219,6 @@ def decode_rates(before: LoadedModel, after: LoadedModel, corpus: Corpus) -> tup
         f"decode speed: measured here ({before.device.type}), one text of {prompt.shape[1]} tokens, median of {ROUNDS} "
         f"rounds of {STEPS} tokens, both in turns; beside it, how many times as fast it was, round by round."
     )
-
-
-def _decode(model: Any, prompt: Int[Tensor, "1 n"]) -> Iterator[torch.device]:
-    """Read the prompt, then write `STEPS` tokens. Suspends where the clock starts and where it stops."""
-    out = model(input_ids=prompt, use_cache=True)
-    yield prompt.device
-    for _ in range(STEPS):
-        out = model(input_ids=out.logits[:, -1:].argmax(-1), past_key_values=out.past_key_values, use_cache=True)
-    yield prompt.device
 
 
 def seconds_in_turns(tasks: Mapping[str, Callable[[], Iterator[torch.device]]], rounds: int) -> dict[str, list[float]]:
@@ -240,13 +232,11 @@ def seconds_in_turns(tasks: Mapping[str, Callable[[], Iterator[torch.device]]], 
     for number in range(rounds + 1):
         turn = number % len(names)
         for name in names[turn:] + names[:turn]:
-            times = [_time_when_done(device) for device in tasks[name]()]
+            times: list[float] = []
+            for device in tasks[name]():
+                if device.type != "cpu":  # an accelerator works on after the call that gave it work
+                    torch.accelerator.synchronize(device)
+                times.append(time.perf_counter())
             if number:
                 seconds[name].append(times[1] - times[0])
     return seconds
-
-
-def _time_when_done(device: torch.device) -> float:
-    if device.type != "cpu":  # an accelerator works on after the call that gave it work
-        torch.accelerator.synchronize(device)
-    return time.perf_counter()

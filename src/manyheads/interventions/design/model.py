@@ -178,7 +178,17 @@ def build(
     Errors: PlanError for heads that contradict the model or lack another head, ShapeError for sizes, ModelError
     where the bundled tokenizer is not installed.
     """
-    heads = _read_layers(layers)
+    if not _is_list(layers) or not layers or not all(_is_list(layer) and layer for layer in layers):
+        raise PlanError(
+            f"layers={layers!r}: give a list of layers, each a list of at least one head, as "
+            f"[[design.previous(), None], [design.induction()]]."
+        )
+    for name, design in _named(layers):
+        if design is not None and not isinstance(design, HeadDesign):
+            raise PlanError(f"{name} is {design!r}: give a design, as design.previous(), or None for a random head.")
+        if isinstance(design, HeadDesign) and design.kind not in KINDS:
+            raise PlanError(f"{name} is of kind {design.kind!r}: make designs by the functions of mh.design.")
+    heads = [[random() if design is None else design for design in layer] for layer in layers]
     if isinstance(max_positions, bool) or not isinstance(max_positions, int) or max_positions < 2:
         raise ShapeError(f"{max_positions=} is no number of tokens that a text may have: give 2 or more.")
     if isinstance(noise, bool) or not isinstance(noise, int | float) or not 0 <= noise < math.inf:
@@ -205,21 +215,6 @@ def build(
     num_designed = sum(design.kind != "random" for design in designs)
     because = f"{num_designed} of {len(designs)} heads made to order, {'causal, ' * causal}{noise=:g}, {seed=}"
     return replace(lm, name="designed", because=because)
-
-
-def _read_layers(layers: Layers) -> list[list[HeadDesign]]:
-    """The designs, a random one for None. Errors: PlanError."""
-    if not _is_list(layers) or not layers or not all(_is_list(layer) and layer for layer in layers):
-        raise PlanError(
-            f"layers={layers!r}: give a list of layers, each a list of at least one head, as "
-            f"[[design.previous(), None], [design.induction()]]."
-        )
-    for name, design in _named(layers):
-        if design is not None and not isinstance(design, HeadDesign):
-            raise PlanError(f"{name} is {design!r}: give a design, as design.previous(), or None for a random head.")
-        if isinstance(design, HeadDesign) and design.kind not in KINDS:
-            raise PlanError(f"{name} is of kind {design.kind!r}: make designs by the functions of mh.design.")
-    return [[random() if design is None else design for design in layer] for layer in layers]
 
 
 def _require_possible(heads: list[list[HeadDesign]], causal: bool, max_positions: int) -> None:

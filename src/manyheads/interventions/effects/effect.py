@@ -145,6 +145,12 @@ def effect(
     if unchanged := [describe(step) for place, step in enumerate(plan.steps) if editors[0].idle(0, place)]:
         notes["unchanged"] = "; ".join(unchanged)
     low, high = interval_over_texts(changes[:1].T.numpy())
+    per_token: dict[int, ndarray] = {}
+    if chosen.by_token:
+        # Batches go by length, so texts are put back into their own order; padding and first tokens are NaN.
+        for batch, old, new in zip(read.batches, before, after, strict=True):
+            for place, change in zip(batch.places, (new - old).double().cpu(), strict=True):
+                per_token[place] = change[~change.isnan()].numpy()
     return Effect(
         plan,
         chosen.name,
@@ -154,9 +160,9 @@ def effect(
         None if len(changes[0]) == 1 else float(high[0]),
         changes[0].numpy(),
         tuple(changes[1:].mean(1).tolist()),
-        _level(chosen, before),
-        _level(chosen, after),
-        _by_token(chosen, read, before, after),
+        chosen.level(before),
+        chosen.level(after),
+        tuple(per_token[place] for place in range(read.num_texts)) if chosen.by_token else None,
         notes,
     )
 
@@ -191,25 +197,6 @@ def carried_out(
     return before, after, changes
 
 
-def _level(metric: Metric, readings: list[Tensor]) -> float | None:
-    """The mean reading over texts, where a reading is one number per text or token."""
-    if metric.flat:
-        return None
-    texts = [reading.double().nanmean(-1) if reading.ndim > 1 else reading.double() for reading in readings]
-    return float(torch.cat(texts).mean())
-
-
-def _by_token(metric: Metric, corpus: Corpus, before: list[Tensor], after: list[Tensor]) -> Any:
-    """Each text's change, token by token, in the order of the texts; None for a metric of whole texts."""
-    if not metric.by_token:
-        return None
-    rows: dict[int, ndarray] = {}
-    for batch, b, a in zip(corpus.batches, before, after, strict=True):
-        for place, change in zip(batch.places, (a - b).double().cpu(), strict=True):
-            rows[place] = change[~change.isnan()].numpy()
-    return tuple(rows[place] for place in range(corpus.num_texts))
-
-
 def interval_over_texts(
     changes: Float64[ndarray, "text n"], seed: int = 0
 ) -> tuple[Float64[ndarray, "n"], Float64[ndarray, "n"]]:
@@ -239,7 +226,17 @@ def random_plans(plan: Plan, spec: ModelSpec, count: int, seed: int) -> list[Pla
     for _ in range(DRAWS * count if plan.steps else 0):
         if (substitutes := _substitutes(plan, spec, generator)) is None:
             return []
-        plans.setdefault(Plan([_moved(step, spec, substitutes) for step in plan.steps]))
+        steps: list[Step] = []
+        for step in plan.steps:
+            heads = str(parse_heads([substitutes[head] for head in spec.select(step.heads)], spec.shape))
+            if isinstance(step, SkipOutputProjection):
+                steps.append(SkipOutputProjection(heads))
+            elif isinstance(step, Copy):
+                sources = [substitutes[head] for head in spec.select(step.source) if head in substitutes]
+                steps.append(Copy(heads, str(parse_heads(sources, spec.shape))))
+            else:
+                steps.append(replace(step, heads=heads))
+        plans.setdefault(Plan(steps))
         if len(plans) == count:
             break
     return list(plans)
@@ -272,14 +269,3 @@ def _substitutes(plan: Plan, spec: ModelSpec, generator: np.random.Generator) ->
     # Single heads need no common layer: any unused head of the model can stand for them.
     order = generator.permutation(len(unused))
     return substitutes | {head: unused[position] for head, position in zip(single, order, strict=False)}
-
-
-def _moved(step: Step, spec: ModelSpec, substitutes: dict[Head, Head]) -> Step:
-    """One step on the substitutes of its heads."""
-    heads = str(parse_heads([substitutes[head] for head in spec.select(step.heads)], spec.shape))
-    if isinstance(step, SkipOutputProjection):
-        return SkipOutputProjection(heads)
-    if isinstance(step, Copy):
-        sources = [substitutes[head] for head in spec.select(step.source) if head in substitutes]
-        return Copy(heads, str(parse_heads(sources, spec.shape)))
-    return replace(step, heads=heads)

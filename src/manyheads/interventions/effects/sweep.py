@@ -117,7 +117,13 @@ class _Runner:
                 with self._tapped(self.lm.model, [index], each_its_own=False):
                     changes[:, index] = self.metric.change(plain, self._read(batch))
         for number, block in enumerate(self.blocks):
-            for plans in self._groups(block.plans, batch):
+            ids = batch.inputs.get("input_ids")
+            width = self.num_tokens // 8 if ids is None else ids.numel()  # pictures: eight at a time
+            # Of like size: as many passes as with full groups and a remainder, and the largest batch is smaller.
+            total = len(block.plans)
+            count = min(-(-total * max(1, width) // max(1, self.num_tokens)), total)
+            for part in range(count):
+                plans = block.plans[part * total // count : (part + 1) * total // count]
                 # The plans begin in this block: earlier ones only pass on what they returned in the plain pass.
                 times, size = len(plans), len(batch.places)
                 with skipping(self.blocks[:number], size, times), self._edited(number, plans, size):
@@ -127,14 +133,6 @@ class _Runner:
 
     def _read(self, batch: Batch) -> Tensor:
         return self.metric.read(outputs_of(self.lm, batch, head=self.metric.head), batch)
-
-    def _groups(self, plans: list[int], batch: Batch) -> Iterator[list[int]]:
-        """Plans of one block, as many at a time as a batch may hold, in groups of like size."""
-        ids = batch.inputs.get("input_ids")
-        width = self.num_tokens // 8 if ids is None else ids.numel()  # pictures: eight at a time
-        count = min(-(-len(plans) * max(1, width) // max(1, self.num_tokens)), len(plans))
-        for part in range(count):
-            yield plans[part * len(plans) // count : (part + 1) * len(plans) // count]
 
     @contextmanager
     def _edited(self, number: int, plans: list[int], size: int) -> Iterator[None]:
@@ -287,6 +285,7 @@ def keeping(model: nn.Module, blocks: Sequence[Block], *, guard: bool) -> Iterat
     """Keep the result of each block and each attention module, and every call, while a plain pass runs."""
     thread = threading.get_ident()
 
+    # Hooks fire in every thread that runs the model: another thread's results would be kept as ours.
     def keeper(part: Block | Attention) -> Callable[..., None]:
         def keep(module: nn.Module, args: Any, result: Any) -> None:
             if threading.get_ident() == thread:
@@ -301,6 +300,7 @@ def keeping(model: nn.Module, blocks: Sequence[Block], *, guard: bool) -> Iterat
             if call.site.module in by_path:
                 by_path[call.site.module].call = call
 
+        # The stack takes every hook off again, however far the pass came.
         for part in [*blocks, *by_path.values()]:
             stack.callback(part.module.register_forward_hook(keeper(part)).remove)
         stack.enter_context(tap(model, on_call=keep_call if blocks else None, guard=guard))
