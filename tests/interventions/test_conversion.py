@@ -17,10 +17,9 @@ from torch import nn
 
 import manyheads as mh
 from manyheads.errors import ModelError, ShapeError, StatisticError, TextError
-from manyheads.interventions import convert_to_gqa, difference
+from manyheads.interventions import convert_to_gqa, difference, read_corpus
 from manyheads.interventions.convert import convert as conversion
 from manyheads.interventions.convert import table as conversiontable
-from manyheads.interventions.convert import table as decodespeed
 from manyheads.interventions.convert.convert import FAMILIES
 from manyheads.interventions.convert.grouping import distances, group_heads, merge, merge_error, neighbours
 from manyheads.interventions.prune.verify import outputs_of, random_inputs
@@ -599,10 +598,15 @@ def test_decoding_is_timed_with_a_cache_and_only_where_there_is_room(reader, mon
     monkeypatch.setattr(
         reader.model, "forward", lambda *args, **kwargs: asked.append(kwargs) or forward(*args, **kwargs)
     )
-    list(decodespeed._decode(reader.model, torch.tensor([[5, 6, 7]])))
-    assert [one["input_ids"].shape[1] for one in asked] == [3] + [1] * decodespeed.STEPS
-    assert all(one["past_key_values"].get_seq_length() == 3 + decodespeed.STEPS for one in asked[1:])
-    monkeypatch.setattr(type(reader), "max_positions", decodespeed.STEPS)
+    monkeypatch.setattr(conversiontable, "ROUNDS", 1)
+    rates, _ = conversiontable.decode_rates(reader, reader, read_corpus(reader, [" ".join(WORDS[:3])]))
+    steps, decodings = conversiontable.STEPS, 2 * 2  # of two models, in one round and one that warms up
+    assert rates is not None and len(asked) == decodings * (1 + steps)
+    prompt = asked[0]["input_ids"].shape[1]
+    assert [one["input_ids"].shape[1] for one in asked] == ([prompt] + [1] * steps) * decodings and prompt >= 3
+    caches = [one["past_key_values"] for one in asked if "past_key_values" in one]
+    assert len(caches) == decodings * steps and all(cache.get_seq_length() == prompt + steps for cache in caches)
+    monkeypatch.setattr(type(reader), "max_positions", steps)
     small = convert_to_gqa(reader, 2, texts=[" ".join(WORDS[:9])])
     assert "decode speed: not measured, since no text leaves room" in str(small.table)
     assert "decoding" not in [row.what for row in small.table.rows]

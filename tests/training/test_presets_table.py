@@ -46,14 +46,14 @@ def test_a_second_training_in_the_same_folder_is_refused_until_the_first_has_end
 
 
 def test_induction_says_what_its_ablations_do_not_show(tmp_path):
-    from manyheads.training.presets.induction import _control
+    from manyheads.training.presets.induction import control
 
     def gone(**scores):
         return {head: {"best_induction": score} for head, score in scores.items()}
 
-    assert "are both needed" in _control("L0H1", gone(L0H0=0.01, L0H1=0.03, L1H0=0.98))
-    assert "needs L0H1 alone" in _control("L0H1", gone(L0H0=0.9, L0H1=0.03, L1H0=0.98))
-    assert "outlives L0H1" in _control("L0H1", gone(L0H0=0.01, L0H1=0.9, L1H0=0.1))
+    assert "are both needed" in control("L0H1", gone(L0H0=0.01, L0H1=0.03, L1H0=0.98))
+    assert "needs L0H1 alone" in control("L0H1", gone(L0H0=0.9, L0H1=0.03, L1H0=0.98))
+    assert "outlives L0H1" in control("L0H1", gone(L0H0=0.01, L0H1=0.9, L1H0=0.1))
     outcome = carry_out("induction", tmp_path / "quick", quick=True, steps=2)
     said = "\n".join(outcome.findings.lines)
     assert "the token before, the most of layer 0, and" in said and "Without L1H1 the best remaining head" in said

@@ -28,8 +28,6 @@ from manyheads.models.weights.projections import input_width, is_transposed
 from manyheads.plan import Ablate, Average, Copy, Plan, Scale, SkipOutputProjection, Step, describe
 from manyheads.spec import CROSS, ModelSpec, Site
 
-__all__ = ["Act", "Acts", "Editor", "plans_of"]
-
 BLOCK_CELLS = 4_000_000  # weights of one block of rows, of all heads that are read
 NOTHING = 1e-6  # a change below this share of the largest number is rounding
 
@@ -387,10 +385,12 @@ def first_values(call: AttentionCall, samples: slice, heads: list[int]) -> Float
     mask = call.mask.expand(call.q.shape[0]).texts(samples)
     sees_any, first = (mask.stop > mask.start)[:, None], mask.start[:, None]
     if mask.dense is not None:
+        # A mask without structure: its first visible key is looked up, one comparison a cell.
         visible = mask.dense.expand(len(mask.start), -1, -1, -1)
         visible = visible[:, heads] if visible.shape[1] > 1 else visible
         sees_any, first = visible.any(-1), visible.to(torch.uint8).argmax(-1)  # argmax: the first of equals
     v = call.v[samples][:, kv_heads(call, heads)]
+    # Rows that see nothing begin behind the last key: any legal index will do, since they are masked.
     index = first.clamp_max(v.shape[2] - 1)[..., None].expand(len(v), v.shape[1], -1, v.shape[3])
     return v.gather(2, index.to(v.device)).masked_fill(~sees_any[..., None].to(v.device), 0)
 

@@ -31,8 +31,6 @@ from manyheads.models.weights.cut import REMEMBERED
 from manyheads.models.weights.projections import ADVICE, Projections, projections_of
 from manyheads.spec import Site
 
-__all__ = ["FAMILIES", "Converted", "convert_to_gqa"]
-
 COUNT = "num_key_value_heads"
 FAMILIES = (
     "llama", "mistral", "ministral", "mixtral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "gemma", "gemma2",

@@ -35,8 +35,6 @@ from manyheads.interventions.effects.metrics import (
 )
 from manyheads.models import LoadedModel, size
 
-__all__ = ["Comparison", "Quality", "Rates", "Row", "choose_quality", "compare", "decode_rates", "seconds_in_turns"]
-
 AFTER = "after, before uptraining"
 STEPS, ROUNDS = 12, 7
 PROMPT = 512  # tokens at most: prompts are read anew in each round
@@ -122,6 +120,7 @@ def compare(before: LoadedModel, after: LoadedModel, quality: Quality | None) ->
 def _quality_row(before: LoadedModel, after: LoadedModel, quality: Quality) -> tuple[dict[int, float], Row, str]:
     """The errors of layers, the metric's row, and the change with its interval over texts. Two passes over them."""
     metric, corpus = quality.metric, quality.corpus
+    # One batch at a time, since a twin must know which rows of it are padding.
     old: list[Tensor] = []
     with _twin_errors(before, after) as (sums, current):
         for batch in corpus.batches:

@@ -210,6 +210,7 @@ def build(
     is_first[0] = 1
     place_table = torch.cat([setting.places.table(max_positions), constant, is_first], 1)
     tables = token_table(tokenizer, code, stream.classes), place_table
+    # All other tokens together are at most log(v) above one of them, each at most as like as the code's bound.
     gain = (math.log(len(tokenizer)) + SURE) / (1 - code.high)
     lm = load(DesignedModel(config, stream, tables, matrices, gain).eval(), tokenizer=tokenizer)
     num_designed = sum(design.kind != "random" for design in designs)

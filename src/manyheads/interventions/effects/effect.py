@@ -34,8 +34,6 @@ from manyheads.plan import Average, Copy, Plan, SkipOutputProjection, Step, desc
 from manyheads.spec import ModelSpec
 from manyheads.statistics import Progress
 
-__all__ = ["Effect", "effect", "interval_over_texts"]
-
 CONTROLS = 10  # random sets of heads: enough to see whether a change is unusual, few enough to wait for
 DRAWS = 20  # tries for each random set: among few heads the same one comes again
 RESAMPLES = 1_000  # of the texts, for the interval
@@ -224,6 +222,7 @@ def random_plans(plan: Plan, spec: ModelSpec, count: int, seed: int) -> list[Pla
     generator = np.random.Generator(np.random.PCG64(seed))
     plans: dict[Plan, None] = {}  # a set in the order of drawing
     for _ in range(DRAWS * count if plan.steps else 0):
+        # Tried more often than sets are wanted: among few heads the same one is drawn again and again.
         if (substitutes := _substitutes(plan, spec, generator)) is None:
             return []
         steps: list[Step] = []

@@ -53,7 +53,6 @@ from manyheads.statistics import PerHeadResult, Progress
 if TYPE_CHECKING:  # pandas takes half a second to import: only who writes a table waits for it
     import pandas as pd
 
-__all__ = ["ESTIMATORS", "REDUCE", "Importance", "gradients", "importance", "rank_correlation"]
 
 ESTIMATORS = ("ablation", "gradient")
 REDUCE = ("token", "example", "batch")
@@ -305,6 +304,7 @@ class _Gates:
 
     def edit(self, call: AttentionCall) -> Tensor:
         key = (call.site.stack, call.site.layer)
+        # A gate a row, not one a head: a text's own slope is the sum over its rows, whatever is padded beside it.
         self.by_layer[key] = call.out.detach().new_ones(call.out.shape[:3]).requires_grad_()
         return call.out * self.by_layer[key][..., None]
 

@@ -24,8 +24,6 @@ from manyheads.models import BATCH_TOKENS, batches, model_inputs, read_texts, to
 from manyheads.models.describe import run
 from manyheads.models.inputs.texts import decoder_story, writes_apart
 
-__all__ = ["METRICS", "Batch", "Corpus", "Metric", "choose_metric", "read_corpus"]
-
 
 @dataclass(frozen=True, eq=False)
 class Batch:

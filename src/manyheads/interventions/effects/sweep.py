@@ -37,8 +37,6 @@ from manyheads.plan import Plan
 from manyheads.spec import ModelSpec, Site
 from manyheads.statistics import Progress
 
-__all__ = ["Sweep", "sweep"]
-
 SAME = 1e-4  # of the largest number: an expanded batch is the same sums in another order
 SAME_OF_BLOCKS = 1e-5  # of the largest number, in float32: one module's sums in another order
 
@@ -108,6 +106,7 @@ class _Runner:
         with keeping(self.lm.model, self.blocks, guard=not self.checked):
             plain = self._read(batch)
         require_numbers(self.metric.change(plain, plain), self.metric, "the model as it is")
+        # Once: what would forbid sharing is in the model (windows, norms over a batch), not in the texts.
         if self.blocks and not self.checked:
             self._check(batch, plain)
         self.checked = True
@@ -189,6 +188,7 @@ class _Runner:
 
     def _check(self, batch: Batch, plain: Tensor) -> None:
         """Give up sharing where an expanded batch, unedited, differs from the plain one; else find known attention."""
+        # Any model may be behind `lm`: whatever it does to an expanded batch is a reason to share nothing, no error.
         try:
             with skipping(self.blocks[:-1], len(batch.places), 2):
                 again = self._read(batch.repeated(2))
@@ -314,6 +314,7 @@ def skipping(blocks: Sequence[Block], size: int, times: int) -> Iterator[None]:
     The results of the others are read by nobody: the block after them ignores its inputs.
     """
     last = {block.path.rpartition(".")[0]: block for block in blocks}.values()
+    # Only the last block's result reaches the expanded part, so only that one is copied.
     with ExitStack() as stack:
         for block in blocks:
             returned = widened(block.returned, size, times) if block in last else block.returned
@@ -363,6 +364,7 @@ _STAGES = threading.Lock()  # held while stages come and go, never while a modul
 
 def widened(value: Any, size: int, times: int) -> Any:
     """Any module's result for a batch in which each text stands `times` times in a row."""
+    # Another first axis is no batch: a position bias, say, or the tables of a rotation, which all texts share.
     if isinstance(value, Tensor):
         return value.repeat_interleave(times, 0) if value.ndim and value.shape[0] == size else value
     if isinstance(value, tuple | list):

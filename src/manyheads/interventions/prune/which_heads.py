@@ -17,8 +17,6 @@ from manyheads.errors import HeadError
 from manyheads.heads import Head, HeadSet
 from manyheads.spec import ModelSpec, Site
 
-__all__ = ["SAME_HEADS", "SAME_NUMBER", "Kept", "kept_of", "least_groups", "nearest_in_layer", "require_legal"]
-
 SAME_HEADS, SAME_NUMBER = "the same heads", "equally many heads"
 """What the layers of a stack must lose, where they share a bias."""
 

@@ -54,6 +54,7 @@ def build(setup: Setup) -> Training:
     for seed in range(scale.seeds):
         for kind in KINDS:
             name = f"{kind}-{seed}"
+            # Bound as defaults: the runs are made later, when the loop variables have their last values.
             runs[name] = lambda _, name=name, kind=kind, seed=setup.seed + seed: reader_run(
                 name, scale, seed, HEADS, kind, measured
             )
