@@ -23,16 +23,8 @@ import torch
 from torch import Tensor
 
 from manyheads.errors import ManyHeadsError
+from manyheads.interventions.effects import metrics
 from manyheads.interventions.effects.effect import interval_over_texts
-from manyheads.interventions.effects.metrics import (
-    Batch,
-    Corpus,
-    Metric,
-    choose_metric,
-    outputs_of,
-    read_corpus,
-    require_numbers,
-)
 from manyheads.models import LoadedModel, size
 
 AFTER = "after, before uptraining"
@@ -78,15 +70,15 @@ class Comparison:
 class Quality:
     """The texts and the metric by which quality is measured, and why that metric."""
 
-    corpus: Corpus
-    metric: Metric
+    corpus: metrics.Corpus
+    metric: metrics.Metric
     because: str
 
 
 def choose_quality(lm: LoadedModel, texts: str | Sequence[Any], metric: str | Callable[..., Any]) -> Quality:
     """Read the texts and choose the metric. Errors: TextError, StatisticError, ModelError."""
-    chosen, because = choose_metric(lm, metric)
-    return Quality(read_corpus(lm, texts), chosen, because)
+    chosen, because = metrics.choose_metric(lm, metric)
+    return Quality(metrics.read_corpus(lm, texts), chosen, because)
 
 
 def compare(before: LoadedModel, after: LoadedModel, quality: Quality | None) -> tuple[dict[int, float], Comparison]:
@@ -125,12 +117,12 @@ def _quality_row(before: LoadedModel, after: LoadedModel, quality: Quality) -> t
     with _twin_errors(before, after) as (sums, current):
         for batch in corpus.batches:
             current[:] = [batch]
-            old.append(metric.read(outputs_of(before, batch, head=metric.head), batch))
-    new = [metric.read(outputs_of(after, batch, head=metric.head), batch) for batch in corpus.batches]
+            old.append(metric.read(metrics.outputs_of(before, batch, head=metric.head), batch))
+    new = [metric.read(metrics.outputs_of(after, batch, head=metric.head), batch) for batch in corpus.batches]
     changes = torch.zeros(corpus.num_texts, dtype=torch.float64)
     for batch, old_reading, new_reading in zip(corpus.batches, old, new, strict=True):
         changes[list(batch.places)] = metric.change(old_reading, new_reading).double().cpu()
-    require_numbers(changes, metric, "these texts")
+    metrics.require_numbers(changes, metric, "these texts")
     change = float(changes.mean())
     low, high = (float(bound[0]) for bound in interval_over_texts(changes.numpy()[:, None]))
     level = metric.level(old) or 0.0
@@ -144,14 +136,16 @@ def _quality_row(before: LoadedModel, after: LoadedModel, quality: Quality) -> t
 
 
 @contextmanager
-def _twin_errors(before: LoadedModel, after: LoadedModel) -> Iterator[tuple[dict[int, list[Tensor]], list[Batch]]]:
+def _twin_errors(
+    before: LoadedModel, after: LoadedModel
+) -> Iterator[tuple[dict[int, list[Tensor]], list[metrics.Batch]]]:
     """While `before` runs, each layer of `after` reads the same inputs: squared errors, and squared outputs, by layer.
 
     So a layer's error is its own, without the errors of the layers below. The second result is a list that the caller
     must fill with the batch that is being read.
     """
     sums = {site.layer: [torch.zeros((), dtype=torch.float64, device=before.device)] * 2 for site in before.spec.sites}
-    current: list[Batch] = []
+    current: list[metrics.Batch] = []
 
     def watch(layer: int, twin: Any) -> Callable[..., None]:
         def hook(module: Any, args: Any, kwargs: dict[str, Any], output: Any) -> None:
@@ -185,7 +179,7 @@ class Rates:
     ratios: tuple[float, float]
 
 
-def decode_rates(before: LoadedModel, after: LoadedModel, corpus: Corpus) -> tuple[Rates | None, str]:
+def decode_rates(before: LoadedModel, after: LoadedModel, corpus: metrics.Corpus) -> tuple[Rates | None, str]:
     """Both rates after the corpus' longest text, and how they were taken; None, and the reason, where they were not."""
     if not getattr(before.model, "can_generate", lambda: False)():
         return None, f"decode speed: none, since {type(before.model).__name__} writes no text."

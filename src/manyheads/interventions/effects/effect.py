@@ -20,15 +20,7 @@ from manyheads.errors import StatisticError
 from manyheads.heads import Head, parse_heads
 from manyheads.interventions.apply.applied import editors_of
 from manyheads.interventions.apply.edits import Editor
-from manyheads.interventions.effects.metrics import (
-    Corpus,
-    Metric,
-    choose_metric,
-    outputs_of,
-    read_corpus,
-    require_loaded,
-    require_numbers,
-)
+from manyheads.interventions.effects import metrics
 from manyheads.models import tap
 from manyheads.plan import Average, Copy, Plan, SkipOutputProjection, Step, describe
 from manyheads.spec import ModelSpec
@@ -123,11 +115,11 @@ def effect(
     Cost: 2 + `controls` forward passes. Errors: HeadError, PlanError, TextError; StatisticError for a metric that this
     model or these texts cannot give, or that is NaN.
     """
-    require_loaded(lm)
+    metrics.require_loaded(lm)
     if not isinstance(plan, Plan):
         plan = Plan(plan)
-    chosen, why = choose_metric(lm, metric, labels)
-    read = read_corpus(lm, texts, labels)
+    chosen, why = metrics.choose_metric(lm, metric, labels)
+    read = metrics.read_corpus(lm, texts, labels)
     notes = {"metric": why, "model": lm.name}
     if plan.needs_corpus and corpus is None:
         corpus, notes["corpus"] = texts, "the texts themselves, for want of another"
@@ -166,7 +158,7 @@ def effect(
 
 
 def carried_out(
-    lm: Any, editors: Sequence[Editor], corpus: Corpus, metric: Metric, progress: Progress | None
+    lm: Any, editors: Sequence[Editor], corpus: metrics.Corpus, metric: metrics.Metric, progress: Progress | None
 ) -> tuple[list[Tensor], list[Tensor], Float64[Tensor, "plan text"]]:
     """Readings before and under the first editor, where they are numbers of texts or tokens, and all editors' changes.
 
@@ -177,16 +169,16 @@ def carried_out(
     after: list[Tensor] = []
     changes = torch.zeros(len(editors), corpus.num_texts, dtype=torch.float64)
     for done, batch in enumerate(corpus.batches):
-        plain = metric.read(outputs_of(lm, batch, head=metric.head), batch)
+        plain = metric.read(metrics.outputs_of(lm, batch, head=metric.head), batch)
         for index, editor in enumerate(editors):
             try:
                 # The guard checks the first batch only: it costs a second attention, and batches differ in texts alone.
                 with tap(lm.model, edits=[editor], guard=not done):
-                    edited = metric.read(outputs_of(lm, batch, head=metric.head), batch)
+                    edited = metric.read(metrics.outputs_of(lm, batch, head=metric.head), batch)
             finally:
                 editor.close()
             changes[index, list(batch.places)] = metric.change(plain, edited).double().cpu()
-            require_numbers(changes[index, list(batch.places)], metric, "these texts")
+            metrics.require_numbers(changes[index, list(batch.places)], metric, "these texts")
             if not index and not metric.flat:
                 before.append(plain)
                 after.append(edited)
