@@ -1,6 +1,6 @@
 """Plans are values: equal, hashable, JSON in and out; what cannot be one is told in a line.
 
-Values of another type than they should have are told too (`interventions/test_types`): here the tests' own type checks
+Values of another type than they should have are told too (`test_errors`): here the tests' own type checks
 would speak up first.
 """
 

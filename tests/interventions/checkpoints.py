@@ -150,6 +150,20 @@ def fresh_mha(fresh: torch.Generator, name: str, num_heads: int = 6, num_kv_head
     return mh.load(replace(STOCK[name], changes=changes).make(fresh), tokenizer=False)
 
 
+def mha_of_type(name: str, fresh: torch.Generator) -> Any:
+    """A tiny MHA of a model type, fresh and lively."""
+    few = {"num_local_experts": 3, "num_experts": 3, "num_experts_per_tok": 2, "moe_intermediate_size": 20}
+    few |= {"sliding_window": 5, "mask_token_id": 1, "hidden_act": "silu", "num_key_value_heads": 6, "head_dim": 8}
+    config = transformers.AutoConfig.for_model(name, **{**DECODER, **few})
+    config._attn_implementation = "eager"
+    auto = transformers.AutoModel if name == "eurobert" else transformers.AutoModelForCausalLM
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(int(torch.randint(2**31, (1,), generator=fresh)))
+        model = auto.from_config(config).eval()
+        enliven(model)
+    return model
+
+
 def assert_same(got: Any, want: Any) -> None:
     inputs = random_inputs(want)
     gap = difference(outputs_of(got, inputs), outputs_of(want, inputs))

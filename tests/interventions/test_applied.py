@@ -100,6 +100,7 @@ assert "manyheads" not in sys.modules
 """
 
 
+@pytest.mark.slow  # another Python: in every run the same surgery is done on a copy in this process, of each family
 def test_zero_ablation_equals_what_a_process_that_never_heard_of_it_computes(tmp_path, fresh):
     folder = save_tiny(tiny_bert(seed=draw(fresh)), tmp_path / "bert")
     ids = torch.randint(5, VOCAB_SIZE, (2, 13), generator=fresh)
@@ -113,6 +114,7 @@ def test_zero_ablation_equals_what_a_process_that_never_heard_of_it_computes(tmp
     assert_matters(stock["operated"], stock["plain"])
 
 
+@pytest.mark.thinned(factor=(-0.7, 0.0))
 @pytest.mark.parametrize("factor", [-0.7, 0.5, 2.0, 0.0])
 def test_scale_multiplies_what_a_head_says(factor, fresh):
     lm, inputs = loaded("llama", draw(fresh)), some_inputs("llama", fresh)
@@ -207,7 +209,7 @@ def rows_by_position(x, inputs, heads, values):
     return new.flatten(-2)
 
 
-@pytest.mark.thinned
+@pytest.mark.thinned(name=("bert", "gpt2", "gpt_oss"))
 @sides
 @pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "gemma2", "gpt_oss"])
 def test_mean_ablation_puts_the_corpus_mean_in_a_heads_place(name, side, fresh):
@@ -217,7 +219,7 @@ def test_mean_ablation_puts_the_corpus_mean_in_a_heads_place(name, side, fresh):
     assert_plan_is(lm, plan, inputs, name, lambda x: with_heads(x, [1, 3], mean, HEADS[name]), corpus=list(TEXTS))
 
 
-@pytest.mark.thinned
+@pytest.mark.thinned(name=("llama", "gemma2"))
 @sides
 @pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "gemma2"])
 def test_mean_ablation_by_position_counts_a_texts_own_positions(name, side, fresh):
@@ -236,7 +238,7 @@ def test_mean_ablation_by_position_counts_a_texts_own_positions(name, side, fres
     assert_plan_is(lm, plan, inputs, name, lambda x: rows_by_position(x, inputs, [1, 3], values), corpus=corpus)
 
 
-@pytest.mark.thinned
+@pytest.mark.thinned(name=("bert", "llama"))
 @sides
 @pytest.mark.parametrize("name", ["bert", "llama", "gpt_oss"])
 def test_resampling_by_a_text_puts_its_outputs_in_row_by_row_and_again_from_its_start(name, side, fresh):

@@ -6,7 +6,6 @@ Oracles are written by hand: means of slices of stock state dicts, models run si
 import copy
 import itertools
 import json
-import os
 from dataclasses import replace
 from functools import partial
 
@@ -17,18 +16,14 @@ from torch import nn
 
 import manyheads as mh
 from manyheads.errors import ModelError, ShapeError, StatisticError, TextError
-from manyheads.interventions import convert_to_gqa, difference
+from manyheads.interventions import convert_to_gqa, difference, read_corpus
 from manyheads.interventions.convert import convert as conversion
 from manyheads.interventions.convert import table as conversiontable
-from manyheads.interventions.convert import table as decodespeed
-from manyheads.interventions.convert.convert import FAMILIES
 from manyheads.interventions.convert.grouping import distances, group_heads, merge, merge_error, neighbours
 from manyheads.interventions.prune.verify import outputs_of, random_inputs
-from manyheads.interventions.save import save_converted as convertedfiles
-from manyheads.interventions.save.fresh_process import Trial, fault_in, try_all
-from manyheads.models import quietly
+from manyheads.interventions.save import save_converted
 from manyheads.models.weights.projections import projections_of
-from tests.interventions.checkpoints import BERT, DECODER, SAME, T5, enliven, fresh_mha
+from tests.interventions.checkpoints import BERT, DECODER, SAME, T5, fresh_mha
 from tests.models.tiny import WORDS, tiny_gpt2, tiny_llama, tiny_tokenizer
 
 MATTERS = 1e-4
@@ -72,6 +67,7 @@ def plant(lm, fresh, num_groups):
 # ------------------------------------------------------------------------------------------------------- what is free
 
 
+@pytest.mark.thinned(name=NAMES[2:])
 @pytest.mark.parametrize("name", NAMES)
 def test_regrouping_alone_changes_no_output(name, made, fresh):
     lm = made(name)
@@ -84,6 +80,7 @@ def test_regrouping_alone_changes_no_output(name, made, fresh):
     assert any(not torch.equal(a, b) for a, b in zip(lm.model.parameters(), other.parameters(), strict=True))
 
 
+@pytest.mark.thinned(name=NAMES[2:])
 @pytest.mark.parametrize("name", NAMES)
 def test_heads_that_are_equal_in_planted_groups_merge_exactly_but_only_where_they_are_regrouped(name, made, fresh):
     lm = made(name)
@@ -300,7 +297,7 @@ def test_a_step_that_changes_outputs_is_not_let_through(which, said, made, monke
 # ---- grouping heads by likeness: held against every grouping there is, where there are few; and what merging costs
 
 CASES = [(6, 3), (6, 2), (8, 4), (8, 2), (9, 3), (10, 5), (10, 2)]
-TIMES = 4
+TIMES = 2
 CLOSE = 1.02  # a rare case may miss the best by a little
 
 
@@ -402,7 +399,7 @@ def test_numbers_of_groups_that_do_not_divide_are_refused_with_those_that_do(num
 
 # ---- a converted model is saved as a stock one that loads and computes the same, with a table of before and after
 
-SAVED = ("qwen2", "phi3")  # biases; one matrix. The others of FAMILIES are saved in the slow test
+FINE = {"error": 3e-8, "tokens": None, "wanted": None, "auto": True}  # what a fresh process says of a folder
 TEXTS = [" ".join(WORDS[at : at + 13 + 2 * at % 9]) for at in range(5, 65, 12)]
 
 
@@ -412,65 +409,8 @@ def reader(fresh):
     return mh.load(tiny_llama(6, seed=int(torch.randint(1000, (1,), generator=fresh))), tokenizer=tiny_tokenizer())
 
 
-# ------------------------------------------------------------------------------------------------ it is a stock model
-
-
-def saved_and_tried(names, folders):
-    """Model type -> where and as what it was saved, and what one fresh process, of stock transformers, found of it."""
-    seed = int(os.environ.get("MANYHEADS_SEED") or torch.randint(2**31, ()))
-    print(f"MANYHEADS_SEED={seed}")
-    fresh, jobs, forms = torch.Generator().manual_seed(seed), [], []
-    with quietly(), pytest.MonkeyPatch.context() as patch:
-        fine = {"error": 0.0, "tokens": None, "wanted": None, "auto": True}
-        patch.setattr(convertedfiles, "try_all", lambda trials: [fine for _ in trials])
-        for name in names:
-            small = convert_to_gqa(mh.load(family(name, fresh), tokenizer=False), 2)
-            forms.append(small.save(folders.mktemp("saved")))
-            jobs.append(Trial(forms[-1].folder, small.model))
-        return dict(zip(names, zip(forms, try_all(jobs), strict=True), strict=True))
-
-
-def family(name, fresh):
-    """A tiny MHA of a model type, fresh and lively."""
-    few = {"num_local_experts": 3, "num_experts": 3, "num_experts_per_tok": 2, "moe_intermediate_size": 20}
-    few |= {"sliding_window": 5, "mask_token_id": 1, "hidden_act": "silu", "num_key_value_heads": 6, "head_dim": 8}
-    config = transformers.AutoConfig.for_model(name, **{**DECODER, **few})
-    config._attn_implementation = "eager"
-    auto = transformers.AutoModel if name == "eurobert" else transformers.AutoModelForCausalLM
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
-        torch.manual_seed(int(torch.randint(2**31, (1,), generator=fresh)))
-        model = auto.from_config(config).eval()
-        enliven(model)
-    return model
-
-
-def assert_saved(saved, result):
-    assert fault_in(result) == "" and result["error"] <= SAME
-    assert result["class"] == saved.loads_as and saved.form == "stock"
-    assert json.loads((saved.folder / "config.json").read_text())["num_key_value_heads"] == 2
-
-
-@pytest.fixture(scope="module")
-def tried(tmp_path_factory):
-    return saved_and_tried(SAVED, tmp_path_factory)
-
-
-@pytest.mark.parametrize("name", SAVED)
-def test_a_saved_model_is_equal_in_a_fresh_process_of_stock_transformers(name, tried):
-    assert_saved(*tried[name])
-
-
-@pytest.mark.slow
-def test_every_family_that_errors_name_is_converted_saved_and_equal_in_a_fresh_process(tmp_path_factory):
-    tried = saved_and_tried(FAMILIES, tmp_path_factory)
-    assert set(tried) == set(FAMILIES) > set(SAVED)
-    for found in tried.values():
-        assert_saved(*found)
-
-
 def test_what_is_saved_says_what_was_done_and_loads_with_its_tokenizer(reader, tmp_path, monkeypatch):
-    fine = {"error": 3e-8, "tokens": None, "wanted": None, "auto": True}
-    monkeypatch.setattr(convertedfiles, "try_all", lambda trials: [fine for _ in trials])
+    monkeypatch.setattr(save_converted, "try_all", lambda trials: [FINE for _ in trials])
     small = convert_to_gqa(reader, 3, texts=TEXTS)
     saved = small.save(tmp_path / "out")
     assert (saved.form, saved.loads_as, saved.error, saved.zeroed) == ("stock", "LlamaForCausalLM", 3e-8, None)
@@ -486,8 +426,7 @@ def test_what_is_saved_says_what_was_done_and_loads_with_its_tokenizer(reader, t
 
 
 def test_a_model_that_was_trained_on_is_saved_as_it_is_and_not_called_untrained(reader, tmp_path, monkeypatch):
-    fine = {"error": 3e-8, "tokens": None, "wanted": None, "auto": True}
-    monkeypatch.setattr(convertedfiles, "try_all", lambda trials: [fine for _ in trials])
+    monkeypatch.setattr(save_converted, "try_all", lambda trials: [FINE for _ in trials])
     small = convert_to_gqa(reader, 3, texts=TEXTS)
     untrained = copy.deepcopy(small.model.state_dict())
     ids = torch.tensor([reader.tokenizer(TEXTS[0]).input_ids])
@@ -506,7 +445,7 @@ def test_a_model_that_was_trained_on_is_saved_as_it_is_and_not_called_untrained(
 
 
 def test_a_checkpoint_that_does_not_pass_its_trial_is_not_left_behind(reader, tmp_path, monkeypatch):
-    monkeypatch.setattr(convertedfiles, "try_all", lambda trials: [{"error": 0.2}])
+    monkeypatch.setattr(save_converted, "try_all", lambda trials: [{"error": 0.2}])
     with pytest.raises(ModelError, match="was not saved: as LlamaForCausalLM, its outputs differ by 2.0e-01"):
         convert_to_gqa(reader, 3).save(tmp_path / "out")
     assert not list(tmp_path.iterdir())
@@ -525,17 +464,17 @@ def attention_output(model, layer, text_ids):
     return seen["out"]
 
 
-@pytest.mark.parametrize("layer", [0, 1, 2])
-def test_a_layers_error_is_its_own_on_real_tokens_alone(layer, reader):
+def test_a_layers_error_is_its_own_on_real_tokens_alone(reader):
     small = convert_to_gqa(reader, 2, texts=TEXTS)
-    mixed = copy.deepcopy(reader.model)
-    mixed.model.layers[layer].self_attn = small.model.model.layers[layer].self_attn
-    wrong = whole = 0.0
-    for text in TEXTS:
-        ids = torch.tensor([reader.tokenizer(text).input_ids])
-        want, got = (attention_output(model, layer, ids) for model in (reader.model, mixed))
-        wrong, whole = wrong + float((got - want).square().sum()), whole + float(want.square().sum())
-    assert small.error_by_layer[layer] == pytest.approx((wrong / whole) ** 0.5, rel=1e-3)
+    for layer in (0, 1, 2):
+        mixed = copy.deepcopy(reader.model)
+        mixed.model.layers[layer].self_attn = small.model.model.layers[layer].self_attn
+        wrong = whole = 0.0
+        for text in TEXTS:
+            ids = torch.tensor([reader.tokenizer(text).input_ids])
+            want, got = (attention_output(model, layer, ids) for model in (reader.model, mixed))
+            wrong, whole = wrong + float((got - want).square().sum()), whole + float(want.square().sum())
+        assert small.error_by_layer[layer] == pytest.approx((wrong / whole) ** 0.5, rel=1e-3)
     assert "each layer's attention puts out on these texts" in small.error_because
 
 
@@ -599,10 +538,15 @@ def test_decoding_is_timed_with_a_cache_and_only_where_there_is_room(reader, mon
     monkeypatch.setattr(
         reader.model, "forward", lambda *args, **kwargs: asked.append(kwargs) or forward(*args, **kwargs)
     )
-    list(decodespeed._decode(reader.model, torch.tensor([[5, 6, 7]])))
-    assert [one["input_ids"].shape[1] for one in asked] == [3] + [1] * decodespeed.STEPS
-    assert all(one["past_key_values"].get_seq_length() == 3 + decodespeed.STEPS for one in asked[1:])
-    monkeypatch.setattr(type(reader), "max_positions", decodespeed.STEPS)
+    monkeypatch.setattr(conversiontable, "ROUNDS", 1)
+    rates, _ = conversiontable.decode_rates(reader, reader, read_corpus(reader, [" ".join(WORDS[:3])]))
+    steps, decodings = conversiontable.STEPS, 2 * 2  # of two models, in one round and one that warms up
+    assert rates is not None and len(asked) == decodings * (1 + steps)
+    prompt = asked[0]["input_ids"].shape[1]
+    assert [one["input_ids"].shape[1] for one in asked] == ([prompt] + [1] * steps) * decodings and prompt >= 3
+    caches = [one["past_key_values"] for one in asked if "past_key_values" in one]
+    assert len(caches) == decodings * steps and all(cache.get_seq_length() == prompt + steps for cache in caches)
+    monkeypatch.setattr(type(reader), "max_positions", steps)
     small = convert_to_gqa(reader, 2, texts=[" ".join(WORDS[:9])])
     assert "decode speed: not measured, since no text leaves room" in str(small.table)
     assert "decoding" not in [row.what for row in small.table.rows]

@@ -3,10 +3,6 @@
 The oracle: softmax in NumPy and float64 from the numbers in the model's state dict, and patterns told from ids alone.
 """
 
-import json
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import torch
@@ -426,43 +422,3 @@ def test_heads_that_contradict_the_model_are_refused_by_name(call, words):
 def test_what_does_not_fit_is_refused(call, kind, words):
     with pytest.raises(kind, match=words):
         call()
-
-
-WRONG_TYPES = """
-import json
-from manyheads import design
-cases = {
-    "sharpness": lambda: design.previous("x"), "offset": lambda: design.offset(1.5),
-    "a text for a class": lambda: design.token_class("cat"), "members": lambda: design.token_class([1.5]),
-    "separator": lambda: design.separator(3), "layers": lambda: design.build(3), "head": lambda: design.build([["x"]]),
-    "one layer": lambda: design.build([design.first()]), "noise": lambda: design.build([[None]], noise="x"),
-    "seed": lambda: design.build([[None]], seed=1.5), "positions": lambda: design.build([[None]], max_positions=9.5),
-}
-out = {}
-for name, case in cases.items():
-    try:
-        case()
-    except Exception as error:
-        out[name] = f"{type(error).__name__}: {error}"
-print(json.dumps(out))
-"""
-
-
-def test_what_is_no_design_at_all_is_an_error_in_words():
-    """In a process of its own, without the tests' type checks, which would speak up first."""
-    done = subprocess.run([sys.executable, "-c", WRONG_TYPES], capture_output=True, text=True, check=True)
-    said = json.loads(done.stdout)
-    wanted = {
-        "sharpness": "PlanError: sharpness='x' is no gap",
-        "offset": "PlanError: 1.5 is no number of tokens",
-        "a text for a class": "PlanError: members='cat' is no class of tokens: give a list",
-        "members": "PlanError: 1.5 is neither a token nor an id",
-        "separator": "PlanError: 3 is no token",
-        "layers": "PlanError: layers=3: give a list of layers",
-        "head": "PlanError: L0H0 is 'x': give a design, as design.previous(), or None",
-        "one layer": "PlanError: layers=[HeadDesign(",
-        "noise": "PlanError: noise='x' is no strength",
-        "seed": "PlanError: seed=1.5 is no seed",
-        "positions": "ShapeError: max_positions=9.5 is no number",
-    }
-    assert {name: said[name][: len(start)] for name, start in wanted.items()} == wanted

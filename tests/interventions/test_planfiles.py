@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import time
 from pathlib import Path
 
@@ -26,11 +27,32 @@ PLAN = Plan(
     [Ablate("L1H1", kind="mean", per_position=True), Ablate("L0H2", kind="resample", text=TEXTS[1]), Scale("L1H4", 2)]
 )
 CORPUS = list(TEXTS)
+MEANS = Plan(
+    [
+        Ablate("L1H1", kind="mean", per_position=True),
+        Ablate("L0H2", kind="resample", text=TEXTS[1]),
+        Ablate("L2H3", kind="resample", seed=3),
+    ]
+)
+INPUTS = {"input_ids": torch.tensor([[5, 6, 7]])}
 
 
-@pytest.fixture
-def lm(fresh):
-    return loaded("llama", draw(fresh))
+@pytest.fixture(scope="module")
+def lm():
+    """One model and its saved plans for the page: no test changes it."""
+    seed = int(os.environ.get("MANYHEADS_SEED") or torch.randint(2**31, ()))
+    print(f"MANYHEADS_SEED={seed}")
+    return loaded("llama", draw(torch.Generator().manual_seed(seed)))
+
+
+@pytest.fixture(scope="module")
+def saved_plans(lm, tmp_path_factory) -> dict[Plan, Path]:
+    folders = {plan: tmp_path_factory.mktemp("saved") for plan in (PLAN, MEANS)}
+    for plan, folder in folders.items():
+        with mh.applied(lm, plan, corpus=CORPUS) as now:
+            now.save(folder / "plan.json")
+            lm.model(**INPUTS)
+    return folders
 
 
 @pytest.fixture
@@ -47,11 +69,8 @@ def output(lm, inputs, plan=None, corpus=None):
 
 
 @pytest.fixture
-def written(lm, tmp_path) -> Path:
-    with mh.applied(lm, PLAN, corpus=CORPUS) as now:
-        now.save(tmp_path / "plan.json")
-        lm.model(input_ids=torch.tensor([[5, 6, 7]]))
-    return tmp_path / "plan.json"
+def written(saved_plans, tmp_path) -> Path:
+    return shutil.copytree(saved_plans[PLAN], tmp_path / "written") / "plan.json"
 
 
 def test_a_saved_plan_does_the_same_with_no_corpus_at_hand(lm, inputs, written):
@@ -200,22 +219,10 @@ def test_what_is_wrong_with_a_plan_is_told_with_its_file_and_step(tmp_path):
 
 # ---- a plan's file and its tensors' file damaged: every change is refused in words, soon, and none gets into a model
 
-MEANS = Plan(
-    [
-        Ablate("L1H1", kind="mean", per_position=True),
-        Ablate("L0H2", kind="resample", text=TEXTS[1]),
-        Ablate("L2H3", kind="resample", seed=3),
-    ]
-)
-INPUTS = {"input_ids": torch.tensor([[5, 6, 7]])}
-
 
 @pytest.fixture
-def saved_plan(lm, tmp_path) -> Path:
-    with mh.applied(lm, MEANS, corpus=list(TEXTS)) as now:
-        now.save(tmp_path / "plan.json")
-        lm.model(**INPUTS)
-    return tmp_path / "plan.json"
+def saved_plan(saved_plans, tmp_path) -> Path:
+    return shutil.copytree(saved_plans[MEANS], tmp_path / "saved") / "plan.json"
 
 
 def forget_checksum(plan: Path) -> None:

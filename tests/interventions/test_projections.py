@@ -17,18 +17,8 @@ from tests.interventions.checkpoints import COMPACT, STOCK
 
 FAMILIES = {**STOCK, **COMPACT}
 LAYOUTS = (
-    "bert",
-    "distilbert",
-    "gpt2",
-    "gpt_bigcode",
-    "gpt_neox",
-    "modernbert",
-    "phi3",
-    "qwen2",
-    "cohere",
-    "gpt_oss",
-    "t5",
-)
+    "bert", "distilbert", "gpt2", "gpt_bigcode", "gpt_neox", "modernbert", "phi3", "qwen2", "cohere", "gpt_oss", "t5",
+)  # fmt: skip
 SAME = 1e-5
 MATTERS = 1e-4
 
@@ -65,6 +55,7 @@ def test_what_was_read_is_what_the_model_computes_with(name, made):
     assert found.read_output().shape[:2] == (site.num_heads, site.v_dim)
 
 
+@pytest.mark.thinned(name=LAYOUTS[2:])
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_what_was_read_can_be_written_back_and_other_numbers_matter(name, made):
     lm = made(name)

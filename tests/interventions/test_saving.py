@@ -21,15 +21,17 @@ from torch import nn
 
 import manyheads as mh
 from manyheads.errors import FileAccessError, ModelError
-from manyheads.interventions import difference, prune_heads, removed_text
+from manyheads.interventions import convert_to_gqa, difference, prune_heads, removed_text
+from manyheads.interventions.convert.convert import FAMILIES
 from manyheads.interventions.prune.verify import outputs_of, random_inputs
 from manyheads.interventions.save import fresh_process as trials
 from manyheads.interventions.save import save as saving
+from manyheads.interventions.save import save_converted
 from manyheads.interventions.save import whole_folder as wholefolders
 from manyheads.interventions.save.fresh_process import Trial, fault_in, try_all
 from manyheads.models import quietly
 from manyheads.models.weights import compact_form as compact
-from tests.interventions.checkpoints import BERT, COMPACT, SAME, STOCK, Family, by_hand
+from tests.interventions.checkpoints import BERT, COMPACT, SAME, STOCK, Family, by_hand, mha_of_type
 from tests.models.tiny import tiny_gpt2, tiny_llama, tiny_tokenizer
 
 EXTRA = {  # what a config can say of one half or with other means
@@ -43,6 +45,7 @@ EMPTIED = ("gpt2", "L0, L1H3")
 # The slow tests try the others.
 FEW_STOCK = ("llama", "llama, five heads", "phi3", "gpt_oss", "t5", "vit", "llama with biases")
 FEW_COMPACT = ("bert", "gpt2", "opt", "llama, uneven", "emptied")
+CONVERTED = ("qwen2", "phi3")  # to fewer key/value heads: biases; one matrix
 OTHERS = {**STOCK, **EXTRA, **COMPACT}.keys() - {*FEW_STOCK, *FEW_COMPACT}
 
 
@@ -101,9 +104,26 @@ def saved_and_tried(names, tmp_path_factory):
         if "gpt2" in names:
             wrong = damaged(jobs["gpt2, zeroed"], mine["gpt2"], tmp_path_factory)
             jobs["a weight is wrong"], mine["no weights"] = wrong
+        if "bert" in names:
+            converted = converted_trials(CONVERTED, fresh, tmp_path_factory)
+            forms |= {name: saved for name, (saved, _) in converted.items()}
+            jobs |= {name: trial for name, (_, trial) in converted.items()}
         jobs |= mine  # manyheads is imported there only after all that need none of it
         found = dict(zip(jobs, try_all(list(jobs.values())), strict=True))
     return SimpleNamespace(found=found, forms=forms, folders={name: job.folder for name, job in jobs.items()})
+
+
+def converted_trials(names, fresh, folders):
+    """ "<model type>, converted" -> how it was saved with fewer key/value heads, and the trial of that folder."""
+    trials = {}
+    with quietly(), pytest.MonkeyPatch.context() as patch:
+        fine = {"error": 0.0, "tokens": None, "wanted": None, "auto": True}
+        patch.setattr(save_converted, "try_all", lambda trials: [fine for _ in trials])
+        for name in names:
+            small = convert_to_gqa(mh.load(mha_of_type(name, fresh), tokenizer=False), 2)
+            saved = small.save(folders.mktemp("converted"))
+            trials[f"{name}, converted"] = saved, Trial(saved.folder, small.model)
+    return trials
 
 
 def damaged(zeroed, compact, tmp_path_factory):
@@ -186,6 +206,26 @@ def test_nothing_is_pickled_and_the_compact_tensors_are_the_small_ones(few, requ
 def test_the_other_process_sees_a_weight_that_is_a_little_wrong_and_a_folder_without_weights(tried):
     assert fault_in(tried.found["a weight is wrong"]).startswith("its outputs differ by")
     assert "has no weights: model.safetensors" in fault_in(tried.found["no weights"])
+
+
+def assert_converted(saved, result):
+    assert fault_in(result) == "" and result["error"] <= SAME
+    assert result["class"] == saved.loads_as and saved.form == "stock"
+    assert json.loads((saved.folder / "config.json").read_text())["num_key_value_heads"] == 2
+
+
+@pytest.mark.parametrize("name", CONVERTED)
+def test_a_model_with_fewer_key_heads_is_equal_in_a_fresh_process_of_stock_transformers(name, tried):
+    assert_converted(tried.forms[f"{name}, converted"], tried.found[f"{name}, converted"])
+
+
+@pytest.mark.slow
+def test_every_family_that_errors_name_is_converted_saved_and_equal_in_a_fresh_process(fresh, tmp_path_factory):
+    converted = converted_trials(FAMILIES, fresh, tmp_path_factory)
+    assert len(converted) == len(FAMILIES) and set(FAMILIES) > set(CONVERTED)
+    results = try_all([trial for _, trial in converted.values()])
+    for (saved, _), result in zip(converted.values(), results, strict=True):
+        assert_converted(saved, result)
 
 
 # ---------------------------------------------------------------------------------------------------- damaged folders

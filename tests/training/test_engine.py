@@ -1,15 +1,14 @@
-"""The loop and its checkpoints: runs go on to the last bit, what is damaged is refused; and numbers over seeds."""
+"""The loop and its checkpoints: runs go on to the last bit, what is damaged is refused; numbers over seeds; figures."""
 
 from __future__ import annotations
 
 import json
 import math
 import os
+import re
 import signal
-import subprocess
-import sys
-import time
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from manyheads.errors import FileAccessError, ModelError, PlanError
-from manyheads.training import checkpoints
+from manyheads.figures import save_chart
+from manyheads.training import Chart, Panel, checkpoints
+from manyheads.training.charts import Line
 from manyheads.training.checkpoints import History, heads_table, metrics_table, read_state
 from manyheads.training.loop import autocast, choose_precision, train
 from manyheads.training.runs import Run, Settings, change_lines, paired, spread_of
@@ -116,30 +117,20 @@ def test_every_part_of_a_checkpoint_matters(lost, tmp_path, monkeypatch):
     assert train(run_of(), path).history.columns["loss"] != whole.history.columns["loss"]
 
 
-CHILD = """
-import sys
-from pathlib import Path
-sys.path.insert(0, sys.argv[1])
-import torch
-torch.set_num_threads(1)
-from test_engine import SETTINGS, run_of
-from manyheads.training.loop import train
-import time
-train(run_of(), Path(sys.argv[2]), progress=lambda done, total, note="", /: time.sleep(0 if done < 8 else 60))
-"""
-
-
 def test_a_run_killed_by_the_system_goes_on_bit_by_bit(tmp_path):
     path = tmp_path / "c.safetensors"
-    child = subprocess.Popen([sys.executable, "-c", CHILD, str(Path(__file__).parent), str(path)])
-    try:
-        until = time.monotonic() + 60
-        while not path.exists() and child.poll() is None and time.monotonic() < until:
-            time.sleep(0.02)
-        os.kill(child.pid, signal.SIGKILL)
-    finally:
-        child.wait()
-    assert child.returncode == -signal.SIGKILL and read_state(path).step == 5
+
+    def killed(done: int, total: int | None, note: str = "", /) -> None:
+        if done == 8:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    child = os.fork()
+    if child == 0:  # forked, not started: a new Python and its torch would take seconds
+        try:
+            train(run_of(), path, progress=killed)
+        finally:
+            os._exit(1)
+    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL and read_state(path).step == 5
     resumed, whole = train(run_of(), path), train(run_of(), tmp_path / "whole.safetensors")
     assert resumed.history.columns["loss"][1:] == whole.history.columns["loss"][1:]
 
@@ -293,3 +284,40 @@ def test_a_change_is_said_with_its_interval_and_whether_it_holds():
         "two over one, seed by seed: -0.500 nats (-0.750 to -0.250)",
         "four over two, seed by seed: +0.250 nats (-0.125 to +0.625): no difference seen",
     ]
+
+
+# ------------------------------------------------------------------------------ the figure of a training
+
+
+@pytest.fixture
+def chart() -> Chart:
+    history = History()
+    for step in range(3000):
+        history.add({"step": step, "loss": 12.0 / (step + 1), **({"held": 2.0} if step % 500 == 0 else {})})
+    losses = (Line.of(history, "loss", "trained on", False), Line.of(history, "held", "held out"))
+    heads = tuple(Line(f"L0H{head}", (0.0, 2999.0), (0.0, 0.5)) for head in range(3))  # names would lie on each other
+    return Chart("A title", "and below", (Panel("losses", losses), Panel("heads", heads, 0.0, 1.0)))
+
+
+def test_lines_names_and_steps_are_there(chart, tmp_path):
+    save_chart(chart, tmp_path / "a.svg")
+    drawn = (tmp_path / "a.svg").read_text()
+    for words in ("A title", "and below", "losses", "trained on", "held out", "L0H0", "L0H1", "L0H2", "training step"):
+        assert f">{words}<" in drawn, words
+    assert ">1,000<" in drawn and drawn.count("LineCollection_") >= 7
+    at = sorted(float(y) for y in re.findall(r'y="([\d.]+)"[^<]*>L0H\d<', drawn))
+    assert len(at) == 3 and all(below - above > 8 for above, below in pairwise(at))
+    save_chart(chart, tmp_path / "b.svg")
+    assert (tmp_path / "b.svg").read_text() == drawn
+    save_chart(chart, tmp_path / "a.png")
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_training_without_numbers_still_has_a_figure(tmp_path):
+    save_chart(Chart("t", "s", (Panel("p", (Line("flat", (0.0,), (1.0,)),)), Panel("none", ()))), tmp_path / "a.svg")
+    assert ">flat<" in (tmp_path / "a.svg").read_text()
+
+
+def test_an_ending_that_is_no_figures_is_refused(chart, tmp_path):
+    with pytest.raises(FileAccessError, match="cannot tell what kind of figure 'a.txt' is"):
+        save_chart(chart, tmp_path / "a.txt")

@@ -10,12 +10,11 @@ import torch
 import manyheads as mh
 from manyheads.errors import ShapeError
 from manyheads.figures import save_chart
-from manyheads.training.decode_speed import decode_all, next_logits
 from manyheads.training.decoder import Decoder, DecoderConfig
 from manyheads.training.export import to_llama
 from manyheads.training.loop import train
 from manyheads.training.presets import gqa
-from manyheads.training.presets.gqa import EQUAL, divergence, with_fewer_kv_heads
+from manyheads.training.presets.gqa import EQUAL, decode_all, divergence, next_logits, with_fewer_kv_heads
 
 from .stopping import whole_and_resumed
 

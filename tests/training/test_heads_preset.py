@@ -30,8 +30,6 @@ from manyheads.training.presets.heads import (
     scores_of,
 )
 
-from .stopping import whole_and_resumed
-
 LETTERS, NUMBERS, LENGTH, ROWS, WIDTH, HEADS = 5, 7, 11, 3, 24, 4
 
 
@@ -128,10 +126,8 @@ def test_scores_are_of_answers_that_exist(nets, data):
     assert mh.record_call(nets["free"], data["cards"]).layers[0].site.num_heads == HEADS
 
 
-def test_a_trial_of_heads_runs_from_start_to_end_stops_and_goes_on_the_same(tmp_path):
-    whole, resumed = whole_and_resumed("heads", tmp_path, 11)  # in the second run, after its checkpoint
-    assert resumed.trained["h2-0"].resumed_at == 3 and resumed.report["found"] == whole.report["found"]
-
+def test_a_trial_of_heads_runs_from_start_to_end(tmp_path):
+    whole = carry_out("heads", tmp_path / "whole", quick=True)
     report = json.loads((tmp_path / "whole/report.json").read_text())
     found = report["found"]
     assert {run["parameters"] for run in report["runs"].values()} == {found["parameters"]}
@@ -146,13 +142,10 @@ def test_a_trial_of_heads_runs_from_start_to_end_stops_and_goes_on_the_same(tmp_
     save_chart(whole.findings.chart, tmp_path / "figure.svg")
     drawn = (tmp_path / "figure.svg").read_text()
     assert "Vaswani et al. 2017, table 3 (A)" in drawn and drawn.count(">16<") == 3 and drawn.count(">32<") == 1
-
-
-def test_the_papers_numbers_are_the_papers_and_the_others_are_called_what_they_are(tmp_path):
+    # The paper's numbers are the paper's, and the others are called what they are.
     assert heads.PAPER_BLEU == {1: 24.9, 4: 25.5, 8: 25.8, 16: 25.8, 32: 25.4}
-    said = carry_out("heads", tmp_path, quick=True, steps=1).findings.lines
-    assert "24.9 (1), 25.5 (4), 25.8 (8), 25.8 (16), 25.4 (32)" in said[-2]
-    assert "25.8 (1), 27.1 (2), 27.5 (4), 28.0 (8), 28.0 (16), are not in it" in said[-1]
+    assert "24.9 (1), 25.5 (4), 25.8 (8), 25.8 (16), 25.4 (32)" in whole.findings.lines[-2]
+    assert "25.8 (1), 27.1 (2), 27.5 (4), 28.0 (8), 28.0 (16), are not in it" in whole.findings.lines[-1]
 
 
 def test_nets_of_one_seed_read_the_same_texts_and_held_out_ones_are_no_steps():
@@ -163,10 +156,8 @@ def test_nets_of_one_seed_read_the_same_texts_and_held_out_ones_are_no_steps():
     assert len(held_out["cards"]) == heads.HELD_OUT_ROWS and heads.WHOLE.settings.steps < heads.HELD_OUT_STEP
 
 
-def test_a_trial_of_collapse_runs_from_start_to_end_stops_and_goes_on_the_same(tmp_path):
-    whole, resumed = whole_and_resumed("collapse", tmp_path, 11)  # in the second run, after its checkpoint
-    assert resumed.trained["tied-0"].resumed_at == 3 and resumed.report["found"] == whole.report["found"]
-
+def test_a_trial_of_collapse_runs_from_start_to_end(tmp_path):
+    whole = carry_out("collapse", tmp_path / "whole", quick=True)
     found = whole.report["found"]
     assert {run["parameters"] for run in whole.report["runs"].values()} == {found["parameters"]}
     assert list(found["ways"]) == ["free", "averaged", "tied", "skipped", "unmixed"]
@@ -184,9 +175,7 @@ def test_a_trial_of_collapse_runs_from_start_to_end_stops_and_goes_on_the_same(t
 
 
 def test_ways_of_running_a_net_change_what_it_says_and_leave_it_as_it_was():
-    from manyheads.training.presets.heads import reader_run
-
-    model = reader_run("a", TRIAL, 0, collapse.HEADS).model.eval()
+    model = heads.reader_run("a", TRIAL, 0, collapse.HEADS).model.eval()
     held_out = held_out_of(TRIAL, 0)
     with torch.no_grad():
         before = collapse.measured(model, held_out)

@@ -10,6 +10,8 @@ from manyheads.training import carry_out
 from manyheads.training.presets import table
 from manyheads.training.session import alone_in
 
+from .stopping import whole_and_resumed
+
 LISTS = """
 import sys
 from manyheads.cli.main import main
@@ -42,18 +44,28 @@ def test_a_second_training_in_the_same_folder_is_refused_until_the_first_has_end
         with pytest.raises(PlanError, match=r"another training is at work in .*here: wait for it, or give another"):
             carry_out("induction", folder, quick=True, steps=1)
         assert list(folder.iterdir()) == []
-    carry_out("induction", folder, quick=True, steps=1)
+    with alone_in(folder):
+        pass
+
+
+@pytest.mark.slow  # gqa's and rul's own trials, and processes that train `heads` together, stop and go on in every run
+@pytest.mark.parametrize(
+    ("preset", "run"), [("heads", "h2-0"), ("collapse", "tied-0"), ("supervised", "previous-0.01-0")]
+)
+def test_a_trial_that_was_stopped_goes_on_the_same(preset, run, tmp_path):
+    whole, resumed = whole_and_resumed(preset, tmp_path, 11)  # in the second run, after its checkpoint
+    assert resumed.trained[run].resumed_at == 3 and resumed.report["found"] == whole.report["found"]
 
 
 def test_induction_says_what_its_ablations_do_not_show(tmp_path):
-    from manyheads.training.presets.induction import _control
+    from manyheads.training.presets.induction import control
 
     def gone(**scores):
         return {head: {"best_induction": score} for head, score in scores.items()}
 
-    assert "are both needed" in _control("L0H1", gone(L0H0=0.01, L0H1=0.03, L1H0=0.98))
-    assert "needs L0H1 alone" in _control("L0H1", gone(L0H0=0.9, L0H1=0.03, L1H0=0.98))
-    assert "outlives L0H1" in _control("L0H1", gone(L0H0=0.01, L0H1=0.9, L1H0=0.1))
+    assert "are both needed" in control("L0H1", gone(L0H0=0.01, L0H1=0.03, L1H0=0.98))
+    assert "needs L0H1 alone" in control("L0H1", gone(L0H0=0.9, L0H1=0.03, L1H0=0.98))
+    assert "outlives L0H1" in control("L0H1", gone(L0H0=0.01, L0H1=0.9, L1H0=0.1))
     outcome = carry_out("induction", tmp_path / "quick", quick=True, steps=2)
     said = "\n".join(outcome.findings.lines)
     assert "the token before, the most of layer 0, and" in said and "Without L1H1 the best remaining head" in said

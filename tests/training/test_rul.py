@@ -38,7 +38,7 @@ from manyheads.training.presets.preset import Setup
 from manyheads.training.presets.rul import preset as rul
 from manyheads.training.presets.rul.data import COLUMNS, SENSORS, SETTINGS, Engine
 from manyheads.training.presets.rul.net import features
-from manyheads.training.presets.rul.report import attention_parameters, cmapss_score, scores
+from manyheads.training.presets.rul.preset import attention_parameters, cmapss_score, scores
 from manyheads.training.presets.rul.simulator import LIVES, RESPONSES, TEST_LEFT, TEST_SHORTEST, _life, simulate
 
 from .stopping import whole_and_resumed
@@ -204,12 +204,8 @@ def test_what_is_written_passes_the_reader_and_comes_back_to_the_last_digit(tmp_
 def test_every_file_says_that_it_is_simulated(tmp_path):
     write_simulated(tmp_path, 0, 1, 1)
     files = sorted(each.name for each in tmp_path.iterdir())
-    assert files == [
-        "RUL_SIMULATED_FD001.txt",
-        "SIMULATED.txt",
-        "test_SIMULATED_FD001.txt",
-        "train_SIMULATED_FD001.txt",
-    ]
+    written_files = [f"{kind}_SIMULATED_FD001.txt" for kind in ("RUL", "test", "train")]
+    assert files == [written_files[0], "SIMULATED.txt", *written_files[1:]]
     assert "they are not NASA's data" in (tmp_path / "SIMULATED.txt").read_text()
     first = (tmp_path / "train_SIMULATED_FD001.txt").read_text().split("\n")[0]
     assert first.endswith("  ") and len(first.split()) == 26 and first.split()[4] == "100.0"
@@ -349,16 +345,8 @@ def test_both_nets_of_a_pair_read_the_same_windows_and_other_seeds_others(tmp_pa
     assert not torch.equal(one["windows"], other["windows"])
     assert not torch.equal(one["windows"], runs[0].batch(3)["windows"])
     assert float(one["share"].max()) <= 1.0
-    assert data.facts["constant_channels_left_out"] == [
-        "throttle",
-        "T2",
-        "P2",
-        "P15",
-        "epr",
-        "farB",
-        "Nf_dmd",
-        "PCNfR_dmd",
-    ]
+    left_out = data.facts["constant_channels_left_out"]
+    assert left_out == ["throttle", "T2", "P2", "P15", "epr", "farB", "Nf_dmd", "PCNfR_dmd"]
 
 
 def test_a_trial_runs_from_start_to_end_stops_and_goes_on_the_same(tmp_path):

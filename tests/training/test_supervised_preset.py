@@ -11,10 +11,10 @@ from manyheads.figures import save_chart
 from manyheads.heads import Head
 from manyheads.models import record_call
 from manyheads.statistics import measure_call
+from manyheads.training import carry_out
 from manyheads.training.decoder import Decoder, DecoderConfig
 from manyheads.training.loop import train
 from manyheads.training.presets import supervised
-from manyheads.training.presets import supervised as supervisedreport
 from manyheads.training.presets.supervised import (
     NOWHERE,
     PATTERNS,
@@ -27,8 +27,6 @@ from manyheads.training.presets.supervised import (
     pattern_loss,
     seen_of,
 )
-
-from .stopping import whole_and_resumed
 
 TEXTS, LENGTH, VOCAB, HEADS = 3, 11, 23, 2
 FREE, PULLED = WAYS[0], WAYS[3]
@@ -97,12 +95,12 @@ def test_ways_of_a_seed_begin_alike_and_read_the_same():
 
 def test_the_weight_after_an_earlier_copy_is_that_of_the_full_map(model, fresh):
     ids = torch.randint(VOCAB, (TEXTS, PERIOD), generator=fresh).repeat(1, 2)
-    statistics = [after_copy(by) for by in supervisedreport.AFTER]
+    statistics = [after_copy(by) for by in supervised.AFTER]
     table, rec = measure_call(model.eval(), ids, statistics=statistics), record_call(model, ids)
     rows = torch.arange(PERIOD, 2 * PERIOD)
     for at, head in enumerate(table.heads):
         maps = torch.stack([rec.layers[head.layer].weights(head=head.index, text=text) for text in range(TEXTS)])
-        for by in supervisedreport.AFTER:
+        for by in supervised.AFTER:
             expected = float(maps[:, rows, rows - PERIOD + by].double().mean())
             assert table.column(f"after_copy_{by}")[at] == pytest.approx(expected, rel=1e-4)
 
@@ -117,9 +115,8 @@ def test_the_designed_net_keeps_its_promise_and_its_first_head_is_needed():
     assert seen["loss_without_other"] == pytest.approx(seen["loss_repeated"], abs=1e-3)
 
 
-def test_a_trial_runs_from_start_to_end_stops_and_goes_on_the_same(tmp_path):
-    whole, resumed = whole_and_resumed("supervised", tmp_path, 11)  # in the second run, after its checkpoint
-    assert resumed.trained["previous-0.01-0"].resumed_at == 3 and resumed.report["found"] == whole.report["found"]
+def test_a_trial_runs_from_start_to_end(tmp_path):
+    whole = carry_out("supervised", tmp_path / "whole", quick=True)
     found = whole.report["found"]
     assert list(found["ways"]) == [way.name for way in WAYS] and len(whole.report["runs"]) == 2 * len(WAYS)
     assert (found["half_way"], found["ways"]["free"]["learned_by"]) == (3, [None, None])

@@ -15,7 +15,7 @@ from .presets.rul.net import RulNet as RulNet
 from .presets.rul.net import cycles_read as cycles_read
 from .presets.rul.net import fit_ridge as fit_ridge
 from .presets.rul.net import predicted as predicted
-from .presets.rul.report import rmse as rmse
+from .presets.rul.preset import rmse as rmse
 from .presets.rul.simulator import write_simulated as write_simulated
 from .session import Outcome as Outcome
 from .session import carry_out as carry_out

@@ -52,6 +52,7 @@ def bundle(folder: Path, target: Path = FOLDER) -> dict[str, Any]:
     for name in MODEL_FILES:
         shutil.copyfile(folder / "model" / name, target / name)
     shutil.copyfile(folder / CURVE, target / CURVE)
+    # The digest is of the trained file, not of the copy: a copy that went wrong is found at the first load.
     recipe = recipe_of(folder, report)
     config = read_json(target / "config.json")
     words = README.format(

@@ -133,9 +133,11 @@ def save_state(
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     for parameter, state in optimizer.state.items():
         tensors |= {f"optimizer.{names[id(parameter)]}.{key}": value for key, value in state.items()}
+    # Dropout and the like go on where they were, or a resumed run would have other losses.
     tensors |= {f"random.{device}": state for device, state in random_states().items()}
     tensors |= {f"history.{name}": column for name, column in history.to_tensors().items()}
     header = {FORMAT: json.dumps({"version": VERSION, **facts})}
+    # Beside the old file, then moved over it: a process that is killed in here leaves the older checkpoint whole.
     with replacing(path, ".safetensors") as temporary:
         save_file({name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}, temporary, header)
 
@@ -173,6 +175,7 @@ def restore(saved: Saved, model: nn.Module, optimizer: torch.optim.Optimizer) ->
     try:
         model.load_state_dict(saved.part("model"))
         for name, parameter in model.named_parameters():
+            # Checked by hand: AdamW takes a state of another shape, and fails in its next step.
             state = saved.part(f"optimizer.{name}")
             if wrong := [key for key, value in state.items() if value.ndim and value.shape != parameter.shape]:
                 raise ValueError(

@@ -51,6 +51,7 @@ def to_llama(model: Decoder) -> Any:
     # Not strict: the tied output layer has no weights of its own, and is tied in the next line.
     llama.load_state_dict(llama_weights(model), strict=False)
     llama.tie_weights()
+    # Tried at every export: a name that was mapped wrongly loads without an error, and computes something else.
     ids = torch.randint(model.config.vocab_size, (2, TRIED_TOKENS), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         logits, stock = model(ids.to(device_of(model))).logits.cpu(), llama(ids).logits

@@ -59,6 +59,7 @@ def train(
     model, place = run.model.to(device), torch.device(device)
     optimizer = optimizer_of(model, run.settings)
     history, start = History(), 0
+    # Settings decide the rate of every step: a run that went on with others would be neither training.
     if checkpoint.exists():
         saved = read_state(checkpoint)
         facts, now = saved.facts, run.settings.to_dict()
@@ -82,6 +83,7 @@ def train(
         if done % run.settings.measure_every == 0 or done == run.settings.steps:
             row |= _measured(run, model, done)
         history.add(row)
+        # Measured before it is saved, so that a resumed run has the numbers of this very step.
         if team.is_first and (done % run.settings.checkpoint_every == 0 or done == run.settings.steps):
             facts = {"run": run.name, "step": done, "settings": run.settings.to_dict()}
             save_state(checkpoint, model, optimizer, history, facts)

@@ -35,6 +35,11 @@ def rows_of(batch: Batch) -> int:
     return len(next(iter(batch.values())))
 
 
+def num_parameters(model: nn.Module) -> int:
+    """The number of a model's parameters."""
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
 @runtime_checkable
 class Progress(Protocol):
     """Called with steps done, steps in all, and a note (the loss)."""

@@ -28,7 +28,7 @@ from manyheads.training.checkpoints import heads_table, metrics_table
 from manyheads.training.loop import Trained, train
 from manyheads.training.presets.preset import Findings, Preset, Setup, Training
 from manyheads.training.presets.table import preset_of
-from manyheads.training.runs import Progress
+from manyheads.training.runs import Progress, num_parameters
 from manyheads.training.together import own_gpu, together
 
 BEGUN, REPORT = "run.json", "report.json"
@@ -91,16 +91,23 @@ def carry_out(
             resources.enter_context(alone_in(folder))  # until the report is written
             open_folder(folder, options)
 
-        with _going_on(folder), torchrun(), together(place) as team:
-            team.first(take_folder)
-            # Built after the folder is ours, in every process: a preset may write its data there.
-            training = preset.build(setup)
-            team.first(lambda: require_same_facts(folder, training))
-            trained: dict[str, Trained] = {}
-            for name, make in training.runs.items():
-                report_step = None if progress is None else progress(f"training {name}")
-                checkpoint = checkpoint_of(folder, name)
-                trained[name] = train(make(trained), checkpoint, device=place, progress=report_step, team=team)
+        try:
+            with torchrun(), together(place) as team:
+                team.first(take_folder)
+                # Built after the folder is ours, in every process: a preset may write its data there.
+                training = preset.build(setup)
+                team.first(lambda: require_same_facts(folder, training))
+                trained: dict[str, Trained] = {}
+                for name, make in training.runs.items():
+                    report_step = None if progress is None else progress(f"training {name}")
+                    checkpoint = checkpoint_of(folder, name)
+                    trained[name] = train(make(trained), checkpoint, device=place, progress=report_step, team=team)
+        except LostProcessError as error:  # whoever reads it wants to know how this training goes on
+            raise LostProcessError(
+                f"another process of this training is gone (killed, or out of memory), or torchrun was told to stop. "
+                f"Start the same line again: it goes on from the last checkpoint in {folder}, with as many processes "
+                f"as you like."
+            ) from error
         # Measuring and writing are the first process's alone: the others have what was trained.
         if not team.is_first:
             return Outcome(folder, NOTHING_FOUND, trained, {}, team.ranks.rank)
@@ -117,6 +124,7 @@ def carry_out(
             "seconds_this_start": round(time.perf_counter() - begun, 1),
             "versions": versions(),
         }
+        # The report last: a folder with a report has all the rest.
         histories = {name: run.history for name, run in trained.items()}
         for name, table in (("metrics", metrics_table(histories)), ("heads", heads_table(histories))):
             with replacing(folder / f"{name}.parquet", ".parquet") as temporary:
@@ -125,25 +133,13 @@ def carry_out(
         return Outcome(folder, findings, trained, report)
 
 
-@contextmanager
-def _going_on(folder: Path) -> Iterator[None]:
-    """Adds to the error of a lost process how this training goes on."""
-    try:
-        yield
-    except LostProcessError as error:
-        raise LostProcessError(
-            f"another process of this training is gone (killed, or out of memory), or torchrun was told to stop. Start "
-            f"the same line again: it goes on from the last checkpoint in {folder}, with as many processes as you like."
-        ) from error
-
-
 def run_report(run: Trained) -> dict[str, Any]:
     """What report.json holds of one run."""
     history = run.history
     return {
         "steps": len(history) - 1,
         "loss": history.last("loss"),
-        "parameters": sum(parameter.numel() for parameter in run.model.parameters()),
+        "parameters": num_parameters(run.model),
         "training_seconds": round(sum(history.taken("seconds")[1]), 1),
         "resumed_at": run.resumed_at,
         "computed": run.because,

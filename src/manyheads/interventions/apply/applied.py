@@ -28,8 +28,6 @@ from manyheads.models import tap
 from manyheads.models.loading.head_mask import refusing_head_mask
 from manyheads.plan import Plan, Step, describe
 
-__all__ = ["Applied", "applied", "editors_of", "prepare"]
-
 log = logging.getLogger("manyheads")
 
 

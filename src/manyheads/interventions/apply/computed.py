@@ -35,8 +35,6 @@ from manyheads.models.inputs.texts import texts_of_call
 from manyheads.plan import Ablate, Plan
 from manyheads.spec import Site
 
-__all__ = ["Computed", "Prepared", "compute", "model_digest", "open_plan"]
-
 RESAMPLE_TEXTS = 32  # texts of a corpus that resampling draws from: the first ones
 Layers = frozenset[tuple[str, int]] | None  # (stack, layer) of those that are computed; None: all
 
@@ -256,6 +254,7 @@ def _outputs_on(lm: Any, texts: Sequence[Any], name: str, layers: Layers) -> dic
 
     def observe(site: Site, parts: list[Tensor]) -> None:
         if layers is None or (site.stack, site.layer) in layers:
+            # Clones: a text's rows are a view of its whole batch, which would stay in memory with them.
             rows.setdefault(str(site), []).extend(part.clone() for part in parts)
 
     _read(lm, texts, observe)

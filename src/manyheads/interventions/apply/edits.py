@@ -28,8 +28,6 @@ from manyheads.models.weights.projections import input_width, is_transposed
 from manyheads.plan import Ablate, Average, Copy, Plan, Scale, SkipOutputProjection, Step, describe
 from manyheads.spec import CROSS, ModelSpec, Site
 
-__all__ = ["Act", "Acts", "Editor", "plans_of"]
-
 BLOCK_CELLS = 4_000_000  # weights of one block of rows, of all heads that are read
 NOTHING = 1e-6  # a change below this share of the largest number is rounding
 
@@ -242,7 +240,18 @@ class Editor:
                 f"batch of {call.out.shape[0]}: give as many samples as plans, or one plan for all "
                 f"(a beam search makes several of each sample, a window attention too)."
             )
-        factor = self._factor(call.site, acts)
+        key = (call.site.stack, call.site.layer)
+        if key not in self.factors:
+            # One factor per plan and head, where every act of the layer is a factor; None where one is not. Kept by
+            # layer: a text that is generated token by token calls each layer hundreds of times.
+            self.factors[key] = None
+            steps = [act.step for act in acts]
+            if all(isinstance(step, Scale) or (isinstance(step, Ablate) and step.kind == "zero") for step in steps):
+                factor = torch.ones(len(self.acts.plans), call.site.num_heads, dtype=torch.float64)
+                for act in acts:
+                    factor[act.plan, list(act.heads)] *= _factor_of(act.step)
+                self.factors[key] = factor
+        factor = self.factors[key]
         if factor is not None:
             self._note_factors(acts, factor, call)
             out, zeroed = call.out, factor == 0  # the factors lie on the CPU: asking them costs no synchronisation
@@ -270,19 +279,6 @@ class Editor:
     def _samples(self, act: Act) -> slice:
         """The samples on which an act works."""
         return slice(act.plan, act.plan + 1) if self.each_its_own else slice(None)
-
-    def _factor(self, site: Site, acts: Sequence[Act]) -> Float[Tensor, "p h"] | None:
-        """One factor per plan and head, where every act of a layer is a factor; None where one is not."""
-        key = (site.stack, site.layer)
-        if key not in self.factors:
-            self.factors[key] = None
-            steps = [act.step for act in acts]
-            if all(isinstance(step, Scale) or (isinstance(step, Ablate) and step.kind == "zero") for step in steps):
-                factor = torch.ones(len(self.acts.plans), site.num_heads, dtype=torch.float64)
-                for act in acts:
-                    factor[act.plan, list(act.heads)] *= _factor_of(act.step)
-                self.factors[key] = factor
-        return self.factors[key]
 
     def _new(
         self, act: Act, call: AttentionCall, samples: slice, old: Tensor, positions: Int[Tensor, "s q"] | None
@@ -346,12 +342,13 @@ class Editor:
         # One hook for each projection, however many steps and calls: they are told apart when it runs.
         if module not in self.skipped:
             self.skipped[module] = []
-            self.hooks.append(module.register_forward_hook(self._skipping))
+            self.hooks.append(module.register_forward_hook(self.skip_projection))
         if act not in self.skipped[module]:
             self.skipped[module].append(act)
 
-    def _skipping(self, module: nn.Module, args: tuple[Tensor, ...], result: Tensor) -> Tensor:
+    def skip_projection(self, module: nn.Module, args: tuple[Tensor, ...], result: Tensor) -> Tensor:
         """The forward hook of a skipped projection: its input in place of its result."""
+        # Hooks fire in every thread that runs the model; the plan was applied in one.
         if threading.get_ident() != self.thread:
             return result
         for act in self.skipped[module]:
@@ -388,10 +385,12 @@ def first_values(call: AttentionCall, samples: slice, heads: list[int]) -> Float
     mask = call.mask.expand(call.q.shape[0]).texts(samples)
     sees_any, first = (mask.stop > mask.start)[:, None], mask.start[:, None]
     if mask.dense is not None:
+        # A mask without structure: its first visible key is looked up, one comparison a cell.
         visible = mask.dense.expand(len(mask.start), -1, -1, -1)
         visible = visible[:, heads] if visible.shape[1] > 1 else visible
         sees_any, first = visible.any(-1), visible.to(torch.uint8).argmax(-1)  # argmax: the first of equals
     v = call.v[samples][:, kv_heads(call, heads)]
+    # Rows that see nothing begin behind the last key: any legal index will do, since they are masked.
     index = first.clamp_max(v.shape[2] - 1)[..., None].expand(len(v), v.shape[1], -1, v.shape[3])
     return v.gather(2, index.to(v.device)).masked_fill(~sees_any[..., None].to(v.device), 0)
 

@@ -31,8 +31,6 @@ from manyheads.models.weights.cut import REMEMBERED
 from manyheads.models.weights.projections import ADVICE, Projections, projections_of
 from manyheads.spec import Site
 
-__all__ = ["FAMILIES", "Converted", "convert_to_gqa"]
-
 COUNT = "num_key_value_heads"
 FAMILIES = (
     "llama", "mistral", "ministral", "mixtral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "gemma", "gemma2",
@@ -69,7 +67,14 @@ def convert_to_gqa(
     sites = _require_convertible(lm, num_kv_heads)
     quality = None if texts is None else choose_quality(lm, texts, metric)  # faults before anything slow begins
     try:
-        apart = {site.layer: _distances(projections_of(lm.model, site)) for site in sites}
+        apart: dict[int, Float64[Tensor, "g g"]] = {}
+        for site in sites:
+            projections, rows = projections_of(lm.model, site), list[Tensor]()
+            for part in "kv":
+                weight, bias = projections.read(part)
+                # A bias counts as one more column: heads that differ in it alone are different heads.
+                rows.append(weight if bias is None else torch.cat([weight, bias[..., None].to(weight)], -1))
+            apart[site.layer] = distances(*rows)
         # Of as many groups as heads each is one head, in its place.
         make_groups = group_heads if regroup else lambda distances, count: neighbours(len(distances), count)
         groups = {layer: make_groups(distances, num_kv_heads) for layer, distances in apart.items()}
@@ -102,25 +107,13 @@ def convert_to_gqa(
 
 
 def _require_convertible(lm: Any, num_kv_heads: Any) -> tuple[Site, ...]:
-    """The sites to convert. Raises ModelError or ShapeError."""
+    """The sites to convert, whose key/value heads one number in a config counts. Raises ModelError or ShapeError."""
     require_in_memory(lm, "convert_to_gqa", "convert")
     if any(not cut.is_whole for cut in kept_in(lm.model)):
         raise ModelError(
             f"{lm.name} was pruned in this process: save it, and convert what mh.load makes of a stock checkpoint; or "
             f"convert first and prune afterwards."
         )
-    sites = _countable(lm)
-    present = sites[0].num_kv_heads
-    if type(num_kv_heads) is not int or num_kv_heads < 1 or present % num_kv_heads:
-        raise ShapeError(
-            f"{num_kv_heads=} does not divide the {present} key/value heads of {lm.name}: each new one is the mean of "
-            f"equally many. Use one of {divisors(present)}."
-        )
-    return sites
-
-
-def _countable(lm: LoadedModel) -> tuple[Site, ...]:
-    """The sites, if one number in a config counts the key/value heads of all of them. Raises ModelError."""
     sites = lm.spec.sites
     configs = [getattr(lm.model.get_submodule(site.module.split("#")[0]), "config", None) for site in sites]
     for config in configs or [None]:
@@ -131,9 +124,15 @@ def _countable(lm: LoadedModel) -> tuple[Site, ...]:
         raise _cannot(
             lm, f"it has {len(sites)} attention layers that no single config counts ({sites[0]}, {sites[-1]})"
         )
-    if uneven := [site for site in sites if site.num_kv_heads != sites[0].num_kv_heads]:
-        counts = f"{sites[0]} has {sites[0].num_kv_heads} key/value heads, {uneven[0]} has {uneven[0].num_kv_heads}"
+    present = sites[0].num_kv_heads
+    if uneven := [site for site in sites if site.num_kv_heads != present]:
+        counts = f"{sites[0]} has {present} key/value heads, {uneven[0]} has {uneven[0].num_kv_heads}"
         raise _cannot(lm, f"its layers differ, and a config counts once: {counts}")
+    if type(num_kv_heads) is not int or num_kv_heads < 1 or present % num_kv_heads:
+        raise ShapeError(
+            f"{num_kv_heads=} does not divide the {present} key/value heads of {lm.name}: each new one is the mean of "
+            f"equally many. Use one of {divisors(present)}."
+        )
     return sites
 
 
@@ -142,15 +141,6 @@ def _cannot(lm: LoadedModel, why: str) -> ModelError:
         f"{lm.name} ({type(lm.model).__name__}) cannot be given fewer key/value heads: {why.rstrip('. ')}. Families "
         f"that can: {', '.join(FAMILIES)}."
     )
-
-
-def _distances(projections: Projections) -> Float64[Tensor, "g g"]:
-    """Distances between key/value heads, by their weights with their biases as one more column."""
-    rows: list[Tensor] = []
-    for part in "kv":
-        weight, bias = projections.read(part)
-        rows.append(weight if bias is None else torch.cat([weight, bias[..., None].to(weight)], -1))
-    return distances(*rows)
 
 
 def _query_heads(site: Site, groups: Groups) -> tuple[int, ...]:
@@ -175,8 +165,22 @@ def _converted(lm: LoadedModel, groups: Mapping[int, Groups]) -> nn.Module:
         order = [head for group in groups[layer] for head in group]
         _select(projections, _query_heads(projections.site, groups[layer]), order)
     _require_same("its heads in another order", outputs_of(in_full(lm.model), inputs), model, inputs)
+    # Each group's mean goes into the places of all of its key/value heads: weights, biases and other tensors. So the
+    # shapes stay, and the model still runs: what merging costs is measured before any head is dropped.
     for layer, projections in by_layer.items():
-        _merge(projections, len(groups[layer]))
+        num_groups = len(groups[layer])
+        for part in "kv":
+            weight, bias = (
+                None if tensor is None else merge(tensor, num_groups, repeated=True)
+                for tensor in projections.read(part)
+            )
+            assert weight is not None
+            projections.write(part, weight, bias)
+        with torch.no_grad():
+            for path, (axis, part) in projections.by_head.items():
+                if part in "kv":
+                    tensor = projections.module.get_parameter(path)
+                    tensor.copy_(merge(tensor.movedim(axis, 0), num_groups, repeated=True).movedim(0, axis))
     # From here on outputs must stay: each group's heads are equal, and dropping all but one changes nothing.
     merged = outputs_of(in_full(model), inputs)
     for layer, projections in by_layer.items():
@@ -194,21 +198,6 @@ def _select(projections: Projections, heads: Sequence[int], kv_heads: Sequence[i
     config = projections.module.config
     projections.select(heads, kv_heads)
     projections.module.config = config
-
-
-def _merge(projections: Projections, num_groups: int) -> None:
-    """Write each group's mean in the place of all of its key/value heads: weights, biases and other tensors."""
-    for part in "kv":
-        weight, bias = (
-            None if tensor is None else merge(tensor, num_groups, repeated=True) for tensor in projections.read(part)
-        )
-        assert weight is not None
-        projections.write(part, weight, bias)
-    with torch.no_grad():
-        for path, (axis, part) in projections.by_head.items():
-            if part in "kv":
-                tensor = projections.module.get_parameter(path)
-                tensor.copy_(merge(tensor.movedim(axis, 0), num_groups, repeated=True).movedim(0, axis))
 
 
 def _require_same(change: str, expected: dict[str, Tensor], model: nn.Module, inputs: dict[str, Tensor]) -> None:

@@ -20,23 +20,12 @@ from functools import partial
 from typing import Any
 
 import torch
-from jaxtyping import Int
 from torch import Tensor
 
 from manyheads.errors import ManyHeadsError
+from manyheads.interventions.effects import metrics
 from manyheads.interventions.effects.effect import interval_over_texts
-from manyheads.interventions.effects.metrics import (
-    Batch,
-    Corpus,
-    Metric,
-    choose_metric,
-    outputs_of,
-    read_corpus,
-    require_numbers,
-)
 from manyheads.models import LoadedModel, size
-
-__all__ = ["Comparison", "Quality", "Rates", "Row", "choose_quality", "compare", "decode_rates", "seconds_in_turns"]
 
 AFTER = "after, before uptraining"
 STEPS, ROUNDS = 12, 7
@@ -81,22 +70,34 @@ class Comparison:
 class Quality:
     """The texts and the metric by which quality is measured, and why that metric."""
 
-    corpus: Corpus
-    metric: Metric
+    corpus: metrics.Corpus
+    metric: metrics.Metric
     because: str
 
 
 def choose_quality(lm: LoadedModel, texts: str | Sequence[Any], metric: str | Callable[..., Any]) -> Quality:
     """Read the texts and choose the metric. Errors: TextError, StatisticError, ModelError."""
-    chosen, because = choose_metric(lm, metric)
-    return Quality(read_corpus(lm, texts), chosen, because)
+    chosen, because = metrics.choose_metric(lm, metric)
+    return Quality(metrics.read_corpus(lm, texts), chosen, because)
 
 
 def compare(before: LoadedModel, after: LoadedModel, quality: Quality | None) -> tuple[dict[int, float], Comparison]:
     """Each layer's error on the texts (none without texts), and the table."""
     rows = [Row("parameters", "", before.spec.num_parameters, after.spec.num_parameters)]
-    cache_rows, cache_note = _cache_rows(before, after)
-    rows += cache_rows
+    dtype = str(before.dtype).removeprefix("torch.")
+    try:
+        sizes = [size(lm, batch=1, dtype=dtype) for lm in (before, after)]
+    except ManyHeadsError as error:  # a user's own model, whose converted copy should not be lost for that
+        cache_note = f"KV cache: not counted, since {error}"
+    else:
+        old, new = (size.cache for size in sizes)
+        if old is None or new is None:
+            why = sizes[0].architecture.why_untold("cache") or "this model writes no text"
+            cache_note = f"KV cache: none, since {why}."
+        else:
+            context = f"KV cache of {sizes[0].ask.context:,} tokens"
+            rows.append(Row(context, "bytes", int(old.steady), int(new.steady)))
+            cache_note = f"{context}: counted, one text, in {dtype}."
     if quality is None:
         note = "quality and decode speed: not measured, since no texts were given."
         return {}, Comparison(tuple(rows), (note, cache_note))
@@ -108,41 +109,23 @@ def compare(before: LoadedModel, after: LoadedModel, quality: Quality | None) ->
     return errors, Comparison((quality_row, *rows), (quality_note, speed_note, cache_note))
 
 
-def _cache_rows(before: LoadedModel, after: LoadedModel) -> tuple[list[Row], str]:
-    """The bytes that one text needs to continue, by counting; no row, and the reason, for a model without a cache."""
-    dtype = str(before.dtype).removeprefix("torch.")
-    try:
-        sizes = [size(lm, batch=1, dtype=dtype) for lm in (before, after)]
-    except ManyHeadsError as error:  # a user's own model, whose converted copy should not be lost for that
-        return [], f"KV cache: not counted, since {error}"
-    old, new = (size.cache for size in sizes)
-    if old is None or new is None:
-        why = sizes[0].architecture.why_untold("cache") or "this model writes no text"
-        return [], f"KV cache: none, since {why}."
-    context = f"KV cache of {sizes[0].ask.context:,} tokens"
-    row = Row(context, "bytes", int(old.steady), int(new.steady))
-    return [row], f"{context}: counted, one text, in {dtype}."
-
-
 def _quality_row(before: LoadedModel, after: LoadedModel, quality: Quality) -> tuple[dict[int, float], Row, str]:
     """The errors of layers, the metric's row, and the change with its interval over texts. Two passes over them."""
     metric, corpus = quality.metric, quality.corpus
+    # One batch at a time, since a twin must know which rows of it are padding.
     old: list[Tensor] = []
     with _twin_errors(before, after) as (sums, current):
         for batch in corpus.batches:
             current[:] = [batch]
-            old.append(metric.read(outputs_of(before, batch, head=metric.head), batch))
-    new = [metric.read(outputs_of(after, batch, head=metric.head), batch) for batch in corpus.batches]
+            old.append(metric.read(metrics.outputs_of(before, batch, head=metric.head), batch))
+    new = [metric.read(metrics.outputs_of(after, batch, head=metric.head), batch) for batch in corpus.batches]
     changes = torch.zeros(corpus.num_texts, dtype=torch.float64)
     for batch, old_reading, new_reading in zip(corpus.batches, old, new, strict=True):
         changes[list(batch.places)] = metric.change(old_reading, new_reading).double().cpu()
-    require_numbers(changes, metric, "these texts")
+    metrics.require_numbers(changes, metric, "these texts")
     change = float(changes.mean())
     low, high = (float(bound[0]) for bound in interval_over_texts(changes.numpy()[:, None]))
-    level = 0.0
-    if not metric.flat:
-        by_text = [(x.double().nanmean(-1) if x.ndim > 1 else x.double()).cpu() for x in old]
-        level = float(torch.cat(by_text).mean())
+    level = metric.level(old) or 0.0
     # One number back from the device per layer, at the end: sums stay there while the texts are read.
     errors = {layer: (float(gap) / (float(total) or 1.0)) ** 0.5 for layer, (gap, total) in sums.items()}
     note = (
@@ -153,14 +136,16 @@ def _quality_row(before: LoadedModel, after: LoadedModel, quality: Quality) -> t
 
 
 @contextmanager
-def _twin_errors(before: LoadedModel, after: LoadedModel) -> Iterator[tuple[dict[int, list[Tensor]], list[Batch]]]:
+def _twin_errors(
+    before: LoadedModel, after: LoadedModel
+) -> Iterator[tuple[dict[int, list[Tensor]], list[metrics.Batch]]]:
     """While `before` runs, each layer of `after` reads the same inputs: squared errors, and squared outputs, by layer.
 
     So a layer's error is its own, without the errors of the layers below. The second result is a list that the caller
     must fill with the batch that is being read.
     """
     sums = {site.layer: [torch.zeros((), dtype=torch.float64, device=before.device)] * 2 for site in before.spec.sites}
-    current: list[Batch] = []
+    current: list[metrics.Batch] = []
 
     def watch(layer: int, twin: Any) -> Callable[..., None]:
         def hook(module: Any, args: Any, kwargs: dict[str, Any], output: Any) -> None:
@@ -194,7 +179,7 @@ class Rates:
     ratios: tuple[float, float]
 
 
-def decode_rates(before: LoadedModel, after: LoadedModel, corpus: Corpus) -> tuple[Rates | None, str]:
+def decode_rates(before: LoadedModel, after: LoadedModel, corpus: metrics.Corpus) -> tuple[Rates | None, str]:
     """Both rates after the corpus' longest text, and how they were taken; None, and the reason, where they were not."""
     if not getattr(before.model, "can_generate", lambda: False)():
         return None, f"decode speed: none, since {type(before.model).__name__} writes no text."
@@ -208,9 +193,18 @@ def decode_rates(before: LoadedModel, after: LoadedModel, corpus: Corpus) -> tup
     if longest is None or room < 1:
         return None, f"decode speed: not measured, since no text leaves room for {STEPS} tokens more."
     prompt = longest[None, :room]
+
+    def decode(model: Any) -> Iterator[torch.device]:
+        """Read the prompt, then write `STEPS` tokens. Suspends where the clock starts and where it stops."""
+        out = model(input_ids=prompt, use_cache=True)
+        yield prompt.device
+        for _ in range(STEPS):
+            out = model(input_ids=out.logits[:, -1:].argmax(-1), past_key_values=out.past_key_values, use_cache=True)
+        yield prompt.device
+
     models = {"before": before.model, "after": after.model}
     with torch.no_grad():
-        seconds = seconds_in_turns({name: partial(_decode, model, prompt) for name, model in models.items()}, ROUNDS)
+        seconds = seconds_in_turns({name: partial(decode, model) for name, model in models.items()}, ROUNDS)
     old, new = seconds["before"], seconds["after"]
     ratios = [slow / fast for slow, fast in zip(old, new, strict=True)]
     rates = Rates(STEPS / statistics.median(old), STEPS / statistics.median(new), (min(ratios), max(ratios)))
@@ -218,15 +212,6 @@ def decode_rates(before: LoadedModel, after: LoadedModel, corpus: Corpus) -> tup
         f"decode speed: measured here ({before.device.type}), one text of {prompt.shape[1]} tokens, median of {ROUNDS} "
         f"rounds of {STEPS} tokens, both in turns; beside it, how many times as fast it was, round by round."
     )
-
-
-def _decode(model: Any, prompt: Int[Tensor, "1 n"]) -> Iterator[torch.device]:
-    """Read the prompt, then write `STEPS` tokens. Suspends where the clock starts and where it stops."""
-    out = model(input_ids=prompt, use_cache=True)
-    yield prompt.device
-    for _ in range(STEPS):
-        out = model(input_ids=out.logits[:, -1:].argmax(-1), past_key_values=out.past_key_values, use_cache=True)
-    yield prompt.device
 
 
 def seconds_in_turns(tasks: Mapping[str, Callable[[], Iterator[torch.device]]], rounds: int) -> dict[str, list[float]]:
@@ -240,13 +225,11 @@ def seconds_in_turns(tasks: Mapping[str, Callable[[], Iterator[torch.device]]], 
     for number in range(rounds + 1):
         turn = number % len(names)
         for name in names[turn:] + names[:turn]:
-            times = [_time_when_done(device) for device in tasks[name]()]
+            times: list[float] = []
+            for device in tasks[name]():
+                if device.type != "cpu":  # an accelerator works on after the call that gave it work
+                    torch.accelerator.synchronize(device)
+                times.append(time.perf_counter())
             if number:
                 seconds[name].append(times[1] - times[0])
     return seconds
-
-
-def _time_when_done(device: torch.device) -> float:
-    if device.type != "cpu":  # an accelerator works on after the call that gave it work
-        torch.accelerator.synchronize(device)
-    return time.perf_counter()

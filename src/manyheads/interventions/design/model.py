@@ -23,23 +23,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from manyheads.errors import ModelError, PlanError, ShapeError
+from manyheads.interventions.design import weights
 from manyheads.interventions.design.patterns import HeadDesign, previous, random
-from manyheads.interventions.design.weights import (
-    HEAD_DIM,
-    KINDS,
-    WIDTH,
-    HeadWeights,
-    Setting,
-    Stream,
-    head_weights,
-    members_of,
-    noisy,
-    places,
-    random_weights,
-    require_earlier,
-    token_code,
-    token_table,
-)
 from manyheads.models import LoadedModel, load
 from manyheads.models.loading.checkpoints import find_checkpoint
 from manyheads.models.loading.pretrained import tokenizer_beside
@@ -94,9 +79,9 @@ class DesignedModel(nn.Module):
     def __init__(
         self,
         config: DesignConfig,
-        stream: Stream,
+        stream: weights.Stream,
         tables: tuple[Float[Tensor, "v t"], Float[Tensor, "n p"]],
-        heads: Sequence[Sequence[HeadWeights]],
+        heads: Sequence[Sequence[weights.HeadWeights]],
         logit_gain: float,
     ) -> None:
         super().__init__()
@@ -112,7 +97,7 @@ class DesignedModel(nn.Module):
             x = x + layer(x, key_padding_mask=padding, need_weights=False)[0]
         prediction = self.logit_gain * x[..., self.stream.parts["said"]]
         # The unembedding is the table of token codes itself: what a head copies is read as the token that it is.
-        codes = self.tokens.weight[:, :WIDTH]
+        codes = self.tokens.weight[:, : weights.WIDTH]
         return DesignedOutput(x, prediction, codes if torch.is_grad_enabled() else codes.detach())
 
     def embed(self, input_ids: Int[Tensor, "b n"], attention_mask: Tensor | None = None) -> Float[Tensor, "b n m"]:
@@ -138,13 +123,13 @@ class DesignedModel(nn.Module):
         raise ModelError("a model of designed heads has no generate(): record a finished text, without generate=.")
 
 
-def attention_layer(heads: Sequence[HeadWeights], width: int, causal: bool) -> MultiHeadAttention:
+def attention_layer(heads: Sequence[weights.HeadWeights], width: int, causal: bool) -> MultiHeadAttention:
     """Our own layer with these heads' weights in it. Scores are not scaled: gains are nats."""
     layer = MultiHeadAttention(
         width,
         len(heads),
-        head_dim=HEAD_DIM,
-        v_head_dim=WIDTH,
+        head_dim=weights.HEAD_DIM,
+        v_head_dim=weights.WIDTH,
         bias=False,
         scale=1.0,
         causal=causal,
@@ -178,7 +163,17 @@ def build(
     Errors: PlanError for heads that contradict the model or lack another head, ShapeError for sizes, ModelError
     where the bundled tokenizer is not installed.
     """
-    heads = _read_layers(layers)
+    if not _is_list(layers) or not layers or not all(_is_list(layer) and layer for layer in layers):
+        raise PlanError(
+            f"layers={layers!r}: give a list of layers, each a list of at least one head, as "
+            f"[[design.previous(), None], [design.induction()]]."
+        )
+    for name, design in _named(layers):
+        if design is not None and not isinstance(design, HeadDesign):
+            raise PlanError(f"{name} is {design!r}: give a design, as design.previous(), or None for a random head.")
+        if isinstance(design, HeadDesign) and design.kind not in weights.KINDS:
+            raise PlanError(f"{name} is of kind {design.kind!r}: make designs by the functions of mh.design.")
+    heads = [[random() if design is None else design for design in layer] for layer in layers]
     if isinstance(max_positions, bool) or not isinstance(max_positions, int) or max_positions < 2:
         raise ShapeError(f"{max_positions=} is no number of tokens that a text may have: give 2 or more.")
     if isinstance(noise, bool) or not isinstance(noise, int | float) or not 0 <= noise < math.inf:
@@ -188,38 +183,26 @@ def build(
     _require_possible(heads, causal, max_positions)
     tokenizer = tokenizer_beside(find_checkpoint(BUNDLED), False) if tokenizer is None else tokenizer
     designs = [design for layer in heads for design in layer]
-    members = {design: members_of(design, tokenizer) for design in designs if design.kind in ("members", "separator")}
-    stream = Stream(tuple(dict.fromkeys(members.values())))
-    code = token_code(len(tokenizer))
+    members = {
+        design: weights.members_of(design, tokenizer) for design in designs if design.kind in ("members", "separator")
+    }
+    stream = weights.Stream(tuple(dict.fromkeys(members.values())))
+    code = weights.token_code(len(tokenizer))
     farthest = max(abs(design.offset) for design in designs)
-    setting = Setting(stream, places(max_positions - 1 + farthest), code.high)
+    setting = weights.Setting(stream, weights.places(max_positions - 1 + farthest), code.high)
     writers = _PreviousTokenHeads.of(heads, max_positions)
     matrices = _matrices(heads, members, setting, writers, noise, seed)
     config = DesignConfig(len(tokenizer), stream.width, max_positions, len(heads), causal)
     constant, is_first = torch.ones(max_positions, 1), torch.zeros(max_positions, 1)
     is_first[0] = 1
     place_table = torch.cat([setting.places.table(max_positions), constant, is_first], 1)
-    tables = token_table(tokenizer, code, stream.classes), place_table
+    tables = weights.token_table(tokenizer, code, stream.classes), place_table
+    # All other tokens together are at most log(v) above one of them, each at most as like as the code's bound.
     gain = (math.log(len(tokenizer)) + SURE) / (1 - code.high)
     lm = load(DesignedModel(config, stream, tables, matrices, gain).eval(), tokenizer=tokenizer)
     num_designed = sum(design.kind != "random" for design in designs)
     because = f"{num_designed} of {len(designs)} heads made to order, {'causal, ' * causal}{noise=:g}, {seed=}"
     return replace(lm, name="designed", because=because)
-
-
-def _read_layers(layers: Layers) -> list[list[HeadDesign]]:
-    """The designs, a random one for None. Errors: PlanError."""
-    if not _is_list(layers) or not layers or not all(_is_list(layer) and layer for layer in layers):
-        raise PlanError(
-            f"layers={layers!r}: give a list of layers, each a list of at least one head, as "
-            f"[[design.previous(), None], [design.induction()]]."
-        )
-    for name, design in _named(layers):
-        if design is not None and not isinstance(design, HeadDesign):
-            raise PlanError(f"{name} is {design!r}: give a design, as design.previous(), or None for a random head.")
-        if isinstance(design, HeadDesign) and design.kind not in KINDS:
-            raise PlanError(f"{name} is of kind {design.kind!r}: make designs by the functions of mh.design.")
-    return [[random() if design is None else design for design in layer] for layer in layers]
 
 
 def _require_possible(heads: list[list[HeadDesign]], causal: bool, max_positions: int) -> None:
@@ -260,31 +243,31 @@ class _PreviousTokenHeads:
 def _matrices(
     heads: list[list[HeadDesign]],
     members: Members,
-    setting: Setting,
+    setting: weights.Setting,
     writers: _PreviousTokenHeads,
     noise: int | float,
     seed: int,
-) -> list[list[HeadWeights]]:
+) -> list[list[weights.HeadWeights]]:
     """Every head's weights.
 
     Two generators: random heads are the same whatever the noise, and the noise is the same but for its strength.
     """
     of_heads, of_noise = torch.Generator().manual_seed(seed), torch.Generator().manual_seed(seed + 1)
 
-    def weights(design: HeadDesign, number: int, index: int) -> HeadWeights:
+    def matrices_of(design: HeadDesign, number: int, index: int) -> weights.HeadWeights:
         if design.kind == "random":
-            return random_weights(design, setting.stream, of_heads)
+            return weights.random_weights(design, setting.stream, of_heads)
         head_setting, output = setting, setting.stream.write("aside")
         if design.kind == "induction":
-            leak = require_earlier(writers.leaks if number > writers.layer else (), f"L{number}H{index}")
+            leak = weights.require_earlier(writers.leaks if number > writers.layer else (), f"L{number}H{index}")
             head_setting, output = replace(setting, leak=leak), setting.stream.write("said")
         elif design.role == PREVIOUS and number == writers.layer:
             output = setting.stream.write("before") / len(writers.leaks)
-        head = head_weights(design, members.get(design), head_setting, output)
-        return noisy(head, noise, of_noise) if noise else head
+        head = weights.head_weights(design, members.get(design), head_setting, output)
+        return weights.noisy(head, noise, of_noise) if noise else head
 
     return [
-        [weights(design, number, index) for index, design in enumerate(layer)] for number, layer in enumerate(heads)
+        [matrices_of(design, number, index) for index, design in enumerate(layer)] for number, layer in enumerate(heads)
     ]
 
 

@@ -133,5 +133,6 @@ def random(sharpness: int | float = RANDOM_SHARPNESS) -> HeadDesign:
     return HeadDesign("random", sharpness, "unlabelled")
 
 
+# At module level, not a lambda: designs compare by value, and two lambdas would make two classes of one.
 def _is_punctuation(text: str) -> bool:
     return bool(text) and all(unicodedata.category(char)[0] in "PS" for char in text)

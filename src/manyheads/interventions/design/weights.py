@@ -42,7 +42,7 @@ moves.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -60,6 +60,7 @@ MIN_ROOM = 0.05  # below it, scores would be 40 times the requested sharpness, a
 MOST_LEAK = 0.2  # of an induction head's previous-token heads: at 0.27 nothing would be left to tell copies by
 HEAD_DIM = 2 * WIDTH + 2  # of q and k: room for the longest sum of terms, "same", and even
 KNOWN = 2.0  # the square length of a token's code beside its place's
+KINDS = ("offset", "first", "members", "separator", "same", "induction", "uniform", "random")
 SPECIAL = ("bos", "cls", "sep", "eos", "pad", "mask")
 
 
@@ -217,10 +218,9 @@ def head_weights(
     design: HeadDesign, members: frozenset[int] | None, setting: Setting, writes: Float[Tensor, "m f"]
 ) -> HeadWeights:
     """A designed head: its terms side by side, zeros below, and the token's code as the value; `writes` is its W_O."""
-    terms = _TERMS[design.kind](design, members, setting)
     query, key = (torch.zeros(HEAD_DIM, setting.stream.width) for _ in range(2))
     begin = 0
-    for term in terms:
+    for term in terms_of(design, members, setting):
         rows = slice(begin, begin + len(term.query))
         query[rows], key[rows], begin = term.query, term.key, rows.stop
     return HeadWeights(query, key, setting.stream.read("token"), writes)
@@ -266,55 +266,39 @@ def require_earlier(leaks: Sequence[float], where: str) -> float:
     return leak
 
 
-def _offset(design: HeadDesign, members: frozenset[int] | None, setting: Setting) -> list[Term]:
-    gain = _place_gain(design, setting)
-    place = setting.stream.read("place")
-    turned = gain * setting.places.turn(design.offset) @ place
-    return [Term(turned, place), _first_token(design.sharpness + gain * setting.places.spread, setting)]
+def terms_of(design: HeadDesign, members: frozenset[int] | None, setting: Setting) -> list[Term]:
+    """The terms of a pattern, whose gains the table at the top of this page derives."""
+    sharpness, stream, high = design.sharpness, setting.stream, setting.high
+    place_gain = 2 * sharpness / setting.places.room
+    margin = sharpness + place_gain * setting.places.spread
 
+    def first_token(gain: float) -> Term:
+        """The score of the first token, so that a row rests there if it sees no target."""
+        return Term(gain * stream.read("one"), stream.read("first"))
 
-def _members(design: HeadDesign, members: frozenset[int] | None, setting: Setting) -> list[Term]:
-    assert members is not None
-    targets = Term(2 * design.sharpness * setting.stream.read("one"), setting.stream.flag(members))
-    return [targets, _first_token(design.sharpness, setting)]
-
-
-def _same(design: HeadDesign, members: frozenset[int] | None, setting: Setting) -> list[Term]:
-    token, place, first = (setting.stream.read(part) for part in ("token", "place", "first"))
-    place_gain = _place_gain(design, setting)
-    margin = design.sharpness + place_gain * setting.places.spread
-    gain = 2 * margin / (1 - setting.high)
-    rest_term = _first_token(gain - margin, setting)
-    home = rest_term.query + place_gain * first  # the first row may look at itself: it has nowhere else to rest
-    return [Term(gain * token, token), Term(-place_gain * place, place), Term(home, rest_term.key)]
-
-
-def _induction(design: HeadDesign, members: frozenset[int] | None, setting: Setting) -> list[Term]:
-    high, leak = setting.high, setting.leak
-    gain = 2 * design.sharpness / (1 - high - leak * (3 - high))
-    targets = Term(gain * setting.stream.read("token"), setting.stream.read("before"))
-    return [targets, _first_token(design.sharpness + gain * (high + leak * (1 - high)), setting)]
-
-
-def _place_gain(design: HeadDesign, setting: Setting) -> float:
-    return 2 * design.sharpness / setting.places.room
-
-
-def _first_token(gain: float, setting: Setting) -> Term:
-    """The score of the first token, so that a row rests there if it sees no target."""
-    return Term(gain * setting.stream.read("one"), setting.stream.read("first"))
-
-
-_TERMS: dict[str, Callable[[HeadDesign, frozenset[int] | None, Setting], list[Term]]] = {
-    "offset": _offset,
-    "first": lambda design, members, setting: [_first_token(design.sharpness, setting)],
-    "members": _members,
-    "separator": _members,
-    "same": _same,
-    "induction": _induction,
-    "uniform": lambda *_: [],
-}
-KINDS = (*_TERMS, "random")
+    match design.kind:
+        case "offset":
+            turned = place_gain * setting.places.turn(design.offset) @ stream.read("place")
+            return [Term(turned, stream.read("place")), first_token(margin)]
+        case "first":
+            return [first_token(sharpness)]
+        case "members" | "separator":
+            assert members is not None
+            return [Term(2 * sharpness * stream.read("one"), stream.flag(members)), first_token(sharpness)]
+        case "same":
+            token, place, first = (stream.read(part) for part in ("token", "place", "first"))
+            gain = 2 * margin / (1 - high)
+            rest_term = first_token(gain - margin)
+            # The first row may look at itself: it has nowhere else to rest.
+            home = rest_term.query + place_gain * first
+            return [Term(gain * token, token), Term(-place_gain * place, place), Term(home, rest_term.key)]
+        case "induction":
+            leak = setting.leak
+            gain = 2 * sharpness / (1 - high - leak * (3 - high))
+            targets = Term(gain * stream.read("token"), stream.read("before"))
+            return [targets, first_token(sharpness + gain * (high + leak * (1 - high)))]
+        case _:
+            return []
 
 
 def members_of(design: HeadDesign, tokenizer: Any) -> frozenset[int]:
@@ -328,13 +312,30 @@ def members_of(design: HeadDesign, tokenizer: Any) -> frozenset[int]:
     if callable(design.members):
         pieces = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
         special = _special(tokenizer)
-        texts = ((number, _text_of(piece)) for number, piece in enumerate(pieces) if number not in special)
-        ids = frozenset(number for number, text in texts if design.members(text))
+        texts: dict[int, str] = {}  # without the tokenizer's marks
+        for number, piece in enumerate(pieces):
+            if number not in special:
+                text = piece or ""
+                for mark in SUBWORD_MARKS:
+                    text = text.removeprefix(mark)
+                texts[number] = text.removesuffix(SUBWORD_MARKS[-1]).strip()
+        ids = frozenset(number for number, text in texts.items() if design.members(text))
         if not ids:
             raise PlanError(f"no token of the tokenizer is in the class that {design.members!r} tells: try another.")
         return ids
     assert design.members is not None
-    return frozenset(_id(member, tokenizer) for member in design.members)
+    vocabulary, token_ids = tokenizer.get_vocab(), set[int]()
+    for token in design.members:
+        if isinstance(token, int):
+            if not 0 <= token < len(tokenizer):
+                raise PlanError(f"{token} is no token: the tokenizer's ids are 0 to {len(tokenizer) - 1}.")
+        elif token not in vocabulary:
+            pieces = tokenizer.convert_ids_to_tokens(tokenizer(token)["input_ids"])
+            raise PlanError(
+                f"{token!r} is no token of the tokenizer, which reads it as {pieces}: give one of its tokens."
+            )
+        token_ids.add(token if isinstance(token, int) else vocabulary[token])
+    return frozenset(token_ids)
 
 
 def token_table(tokenizer: Any, code: TokenCode, classes: Sequence[frozenset[int]]) -> Float[Tensor, "v t"]:
@@ -345,26 +346,6 @@ def token_table(tokenizer: Any, code: TokenCode, classes: Sequence[frozenset[int
     for column, members in enumerate(classes):
         flags[sorted(members), column] = 1
     return torch.cat([codes, flags], 1)
-
-
-def _id(token: str | int, tokenizer: Any) -> int:
-    if isinstance(token, int):
-        if not 0 <= token < len(tokenizer):
-            raise PlanError(f"{token} is no token: the tokenizer's ids are 0 to {len(tokenizer) - 1}.")
-        return token
-    vocabulary = tokenizer.get_vocab()
-    if token not in vocabulary:
-        pieces = tokenizer.convert_ids_to_tokens(tokenizer(token)["input_ids"])
-        raise PlanError(f"{token!r} is no token of the tokenizer, which reads it as {pieces}: give one of its tokens.")
-    return vocabulary[token]
-
-
-def _text_of(piece: str | None) -> str:
-    """A token's text, without the tokenizer's marks."""
-    text = piece or ""
-    for mark in SUBWORD_MARKS:
-        text = text.removeprefix(mark)
-    return text.removesuffix(SUBWORD_MARKS[-1]).strip()
 
 
 def _special(tokenizer: Any) -> set[int]:

@@ -20,21 +20,11 @@ from manyheads.errors import StatisticError
 from manyheads.heads import Head, parse_heads
 from manyheads.interventions.apply.applied import editors_of
 from manyheads.interventions.apply.edits import Editor
-from manyheads.interventions.effects.metrics import (
-    Corpus,
-    Metric,
-    choose_metric,
-    outputs_of,
-    read_corpus,
-    require_loaded,
-    require_numbers,
-)
+from manyheads.interventions.effects import metrics
 from manyheads.models import tap
 from manyheads.plan import Average, Copy, Plan, SkipOutputProjection, Step, describe
 from manyheads.spec import ModelSpec
 from manyheads.statistics import Progress
-
-__all__ = ["Effect", "effect", "interval_over_texts"]
 
 CONTROLS = 10  # random sets of heads: enough to see whether a change is unusual, few enough to wait for
 DRAWS = 20  # tries for each random set: among few heads the same one comes again
@@ -125,11 +115,11 @@ def effect(
     Cost: 2 + `controls` forward passes. Errors: HeadError, PlanError, TextError; StatisticError for a metric that this
     model or these texts cannot give, or that is NaN.
     """
-    require_loaded(lm)
+    metrics.require_loaded(lm)
     if not isinstance(plan, Plan):
         plan = Plan(plan)
-    chosen, why = choose_metric(lm, metric, labels)
-    read = read_corpus(lm, texts, labels)
+    chosen, why = metrics.choose_metric(lm, metric, labels)
+    read = metrics.read_corpus(lm, texts, labels)
     notes = {"metric": why, "model": lm.name}
     if plan.needs_corpus and corpus is None:
         corpus, notes["corpus"] = texts, "the texts themselves, for want of another"
@@ -145,6 +135,12 @@ def effect(
     if unchanged := [describe(step) for place, step in enumerate(plan.steps) if editors[0].idle(0, place)]:
         notes["unchanged"] = "; ".join(unchanged)
     low, high = interval_over_texts(changes[:1].T.numpy())
+    per_token: dict[int, ndarray] = {}
+    if chosen.by_token:
+        # Batches go by length, so texts are put back into their own order; padding and first tokens are NaN.
+        for batch, old, new in zip(read.batches, before, after, strict=True):
+            for place, change in zip(batch.places, (new - old).double().cpu(), strict=True):
+                per_token[place] = change[~change.isnan()].numpy()
     return Effect(
         plan,
         chosen.name,
@@ -154,15 +150,15 @@ def effect(
         None if len(changes[0]) == 1 else float(high[0]),
         changes[0].numpy(),
         tuple(changes[1:].mean(1).tolist()),
-        _level(chosen, before),
-        _level(chosen, after),
-        _by_token(chosen, read, before, after),
+        chosen.level(before),
+        chosen.level(after),
+        tuple(per_token[place] for place in range(read.num_texts)) if chosen.by_token else None,
         notes,
     )
 
 
 def carried_out(
-    lm: Any, editors: Sequence[Editor], corpus: Corpus, metric: Metric, progress: Progress | None
+    lm: Any, editors: Sequence[Editor], corpus: metrics.Corpus, metric: metrics.Metric, progress: Progress | None
 ) -> tuple[list[Tensor], list[Tensor], Float64[Tensor, "plan text"]]:
     """Readings before and under the first editor, where they are numbers of texts or tokens, and all editors' changes.
 
@@ -173,41 +169,22 @@ def carried_out(
     after: list[Tensor] = []
     changes = torch.zeros(len(editors), corpus.num_texts, dtype=torch.float64)
     for done, batch in enumerate(corpus.batches):
-        plain = metric.read(outputs_of(lm, batch, head=metric.head), batch)
+        plain = metric.read(metrics.outputs_of(lm, batch, head=metric.head), batch)
         for index, editor in enumerate(editors):
             try:
                 # The guard checks the first batch only: it costs a second attention, and batches differ in texts alone.
                 with tap(lm.model, edits=[editor], guard=not done):
-                    edited = metric.read(outputs_of(lm, batch, head=metric.head), batch)
+                    edited = metric.read(metrics.outputs_of(lm, batch, head=metric.head), batch)
             finally:
                 editor.close()
             changes[index, list(batch.places)] = metric.change(plain, edited).double().cpu()
-            require_numbers(changes[index, list(batch.places)], metric, "these texts")
+            metrics.require_numbers(changes[index, list(batch.places)], metric, "these texts")
             if not index and not metric.flat:
                 before.append(plain)
                 after.append(edited)
         if progress is not None:
             progress(done + 1, len(corpus.batches))
     return before, after, changes
-
-
-def _level(metric: Metric, readings: list[Tensor]) -> float | None:
-    """The mean reading over texts, where a reading is one number per text or token."""
-    if metric.flat:
-        return None
-    texts = [reading.double().nanmean(-1) if reading.ndim > 1 else reading.double() for reading in readings]
-    return float(torch.cat(texts).mean())
-
-
-def _by_token(metric: Metric, corpus: Corpus, before: list[Tensor], after: list[Tensor]) -> Any:
-    """Each text's change, token by token, in the order of the texts; None for a metric of whole texts."""
-    if not metric.by_token:
-        return None
-    rows: dict[int, ndarray] = {}
-    for batch, b, a in zip(corpus.batches, before, after, strict=True):
-        for place, change in zip(batch.places, (a - b).double().cpu(), strict=True):
-            rows[place] = change[~change.isnan()].numpy()
-    return tuple(rows[place] for place in range(corpus.num_texts))
 
 
 def interval_over_texts(
@@ -237,9 +214,20 @@ def random_plans(plan: Plan, spec: ModelSpec, count: int, seed: int) -> list[Pla
     generator = np.random.Generator(np.random.PCG64(seed))
     plans: dict[Plan, None] = {}  # a set in the order of drawing
     for _ in range(DRAWS * count if plan.steps else 0):
+        # Tried more often than sets are wanted: among few heads the same one is drawn again and again.
         if (substitutes := _substitutes(plan, spec, generator)) is None:
             return []
-        plans.setdefault(Plan([_moved(step, spec, substitutes) for step in plan.steps]))
+        steps: list[Step] = []
+        for step in plan.steps:
+            heads = str(parse_heads([substitutes[head] for head in spec.select(step.heads)], spec.shape))
+            if isinstance(step, SkipOutputProjection):
+                steps.append(SkipOutputProjection(heads))
+            elif isinstance(step, Copy):
+                sources = [substitutes[head] for head in spec.select(step.source) if head in substitutes]
+                steps.append(Copy(heads, str(parse_heads(sources, spec.shape))))
+            else:
+                steps.append(replace(step, heads=heads))
+        plans.setdefault(Plan(steps))
         if len(plans) == count:
             break
     return list(plans)
@@ -272,14 +260,3 @@ def _substitutes(plan: Plan, spec: ModelSpec, generator: np.random.Generator) ->
     # Single heads need no common layer: any unused head of the model can stand for them.
     order = generator.permutation(len(unused))
     return substitutes | {head: unused[position] for head, position in zip(single, order, strict=False)}
-
-
-def _moved(step: Step, spec: ModelSpec, substitutes: dict[Head, Head]) -> Step:
-    """One step on the substitutes of its heads."""
-    heads = str(parse_heads([substitutes[head] for head in spec.select(step.heads)], spec.shape))
-    if isinstance(step, SkipOutputProjection):
-        return SkipOutputProjection(heads)
-    if isinstance(step, Copy):
-        sources = [substitutes[head] for head in spec.select(step.source) if head in substitutes]
-        return Copy(heads, str(parse_heads(sources, spec.shape)))
-    return replace(step, heads=heads)

@@ -32,17 +32,8 @@ from torch import Tensor
 
 from manyheads.errors import HeadError, StatisticError
 from manyheads.heads import Head, HeadSet, parse_heads
+from manyheads.interventions.effects import metrics
 from manyheads.interventions.effects.effect import interval_over_texts
-from manyheads.interventions.effects.metrics import (
-    Batch,
-    Corpus,
-    Metric,
-    choose_metric,
-    outputs_of,
-    read_corpus,
-    require_loaded,
-    require_numbers,
-)
 from manyheads.interventions.effects.sweep import sweep
 from manyheads.interventions.prune.which_heads import least_groups
 from manyheads.models import BATCH_TOKENS, AttentionCall, tap
@@ -53,7 +44,6 @@ from manyheads.statistics import PerHeadResult, Progress
 if TYPE_CHECKING:  # pandas takes half a second to import: only who writes a table waits for it
     import pandas as pd
 
-__all__ = ["ESTIMATORS", "REDUCE", "Importance", "gradients", "importance", "rank_correlation"]
 
 ESTIMATORS = ("ablation", "gradient")
 REDUCE = ("token", "example", "batch")
@@ -181,18 +171,18 @@ def importance(
     one ablation after another takes. For gradients, one forward and one backward pass (16 backward for a flat metric).
     Errors: StatisticError, TextError, PlanError, ModelError. Source: Michel et al. 2019, section 4.1.
     """
-    require_loaded(lm)
+    metrics.require_loaded(lm)
     if estimator not in ESTIMATORS:
         raise StatisticError(f"{estimator=} is unknown: use one of {', '.join(ESTIMATORS)}.")
     if reduce not in REDUCE:
         raise StatisticError(f"{reduce=} is no way to sum a gradient: use one of {', '.join(REDUCE)}.")
     if type(num_tokens) is not int or num_tokens < 1:
         raise StatisticError(f"num_tokens={num_tokens!r}: give a whole number, 1 or more, of tokens of a batch.")
-    chosen, why = choose_metric(lm, metric, labels)
+    chosen, why = metrics.choose_metric(lm, metric, labels)
     notes = {"model": lm.name, "metric": why}
     # A sweep expands batches, so its plain ones are smaller; gradients hold activations of all layers at once.
     size = num_tokens // 4 if estimator == "ablation" else min(num_tokens, GRADIENT_TOKENS)
-    read = read_corpus(lm, texts, labels, size)
+    read = metrics.read_corpus(lm, texts, labels, size)
     notes |= read.notes
     if estimator == "gradient" and (kind != "zero" or corpus is not None):
         raise StatisticError("kind= and corpus= are for the estimator 'ablation': a gradient takes nothing's place.")
@@ -222,7 +212,13 @@ def rank_correlation(a: Float64[ndarray, "n"], b: Float64[ndarray, "n"]) -> floa
 
 
 def gradients(
-    lm: Any, corpus: Corpus, metric: Metric, *, reduce: str = "example", directions: int = DIRECTIONS, seed: int = 0
+    lm: Any,
+    corpus: metrics.Corpus,
+    metric: metrics.Metric,
+    *,
+    reduce: str = "example",
+    directions: int = DIRECTIONS,
+    seed: int = 0,
 ) -> tuple[Float64[Tensor, "text head"], str]:
     """Each text's importance of each head, in the order of `lm.spec.heads`, and how it was computed.
 
@@ -237,7 +233,7 @@ def gradients(
             values[list(batch.places)] = _squares(lm, batch, metric, directions, generator)
         else:
             values[list(batch.places)] = _slopes(lm, batch, metric, reduce)
-    require_numbers(values, metric, "its gradient")
+    metrics.require_numbers(values, metric, "its gradient")
     if not metric.flat:
         return values, f"|d {metric.name} / d gate|, summed by {reduce} before the absolute value"
     return values, (
@@ -246,10 +242,10 @@ def gradients(
     )
 
 
-def _slopes(lm: Any, batch: Batch, metric: Metric, reduce: str) -> Float64[Tensor, "b head"]:
+def _slopes(lm: Any, batch: metrics.Batch, metric: metrics.Metric, reduce: str) -> Float64[Tensor, "b head"]:
     """The derivative of each text's own metric in the gates of its tokens."""
     with torch.enable_grad(), _gated(lm, batch) as gates:
-        reading = metric.read(outputs_of(lm, batch, head=metric.head, grad=True), batch)
+        reading = metric.read(metrics.outputs_of(lm, batch, head=metric.head, grad=True), batch)
         changes = metric.change(torch.zeros_like(reading), reading)
     _require_slope(changes, metric)
     # Texts do not depend on each other's gates, so one backward pass through the sum gives each text its own slopes.
@@ -261,11 +257,11 @@ def _slopes(lm: Any, batch: Batch, metric: Metric, reduce: str) -> Float64[Tenso
 
 
 def _squares(
-    lm: Any, batch: Batch, metric: Metric, directions: int, generator: torch.Generator
+    lm: Any, batch: metrics.Batch, metric: metrics.Metric, directions: int, generator: torch.Generator
 ) -> Float64[Tensor, "b head"]:
     """Half the squared derivative of the unit embedding in the gates."""
     with torch.enable_grad(), _gated(lm, batch) as gates:
-        reading = metric.read(outputs_of(lm, batch, head=metric.head, grad=True), batch)
+        reading = metric.read(metrics.outputs_of(lm, batch, head=metric.head, grad=True), batch)
     _require_slope(reading, metric)
     if metric.name != "cosine":
         raise StatisticError(
@@ -285,7 +281,7 @@ def _squares(
     return total * width / count / 2
 
 
-def _require_slope(value: Tensor, metric: Metric) -> None:
+def _require_slope(value: Tensor, metric: metrics.Metric) -> None:
     if not value.requires_grad:
         raise StatisticError(
             f"metric {metric.name!r} does not depend on the heads by anything that has a derivative (a count, an "
@@ -305,6 +301,7 @@ class _Gates:
 
     def edit(self, call: AttentionCall) -> Tensor:
         key = (call.site.stack, call.site.layer)
+        # A gate a row, not one a head: a text's own slope is the sum over its rows, whatever is padded beside it.
         self.by_layer[key] = call.out.detach().new_ones(call.out.shape[:3]).requires_grad_()
         return call.out * self.by_layer[key][..., None]
 
@@ -317,7 +314,7 @@ class _Gates:
 
 
 @contextmanager
-def _gated(lm: Any, batch: Batch) -> Iterator[_Gates]:
+def _gated(lm: Any, batch: metrics.Batch) -> Iterator[_Gates]:
     """Gates on all heads while the block runs. Errors: StatisticError where a layer's batch is not the texts."""
     gates = _Gates()
     with tap(lm.model, edits=[gates.edit], guard=False):

@@ -24,8 +24,6 @@ from manyheads.models import BATCH_TOKENS, batches, model_inputs, read_texts, to
 from manyheads.models.describe import run
 from manyheads.models.inputs.texts import decoder_story, writes_apart
 
-__all__ = ["METRICS", "Batch", "Corpus", "Metric", "choose_metric", "read_corpus"]
-
 
 @dataclass(frozen=True, eq=False)
 class Batch:
@@ -162,6 +160,13 @@ class Metric:
     flat: bool = False
     by_token: bool = False
 
+    def level(self, readings: Sequence[Tensor]) -> float | None:
+        """The mean reading over texts, None for a flat metric, whose readings are no numbers of texts or tokens."""
+        if self.flat:
+            return None
+        texts = [reading.double().nanmean(-1) if reading.ndim > 1 else reading.double() for reading in readings]
+        return float(torch.cat([text.cpu() for text in texts]).mean())
+
 
 def token_losses(outputs: Any, batch: Batch) -> Float[Tensor, "b n"]:
     """The cross-entropy of each next token, NaN where none is predicted (nats).
@@ -260,14 +265,11 @@ def _mean_difference(before: Tensor, after: Tensor) -> Float[Tensor, "b"]:
     return change.nanmean(-1) if change.ndim > 1 else change
 
 
-def _divergence(before: Tensor, after: Tensor) -> Float[Tensor, "b"]:
+def divergence(before: Tensor, after: Tensor) -> Float[Tensor, "b"]:
     """KL(before || after) of log-probabilities, mean over tokens."""
     terms = before.exp() * (before - after)
-    return terms.masked_fill(before == -torch.inf, 0).sum(-1).double().nanmean(-1)  # 0 log 0 is 0
-
-
-def _cosine_distance(before: Tensor, after: Tensor) -> Float[Tensor, "b"]:
-    return 1 - F.cosine_similarity(before.double(), after.double(), dim=-1)
+    # 0 log 0 is 0, and not the NaN of 0 times infinity: a token that was impossible before costs nothing.
+    return terms.masked_fill(before == -torch.inf, 0).sum(-1).double().nanmean(-1)
 
 
 METRICS = {
@@ -275,9 +277,10 @@ METRICS = {
     for metric in (
         Metric("loss", "nats a token", "next-token loss, after less before", token_losses, _mean_difference,
                by_token=True),
-        Metric("kl", "nats a token", "KL(before || after) of the next token", predictions, _divergence, flat=True),
-        Metric("cosine", "", "1 - cosine of the mean-pooled embeddings", embedding, _cosine_distance, head=False,
-               flat=True),
+        Metric("kl", "nats a token", "KL(before || after) of the next token", predictions, divergence, flat=True),
+        Metric("cosine", "", "1 - cosine of the mean-pooled embeddings", embedding,
+               lambda before, after: 1 - F.cosine_similarity(before.double(), after.double(), dim=-1),
+               head=False, flat=True),
         Metric("class_loss", "nats", "loss on the labels, after less before", class_losses, _mean_difference),
         Metric("class_error", "", "share of wrong labels, after less before", class_errors, _mean_difference),
     )
@@ -295,7 +298,7 @@ def choose_metric(lm: Any, metric: str | Own | Metric, labels: Any = None) -> tu
         return metric, "as asked"
     if callable(metric):
         return _user_metric(metric), "a function of your own"
-    # A model with a language-model head that sees all tokens (BERT) predicts none that it has not seen.
+    # can_generate() alone does not decide: a masked language model (BERT) sees every token that it would predict.
     generates = bool(getattr(lm.model, "can_generate", lambda: False)())
     writes = generates and (writes_apart(lm) or any(site.causal for site in lm.spec.sites))
     classifies = "Classification" in type(lm.model).__name__

@@ -24,9 +24,6 @@ from manyheads.interventions.effects.metrics import choose_metric, read_corpus
 from manyheads.plan import Ablate, Plan
 from manyheads.statistics import Progress
 
-__all__ = ["Curve", "removal_curve"]
-
-
 POINTS = 13  # from no head to all of them
 ORDERS = 3  # random ones
 

@@ -37,8 +37,6 @@ from manyheads.plan import Plan
 from manyheads.spec import ModelSpec, Site
 from manyheads.statistics import Progress
 
-__all__ = ["Sweep", "sweep"]
-
 SAME = 1e-4  # of the largest number: an expanded batch is the same sums in another order
 SAME_OF_BLOCKS = 1e-5  # of the largest number, in float32: one module's sums in another order
 
@@ -108,6 +106,7 @@ class _Runner:
         with keeping(self.lm.model, self.blocks, guard=not self.checked):
             plain = self._read(batch)
         require_numbers(self.metric.change(plain, plain), self.metric, "the model as it is")
+        # Once: what would forbid sharing is in the model (windows, norms over a batch), not in the texts.
         if self.blocks and not self.checked:
             self._check(batch, plain)
         self.checked = True
@@ -117,7 +116,13 @@ class _Runner:
                 with self._tapped(self.lm.model, [index], each_its_own=False):
                     changes[:, index] = self.metric.change(plain, self._read(batch))
         for number, block in enumerate(self.blocks):
-            for plans in self._groups(block.plans, batch):
+            ids = batch.inputs.get("input_ids")
+            width = self.num_tokens // 8 if ids is None else ids.numel()  # pictures: eight at a time
+            # Of like size: as many passes as with full groups and a remainder, and the largest batch is smaller.
+            total = len(block.plans)
+            count = min(-(-total * max(1, width) // max(1, self.num_tokens)), total)
+            for part in range(count):
+                plans = block.plans[part * total // count : (part + 1) * total // count]
                 # The plans begin in this block: earlier ones only pass on what they returned in the plain pass.
                 times, size = len(plans), len(batch.places)
                 with skipping(self.blocks[:number], size, times), self._edited(number, plans, size):
@@ -127,14 +132,6 @@ class _Runner:
 
     def _read(self, batch: Batch) -> Tensor:
         return self.metric.read(outputs_of(self.lm, batch, head=self.metric.head), batch)
-
-    def _groups(self, plans: list[int], batch: Batch) -> Iterator[list[int]]:
-        """Plans of one block, as many at a time as a batch may hold, in groups of like size."""
-        ids = batch.inputs.get("input_ids")
-        width = self.num_tokens // 8 if ids is None else ids.numel()  # pictures: eight at a time
-        count = min(-(-len(plans) * max(1, width) // max(1, self.num_tokens)), len(plans))
-        for part in range(count):
-            yield plans[part * len(plans) // count : (part + 1) * len(plans) // count]
 
     @contextmanager
     def _edited(self, number: int, plans: list[int], size: int) -> Iterator[None]:
@@ -191,6 +188,7 @@ class _Runner:
 
     def _check(self, batch: Batch, plain: Tensor) -> None:
         """Give up sharing where an expanded batch, unedited, differs from the plain one; else find known attention."""
+        # Any model may be behind `lm`: whatever it does to an expanded batch is a reason to share nothing, no error.
         try:
             with skipping(self.blocks[:-1], len(batch.places), 2):
                 again = self._read(batch.repeated(2))
@@ -287,6 +285,7 @@ def keeping(model: nn.Module, blocks: Sequence[Block], *, guard: bool) -> Iterat
     """Keep the result of each block and each attention module, and every call, while a plain pass runs."""
     thread = threading.get_ident()
 
+    # Hooks fire in every thread that runs the model: another thread's results would be kept as ours.
     def keeper(part: Block | Attention) -> Callable[..., None]:
         def keep(module: nn.Module, args: Any, result: Any) -> None:
             if threading.get_ident() == thread:
@@ -301,6 +300,7 @@ def keeping(model: nn.Module, blocks: Sequence[Block], *, guard: bool) -> Iterat
             if call.site.module in by_path:
                 by_path[call.site.module].call = call
 
+        # The stack takes every hook off again, however far the pass came.
         for part in [*blocks, *by_path.values()]:
             stack.callback(part.module.register_forward_hook(keeper(part)).remove)
         stack.enter_context(tap(model, on_call=keep_call if blocks else None, guard=guard))
@@ -314,6 +314,7 @@ def skipping(blocks: Sequence[Block], size: int, times: int) -> Iterator[None]:
     The results of the others are read by nobody: the block after them ignores its inputs.
     """
     last = {block.path.rpartition(".")[0]: block for block in blocks}.values()
+    # Only the last block's result reaches the expanded part, so only that one is copied.
     with ExitStack() as stack:
         for block in blocks:
             returned = widened(block.returned, size, times) if block in last else block.returned
@@ -363,6 +364,7 @@ _STAGES = threading.Lock()  # held while stages come and go, never while a modul
 
 def widened(value: Any, size: int, times: int) -> Any:
     """Any module's result for a batch in which each text stands `times` times in a row."""
+    # Another first axis is no batch: a position bias, say, or the tables of a rotation, which all texts share.
     if isinstance(value, Tensor):
         return value.repeat_interleave(times, 0) if value.ndim and value.shape[0] == size else value
     if isinstance(value, tuple | list):

@@ -23,8 +23,6 @@ from manyheads.models.weights.cut import KeptHeads, cut_model
 from manyheads.models.weights.projections import projections_of
 from manyheads.spec import ModelSpec, Site
 
-__all__ = ["PrunedModel", "prune_heads"]
-
 
 def prune_heads(lm: Any, heads: HeadsLike, *, empty_layers: bool = False) -> PrunedModel:
     """A copy of a loaded model without these heads; `lm` itself stays as it is, to the bit.

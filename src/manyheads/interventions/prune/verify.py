@@ -20,17 +20,6 @@ from manyheads.models import LoadedModel, tap
 from manyheads.models.loading.modality import TEXT, blank_inputs, sense_of
 from manyheads.models.taps.call import Edit
 
-__all__ = [
-    "DRAWS",
-    "SAME",
-    "accepted_inputs",
-    "difference",
-    "in_full",
-    "outputs_of",
-    "random_inputs",
-    "require_in_memory",
-]
-
 SAME = 1e-5  # of an output's largest number: the same sums in another order, in float32
 DRAWS = 0  # the seed of random numbers that a model itself draws as it runs (ViT-MAE hides patches at random)
 NUM_TEXTS, NUM_TOKENS = 2, 11

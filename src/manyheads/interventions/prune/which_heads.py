@@ -17,8 +17,6 @@ from manyheads.errors import HeadError
 from manyheads.heads import Head, HeadSet
 from manyheads.spec import ModelSpec, Site
 
-__all__ = ["SAME_HEADS", "SAME_NUMBER", "Kept", "kept_of", "least_groups", "nearest_in_layer", "require_legal"]
-
 SAME_HEADS, SAME_NUMBER = "the same heads", "equally many heads"
 """What the layers of a stack must lose, where they share a bias."""
 
@@ -153,29 +151,23 @@ def _nearest(
     for stack, rule in shared.items():
         sites = spec.stacks.get(stack, ())
         requests = [set(lost.get(_layer(site), ())) for site in sites]
-        if any(requests):
-            nearest = _same_heads if rule == SAME_HEADS else _same_number
-            sets = nearest(sites[0].num_heads, requests, at_least_one)
-            removed |= {_layer(site): heads for site, heads in zip(sites, sets, strict=True)}
+        if not any(requests):
+            continue
+        num_heads = sites[0].num_heads
+        if rule == SAME_HEADS:  # each head goes from all layers or from none, by a majority of the layers
+            votes = {head: sum(head in heads for heads in requests) for head in range(num_heads)}
+            gone_everywhere = {head for head, count in votes.items() if 2 * count >= len(requests)}
+            if len(gone_everywhere) == num_heads:
+                gone_everywhere.remove(min(votes, key=lambda head: (votes[head], head)))
+            if at_least_one and not gone_everywhere:
+                gone_everywhere = {max(votes, key=lambda head: votes[head])}
+            sets = [gone_everywhere for _ in requests]
+        else:  # every layer loses as many heads as the median of the requests
+            counts = sorted(len(heads) for heads in requests)
+            middle = min(max(counts[len(counts) // 2], int(at_least_one)), num_heads - 1)
+            sets = [_trimmed(range(num_heads), heads, num_heads - middle) for heads in requests]
+        removed |= {_layer(site): heads for site, heads in zip(sites, sets, strict=True)}
     return removed
-
-
-def _same_heads(num_heads: int, requests: list[set[int]], at_least_one: bool) -> list[set[int]]:
-    """Each head goes from all layers or from none, by a majority of the layers."""
-    votes = {head: sum(head in heads for heads in requests) for head in range(num_heads)}
-    gone = {head for head, count in votes.items() if 2 * count >= len(requests)}
-    if len(gone) == num_heads:
-        gone.remove(min(votes, key=lambda head: (votes[head], head)))
-    if at_least_one and not gone:
-        gone = {max(votes, key=lambda head: votes[head])}
-    return [gone for _ in requests]
-
-
-def _same_number(num_heads: int, requests: list[set[int]], at_least_one: bool) -> list[set[int]]:
-    """Every layer loses as many heads as the median of the requests."""
-    counts = sorted(len(heads) for heads in requests)
-    middle = min(max(counts[len(counts) // 2], int(at_least_one)), num_heads - 1)
-    return [_trimmed(range(num_heads), heads, num_heads - middle) for heads in requests]
 
 
 def _trimmed(group: range, gone: set[int], count: int) -> set[int]:

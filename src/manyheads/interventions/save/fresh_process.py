@@ -27,8 +27,6 @@ from manyheads.interventions.prune.verify import DRAWS, SAME, accepted_inputs, o
 from manyheads.interventions.save import fresh_process_program
 from manyheads.models.loading.modality import TEXT, sense_of
 
-__all__ = ["NEW_TOKENS", "Trial", "fault_in", "try_all"]
-
 NEW_TOKENS = 12
 PROGRAM = Path(fresh_process_program.__file__)
 
@@ -51,8 +49,10 @@ class Trial:
         tensors = {
             f"inputs.{name}": value.contiguous().cpu() for name, value in accepted_inputs(self.model, inputs).items()
         }
+        # Clones: outputs may share their memory, which a safetensors file cannot.
         tensors |= {f"outputs.{name}": value.contiguous().cpu().clone() for name, value in outputs.items()}
         save_file(tensors, reference)
+        # Tokens too: equal logits prove nothing of the generation config, which is saved beside the weights.
         if generation:
             first_text = {name: inputs[name][:1] for name in ("input_ids", "attention_mask")}
             try:

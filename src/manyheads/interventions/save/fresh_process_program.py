@@ -38,6 +38,7 @@ def judge(job: dict[str, Any]) -> dict[str, Any]:
 
     if job["loader"] == "manyheads":
         sys.path.append(job["root"])
+        # Not before: trials of stock forms must have run in a process without manyheads.
         import manyheads
 
         model: Any = manyheads.load(job["folder"], tokenizer=False, processor=False).model

@@ -36,8 +36,6 @@ from manyheads.models.weights.compact_form import COMPACT, STOCK, write_compact,
 from manyheads.models.weights.cut import uncut
 from manyheads.spec import CROSS, ModelSpec
 
-__all__ = ["ZEROED", "Costs", "PrunedModel", "Saved", "as_dict", "costs_of", "removed_text", "save", "write_readers"]
-
 ZEROED = "zeroed"  # the subfolder of the same-shape form
 NO_EVIDENCE = "none was given"
 
@@ -119,6 +117,7 @@ def save(lm: PrunedModel, folder: str | os.PathLike[str], *, evidence: str | Non
     if evidence is not None and not isinstance(evidence, str):
         raise ModelError(f"evidence is a {type(evidence).__name__}: give a text, for the model card.")
     faults: list[str] = []
+    # Drafts are written one by one into the same folder, and tried there: what is kept is exactly what was tried.
     with replacing_folder(target, ZEROED, lm.model) as place, quietly():
         for draft in drafts(lm, place, evidence, faults):
             results = try_all(draft.trials)

@@ -26,8 +26,6 @@ from manyheads.models import LoadedModel, quietly
 from manyheads.models.weights.compact_form import MARK, STOCK
 from manyheads.spec import ModelSpec
 
-__all__ = ["Converted", "as_dict", "card", "save"]
-
 FORMAT, VERSION = "manyheads converted model", 1
 BECAUSE = "its own family's config counts key/value heads"
 

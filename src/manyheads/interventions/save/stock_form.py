@@ -22,8 +22,6 @@ from manyheads.models import kept_in
 from manyheads.models.loading.checkpoints import brief
 from manyheads.spec import ModelSpec
 
-__all__ = ["Proposal", "as_stock", "checked", "proposals", "why_not_uniform"]
-
 COUNTS = ("num_attention_heads", "encoder_attention_heads", "decoder_attention_heads")
 
 
@@ -100,6 +98,7 @@ def as_stock(model: Any, proposal: Proposal) -> Any:
     """The proposed model with the pruned one's weights: the same tensors, not copies."""
     from transformers.initialization import no_init_weights
 
+    # No weights are drawn, and the caller's random numbers stay where they were: all tensors come from the model.
     with torch.random.fork_rng(devices=[]), no_init_weights():
         stock = proposal.cls._from_config(copy.deepcopy(proposal.config), dtype=model.dtype)
     # assign: the stock model shares the tensors of the pruned one and copies none.

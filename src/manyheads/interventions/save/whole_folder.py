@@ -23,8 +23,6 @@ from manyheads.base.files import synced
 from manyheads.errors import FileAccessError
 from manyheads.models.weights.compact_form import MARK
 
-__all__ = ["replacing_folder", "require_replaceable"]
-
 OURS = re.compile(
     r"README\.md|manyheads\.json|pruned\.safetensors|(model|pytorch_model)[-\w]*\.safetensors(\.index\.json)?|"
     r"(config|generation_config|tokenizer|tokenizer_config|special_tokens_map|added_tokens|vocab|merges|"
@@ -48,11 +46,13 @@ def replacing_folder(path: str | os.PathLike[str], inside: str, model: Any) -> I
         raise FileAccessError(
             f"cannot write {target}: the model was loaded from there, and would be lost. Name a new folder."
         )
+    # Beside the target, hence on the same file system: only there is a rename one step.
     temporary = target.parent / f".manyheads-{secrets.token_hex(6)}.tmp"
     try:
         temporary.mkdir()
         yield temporary
         readable = temporary.stat().st_mode & 0o666  # by whom new files are; safetensors' writer lets nobody else
+        # On the disk before the folder gets its name: after a crash that name must not lead to empty files.
         for file in sorted(temporary.rglob("*")):
             if file.is_file():
                 file.chmod(readable)

@@ -18,18 +18,7 @@ from torch import nn
 from manyheads.interventions import applied
 from manyheads.plan import Average, Plan, SkipOutputProjection
 from manyheads.training.charts import Points, PointsChart, PointsPanel
-from manyheads.training.presets.heads import (
-    KINDS,
-    RELATIONS,
-    TRIAL,
-    WHOLE,
-    Scale,
-    diversity,
-    equal_parameters,
-    held_out_of,
-    reader_run,
-    scores_of,
-)
+from manyheads.training.presets import heads
 from manyheads.training.presets.preset import AllTrained, Findings, MakeRun, Preset, Setup, Training
 from manyheads.training.runs import Batch, change_lines, paired, spreads_of
 
@@ -37,7 +26,7 @@ NAME = "collapse"
 HEADS = 8
 COMPARED_ROWS = 8  # texts whose maps are compared: 8 x 23 rows
 PLANS = {"averaged": Plan([Average("L*")]), "skipped": Plan([SkipOutputProjection("L*")])}
-MEASURED = ("held_out_loss", "all_right", *(f"right_{name}" for name in RELATIONS), "diversity")
+MEASURED = ("held_out_loss", "all_right", *(f"right_{name}" for name in heads.RELATIONS), "diversity")
 WAYS = {
     "free": "trained free",
     "averaged": "the free net, run\nwith maps averaged",
@@ -49,12 +38,13 @@ WAYS = {
 
 def build(setup: Setup) -> Training:
     """Three runs a seed; the report runs the free one in two more ways."""
-    scale = setup.scale(WHOLE, TRIAL)
+    scale = setup.scale(heads.WHOLE, heads.TRIAL)
     runs: dict[str, MakeRun] = {}
     for seed in range(scale.seeds):
-        for kind in KINDS:
+        for kind in heads.KINDS:
             name = f"{kind}-{seed}"
-            runs[name] = lambda _, name=name, kind=kind, seed=setup.seed + seed: reader_run(
+            # Bound as defaults: the runs are made later, when the loop variables have their last values.
+            runs[name] = lambda _, name=name, kind=kind, seed=setup.seed + seed: heads.reader_run(
                 name, scale, seed, HEADS, kind, measured
             )
 
@@ -69,7 +59,7 @@ PRESET = Preset(NAME, build)
 
 def measured(model: nn.Module, held_out: Batch) -> dict[str, float]:
     """Scores, and the heads' diversity."""
-    return {**scores_of(model, held_out), "diversity": diversity(model, held_out["cards"][:COMPARED_ROWS])}
+    return {**heads.scores_of(model, held_out), "diversity": heads.diversity(model, held_out["cards"][:COMPARED_ROWS])}
 
 
 def measured_under(model: nn.Module, plan: Plan, held_out: Batch) -> dict[str, float]:
@@ -81,13 +71,13 @@ def measured_under(model: nn.Module, plan: Plan, held_out: Batch) -> dict[str, f
 # ------------------------------------------------------------------------------------------------ what it shows
 
 
-def findings(trained: AllTrained, scale: Scale, first_seed: int) -> Findings:
+def findings(trained: AllTrained, scale: heads.Scale, first_seed: int) -> Findings:
     """Each way's loss, right answers and diversity over seeds, and how far each is from the free net, seed by seed."""
-    parameters = equal_parameters(trained.values())
+    parameters = heads.equal_parameters(trained.values())
     scores: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
     for seed in range(scale.seeds):
-        held_out = held_out_of(scale, first_seed + seed)
-        for kind in KINDS:
+        held_out = heads.held_out_of(scale, first_seed + seed)
+        for kind in heads.KINDS:
             history = trained[f"{kind}-{seed}"].history
             scores[kind].append({name: history.last(name) for name in MEASURED})
         # No runs of their own: the trained free net, under a plan.
@@ -113,7 +103,7 @@ def lines_of(numbers: dict[str, Any]) -> tuple[str, ...]:
     for way, result in numbers["ways"].items():
         loss, right, apart = (result[name] for name in ("held_out_loss", "all_right", "diversity"))
         lines.append(
-            f"{_words_of(way)}: {loss['mean']:.3f} ± {loss['sd']:.3f} nats, all {len(RELATIONS)} right at "
+            f"{_words_of(way)}: {loss['mean']:.3f} ± {loss['sd']:.3f} nats, all {len(heads.RELATIONS)} right at "
             f"{100 * right['mean']:.0f} ± {100 * right['sd']:.0f} %, diversity {apart['mean']:.3f} ± {apart['sd']:.3f}"
         )
     changes = {f"{_words_of(way)}, over the free net": change for way, change in numbers["loss_over_free"].items()}

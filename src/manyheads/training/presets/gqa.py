@@ -8,14 +8,20 @@ steps: the KL of its next-token distribution from the teacher's is the loss.
 The decoder becomes a stock Llama, is converted as any model is, and becomes a decoder again: a renaming both ways.
 Conversion puts heads that are alike side by side, so the student's heads stand in another order than the teacher's.
 
+Caches and speeds are those of our own layers, measured on this machine. Models take turns, round by round and in a
+turning order, so that a busy moment hits all alike; the median of the rounds counts, and ratios are taken within a
+round. Every round decodes the same tokens, from the same filled cache. Cost: one prompt a model, then rounds x steps x
+models tokens.
+
 Source: Ainslie et al. 2023 (GQA, conversion, uptraining); Shazeer 2019 (MQA); Hinton et al. 2015 (distillation).
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,21 +29,22 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor, nn
 
-from manyheads.interventions import convert_to_gqa
+from manyheads.interventions import convert_to_gqa, seconds_in_turns
 from manyheads.models import device_of, load
+from manyheads.nn import KVCache
 from manyheads.training.charts import Points, PointsChart, PointsPanel
-from manyheads.training.decode_speed import decode_all
-from manyheads.training.decoder import Decoder, DecoderConfig, batch_loss, next_token_loss
+from manyheads.training.decoder import Block, Decoder, DecoderConfig, batch_loss, next_token_loss
 from manyheads.training.export import NAMES, to_llama
-from manyheads.training.presets.code.data import Source, data_digest, sources_for
+from manyheads.training.presets.code.data import data_digest, sources_for
 from manyheads.training.presets.preset import AllTrained, Findings, MakeRun, Preset, Scaled, Setup, Training
-from manyheads.training.runs import Batch, Run, Settings, generator_of, paired, spread_of
+from manyheads.training.runs import Batch, Run, Settings, generator_of, num_parameters, paired, spread_of
 
 NAME = "gqa"
 KV_HEADS = {"mha": 8, "gqa": 2, "mqa": 1}
 WORDS = {"mha": "MHA", "gqa": "GQA", "mqa": "MQA"}
 CONVERTED = tuple(kind for kind in KV_HEADS if kind != "mha")
 EQUAL = 0.01  # sizes differ by less
+CHUNK = 256  # tokens of a prompt that are read at once
 
 
 @dataclass(frozen=True)
@@ -109,6 +116,7 @@ def build(setup: Setup) -> Training:
         seed = setup.seed + index
         for kind in KV_HEADS:
             name = f"{kind}-{index}"
+            # Bound as defaults: the runs are made later, when the loop variables have their last values.
             runs[name] = lambda _, name=name, seed=seed, kind=kind: scratch_run(name, scale, data, seed, kind)
         for kind in CONVERTED:
             name = f"mha-to-{kind}-{index}"
@@ -129,12 +137,9 @@ def read_data(quick: bool) -> Bytes:
     """The standard library on this machine; for a trial, some of its folders."""
     sources = sources_for(quick)
     parts = ([source for source in sources if source.held_out is out] for out in (False, True))
-    train, held_out = (_stream(part) for part in parts)
+    texts = (b"\0".join(source.text.encode() for source in part) for part in parts)
+    train, held_out = (torch.frombuffer(bytearray(text), dtype=torch.uint8) for text in texts)
     return Bytes(train, held_out, data_digest(sources), len(sources))
-
-
-def _stream(sources: list[Source]) -> UInt8[Tensor, "n"]:
-    return torch.frombuffer(bytearray(b"\0".join(source.text.encode() for source in sources)), dtype=torch.uint8)
 
 
 def config_of(scale: Scale, kind: str) -> DecoderConfig:
@@ -151,7 +156,7 @@ def config_of(scale: Scale, kind: str) -> DecoderConfig:
 
 def scratch_run(name: str, scale: Scale, data: Bytes, seed: int, kind: str) -> Run:
     """A decoder from nothing."""
-    torch.manual_seed(seed)
+    torch.manual_seed(seed)  # before the weights are drawn
     held_out = data.held_out_windows(scale.held_out_windows, scale.length + 1)
 
     def batch(step: int) -> Batch:
@@ -254,7 +259,7 @@ def findings(trained: AllTrained, seeds: int, timing: Timing) -> Findings:
             kind: {
                 "kv_heads": KV_HEADS[kind],
                 "feed_forward": models[kind].config.intermediate_size,
-                "parameters": size_of(models[kind]),
+                "parameters": num_parameters(models[kind]),
                 "held_out_loss": spread_of(losses[kind]),
                 "loss_over_mha": paired(losses[kind], losses["mha"]) if kind != "mha" else None,
             }
@@ -263,7 +268,7 @@ def findings(trained: AllTrained, seeds: int, timing: Timing) -> Findings:
         "decoding": decoding(models, timing),
         "converted": {
             kind: {
-                "parameters": size_of(trained[f"mha-to-{kind}-0"].model),
+                "parameters": num_parameters(trained[f"mha-to-{kind}-0"].model),
                 "uptraining_steps": len(trained[f"mha-to-{kind}-0"].history) - 1,
                 "loss_before": spread_of(of(f"mha-to-{kind}", "held_out_loss", first=True)),
                 "loss_after": spread_of(of(f"mha-to-{kind}", "held_out_loss")),
@@ -281,9 +286,57 @@ def findings(trained: AllTrained, seeds: int, timing: Timing) -> Findings:
     return Findings(numbers, lines_of(numbers), chart(numbers))
 
 
-def size_of(model: nn.Module) -> int:
-    """The number of a model's parameters."""
-    return sum(parameter.numel() for parameter in model.parameters())
+@dataclass(frozen=True)
+class Decoded:
+    """One model's cache when full, and the seconds of one decoded token (of all texts together), round by round."""
+
+    cache_bytes: int
+    seconds: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.seconds)
+
+
+def decode_all(
+    models: Mapping[str, Decoder], context: int, texts: int, steps: int = 8, rounds: int = 15
+) -> dict[str, Decoded]:
+    """Each model's cache of `context` tokens of so many texts, and how fast its last `steps` tokens are decoded."""
+    device = device_of(next(iter(models.values())))
+    vocab = min(model.config.vocab_size for model in models.values())
+    ids = torch.randint(vocab, (texts, context), generator=torch.Generator().manual_seed(0)).to(device)
+    last, caches = ids[:, context - steps :], dict[str, list[KVCache]]()
+
+    def decode(name: str) -> Iterator[torch.device]:
+        """Decode the last tokens one by one, suspended around the timed part."""
+        length = caches[name][0].length
+        yield device
+        for place in range(steps):
+            next_logits(models[name], last[:, place : place + 1], caches[name])
+        yield device
+        # The caches are as they were: every round decodes from the same state.
+        for cache in caches[name]:
+            cache.crop(length)
+
+    with torch.no_grad():
+        for name, model in models.items():
+            caches[name] = [KVCache.static(context) for _ in model.blocks]
+            for part in ids[:, : context - steps].split(CHUNK, 1):
+                next_logits(model, part, caches[name])
+        seconds = seconds_in_turns({name: partial(decode, name) for name in models}, rounds)
+    per_token = {name: tuple(taken / steps for taken in times) for name, times in seconds.items()}
+    return {name: Decoded(sum(cache.cache_bytes for cache in caches[name]), per_token[name]) for name in models}
+
+
+def next_logits(model: Decoder, ids: Int[Tensor, "b n"], caches: list[KVCache]) -> Float[Tensor, "b v"]:
+    """Logits after these tokens, which follow those that the caches hold: a cache a layer."""
+    x = model.embedding(ids)
+    for block, cache in zip(model.blocks, caches, strict=True):
+        assert isinstance(block, Block)
+        x = x + block.attention(block.attention_norm(x), need_weights=False, cache=cache)[0]
+        if block.feed_forward is not None and block.feed_forward_norm is not None:
+            x = x + block.feed_forward(block.feed_forward_norm(x))
+    return F.linear(model.norm(x[:, -1]), model.embedding.weight)
 
 
 def decoding(models: Mapping[str, Decoder], timing: Timing) -> dict[str, Any]:

@@ -28,9 +28,18 @@ from manyheads.models import device_of, record_call
 from manyheads.nn import FeedForward, MultiHeadAttention, Projection
 from manyheads.roles.compare.rows import LEAST_KEYS, MOST, pair_divergences, sharing_around
 from manyheads.training.charts import Points, PointsChart, PointsPanel
-from manyheads.training.loop import Trained
 from manyheads.training.presets.preset import AllTrained, Findings, MakeRun, Preset, Scaled, Setup, Training
-from manyheads.training.runs import HELD_OUT_STEP, Batch, Run, Settings, change_lines, generator_of, paired, spreads_of
+from manyheads.training.runs import (
+    HELD_OUT_STEP,
+    Batch,
+    Run,
+    Settings,
+    change_lines,
+    generator_of,
+    num_parameters,
+    paired,
+    spreads_of,
+)
 
 NAME = "heads"
 COUNTS = (1, 2, 4, 8, 16)
@@ -75,6 +84,7 @@ def build(setup: Setup) -> Training:
     for seed in range(scale.seeds):
         for count in COUNTS:
             name = run_name(count, seed)
+            # Bound as defaults: the runs are made later, when the loop variables have their last values.
             runs[name] = lambda _, name=name, count=count, seed=setup.seed + seed: reader_run(name, scale, seed, count)
 
     def report(trained: AllTrained) -> Findings:
@@ -217,9 +227,8 @@ def diversity(model: nn.Module, cards: Int[Tensor, "b n two"]) -> float:
     for text in range(len(cards)):
         # The first rows see one card: their maps are equal whatever the heads do.
         recorded = layer.weights(text=text)[:, LEAST_KEYS - 1 :].double().cpu()
-        recorded = recorded / recorded.sum(
-            -1, keepdim=True
-        )  # recorded in float32: 1e-8 off, which the divergence of equal maps shows
+        # Recorded in float32, rows are 1e-8 off 1, which the divergence of equal maps shows.
+        recorded = recorded / recorded.sum(-1, keepdim=True)
         maps = recorded.clone()
         for head, sources in sharing.items():
             maps[head] = recorded[list(sources)].mean(0)
@@ -250,7 +259,11 @@ def findings(trained: AllTrained, scale: Scale) -> Findings:
     """Loss and right answers by number of heads, each with its spread over seeds, and the paper's beside it."""
     parameters = equal_parameters(trained.values())
     by_count = {count: [trained[run_name(count, seed)] for seed in range(scale.seeds)] for count in COUNTS}
-    results = {str(count): spreads(runs) for count, runs in by_count.items()}
+    measured = ("held_out_loss", "all_right", *(f"right_{name}" for name in RELATIONS))
+    results = {
+        str(count): spreads_of([{name: run.history.last(name) for name in measured} for run in runs])
+        for count, runs in by_count.items()
+    }
     losses = {count: results[str(count)]["held_out_loss"]["each"] for count in COUNTS}
     steps = {f"{more} over {fewer}": paired(losses[more], losses[fewer]) for fewer, more in pairwise(COUNTS)}
     numbers = {
@@ -268,15 +281,9 @@ def findings(trained: AllTrained, scale: Scale) -> Findings:
 
 def equal_parameters(trained: Any) -> int:
     """How many parameters every net has. That they are equal is what the comparison rests on."""
-    counts = {sum(parameter.numel() for parameter in run.model.parameters()) for run in trained}
+    counts = {num_parameters(run.model) for run in trained}
     assert len(counts) == 1, f"nets that should be of one size have {sorted(counts)} parameters"
     return counts.pop()
-
-
-def spreads(runs: list[Trained]) -> dict[str, Any]:
-    """What scores_of measured at the end, of all seeds."""
-    names = ("held_out_loss", "all_right", *(f"right_{name}" for name in RELATIONS))
-    return spreads_of([{name: run.history.last(name) for name in names} for run in runs])
 
 
 def lines_of(numbers: dict[str, Any], scale: Scale) -> tuple[str, ...]:

@@ -27,8 +27,18 @@ from manyheads.statistics import measure_call
 from manyheads.training.charts import Chart, Line, Panel
 from manyheads.training.checkpoints import History, head_column
 from manyheads.training.decoder import Decoder, DecoderConfig, batch_loss
-from manyheads.training.head_columns import by_head, call_columns, live, probe_columns
-from manyheads.training.presets.preset import AllTrained, Findings, Preset, Scaled, Setup, Training
+from manyheads.training.presets.preset import (
+    AllTrained,
+    Findings,
+    Preset,
+    Scaled,
+    Setup,
+    Training,
+    by_head,
+    call_columns,
+    live,
+    probe_columns,
+)
 from manyheads.training.runs import HELD_OUT_STEP, Run, Settings, generator_of
 
 NAME = "induction"
@@ -162,8 +172,7 @@ def findings(history: History, lm: LoadedModel, ids: Int[Tensor, "b n"], fresh: 
             f"{gone['mean'][head]['loss_repeated_tokens']:.2f})."
             for head, zero in sorted(gone["zero"].items())
         ),
-        *((_control(previous, gone["zero"]),) if born is not None else ()),
-        *((f"The circuit formed by step {born}.",) if born is not None else ()),
+        *((control(previous, gone["zero"]), f"The circuit formed by step {born}.") if born is not None else ()),
     )
     return Findings(numbers, lines, chart(history, induction, previous))
 
@@ -202,7 +211,7 @@ def looked_at(model: nn.Module, ids: Int[Tensor, "b n"]) -> dict[str, dict[str, 
     return by_head(measure_call(model, ids.to(device_of(model)), statistics=["previous_mass", "self_mass"]))
 
 
-def _control(previous: str, gone: Mapping[str, Mapping[str, float]]) -> str:
+def control(previous: str, gone: Mapping[str, Mapping[str, float]]) -> str:
     """What removing the other heads of layer 0 says about removing this one."""
     first = [head for head in gone if head.startswith("L0H")]
     needed = sorted(head for head in first if gone[head]["best_induction"] < BORN)

@@ -1,19 +1,28 @@
 """What a preset is: a name, and `build`, which turns a setup into runs and a way to report on them.
 
+Presets whose heads are watched while they train put head statistics beside the loss, as columns of the history: the
+numbers that `probe_repeats` and `mh.measure` give for any model. The live model is wrapped, read and left as it was.
+
 A new preset is a module here with a `Preset`, and its line in `table.py`. `build` is called in every start, also in
 one that takes a stopped run up again, so whatever it makes must follow from the setup alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+from jaxtyping import Int
+from torch import Tensor, nn
 
+from manyheads.models import LoadedModel, device_of, load
+from manyheads.roles import Repeats, probe_repeats
+from manyheads.statistics import HeadTable, Statistic, measure, measure_call
 from manyheads.training.charts import AnyChart
+from manyheads.training.checkpoints import head_column
 from manyheads.training.loop import Trained
 from manyheads.training.runs import Run, Settings
 
@@ -85,3 +94,40 @@ class Preset:
     name: str
     build: Callable[[Setup], Training]
     takes_data: str = ""
+
+
+# ------------------------------------------------------------------------------------ head statistics as columns
+
+
+def live(model: nn.Module, tokenizer: Any = None) -> LoadedModel:
+    """The model, loaded as any other; it must be in eval mode."""
+    return load(model, tokenizer=False if tokenizer is None else tokenizer)
+
+
+def probe_columns(lm: LoadedModel, variant: str | Repeats, samples: int = 16) -> dict[str, float]:
+    """Every head's induction score on random tokens that repeat (`after`)."""
+    after = probe_repeats(lm, variant, samples=samples, between=(0.0, 1.0)).after
+    return {head_column(head, "induction"): float(score) for head, score in zip(after.heads, after.score, strict=True)}
+
+
+def text_columns(lm: LoadedModel, texts: Sequence[str], statistics: Sequence[str]) -> dict[str, float]:
+    """Every head's statistics on texts."""
+    return _columns(measure(lm, list(texts), list(statistics)))
+
+
+def call_columns(model: nn.Module, ids: Int[Tensor, "b n"], statistics: Sequence[str | Statistic]) -> dict[str, float]:
+    """Every head's statistics on token ids."""
+    return _columns(measure_call(model, ids.to(device_of(model)), statistics=statistics))
+
+
+def by_head(table: HeadTable) -> dict[str, dict[str, float]]:
+    """Every head's statistics, for a report."""
+    values = {name: table.column(name) for name in table.names}
+    return {
+        str(head): {name: float(column[index]) for name, column in values.items()}
+        for index, head in enumerate(table.heads)
+    }
+
+
+def _columns(table: HeadTable) -> dict[str, float]:
+    return {head_column(head, name): value for head, values in by_head(table).items() for name, value in values.items()}

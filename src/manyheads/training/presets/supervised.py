@@ -38,9 +38,17 @@ from manyheads.statistics import Facts, PerText, Statistic, offset_name
 from manyheads.training.charts import Points, PointsChart, PointsPanel
 from manyheads.training.checkpoints import History, head_column
 from manyheads.training.decoder import Block, Decoder, DecoderConfig, next_token_loss
-from manyheads.training.head_columns import call_columns
 from manyheads.training.presets.induction import CONFIG, RepeatedTokens, fresh_texts, losses
-from manyheads.training.presets.preset import AllTrained, Findings, MakeRun, Preset, Scaled, Setup, Training
+from manyheads.training.presets.preset import (
+    AllTrained,
+    Findings,
+    MakeRun,
+    Preset,
+    Scaled,
+    Setup,
+    Training,
+    call_columns,
+)
 from manyheads.training.runs import HELD_OUT_STEP, Run, Settings, change_lines, paired, spreads_of
 
 NAME = "supervised"
@@ -126,6 +134,7 @@ def build(setup: Setup) -> Training:
     for index in range(scale.seeds):
         for way in WAYS:
             name = run_name(way, index)
+            # Bound as defaults: the runs are made later, when the loop variables have their last values.
             runs[name] = lambda _, name=name, way=way, seed=setup.seed + index: way_run(name, way, scale, seed)
 
     def report(trained: AllTrained) -> Findings:
@@ -294,11 +303,15 @@ def lines_of(numbers: Mapping[str, Any]) -> tuple[str, ...]:
     for way in WAYS:
         result = numbers["ways"][way.name]
         by = ", ".join(str(step or "never") for step in result["learned_by"])
+        # The offset at which the head beside the pulled one looks most.
+        back = max(BACK, key=lambda back, result=result: result[f"other_{offset_name(back)}"]["mean"])
+        back_mass = result[f"other_{offset_name(back)}"]["mean"]
         lines.append(
             f"{_words_of(way)}: {_spread(result['pulled_previous_mass'])} of its weight on the token before, "
             f"{_spread(result['pulled_first_mass'])} on the first; {_spread(result['loss_half_way'])}, then "
             f"{_spread(result['loss_repeated'])} nats; below {LEARNED:g} by step {by}; "
-            f"{_layer_1(result)}, {_other(result)}; without {PULLED} {_spread(result['loss_without_pulled'])} nats, "
+            f"{_layer_1(result)}, {OTHER} {-back} back ({back_mass:.2f}); without {PULLED} "
+            f"{_spread(result['loss_without_pulled'])} nats, "
             f"without {OTHER} {_spread(result['loss_without_other'])}"
         )
     made = numbers["designed"]
@@ -315,12 +328,6 @@ def _layer_1(result: Mapping[str, Any]) -> str:
     """Words for the place after an earlier copy at which a head of layer 1 looks most."""
     by = max(AFTER, key=lambda by: result[f"after_copy_{by}"]["mean"])
     return f"layer 1 looks {by} after an earlier copy ({result[f'after_copy_{by}']['mean']:.2f})"
-
-
-def _other(result: Mapping[str, Any]) -> str:
-    """The offset at which the head beside the pulled one looks most."""
-    back = max(BACK, key=lambda back: result[f"other_{offset_name(back)}"]["mean"])
-    return f"{OTHER} {-back} back ({result[f'other_{offset_name(back)}']['mean']:.2f})"
 
 
 def _spread(spread: Mapping[str, Any]) -> str:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from manyheads.errors import PlanError
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # a preset brings torch: listing them must not wait for it
     from manyheads.training.presets.preset import Preset
 
 

@@ -99,6 +99,7 @@ def module_paths(root: Path) -> list[str]:
 
 def data_digest(sources: tuple[Source, ...]) -> str:
     """A digest of every path and text, by which a recipe names its data."""
+    # NUL between path and text: no source holds one, so that no two sets of modules have the same bytes.
     digest = hashlib.sha256()
     for source in sources:
         digest.update(f"{source.path}\0{source.text}\0".encode())

@@ -28,7 +28,6 @@ from manyheads.training.charts import Chart, Line, Panel
 from manyheads.training.checkpoints import History
 from manyheads.training.decoder import Decoder, DecoderConfig, batch_loss
 from manyheads.training.export import save_llama
-from manyheads.training.head_columns import by_head, live, probe_columns, text_columns
 from manyheads.training.loop import Trained, choose_precision
 from manyheads.training.presets.code.data import (
     BEGIN_ID,
@@ -41,7 +40,18 @@ from manyheads.training.presets.code.data import (
     stream_of,
     train_tokenizer,
 )
-from manyheads.training.presets.preset import AllTrained, Findings, Preset, Scaled, Setup, Training
+from manyheads.training.presets.preset import (
+    AllTrained,
+    Findings,
+    Preset,
+    Scaled,
+    Setup,
+    Training,
+    by_head,
+    live,
+    probe_columns,
+    text_columns,
+)
 from manyheads.training.runs import Run, Settings
 
 NAME = "code"

@@ -282,6 +282,7 @@ class Data:
 
 def split(engines: Sequence[Engine]) -> tuple[list[Engine], list[Engine]]:
     """Engines to train on, and engines to validate with: whole engines, never windows of the same one."""
+    # By engine: neighbouring windows of one engine are nearly alike, and would be a test of memory.
     validating = [engine for index, engine in enumerate(engines) if index % EVERY_NTH == EVERY_NTH - 1]
     return [engine for index, engine in enumerate(engines) if index % EVERY_NTH != EVERY_NTH - 1], validating
 

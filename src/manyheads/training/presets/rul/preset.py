@@ -4,30 +4,40 @@ Ten nets, two a seed: with attention and without, the same windows in the same o
 in the windows' means and slopes. What attention adds is a difference of pairs, and is reported whatever it is.
 Without `--data` the engines are SIMULATED (`simulator.py`), which the report says; with it they are a C-MAPSS set.
 
-Source: Saxena et al. 2008 (C-MAPSS); the net's shape: docs/reference/rul.md.
+Errors are the RMSE in cycles, and a score to which late is worse than early.
+
+Source: Saxena et al. 2008 (C-MAPSS, and the score of PHM08's challenge); the net's shape: docs/reference/rul.md.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from jaxtyping import Float, Num
+from numpy import ndarray
 from torch import Tensor, nn
 
+from manyheads.training.charts import Reading, RulChart, Scatter
 from manyheads.training.checkpoints import head_column
 from manyheads.training.presets.preset import AllTrained, Findings, MakeRun, Preset, Scaled, Setup, Training
-from manyheads.training.presets.rul.data import CAP, LENGTH, Data, Scaling, read_cmapss, split, windows_of
-from manyheads.training.presets.rul.net import RulNet, cycles_read, predicted
-from manyheads.training.presets.rul.report import WITH, WITHOUT, findings, rmse, run_name
+from manyheads.training.presets.rul.data import CAP, LENGTH, Data, Scaling, Windows, read_cmapss, split, windows_of
+from manyheads.training.presets.rul.net import RulNet, cycles_read, fit_ridge, predicted
 from manyheads.training.presets.rul.simulator import write_simulated
-from manyheads.training.runs import Batch, Run, Settings, generator_of
+from manyheads.training.runs import Batch, Run, Settings, generator_of, num_parameters, paired, spreads_of
 
 NAME = "rul"
 HEADS = 8
 VALIDATED = 10  # windows of each validating engine, evenly spaced over its life
+WITH, WITHOUT = "attention", "no-attention"
+WORN = 50  # cycles left, at most, of an engine that is called worn
+EARLY, LATE = 13.0, 10.0  # cycles too early, too late, for which the score of one engine is e - 1
+RIDGE_WINDOWS = 8_192  # at most, evenly spaced: a line of some 50 numbers is known by then
 
 
 @dataclass(frozen=True)
@@ -57,6 +67,7 @@ def build(setup: Setup) -> Training:
     for seed in range(scale.seeds):
         for kind in (WITH, WITHOUT):
             name = run_name(kind, seed)
+            # Bound as defaults: the runs are made later, when the loop variables have their last values.
             runs[name] = lambda _, name=name, seed=setup.seed + seed, kind=kind: make_run(
                 name, scale, data, seed, kind == WITH
             )
@@ -69,6 +80,10 @@ def build(setup: Setup) -> Training:
 
 
 PRESET = Preset(NAME, build, "a C-MAPSS folder, or the train file of one of its sets")
+
+
+def run_name(kind: str, seed: int) -> str:
+    return f"{kind}-{seed}"
 
 
 def read_data(setup: Setup, scale: Scale) -> Data:
@@ -114,3 +129,169 @@ def make_run(name: str, scale: Scale, data: Data, seed: int, attention: bool) ->
         return numbers | {head_column(f"L0H{head}", "cycles_back"): value for head, value in enumerate(cycles_back)}
 
     return Run(name, net, scale.settings, batch, loss, measured)
+
+
+# ------------------------------------------------------------------------------------------------ what it shows
+
+
+def findings(data: Data, nets: Mapping[str, nn.Module], seeds: int) -> Findings:
+    """Errors on the test engines' last windows, with attention and without, and where heads look."""
+    left, windows = data.test.left.numpy(), data.test.all()
+    guesses = {
+        kind: [predicted(nets[run_name(kind, seed)], windows, CAP) for seed in range(seeds)] for kind in (WITH, WITHOUT)
+    }
+    line, penalty = by_a_line(data)
+    always = np.full(len(left), float(data.train.capped.mean()))
+    errors = {kind: spreads_of([scores(guess, left, CAP) for guess in by_seed]) for kind, by_seed in guesses.items()}
+    # Pairs: both nets of a seed saw the same windows in the same order, so seeds cancel.
+    gain = {name: paired(errors[WITHOUT][name]["each"], errors[WITH][name]["each"]) for name in ("rmse", "score")}
+    reads = [reading(nets[run_name(WITH, seed)], data.test) for seed in range(seeds)]
+    numbers = {
+        "data": data.fleet.name,
+        "simulated": data.simulated,
+        "cap": CAP,
+        "window": LENGTH,
+        "test_engines": len(left),
+        "parameters_of_the_attention": attention_parameters(nets[run_name(WITH, 0)]),
+        "nets": errors,
+        "ridge": {**scores(line, left, CAP), "penalty": penalty},
+        "always_the_mean": scores(always, left, CAP),
+        "attention_gains": gain,
+        "worn_engines": {"at_most_cycles_left": WORN, "count": int((left <= WORN).sum())},
+        "sound_engines": {"at_least_cycles_left": CAP, "count": int((left >= CAP).sum())},
+        "heads": [
+            {head.head: {"worn": list(head.worn), "others": list(head.sound)} for head in readings}
+            for readings in reads
+        ],
+        "first_seeds_predictions": {
+            "left": left.tolist(),
+            **{kind: [round(float(value), 2) for value in by_seed[0]] for kind, by_seed in guesses.items()},
+            "ridge": [round(float(value), 2) for value in line],
+        },
+    }
+    return Findings(numbers, lines_of(numbers), chart(numbers, reads[0], left, guesses, line))
+
+
+def by_a_line(data: Data) -> tuple[Float[ndarray, "engine"], float]:
+    """The ridge's predictions for the test engines, and the penalty that it took."""
+    step = max(1, len(data.train) // RIDGE_WINDOWS)
+    windows, left = data.train.all()[::step].numpy(), data.train.capped[::step].numpy()
+    ridge = fit_ridge(windows, left, data.validating.all().numpy(), data.validating.capped.numpy())
+    return ridge(data.test.all().numpy()).clip(0, CAP), ridge.penalty
+
+
+def attention_parameters(net: nn.Module) -> int:
+    assert isinstance(net, RulNet) and net.block.attention is not None
+    return num_parameters(net.block.attention)
+
+
+def reading(net: nn.Module, test: Windows) -> tuple[Reading, ...]:
+    """Each head's mean weight by cycle, over worn test engines and over the others."""
+    assert isinstance(net, RulNet)
+    read, worn = cycles_read(net, test.all()).numpy(), test.left.numpy() <= WORN
+    means = [read[engines].mean(0) if engines.any() else np.zeros(read.shape[1:]) for engines in (worn, ~worn)]
+    return tuple(
+        Reading(f"L0H{head}", *(tuple(round(float(value), 5) for value in mean[head]) for mean in means))
+        for head in range(read.shape[1])
+    )
+
+
+def lines_of(numbers: Mapping[str, Any]) -> tuple[str, ...]:
+    """The numbers in sentences."""
+    gain = numbers["attention_gains"]["rmse"]
+    nets: list[str] = []
+    for kind, name in ((WITH, "With attention"), (WITHOUT, "Without it")):
+        rmse, score = numbers["nets"][kind]["rmse"], numbers["nets"][kind]["score"]
+        nets.append(
+            f"{name}: RMSE {rmse['mean']:.2f} ± {rmse['sd']:.2f}, score {score['mean']:,.0f} ± {score['sd']:,.0f} "
+            f"({len(rmse['each'])} seeds)."
+        )
+    simulated = "These engines are SIMULATED by manyheads; nothing here is a result on C-MAPSS."
+    return (
+        simulated if numbers["simulated"] else f"The engines are those of {numbers['data']}, as given.",
+        f"Cycles left, capped at {CAP}, of {numbers['test_engines']} test engines:",
+        *nets,
+        *(f"{name}: RMSE {numbers[key]['rmse']:.2f}, score {numbers[key]['score']:,.0f}."
+          for key, name in (("ridge", "A line (ridge)"), ("always_the_mean", "Always the mean"))),
+        _gained(gain),
+    )  # fmt: skip
+
+
+def chart(
+    numbers: Mapping[str, Any],
+    readings: tuple[Reading, ...],
+    left: ndarray,
+    guesses: Mapping[str, list[ndarray]],
+    line: ndarray,
+) -> RulChart:
+    truth = np.minimum(left, CAP)
+    nets = numbers["nets"]
+
+    def points(guesses: ndarray) -> tuple[tuple[float, float], ...]:
+        return tuple((float(x), float(y)) for x, y in zip(truth, guesses, strict=True))
+
+    whose = "SIMULATED engines, not C-MAPSS" if numbers["simulated"] else numbers["data"]
+    seeds = len(nets[WITH]["rmse"]["each"])
+    return RulChart(
+        "Which cycles each head reads, and how long the engine lasts",
+        f"{whose}: the last {LENGTH} cycles of {numbers['test_engines']} test engines",
+        "cycle of the window, the last at the right",
+        readings,
+        (
+            Scatter(f"with attention: RMSE {_short(nets[WITH]['rmse'])}", points(guesses[WITH][0])),
+            Scatter(f"without: RMSE {_short(nets[WITHOUT]['rmse'])}", points(guesses[WITHOUT][0])),
+            Scatter(f"ridge: RMSE {numbers['ridge']['rmse']:.1f}", points(line)),
+        ),
+        float(CAP),
+        f"engines with at most {WORN} cycles left",
+        "the others",
+        (
+            f"Heads and points are of the first seed. RMSE: mean ± standard deviation of {seeds} seeds, one fleet.",
+            "A cycle's weight is the mean over the window's 30 queries. The fine line is an even reading, 1/30.",
+            _gained(numbers["attention_gains"]["rmse"]),
+        ),
+    )
+
+
+def _short(value: Mapping[str, Any]) -> str:
+    return f"{value['mean']:.1f} ± {value['sd']:.1f}"
+
+
+def _gained(gain: Mapping[str, Any]) -> str:
+    """A sentence: what attention takes off the error, and whether seeds alone would do so."""
+    if gain["low"] is None:
+        return f"Attention takes {gain['mean']:.2f} cycles off the RMSE, in one seed."
+    between = f"{gain['mean']:.2f} cycles (95 %: {gain['low']:.2f} to {gain['high']:.2f})"
+    if gain["low"] > 0:
+        return f"Attention takes {between} off the RMSE, more than seeds do."
+    if gain["high"] < 0:
+        return f"Attention makes it worse: what it takes off the RMSE is {between}."
+    return f"No gain that seeds could not make: what attention takes off the RMSE is {between}."
+
+
+# --------------------------------------------------------------------------------------------------------------- errors
+
+
+def rmse(predicted: Num[ndarray, "engine"], true: Num[ndarray, "engine"]) -> float:
+    """Root of the mean squared error, in cycles."""
+    return math.sqrt(float(np.square(predicted - true).mean()))
+
+
+def cmapss_score(predicted: Num[ndarray, "engine"], true: Num[ndarray, "engine"]) -> float:
+    """Sum over engines of exp(-d / 13) - 1 where d = predicted - true is below 0 (early), else exp(d / 10) - 1.
+
+    0 is best; it is a sum, so only sets of the same engines compare.
+    """
+    off = np.asarray(predicted, dtype=np.float64) - true
+    return float(np.expm1(np.where(off < 0, -off / EARLY, off / LATE)).sum())
+
+
+def scores(predicted: Float[ndarray, "engine"], left: Num[ndarray, "engine"], cap: int) -> dict[str, float]:
+    """Errors against the capped truth, which was trained on, and against the truth itself."""
+    capped = np.minimum(left, cap)
+    return {
+        "rmse": rmse(predicted, capped),
+        "score": cmapss_score(predicted, capped),
+        "rmse_uncapped": rmse(predicted, left),
+        "score_uncapped": cmapss_score(predicted, left),
+    }
