@@ -9,8 +9,6 @@ from typing import Any
 from manyheads.errors import ManyHeadsError
 from manyheads.studio.schema.base import Problem
 
-__all__ = ["Busy", "NotHere", "Stopped", "TooLarge", "misfit_of", "problem_of"]
-
 log = logging.getLogger("manyheads")
 
 

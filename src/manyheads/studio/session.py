@@ -24,19 +24,15 @@ from manyheads.studio.problems import Busy, NotHere
 from manyheads.studio.schema.base import MAX_TEXT
 from manyheads.studio.schema.experiments import Experiment, ExperimentAsk, Pruning, PruningAsk
 from manyheads.studio.schema.recordings import Atlas, RecordingAsk, RecordingInfo, Worth
-from manyheads.studio.state.labels import Labels
 from manyheads.studio.state.recordings import TITLE, Opened, Recordings
 from manyheads.studio.state.workspace import Workspace
 from manyheads.studio.views import experiments
-from manyheads.studio.views.atlas import atlas_of
+from manyheads.studio.views.atlas import Labels, atlas_of
 from manyheads.studio.views.recording import recording_info
 from manyheads.studio.views.tiles import Tiles
 
 if TYPE_CHECKING:
     from starlette.requests import Request
-
-__all__ = ["Desk", "Queue", "address_of", "desk_with", "open_recording", "open_text"]
-
 
 TILE_THREADS = 2
 MOST_WAITING = 512  # tiles; a page has some dozens under way

@@ -24,9 +24,6 @@ from manyheads.recording import open_recording
 from manyheads.studio.problems import NotHere
 from manyheads.studio.schema.base import FileEntry, ModelEntry
 
-__all__ = ["RECORDING_ENDING", "ModelPlace", "Workspace", "digest"]
-
-
 RECORDING_ENDING = ".heads"
 DEPTH = 2  # folders below a folder that are searched
 MOST_ENTRIES = 2_000  # of a folder: a home directory named by mistake must not be walked for minutes

@@ -1,6 +1,7 @@
 """The Atlas and the head card: every head's statistics on a text, its role on the bundled page, its strongest links.
 
-Statistics come from the recording alone (`measure_recording`); roles from the labels of its model, where it is known.
+Statistics come from the recording alone (`measure_recording`); roles from the labels of its model, where it is known:
+measured once per model, and worded as the page shows them.
 """
 
 from __future__ import annotations
@@ -13,17 +14,28 @@ import torch
 from manyheads.heads import Head
 from manyheads.interventions import Importance
 from manyheads.recording import LayerRecord
-from manyheads.roles import PageLabels
-from manyheads.roles.role_table import CAVEAT
+from manyheads.roles import HeadRole, PageLabels, label_page
+from manyheads.roles.role_table import CAVEAT, group_of
 from manyheads.statistics import DEFAULT, STATISTICS, Statistic
 from manyheads.statistics.of_a_recording import EVERY_ROW, measure_recording
-from manyheads.studio.schema.recordings import Atlas, AtlasHead, CardValue, HeadCard, Link, StatisticInfo
-from manyheads.studio.state.labels import basis_of, role_info
+from manyheads.studio.jobs import Say
+from manyheads.studio.problems import NotHere
+from manyheads.studio.schema.recordings import (
+    Atlas,
+    AtlasHead,
+    CardValue,
+    EvidenceInfo,
+    HeadCard,
+    Link,
+    RoleEntry,
+    RoleInfo,
+    Roles,
+    StatisticInfo,
+)
 from manyheads.studio.state.recordings import Opened
+from manyheads.studio.state.workspace import Workspace
+from manyheads.studio.views.maps import FILE_TYPES, file_bytes
 from manyheads.studio.views.recording import layer_info
-
-__all__ = ["CAVEAT", "atlas_of", "card_of", "table_of"]
-
 
 TABLE_CELLS = 400_000_000  # visible cells over all heads; beyond, rows are sampled: some seconds
 LINKS = 24
@@ -53,7 +65,7 @@ def atlas_of(opened: Opened, text: int, labels: PageLabels | None) -> Atlas:
         )
         values = dict(zip(importance.heads, importance.values, strict=True))
         columns.append([values.get(head, math.nan) for head in table.heads])
-    roles = {} if labels is None else {role.head: role_info(role) for role in labels.roles}
+    roles = {} if labels is None else {role.head: _role_info(role) for role in labels.roles}
     places = {head: index for index, head in enumerate(table.heads)}
     heads = [
         AtlasHead.of(
@@ -72,10 +84,15 @@ def atlas_of(opened: Opened, text: int, labels: PageLabels | None) -> Atlas:
         text=text,
         statistics=infos,
         heads=heads,
-        roles_because="not known yet" if labels is None else basis_of(labels),
+        roles_because="not known yet" if labels is None else _basis_of(labels),
         caveat=CAVEAT,
         exact=_exactness(table.notes),
     )
+
+
+def table_file(opened: Opened, text: int, kind: str) -> tuple[str, str, bytes]:
+    """Every head's statistics as a file, one row per head: its name, media type and bytes."""
+    return f"heads.{kind}", FILE_TYPES[kind], file_bytes(table_of(opened, text).to_pandas(), kind)
 
 
 def table_of(opened: Opened, text: int) -> Any:
@@ -124,13 +141,53 @@ def card_of(opened: Opened, head: str, text: int, labels: PageLabels | None) -> 
         shares_with=[
             str(other) for other in site.heads if site.kv_head_of(other.index) == group and other.index != index
         ],
-        role=None if role is None else role_info(role),
+        role=None if role is None else _role_info(role),
         values=values,
         links=links,
         exact=exact if links_exact == "exact" else f"{exact}; links: {links_exact}",
         because=layer.because,
         caveat=CAVEAT,
     )
+
+
+class Labels:
+    """The page's labels of each model, measured once (`label_page` keeps them on the disk, too)."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        self.workspace = workspace
+        self.known: dict[str, PageLabels] = {}
+
+    def of(self, opened: Opened) -> PageLabels | None:
+        """The labels of a recording's model as far as they are known; None where its heads were edited."""
+        return None if opened.edited else self.known.get(opened.model)
+
+    def roles(self, opened: Opened, say: Say) -> Roles:
+        """The roles of a recording's heads, measured unless they are known. Raises NotHere, TextError."""
+        model = opened.model
+        if opened.edited:
+            raise NotHere("roles are of the model as it is, and the heads of this recording were edited.")
+        if model not in self.workspace.models:
+            raise NotHere(f"{model} is not in this workspace, so its roles cannot be measured: add --model {model}.")
+        if model not in self.known:
+            say(f"loading {model}", 0, None)
+            lm = self.workspace.load(model)
+            words = "reading the page that roles rest on (once for each model)"
+            say(words, 0, None)
+            self.known[model] = label_page(lm, progress=lambda done, total: say(words, done, total))
+        labels = self.known[model]
+        entries = [RoleEntry(head=str(role.head), role=_role_info(role)) for role in labels.roles]
+        return Roles.of(labels, recording=opened.id, roles=entries, because=_basis_of(labels))
+
+
+def _basis_of(labels: PageLabels) -> str:
+    """The texts that roles were measured on. Where on the disk they are kept is left out: the page may be shared."""
+    because = labels.because.partition(" (")[0]
+    return f"{labels.num_texts} {labels.texts_are}, {labels.num_tokens:,} tokens; {because}"
+
+
+def _role_info(role: HeadRole) -> RoleInfo:
+    """A role and its group, which has one colour and letter: "sink [CLS]" is in "sink", "offset -3" in "local"."""
+    return RoleInfo.of(role, family=group_of(role.name), evidence=EvidenceInfo.of(role.evidence))
 
 
 def _links_of(layer: LayerRecord, head: int, text: int, sinks: Any) -> tuple[list[Link], str]:
@@ -158,7 +215,7 @@ def _links_of(layer: LayerRecord, head: int, text: int, sinks: Any) -> tuple[lis
             for weight, query, key in zip(top.tolist(), queries.tolist(), keys.tolist(), strict=True)
             if weight > 0
         ]
-    best.sort(key=lambda link: -link[0])
+    best.sort(key=lambda link: -link[0])  # stable: of equal weights the earlier query comes first
     links = [Link(query=query, key=key, weight=weight) for weight, query, key in best[:LINKS]]
     return links, "exact" if most == num_rows else f"of {most:,} of {num_rows:,} rows, spread evenly"
 

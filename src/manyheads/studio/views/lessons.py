@@ -30,9 +30,6 @@ from manyheads.studio.schema.lessons import (
     Shown,
 )
 
-__all__ = ["check", "entries", "lesson", "run_cell"]
-
-
 MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable("table").disable("image")
 MAX_SEED = 2**31  # a number that JavaScript and an address hold without loss
 

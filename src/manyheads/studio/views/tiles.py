@@ -20,10 +20,7 @@ from manyheads.base import Cache
 from manyheads.recording.exact_map.zoom import read_region
 from manyheads.studio.problems import NotHere, Stopped
 from manyheads.studio.state.recordings import TILE_CELLS, Opened
-from manyheads.studio.views.envelope import pack
-
-__all__ = ["Address", "Tiles"]
-
+from manyheads.studio.views.maps import pack
 
 CACHE_BYTES = 384_000_000
 SAMPLED_CELLS = 1 << 27  # of a region; beyond, rows are sampled unless all are requested: 0.3 s
