@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from manyheads.roles import PageLabels
 from manyheads.studio import Desk, Workspace, bind
 from manyheads.studio.server.serve import server_of
-from manyheads.studio.views.envelope import MEDIA_TYPE, unpack
+from manyheads.studio.views.maps import MEDIA_TYPE, unpack
 
 
 class Said(NamedTuple):

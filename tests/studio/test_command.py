@@ -5,7 +5,7 @@ import json
 import pytest
 
 from manyheads.cli.main import main
-from manyheads.studio.views.envelope import unpack
+from manyheads.studio.views.maps import unpack
 from tests.studio.workspaces import save_mixed
 
 

@@ -20,8 +20,7 @@ from manyheads.plan import Ablate, Plan, Scale
 from manyheads.studio.problems import Stopped
 from manyheads.studio.schema.base import MAX_STEPS
 from manyheads.studio.schema.experiments import Experiment, ExperimentAsk
-from manyheads.studio.state.plans import corpus_of, plan_of
-from manyheads.studio.state.recordings import recording_id
+from manyheads.studio.state.recordings import corpus_of, plan_of, recording_id
 from manyheads.studio.views import experiments
 from tests.interventions.surgeries import loaded, without_heads
 from tests.models.eager import draw

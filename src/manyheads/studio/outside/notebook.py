@@ -61,7 +61,7 @@ class StudioWidget(anywidget.AnyWidget):
                 future.cancel()
         elif "id" in content:
             name = str(content["id"])
-            # At once, from the kernel's own thread: a page that hears nothing takes the kernel for gone.
+            # At once, from the kernel's own thread: without it the page takes the kernel for busy or stopped.
             self.send({"id": name, "taken": True})
             self._requests[name] = future = self._pool.submit(self._answer, name, content)
             # After it was noted, not before: it may have ended already, and would then stay in the list for ever.

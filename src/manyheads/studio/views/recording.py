@@ -38,10 +38,10 @@ def recording_info(workspace: Workspace, opened: Opened, text: int = 0) -> Recor
     count, texts, part_words = opened.num_texts, recording.tokens, ""
     if count > 1 and texts.stretches:
         begin, most = texts.stretches[text].begin, int(texts.lengths.max())
+        characters = f"characters {begin:,} to {begin + len(texts.texts[text]):,}"
         part_words = (
-            f"part {text} of {count}, counted from 0: characters {begin:,} to {begin + len(texts.texts[text]):,}"
+            f"part {text} of {count}, counted from 0: {characters}; {opened.model} reads {most:,} tokens at once"
         )
-        part_words += f"; {opened.model} reads {most:,} tokens at once"
     elif count > 1:
         part_words = f"text {text} of {count}, counted from 0"
     return RecordingInfo.of(
