@@ -122,12 +122,6 @@ def answer(app: Any, method: str, path: str, body: Any = None) -> Answer:
 
     docs/decisions/005 says why this is not an HTTP client's ASGI transport.
     """
-    # A notebook's kernel runs an event loop in this thread, in which a second one cannot start: hence another thread.
-    with ThreadPoolExecutor(1, thread_name_prefix="studio-answer") as pool:
-        return pool.submit(asyncio.run, _answer(app, method, path, body)).result()
-
-
-async def _answer(app: Any, method: str, path: str, body: Any) -> Answer:
     place, _, query = path.partition("?")
     data = b"" if body is None else json.dumps(body).encode()
     headers = [(b"host", b"127.0.0.1"), (b"content-length", str(len(data)).encode())]
@@ -165,7 +159,9 @@ async def _answer(app: Any, method: str, path: str, body: Any) -> Answer:
         else:
             chunks.append(message.get("body", b""))
 
-    await app(scope, receive, send)
+    # A notebook's kernel runs an event loop in this thread, in which a second one cannot start: hence another thread.
+    with ThreadPoolExecutor(1, thread_name_prefix="studio-answer") as pool:
+        pool.submit(asyncio.run, app(scope, receive, send)).result()
     return Answer(status, kind, b"".join(chunks))
 
 

@@ -121,11 +121,28 @@ class Recordings:
             if ask.model is not None or ask.text is not None or ask.plan:
                 raise TextError("a file holds its own text: give file=, or model= and text=.")
             return self._open_file(ask.file)
-        model, text, plan = ask.model, ask.text, ask.plan
+        model, text, steps = ask.model, ask.text, ask.plan
         if model is None or text is None:
             raise TextError("give a model and a text, or the name of a recording in the workspace.")
-        name = recording_id(model, text, plan)
-        return self.opened.get_or_make(name, lambda: self._record(name, model, text, plan, say))
+        name = recording_id(model, text, steps)
+
+        def make() -> Opened:
+            self.workspace.place_of(model)
+            say(f"loading {model}", 0, None)
+            lm = self.workspace.load(model)
+            say("reading the text", 0, None)
+            if steps:
+                plan = plan_of(steps)
+                with applied(lm, plan, corpus=corpus_of(plan, text)[0]):
+                    recording = record(lm, text)
+            else:
+                recording = record(lm, text)
+            say("ready", 1, 1)
+            source = "typed, with heads edited" if steps else "typed"
+            return Opened(name, recording, text[:TITLE], model, source, bool(steps), text)
+
+        # Two pages that open the same text at once: one of them records it, and the other waits for that one.
+        return self.opened.get_or_make(name, make)
 
     def get(self, name: str) -> Opened:
         """An open recording; a file of the workspace is opened where it is not. Raises NotHere."""
@@ -149,21 +166,6 @@ class Recordings:
 
         name = self.workspace.file_id(file)
         return self.opened.get_or_make(name, opened)
-
-    def _record(self, name: str, model: str, text: str, steps: Sequence[PlanStep], say: Say) -> Opened:
-        self.workspace.place_of(model)
-        say(f"loading {model}", 0, None)
-        lm = self.workspace.load(model)
-        say("reading the text", 0, None)
-        if steps:
-            plan = plan_of(steps)
-            with applied(lm, plan, corpus=corpus_of(plan, text)[0]):
-                recording = record(lm, text)
-        else:
-            recording = record(lm, text)
-        say("ready", 1, 1)
-        source = "typed, with heads edited" if steps else "typed"
-        return Opened(name, recording, text[:TITLE], model, source, bool(steps), text)
 
 
 def _model_of(recording: Recording) -> str:

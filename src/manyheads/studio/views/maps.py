@@ -68,7 +68,32 @@ def thumbnails_of(opened: Opened, size: int, how: str, text: int) -> bytes:
     low, high = THUMBNAIL_SIZES
     if not low <= size <= high:
         raise TooLarge(f"size={size}: thumbnails have {low} to {high} blocks a side.")
-    return opened.once(("thumbnails", text, size, how), lambda: _thumbnails(opened, size, how, text))
+
+    def make() -> bytes:
+        if how == "max" and opened.cells(text) > MAXIMUM_CELLS:
+            raise TooLarge("the largest weights of all heads are too many cells to read at once here: use how=mean.")
+        maps, heads, words, exact = [], [], "", True
+        side = max(min(size, max(layer.num_queries(text), layer.num_keys(text))) for layer in opened.layers())
+        for layer in opened.layers():
+            if how == "max":
+                # A maximum over sampled rows would miss most peaks, so every row is read.
+                request = Pooled(size, "max")
+                pooled = prepare(layer.tokens.text(text), [request]).run(one_text(layer, text))[request][0]
+                rows_read = num_rows = layer.num_queries(text)
+            else:
+                pooled, rows_read, num_rows = small_maps(layer, size, text, THUMBNAIL_ROWS)
+            exact &= rows_read == num_rows
+            words = words or f"{how} of about {-(-num_rows // size)} x {-(-layer.num_keys(text) // size)} cells"
+            words += "" if rows_read == num_rows or "rows" in words else f", {rows_read:,} of {num_rows:,} rows read"
+            # A stack with fewer tokens has smaller maps: absent cells fill the common square.
+            square = np.full((layer.site.num_heads, side, side), np.nan, np.float32)
+            square[:, : pooled.shape[1], : pooled.shape[2]] = pooled.numpy()[:, :side, :side]
+            maps.append(square)
+            heads += [str(head) for head in layer.site.heads]
+        steps, peaks = in_steps(np.concatenate(maps))
+        return pack({"heads": heads, "how": how, "words": words, "exact": exact, "text": text}, maps=steps, peaks=peaks)
+
+    return opened.once(("thumbnails", text, size, how), make)
 
 
 def window_file(opened: Opened, head: str, queries: str, keys: str, text: int, kind: str) -> tuple[str, str, bytes]:
@@ -155,28 +180,3 @@ def _slice_of(span: str, length: int) -> slice:
     begin, _, end = span.partition(":")
     start = min(int(begin or 0), length)
     return slice(start, max(start, min(int(end or length), length)))
-
-
-def _thumbnails(opened: Opened, size: int, how: str, text: int) -> bytes:
-    if how == "max" and opened.cells(text) > MAXIMUM_CELLS:
-        raise TooLarge("the largest weights of all heads are too many cells to read at once here: use how=mean.")
-    maps, heads, words, exact = [], [], "", True
-    side = max(min(size, max(layer.num_queries(text), layer.num_keys(text))) for layer in opened.layers())
-    for layer in opened.layers():
-        if how == "max":
-            # A maximum over sampled rows would miss most peaks, so every row is read.
-            request = Pooled(size, "max")
-            pooled = prepare(layer.tokens.text(text), [request]).run(one_text(layer, text))[request][0]
-            rows_read = num_rows = layer.num_queries(text)
-        else:
-            pooled, rows_read, num_rows = small_maps(layer, size, text, THUMBNAIL_ROWS)
-        exact &= rows_read == num_rows
-        words = words or f"{how} of about {-(-num_rows // size)} x {-(-layer.num_keys(text) // size)} cells"
-        words += "" if rows_read == num_rows or "rows" in words else f", {rows_read:,} of {num_rows:,} rows read"
-        # A stack with fewer tokens has smaller maps: absent cells fill the common square.
-        square = np.full((layer.site.num_heads, side, side), np.nan, np.float32)
-        square[:, : pooled.shape[1], : pooled.shape[2]] = pooled.numpy()[:, :side, :side]
-        maps.append(square)
-        heads += [str(head) for head in layer.site.heads]
-    steps, peaks = in_steps(np.concatenate(maps))
-    return pack({"heads": heads, "how": how, "words": words, "exact": exact, "text": text}, maps=steps, peaks=peaks)
