@@ -20,18 +20,7 @@ from manyheads.statistics import DEFAULT, STATISTICS, Statistic
 from manyheads.statistics.of_a_recording import EVERY_ROW, measure_recording
 from manyheads.studio.jobs import Say
 from manyheads.studio.problems import NotHere
-from manyheads.studio.schema.recordings import (
-    Atlas,
-    AtlasHead,
-    CardValue,
-    EvidenceInfo,
-    HeadCard,
-    Link,
-    RoleEntry,
-    RoleInfo,
-    Roles,
-    StatisticInfo,
-)
+from manyheads.studio.schema import recordings as bodies
 from manyheads.studio.state.recordings import Opened
 from manyheads.studio.state.workspace import Workspace
 from manyheads.studio.views.maps import FILE_TYPES, file_bytes
@@ -43,7 +32,7 @@ LINK_ROWS = 2_048  # rows that are read for the strongest links
 LINK_CELLS = 1 << 24
 
 
-def atlas_of(opened: Opened, text: int, labels: PageLabels | None) -> Atlas:
+def atlas_of(opened: Opened, text: int, labels: PageLabels | None) -> bodies.Atlas:
     """Every head's statistics on one text; importance among them once it has been measured."""
     table = table_of(opened, text)
     statistics = [statistic for statistic in table.statistics if statistic.kind != "chance"]
@@ -52,7 +41,7 @@ def atlas_of(opened: Opened, text: int, labels: PageLabels | None) -> Atlas:
     importance: Importance | None = opened.computed.get(("importance", text))
     if importance is not None:
         infos.append(
-            StatisticInfo(
+            bodies.StatisticInfo(
                 name="importance",
                 title="importance",
                 unit=importance.unit,
@@ -68,7 +57,7 @@ def atlas_of(opened: Opened, text: int, labels: PageLabels | None) -> Atlas:
     roles = {} if labels is None else {role.head: _role_info(role) for role in labels.roles}
     places = {head: index for index, head in enumerate(table.heads)}
     heads = [
-        AtlasHead.of(
+        bodies.AtlasHead.of(
             head,
             head=str(head),
             kv_group=layer.site.kv_head_of(head.index),
@@ -79,7 +68,7 @@ def atlas_of(opened: Opened, text: int, labels: PageLabels | None) -> Atlas:
         for layer in opened.layers()
         for head in layer.site.heads
     ]
-    return Atlas(
+    return bodies.Atlas(
         recording=opened.id,
         text=text,
         statistics=infos,
@@ -106,7 +95,7 @@ def table_of(opened: Opened, text: int) -> Any:
     )
 
 
-def card_of(opened: Opened, head: str, text: int, labels: PageLabels | None) -> HeadCard:
+def card_of(opened: Opened, head: str, text: int, labels: PageLabels | None) -> bodies.HeadCard:
     """Everything known about one head: statistics beside chance and beside the page, role, strongest links."""
     layer, index = opened.layer_of(head)
     opened.check_text(text)
@@ -124,7 +113,7 @@ def card_of(opened: Opened, head: str, text: int, labels: PageLabels | None) -> 
             chances = [table.column(column)[place] for column in table.names if column.startswith(f"{statistic.name}.")]
             levels = [chance for chance in chances if not math.isnan(chance)]
             values.append(
-                CardValue(
+                bodies.CardValue(
                     statistic=_statistic_info(statistic),
                     value=table.column(statistic.name)[place],
                     chance=max(levels) if levels else None,
@@ -132,7 +121,7 @@ def card_of(opened: Opened, head: str, text: int, labels: PageLabels | None) -> 
                 )
             )
     links, links_exact = opened.once(("links", text, head), lambda: _links_of(layer, index, text, opened.sinks(text)))
-    return HeadCard(
+    return bodies.HeadCard(
         head=str(name),
         recording=opened.id,
         text=text,
@@ -161,7 +150,7 @@ class Labels:
         """The labels of a recording's model as far as they are known; None where its heads were edited."""
         return None if opened.edited else self.known.get(opened.model)
 
-    def roles(self, opened: Opened, say: Say) -> Roles:
+    def roles(self, opened: Opened, say: Say) -> bodies.Roles:
         """The roles of a recording's heads, measured unless they are known. Raises NotHere, TextError."""
         model = opened.model
         if opened.edited:
@@ -175,8 +164,8 @@ class Labels:
             say(words, 0, None)
             self.known[model] = label_page(lm, progress=lambda done, total: say(words, done, total))
         labels = self.known[model]
-        entries = [RoleEntry(head=str(role.head), role=_role_info(role)) for role in labels.roles]
-        return Roles.of(labels, recording=opened.id, roles=entries, because=_basis_of(labels))
+        entries = [bodies.RoleEntry(head=str(role.head), role=_role_info(role)) for role in labels.roles]
+        return bodies.Roles.of(labels, recording=opened.id, roles=entries, because=_basis_of(labels))
 
 
 def _basis_of(labels: PageLabels) -> str:
@@ -185,12 +174,12 @@ def _basis_of(labels: PageLabels) -> str:
     return f"{labels.num_texts} {labels.texts_are}, {labels.num_tokens:,} tokens; {because}"
 
 
-def _role_info(role: HeadRole) -> RoleInfo:
+def _role_info(role: HeadRole) -> bodies.RoleInfo:
     """A role and its group, which has one colour and letter: "sink [CLS]" is in "sink", "offset -3" in "local"."""
-    return RoleInfo.of(role, family=group_of(role.name), evidence=EvidenceInfo.of(role.evidence))
+    return bodies.RoleInfo.of(role, family=group_of(role.name), evidence=bodies.EvidenceInfo.of(role.evidence))
 
 
-def _links_of(layer: LayerRecord, head: int, text: int, sinks: Any) -> tuple[list[Link], str]:
+def _links_of(layer: LayerRecord, head: int, text: int, sinks: Any) -> tuple[list[bodies.Link], str]:
     """Each query's best key apart from sinks, the strongest first, and which rows of the map were read."""
     num_rows, num_keys = layer.num_queries(text), layer.num_keys(text)
     most = max(1, min(num_rows, LINK_ROWS, LINK_CELLS // max(1, num_keys)))
@@ -216,13 +205,13 @@ def _links_of(layer: LayerRecord, head: int, text: int, sinks: Any) -> tuple[lis
             if weight > 0
         ]
     best.sort(key=lambda link: -link[0])  # stable: of equal weights the earlier query comes first
-    links = [Link(query=query, key=key, weight=weight) for weight, query, key in best[:LINKS]]
+    links = [bodies.Link(query=query, key=key, weight=weight) for weight, query, key in best[:LINKS]]
     return links, "exact" if most == num_rows else f"of {most:,} of {num_rows:,} rows, spread evenly"
 
 
-def _statistic_info(statistic: Statistic) -> StatisticInfo:
+def _statistic_info(statistic: Statistic) -> bodies.StatisticInfo:
     low, high = statistic.range
-    return StatisticInfo.of(statistic, title=statistic.name.replace("_", " "), low=low, high=high)
+    return bodies.StatisticInfo.of(statistic, title=statistic.name.replace("_", " "), low=low, high=high)
 
 
 def _exactness(notes: dict[str, str]) -> str:
