@@ -52,7 +52,7 @@ class Desk:
         self.labels = Labels(workspace)
         self.tiles = Tiles()
         self.jobs = Jobs()
-        self.queue = Queue()
+        self.queue = Queue()  # apart from the jobs: a tile must not wait behind a minute's work
         self.first = first
         self.experiments: Cache[str, Experiment] = Cache(
             MOST_EXPERIMENTS, MOST_TOKENS, lambda experiment: len(experiment.tokens)
@@ -77,6 +77,7 @@ class Desk:
         def progress(done: int, total: int) -> None:
             say("without each head, one by one", done, total)
 
+        # `atlas_of` finds it under this name, now and for as long as the recording is open.
         opened.once(("importance", text), lambda: importance(lm, words, progress=progress))
         return atlas_of(opened, text, self.labels.of(opened))
 

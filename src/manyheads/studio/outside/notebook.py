@@ -78,6 +78,7 @@ class StudioWidget(anywidget.AnyWidget):
             status, problem = problem_of(error)
             kind, body = "application/json", problem.model_dump_json().encode()
         self.send({"id": name, "status": status, "kind": kind}, [body])
+        # Two threads may both get past this line: the snapshot is then made twice, and is the same.
         if not self._labelled and self._desk.labels.of(self._opened) is not None:
             self._labelled = True
             try:

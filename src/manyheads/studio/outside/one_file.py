@@ -124,6 +124,7 @@ def page_of(desk: Desk, opened: Opened, progress: Progress | None = None, note: 
         note=f"{atlas.caveat} With JavaScript this page shows {snapshot.words}.",
         most=len(atlas.heads),
     )
+    # A browser ends a style sheet at the first "</style", even inside a string of it; snapshot and module are base 64.
     page = PAGE.format(
         policy=escape(POLICY),
         version=escape(__version__),

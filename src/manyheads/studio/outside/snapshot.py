@@ -282,6 +282,7 @@ def packed(heads: Sequence[HeadMap], precision: Precision) -> dict[str, ndarray]
         out["links"] = _byte_planes(np.rint(stacked("weights").clip(0, 1) * LINK_STEPS).astype(np.uint16))
     if heads[0].visible is not None:
         visible, missing = stacked("visible"), stacked("missing")
+        # In most layers all heads see the same keys: one row of counts stands for them.
         out["visible"] = visible[:1] if (visible == visible[:1]).all() else visible
         if missing.max(initial=0.0) > MIN_MISSING:
             out["missing"] = missing

@@ -47,6 +47,7 @@ QUICK = 0.4  # seconds that a POST waits for its job: below it nobody needs to s
 def add_routes(app: FastAPI, desk: Desk) -> None:
     """Everything under /api: recordings, heads, maps, files, experiments, sizes, lessons, jobs."""
 
+    # FastAPI runs a `def` in a thread of its own, so what computes is one; what is `async` only starts or waits.
     async def start(kind: JobKind, work: Callable[[Say], Any]) -> Job:
         """Start a job and return its state, with its result where that takes only moments."""
         return await desk.jobs.wait(desk.jobs.start(kind, work), QUICK)

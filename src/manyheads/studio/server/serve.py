@@ -127,6 +127,7 @@ def serve(serving: Serving, *, ready: Callable[[], None] | None = None) -> None:
             trim()
 
     def call_ready() -> None:
+        # uvicorn sets a flag, and no event that could be waited for.
         while not server.started and not server.should_exit:
             time.sleep(0.02)
         if ready is not None and server.started:
@@ -181,7 +182,7 @@ class Guard:
         self.app, self.hosts, self.token = app, hosts, token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] != "http":  # a websocket would pass unguarded: the page has none, and it is dropped
             if scope["type"] == "lifespan":
                 await self.app(scope, receive, send)
             return

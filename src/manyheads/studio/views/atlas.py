@@ -184,7 +184,7 @@ def _links_of(layer: LayerRecord, head: int, text: int, sinks: Any) -> tuple[lis
     num_rows, num_keys = layer.num_queries(text), layer.num_keys(text)
     most = max(1, min(num_rows, LINK_ROWS, LINK_CELLS // max(1, num_keys)))
     rows = (torch.arange(most, dtype=torch.float64) * num_rows / most).long()
-    is_sink = None
+    is_sink = None  # a sink takes most of nearly every row, and would fill the list
     if not layer.crosses and layer.tokens.ids is not None:
         is_sink = layer.tokens.text(text).with_sinks(sinks).sink[0, :num_keys]
     best: list[tuple[float, int, int]] = []

@@ -29,6 +29,7 @@ def recording_info(workspace: Workspace, opened: Opened, text: int = 0) -> Recor
     backend = recording.provenance.get("backend")
     backends = sorted(backend) if isinstance(backend, dict) else dict.fromkeys(layer.because for layer in layers)
     is_listed = opened.model in workspace.models
+    # Not for a file: it opens without its model, and loading one for its width alone takes seconds.
     lm = workspace.load(opened.model) if is_listed and not opened.source.startswith("file") else None
     words = []
     if main.tokens.pieces and main.num_queries(text) <= WORD_TOKENS:
