@@ -8,10 +8,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import manyheads as mh
 from manyheads.roles import PageLabels
 from manyheads.studio import Desk, Workspace, bind
 from manyheads.studio.server.serve import server_of
-from manyheads.studio.views.envelope import MEDIA_TYPE, unpack
+from manyheads.studio.views.maps import MEDIA_TYPE, unpack
+from tests.models.tiny import save_tiny, tiny_llama, tiny_tokenizer
+
+TEXT = "The cat sat on the mat because it was tired, and the dog that saw the cat sat down beside it."
 
 
 class Said(NamedTuple):
@@ -93,3 +97,13 @@ def minilm_studio(minilm: Any, folder: Path, labels: PageLabels | None = None):
         if labels is not None:
             studio.desk.labels.known["minilm"] = labels
         yield studio
+
+
+def save_mixed(folder: Path) -> Path:
+    """Recordings, a checkpoint, and what is neither."""
+    save_tiny(tiny_llama(2), folder / "tiny-llama", tiny_tokenizer())
+    lm = mh.load(str(folder / "tiny-llama"))
+    mh.record(lm, ["the cat sat on the mat", "the dog"]).save(folder / "two.heads")
+    (folder / "damaged.heads").write_bytes((folder / "two.heads").read_bytes()[:2000])
+    (folder / "secret.txt").write_text("nobody may read this")
+    return folder

@@ -1,7 +1,8 @@
 """An experiment says what `mh.effect` says, and what stock transformers says of a model with a head's columns zeroed.
 
 Oracles: `mh.effect` itself for what is passed on; for the rest a copy of the model cut by hand, run by transformers,
-with losses, cosines and softmaxes written out.
+with losses, cosines and softmaxes written out. A pruning is `mh.prune_heads` and its `save`, in the workspace's own
+folder and nowhere else; the fresh process that tries every checkpoint takes some 10 s, and is left out but once.
 """
 
 import copy
@@ -14,16 +15,17 @@ import pytest
 import torch
 
 import manyheads as mh
-from manyheads.errors import HeadError, PlanError, StatisticError, TextError
+from manyheads.errors import FileAccessError, HeadError, PlanError, StatisticError, TextError
+from manyheads.interventions.save import save as saving
 from manyheads.models.taps.open_taps import OPEN
 from manyheads.plan import Ablate, Plan, Scale
 from manyheads.studio.problems import Stopped
 from manyheads.studio.schema.base import MAX_STEPS
-from manyheads.studio.schema.experiments import Experiment, ExperimentAsk
-from manyheads.studio.state.plans import corpus_of, plan_of
-from manyheads.studio.state.recordings import recording_id
+from manyheads.studio.schema.experiments import Experiment, ExperimentAsk, PruningAsk
+from manyheads.studio.state.recordings import corpus_of, plan_of, recording_id
 from manyheads.studio.views import experiments
-from tests.interventions.surgeries import loaded, without_heads
+from manyheads.studio.views.experiments import sentence
+from tests.interventions.surgeries import TEXTS, loaded, without_heads
 from tests.models.eager import draw
 from tests.models.tiny import tiny_bert, tiny_tokenizer
 
@@ -294,3 +296,126 @@ def test_two_experiments_on_one_model_at_once_do_not_meet(fresh):
     with ThreadPoolExecutor(3) as pool:
         together = list(pool.map(lambda each: experiments.run(lm, each, progress=quiet), asks))
     assert together == alone and OPEN.taps == ()
+
+
+def effect_of(lm, *steps, **options):
+    return mh.effect(lm, Plan(list(steps)), TEXTS[0], **options)
+
+
+def test_the_sentence_says_what_was_done_what_changed_and_what_random_heads_change(fresh):
+    lm = loaded("llama", draw(fresh))
+    one = effect_of(lm, Ablate("L1H1"), Scale("L0H2", 3), controls=5)
+    said = sentence(one, 2)
+    verb = "rises" if one.change > 0 else "falls"
+    assert said.startswith(f"Without L1H1 and with L0H2 3 times as loud, the loss {verb} by {abs(one.change):.3g} nats")
+    assert f"5 random sets of as many heads: {min(one.control):.3g} to {max(one.control):.3g} (" in said
+    assert said.endswith("as much or more, up or down).")
+    kl = effect_of(lm, mh.Average("L1"), mh.Copy("L0", source="L0H2"), metric="kl", controls=0)
+    assert sentence(kl, 12).startswith(
+        "With one mean map for the heads of L1 and with the weights of L0H2 in L0, what is predicted moves by "
+    )
+    assert sentence(kl, 12).endswith("; nothing to compare it with (none, as asked).")
+    skipped = effect_of(lm, mh.SkipOutputProjection(1), Ablate("L0H1", "first"), Ablate("L0H2", "mean"), controls=0)
+    assert sentence(skipped, 8).startswith(
+        "Without the output projection of L1 and with L0H1 looking at the first token alone and with L0H2 held at the "
+    )
+    many = effect_of(lm, *[Ablate(f"L1H{head}") for head in range(4)], controls=0)
+    assert sentence(many, 4).startswith("After 4 steps, the loss ")
+    nothing = effect_of(lm, Scale("L1H1", 1.0), controls=1)
+    assert sentence(nothing, 1) == "With L1H1 1 times as loud, nothing changes: scale L1H1 by 1 has no effect here."
+
+
+def pruning(heads="L1H1, L1H3", name="smaller", **more):
+    return PruningAsk(model="m", heads=heads, name=name, **more)
+
+
+@pytest.fixture
+def untried(monkeypatch):
+    """Saves are believed: what trials find is the business of tests/interventions/test_saving.py."""
+    monkeypatch.setattr(saving, "try_all", lambda trials: [{"error": 0.0} for _ in trials])
+    monkeypatch.setattr(saving, "fault_in", lambda result: "")
+
+
+def test_heads_go_and_parameters_are_counted(fresh, tmp_path, untried):
+    lm, told = loaded("gpt2", draw(fresh)), []
+    found = experiments.save_pruned(lm, pruning(), tmp_path, progress=lambda *said: told.append(said[1:]))
+    assert found.heads == ["L1H1", "L1H3"] and found.model == "m" and found.folder == str(tmp_path / "smaller")
+    saved = torch.nn.Module.parameters
+    assert found.parameters_before == sum(each.numel() for each in saved(lm.model))
+    width, embed_dim = 9, 36
+    assert found.parameters_before - found.parameters_after == 2 * (4 * width * embed_dim + 3 * width)
+    assert (tmp_path / "smaller" / "README.md").is_file() and told == [(0, 2), (1, 2)]
+    assert not found.stock and "with L1H1, L1H3 at zero" in found.words and "mh.load reads it" in found.words
+    assert [each.name for each in tmp_path.iterdir()] == ["smaller"]
+
+
+def test_what_is_there_stays_whoever_wrote_it(fresh, tmp_path, untried):
+    lm = loaded("gpt2", draw(fresh))
+    first = experiments.save_pruned(lm, pruning(), tmp_path, progress=quiet)
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "thesis.txt").write_text("years of work")
+    (tmp_path / "file").write_text("also theirs")
+    kept = {path: path.read_bytes() for path in sorted(tmp_path.rglob("*")) if path.is_file()}
+    for name in ("smaller", "theirs", "file"):
+        with pytest.raises(FileAccessError, match=f"{name} is there already: give another name"):
+            experiments.save_pruned(lm, pruning("L0H2", name=name), tmp_path, progress=quiet)
+    assert {path: path.read_bytes() for path in sorted(tmp_path.rglob("*")) if path.is_file()} == kept
+    second = experiments.save_pruned(lm, pruning("L0H2", name="other"), tmp_path, progress=quiet)
+    assert second.folder != first.folder and second.parameters_after > first.parameters_after
+
+
+@pytest.mark.parametrize("name", ["..", "a/b", "../out", "/tmp/out", ".hidden", "a\\b", "", "a b", "x" * 81, "a\n"])
+def test_a_name_that_is_no_plain_name_is_refused_with_the_request(name):
+    with pytest.raises(ValueError, match="name"):
+        pruning(name=name)
+
+
+@pytest.mark.parametrize("name", ["..", ".", "a/b", "../out", "/tmp/out", "link"])
+def test_a_name_that_leaves_the_folder_is_refused_here_too(name, fresh, tmp_path):
+    inside, outside = tmp_path / "inside", tmp_path / "outside"
+    inside.mkdir()
+    outside.mkdir()
+    (inside / "link").symlink_to(outside)
+    given = PruningAsk.model_construct(model="m", heads="L1H1", name=name, empty_layers=False)
+    with pytest.raises(FileAccessError, match="it would not lie in"):
+        experiments.save_pruned(loaded("gpt2", draw(fresh)), given, inside, progress=quiet)
+    assert list(outside.iterdir()) == []
+
+
+def test_heads_that_cannot_go_are_told_with_the_nearest_that_can(fresh, tmp_path):
+    lm = loaded("llama", draw(fresh))
+    with pytest.raises(HeadError, match="Nearest plan that can"):
+        experiments.save_pruned(lm, pruning("L1H1"), tmp_path, progress=quiet)
+    with pytest.raises(HeadError, match="Say empty_layers=True"):
+        experiments.save_pruned(lm, pruning("L1"), tmp_path, progress=quiet)
+    with pytest.raises(HeadError, match="names no heads"):
+        experiments.save_pruned(lm, pruning(""), tmp_path, progress=quiet)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_pruning_that_is_stopped_writes_nothing(fresh, tmp_path):
+    def stop(words, done, total):
+        if done:
+            raise Stopped("no more")
+
+    with pytest.raises(Stopped):
+        experiments.save_pruned(loaded("gpt2", draw(fresh)), pruning(), tmp_path, progress=stop)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_what_was_written_computes_what_the_model_with_zeroed_columns_does(fresh, tmp_path):
+    from transformers import LlamaForCausalLM
+
+    lm = loaded("llama", draw(fresh))
+    found = experiments.save_pruned(lm, pruning("L*H2-3"), tmp_path, progress=quiet)
+    assert found.stock and "stock transformers loads it" in found.words
+    oracle = copy.deepcopy(lm.model)
+    for layer in range(3):
+        without_heads("llama", oracle, layer, [2, 3])
+    ids = lm.tokenizer(TEXT, return_tensors="pt")["input_ids"]
+    small = LlamaForCausalLM.from_pretrained(found.folder).eval()
+    with torch.no_grad():
+        want, got = oracle(ids).logits, small(ids).logits
+    assert float((want - got).abs().max()) < 1e-5 * float(want.abs().max())
+    assert found.parameters_after == sum(each.numel() for each in small.parameters())

@@ -10,25 +10,9 @@ import pytest
 from playwright.sync_api import expect
 
 from manyheads.lessons import shelf
-from manyheads.studio import Workspace
-from tests.shortpages import shorten_pages
-from tests.studio.edges import assert_nothing_past_the_edge
-from tests.studio.serving import studio_of
+from tests.studio.driving import assert_nothing_past_the_edge
 
 LESSON = "masks"
-PAGE_TEXTS = 4
-
-
-@pytest.fixture(scope="module")
-def studio(minilm, tmp_path_factory):
-    """With a short page to label heads by: what they are called matters nowhere here."""
-    workspace = Workspace.of([])
-    workspace.loaded.put("minilm", minilm)
-    with pytest.MonkeyPatch.context() as patched:
-        shorten_pages(patched, PAGE_TEXTS)
-        patched.setenv("MANYHEADS_CACHE", str(tmp_path_factory.mktemp("cache")))
-        with studio_of(workspace) as studio:
-            yield studio
 
 
 @pytest.fixture

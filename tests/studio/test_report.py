@@ -1,6 +1,7 @@
 """The single file in a real Chromium, from `file://`, without a network: what it shows is the model's own.
 
-The oracle of every weight is the model's own eager map.
+The oracle of every weight is the model's own eager map. Its snapshot keeps the largest weights a level coarser than the
+means, whether links fit or not.
 """
 
 import csv
@@ -15,38 +16,30 @@ from playwright.sync_api import expect
 import manyheads as mh
 from manyheads.corpora import OWN_TEXT, page_texts
 from manyheads.errors import FileAccessError
-from manyheads.roles import label_page
+from manyheads.recording.exact_map.zoom import read_region
 from manyheads.studio import write_report
 from manyheads.studio.outside.one_file import MOST_CHARS
-from tests.models.eager import eager_maps
+from manyheads.studio.outside.snapshot import Precision, packed, read_map
 from tests.models.odd import tiny_gpt_oss, tiny_t5
 from tests.models.tiny import TEXT, tiny_llama, tiny_tokenizer
-from tests.shortpages import shorten_pages
 
 HOSTILE = "</script><script>window.bad=1</script><img src=x onerror=window.bad=2> ]]> <!-- \u202eshalom"
 LONG = " ".join(page_texts())[:20_000]
+MIDDLE = LONG[:1_000]  # some 250 tokens: its maps are kept in blocks of 2 x 2, with ten links of each row
 LIMIT = 3_000_000
 LINK_STEP, MAP_STEP = 1 / 65_535, 0.004  # what the page says that its numbers are exact to
 
 
 @pytest.fixture(scope="module")
-def labels(minilm, tmp_path_factory):
-    """Roles by the first texts of the page: enough for a file, and quick."""
-    with pytest.MonkeyPatch.context() as patch:
-        shorten_pages(patch, 100)
-        return label_page(minilm, remember=False)
-
-
-@pytest.fixture(scope="module")
-def written(minilm, labels, tmp_path_factory):
+def written(minilm, page_labels, tmp_path_factory):
     """`written("short")`: a file, made once, and what was said of it."""
     folder, known = tmp_path_factory.mktemp("reports"), {}
-    texts = {"short": OWN_TEXT, "long": LONG, "hostile": HOSTILE}
+    texts = {"short": OWN_TEXT, "middle": MIDDLE, "long": LONG, "hostile": HOSTILE}
 
     def write(name):
         if name not in known:
             path = folder / f"{name}.html"
-            known[name] = (path, write_report(path, minilm, texts[name], labels=labels, long="truncate"))
+            known[name] = (path, write_report(path, minilm, texts[name], labels=page_labels, long="truncate"))
         return known[name]
 
     return write
@@ -65,12 +58,6 @@ def opened(new_page, written):
         return page
 
     return show
-
-
-def eager(minilm, text):
-    """[layer, head, query, key]"""
-    inputs = minilm.tokenizer(text, return_tensors="pt", truncation=True, max_length=512)
-    return torch.stack(eager_maps(minilm.model, **inputs))[:, 0].numpy()
 
 
 def pinned(page):
@@ -109,10 +96,10 @@ def test_every_head_of_512_tokens_fits_a_file_under_3_megabytes(written):
     assert written("short")[0].stat().st_size < LIMIT / 2
 
 
-def test_the_file_opens_without_a_network_and_shows_every_head_with_its_role(opened, labels):
+def test_the_file_opens_without_a_network_and_shows_every_head_with_its_role(opened, page_labels):
     page = opened("short")
     expect(page.locator("[data-testid=atlas-grid] [data-head]")).to_have_count(72)
-    known = {str(role.head): role.name for role in labels.roles}
+    known = {str(role.head): role.name for role in page_labels.roles}
     assert known["L0H2"] == "previous token"
     for head in ("L0H2", "L2H9"):
         assert known[head] in page.locator(f"[data-head={head}]").get_attribute("aria-label")
@@ -139,8 +126,8 @@ def test_without_scripts_there_is_a_table_of_every_head(opened):
 # ------------------------------------------------------------------------------------------------------------ numbers
 
 
-def test_a_click_on_a_head_shows_its_exact_map(opened, minilm):
-    maps, page = eager(minilm, OWN_TEXT), opened("short")
+def test_a_click_on_a_head_shows_its_exact_map(opened, eager):
+    maps, page = eager(OWN_TEXT), opened("short")
     page.locator("[data-head=L2H9]").click()
     expect(page.get_by_test_id("mode-words")).to_have_text("exact weights")
     for place in ((0.3, 0.2), (0.71, 0.55), (0.12, 0.9)):
@@ -149,23 +136,24 @@ def test_a_click_on_a_head_shows_its_exact_map(opened, minilm):
     expect(page.get_by_test_id("head-card")).to_contain_text("duplicate token")
 
 
-def test_a_rows_strongest_links_are_the_models_own_and_the_page_says_that_it_holds_no_more(opened, minilm):
-    maps, page = eager(minilm, LONG), opened("long", "#/head/L3H5?pin=137")
+def test_a_rows_strongest_links_are_the_models_own_and_the_page_says_that_it_holds_no_more(opened, eager):
+    maps, page = eager(MIDDLE), opened("middle", "#/head/L3H5?pin=137")
     links = pinned(page)
-    want = np.argsort(maps[3, 5, 137])[::-1][:5]
+    want = np.argsort(maps[3, 5, 137])[::-1][:10]
     assert sorted(links) == sorted(want.tolist())
     for key, weight in links.items():
         assert weight == pytest.approx(maps[3, 5, 137, key], abs=LINK_STEP)
     expect(page.get_by_test_id("row-partial")).to_contain_text("exact to 1/65,535; the others are not in this page")
 
 
-@pytest.mark.parametrize(("how", "side"), [("mean", 4), ("max", 8)])
-def test_a_block_of_a_long_text_is_the_mean_or_the_largest_of_its_cells(opened, minilm, how, side):
-    maps, page = eager(minilm, LONG)[1, 4], opened("long", f"#/head/L1H4?how={how}")
+@pytest.mark.parametrize(("how", "side"), [("mean", 2), ("max", 4)])
+def test_a_block_of_a_long_text_is_the_mean_or_the_largest_of_its_cells(opened, eager, how, side):
+    maps, page = eager(MIDDLE)[1, 4], opened("middle", f"#/head/L1H4?how={how}")
     words = "mean" if how == "mean" else "largest"
     expect(page.get_by_test_id("mode-words")).to_contain_text(f"{words} of {side} x {side} cells, to 0.4 %")
-    blocks = maps.reshape(512 // side, side, 512 // side, side)
-    blocks = blocks.mean((1, 3)) if how == "mean" else blocks.max((1, 3))
+    count = -(-len(maps) // side)
+    padded = np.pad(maps, (0, count * side - len(maps)), constant_values=np.nan).reshape(count, side, count, side)
+    blocks = np.nanmean(padded, (1, 3)) if how == "mean" else np.nanmax(padded, (1, 3))
     for place in ((0.2, 0.2), (0.52, 0.5), (0.9, 0.3)):
         query, key, said = point(page, *place)
         assert said == pytest.approx(blocks[query // side, key // side], abs=MAP_STEP * float(blocks.max()))
@@ -273,7 +261,38 @@ def test_of_a_long_text_the_first_window_is_kept_and_said(tmp_path, monkeypatch)
     assert MOST_CHARS > 3_000
 
 
-def test_a_file_that_cannot_be_written_is_said_and_leaves_nothing(tmp_path, minilm):
+def test_a_file_that_cannot_be_written_is_said_and_leaves_nothing(tmp_path):
+    model = mh.load(tiny_llama(2), tokenizer=tiny_tokenizer())
     with pytest.raises(FileAccessError, match="its folder does not exist"):
-        write_report(tmp_path / "none" / "page.html", minilm, "a cat")
+        write_report(tmp_path / "none" / "page.html", model, "a cat")
     assert not list(tmp_path.iterdir())
+
+
+SEATED = "the old dog sat there and the cat that it saw sat down beside it on the mat"
+
+
+@pytest.fixture(scope="module")
+def layer():
+    return mh.record(mh.load(tiny_llama(2), tokenizer=tiny_tokenizer()), SEATED).layers[1]
+
+
+@pytest.mark.parametrize("links", [0, 3])
+def test_the_largest_weights_are_a_level_coarser_with_links_and_without(layer, links):
+    precision, n = Precision(level=1, cells=1, links=links), layer.num_queries(0)
+    kept = read_map(layer, 2, 0, precision)
+    want = read_region(layer, 2, slice(0, n), slice(0, n), range(1, 3)).levels
+    assert np.allclose(kept.mean, want[0].mean, equal_nan=True)
+    assert np.allclose(kept.max, want[1].max, equal_nan=True)
+    assert (kept.keys is not None) == (links > 0)
+    arrays = packed([kept, kept], precision)
+    assert arrays["max"].shape == (2, *want[1].max.shape) and ("links" in arrays) == (links > 0)
+
+
+def test_links_are_the_rows_largest_weights_in_the_keys_order(layer):
+    kept = read_map(layer, 2, 0, Precision(level=1, cells=1, links=3))
+    assert kept.keys is not None and kept.weights is not None
+    weights = layer.weights(2)
+    for row in (0, 5, 11):
+        best = torch.from_numpy(kept.weights[row])
+        assert torch.allclose(best.sort(descending=True).values, weights[row].topk(3).values, atol=1e-6)
+        assert list(kept.keys[row]) == sorted(kept.keys[row])

@@ -11,36 +11,11 @@ import pytest
 import torch
 
 import manyheads as mh
-from manyheads.models.loading.checkpoints import find_bundled
 from manyheads.studio import Workspace
 from tests.models.tiny import VOCAB_SIZE, tiny_llama, tiny_tokenizer
-from tests.studio.serving import minilm_studio, studio_of
-from tests.studio.workspaces import TEXT, save_mixed
+from tests.studio.serving import TEXT, studio_of
 
 HOSTILE = "a <script>alert(1)</script> שלום \U0001f600 b"
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return save_mixed(tmp_path_factory.mktemp("workspace"))
-
-
-@pytest.fixture(scope="module")
-def studio(folder, minilm):
-    with minilm_studio(minilm, folder) as studio:
-        yield studio
-
-
-@pytest.fixture(scope="module")
-def eager():
-    """The model's own maps of TEXT, by stock transformers."""
-    from transformers import AutoModel, AutoTokenizer
-
-    place = find_bundled("minilm")
-    model = AutoModel.from_pretrained(place, attn_implementation="eager").eval()
-    inputs = AutoTokenizer.from_pretrained(place)(TEXT, return_tensors="pt")
-    with torch.no_grad():
-        return torch.stack(model(**inputs, output_attentions=True).attentions)[:, 0].numpy()
 
 
 def test_the_workspace_lists_models_and_recordings_and_says_what_cannot_be_read(studio):
@@ -53,7 +28,7 @@ def test_the_workspace_lists_models_and_recordings_and_says_what_cannot_be_read(
 
 
 def test_tiles_rows_and_windows_are_the_models_own_weights(studio, eager):
-    rec = studio.open(TEXT)
+    rec, eager = studio.open(TEXT), eager(TEXT)
     assert rec["num_tokens"] == eager.shape[-1] and rec["max_level"] == 0 and rec["model_here"]
     for layer, head in ((0, 2), (2, 9), (5, 11)):
         name, base = f"L{layer}H{head}", f"/api/recordings/{rec['id']}"
@@ -97,7 +72,7 @@ def test_the_strongest_links_are_the_largest_weights_but_those_to_sinks(studio, 
     links = studio.get(f"/api/recordings/{rec['id']}/heads/L2H9").json["links"]
     sinks = [at for at, token in enumerate(rec["tokens"]) if token["sink"]]
     assert sinks == [0]
-    rows = eager[2, 9].copy()
+    rows = eager(TEXT)[2, 9].copy()
     rows[:, sinks] = 0
     best = sorted(((rows[q].max(), q, int(rows[q].argmax())) for q in range(len(rows))), reverse=True)
     assert [(each["query"], each["key"]) for each in links[:6]] == [(q, k) for _, q, k in best[:6]]
@@ -168,7 +143,7 @@ def test_recordings_of_every_kind_open(tmp_path, fresh):
 
 
 def test_a_part_says_of_what_it_is_a_part_and_what_was_written_is_whole(studio, minilm, tmp_path):
-    long = " ".join(f"word{at} and" for at in range(400))
+    long = " ".join(f"word{at} and" for at in range(200))
     rec = studio.open(long)
     assert rec["num_texts"] > 1 and rec["written"] == long
     second = studio.get(f"/api/recordings/{rec['id']}?text=1").json
@@ -221,17 +196,17 @@ def test_an_experiment_is_the_librarys_and_its_maps_can_be_opened(studio, minilm
     assert np.abs(arrays["values"] - before["values"]).max() > 1e-2
 
 
-def test_importance_is_the_librarys_and_stands_among_the_statistics_from_then_on(studio, minilm):
-    rec = studio.open("a cat and a dog and a cat")
+def test_importance_is_the_librarys_and_stands_among_the_statistics_from_then_on(studio):
+    rec = studio.open("a cat and a dog and a cat", "tiny-llama")
     before = studio.get(f"/api/recordings/{rec['id']}/atlas").json
     assert "importance" not in [each["name"] for each in before["statistics"]]
     job = studio.job(f"/api/recordings/{rec['id']}/importance")
     assert job["state"] == "done" and job["result"]["statistics"][-1]["name"] == "importance"
-    known = mh.importance(minilm, "a cat and a dog and a cat")
+    known = mh.importance(studio.desk.workspace.load("tiny-llama"), "a cat and a dog and a cat")
     for each, value in zip(job["result"]["heads"], known.values, strict=True):
         assert each["values"][-1] == pytest.approx(value, abs=1e-9)
     assert studio.get(f"/api/recordings/{rec['id']}/atlas").json == job["result"]
-    edited = studio.open("a cat", plan=[{"step": "scale", "heads": "L0", "factor": 2}])
+    edited = studio.open("a cat", "tiny-llama", plan=[{"step": "scale", "heads": "L0", "factor": 2}])
     assert studio.job(f"/api/recordings/{edited['id']}/importance")["state"] == "failed"
 
 

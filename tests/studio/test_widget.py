@@ -19,14 +19,12 @@ from playwright.sync_api import expect
 import manyheads as mh
 from manyheads.corpora import OWN_TEXT, page_texts
 from manyheads.errors import ModelError, RecordingError, TextError
-from manyheads.roles import label_page
 from manyheads.studio.outside.notebook import StudioWidget
 from tests.models.eager import eager_maps
-from tests.shortpages import shorten_pages
 
 NOTEBOOK = Path(__file__).parents[2] / "examples" / "notebook.ipynb"
 STATE = "application/vnd.jupyter.widget-state+json"
-LONG = " ".join(page_texts())[:1_500]
+LONG = " ".join(page_texts())[:800]
 PAGE = """<!doctype html><meta charset="utf-8"><style>{css}</style>
 <input id="outside"><div id="one"></div><div id="two"></div>
 <script type="module">
@@ -71,14 +69,6 @@ def ran():
     return notebook, answers
 
 
-@pytest.fixture(scope="module")
-def labels(minilm):
-    """Roles by a few texts, remembered nowhere: quick, and the same on every machine."""
-    with pytest.MonkeyPatch.context() as patch:
-        shorten_pages(patch, 100)
-        return label_page(minilm, remember=False)
-
-
 def saved_snapshot(notebook):
     """What a reopened notebook hands to the page, in base 64."""
     (state,) = [each for each in notebook.metadata.widgets[STATE]["state"].values() if "_esm" in each["state"]]
@@ -88,10 +78,10 @@ def saved_snapshot(notebook):
 
 
 @pytest.fixture(scope="module")
-def widget(minilm, labels):
+def widget(minilm, page_labels):
     """A widget with a text long enough that its snapshot has no single cells; its model and roles are at hand."""
     widget = mh.show(mh.record(minilm, LONG, long="truncate"), height=600)
-    widget._desk.labels.known["minilm"] = labels
+    widget._desk.labels.known["minilm"] = page_labels
     widget._desk.workspace.loaded.put("minilm", minilm)
     widget._labelled = True
     yield widget
@@ -259,19 +249,19 @@ def test_what_has_been_answered_is_forgotten_however_quick_the_answer_was(widget
 
 
 @pytest.mark.slow
-def test_roles_reach_the_snapshot_as_soon_as_they_are_known(minilm, labels):
+def test_roles_reach_the_snapshot_as_soon_as_they_are_known(minilm, page_labels):
     widget = mh.show(mh.record(minilm, "a cat sat"))
     before = widget.snapshot
     widget._desk.workspace.loaded.put("minilm", minilm)
-    widget._desk.labels.known["minilm"] = labels
+    widget._desk.labels.known["minilm"] = page_labels
     told(widget, {"id": "1", "method": "GET", "path": "/api/workspace"})
     widget._pool.shutdown(wait=True)
     assert widget.snapshot != before and len(widget.snapshot) > len(before)
     widget.close()
 
 
-def test_a_model_in_hand_is_shown_with_its_roles_on_a_text(minilm, labels, monkeypatch):
-    monkeypatch.setattr("manyheads.roles.labels.label_page", lambda lm: labels)
+def test_a_model_in_hand_is_shown_with_its_roles_on_a_text(minilm, page_labels, monkeypatch):
+    monkeypatch.setattr("manyheads.roles.labels.label_page", lambda lm: page_labels)
     widget = mh.show(minilm)
     path = f"/api/recordings/{widget._desk.first}/atlas"
     (_, (answer, (body,))) = told(widget, {"id": "1", "method": "GET", "path": path})

@@ -3,8 +3,8 @@ from .outside.one_file import write_report as write_report
 from .outside.show import show as show
 from .problems import NotHere as NotHere
 from .schema.lessons import CellAsk as CellAsk
+from .server.app import answer as answer
 from .server.app import create_app as create_app
-from .server.in_process import answer as answer
 from .server.serve import DEFAULT_PORT as DEFAULT_PORT
 from .server.serve import bind as bind
 from .server.serve import serve as serve

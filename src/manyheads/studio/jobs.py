@@ -2,7 +2,7 @@
 
 A job calls `Say` with its progress, which is also where it stops: after DELETE, or when nobody has requested its state
 for `PATIENCE` seconds (the page was closed). Results are kept for a while. A few jobs run at once, a few more wait;
-beyond that a request is refused instead of piling up.
+beyond that a request is refused instead of piling up. `Job` is the answer to every request about one.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from manyheads.studio.problems import Busy, NotHere, Stopped, problem_of
-from manyheads.studio.schema.base import AnswerBody
-from manyheads.studio.schema.jobs import Job, JobKind, Progress
-
-__all__ = ["MAX_RUNNING", "Jobs", "Say"]
+from manyheads.studio.schema.base import AnswerBody, Problem
+from manyheads.studio.schema.experiments import Experiment, Pruning
+from manyheads.studio.schema.lessons import CellResult
+from manyheads.studio.schema.recordings import Atlas, RecordingInfo, Roles, Worth
 
 MAX_RUNNING = 2  # at once: torch uses every core for one already
 MAX_WAITING = 16
@@ -31,16 +31,42 @@ MAX_KEPT = 256
 KEPT_BYTES = 24_000_000  # of results, as JSON: in memory they are some ten times as large
 PATIENCE = 20.0  # seconds
 POLL_SECONDS = 0.01
+JobKind = Literal["recording", "roles", "importance", "worth", "experiment", "pruning", "cell"]
 Say = Callable[[str, int, int | None], None]
 """Called with what is going on, how much is done, and of how much (None: unknown). Raises `Stopped`."""
 
 
-@dataclass(eq=False)
-class _Work:
-    """One job's state. `requested_at` is when its state was last requested. Times are of the monotonic clock."""
+class Progress(AnswerBody):
+    words: str
+    done: int
+    total: int | None
+
+
+class Job(AnswerBody):
+    """A job and its state. `result` is set when `state` is "done", `problem` when it is "failed".
+
+    A request with `wait` (seconds) is answered as soon as the job ends. A job that nobody requests is stopped.
+    """
 
     id: str
     kind: JobKind
+    state: Literal["running", "done", "failed", "cancelled"]
+    progress: Progress
+    seconds: float
+    problem: Problem | None
+    result: RecordingInfo | Roles | Atlas | Worth | Experiment | Pruning | CellResult | None
+
+
+@dataclass(eq=False)
+class _Work:
+    """One job's state. `requested_at` is when its state was last requested.
+
+    Its thread and the event loop's both use it without a lock: each attribute has one writer, and `over` is set last.
+    """
+
+    id: str
+    kind: JobKind
+    # Of the monotonic clock: the wall clock is set back and forth, and a jump would stop jobs whose page is open.
     started_at: float = field(default_factory=time.monotonic)
     requested_at: float = field(default_factory=time.monotonic)
     ended_at: float | None = None
@@ -57,18 +83,12 @@ class _Work:
         self.progress = Progress(words=words, done=done, total=total)
 
     def to_job(self) -> Job:
-        state: Literal["running", "done", "failed", "cancelled"] = "running"
+        state = "running"
         if self.over.is_set():
             state = "done" if self.error is None else "cancelled" if isinstance(self.error, Stopped) else "failed"
-        return Job(
-            id=self.id,
-            kind=self.kind,
-            state=state,
-            progress=self.progress,
-            seconds=round((self.ended_at or time.monotonic()) - self.started_at, 3),
-            problem=None if self.error is None else problem_of(self.error)[1],
-            result=self.result,
-        )
+        problem = None if self.error is None else problem_of(self.error)[1]
+        seconds = round((self.ended_at or time.monotonic()) - self.started_at, 3)
+        return Job.of(self, state=state, seconds=seconds, problem=problem)
 
     def run(self, work: Callable[[Say], Any]) -> None:
         try:
@@ -98,20 +118,28 @@ class Jobs:
         self.max_running, self._limit = max_running, max_running + MAX_WAITING
 
     def start(self, kind: JobKind, run: Callable[[Say], Any]) -> str:
-        """Start a job and return its id. Raises Busy where too many wait already."""
+        """Start a job and return its id; the results that ended longest ago are dropped. Raises Busy."""
         work = _Work(secrets.token_hex(8), kind)
         with self._lock:
             under_way = sum(not known.over.is_set() for known in self._works.values())
             if under_way >= self._limit:
                 raise Busy(f"{under_way} pieces of work are waiting already. Try again in a little while.")
             self._works[work.id] = work
-            self._forget()
+            # Not a `base.Cache`: a running job must not be dropped, and the newest result stays until the next job
+            # starts, whatever its size, for the page that waits for it may not have read it yet.
+            room = KEPT_BYTES
+            ended = [known for known in self._works.values() if known.over.is_set()]
+            for newer, known in enumerate(reversed(ended)):
+                room -= known.num_bytes
+                if newer and (room < 0 or newer >= MAX_KEPT):
+                    del self._works[known.id]
         self._pool.submit(work.run, run)
         return work.id
 
     async def wait(self, job: str, seconds: float = 0.0) -> Job:
         """The state of a job, as soon as it ends or after `seconds`. Raises NotHere."""
         work, until = self._find(job), time.monotonic() + seconds
+        # Asleep and awake by turns: `over.wait` would stand still with the event loop, and every request with it.
         while not work.over.is_set() and time.monotonic() < until:
             work.requested_at = time.monotonic()
             await asyncio.sleep(POLL_SECONDS)
@@ -122,27 +150,15 @@ class Jobs:
         """Stop a job at its next step; one that has ended stays as it is. Raises NotHere."""
         work = self._find(job)
         work.stopped = True
-        work.over.wait(0.2)
+        work.over.wait(0.2)  # most jobs stop within a layer: the answer then says that it has stopped
         return work.to_job()
 
     def close(self) -> None:
         """Stop everything and wait for nothing."""
+        # A list, for a request that is under way may start a job meanwhile; a thread ends at its job's next step only.
         for work in list(self._works.values()):
             work.stopped = True
         self._pool.shutdown(wait=False, cancel_futures=True)
-
-    def _forget(self) -> None:
-        """Drop the results that ended longest ago.
-
-        Not a `base.Cache`: a running job must not be dropped, and the newest result stays until the next job starts,
-        whatever its size, for the page that waits for it may not have read it yet.
-        """
-        room = KEPT_BYTES
-        ended = [work for work in self._works.values() if work.over.is_set()]
-        for newer, work in enumerate(reversed(ended)):
-            room -= work.num_bytes
-            if newer and (room < 0 or newer >= MAX_KEPT):
-                del self._works[work.id]
 
     def _find(self, job: str) -> _Work:
         with self._lock, suppress(KeyError):

@@ -9,8 +9,6 @@ from typing import Any
 from manyheads.errors import ManyHeadsError
 from manyheads.studio.schema.base import Problem
 
-__all__ = ["Busy", "NotHere", "Stopped", "TooLarge", "misfit_of", "problem_of"]
-
 log = logging.getLogger("manyheads")
 
 
@@ -95,24 +93,23 @@ def misfit_of(errors: Sequence[Mapping[str, Any]]) -> tuple[int, Problem]:
         return 404, Problem(kind=NotHere.__name__, words=f"There is no {thing} {_quoted(named)} here.")
     sentences: dict[str, str] = {}
     for error in errors:
+        kind, value = error["type"], error["input"]
         place = ".".join(str(part) for part in error["loc"][1:] if part not in BRANCHES)
-        # A value of several types has an error for each of them; the first one is enough.
-        sentences.setdefault(place, _sentence(place, error))
+        if place in sentences:
+            continue  # a value of several types has an error for each of them; the first one is enough
+        name = repr(place) if place and kind != "json_invalid" else "the request's body"
+        if kind in MISFITS:
+            context = {**(error.get("ctx") or {}), "came": _quoted(error)}
+            context |= {"written": WRITTEN.get(place, "another spelling")}
+            context |= {"length": len(value) if hasattr(value, "__len__") else 0}
+            sentences[place] = f"{name} {MISFITS[kind].format(**context)}"
+        elif expected := KINDS.get(kind.split("_")[0]):
+            sentences[place] = f"{name} is {_quoted(error)}, and takes {expected}"
+        else:
+            sentences[place] = f"{name}: {error['msg']}"
     more = f"; and {len(sentences) - MOST_MISFITS} more" if len(sentences) > MOST_MISFITS else ""
     words = f"This does not fit: {'; '.join(list(sentences.values())[:MOST_MISFITS])}{more}."
     return 400, Problem(kind="RequestError", words=words)
-
-
-def _sentence(place: str, error: Mapping[str, Any]) -> str:
-    """One misfit: where it is, the value, and what is accepted there."""
-    kind, value = error["type"], error["input"]
-    where = repr(place) if place and kind != "json_invalid" else "the request's body"
-    if kind not in MISFITS:
-        expected = KINDS.get(kind.split("_")[0])
-        return f"{where} is {_quoted(error)}, and takes {expected}" if expected else f"{where}: {error['msg']}"
-    context = {**(error.get("ctx") or {}), "came": _quoted(error), "written": WRITTEN.get(place, "another spelling")}
-    context["length"] = len(value) if hasattr(value, "__len__") else 0
-    return f"{where} {MISFITS[kind].format(**context)}"
 
 
 def _quoted(error: Mapping[str, Any]) -> str:

@@ -24,19 +24,15 @@ from manyheads.studio.problems import Busy, NotHere
 from manyheads.studio.schema.base import MAX_TEXT
 from manyheads.studio.schema.experiments import Experiment, ExperimentAsk, Pruning, PruningAsk
 from manyheads.studio.schema.recordings import Atlas, RecordingAsk, RecordingInfo, Worth
-from manyheads.studio.state.labels import Labels
 from manyheads.studio.state.recordings import TITLE, Opened, Recordings
 from manyheads.studio.state.workspace import Workspace
 from manyheads.studio.views import experiments
-from manyheads.studio.views.atlas import atlas_of
+from manyheads.studio.views.atlas import Labels, atlas_of
 from manyheads.studio.views.recording import recording_info
 from manyheads.studio.views.tiles import Tiles
 
 if TYPE_CHECKING:
     from starlette.requests import Request
-
-__all__ = ["Desk", "Queue", "address_of", "desk_with", "open_recording", "open_text"]
-
 
 TILE_THREADS = 2
 MOST_WAITING = 512  # tiles; a page has some dozens under way
@@ -56,7 +52,7 @@ class Desk:
         self.labels = Labels(workspace)
         self.tiles = Tiles()
         self.jobs = Jobs()
-        self.queue = Queue()
+        self.queue = Queue()  # apart from the jobs: a tile must not wait behind a minute's work
         self.first = first
         self.experiments: Cache[str, Experiment] = Cache(
             MOST_EXPERIMENTS, MOST_TOKENS, lambda experiment: len(experiment.tokens)
@@ -81,6 +77,7 @@ class Desk:
         def progress(done: int, total: int) -> None:
             say("without each head, one by one", done, total)
 
+        # `atlas_of` finds it under this name, now and for as long as the recording is open.
         opened.once(("importance", text), lambda: importance(lm, words, progress=progress))
         return atlas_of(opened, text, self.labels.of(opened))
 

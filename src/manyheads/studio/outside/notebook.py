@@ -19,17 +19,12 @@ from manyheads.corpora import reading_of
 from manyheads.errors import ManyHeadsError, TextError
 from manyheads.recording import Recording
 from manyheads.roles import label_page
-from manyheads.studio.outside.one_file import bundle
-from manyheads.studio.outside.snapshot import snapshot_of
+from manyheads.studio.outside.snapshot import bundle, snapshot_of
 from manyheads.studio.problems import problem_of
-from manyheads.studio.server.app import create_app
-from manyheads.studio.server.in_process import answer
+from manyheads.studio.server.app import answer, create_app
 from manyheads.studio.session import Desk, desk_with, open_recording, open_text
 from manyheads.studio.state.recordings import Opened
 from manyheads.studio.state.workspace import Workspace
-
-__all__ = ["StudioWidget", "of_model", "of_recording"]
-
 
 THREADS = 8  # of one widget: a page has some tiles under way, and each job that it waits for holds one
 METHODS = ("GET", "POST", "DELETE")
@@ -66,6 +61,7 @@ class StudioWidget(anywidget.AnyWidget):
                 future.cancel()
         elif "id" in content:
             name = str(content["id"])
+            # At once, from the kernel's own thread: without it the page takes the kernel for busy or stopped.
             self.send({"id": name, "taken": True})
             self._requests[name] = future = self._pool.submit(self._answer, name, content)
             # After it was noted, not before: it may have ended already, and would then stay in the list for ever.
@@ -82,6 +78,7 @@ class StudioWidget(anywidget.AnyWidget):
             status, problem = problem_of(error)
             kind, body = "application/json", problem.model_dump_json().encode()
         self.send({"id": name, "status": status, "kind": kind}, [body])
+        # Two threads may both get past this line: the snapshot is then made twice, and is the same.
         if not self._labelled and self._desk.labels.of(self._opened) is not None:
             self._labelled = True
             try:

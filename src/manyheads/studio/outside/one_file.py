@@ -14,7 +14,6 @@ import json
 import os
 from base64 import b64encode
 from html import escape
-from importlib.resources import files
 from typing import Any
 
 from manyheads import __version__
@@ -22,14 +21,11 @@ from manyheads.base import html_table, replacing
 from manyheads.corpora import reading_of
 from manyheads.recording import Recording
 from manyheads.roles import PageLabels
-from manyheads.studio.outside.snapshot import FORMAT, Progress, snapshot_of
+from manyheads.studio.outside.snapshot import FORMAT, Progress, bundle, snapshot_of
 from manyheads.studio.session import Desk, desk_with, open_recording, open_text
 from manyheads.studio.state.recordings import Opened
 from manyheads.studio.state.workspace import Workspace
 from manyheads.studio.views.atlas import atlas_of
-
-__all__ = ["bundle", "page_of", "write_report"]
-
 
 POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; "
@@ -128,6 +124,7 @@ def page_of(desk: Desk, opened: Opened, progress: Progress | None = None, note: 
         note=f"{atlas.caveat} With JavaScript this page shows {snapshot.words}.",
         most=len(atlas.heads),
     )
+    # A browser ends a style sheet at the first "</style", even inside a string of it; snapshot and module are base 64.
     page = PAGE.format(
         policy=escape(POLICY),
         version=escape(__version__),
@@ -138,10 +135,3 @@ def page_of(desk: Desk, opened: Opened, progress: Progress | None = None, note: 
         js=b64encode(gzip.compress(js.encode(), 9, mtime=0)).decode(),
     )
     return page, snapshot.words
-
-
-def bundle() -> tuple[str, str]:
-    """The built page: its module and its style sheet."""
-    folder = files("manyheads.studio") / "static"
-    js, css = ((folder / name).read_text(encoding="utf-8") for name in ("studio.js", "studio.css"))
-    return js, css

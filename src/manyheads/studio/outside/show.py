@@ -12,9 +12,6 @@ from manyheads.errors import ModelError, RecordingError, TextError
 from manyheads.recording import Recording
 from manyheads.statistics import HeadTable
 
-__all__ = ["show"]
-
-
 INSTALL = 'show() needs the studio: pip install "manyheads[studio]".'
 HEIGHTS = (320, 4000)
 

@@ -5,7 +5,7 @@ head's map is kept in blocks, by mean and by largest (those a level coarser), be
 row. The snapshot says which of these it is; what it does not hold, the page cannot invent, and says so.
 
 Cost: one pass over all exact weights (72 heads, 512 tokens: 0.6 s), 1.4 MB. Format: an envelope of gzipped envelopes
-(`views.envelope`), read by web/src/lib/api/snapshot.ts.
+(`views.maps`), read by web/src/lib/api/snapshot.ts.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 from typing import Any
 
 import numpy as np
@@ -29,19 +30,7 @@ from manyheads.studio.schema.recordings import HeadCard, LayerInfo, RecordingInf
 from manyheads.studio.session import Desk
 from manyheads.studio.state.recordings import Opened
 from manyheads.studio.views.atlas import atlas_of, card_of
-from manyheads.studio.views.envelope import MIN_MISSING, in_steps, pack
-
-__all__ = [
-    "FORMAT",
-    "HeadMap",
-    "Precision",
-    "Progress",
-    "Snapshot",
-    "packed",
-    "precision_of",
-    "read_map",
-    "snapshot_of",
-]
+from manyheads.studio.views.maps import MIN_MISSING, in_steps, pack
 
 FORMAT = 1
 PACKED_BYTES = 1_600_000  # more texts (or windows) are added up to this size
@@ -99,21 +88,15 @@ def snapshot_of(desk: Desk, opened: Opened, progress: Progress | None = None, no
         can_write=False,
         limits=Limits(max_text=0, max_steps=0, max_running=0),
     )
-    head = {
-        "workspace": workspace.model_dump(mode="json"),
-        "infos": [_saved_info(info, len(parts), words).model_dump(mode="json") for info in infos],
-        "words": words,
-    }
+    saved = []  # the recording's descriptions, as they are true of the saved page
+    for info in infos:
+        notes = {key: _shareable(value) for key, value in info.notes.items() if key != "held"} | {"saved": words}
+        changes = {"model_here": False, "num_texts": len(parts), "notes": notes, "model": model}
+        saved.append(info.model_copy(update={**changes, "because": _shareable(info.because)}).model_dump(mode="json"))
+    head = {"workspace": workspace.model_dump(mode="json"), "infos": saved, "words": words}
     arrays = {f"text{index}": np.frombuffer(part, np.uint8) for index, part in enumerate(parts)}
     zipped = np.frombuffer(_zipped(json.dumps(head).encode()), np.uint8)
     return Snapshot(pack({"format": FORMAT}, head=zipped, **arrays), words)
-
-
-def _saved_info(info: RecordingInfo, num_texts: int, words: str) -> RecordingInfo:
-    """The recording's description, as it is true of the saved page."""
-    notes = {key: _shareable(value) for key, value in info.notes.items() if key != "held"}
-    changes = {"model_here": False, "num_texts": num_texts, "notes": {**notes, "saved": words}}
-    return info.model_copy(update={**changes, "model": _shareable(info.model), "because": _shareable(info.because)})
 
 
 def _shareable(words: str) -> str:
@@ -144,7 +127,8 @@ def _part(desk: Desk, opened: Opened, text: int, progress: Progress | None) -> t
         "coding": precision.coding,
         "level": precision.level,
         "words": {
-            **{how: precision.map_words(how, sampled) for how in ("mean", "max")},
+            "mean": precision.map_words("mean", sampled),
+            "max": precision.map_words("max", sampled),
             "links": precision.links_words,
         },
         "exact": not sampled,
@@ -156,6 +140,13 @@ def _part(desk: Desk, opened: Opened, text: int, progress: Progress | None) -> t
         "notes": {**info.notes, "held": precision.words + sampled},
     }
     return info.model_copy(update=changes), _zipped(pack(header, **arrays))
+
+
+def bundle() -> tuple[str, str]:
+    """The built page that shows a snapshot: its module and its style sheet."""
+    folder = files("manyheads.studio") / "static"
+    js, css = ((folder / name).read_text(encoding="utf-8") for name in ("studio.js", "studio.css"))
+    return js, css
 
 
 def _card(card: HeadCard) -> dict[str, Any]:
@@ -171,9 +162,6 @@ def _card(card: HeadCard) -> dict[str, Any]:
 
 def _zipped(data: bytes) -> bytes:
     return gzip.compress(data, 9, mtime=0)  # no time in it: the same recording gives the same bytes
-
-
-# ---------------------------------------------------------------------------------------------------------------- maps
 
 
 @dataclass(frozen=True)
@@ -294,6 +282,7 @@ def packed(heads: Sequence[HeadMap], precision: Precision) -> dict[str, ndarray]
         out["links"] = _byte_planes(np.rint(stacked("weights").clip(0, 1) * LINK_STEPS).astype(np.uint16))
     if heads[0].visible is not None:
         visible, missing = stacked("visible"), stacked("missing")
+        # In most layers all heads see the same keys: one row of counts stands for them.
         out["visible"] = visible[:1] if (visible == visible[:1]).all() else visible
         if missing.max(initial=0.0) > MIN_MISSING:
             out["missing"] = missing

@@ -1,5 +1,6 @@
 """The JSON bodies of the studio's server as types: requests, and answers that no dataclass of the library is already.
 
-`web/openapi.json` is generated from these and `web/src/lib/api/schema.d.ts` from that; a test keeps them equal.
-Numbers that do not exist (NaN, infinity) are null. Positions, heads and layers count from 0.
+`web/openapi.json` is generated from these and `web/src/lib/api/schema.d.ts` from that; a test keeps them equal. `Job`
+stands with the jobs, in studio/jobs.py. Numbers that do not exist (NaN, infinity) are null. Positions, heads and layers
+count from 0.
 """

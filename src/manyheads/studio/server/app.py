@@ -1,19 +1,23 @@
 """The studio's application: its routes, the built page, and an HTTP answer for every error: a status and words.
 
-`python -m manyheads.studio.server.app` writes the description of the routes, `web/openapi.json`, anew. The page's own
-types are generated from that file, and a test keeps file and server equal.
+`answer` asks it one request without a socket: for `--get`, the notebook and the doctor, which so cannot come to differ
+from the page. `python -m manyheads.studio.server.app` writes the description of the routes, `web/openapi.json`, anew.
+The page's own types are generated from that file, and a test keeps file and server equal.
 """
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+from urllib.parse import unquote
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -28,9 +32,6 @@ from manyheads.studio.server.routes import add_routes
 from manyheads.studio.session import Desk
 from manyheads.studio.state.workspace import Workspace
 
-__all__ = ["create_app", "openapi_text"]
-
-
 STATIC = {
     "": ("index.html", "text/html; charset=utf-8"),
     "studio.js": ("studio.js", "text/javascript; charset=utf-8"),
@@ -40,6 +41,7 @@ STATIC = {
 PROBLEMS: dict[int | str, dict[str, Any]] = {
     status: {"model": Problem} for status in (400, 403, 404, 409, 413, 500, 503)
 }
+ROUTING = {404: "There is no such address here.", 405: "This address does not take such a request."}
 
 
 def create_app(desk: Desk) -> FastAPI:
@@ -54,36 +56,26 @@ def create_app(desk: Desk) -> FastAPI:
         responses=PROBLEMS,
         generate_unique_id_function=lambda route: route.name,
     )
-    _add_problems(app)
+
+    async def answer_error(_: Request, error: Exception) -> Response:
+        if isinstance(error, RequestValidationError):
+            status, problem = misfit_of(error.errors())
+        elif isinstance(error, HTTPException):
+            status, words = error.status_code, ROUTING.get(error.status_code, str(error.detail))
+            problem = Problem(kind="RequestError", words=words)
+        else:
+            status, problem = problem_of(error)
+        headers = {"retry-after": "1"} if isinstance(error, Busy) else {}
+        return JSONResponse(problem.model_dump(), status, headers)
+
+    # `Exception` alone is not enough: starlette raises it again after its answer, as a fault for the server's log, and
+    # FastAPI has handlers of its own for the first two, whose answers are no `Problem`.
+    for kind in (RequestValidationError, HTTPException, ManyHeadsError, Stopped, Exception):
+        app.add_exception_handler(kind, answer_error)
     for path, (name, kind) in STATIC.items():
         app.get(f"/{path}", include_in_schema=False)(_page_file(name, kind))
     add_routes(app, desk)
     return app
-
-
-def _add_problems(app: FastAPI) -> None:
-    """Make every error a `Problem`."""
-
-    async def answer_error(_: Request, error: Exception) -> Response:
-        status, problem = problem_of(error)
-        headers = {"retry-after": "1"} if isinstance(error, Busy) else {}
-        return JSONResponse(problem.model_dump(), status, headers)
-
-    async def answer_misfit(_: Request, error: Exception) -> Response:
-        assert isinstance(error, RequestValidationError)
-        status, problem = misfit_of(error.errors())
-        return JSONResponse(problem.model_dump(), status)
-
-    async def answer_routing(_: Request, error: Exception) -> Response:
-        assert isinstance(error, HTTPException)
-        sentences = {404: "There is no such address here.", 405: "This address does not take such a request."}
-        words = sentences.get(error.status_code, str(error.detail))
-        return JSONResponse(Problem(kind="RequestError", words=words).model_dump(), error.status_code)
-
-    app.add_exception_handler(RequestValidationError, answer_misfit)
-    app.add_exception_handler(HTTPException, answer_routing)
-    for kind in (ManyHeadsError, Stopped, Exception):
-        app.add_exception_handler(kind, answer_error)
 
 
 def _page_file(name: str, kind: str) -> Callable[[Request], Response]:
@@ -111,6 +103,66 @@ def openapi_text() -> str:
     description = create_app(Desk(Workspace())).openapi()
     description["info"]["version"] = "0"  # the page's types do not depend on our version
     return json.dumps(description, indent=1, sort_keys=True) + "\n"
+
+
+class Answer(NamedTuple):
+    """A status, the body's media type, and the body."""
+
+    status: int
+    kind: str
+    body: bytes
+
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+def answer(app: Any, method: str, path: str, body: Any = None) -> Answer:
+    """The application's answer to one request without a socket; `body` is sent as JSON. No guard stands before it, for
+    the caller is in this process already. Works inside a running event loop, too.
+
+    docs/decisions/005 says why this is not an HTTP client's ASGI transport.
+    """
+    place, _, query = path.partition("?")
+    data = b"" if body is None else json.dumps(body).encode()
+    headers = [(b"host", b"127.0.0.1"), (b"content-length", str(len(data)).encode())]
+    if body is not None:
+        headers.append((b"content-type", b"application/json"))
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": method,
+        "scheme": "http",
+        "path": unquote(place),
+        "raw_path": place.encode(),
+        "query_string": query.encode(),
+        "root_path": "",
+        "headers": headers,
+        "client": ("127.0.0.1", 0),
+        "server": ("127.0.0.1", 0),
+    }
+    status, kind, chunks, is_read = 500, "", [], False
+
+    async def receive() -> MutableMapping[str, Any]:
+        nonlocal is_read
+        if is_read:
+            # After the body an application waits for the client to disconnect, which never happens here.
+            await asyncio.sleep(3600)
+        is_read = True
+        return {"type": "http.request", "body": data, "more_body": False}
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        nonlocal status, kind
+        if message["type"] == "http.response.start":
+            status = message["status"]
+            kind = next((value.decode() for key, value in message["headers"] if key.lower() == b"content-type"), "")
+        else:
+            chunks.append(message.get("body", b""))
+
+    # A notebook's kernel runs an event loop in this thread, in which a second one cannot start: hence another thread.
+    with ThreadPoolExecutor(1, thread_name_prefix="studio-answer") as pool:
+        pool.submit(asyncio.run, app(scope, receive, send)).result()
+    return Answer(status, kind, b"".join(chunks))
 
 
 if __name__ == "__main__":

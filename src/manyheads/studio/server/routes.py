@@ -16,24 +16,18 @@ from starlette.concurrency import run_in_threadpool
 from manyheads import __version__
 from manyheads.corpora import reading_of
 from manyheads.lessons.answers import Verdict
-from manyheads.studio.jobs import Say
+from manyheads.studio.jobs import Job, JobKind, Say
 from manyheads.studio.schema.base import MAX_STEPS, MAX_TEXT, AblationKind, How, Limits, Workspace
 from manyheads.studio.schema.experiments import Experiment, ExperimentAsk, PruningAsk
-from manyheads.studio.schema.jobs import Job, JobKind
 from manyheads.studio.schema.lessons import CellAsk, CheckAsk, Lesson, LessonEntry
 from manyheads.studio.schema.recordings import Atlas, HeadCard, RecordingAsk, RecordingInfo
 from manyheads.studio.schema.sizes import SizeAsk, SizePreset, SizeReport
 from manyheads.studio.session import Desk
 from manyheads.studio.views import lessons as learning
 from manyheads.studio.views import sizes
-from manyheads.studio.views.atlas import atlas_of, card_of
-from manyheads.studio.views.envelope import MEDIA_TYPE
-from manyheads.studio.views.exports import TABLE_FORMATS, table_file, window_file
-from manyheads.studio.views.maps import row_of, thumbnails_of
+from manyheads.studio.views.atlas import atlas_of, card_of, table_file
+from manyheads.studio.views.maps import FILE_TYPES, MEDIA_TYPE, row_of, thumbnails_of, window_file
 from manyheads.studio.views.tiles import Address
-
-__all__ = ["add_routes"]
-
 
 Ident = Annotated[str, Path(max_length=40, pattern=r"^[0-9a-f]+$")]
 HeadPath = Annotated[str, Path(max_length=80)]
@@ -44,19 +38,20 @@ BYTES = {"schema": {"type": "string", "format": "binary"}}
 BINARY: dict[int | str, dict[str, Any]] = {200: {"content": {MEDIA_TYPE: BYTES}}}
 ROWS = {"schema": {"type": "array", "items": {"type": "object"}}}
 TABLES: dict[int | str, dict[str, Any]] = {
-    200: {"content": {kind: ROWS if "json" in kind else BYTES for kind in TABLE_FORMATS.values()}}
+    200: {"content": {kind: ROWS if "json" in kind else BYTES for kind in FILE_TYPES.values()}}
 }
 MAX_WAIT = 20.0
 QUICK = 0.4  # seconds that a POST waits for its job: below it nobody needs to see progress
 
 
 def add_routes(app: FastAPI, desk: Desk) -> None:
-    """Everything under /api."""
-    for add in (_recordings, _heads, _maps, _exports, _experiments, _sizes, _lessons, _jobs):
-        add(app, desk)
+    """Everything under /api: recordings, heads, maps, files, experiments, sizes, lessons, jobs."""
 
+    # FastAPI runs a `def` in a thread of its own, so what computes is one; what is `async` only starts or waits.
+    async def start(kind: JobKind, work: Callable[[Say], Any]) -> Job:
+        """Start a job and return its state, with its result where that takes only moments."""
+        return await desk.jobs.wait(desk.jobs.start(kind, work), QUICK)
 
-def _recordings(app: FastAPI, desk: Desk) -> None:
     @app.get("/api/workspace")
     def workspace() -> Workspace:
         """The models and recordings that can be opened, and the server's limits."""
@@ -76,7 +71,7 @@ def _recordings(app: FastAPI, desk: Desk) -> None:
     @app.post("/api/recordings", status_code=202)
     async def open_recording(ask: RecordingAsk) -> Job:
         """Record a text through a model, or open a file of the workspace."""
-        return await _job(desk, "recording", lambda say: desk.open(ask, say))
+        return await start("recording", lambda say: desk.open(ask, say))
 
     @app.get("/api/recordings/{recording}")
     def recording_info(recording: Ident, text: TextIndex = 0) -> RecordingInfo:
@@ -89,19 +84,17 @@ def _recordings(app: FastAPI, desk: Desk) -> None:
         opened = desk.recordings.get(recording)
         return atlas_of(opened, text, desk.labels.of(opened))
 
-
-def _heads(app: FastAPI, desk: Desk) -> None:
     @app.post("/api/recordings/{recording}/roles", status_code=202)
     async def find_roles(recording: Ident) -> Job:
         """Measure the role of each head of a recording's model on the bundled page."""
         opened = desk.recordings.get(recording)
-        return await _job(desk, "roles", lambda say: desk.labels.roles(opened, say))
+        return await start("roles", lambda say: desk.labels.roles(opened, say))
 
     @app.post("/api/recordings/{recording}/importance", status_code=202)
     async def find_importance(recording: Ident, text: TextIndex = 0) -> Job:
         """Measure the loss on a text without each head, one by one; the result is the atlas with it as a statistic."""
         opened = desk.recordings.get(recording)
-        return await _job(desk, "importance", lambda say: desk.importance(opened, text, say))
+        return await start("importance", lambda say: desk.importance(opened, text, say))
 
     @app.get("/api/recordings/{recording}/heads/{head}")
     def head_card(recording: Ident, head: HeadPath, text: TextIndex = 0) -> HeadCard:
@@ -113,10 +106,8 @@ def _heads(app: FastAPI, desk: Desk) -> None:
     async def head_worth(recording: Ident, head: HeadPath, kind: AblationKind = "mean", text: TextIndex = 0) -> Job:
         """Measure the effect of ablating one head on a text."""
         opened = desk.recordings.get(recording)
-        return await _job(desk, "worth", lambda say: desk.worth(opened, head, kind, text, say))
+        return await start("worth", lambda say: desk.worth(opened, head, kind, text, say))
 
-
-def _maps(app: FastAPI, desk: Desk) -> None:
     @app.get("/api/recordings/{recording}/thumbnails", response_class=Response, responses=BINARY)
     def thumbnails(
         recording: Ident, size: Annotated[int, Query(ge=1, le=4096)] = 48, how: How = "mean", text: TextIndex = 0
@@ -151,8 +142,6 @@ def _maps(app: FastAPI, desk: Desk) -> None:
         """One exact row of a head's map: which tokens one token reads."""
         return _binary(row_of(desk.recordings.get(recording), head, row, text))
 
-
-def _exports(app: FastAPI, desk: Desk) -> None:
     @app.get("/api/recordings/{recording}/table", response_class=Response, responses=TABLES)
     def table(recording: Ident, format: Literal["csv", "parquet", "json"] = "csv", text: TextIndex = 0) -> Response:
         """Every head's statistics as a file."""
@@ -170,13 +159,11 @@ def _exports(app: FastAPI, desk: Desk) -> None:
         """A window of one head's exact map as a file."""
         return _file(*window_file(desk.recordings.get(recording), head, queries, keys, text, format))
 
-
-def _experiments(app: FastAPI, desk: Desk) -> None:
     @app.post("/api/experiments", status_code=202)
     async def run_experiment(ask: ExperimentAsk) -> Job:
         """Carry out a plan on a text, beside random sets of as many heads."""
         desk.workspace.place_of(ask.model)
-        return await _job(desk, "experiment", lambda say: desk.experiment(ask, say))
+        return await start("experiment", lambda say: desk.experiment(ask, say))
 
     @app.get("/api/experiments/{experiment}")
     def experiment(experiment: Ident) -> Experiment:
@@ -187,10 +174,8 @@ def _experiments(app: FastAPI, desk: Desk) -> None:
     async def prune(ask: PruningAsk) -> Job:
         """Remove heads for good, and write the smaller checkpoint into the workspace's folder."""
         desk.workspace.place_of(ask.model)
-        return await _job(desk, "pruning", lambda say: desk.prune(ask, say))
+        return await start("pruning", lambda say: desk.prune(ask, say))
 
-
-def _sizes(app: FastAPI, desk: Desk) -> None:
     @app.get("/api/presets")
     def presets() -> list[SizePreset]:
         """Architectures by name."""
@@ -201,8 +186,6 @@ def _sizes(app: FastAPI, desk: Desk) -> None:
         """Parameters, FLOPs and cache of an architecture."""
         return sizes.run(ask, desk.config_of)
 
-
-def _lessons(app: FastAPI, desk: Desk) -> None:
     @app.get("/api/lessons")
     def lessons() -> list[LessonEntry]:
         """Every lesson."""
@@ -217,15 +200,13 @@ def _lessons(app: FastAPI, desk: Desk) -> None:
     async def run_cell(slug: Slug, cell: Slug, ask: CellAsk) -> Job:
         """Run a live cell with the reader's parameters."""
         load = desk.workspace.load
-        return await _job(desk, "cell", lambda say: learning.run_cell(slug, cell, ask, progress=say, load=load))
+        return await start("cell", lambda say: learning.run_cell(slug, cell, ask, progress=say, load=load))
 
     @app.post("/api/lessons/{slug}/checks/{check}")
     def check(slug: Slug, check: Slug, ask: CheckAsk) -> Verdict:
         """Judge an answer. The right one is computed, too."""
         return learning.check(slug, check, ask, load=desk.workspace.load)
 
-
-def _jobs(app: FastAPI, desk: Desk) -> None:
     @app.get("/api/jobs/{job}")
     async def job(job: Ident, wait: Annotated[float, Query(ge=0, le=MAX_WAIT)] = 0.0) -> Job:
         """The state of a job, as soon as it ends or after `wait` seconds."""
@@ -235,11 +216,6 @@ def _jobs(app: FastAPI, desk: Desk) -> None:
     async def stop_job(job: Ident) -> Job:
         """Stop a job at its next step."""
         return await run_in_threadpool(desk.jobs.stop, job)
-
-
-async def _job(desk: Desk, kind: JobKind, work: Callable[[Say], Any]) -> Job:
-    """Start a job and return its state, with its result where that takes only moments."""
-    return await desk.jobs.wait(desk.jobs.start(kind, work), QUICK)
 
 
 def _binary(data: bytes) -> Response:

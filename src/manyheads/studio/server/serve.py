@@ -31,21 +31,6 @@ from manyheads.studio.session import Desk
 if TYPE_CHECKING:
     import uvicorn
 
-__all__ = [
-    "CONTENT_SECURITY_POLICY",
-    "DEFAULT_PORT",
-    "LOCAL",
-    "MAX_BODY",
-    "Guard",
-    "Serving",
-    "bind",
-    "guarded",
-    "serve",
-    "server_of",
-    "warm",
-]
-
-
 LOCAL = "127.0.0.1"
 LOCAL_NAMES = ("127.0.0.1", "localhost", "[::1]")
 DEFAULT_PORT = 8765
@@ -91,6 +76,7 @@ def bind(desk: Desk, host: str = LOCAL, port: int | None = None) -> Serving:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         bound = socket.socket(family, socket.SOCK_STREAM)
         try:
+            # A studio that was just stopped leaves its port waiting for a minute: the page finds the next one there.
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             bound.bind((host, candidate))
         except OSError as error:
@@ -116,14 +102,14 @@ def guarded(desk: Desk, host: str = LOCAL, token: str | None = None) -> Guard:
 
 def server_of(serving: Serving) -> uvicorn.Server:
     """The server, not started: `run(sockets=[serving.socket])` serves until its `should_exit` is set."""
-    import uvicorn
+    import uvicorn  # a notebook and a single file have no server
 
     return uvicorn.Server(
         uvicorn.Config(
             serving.app,
             log_level="critical",
             access_log=False,
-            timeout_graceful_shutdown=2,
+            timeout_graceful_shutdown=2,  # an open page's request waits for its job, and would hold Ctrl-C up
             server_header=False,
             ws="none",
         )
@@ -141,6 +127,7 @@ def serve(serving: Serving, *, ready: Callable[[], None] | None = None) -> None:
             trim()
 
     def call_ready() -> None:
+        # uvicorn sets a flag, and no event that could be waited for.
         while not server.started and not server.should_exit:
             time.sleep(0.02)
         if ready is not None and server.started:
@@ -195,28 +182,49 @@ class Guard:
         self.app, self.hosts, self.token = app, hosts, token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] != "http":  # a websocket would pass unguarded: the page has none, and it is dropped
             if scope["type"] == "lifespan":
                 await self.app(scope, receive, send)
             return
-        headers = {key.decode("latin-1").lower(): value.decode("latin-1") for key, value in scope["headers"]}
-        status, words = self._refusal(scope, headers)
+        status, words = self._refusal(scope)
         if status:
             body = json.dumps({"kind": "Refused", "words": words}).encode()
             fields = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
             await send({"type": "http.response.start", "status": status, "headers": fields + HEADERS})
             await send({"type": "http.response.body", "body": body})
             return
-        await self.app(scope, _limited(receive), self._with_headers(scope, send))
+        headers = list(HEADERS)
+        # Whoever came by the printed address gets the cookie, and the page's own requests need no token then.
+        if self.token is not None and _tokens_in(scope):
+            headers.append((b"set-cookie", f"{COOKIE}={self.token}; HttpOnly; SameSite=Strict; Path=/".encode()))
+        num_bytes = 0
 
-    def _refusal(self, scope: Scope, headers: dict[str, str]) -> tuple[int, str]:
+        async def receive_limited() -> MutableMapping[str, Any]:
+            # A body sent in chunks has no length to refuse: it is counted, and the connection then reads as closed.
+            nonlocal num_bytes
+            message = await receive()
+            num_bytes += len(message.get("body", b""))
+            return {"type": "http.disconnect"} if num_bytes > MAX_BODY else message
+
+        async def send_with_headers(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": [*message.get("headers", []), *headers]}
+            await send(message)
+
+        await self.app(scope, receive_limited, send_with_headers)
+
+    def _refusal(self, scope: Scope) -> tuple[int, str]:
         """Status and words of a refusal; 0 for a request that may pass."""
+        headers = {key.decode("latin-1").lower(): value.decode("latin-1") for key, value in scope["headers"]}
         host = headers.get("host", "")
         name = host.rsplit(":", 1)[0] if not host.endswith("]") else host
         if "*" not in self.hosts and name.lower() not in self.hosts:
             return 403, "This server answers to its own address only, not to another name that leads here."
-        origin = headers.get("origin")
-        if origin is not None and _netloc(origin) != host.lower():
+        try:
+            is_foreign = "origin" in headers and urlsplit(headers["origin"]).netloc.lower() != host.lower()
+        except ValueError:  # what is no address is no page of ours
+            is_foreign = True
+        if is_foreign:
             return 403, "This request comes from another page: the studio answers its own page only."
         # A link or an image on another site sends no Origin; browsers then say in this header that it is another site.
         if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
@@ -234,41 +242,7 @@ class Guard:
                 return 401, "Open the address that was printed when the studio started: it holds the token."
         return 0, ""
 
-    def _with_headers(self, scope: Scope, send: Send) -> Send:
-        headers = list(HEADERS)
-        # Whoever came by the printed address gets the cookie, and the page's own requests need no token then.
-        if self.token is not None and _tokens_in(scope):
-            headers.append((b"set-cookie", f"{COOKIE}={self.token}; HttpOnly; SameSite=Strict; Path=/".encode()))
-
-        async def send_with_headers(message: MutableMapping[str, Any]) -> None:
-            if message["type"] == "http.response.start":
-                message = {**message, "headers": [*message.get("headers", []), *headers]}
-            await send(message)
-
-        return send_with_headers
-
 
 def _tokens_in(scope: Scope) -> list[str]:
     """The tokens in a request's address."""
     return parse_qs(scope["query_string"].decode("latin-1")).get("token", [])
-
-
-def _netloc(origin: str) -> str | None:
-    """Host and port of an origin; None for what is no address."""
-    try:
-        return urlsplit(origin).netloc.lower()
-    except ValueError:
-        return None
-
-
-def _limited(receive: Receive) -> Receive:
-    """Count a body without a length as it comes; above the limit the connection reads as closed."""
-    num_bytes = 0
-
-    async def receive_limited() -> MutableMapping[str, Any]:
-        nonlocal num_bytes
-        message = await receive()
-        num_bytes += len(message.get("body", b""))
-        return {"type": "http.disconnect"} if num_bytes > MAX_BODY else message
-
-    return receive_limited

@@ -1,1 +1,1 @@
-"""The state of a studio: workspace, open recordings, labels and plans."""
+"""The state of a studio: the workspace, and the recordings that are open."""

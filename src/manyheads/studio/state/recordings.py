@@ -3,37 +3,40 @@
 Two pages that open the same text share one recording, and neither has any state here. What is computed from a recording
 (its table, its sinks) is kept with it. The least recently used recordings are dropped: a page that finds its recording
 gone opens it again, under the same id.
+
+Heads may be edited by a plan. An experiment and the recording of its "after" must put the same values in a head's
+place, so both use `plan_of` and `corpus_of`.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from manyheads.base import Cache
+from manyheads.corpora import page_texts
 from manyheads.errors import ManyHeadsError, TextError
 from manyheads.heads import Head
 from manyheads.interventions import applied
 from manyheads.models import record
+from manyheads.plan import Ablate, Plan
 from manyheads.recording import LayerRecord, Recording, Sinks, open_recording
 from manyheads.statistics.of_a_recording import sinks_of
 from manyheads.studio.jobs import Say
 from manyheads.studio.problems import NotHere
 from manyheads.studio.schema.base import PlanStep
 from manyheads.studio.schema.recordings import RecordingAsk
-from manyheads.studio.state.plans import corpus_of, plan_of
 from manyheads.studio.state.workspace import Workspace, digest
-
-__all__ = ["TILE_CELLS", "TITLE", "Opened", "Recordings", "recording_id"]
-
 
 MOST_OPEN = 24
 MOST_BYTES = 2_000_000_000  # of open recordings together; the last one stays whatever its size
 SINK_CELLS = 100_000_000  # over all heads: up to so many, sinks are searched for at once
 TILE_CELLS = 256
 TITLE = 80  # characters of a text that stand for it
+RESAMPLED_TEXTS = 32  # of our own page, where "resample" has no corpus: as many as resampling draws from
 
 
 def recording_id(model: str, text: str, plan: Sequence[PlanStep] = ()) -> str:
@@ -109,6 +112,7 @@ class Recordings:
 
     def __init__(self, workspace: Workspace) -> None:
         self.workspace = workspace
+        # By bytes, too: a text of thousands of tokens holds as much as hundreds of short ones.
         self.opened: Cache[str, Opened] = Cache(MOST_OPEN, MOST_BYTES, lambda opened: opened.recording.num_bytes)
 
     def open(self, ask: RecordingAsk, say: Say) -> Opened:
@@ -117,11 +121,28 @@ class Recordings:
             if ask.model is not None or ask.text is not None or ask.plan:
                 raise TextError("a file holds its own text: give file=, or model= and text=.")
             return self._open_file(ask.file)
-        model, text, plan = ask.model, ask.text, ask.plan
+        model, text, steps = ask.model, ask.text, ask.plan
         if model is None or text is None:
             raise TextError("give a model and a text, or the name of a recording in the workspace.")
-        name = recording_id(model, text, plan)
-        return self.opened.get_or_make(name, lambda: self._record(name, model, text, plan, say))
+        name = recording_id(model, text, steps)
+
+        def make() -> Opened:
+            self.workspace.place_of(model)
+            say(f"loading {model}", 0, None)
+            lm = self.workspace.load(model)
+            say("reading the text", 0, None)
+            if steps:
+                plan = plan_of(steps)
+                with applied(lm, plan, corpus=corpus_of(plan, text)[0]):
+                    recording = record(lm, text)
+            else:
+                recording = record(lm, text)
+            say("ready", 1, 1)
+            source = "typed, with heads edited" if steps else "typed"
+            return Opened(name, recording, text[:TITLE], model, source, bool(steps), text)
+
+        # Two pages that open the same text at once: one of them records it, and the other waits for that one.
+        return self.opened.get_or_make(name, make)
 
     def get(self, name: str) -> Opened:
         """An open recording; a file of the workspace is opened where it is not. Raises NotHere."""
@@ -133,6 +154,8 @@ class Recordings:
 
     def add(self, recording: Recording, title: str, model: str = "") -> Opened:
         """Open a recording that is in memory."""
+        # Two recordings of the same text may differ in everything else. The desk keeps this one, so that no other
+        # object gets its address while it is open.
         name = digest("hand", str(id(recording)))
         return self.opened.put(name, Opened(name, recording, title, model or _model_of(recording), "in hand"))
 
@@ -144,21 +167,29 @@ class Recordings:
         name = self.workspace.file_id(file)
         return self.opened.get_or_make(name, opened)
 
-    def _record(self, name: str, model: str, text: str, steps: Sequence[PlanStep], say: Say) -> Opened:
-        self.workspace.place_of(model)
-        say(f"loading {model}", 0, None)
-        lm = self.workspace.load(model)
-        say("reading the text", 0, None)
-        if steps:
-            plan = plan_of(steps)
-            with applied(lm, plan, corpus=corpus_of(plan, text)[0]):
-                recording = record(lm, text)
-        else:
-            recording = record(lm, text)
-        say("ready", 1, 1)
-        source = "typed, with heads edited" if steps else "typed"
-        return Opened(name, recording, text[:TITLE], model, source, bool(steps), text)
-
 
 def _model_of(recording: Recording) -> str:
     return str(recording.provenance.get("model", "an unnamed model"))
+
+
+def plan_of(steps: Sequence[PlanStep]) -> Plan:
+    """The library's plan of the steps of a request. Errors: PlanError, HeadError."""
+    return Plan.from_dict({"steps": [step.model_dump() for step in steps]})
+
+
+def corpus_of(plan: Plan, text: str, corpus: str | None = None) -> tuple[list[str] | None, str]:
+    """The texts from which "mean" and "resample" take their values, and why these; None for a plan that needs none.
+
+    They are the paragraphs of `corpus`, else the text itself; but "resample" then uses our own page, for values of the
+    same text would change nothing.
+    """
+    if not plan.needs_corpus:
+        return None, ""
+    if corpus is not None and corpus.strip():
+        paragraphs = [" ".join(part.split()) for part in re.split(r"\n\s*\n", corpus) if part.strip()]
+        return paragraphs, f"{len(paragraphs)} paragraph{'s' * (len(paragraphs) != 1)}, as given"
+    if any(isinstance(step, Ablate) and step.kind == "resample" and step.needs_corpus for step in plan.steps):
+        page = page_texts()
+        spread = page[:: max(1, len(page) // RESAMPLED_TEXTS)][:RESAMPLED_TEXTS]
+        return spread, f"{len(spread)} texts of our own page: the text itself would change nothing"
+    return [text], "the text itself, for want of another"

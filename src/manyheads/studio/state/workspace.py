@@ -24,9 +24,6 @@ from manyheads.recording import open_recording
 from manyheads.studio.problems import NotHere
 from manyheads.studio.schema.base import FileEntry, ModelEntry
 
-__all__ = ["RECORDING_ENDING", "ModelPlace", "Workspace", "digest"]
-
-
 RECORDING_ENDING = ".heads"
 DEPTH = 2  # folders below a folder that are searched
 MOST_ENTRIES = 2_000  # of a folder: a home directory named by mistake must not be walked for minutes
@@ -110,8 +107,6 @@ class Workspace:
         self.models.pop(place.name, None)
         self.models = {place.name: place, **self.models}
 
-    # ------------------------------------------------------------------------------------------------------ models
-
     @property
     def default_model(self) -> str | None:
         """The first one that can be loaded."""
@@ -149,8 +144,6 @@ class Workspace:
         place = self.place_of(name)
         return self.loaded.get_or_make(name, lambda: place.what if hasattr(place.what, "model") else load(place.what))
 
-    # --------------------------------------------------------------------------------------------------- recordings
-
     def file_entries(self) -> list[FileEntry]:
         entries = []
         for name, path in self.files.items():
@@ -180,6 +173,7 @@ class Workspace:
 
     def file_called(self, recording: str) -> str | None:
         """The file whose recording has this id. Files that have gone are passed over."""
+        # Every id is made anew, for a file that has changed since is another recording.
         for file in self.files:
             with suppress(FileAccessError):
                 if self.file_id(file) == recording:

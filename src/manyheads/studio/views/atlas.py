@@ -1,6 +1,7 @@
 """The Atlas and the head card: every head's statistics on a text, its role on the bundled page, its strongest links.
 
-Statistics come from the recording alone (`measure_recording`); roles from the labels of its model, where it is known.
+Statistics come from the recording alone (`measure_recording`); roles from the labels of its model, where it is known:
+measured once per model, and worded as the page shows them.
 """
 
 from __future__ import annotations
@@ -13,17 +14,17 @@ import torch
 from manyheads.heads import Head
 from manyheads.interventions import Importance
 from manyheads.recording import LayerRecord
-from manyheads.roles import PageLabels
-from manyheads.roles.role_table import CAVEAT
+from manyheads.roles import HeadRole, PageLabels, label_page
+from manyheads.roles.role_table import CAVEAT, group_of
 from manyheads.statistics import DEFAULT, STATISTICS, Statistic
 from manyheads.statistics.of_a_recording import EVERY_ROW, measure_recording
-from manyheads.studio.schema.recordings import Atlas, AtlasHead, CardValue, HeadCard, Link, StatisticInfo
-from manyheads.studio.state.labels import basis_of, role_info
+from manyheads.studio.jobs import Say
+from manyheads.studio.problems import NotHere
+from manyheads.studio.schema import recordings as bodies
 from manyheads.studio.state.recordings import Opened
+from manyheads.studio.state.workspace import Workspace
+from manyheads.studio.views.maps import FILE_TYPES, file_bytes
 from manyheads.studio.views.recording import layer_info
-
-__all__ = ["CAVEAT", "atlas_of", "card_of", "table_of"]
-
 
 TABLE_CELLS = 400_000_000  # visible cells over all heads; beyond, rows are sampled: some seconds
 LINKS = 24
@@ -31,7 +32,7 @@ LINK_ROWS = 2_048  # rows that are read for the strongest links
 LINK_CELLS = 1 << 24
 
 
-def atlas_of(opened: Opened, text: int, labels: PageLabels | None) -> Atlas:
+def atlas_of(opened: Opened, text: int, labels: PageLabels | None) -> bodies.Atlas:
     """Every head's statistics on one text; importance among them once it has been measured."""
     table = table_of(opened, text)
     statistics = [statistic for statistic in table.statistics if statistic.kind != "chance"]
@@ -40,7 +41,7 @@ def atlas_of(opened: Opened, text: int, labels: PageLabels | None) -> Atlas:
     importance: Importance | None = opened.computed.get(("importance", text))
     if importance is not None:
         infos.append(
-            StatisticInfo(
+            bodies.StatisticInfo(
                 name="importance",
                 title="importance",
                 unit=importance.unit,
@@ -53,10 +54,10 @@ def atlas_of(opened: Opened, text: int, labels: PageLabels | None) -> Atlas:
         )
         values = dict(zip(importance.heads, importance.values, strict=True))
         columns.append([values.get(head, math.nan) for head in table.heads])
-    roles = {} if labels is None else {role.head: role_info(role) for role in labels.roles}
+    roles = {} if labels is None else {role.head: _role_info(role) for role in labels.roles}
     places = {head: index for index, head in enumerate(table.heads)}
     heads = [
-        AtlasHead.of(
+        bodies.AtlasHead.of(
             head,
             head=str(head),
             kv_group=layer.site.kv_head_of(head.index),
@@ -67,15 +68,20 @@ def atlas_of(opened: Opened, text: int, labels: PageLabels | None) -> Atlas:
         for layer in opened.layers()
         for head in layer.site.heads
     ]
-    return Atlas(
+    return bodies.Atlas(
         recording=opened.id,
         text=text,
         statistics=infos,
         heads=heads,
-        roles_because="not known yet" if labels is None else basis_of(labels),
+        roles_because="not known yet" if labels is None else _basis_of(labels),
         caveat=CAVEAT,
         exact=_exactness(table.notes),
     )
+
+
+def table_file(opened: Opened, text: int, kind: str) -> tuple[str, str, bytes]:
+    """Every head's statistics as a file, one row per head: its name, media type and bytes."""
+    return f"heads.{kind}", FILE_TYPES[kind], file_bytes(table_of(opened, text).to_pandas(), kind)
 
 
 def table_of(opened: Opened, text: int) -> Any:
@@ -89,7 +95,7 @@ def table_of(opened: Opened, text: int) -> Any:
     )
 
 
-def card_of(opened: Opened, head: str, text: int, labels: PageLabels | None) -> HeadCard:
+def card_of(opened: Opened, head: str, text: int, labels: PageLabels | None) -> bodies.HeadCard:
     """Everything known about one head: statistics beside chance and beside the page, role, strongest links."""
     layer, index = opened.layer_of(head)
     opened.check_text(text)
@@ -107,7 +113,7 @@ def card_of(opened: Opened, head: str, text: int, labels: PageLabels | None) -> 
             chances = [table.column(column)[place] for column in table.names if column.startswith(f"{statistic.name}.")]
             levels = [chance for chance in chances if not math.isnan(chance)]
             values.append(
-                CardValue(
+                bodies.CardValue(
                     statistic=_statistic_info(statistic),
                     value=table.column(statistic.name)[place],
                     chance=max(levels) if levels else None,
@@ -115,7 +121,7 @@ def card_of(opened: Opened, head: str, text: int, labels: PageLabels | None) -> 
                 )
             )
     links, links_exact = opened.once(("links", text, head), lambda: _links_of(layer, index, text, opened.sinks(text)))
-    return HeadCard(
+    return bodies.HeadCard(
         head=str(name),
         recording=opened.id,
         text=text,
@@ -124,7 +130,7 @@ def card_of(opened: Opened, head: str, text: int, labels: PageLabels | None) -> 
         shares_with=[
             str(other) for other in site.heads if site.kv_head_of(other.index) == group and other.index != index
         ],
-        role=None if role is None else role_info(role),
+        role=None if role is None else _role_info(role),
         values=values,
         links=links,
         exact=exact if links_exact == "exact" else f"{exact}; links: {links_exact}",
@@ -133,12 +139,52 @@ def card_of(opened: Opened, head: str, text: int, labels: PageLabels | None) -> 
     )
 
 
-def _links_of(layer: LayerRecord, head: int, text: int, sinks: Any) -> tuple[list[Link], str]:
+class Labels:
+    """The page's labels of each model, measured once (`label_page` keeps them on the disk, too)."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        self.workspace = workspace
+        self.known: dict[str, PageLabels] = {}
+
+    def of(self, opened: Opened) -> PageLabels | None:
+        """The labels of a recording's model as far as they are known; None where its heads were edited."""
+        return None if opened.edited else self.known.get(opened.model)
+
+    def roles(self, opened: Opened, say: Say) -> bodies.Roles:
+        """The roles of a recording's heads, measured unless they are known. Raises NotHere, TextError."""
+        model = opened.model
+        if opened.edited:
+            raise NotHere("roles are of the model as it is, and the heads of this recording were edited.")
+        if model not in self.workspace.models:
+            raise NotHere(f"{model} is not in this workspace, so its roles cannot be measured: add --model {model}.")
+        if model not in self.known:
+            say(f"loading {model}", 0, None)
+            lm = self.workspace.load(model)
+            words = "reading the page that roles rest on (once for each model)"
+            say(words, 0, None)
+            self.known[model] = label_page(lm, progress=lambda done, total: say(words, done, total))
+        labels = self.known[model]
+        entries = [bodies.RoleEntry(head=str(role.head), role=_role_info(role)) for role in labels.roles]
+        return bodies.Roles.of(labels, recording=opened.id, roles=entries, because=_basis_of(labels))
+
+
+def _basis_of(labels: PageLabels) -> str:
+    """The texts that roles were measured on. Where on the disk they are kept is left out: the page may be shared."""
+    because = labels.because.partition(" (")[0]
+    return f"{labels.num_texts} {labels.texts_are}, {labels.num_tokens:,} tokens; {because}"
+
+
+def _role_info(role: HeadRole) -> bodies.RoleInfo:
+    """A role and its group, which has one colour and letter: "sink [CLS]" is in "sink", "offset -3" in "local"."""
+    return bodies.RoleInfo.of(role, family=group_of(role.name), evidence=bodies.EvidenceInfo.of(role.evidence))
+
+
+def _links_of(layer: LayerRecord, head: int, text: int, sinks: Any) -> tuple[list[bodies.Link], str]:
     """Each query's best key apart from sinks, the strongest first, and which rows of the map were read."""
     num_rows, num_keys = layer.num_queries(text), layer.num_keys(text)
     most = max(1, min(num_rows, LINK_ROWS, LINK_CELLS // max(1, num_keys)))
     rows = (torch.arange(most, dtype=torch.float64) * num_rows / most).long()
-    is_sink = None
+    is_sink = None  # a sink takes most of nearly every row, and would fill the list
     if not layer.crosses and layer.tokens.ids is not None:
         is_sink = layer.tokens.text(text).with_sinks(sinks).sink[0, :num_keys]
     best: list[tuple[float, int, int]] = []
@@ -158,14 +204,14 @@ def _links_of(layer: LayerRecord, head: int, text: int, sinks: Any) -> tuple[lis
             for weight, query, key in zip(top.tolist(), queries.tolist(), keys.tolist(), strict=True)
             if weight > 0
         ]
-    best.sort(key=lambda link: -link[0])
-    links = [Link(query=query, key=key, weight=weight) for weight, query, key in best[:LINKS]]
+    best.sort(key=lambda link: -link[0])  # stable: of equal weights the earlier query comes first
+    links = [bodies.Link(query=query, key=key, weight=weight) for weight, query, key in best[:LINKS]]
     return links, "exact" if most == num_rows else f"of {most:,} of {num_rows:,} rows, spread evenly"
 
 
-def _statistic_info(statistic: Statistic) -> StatisticInfo:
+def _statistic_info(statistic: Statistic) -> bodies.StatisticInfo:
     low, high = statistic.range
-    return StatisticInfo.of(statistic, title=statistic.name.replace("_", " "), low=low, high=high)
+    return bodies.StatisticInfo.of(statistic, title=statistic.name.replace("_", " "), low=low, high=high)
 
 
 def _exactness(notes: dict[str, str]) -> str:

@@ -20,7 +20,6 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
 from torch import Tensor
 
 from manyheads.errors import FileAccessError, HeadError
@@ -34,13 +33,9 @@ from manyheads.recording import Sinks
 from manyheads.studio.jobs import Say
 from manyheads.studio.schema.experiments import Experiment, ExperimentAsk, Guess, Pruning, PruningAsk
 from manyheads.studio.schema.recordings import Worth
-from manyheads.studio.state.plans import corpus_of, plan_of
-from manyheads.studio.state.recordings import recording_id
+from manyheads.studio.state.recordings import corpus_of, plan_of, recording_id
 from manyheads.studio.state.workspace import digest
 from manyheads.studio.views.recording import token_infos
-
-__all__ = ["run", "save_pruned", "sentence", "worth"]
-
 
 GUESSES = 8  # the likeliest next tokens before, and the likeliest after: what fits beside a text
 OWN_PASSES = 2
@@ -133,7 +128,7 @@ def save_pruned(lm: Any, ask: PruningAsk, folder: Path, *, progress: Say) -> Pru
     cannot be removed, with the nearest ones that can; ModelError.
     """
     target = folder / ask.name
-    # The request's type allows plain names only. This holds also for a link that somebody put into the folder.
+    # The request's type allows plain names only; but a link that somebody put into the folder leads out of it, too.
     if target.resolve().parent != folder.resolve() or target.is_symlink():
         raise FileAccessError(
             f"cannot write {ask.name!r}: it would not lie in {folder}. Give a plain name of a new folder."
@@ -147,19 +142,17 @@ def save_pruned(lm: Any, ask: PruningAsk, folder: Path, *, progress: Say) -> Pru
     saved = pruned.save(target, evidence=EVIDENCE)
     before, after = costs_of(pruned).parameters
     stock = saved.form == STOCK
-    loads = (
-        "stock transformers loads it as it is" if stock else "mh.load reads it, and its folder zeroed loads anywhere"
-    )
-    return Pruning(
+    loads = "stock transformers loads it as it is"
+    return Pruning.of(
+        ask,
         folder=str(saved.folder),
-        model=ask.model,
         heads=[str(head) for head in heads],
         parameters_before=before,
         parameters_after=after,
         stock=stock,
         words=(
             f"Equal to {lm.name} with {heads} at zero, to {max(pruned.error, saved.error):.1e} of the largest output: "
-            f"{loads}, for {saved.because}."
+            f"{loads if stock else 'mh.load reads it, and its folder zeroed loads anywhere'}, for {saved.because}."
         ),
     )
 
@@ -188,9 +181,6 @@ class PassCounter:
             yield
 
 
-# ------------------------------------------------------------------------------------------------------ along the text
-
-
 def _along(lm: Any, plan: Plan, text: str, corpus: list[str] | None) -> tuple[list[float | None], str, list[Guess]]:
     """The change of each token in a text's first window, the words for it, and the next token's likeliest guesses."""
     batch = next(batch for batch in read_corpus(lm, text).batches if 0 in batch.places)
@@ -203,8 +193,21 @@ def _along(lm: Any, plan: Plan, text: str, corpus: list[str] | None) -> tuple[li
     with applied(lm, plan, corpus=corpus):
         after, likely_after = _token_values(lm, batch, writes)
     if writes:
-        guesses = [] if batch.targets is not None else _guesses(lm.tokenizer, likely_before, likely_after)
-        return (after - before).tolist(), LOSS_WORDS, guesses
+        change = (after - before).tolist()
+        if batch.targets is not None:
+            return change, LOSS_WORDS, []
+        # The likeliest next tokens, before or after, the likeliest of either first; the smaller number where two tie.
+        likely = {
+            index: (float(likely_before[index]), float(likely_after[index]))
+            for probabilities in (likely_before, likely_after)
+            for index in probabilities.topk(min(GUESSES, len(likely_before))).indices.tolist()
+        }
+        ranked = sorted(likely, key=lambda index: (-max(likely[index]), index))
+        guesses = [
+            Guess(token=_token_name(lm.tokenizer, index), before=likely[index][0], after=likely[index][1])
+            for index in ranked
+        ]
+        return change, LOSS_WORDS, guesses
     if before.ndim != 2:
         return [], NO_STATES, []
     turned = (1 - F.cosine_similarity(before, after, dim=-1)).clamp_min(0)
@@ -225,14 +228,6 @@ def _token_values(lm: Any, batch: Batch, writes: bool) -> tuple[Tensor, Tensor]:
     return states[0].double().cpu(), torch.empty(0)
 
 
-def _guesses(tokenizer: Any, before: Float[Tensor, "v"], after: Float[Tensor, "v"]) -> list[Guess]:
-    """The likeliest next tokens, before or after, the likeliest of either first."""
-    count = min(GUESSES, len(before))
-    ids = {int(i) for probabilities in (before, after) for i in probabilities.topk(count).indices}
-    ranked = sorted(ids, key=lambda i: (-max(float(before[i]), float(after[i])), i))
-    return [Guess(token=_token_name(tokenizer, i), before=float(before[i]), after=float(after[i])) for i in ranked]
-
-
 def _token_name(tokenizer: Any, index: int) -> str:
     """A token as it stands in a text; its piece where it is blank or part of a character; else its number."""
     try:
@@ -243,9 +238,6 @@ def _token_name(tokenizer: Any, index: int) -> str:
     if text and text.strip() and "�" not in text:
         return text
     return piece or f"token {index}"
-
-
-# ------------------------------------------------------------------------------------------------------------ in words
 
 
 def sentence(outcome: Effect, num_heads: int) -> str:

@@ -9,29 +9,12 @@ from typing import Any
 
 from markdown_it import MarkdownIt
 
-from manyheads.lessons import CellBlock, ProseBlock, shelf
-from manyheads.lessons import Lesson as Page
+from manyheads.lessons import CellBlock, Lesson, ProseBlock, shelf
 from manyheads.lessons.answers import Verdict
 from manyheads.lessons.lesson import Block, CheckBlock, InterviewBlock
 from manyheads.studio.jobs import Say
 from manyheads.studio.problems import NotHere
-from manyheads.studio.schema.lessons import (
-    CellAsk,
-    CellResult,
-    Check,
-    CheckAsk,
-    Interview,
-    Lesson,
-    LessonEntry,
-    LiveCell,
-    Parameter,
-    Part,
-    Prose,
-    Shown,
-)
-
-__all__ = ["check", "entries", "lesson", "run_cell"]
-
+from manyheads.studio.schema import lessons as bodies
 
 MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable("table").disable("image")
 MAX_SEED = 2**31  # a number that JavaScript and an address hold without loss
@@ -40,22 +23,23 @@ Load = Callable[[str], Any]
 """A model's name -> the loaded model. A server passes that of its workspace, so that models are loaded once."""
 
 
-def entries() -> list[LessonEntry]:
+def entries() -> list[bodies.LessonEntry]:
     """Every lesson, first to last."""
     return [
-        LessonEntry.of(page, num_checks=len(page.questions), points=page.questions) for page in shelf.lessons().values()
+        bodies.LessonEntry.of(page, num_checks=len(page.questions), points=page.questions)
+        for page in shelf.lessons().values()
     ]
 
 
-def lesson(slug: str, seed: int | None = None, *, load: Load = shelf.load) -> Lesson:
+def lesson(slug: str, seed: int | None = None, *, load: Load = shelf.load) -> bodies.Lesson:
     """One whole lesson, its facts computed; with a seed, its checks' inputs drawn at random. Raises NotHere."""
     page = _page(slug)
     seed = secrets.randbelow(MAX_SEED) if seed is None and page.fresh else seed
     parts = [_part(part, seed, load) for part in page.parts]
-    return Lesson.of(page, summary=shelf.say(page.summary, load), parts=parts, seed=seed)
+    return bodies.Lesson.of(page, summary=shelf.say(page.summary, load), parts=parts, seed=seed)
 
 
-def run_cell(slug: str, cell: str, ask: CellAsk, *, progress: Say, load: Load = shelf.load) -> CellResult:
+def run_cell(slug: str, cell: str, ask: bodies.CellAsk, *, progress: Say, load: Load = shelf.load) -> bodies.CellResult:
     """Run a live cell.
 
     Errors: NotHere; LessonError for parameters that do not fit; whatever the cell's work raises.
@@ -65,7 +49,7 @@ def run_cell(slug: str, cell: str, ask: CellAsk, *, progress: Say, load: Load = 
     result = shelf.run_cell(block, ask.parameters, load)
     progress(f"ran {block.title}", 1, 1)
     tables = [
-        Shown.of(
+        bodies.Shown.of(
             table,
             # A hidden score is -inf; JSON has none, and the page draws null as absent.
             values=[[value if math.isfinite(value) else None for value in row] for row in table.values.tolist()],
@@ -74,17 +58,17 @@ def run_cell(slug: str, cell: str, ask: CellAsk, *, progress: Say, load: Load = 
         )
         for table in result.shown
     ]
-    return CellResult(lesson=slug, cell=cell, words=result.words, shown=tables, links=list(result.links))
+    return bodies.CellResult(lesson=slug, cell=cell, words=result.words, shown=tables, links=list(result.links))
 
 
-def check(slug: str, check: str, ask: CheckAsk, *, load: Load = shelf.load) -> Verdict:
+def check(slug: str, check: str, ask: bodies.CheckAsk, *, load: Load = shelf.load) -> Verdict:
     """Judge an answer. Errors: NotHere; LessonError for inputs that do not fit; whatever the check's work raises."""
     page = _page(slug)
     block = _entry(page.checks, check, f"lesson {slug!r}", "check")
     return shelf.answer(page, block, ask.answer, load, inputs=ask.inputs, cell=ask.cell)
 
 
-def _page(slug: str) -> Page:
+def _page(slug: str) -> Lesson:
     return _entry(shelf.lessons(), slug, "the studio", "lesson")
 
 
@@ -95,15 +79,15 @@ def _entry(entries: Any, name: str, where: str, kind: str) -> Any:
     return entries[name]
 
 
-def _part(part: Block, seed: int | None, load: Load) -> Part:
+def _part(part: Block, seed: int | None, load: Load) -> bodies.Part:
     match part:
         case ProseBlock():
-            return Prose(kind="prose", html=_html(part.text, load))
+            return bodies.Prose(kind="prose", html=_html(part.text, load))
         case CellBlock():
-            parameters = [Parameter.of(parameter) for parameter in shelf.parameters_of(part)]
-            return LiveCell(kind="cell", cell=part.name, title=part.title, parameters=parameters)
+            parameters = [bodies.Parameter.of(parameter) for parameter in shelf.parameters_of(part)]
+            return bodies.LiveCell(kind="cell", cell=part.name, title=part.title, parameters=parameters)
         case InterviewBlock():
-            return Interview(
+            return bodies.Interview(
                 kind="interview",
                 interview=part.name,
                 question=shelf.say(part.question, load),
@@ -113,7 +97,7 @@ def _part(part: Block, seed: int | None, load: Load) -> Part:
         case CheckBlock():
             inputs = shelf.inputs_of(part, {} if seed is None else shelf.draw(part, seed))
             question, choices = shelf.ask(part, inputs)
-            return Check.of(
+            return bodies.Check.of(
                 part, kind="check", check=part.name, question=question, choices=list(choices), inputs=inputs
             )
 

@@ -1,24 +1,43 @@
-"""Maps apart from tiles: one exact row of a head, and a thumbnail of every head's map. Both are envelopes."""
+"""Maps apart from tiles: one exact row of a head, a thumbnail of every head's map, a window of a map as a file.
+
+Rows, thumbnails and tiles are sent as envelopes: a header in JSON, then arrays as they lie in memory, numbers and not
+colours, so that what is read off a pixel is the exact value. `unpack` reads what `pack` writes; docs/decisions/005
+describes the format.
+"""
 
 from __future__ import annotations
 
+import io
+import json
+import struct
+from typing import Any
+
 import numpy as np
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Float32, UInt8
+from numpy import ndarray
 from torch import Tensor
 
 from manyheads.recording import LayerRecord, Pooled, prepare
 from manyheads.recording.recording import one_text, small_maps
 from manyheads.studio.problems import NotHere, TooLarge
 from manyheads.studio.state.recordings import Opened
-from manyheads.studio.views.envelope import MIN_MISSING, in_steps, pack
+from manyheads.studio.views.recording import tokens_of
 
-__all__ = ["row_of", "thumbnails_of", "visible_cells"]
-
-
+MAGIC = b"MHB1"
+MEDIA_TYPE = "application/vnd.manyheads.arrays"
+ALIGN = 8  # bytes: a typed array in the browser must begin at a multiple of its element's size
+STEPS, ABSENT = 254, 255  # of a byte
+MIN_MISSING = 1e-4  # of a row's mass: less is rounding, more went to a sink without a key
 THUMBNAIL_ROWS = 8  # sampled rows per block of a thumbnail of a long text
 THUMBNAIL_SIZES = (4, 256)
 MAXIMUM_CELLS = 2_000_000_000  # up to so many, every cell is read for the largest weights
+WINDOW_CELLS = 1 << 20  # of a window in a file: a spreadsheet opens no more rows
+FILE_TYPES = {
+    "csv": "text/csv",
+    "parquet": "application/vnd.apache.parquet",
+    "json": "application/json",
+}
 
 
 def row_of(opened: Opened, head: str, row: int, text: int) -> bytes:
@@ -28,7 +47,7 @@ def row_of(opened: Opened, head: str, row: int, text: int) -> bytes:
     if not 0 <= row < layer.num_queries(text):
         raise NotHere(f"there is no row {row}: this text has {layer.num_queries(text)} tokens, counted from 0.")
     weights = layer.weights(index, slice(row, row + 1), None, text)[0].float()
-    visible = visible_cells(layer, index, slice(row, row + 1), slice(0, layer.num_keys(text)), text)[0]
+    visible = _visible_cells(layer, index, slice(row, row + 1), slice(0, layer.num_keys(text)), text)[0]
     num_visible = int(visible.sum())
     # A learned sink takes mass that no key has, and a row sums to less than 1: the page draws the difference.
     missing = max(0.0, 1.0 - float(weights.double().sum())) if num_visible else 0.0
@@ -43,41 +62,121 @@ def row_of(opened: Opened, head: str, row: int, text: int) -> bytes:
     return pack(header, weights=weights.masked_fill(~visible, torch.nan).numpy())
 
 
-def visible_cells(layer: LayerRecord, head: int, rows: slice, keys: slice, text: int) -> Bool[Tensor, "q k"]:
-    """Which cells of a window of a head's map its mask leaves visible."""
-    mask = layer.mask.expand(len(layer.lengths)).texts(slice(text, text + 1)).visible(rows, keys)[0]
-    return mask[head if len(mask) > 1 else 0]
-
-
 def thumbnails_of(opened: Opened, size: int, how: str, text: int) -> bytes:
     """Every head's map, small. Envelope: `maps` uint8, `peaks` float32; see docs/decisions/005."""
     opened.check_text(text)
     low, high = THUMBNAIL_SIZES
     if not low <= size <= high:
         raise TooLarge(f"size={size}: thumbnails have {low} to {high} blocks a side.")
-    return opened.once(("thumbnails", text, size, how), lambda: _thumbnails(opened, size, how, text))
+
+    def make() -> bytes:
+        if how == "max" and opened.cells(text) > MAXIMUM_CELLS:
+            raise TooLarge("the largest weights of all heads are too many cells to read at once here: use how=mean.")
+        maps, heads, words, exact = [], [], "", True
+        side = max(min(size, max(layer.num_queries(text), layer.num_keys(text))) for layer in opened.layers())
+        for layer in opened.layers():
+            if how == "max":
+                # A maximum over sampled rows would miss most peaks, so every row is read.
+                request = Pooled(size, "max")
+                pooled = prepare(layer.tokens.text(text), [request]).run(one_text(layer, text))[request][0]
+                rows_read = num_rows = layer.num_queries(text)
+            else:
+                pooled, rows_read, num_rows = small_maps(layer, size, text, THUMBNAIL_ROWS)
+            exact &= rows_read == num_rows
+            words = words or f"{how} of about {-(-num_rows // size)} x {-(-layer.num_keys(text) // size)} cells"
+            words += "" if rows_read == num_rows or "rows" in words else f", {rows_read:,} of {num_rows:,} rows read"
+            # A stack with fewer tokens has smaller maps: absent cells fill the common square.
+            square = np.full((layer.site.num_heads, side, side), np.nan, np.float32)
+            square[:, : pooled.shape[1], : pooled.shape[2]] = pooled.numpy()[:, :side, :side]
+            maps.append(square)
+            heads += [str(head) for head in layer.site.heads]
+        steps, peaks = in_steps(np.concatenate(maps))
+        return pack({"heads": heads, "how": how, "words": words, "exact": exact, "text": text}, maps=steps, peaks=peaks)
+
+    return opened.once(("thumbnails", text, size, how), make)
 
 
-def _thumbnails(opened: Opened, size: int, how: str, text: int) -> bytes:
-    if how == "max" and opened.cells(text) > MAXIMUM_CELLS:
-        raise TooLarge("the largest weights of all heads are too many cells to read at once here: use how=mean.")
-    maps, heads, words, exact = [], [], "", True
-    side = max(min(size, max(layer.num_queries(text), layer.num_keys(text))) for layer in opened.layers())
-    for layer in opened.layers():
-        if how == "max":
-            # A maximum over sampled rows would miss most peaks, so every row is read.
-            request = Pooled(size, "max")
-            pooled = prepare(layer.tokens.text(text), [request]).run(one_text(layer, text))[request][0]
-            rows_read = num_rows = layer.num_queries(text)
-        else:
-            pooled, rows_read, num_rows = small_maps(layer, size, text, THUMBNAIL_ROWS)
-        exact &= rows_read == num_rows
-        words = words or f"{how} of about {-(-num_rows // size)} x {-(-layer.num_keys(text) // size)} cells"
-        words += "" if rows_read == num_rows or "rows" in words else f", {rows_read:,} of {num_rows:,} rows read"
-        # A stack with fewer tokens has smaller maps: absent cells fill the common square.
-        square = np.full((layer.site.num_heads, side, side), np.nan, np.float32)
-        square[:, : pooled.shape[1], : pooled.shape[2]] = pooled.numpy()[:, :side, :side]
-        maps.append(square)
-        heads += [str(head) for head in layer.site.heads]
-    steps, peaks = in_steps(np.concatenate(maps))
-    return pack({"heads": heads, "how": how, "words": words, "exact": exact, "text": text}, maps=steps, peaks=peaks)
+def window_file(opened: Opened, head: str, queries: str, keys: str, text: int, kind: str) -> tuple[str, str, bytes]:
+    """A window of a head's map as a file: its name, media type and bytes.
+
+    One row per cell: query, key, their tokens, the exact weight. Hidden cells are left out. Raises TooLarge.
+    """
+    import pandas as pd  # takes a second, and few pages export
+
+    layer, index = opened.layer_of(head)
+    opened.check_text(text)
+    rows, columns = _slice_of(queries, layer.num_queries(text)), _slice_of(keys, layer.num_keys(text))
+    cells = (rows.stop - rows.start) * (columns.stop - columns.start)
+    if cells > WINDOW_CELLS:
+        raise TooLarge(f"{cells:,} cells are above the limit of {WINDOW_CELLS:,}: give fewer queries= or keys=.")
+    weights = layer.weights(index, rows, columns, text)
+    query, key = _visible_cells(layer, index, rows, columns, text).nonzero(as_tuple=True)
+    pieces = [token.piece for token in tokens_of(layer, text, opened.sinks(text))]
+    frame = pd.DataFrame({"query": query.numpy() + rows.start, "key": key.numpy() + columns.start})
+    frame["query_token"] = [pieces[position] for position in frame["query"]]
+    if not layer.crosses:
+        frame["key_token"] = [pieces[position] for position in frame["key"]]
+    frame["weight"] = weights[query, key].numpy()
+    return f"{head.replace(':', '-')}.{kind}", FILE_TYPES[kind], file_bytes(frame, kind)
+
+
+def file_bytes(frame: Any, kind: str) -> bytes:
+    """A data frame as a file of one of `FILE_TYPES`."""
+    out = io.BytesIO()
+    if kind == "parquet":
+        frame.to_parquet(out, index=False)
+    elif kind == "csv":
+        frame.to_csv(out, index=False)
+    else:
+        frame.to_json(out, orient="records")
+    return out.getvalue()
+
+
+def pack(header: dict[str, Any], **arrays: ndarray) -> bytes:
+    """An envelope. Arrays are written little-endian and in C order."""
+    entries, chunks, offset = [], [], 0
+    for name, values in arrays.items():
+        data = np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("<")).tobytes()
+        entries.append({"name": name, "dtype": values.dtype.name, "shape": list(values.shape), "offset": offset})
+        padding = -len(data) % ALIGN
+        chunks += [data, bytes(padding)]
+        offset += len(data) + padding
+    head = json.dumps({**header, "arrays": entries}, allow_nan=False).encode()
+    head += b" " * (-(len(MAGIC) + 4 + len(head)) % ALIGN)
+    return b"".join([MAGIC, struct.pack("<I", len(head)), head, *chunks])
+
+
+def unpack(data: bytes) -> tuple[dict[str, Any], dict[str, ndarray]]:
+    """The header and the arrays of an envelope. Raises ValueError for anything else."""
+    if data[:4] != MAGIC or len(data) < 8:
+        raise ValueError("this is no envelope of manyheads")
+    (length,) = struct.unpack("<I", data[4:8])
+    header, begin = json.loads(data[8 : 8 + length]), 8 + length
+    arrays = {}
+    for entry in header["arrays"]:
+        count = int(np.prod(entry["shape"], dtype=np.int64))
+        dtype = np.dtype(entry["dtype"]).newbyteorder("<")
+        arrays[entry["name"]] = np.frombuffer(data, dtype, count, begin + entry["offset"]).reshape(entry["shape"])
+    return header, arrays
+
+
+def in_steps(maps: Float32[ndarray, "h r c"]) -> tuple[UInt8[ndarray, "h r c"], Float32[ndarray, "h"]]:
+    """Maps as bytes, and each map's peak: a byte u is `peak * (u / 254)^2`, to 0.4 % of the peak; 255 is absent."""
+    peaks = np.nan_to_num(np.nanmax(maps.reshape(len(maps), -1), 1, initial=0.0)).astype(np.float32)
+    # Square roots: most weights are far below the peak, and would all fall into the first few even steps.
+    shares = np.sqrt(maps / np.maximum(peaks, 1e-30)[:, None, None])
+    steps = np.rint(np.nan_to_num(shares).clip(0, 1) * STEPS)
+    return np.where(np.isnan(maps), ABSENT, steps).astype(np.uint8), peaks
+
+
+def _visible_cells(layer: LayerRecord, head: int, rows: slice, keys: slice, text: int) -> Bool[Tensor, "q k"]:
+    """Which cells of a window of a head's map its mask leaves visible."""
+    mask = layer.mask.expand(len(layer.lengths)).texts(slice(text, text + 1)).visible(rows, keys)[0]
+    return mask[head if len(mask) > 1 else 0]  # one mask stands for all heads where they see the same
+
+
+def _slice_of(span: str, length: int) -> slice:
+    """ "3:10" as a slice within a length."""
+    begin, _, end = span.partition(":")
+    start = min(int(begin or 0), length)
+    return slice(start, max(start, min(int(end or length), length)))

@@ -12,9 +12,6 @@ from manyheads.studio.schema.recordings import LayerInfo, RecordingInfo, Token, 
 from manyheads.studio.state.recordings import TILE_CELLS, Opened
 from manyheads.studio.state.workspace import Workspace
 
-__all__ = ["layer_info", "recording_info", "token_infos", "tokens_of"]
-
-
 UNKNOWN = frozenset({"[UNK]", "<unk>", "<UNK>"})
 MOST_WRITTEN = 1_000_000  # characters
 WORD_TOKENS = 20_000  # of a longer text the page shows pieces: to find its words takes seconds
@@ -32,16 +29,27 @@ def recording_info(workspace: Workspace, opened: Opened, text: int = 0) -> Recor
     backend = recording.provenance.get("backend")
     backends = sorted(backend) if isinstance(backend, dict) else dict.fromkeys(layer.because for layer in layers)
     is_listed = opened.model in workspace.models
+    # Not for a file: it opens without its model, and loading one for its width alone takes seconds.
     lm = workspace.load(opened.model) if is_listed and not opened.source.startswith("file") else None
     words = []
     if main.tokens.pieces and main.num_queries(text) <= WORD_TOKENS:
         with suppress(ManyHeadsError):  # tokens that have no place in the text belong to no word
             words = Words.of(main.tokens.text(text)).units()
+    # Where there are several texts, or windows of a text that was too long: which part this is.
+    count, texts, part_words = opened.num_texts, recording.tokens, ""
+    if count > 1 and texts.stretches:
+        begin, most = texts.stretches[text].begin, int(texts.lengths.max())
+        characters = f"characters {begin:,} to {begin + len(texts.texts[text]):,}"
+        part_words = (
+            f"part {text} of {count}, counted from 0: {characters}; {opened.model} reads {most:,} tokens at once"
+        )
+    elif count > 1:
+        part_words = f"text {text} of {count}, counted from 0"
     return RecordingInfo.of(
         opened,
-        model_here=is_listed and len(recording.tokens.texts) > 0,
+        model_here=is_listed and len(texts.texts) > 0,
         written=_written(opened, text),
-        part_words=_part_words(opened, text),
+        part_words=part_words,
         text=text,
         embed_dim=lm.spec.embed_dim if lm is not None else None,
         layers=[layer_info(layer, main, text) for layer in layers],
@@ -55,7 +63,6 @@ def recording_info(workspace: Workspace, opened: Opened, text: int = 0) -> Recor
         because=lm.because if lm is not None else f"read from {opened.source}",
         notes={key: str(value) for key, value in recording.provenance.items() if key not in SHOWN_ELSEWHERE},
         max_level=max(0, (-(-longest // TILE_CELLS) - 1).bit_length()),
-        min_level=0,
     )
 
 
@@ -107,6 +114,7 @@ def token_infos(tokens: Tokens, sinks: Sinks) -> list[Token]:
     pieces = tokens.pieces[0]
     special = [False] * len(pieces) if tokens.special is None else tokens.special[0].tolist()
     sink = [False] * len(pieces)
+    # Without any sink there is nothing to search for, and a text of 100,000 tokens is not walked through.
     if tokens.ids is not None and tokens.special is not None and (sinks.first or sinks.ids):
         sink = tokens.with_sinks(sinks).sink[0].tolist()
     # Half of a surrogate pair is legal in a Python string and in a text, but not in UTF-8: it becomes "?".
@@ -144,15 +152,3 @@ def _written(opened: Opened, text: int) -> str:
         if stretch.text == tokens.stretches[text].text and stretch.begin <= len(whole):
             whole = whole[: stretch.begin] + window
     return whole[:MOST_WRITTEN]
-
-
-def _part_words(opened: Opened, text: int) -> str:
-    """Which part this is, where there are several: a text among texts, or a window of a text that was too long."""
-    tokens, count = opened.recording.tokens, opened.num_texts
-    if count == 1:
-        return ""
-    if not tokens.stretches:
-        return f"text {text} of {count}, counted from 0"
-    begin, most = tokens.stretches[text].begin, int(tokens.lengths.max())
-    where = f"characters {begin:,} to {begin + len(tokens.texts[text]):,}"
-    return f"part {text} of {count}, counted from 0: {where}; {opened.model} reads {most:,} tokens at once"

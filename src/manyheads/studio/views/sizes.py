@@ -7,7 +7,7 @@ Cost: arithmetic, some milliseconds; for a model of an architecture without a fo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -28,9 +28,6 @@ from manyheads.sizing import (
 )
 from manyheads.sizing.costs import COUNTED
 from manyheads.studio.schema.sizes import CacheLine, CachePoint, SizeAsk, SizeLayer, SizePreset, SizeReport
-
-__all__ = ["presets", "run"]
-
 
 MAX_LAYERS = 512  # of a description: each is drawn; the largest known model has some 130
 MAX_WORD = 10_000_000  # of any other number in a description
@@ -58,18 +55,31 @@ def run(ask: SizeAsk, config_of: Callable[[str], Any]) -> SizeReport:
         subject = config_of(ask.model)
     else:
         subject = dict(ask.words or {})
-        _check_words(subject)
+        for name, value in subject.items():
+            most = MAX_LAYERS if name == "num_layers" else MAX_WORD
+            if isinstance(value, int) and not -most <= value <= most:
+                raise ShapeError(f"{name[:40]} is above {most:,}, the most that is drawn here. Give a smaller number.")
+            if len(name) > MAX_NAME or (isinstance(value, str) and len(value) > MAX_NAME):
+                raise ShapeError(f"{name[:40]} is a text of more than {MAX_NAME} characters: give a shorter one.")
         subject.pop("model_type", None)  # would make `mh.size` read it as a config
         if num_kv_heads is not None:
             subject, num_kv_heads = {**subject, "num_kv_heads": num_kv_heads}, None
     sizing = size(subject, ask.context, ask.batch, ask.dtype, num_kv_heads=num_kv_heads, cache_dtype=ask.cache_dtype)
+    architecture = sizing.architecture
+    # What is counted, what was assumed, what is unknown: as sentences.
+    notes = ["; ".join(architecture.because)] if architecture.because else []
+    notes += [f"{quantity} cannot be told: {why}" for quantity, why in architecture.untold]
+    notes += list(sizing.notes)
+    if architecture.learned_positions and sizing.cache:
+        notes.append(f"drawn to {architecture.max_positions:,} tokens, all the positions that it has")
+    notes = [f"{note[:1].upper()}{note[1:].rstrip('.')}." for note in notes]
     return SizeReport.of(
         sizing,
         cache_bytes=sizing.cache.steady if sizing.cache else None,
         parts=dict(sizing.parameters),
-        layers=[_layer(index, layer, sizing.architecture) for index, layer in enumerate(sizing.architecture.layers)],
+        layers=[_layer(index, layer, architecture) for index, layer in enumerate(architecture.layers)],
         lines=_lines(sizing),
-        notes=_notes(sizing),
+        notes=[*notes, COUNTED] if sizing.prefill else notes,
         document={"manyheads": __version__, **sizing.to_dict(), "written": []},
     )
 
@@ -78,16 +88,6 @@ def run(ask: SizeAsk, config_of: Callable[[str], Any]) -> SizeReport:
 def presets() -> tuple[SizePreset, ...]:
     """Every preset, with its description in words where words describe it exactly."""
     return tuple(SizePreset.of(entry, name=name, words=_words(preset(name))) for name, entry in PRESETS.items())
-
-
-def _check_words(words: Mapping[str, int | bool | str]) -> None:
-    """Raises ShapeError for numbers that no model has and no page could draw."""
-    for name, value in words.items():
-        most = MAX_LAYERS if name == "num_layers" else MAX_WORD
-        if isinstance(value, int) and not -most <= value <= most:
-            raise ShapeError(f"{name[:40]} is above {most:,}, the most that is drawn here. Give a smaller number.")
-        if len(name) > MAX_NAME or (isinstance(value, str) and len(value) > MAX_NAME):
-            raise ShapeError(f"{name[:40]} is a text of more than {MAX_NAME} characters: give a shorter one.")
 
 
 def _layer(index: int, layer: LayerShape, architecture: Architecture) -> SizeLayer:
@@ -135,18 +135,6 @@ def _lines(sizing: Sizing) -> list[CacheLine]:
     ]
 
 
-def _notes(sizing: Sizing) -> list[str]:
-    """What is counted, what was assumed, what is unknown: as sentences."""
-    architecture = sizing.architecture
-    notes = ["; ".join(architecture.because)] if architecture.because else []
-    notes += [f"{quantity} cannot be told: {why}" for quantity, why in architecture.untold]
-    notes += list(sizing.notes)
-    if architecture.learned_positions and sizing.cache:
-        notes.append(f"drawn to {architecture.max_positions:,} tokens, all the positions that it has")
-    notes = [f"{note[:1].upper()}{note[1:].rstrip('.')}." for note in notes]
-    return [*notes, COUNTED] if sizing.prefill else notes
-
-
 def _words(architecture: Architecture) -> dict[str, int | bool | str | None] | None:
     """The arguments of `sizing.transformer` that give `architecture` to the last parameter; None where none do."""
     first = architecture.layers[0]
@@ -175,30 +163,23 @@ def _words(architecture: Architecture) -> dict[str, int | bool | str | None] | N
     # A config does not say whether there are two matrices or three (gated). Where its width fits three exactly, both
     # are tried, the gated form first; every guess is held against the architecture to the last parameter.
     width = PRESETS[architecture.name].config.get("intermediate_size")
+    sums = dict(by_part(architecture.outside)), dict(by_part(first.weights))
     may_be_gated = inner is not None and width is not None and inner.matmul == 3 * architecture.embed_dim * width
     for gated in (True, False) if may_be_gated else (False,):
         for norm in ("rms", "layer", "none"):
             ffn_dim = inner.matmul // ((3 if gated else 2) * architecture.embed_dim) if inner else 0
             words = {**guess, "ffn_dim": ffn_dim, "gated": gated, "norm": norm}
             words = {name: value for name, value in words.items() if value is not None}
-            if _describes(words, architecture):
+            try:
+                described = transformer(**words)
+            except ShapeError:
+                continue
+            layer = described.layers[0]
+            is_same = (dict(by_part(described.outside)), dict(by_part(layer.weights))) == sums
+            if is_same and layer.attention == first.attention and described.generates == architecture.generates:
                 return words
     return None
 
 
 def _has_bias(weights: Weights) -> bool:
     return weights.size > weights.matmul
-
-
-def _describes(words: Mapping[str, Any], architecture: Architecture) -> bool:
-    """Whether these words give the same parameters, part by part, and the same attention."""
-    try:
-        described = transformer(**words)
-    except ShapeError:
-        return False
-    same_outside = dict(by_part(described.outside)) == dict(by_part(architecture.outside))
-    first, expected = described.layers[0], architecture.layers[0]
-    same_layers = (
-        dict(by_part(first.weights)) == dict(by_part(expected.weights)) and first.attention == expected.attention
-    )
-    return same_outside and same_layers and described.generates == architecture.generates

@@ -20,10 +20,7 @@ from manyheads.base import Cache
 from manyheads.recording.exact_map.zoom import read_region
 from manyheads.studio.problems import NotHere, Stopped
 from manyheads.studio.state.recordings import TILE_CELLS, Opened
-from manyheads.studio.views.envelope import pack
-
-__all__ = ["Address", "Tiles"]
-
+from manyheads.studio.views.maps import pack
 
 CACHE_BYTES = 384_000_000
 SAMPLED_CELLS = 1 << 27  # of a region; beyond, rows are sampled unless all are requested: 0.3 s
@@ -98,6 +95,7 @@ class Tiles:
                     raise
                 return self.get(opened, address, how, stopped)  # the request that computed it gave up, this one did not
         try:
+            # This request is one of those that wait: at 1 nobody else does.
             tile = self._compute(opened, address, lambda: stopped() and work.waiting <= 1)
         except BaseException as error:
             # Before the future: whoever it wakes must find no work here, and begin anew.
@@ -116,6 +114,7 @@ class Tiles:
     def _wait_for(self, work: _Work, stopped: Callable[[], bool]) -> _Tile:
         """The tile that another request computes, unless this one is stopped first."""
         try:
+            # By turns, for nothing wakes a thread both when a future is done and when a browser closes its request.
             while True:
                 try:
                     return work.future.result(timeout=0.05)
@@ -172,6 +171,8 @@ class Tiles:
                         place,
                         _Tile(mean[cut].copy(), largest[cut].copy(), region.rows_read, region.rows_in_all),
                     )
+        # Not from the cache, which may have dropped it for another request's tiles by now. A region that was small
+        # enough to be read whole is exact, whether every row was asked for or not.
         return tiles[address._replace(every=region.exact)]
 
 
