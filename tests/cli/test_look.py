@@ -232,7 +232,7 @@ def test_without_the_studios_extra_the_page_says_how_to_get_it(run, monkeypatch,
 
 def test_open_serves_the_studio_with_this_text_and_the_models_roles_at_hand(run, monkeypatch):
     opened = []
-    monkeypatch.setattr("manyheads.cli.studio.open_studio", lambda talk, desk, view: opened.append((desk, view)))
+    monkeypatch.setattr("manyheads.cli.look.open_studio", lambda talk, desk, view: opened.append((desk, view)))
     ran = run("look", "a cat & a mat", "--open")
     assert ran.code == 0 and "previous token" in ran.out
     ((desk, view),) = opened
@@ -245,7 +245,7 @@ def test_open_serves_the_studio_with_this_text_and_the_models_roles_at_hand(run,
 
 def test_open_leaves_a_long_text_out_of_the_address(run, monkeypatch, tmp_path):
     opened = []
-    monkeypatch.setattr("manyheads.cli.studio.open_studio", lambda talk, desk, view: opened.append((desk, view)))
+    monkeypatch.setattr("manyheads.cli.look.open_studio", lambda talk, desk, view: opened.append((desk, view)))
     (tmp_path / "long.txt").write_text("the cat sat " * 200)
     assert run("look", "--file", "long.txt", "--open").code == 0
     ((desk, view),) = opened

@@ -5,9 +5,11 @@ from __future__ import annotations
 import typer
 from rich.text import Text
 
+from manyheads import doctor as examiner
 from manyheads.cli.arguments import AsJson
 from manyheads.cli.terminal.console import emit_document, knows_blocks, stdout_console
 from manyheads.cli.terminal.progress import Talk
+from manyheads.doctor.findings import lines
 
 STYLES = {"title": "bold", "fine": "", "note": "", "absent": "dim", "wrong": "red"}
 
@@ -21,11 +23,8 @@ def doctor(as_json: AsJson = False) -> None:
 
     Where the command itself does not start: python -m manyheads.doctor
     """
-    from manyheads.doctor import examine
-    from manyheads.doctor.findings import lines
-
     with Talk().step("looking at packages, machine and models"):
-        examination = examine()
+        examination = examiner.examine()
     if as_json:
         emit_document(examination.to_dict())
     else:
