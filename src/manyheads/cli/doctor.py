@@ -9,7 +9,6 @@ from manyheads import doctor as examiner
 from manyheads.cli.arguments import AsJson
 from manyheads.cli.terminal.console import emit_document, knows_blocks, stdout_console
 from manyheads.cli.terminal.progress import Talk
-from manyheads.doctor.findings import lines
 
 STYLES = {"title": "bold", "fine": "", "note": "", "absent": "dim", "wrong": "red"}
 
@@ -23,6 +22,9 @@ def doctor(as_json: AsJson = False) -> None:
 
     Where the command itself does not start: python -m manyheads.doctor
     """
+    # It reads what every package says of itself, by modules that no other command needs to start.
+    from manyheads.doctor.findings import lines
+
     with Talk().step("looking at packages, machine and models"):
         examination = examiner.examine()
     if as_json:

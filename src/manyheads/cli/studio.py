@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import webbrowser
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
@@ -83,6 +82,8 @@ def open_studio(
         emit(f"The studio is at {address}")
         talk.note("Ctrl-C stops it.")
         if browser:
+            import webbrowser
+
             webbrowser.open(address)
 
     local_page.serve(serving, ready=ready)
