@@ -150,7 +150,7 @@ def check_folder(path: Path) -> None:
     """Whether a checkpoint may be put there, known before a model is loaded. Errors: FileAccessError."""
     # Both import torch, for which --help is not to wait.
     from manyheads.interventions.save.save import ZEROED
-    from manyheads.interventions.save.whole_folder import require_replaceable
+    from manyheads.interventions.save.whole_folder import require_replaceable  # as above
 
     try:
         require_replaceable(Path(os.path.realpath(path.expanduser())), ZEROED)

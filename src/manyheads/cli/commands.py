@@ -46,7 +46,18 @@ def run(arguments: Sequence[str]) -> int:
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    app.callback(invoke_without_command=True)(_root)
+
+    @app.callback(invoke_without_command=True)
+    def root(
+        version: Annotated[bool, typer.Option("--version", help="Say the version, and nothing else.")] = False,
+        debug: Annotated[bool, typer.Option("--debug", help="On an error, show the traceback as well.")] = False,
+    ) -> None:
+        """What every attention head of a transformer does, with evidence. Begin with: [bold]manyheads look[/bold]"""
+        # --debug stands here to be shown by --help: `main` takes it out of the line before.
+        if version:
+            emit(f"manyheads {__version__}")
+            raise typer.Exit
+
     for command in COMMANDS:
         app.command(cls=HelpfulCommand, help=help_of(command))(command)
     command_line = list(arguments) if set(arguments) - {"--"} else ["--help"]
@@ -83,16 +94,6 @@ def usage_story(error: Exception) -> str | None:
     stop = "" if message.endswith("?") else "."
     where = context.command_path if context is not None else "manyheads"
     return f"{message[:1].lower()}{message[1:]}{stop} See {where} --help."
-
-
-def _root(
-    version: Annotated[bool, typer.Option("--version", help="Say the version, and nothing else.")] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="On an error, show the traceback as well.")] = False,
-) -> None:
-    """What every attention head of a transformer does, with evidence. Begin with: [bold]manyheads look[/bold]"""
-    if version:
-        emit(f"manyheads {__version__}")
-        raise typer.Exit
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -82,7 +82,7 @@ def _explain(error: Exception, debug: bool) -> int:
         return ASKED_WRONG
     # Both import typer or rich, of which `_import_story` has now said that neither is what is wrong.
     from manyheads.cli.commands import usage_story
-    from manyheads.cli.terminal.console import ClosedPipe
+    from manyheads.cli.terminal.console import ClosedPipe  # as above
 
     if isinstance(error, ClosedPipe | BrokenPipeError):
         _drop_stdout()

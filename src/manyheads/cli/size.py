@@ -85,7 +85,17 @@ def size(
         "num_layers": layers, "embed_dim": embed_dim, "num_heads": heads, "head_dim": head_dim, "ffn_dim": ffn_dim,
         "vocab_size": vocab, "gated": gated or None,
     }  # fmt: skip
-    described, override = _meant(what, {name: number for name, number in sizes.items() if number is not None}, kv_heads)
+    described: Any = {name: number for name, number in sizes.items() if number is not None}
+    override = kv_heads  # the key/value heads to give to what has others already
+    if not described:
+        described = DEFAULT if what is None else what
+    elif what is not None:
+        options = ", ".join(map(_option, described))
+        raise ShapeError(
+            f"{what!r} is an architecture already, and {options} would describe one of your own: leave one out."
+        )
+    elif kv_heads is not None:
+        described["num_kv_heads"], override = kv_heads, None
     try:
         sizing = mh.size(
             described, context, batch, dtype, num_kv_heads=override, source=source, cache_dtype=cache_dtype
@@ -104,18 +114,6 @@ def size(
         emit_document({**sizing.to_dict(), "written": [str(plot)] if plot else []})
     else:
         print_page(sizing, [f"{plot}, the same as a picture"] if plot else [])
-
-
-def _meant(what: str | None, sizes: dict[str, Any], kv_heads: int | None) -> tuple[Any, int | None]:
-    """What is to be sized, and the key/value heads to give it instead. Errors: ShapeError for both at once."""
-    if not sizes:
-        return DEFAULT if what is None else what, kv_heads
-    if what is not None:
-        options = ", ".join(map(_option, sizes))
-        raise ShapeError(
-            f"{what!r} is an architecture already, and {options} would describe one of your own: leave one out."
-        )
-    return {**sizes, **({"num_kv_heads": kv_heads} if kv_heads is not None else {})}, None
 
 
 def _option(word: str) -> str:

@@ -52,7 +52,9 @@ def train(
     with _first_speaks() as talk:
         if preset is None:
             options = {"--quick": quick, "--out": out, "--steps": steps, "--data": data}
-            _list(as_json, [name for name, value in options.items() if value is not None and value is not False])
+            if names := [name for name, value in options.items() if value is not None and value is not False]:
+                raise PlanError(f"{names[0]} was given, but no preset: say which of {', '.join(PRESETS)} to train.")
+            _list(as_json)
             return
         with talk.step("getting ready to train"):
             chosen = preset_of(preset)
@@ -89,13 +91,11 @@ def _first_speaks() -> Iterator[Talk]:
         raise
 
 
-def _list(as_json: bool, options: list[str]) -> None:
-    """The presets. Errors: PlanError where there are options, which say that one was meant."""
-    if options:
-        raise PlanError(f"{options[0]} was given, but no preset: say which of {', '.join(PRESETS)} to train.")
+def _list(as_json: bool) -> None:
+    """The presets."""
     if as_json:
         presets = [
-            {"name": preset.name, "meaning": preset.meaning, "takes": preset.takes} for preset in PRESETS.values()
+            {name: getattr(preset, name) for name in ("name", "meaning", "takes")} for preset in PRESETS.values()
         ]
         emit(json.dumps({"presets": presets}, indent=1))
         return

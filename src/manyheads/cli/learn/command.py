@@ -49,7 +49,7 @@ def learn(
         return
     # Lessons compute what they show, and import torch for it: --help is not to wait for that.
     from manyheads.cli.learn import page as pages
-    from manyheads.cli.learn.walk import Walk  # imports torch
+    from manyheads.cli.learn.walk import Walk  # as above
 
     if progress.trouble:
         talk.note(progress.trouble)

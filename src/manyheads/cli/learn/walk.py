@@ -54,7 +54,19 @@ class Walk:
         try:
             index = 0
             while index < len(self.page.parts):
-                index = max(0, index + self._part(self.page.parts[index]))
+                part = self.page.parts[index]
+                self.console.print()
+                match part:
+                    case ProseBlock():
+                        self.console.print(prose(part.text, self.load))
+                        turn = self._turn(self._ask("(Enter) ")) or ON
+                    case CellBlock():
+                        turn = self._cell(part)
+                    case CheckBlock():
+                        turn = self._check(part)
+                    case _:
+                        turn = self._interview(part)
+                index = max(0, index + turn)
         except (Quit, EOFError):
             self.console.print()
         else:
@@ -64,19 +76,6 @@ class Walk:
         questions = self.page.questions
         done, points = self.progress.of(self.page.slug, questions)
         self._say(f"{done} of {len(questions)} questions, {points} of {sum(questions.values())} points.", "bold")
-
-    def _part(self, part: Any) -> int:
-        self.console.print()
-        match part:
-            case ProseBlock():
-                self.console.print(prose(part.text, self.load))
-                return self._turn(self._ask("(Enter) ")) or ON
-            case CellBlock():
-                return self._cell(part)
-            case CheckBlock():
-                return self._check(part)
-            case _:
-                return self._interview(part)
 
     # ----------------------------------------------------------------------------------------------------------- cells
 

@@ -81,7 +81,17 @@ def roles(
     own_patterns = {name: read_pattern for path in patterns or [] for name, read_pattern in read_patterns(path).items()}
     options = {"kind": kind, "lines": lines, "field": field}
     sources = [*(corpus or []), *(files or [])]
-    _check_options(kind, sources, resume)
+    if kind is not None and kind not in KINDS:
+        raise TextError(
+            f"--kind {kind}: there is no such kind of text. Use one of {', '.join(KINDS)}, or leave it out."
+        )
+    if resume is not None:
+        if STDIN in sources:
+            raise TextError("stdin cannot be resumed: write the texts to a file, and give that with --resume.")
+        # Imports torch, for which --help is not to wait.
+        from manyheads.roles.find import check_resume
+
+        check_resume(resume)
     texts, passages = _corpora(sources, options, model)
     second = _opened(elsewhere, **options) if elsewhere else None
 
@@ -89,7 +99,7 @@ def roles(
         """Refuse a role that no question asks, as soon as the questions are known: before the long reading."""
         # Both import torch, for which --help is not to wait.
         from manyheads.roles.probes.all import PROBES
-        from manyheads.roles.results import role_named
+        from manyheads.roles.results import role_named  # as above
 
         for role in ask or []:
             role_named(role, questions, PROBES if probes else {})
@@ -174,22 +184,6 @@ def _opened(sources: list[str], **options: Any) -> Corpus:
             f"what it holds: text, jsonl or conllu."
         )
     return corpus
-
-
-def _check_options(kind: str | None, sources: list[str], resume: Path | None) -> None:
-    """What can be refused before anything is read. Errors: TextError, FileAccessError."""
-    if kind is not None and kind not in KINDS:
-        raise TextError(
-            f"--kind {kind}: there is no such kind of text. Use one of {', '.join(KINDS)}, or leave it out."
-        )
-    if resume is None:
-        return
-    if STDIN in sources:
-        raise TextError("stdin cannot be resumed: write the texts to a file, and give that with --resume.")
-    # Imports torch, for which --help is not to wait.
-    from manyheads.roles.find import check_resume
-
-    check_resume(resume)
 
 
 def _find(talk: Talk, lm: Any, texts: Corpus, second: Corpus | None, **options: Any) -> Roles:

@@ -91,19 +91,16 @@ def page(labelled: Roles, origin: str, model: str, sources: Sequence[str]) -> li
         lines += [Text(f"Labels ({EFFECT_SAID})", style="bold"), *_by_role(labelled), Text()]
     lines += [*_by_question(labelled), Text()] if answered else []
     lines += [*by_probe(labelled), *_basis(labelled, answered)]
-    return [*lines, Text(), Text("Try next", style="bold"), *_try_next(labelled, model, sources)]
-
-
-def _try_next(labelled: Roles, model: str, sources: Sequence[str]) -> list[Text]:
-    """Commands that go on from here; none that would read stdin again, which is spent."""
+    lines += [Text(), Text("Try next", style="bold")]
     added = model_arguments(model)
     best = next((claim for claim in _best(labelled) if claim.holds), None)
-    lines = [] if best is None else [Text(f"  manyheads ablate {best.head}{added}")]
-    if STDIN in sources:
+    ablate = [] if best is None else [Text(f"  manyheads ablate {best.head}{added}")]
+    if STDIN in sources:  # which is spent: no command is offered that would read it again
+        lines += ablate
         return [*lines, Text("  to ask more of these texts, write them to a file: stdin can be read once only")]
     arguments = added + (f" --corpus {shlex.join(sources)}" if sources else "")
     ask = [] if best is None else [Text(f'  manyheads roles{arguments} --ask "{best.role}"')]
-    return [*ask, *lines, Text(f"  manyheads roles{arguments} --report roles.html")]
+    return [*lines, *ask, *ablate, Text(f"  manyheads roles{arguments} --report roles.html")]
 
 
 def _by_role(labelled: Roles) -> list[Text]:
