@@ -70,6 +70,7 @@ def test_a_package_that_is_not_installed_is_named_with_who_knows_more(package, c
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.thinned  # a process each: every package once, either kind of failure in turns
 @pytest.mark.parametrize("kind", ["ImportError", "RuntimeError"])
 @pytest.mark.parametrize(
     ("package", "line"),

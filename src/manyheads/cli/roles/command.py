@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-import manyheads as mh
 from manyheads import base, corpora, figures
+from manyheads import roles as role_finder
 from manyheads.cli.arguments import (
     DEFAULT_MODEL,
     PICTURE_ENDINGS,
@@ -128,10 +128,10 @@ def roles(
             return
         if probes:
             # Imports torch, for which --help is not to wait.
-            from manyheads.roles.probes.all import COST, ask_probes
+            from manyheads.roles.probes.all import COST
 
             with talk.step(f"probing: {COST}") as progress:
-                labelled = labelled.probed(ask_probes(lm, progress))
+                labelled = labelled.probed(role_finder.ask_probes(lm, progress))
         if save is not None:
             labelled.save(save)
         if plot is not None:
@@ -201,7 +201,7 @@ def _find(talk: Talk, lm: Any, texts: Corpus, second: Corpus | None, **options: 
         def begin(name: str) -> None:
             steps.begin(labels[name])
 
-        return mh.find_roles(lm, texts, elsewhere=second, progress=steps.progress, on_reading=begin, **options)
+        return role_finder.find_roles(lm, texts, elsewhere=second, progress=steps.progress, on_reading=begin, **options)
 
 
 def _draw_families(talk: Talk, lm: Any, texts: Corpus, labelled: Roles, path: Path) -> None:
@@ -210,7 +210,7 @@ def _draw_families(talk: Talk, lm: Any, texts: Corpus, labelled: Roles, path: Pa
         raise TextError(f"--families reads the corpus again, and {texts.origin} can be read once only: give a file.")
     first = [document.text for document in islice(texts.open(), FAMILY_TEXTS) if document.text.strip()]
     with talk.step("comparing heads with each other") as progress:
-        figures.save_families(mh.head_families(lm, first, progress=progress), path, roles=list(labelled))
+        figures.save_families(role_finder.head_families(lm, first, progress=progress), path, roles=list(labelled))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
