@@ -1,5 +1,9 @@
-"""The command as a whole: exit codes, who is heard on which stream, and that it starts at once and ends quietly."""
+"""The command as a whole: exit codes, who is heard on which stream, and that it starts at once and ends quietly.
 
+`--help` shows each option as it is typed; what can be refused before a model is loaded is.
+"""
+
+import inspect
 import io
 import json
 import logging
@@ -15,8 +19,11 @@ from pathlib import Path
 import pytest
 
 import manyheads
+from manyheads.cli.arguments import METRICS
+from manyheads.cli.commands import COMMANDS
 from manyheads.cli.main import main
 from manyheads.cli.terminal.progress import Talk
+from manyheads.interventions import METRICS as OF_THE_LIBRARY
 
 from .conftest import assert_refused, start
 
@@ -63,6 +70,7 @@ def test_a_package_that_is_not_installed_is_named_with_who_knows_more(package, c
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.thinned  # a process each: every package once, either kind of failure in turns
 @pytest.mark.parametrize("kind", ["ImportError", "RuntimeError"])
 @pytest.mark.parametrize(
     ("package", "line"),
@@ -151,7 +159,7 @@ def test_an_interrupt_anywhere_is_exit_130(run, monkeypatch):
     for place in (
         "manyheads.models.load",
         "manyheads.cli.commands.run",
-        "manyheads.cli.look.command.read_source",
+        "manyheads.cli.look.read_source",
     ):
         with monkeypatch.context() as patched:
             patched.setattr(place, interrupt)
@@ -279,3 +287,80 @@ def test_nothing_that_a_terminal_would_obey_gets_through(run):
         ran = run(*line)
         assert ran.code == 0 and not set("\x1b\x07\r\u202e") & set(ran.out + ran.err)
     assert json.loads(run("look", hostile, "--json").out)["text"]["text"] == hostile
+
+
+# -------------------------------------------------------------------------------------------------------------- --help
+
+
+@pytest.mark.parametrize("command", ["", *(each.__name__ for each in COMMANDS)])
+def test_help_shows_each_parameter_as_it_is_typed(command, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    assert main([*command.split(), "--help"]) == 0
+    said = capsys.readouterr().out
+    assert "--help" in said
+    for wrong in ("<bool>", "<list[", "<int>", "<str>", "<float>", "<path>", "[[", "]...]"):
+        assert wrong not in said
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda each: each.__name__)
+def test_help_shows_every_word_of_an_options_help(command, capsys, monkeypatch):
+    """Rich takes "[default: ...]" within it for markup, and shows nothing."""
+    monkeypatch.setenv("COLUMNS", "1000")
+    main([command.__name__, "--help"])
+    said = capsys.readouterr().out
+    for each in inspect.signature(command, eval_str=True).parameters.values():
+        assert each.annotation.__metadata__[0].help in said
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda each: each.__name__)
+def test_help_leaves_the_wrapping_of_paragraphs_to_the_terminal(command, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "1000")
+    main([command.__name__, "--help"])
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    for paragraph in inspect.getdoc(command).split("\n\n"):
+        assert " ".join(paragraph.split()) in lines
+
+
+# -------------------------------------------------------------------------------------------- before a model is loaded
+
+
+UNKNOWN = "--metric bogus is unknown: use auto, loss, kl or cosine."
+OURS = "which alone would be replaced. Name a new folder."
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (["ablate", "L1", "--metric", "bogus"], UNKNOWN),
+        (["importance", "--metric", "bogus"], UNKNOWN),
+        (["importance", "--metric", "class_loss"], "--metric class_loss is unknown: use auto"),
+        (["importance", "--kind", "scale"], "kind='scale' is no way to ablate: use one of 'zero', 'mean'"),
+        (["ablate", "L3H5-2"], "'L3H5-2': heads 5 to 2 run backwards. Write 'L3H2-5'."),
+        (["ablate", "L1", "--kind", "copy", "--source", "L4-1"], "'L4-1': layers 4 to 1 run backwards. Write 'L1-4'."),
+        (["prune", "L1, L3H5-2", "--out", "new"], "'L3H5-2': heads 5 to 2 run backwards. Write 'L3H2-5'."),
+        (["prune", "L3H2", "--out", "a.txt"], "a.txt: it is a file. Name a folder."),
+        (
+            ["prune", "--lowest", "3", "--out", "full"],
+            f"'novel.txt' in it is not of an earlier save by manyheads, {OURS}",
+        ),
+        (["prune", "L3H2", "--out", "none/new"], "none/new: its folder does not exist. Make it first"),
+        (["convert", "--kv-heads", "0", "--model", "m", "--out", "new"], "--kv-heads 0: give 1 or more."),
+        (["convert", "--kv-heads", "2", "--model", "m", "--out", "a.txt"], "a.txt: it is a file. Name a folder."),
+        (["roles", "--corpus", "a.txt"], "no text was given: file a.txt holds none."),
+        (["roles", "--corpus", "/dev/zero"], "cannot read /dev/zero: it is a device, not a file. Name a file."),
+    ],
+    ids=lambda each: " ".join(each) if isinstance(each, list) else "",
+)
+def test_what_cannot_be_is_refused_before_a_model_is_loaded(run, monkeypatch, tmp_path, line, said):
+    def refuse(*_, **__):
+        raise AssertionError("loaded first")
+
+    monkeypatch.setattr("manyheads.models.load", refuse)
+    (tmp_path / "a.txt").touch()
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/novel.txt").write_text("words")
+    assert_refused(run(*line), said)
+
+
+def test_the_metrics_that_may_be_typed_are_those_of_the_library_that_need_no_labels():
+    assert [*METRICS] == ["auto", *(name for name in OF_THE_LIBRARY if not name.startswith("class"))]

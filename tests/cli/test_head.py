@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import manyheads as mh
-from manyheads.cli.head.page import find_links
+from manyheads.cli.head import find_links
 
 from .conftest import assert_refused
 
@@ -62,7 +62,7 @@ def test_links_are_the_record_s_weights(run, minilm):
 def test_links_do_not_hang_on_how_many_rows_are_held(minilm, monkeypatch):
     layer = mh.record(minilm, TEXT).layers[3]
     whole = find_links(layer, 4, 3)
-    monkeypatch.setattr("manyheads.cli.head.page.ROWS", 5)
+    monkeypatch.setattr("manyheads.cli.head.ROWS", 5)
     parts = find_links(layer, 4, 3)
     for one, other in zip(whole.looks, parts.looks, strict=True):
         assert [link.key for link in one] == [link.key for link in other]

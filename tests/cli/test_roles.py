@@ -89,7 +89,7 @@ def test_a_role_of_ones_own_comes_from_a_file(run, page_file, tmp_path):
     ],
 )
 def test_bad_input_is_one_line_before_anything_is_loaded(run, monkeypatch, arguments, said):
-    monkeypatch.setattr("manyheads.cli.steps.load_model", lambda *_: pytest.fail("loaded"))
+    monkeypatch.setattr("manyheads.cli.roles.command.load_model", lambda *_: pytest.fail("loaded"))
     Path("other.txt").write_text("A cat sat.", encoding="utf-8")
     assert_refused(run("roles", *arguments), said)
 

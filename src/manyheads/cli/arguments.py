@@ -1,4 +1,7 @@
-"""The arguments and options that several commands take, each said once."""
+"""The arguments and options that several commands take, each said once, and what is made of them.
+
+They are checked before anything slow begins, then read: one text or several, and a model with the labels of its heads.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +20,11 @@ from typing import Annotated, Any
 
 import typer
 
-from manyheads import corpora
+from manyheads import corpora, models, recording, roles
 from manyheads.base import no_access
 from manyheads.cli.terminal.console import shortened
 from manyheads.cli.terminal.progress import Talk
-from manyheads.errors import FileAccessError, ManyHeadsError, StatisticError, TextError
+from manyheads.errors import FileAccessError, HeadError, ManyHeadsError, ModelError, StatisticError, TextError
 
 DEFAULT_MODEL = "minilm"
 
@@ -82,7 +85,7 @@ def read_source(words: Sequence[str], file: str | None, model: str = DEFAULT_MOD
     """
     text = " ".join(words)
     if words and file is not None:
-        raise TextError(f"two texts were given, {_brief(text)} and --file {file}: give one of them.")
+        raise TextError(f"two texts were given, {_quoted(shortened(text, 40))} and --file {file}: give one of them.")
     if len(words) > 1:
         raise TextError(f"the text came as {len(words)} words: put it in quotes, {_quoted(text)}.")
     if words == [STDIN] or file == STDIN:
@@ -140,13 +143,14 @@ def check_output(path: Path | None, option: str, endings: Sequence[str]) -> None
             f"{option} {path} cannot be written: {error.strerror or error}. Choose a folder that you may write to."
         ) from error
     if endings is PICTURE_ENDINGS:
-        import_module("matplotlib")
+        import_module("matplotlib")  # a backend that it does not know is refused by the import, before any work
 
 
 def check_folder(path: Path) -> None:
     """Whether a checkpoint may be put there, known before a model is loaded. Errors: FileAccessError."""
+    # Both import torch, for which --help is not to wait.
     from manyheads.interventions.save.save import ZEROED
-    from manyheads.interventions.save.whole_folder import require_replaceable
+    from manyheads.interventions.save.whole_folder import require_replaceable  # as above
 
     try:
         require_replaceable(Path(os.path.realpath(path.expanduser())), ZEROED)
@@ -162,15 +166,14 @@ def check_metric(name: str) -> None:
         raise StatisticError(f"--metric {name} is unknown: use {', '.join(METRICS[:-1])} or {METRICS[-1]}.")
 
 
-def _read(path: Path | None, what: str) -> str:
+def _read(path: Path | None, origin: str) -> str:
     """The text of a file, or of stdin (None). Errors: FileAccessError; TextError for what is too long, or no UTF-8."""
-
     data = corpora.read_whole(path)
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         where = f"byte {error.start:,} is {data[error.start]:#04x}"
-        raise TextError(f"{what} is not UTF-8 text ({where}): convert it first.") from error
+        raise TextError(f"{origin} is not UTF-8 text ({where}): convert it first.") from error
 
 
 def _stdin_waits() -> bool:
@@ -188,10 +191,6 @@ def _stdin_waits() -> bool:
 def _quoted(text: str) -> str:
     """The text as a shell takes it, in double quotes where that is simple: they survive an apostrophe."""
     return f'"{text}"' if not set(text) & set('"\\$`!\n') else shlex.quote(text)
-
-
-def _brief(text: str) -> str:
-    return _quoted(shortened(text, 40))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -233,3 +232,54 @@ def texts_in(source: Source, lines: bool) -> list[str]:
         return [line.strip() for line in source.text.splitlines() if line.strip()]
     parts = re.split(r"\n\s*\n", source.text)
     return [" ".join(part.split()) for part in parts if part.strip()]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The slow steps that follow: a model loaded, a head of it chosen, its heads labelled. Each says what is going on.
+
+
+def load_model(talk: Talk, name: str, *, reads: bool = True) -> Any:
+    """The model by that name; `reads=False`: without a tokenizer where none lies beside it."""
+    local = name in models.BUNDLED or Path(name).exists() or name.startswith(("/", ".", "~")) or name.count("/") > 1
+    # What may have to be fetched from the hub leaves the terminal's last line to the hub's own bars.
+    with talk.step(f"loading {name}" if local else f"loading {name} (fetched from the hub the first time)", bar=local):
+        # Imports torch: within the step, so that the wait for it is announced.
+        from manyheads.models.loading.pretrained import OPTIONS, has_tokenizer_files
+
+        folder = Path(name)
+        if not reads and folder.is_dir() and not has_tokenizer_files(folder):
+            return models.load(name, tokenizer=False)
+        try:
+            return models.load(name)
+        except ModelError as error:  # which offers options of Python's `load`, and none that can be typed
+            if OPTIONS not in str(error):
+                raise
+            raise ModelError(str(error).replace(OPTIONS, "")) from error
+
+
+def head_of(lm: Any, name: str) -> Any:
+    """The head by that name. Errors: HeadError, which says what the model has."""
+    try:
+        (head,) = lm.spec.select(name)
+    except HeadError as error:
+        if len(lm.spec.shape) != 1:
+            raise
+        (counts,) = lm.spec.shape.values()
+        bounds = f"layers 0-{len(counts) - 1} and heads 0-{max(counts) - 1}"
+        raise HeadError(f"{name}: {lm.name} has {bounds}.") from error
+    return head
+
+
+def label_heads(talk: Talk, lm: Any, *, remember: bool = True) -> Any:
+    """The model's `PageLabels`; without roles, and with the reason, where it cannot read the page."""
+    try:
+        with talk.step("reading the page that labels rest on (once for each model)") as progress:
+            return roles.label_page(lm, progress=progress, remember=remember)
+    except TextError as error:
+        because = f"this model cannot read the page that they rest on: {error}"
+        return roles.PageLabels((), {}, recording.Sinks(), {}, 0, 0, because)
+
+
+def model_arguments(name: str) -> str:
+    """What to add to a command so that it takes the same model."""
+    return "" if name == DEFAULT_MODEL else f" --model {shlex.quote(name)}"

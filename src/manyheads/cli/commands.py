@@ -11,14 +11,12 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from manyheads import __version__
-from manyheads.cli.ablate import ablate
-from manyheads.cli.convert import convert
+from manyheads.cli.checkpoints import convert, prune
 from manyheads.cli.doctor import doctor
-from manyheads.cli.head.command import head
-from manyheads.cli.importance import importance
+from manyheads.cli.effects import ablate, importance
+from manyheads.cli.head import head
 from manyheads.cli.learn.command import learn
-from manyheads.cli.look.command import look
-from manyheads.cli.prune import prune
+from manyheads.cli.look import look
 from manyheads.cli.roles.command import roles
 from manyheads.cli.size import size
 from manyheads.cli.studio import studio
@@ -27,7 +25,7 @@ from manyheads.cli.train import train
 
 COMMANDS = (look, head, roles, ablate, importance, prune, convert, size, train, learn, studio, doctor)
 
-WANTED = {
+REMEDIES = {
     "less_than_equal": "give {le} or less",
     "greater_than_equal": "give {ge} or more",
     "int_parsing": "give a whole number",
@@ -48,7 +46,18 @@ def run(arguments: Sequence[str]) -> int:
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    app.callback(invoke_without_command=True)(_root)
+
+    @app.callback(invoke_without_command=True)
+    def root(
+        version: Annotated[bool, typer.Option("--version", help="Say the version, and nothing else.")] = False,
+        debug: Annotated[bool, typer.Option("--debug", help="On an error, show the traceback as well.")] = False,
+    ) -> None:
+        """What every attention head of a transformer does, with evidence. Begin with: [bold]manyheads look[/bold]"""
+        # --debug stands here to be shown by --help: `main` takes it out of the line before.
+        if version:
+            emit(f"manyheads {__version__}")
+            raise typer.Exit
+
     for command in COMMANDS:
         app.command(cls=HelpfulCommand, help=help_of(command))(command)
     command_line = list(arguments) if set(arguments) - {"--"} else ["--help"]
@@ -74,33 +83,17 @@ def usage_story(error: Exception) -> str | None:
     """One line for a command line that could not be read; None for any other error."""
     if not isinstance(error, UsageError):
         return None
-    context = getattr(error, "ctx", None)
-    where = context.command_path if context is not None else "manyheads"
-    message = _wrong_value(error) or getattr(error, "format_message", error.__str__)().strip().rstrip(".")
-    stop = "" if message.endswith("?") else "."
-    return f"{message[:1].lower()}{message[1:]}{stop} See {where} --help."
-
-
-def _wrong_value(error: Any) -> str:
-    """What came for an option, and what would do; "" where that is not what is wrong, or is said already.
-
-    Typer's own words ("input should be less than or equal to 10") leave out what came; what it reads values by knows.
-    """
+    context, param = getattr(error, "ctx", None), getattr(error, "param", None)
+    message = getattr(error, "format_message", error.__str__)().strip().rstrip(".")
+    # Typer's own words ("input should be less than or equal to 10") leave out what came; its cause knows that.
     problems = getattr(error.__cause__, "errors", list)()
-    if not problems or getattr(error, "param", None) is None:
-        return ""
-    expectation = WANTED.get(problems[0]["type"], str(problems[0]["msg"]).lower()).format(**problems[0].get("ctx", {}))
-    return f"{error.param.opts[0]} {shortened(str(problems[0]['input']), 40)}: {expectation}"
-
-
-def _root(
-    version: Annotated[bool, typer.Option("--version", help="Say the version, and nothing else.")] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="On an error, show the traceback as well.")] = False,
-) -> None:
-    """What every attention head of a transformer does, with evidence. Begin with: [bold]manyheads look[/bold]"""
-    if version:
-        emit(f"manyheads {__version__}")
-        raise typer.Exit
+    if problems and param is not None:
+        problem = problems[0]
+        remedy = REMEDIES.get(problem["type"], str(problem["msg"]).lower()).format(**problem.get("ctx", {}))
+        message = f"{param.opts[0]} {shortened(str(problem['input']), 40)}: {remedy}"
+    stop = "" if message.endswith("?") else "."
+    where = context.command_path if context is not None else "manyheads"
+    return f"{message[:1].lower()}{message[1:]}{stop} See {where} --help."
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 from rich.text import Text
 
+from manyheads import doctor as examiner
 from manyheads.cli.arguments import AsJson
 from manyheads.cli.terminal.console import emit_document, knows_blocks, stdout_console
 from manyheads.cli.terminal.progress import Talk
@@ -21,11 +22,11 @@ def doctor(as_json: AsJson = False) -> None:
 
     Where the command itself does not start: python -m manyheads.doctor
     """
-    from manyheads.doctor import examine
+    # It reads what every package says of itself, by modules that no other command needs to start.
     from manyheads.doctor.findings import lines
 
     with Talk().step("looking at packages, machine and models"):
-        examination = examine()
+        examination = examiner.examine()
     if as_json:
         emit_document(examination.to_dict())
     else:

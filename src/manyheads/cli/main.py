@@ -14,27 +14,47 @@ from __future__ import annotations
 
 import errno
 import gc
+import logging
 import os
 import signal
 import sys
+import traceback
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from manyheads.cli.exit_codes import ASKED_WRONG, FAULT, INTERRUPTED, OK, TERMINATED
+from manyheads import doctor
+from manyheads.cli import ASKED_WRONG, FAULT, INTERRUPTED, OK, TERMINATED
+from manyheads.errors import ManyHeadsError
 
 DEBUG = "--debug"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code. `argv` is what is typed after `manyheads`; None: `sys.argv`."""
-    signals: list[int] = []  # signals; typer makes a code of its own of what a handler raises
+    is_terminated = False  # typer makes an exit code of its own of what a signal's handler raises, so the cause is kept
+
+    def terminate(number: int, frame: object) -> None:
+        """SIGTERM ends a command as Ctrl-C does: whoever cleans up then does so now."""
+        nonlocal is_terminated
+        is_terminated = True
+        raise KeyboardInterrupt
+
     try:
-        arguments, debug = _take_debug(list(sys.argv[1:] if argv is None else argv))
-        if argv is None:
-            _quiet_process()
-            signal.signal(signal.SIGTERM, lambda number, _: _terminate(signals, number))
+        typed = list(sys.argv[1:] if argv is None else argv)
+        # --debug counts wherever it stands, so that it can be added at the end of a line that failed.
+        end = typed.index("--") if "--" in typed else len(typed)
+        arguments = [argument for argument in typed[:end] if argument != DEBUG]
+        debug = len(arguments) < end
+        arguments += typed[end:]
+        if argv is None:  # a process of our own, whose environment and signals are ours to set
+            if sys.stderr is None or not sys.stderr.isatty():
+                # Download bars are for people, and a pipe or a log is none.
+                os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+            signal.signal(signal.SIGTERM, terminate)
         try:
             with _quiet_libraries():
+                # Typer or rich may be missing or broken, and `_explain` is to say so: nothing above imports them.
                 from manyheads.cli.commands import run
 
                 code = run(arguments)
@@ -45,36 +65,30 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         code = INTERRUPTED
     if code == INTERRUPTED:
-        code = TERMINATED if signals else INTERRUPTED
+        code = TERMINATED if is_terminated else INTERRUPTED
         _say("stopped.")
     if argv is None:
         gc.freeze()  # the interpreter's last collection would walk a million objects of torch's: a second for nothing
     return code
 
 
-def _take_debug(arguments: list[str]) -> tuple[list[str], bool]:
-    """--debug counts wherever it stands, so that it can be added at the end of a line that failed."""
-    end = arguments.index("--") if "--" in arguments else len(arguments)
-    remaining = [argument for argument in arguments[:end] if argument != DEBUG]
-    return remaining + arguments[end:], len(remaining) < end
-
-
 def _explain(error: Exception, debug: bool) -> int:
     """Say what happened, if there is anything to say, and return the exit code."""
-    if story := _import_story(error):  # before anything else is imported: it may be typer or rich
+    story = _import_story(error)
+    if story:  # before the commands are imported: they may be what cannot be
         if debug:
-            _trace(error)
+            traceback.print_exception(error)
         _say(story)
         return ASKED_WRONG
+    # Both import typer or rich, of which `_import_story` has now said that neither is what is wrong.
     from manyheads.cli.commands import usage_story
-    from manyheads.cli.terminal.console import ClosedPipe
-    from manyheads.errors import ManyHeadsError
+    from manyheads.cli.terminal.console import ClosedPipe  # as above
 
     if isinstance(error, ClosedPipe | BrokenPipeError):
         _drop_stdout()
         return OK
     if debug:
-        _trace(error)
+        traceback.print_exception(error)
     usage = usage_story(error)
     if usage is not None or isinstance(error, ManyHeadsError):
         _say(usage or str(error))
@@ -94,26 +108,18 @@ def _explain(error: Exception, debug: bool) -> int:
 
 def _import_story(error: Exception) -> str:
     """What is wrong with a package of others, or with what it is told; "" for any other exception."""
-    from manyheads.doctor import BACKEND, BACKEND_REMEDY, failed_import, in_words, refused_backend
-
-    if refused := refused_backend(error):
-        return f"{BACKEND} is wrong: {refused}. {BACKEND_REMEDY}"
+    if refused := doctor.refused_backend(error):
+        return f"{doctor.BACKEND} is wrong: {refused}. {doctor.BACKEND_REMEDY}"
     if isinstance(error, MemoryError | BrokenPipeError) or getattr(error, "errno", None) == errno.ENOSPC:
         return ""
-    failed = failed_import(error)
+    failed = doctor.failed_import(error)
     if failed is None:
         return ""
-    doctor = "python -m manyheads.doctor says what is"
+    remedy = "python -m manyheads.doctor says what is"
     if failed.missing:
-        return f"{failed.package} is not installed, and this needs it: {doctor}, and what to type."
-    reason = in_words(failed.error)
-    return f"{failed.package} cannot be imported, and this needs it ({reason}): {doctor} wrong, and what to type."
-
-
-def _trace(error: Exception) -> None:
-    import traceback
-
-    traceback.print_exception(error)
+        return f"{failed.package} is not installed, and this needs it: {remedy}, and what to type."
+    reason = doctor.in_words(failed.error)
+    return f"{failed.package} cannot be imported, and this needs it ({reason}): {remedy} wrong, and what to type."
 
 
 def _say(message: str) -> None:
@@ -130,24 +136,9 @@ def _drop_stdout() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _terminate(told: list[int], number: int) -> None:
-    """SIGTERM is as Ctrl-C: whoever cleans up then does so now."""
-    told.append(number)
-    raise KeyboardInterrupt
-
-
-def _quiet_process() -> None:
-    """Only for a process of our own: download bars are for people, and a pipe or a log is none."""
-    if sys.stderr is None or not sys.stderr.isatty():
-        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-
-
 @contextmanager
 def _quiet_libraries() -> Iterator[None]:
     """Inside, nobody logs below ERROR and nobody warns; everything as before afterwards."""
-    import logging
-    import warnings
-
     before = logging.root.manager.disable
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

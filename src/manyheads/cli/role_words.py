@@ -19,7 +19,6 @@ def role_of(labels: Any, head: Any) -> Any:
 
 def by_role(labels: Any) -> dict[str, list[Any]]:
     """Role -> its heads, the strongest first. Specific roles come before general ones, unlabelled heads last."""
-
     order = [*(rule.role for rule in roles.RULES), "sink", "broad", UNLABELLED]
     groups: dict[str, list[Any]] = {}
     for role in labels.roles:
@@ -35,7 +34,6 @@ def by_role(labels: Any) -> dict[str, list[Any]]:
 
 def nearest_role(role: Any) -> str:
     """What an unlabelled head came nearest to, in a word; "" where it has a label."""
-
     if role.name != UNLABELLED:
         return ""
     near = next((rule.role for rule in roles.RULES if rule.statistic == role.evidence.statistic), "")
@@ -44,20 +42,19 @@ def nearest_role(role: Any) -> str:
 
 def example_head(labels: Any) -> Any:
     """The head to look at first: the one furthest above chance that has a role on words."""
-    labelled = [r for r in labels.roles if r.name not in (UNLABELLED, "broad") and not r.name.startswith("sink")]
+    labelled = [
+        role for role in labels.roles if role.name not in (UNLABELLED, "broad") and not role.name.startswith("sink")
+    ]
     pool = labelled or list(labels.roles)
     return max(pool, key=lambda role: role.evidence.score - role.evidence.chance).head if pool else None
 
 
 def plain(row: Mapping[str, Any]) -> dict[str, Any]:
     """A row for JSON, which has no NaN: None where a figure is none."""
-    from manyheads.statistics.head_table import number
-
-    return {key: number(value) if isinstance(value, float) else value for key, value in row.items()}
+    return {key: statistics.number(value) if isinstance(value, float) else value for key, value in row.items()}
 
 
 def unit_of(statistic: str) -> str:
-
     return statistics.STATISTICS[statistic].unit if statistic in statistics.STATISTICS else ""
 
 

@@ -16,7 +16,9 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from manyheads import figures, sizing
+import manyheads as mh
+from manyheads import figures
+from manyheads import sizing as costs
 from manyheads.cli.arguments import PICTURE_ENDINGS, AsJson, check_output, to_file
 from manyheads.cli.terminal.console import (
     Column,
@@ -35,8 +37,6 @@ from manyheads.sizing import units
 
 if TYPE_CHECKING:
     from manyheads.sizing import Sizing, Variant
-    from manyheads.sizing.costs import Flops
-
 
 DEFAULT = "llama-2-70b"
 WHAT_HELP = (
@@ -75,27 +75,39 @@ def size(
     listed: Annotated[bool, typer.Option("--list", help="The presets, with their heads.")] = False,
 ) -> None:
     """What an architecture costs: parameters, FLOPs, KV cache; as MHA, GQA and MQA. Offline, without weights."""
-    from manyheads.models import size as sizing_of
-
     check_output(plot, "--plot", PICTURE_ENDINGS)
     if listed:
         if what is not None or as_json or plot is not None:
             raise ShapeError("--list shows the presets and nothing else: leave the other options, and any name, out.")
         print_presets()
         return
-    words = {
+    sizes = {
         "num_layers": layers, "embed_dim": embed_dim, "num_heads": heads, "head_dim": head_dim, "ffn_dim": ffn_dim,
-        "vocab_size": vocab, **({"gated": True} if gated else {}),
+        "vocab_size": vocab, "gated": gated or None,
     }  # fmt: skip
-    described, override = _meant(what, {name: word for name, word in words.items() if word is not None}, kv_heads)
+    described: Any = {name: number for name, number in sizes.items() if number is not None}
+    override = kv_heads  # the key/value heads to give to what has others already
+    if not described:
+        described = DEFAULT if what is None else what
+    elif what is not None:
+        options = ", ".join(map(_option, described))
+        raise ShapeError(
+            f"{what!r} is an architecture already, and {options} would describe one of your own: leave one out."
+        )
+    elif kv_heads is not None:
+        described["num_kv_heads"], override = kv_heads, None
     try:
-        sizing = sizing_of(
+        sizing = mh.size(
             described, context, batch, dtype, num_kv_heads=override, source=source, cache_dtype=cache_dtype
         )
     except ShapeError as error:
         if not isinstance(described, dict):
             raise
-        raise ShapeError(_as_options(str(error))) from error
+        # What is wrong with a description is said in the options that it was typed in: "--heads 7" for num_heads=7.
+        message = str(error).removesuffix(" (A config of transformers has a model_type.)")
+        message = message.replace("gated=True", "--gated")
+        words = rf"\b({'|'.join(WORDS)})(=(?=\S))?"
+        raise ShapeError(re.sub(words, lambda match: _option(match[1]) + " " * bool(match[2]), message)) from error
     if plot is not None:
         figures.save_sizing(sizing, plot)
     if as_json:
@@ -104,27 +116,9 @@ def size(
         print_page(sizing, [f"{plot}, the same as a picture"] if plot else [])
 
 
-def _meant(what: str | None, words: dict[str, Any], kv_heads: int | None) -> tuple[Any, int | None]:
-    """What is to be sized, and the key/value heads to give it instead. Errors: ShapeError for both at once."""
-    if not words:
-        return DEFAULT if what is None else what, kv_heads
-    if what is not None:
-        options = ", ".join(map(_option, words))
-        raise ShapeError(
-            f"{what!r} is an architecture already, and {options} would describe one of your own: leave one out."
-        )
-    return {**words, **({"num_kv_heads": kv_heads} if kv_heads is not None else {})}, None
-
-
 def _option(word: str) -> str:
     """The option that says this word of a description: --kv-heads says num_kv_heads."""
     return f"--{word.removeprefix('num_').removesuffix('_size').replace('_', '-')}"
-
-
-def _as_options(message: str) -> str:
-    """What is wrong with a description, in the options that it was typed in: "--heads 7" for num_heads=7."""
-    text = message.removesuffix(" (A config of transformers has a model_type.)").replace("gated=True", "--gated")
-    return re.sub(rf"\b({'|'.join(WORDS)})(=(?=\S))?", lambda sizing: _option(sizing[1]) + " " * bool(sizing[2]), text)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -138,59 +132,57 @@ MOST_KINDS = 4  # of layers that are told apart, a line each
 
 def print_page(sizing: Sizing, written: Sequence[str]) -> None:
     console = stdout_console()
-    sections = [
-        _headline(sizing, console),
-        _parts(sizing, console),
-        _cache(sizing, console),
-        _decoding(sizing, console),
-    ]
+    sections = [_headline(sizing, console), _parts(sizing, console), _cache(sizing, console)]
+    if sizing.decoding is not None:
+        step, batch = sizing.decoding, sizing.ask.batch
+        texts = f"each of {batch:,} texts" if batch > 1 else "a text"
+        read = f"{units.gb(step.weight_bytes)} of weights, {units.gb(step.cache_bytes)} of cache"
+        sentence = (
+            f"One more token of {texts}: {units.flops(step.flops)}, and "
+            f"{units.gb(step.weight_bytes + step.cache_bytes)} read ({read}): {units.plain(step.intensity)} FLOPs a "
+            f"byte. GPUs do 100 to 300 in the time of a byte: below, memory sets the pace."
+        )
+        sections.append([Text("Decoding", style="bold"), *map(Text, textwrap.wrap(sentence, console.width))])
     sections.append(_notes(sizing, written, console))
     print_sections(sections, console)
 
 
 def _headline(sizing: Sizing, console: Console) -> list[Text]:
-    from manyheads.sizing import layers_in_words, shape_in_words
-
     architecture, weights = sizing.architecture, sizing.weight_bytes
     active = f", {units.count(sizing.num_active)} of them active" if sizing.num_active != sizing.num_parameters else ""
     size_said = f"{units.gib(weights)} ({units.gb(weights)}) in {sizing.ask.dtype}"
     title = (clean(sizing.name), "bold")
     lines = [Text.assemble(title, f" · {units.count(sizing.num_parameters)} parameters{active} · {size_said}")]
-    for phrase in (shape_in_words(architecture), layers_in_words(architecture)):
+    for phrase in (costs.shape_in_words(architecture), costs.layers_in_words(architecture)):
         lines += [Text(line) for line in textwrap.wrap(phrase, console.width)]
     return lines + _wrapped(clean("; ".join(architecture.because)), console)
 
 
 def _parts(sizing: Sizing, console: Console) -> list[Text]:
     """A row a part: its parameters, and the FLOPs that go through it."""
-    from manyheads.sizing import OPERATIONS
-
-    spent = [operations.operations for operations in (sizing.prefill, sizing.decode) if operations]
     text = f"{'a text' if sizing.architecture.num_tokens is None else 'an image'} of {sizing.ask.context:,}"
-    token = "one more token"
     columns = [Column("part", right=False), Column("count", "parameters"), Column("share", "parameters")]
     columns += [Column("", "parameters", right=False, spare=2)]
-    columns += [Column("FLOPs", text), Column("share", text)] if sizing.prefill else []
-    columns += [Column("FLOPs", token), Column("share", token, spare=1)] if sizing.decode else []
+    total = [Text("all", style="bold"), Text(units.count(sizing.num_parameters), style="bold"), Text(), Text()]
+    spent = []  # the operations of a text and of one more token, and of all parts of each
+    for flops, group, spare in ((sizing.prefill, text, 0), (sizing.decode, "one more token", 1)):
+        if flops:
+            spent.append((flops.operations, sum(flops.operations.values())))
+            columns += [Column("FLOPs", group), Column("share", group, spare=spare)]
+            total += [Text(units.flops(spent[-1][1]), style="bold"), Text()]
     rows: list[Row] = []
-    for part in OPERATIONS:
+    for part in costs.OPERATIONS:
         number = sizing.parameters.get(part, 0)
-        if not number and not any(operations.get(part) for operations in spent):
+        if not number and not any(operations.get(part) for operations, _ in spent):
             continue
         share = number / sizing.num_parameters
         row = [Text(part), Text(units.count(number) if number else ""), Text(_percent(share) if number else "")]
         row.append(_bar(share, console))
-        for operations in spent:
-            row += _flops(operations.get(part, 0), sum(operations.values()))
+        for operations, sum_of_all in spent:
+            count = operations.get(part, 0)
+            row += [Text(units.flops(count)), Text(_percent(count / sum_of_all))] if count else [Text(), Text()]
         rows.append(row)
-    total = [Text("all", style="bold"), Text(units.count(sizing.num_parameters), style="bold"), Text(), Text()]
-    for operations in spent:
-        total += [Text(units.flops(sum(operations.values())), style="bold"), Text()]
     return lay_out(columns, [*rows, None, total], console.width, **rules_of(console)) + _each_layer(sizing, console)
-
-
-def _flops(count: int, total: int) -> list[Text]:
-    return [Text(units.flops(count)), Text(_percent(count / total))] if count else [Text(), Text()]
 
 
 def _each_layer(sizing: Sizing, console: Console) -> list[Text]:
@@ -200,11 +192,9 @@ def _each_layer(sizing: Sizing, console: Console) -> list[Text]:
     lines = []
     for (stack, *kind), count in list(kinds.items())[:MOST_KINDS]:
         parts = dict(kind)
-        attention = sum(parts.get(name, 0) for name in ("q", "k", "v", "qkv", "latent", "o"))
-        parts_of_layer = [("attention", attention)] + [
-            (name, parts.get(name, 0)) for name in ("feed-forward", "mixer", "norm")
-        ]
-        breakdown = ", ".join(f"{name} {units.count(number)}" for name, number in parts_of_layer if number)
+        numbers = {"attention": sum(parts.get(name, 0) for name in ("q", "k", "v", "qkv", "latent", "o"))}
+        numbers |= {name: parts.get(name, 0) for name in ("feed-forward", "mixer", "norm")}
+        breakdown = ", ".join(f"{name} {units.count(number)}" for name, number in numbers.items() if number)
         layers = f"{stack} layer".strip()
         which = f"each of {count} {layers}s" if count > 1 else f"1 {layers}"
         lines += textwrap.wrap(f"{which}: {units.count(sum(parts.values()))}: {breakdown}", console.width)
@@ -217,7 +207,7 @@ def _cache(sizing: Sizing, console: Console) -> list[Text]:
     """The cache as it is, beside MHA, GQA and MQA."""
     if sizing.cache is None:
         return []
-    ask = sizing.ask
+    ask, cache = sizing.ask, sizing.cache
     title = f"KV cache of {ask.batch:,} text{'s' * (ask.batch != 1)} of {ask.context:,} tokens, in {ask.cache_dtype}"
     if sizing.architecture.has_source:
         title += f", and {ask.source:,} that the encoder read"
@@ -225,8 +215,6 @@ def _cache(sizing: Sizing, console: Console) -> list[Text]:
     columns += [Column("", right=False, spare=3), Column("parameters", spare=1), Column("FLOPs a byte", spare=2)]
     largest = max(variant.cache.steady for variant in sizing.variants)
     rows = [_variant(variant, largest, console) for variant in sizing.variants]
-    lines = [Text(title, style="bold"), *lay_out(columns, rows, console.width, **rules_of(console))]
-    cache = sizing.cache
     sentences = []
     if surplus := cache.allocated - cache.steady:
         sentences.append(f"Set aside beforehand, {units.gib(surplus)} more: a window has a place for the newest, too.")
@@ -234,39 +222,36 @@ def _cache(sizing: Sizing, console: Console) -> list[Text]:
         sentences.append(f"At this context one more token adds {units.gib(cache.growth)}: full windows shed one.")
     if cache.state:
         sentences.append(f"Of this {units.gib(cache.state)} does not grow with the text.")
+    lines = [Text(title, style="bold"), *lay_out(columns, rows, console.width, **rules_of(console))]
     return lines + [line for sentence in sentences for line in _wrapped(sentence, console)]
 
 
-def _variant(each: Variant, most: float, console: Console) -> Row:
-    style = "bold" if each.own else ""
-    name = f"{each.name or 'as it is'}{' (as it is)' if each.own and each.name else ''}"
-    parameters = units.count(each.num_parameters) if each.num_parameters is not None else "not told"
-    row = [Text(name, style=style), Text(units.gib(each.cache.token), style=style)]
-    row += [Text(units.gib(each.cache.steady), style=style), Text(units.gb(each.cache.steady), style=style)]
-    row += [_bar(each.cache.steady / most if most else 0, console, VARIANT_BAR_WIDTH), Text(parameters, style=style)]
-    return [*row, Text(units.plain(each.intensity) if each.intensity is not None else "not told", style=style)]
-
-
-def _decoding(sizing: Sizing, console: Console) -> list[Text]:
-    if sizing.decoding is None:
-        return []
-    step, batch = sizing.decoding, sizing.ask.batch
-    texts = f"each of {batch:,} texts" if batch > 1 else "a text"
-    read = f"{units.gb(step.weight_bytes)} of weights, {units.gb(step.cache_bytes)} of cache"
-    sentence = (
-        f"One more token of {texts}: {units.flops(step.flops)}, and {units.gb(step.weight_bytes + step.cache_bytes)} "
-        f"read ({read}): {units.plain(step.intensity)} FLOPs a byte. GPUs do 100 to 300 in the time of a byte: below, "
-        f"memory sets the pace."
-    )
-    return [Text("Decoding", style="bold"), *(Text(line) for line in textwrap.wrap(sentence, console.width))]
+def _variant(variant: Variant, most: float, console: Console) -> Row:
+    style, cache = "bold" if variant.own else "", variant.cache
+    cells = [
+        f"{variant.name or 'as it is'}{' (as it is)' if variant.own and variant.name else ''}",
+        units.gib(cache.token),
+        units.gib(cache.steady),
+        units.gb(cache.steady),
+        _bar(cache.steady / most if most else 0, console, VARIANT_BAR_WIDTH),
+        units.count(variant.num_parameters) if variant.num_parameters is not None else "not told",
+        units.plain(variant.intensity) if variant.intensity is not None else "not told",
+    ]
+    return [cell if isinstance(cell, Text) else Text(cell, style=style) for cell in cells]
 
 
 def _notes(sizing: Sizing, written: Sequence[str], console: Console) -> list[Text]:
     """What is counted, what was assumed, and what cannot be told."""
     sentences = [f"{quantity} cannot be told: {why}." for quantity, why in sizing.architecture.untold]
     sentences += [f"{note[:1].upper()}{note[1:]}." for note in sizing.notes]
-    if sizing.prefill:
-        sentences.append(_counted(sizing.prefill))
+    if prefill := sizing.prefill:
+        sentence = "FLOPs: a multiply and an add are 2; matrix products only."
+        if prefill.dense != prefill.total:
+            dense = units.flops(prefill.dense)
+            sentence += (
+                f" Scores and values: pairs that are visible ({dense} in all where the others are computed, too)."
+            )
+        sentences.append(sentence)
     if any(weight.experts > 1 for weight in sizing.architecture.weights) and sizing.decoding:
         sentences.append(
             "Experts read: as many as that many tokens choose on average, every choice as likely as any other."
@@ -275,26 +260,19 @@ def _notes(sizing: Sizing, written: Sequence[str], console: Console) -> list[Tex
     return [line for sentence in sentences for line in _wrapped(sentence, console)]
 
 
-def _counted(prefill: Flops) -> str:
-    sentence = "FLOPs: a multiply and an add are 2; matrix products only."
-    if prefill.dense == prefill.total:
-        return sentence
-    dense = units.flops(prefill.dense)
-    return f"{sentence} Scores and values: pairs that are visible ({dense} in all where the others are computed, too)."
-
-
 def print_presets() -> None:
     """A row a preset: width, heads, a head's width, parameters."""
-
     console = stdout_console()
     columns = [Column("preset", right=False), Column("d_model"), Column("layers"), Column("heads"), Column("on kv")]
     columns += [Column("d_k"), Column("parameters"), Column("what", right=False, most=27, spare=1)]
     rows: list[Row] = []
-    for name, row in sizing.PRESETS.items():
-        architecture = sizing.preset(name)
+    for name, row in costs.PRESETS.items():
+        architecture = costs.preset(name)
         attention = architecture.attention[0]
-        numbers = (f"{architecture.embed_dim:,}", f"{len(architecture.layers)}", f"{attention.num_heads}")
-        numbers += (
+        numbers = (
+            f"{architecture.embed_dim:,}",
+            f"{len(architecture.layers)}",
+            f"{attention.num_heads}",
             "latents" if attention.latent else f"{attention.num_kv_heads}",
             f"{attention.qk_dim}",
             units.count(architecture.num_parameters),
@@ -319,5 +297,5 @@ def _percent(share: float) -> str:
     return f"{share:.1%}" if share >= 0.0005 else "<0.1%"
 
 
-def _wrapped(said: str, console: Console) -> list[Text]:
-    return [Text(line, style="dim") for line in textwrap.wrap(said, console.width)]
+def _wrapped(sentence: str, console: Console) -> list[Text]:
+    return [Text(line, style="dim") for line in textwrap.wrap(sentence, console.width)]

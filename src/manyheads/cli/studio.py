@@ -9,40 +9,29 @@ from typing import Annotated, Any
 
 import typer
 
+from manyheads import studio as local_page
 from manyheads.cli.terminal.console import emit
 from manyheads.cli.terminal.progress import Talk
 from manyheads.errors import ModelError, TextError
+
+RECORDINGS_HELP = "Recordings (.heads), or folders with recordings or models."
+MODEL_HELP = "Also offer this model: a folder or a hub name."
+FOLDER_HELP = "Where pruned checkpoints may be written."
+HOST_HELP = "Another address than this machine's own needs the token that is printed."
+PORT_HELP = "The first free one from 8765, unless said."
+GET_HELP = "Print one answer, as of /api/workspace, and end."
 
 SERVER = ("fastapi", "uvicorn")
 
 
 def studio(
-    paths: Annotated[
-        list[Path] | None,
-        typer.Argument(
-            metavar="RECORDINGS OR FOLDER", help="Recordings (.heads), or folders with recordings or models."
-        ),
-    ] = None,
-    model: Annotated[
-        str | None, typer.Option("--model", metavar="MODEL", help="Also offer this model: a folder or a hub name.")
-    ] = None,
-    folder: Annotated[
-        Path | None, typer.Option("--folder", metavar="DIR", help="Where pruned checkpoints may be written.")
-    ] = None,
-    host: Annotated[
-        str,
-        typer.Option(
-            "--host", metavar="ADDRESS", help="Another address than this machine's own needs the token that is printed."
-        ),
-    ] = "127.0.0.1",
-    port: Annotated[
-        int | None,
-        typer.Option("--port", metavar="N", min=0, max=65535, help="The first free one from 8765, unless said."),
-    ] = None,
+    paths: Annotated[list[Path] | None, typer.Argument(metavar="RECORDINGS OR FOLDER", help=RECORDINGS_HELP)] = None,
+    model: Annotated[str | None, typer.Option("--model", metavar="MODEL", help=MODEL_HELP)] = None,
+    folder: Annotated[Path | None, typer.Option("--folder", metavar="DIR", help=FOLDER_HELP)] = None,
+    host: Annotated[str, typer.Option("--host", metavar="ADDRESS", help=HOST_HELP)] = "127.0.0.1",
+    port: Annotated[int | None, typer.Option("--port", metavar="N", min=0, max=65535, help=PORT_HELP)] = None,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")] = True,
-    get: Annotated[
-        str | None, typer.Option("--get", metavar="PATH", help="Print one answer, as of /api/workspace, and end.")
-    ] = None,
+    get: Annotated[str | None, typer.Option("--get", metavar="PATH", help=GET_HELP)] = None,
 ) -> None:
     """A local page: every head of a model on your text, any recording at any length, experiments, sizes, lessons.
 
@@ -61,20 +50,16 @@ def desk_of(paths: list[Path], model: str | None, folder: Path | None) -> Any:
     """What the studio works with. Errors: ModelError where its extra is missing, FileAccessError."""
     if lacking := [name for name in SERVER if find_spec(name) is None]:
         raise ModelError(f'the studio needs {" and ".join(lacking)}: pip install "manyheads[studio]".')
-    from manyheads.studio import Desk, Workspace
-
-    workspace = Workspace.of(paths, model, folder)
+    workspace = local_page.Workspace.of(paths, model, folder)
     first = next(iter(workspace.files), None) if len(paths) == 1 and paths[0].is_file() else None
-    return Desk(workspace, None if first is None else workspace.file_id(first))
+    return local_page.Desk(workspace, None if first is None else workspace.file_id(first))
 
 
 def print_answer(desk: Any, path: str) -> None:
     """One answer on stdout: JSON as text, arrays as bytes. Raises TextError for what is no 200."""
-    from manyheads.studio import answer, create_app
-
     if not path.startswith("/"):
         raise TextError(f"--get {path}: give a path, as /api/workspace.")
-    response = answer(create_app(desk), "GET", path)
+    response = local_page.answer(local_page.create_app(desk), "GET", path)
     desk.close()
     if response.status != 200:
         message = response.json().get("words", "") if "json" in response.kind else ""
@@ -89,10 +74,8 @@ def open_studio(
     talk: Talk, desk: Any, *, host: str = "127.0.0.1", port: int | None = None, browser: bool = True, view: str = ""
 ) -> None:
     """Serve until Ctrl-C, and say where. `view` is the fragment that the page opens at."""
-    from manyheads.studio import bind, serve, warm
-
-    serving = bind(desk, host, port)
-    warm(desk)
+    serving = local_page.bind(desk, host, port)
+    local_page.warm(desk)
     address = f"{serving.address}{view}"
 
     def ready() -> None:
@@ -103,4 +86,4 @@ def open_studio(
 
             webbrowser.open(address)
 
-    serve(serving, ready=ready)
+    local_page.serve(serving, ready=ready)

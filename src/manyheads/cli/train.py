@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from manyheads import figures, training
+from manyheads.cli import ASKED_WRONG
 from manyheads.cli.arguments import AsJson
-from manyheads.cli.exit_codes import ASKED_WRONG
 from manyheads.cli.terminal.console import clean, emit, print_whole
 from manyheads.cli.terminal.progress import Talk
 from manyheads.errors import FileAccessError, LostProcessError, ManyHeadsError, PlanError
+from manyheads.training.presets.table import PRESETS, preset_of
 
 if TYPE_CHECKING:
     from manyheads.training import Outcome
@@ -50,17 +51,17 @@ def train(
     """
     with _first_speaks() as talk:
         if preset is None:
-            _list(as_json, {"--quick": quick, "--out": out is not None, "--steps": steps is not None,
-                            "--data": data is not None})  # fmt: skip
+            options = {"--quick": quick, "--out": out, "--steps": steps, "--data": data}
+            if names := [name for name, value in options.items() if value is not None and value is not False]:
+                raise PlanError(f"{names[0]} was given, but no preset: say which of {', '.join(PRESETS)} to train.")
+            _list(as_json)
             return
         with talk.step("getting ready to train"):
-            from manyheads.training.presets.table import preset_of
-
             chosen = preset_of(preset)
         folder = Path(chosen.name + ("-quick" if quick else "")) if out is None else out
-        with talk.steps() as say:
+        with talk.steps() as stages:
             outcome = training.carry_out(
-                chosen, folder, seed=seed, quick=quick, steps=steps, data=data, progress=say.begin
+                chosen, folder, seed=seed, quick=quick, steps=steps, data=data, progress=stages.begin
             )
         if outcome.rank:
             return
@@ -90,21 +91,17 @@ def _first_speaks() -> Iterator[Talk]:
         raise
 
 
-def _list(as_json: bool, given: dict[str, bool]) -> None:
-    """The presets. Errors: PlanError where options say that one was meant."""
-    from manyheads.training.presets.table import PRESETS
-
-    if options := [name for name, value in given.items() if value]:
-        raise PlanError(f"{options[0]} was given, but no preset: say which of {', '.join(PRESETS)} to train.")
+def _list(as_json: bool) -> None:
+    """The presets."""
     if as_json:
-        listed = [
-            {"name": preset.name, "meaning": preset.meaning, "takes": preset.takes} for preset in PRESETS.values()
+        presets = [
+            {name: getattr(preset, name) for name in ("name", "meaning", "takes")} for preset in PRESETS.values()
         ]
-        emit(json.dumps({"presets": listed}, indent=1))
+        emit(json.dumps({"presets": presets}, indent=1))
         return
     width = max(map(len, PRESETS))
-    listed = [f"  {preset.name:<{width}}  {preset.meaning} ({preset.takes})" for preset in PRESETS.values()]
-    print_whole([*listed, "", f"Train one: manyheads train {next(iter(PRESETS))}"])
+    lines = [f"  {preset.name:<{width}}  {preset.meaning} ({preset.takes})" for preset in PRESETS.values()]
+    print_whole([*lines, "", f"Train one: manyheads train {next(iter(PRESETS))}"])
 
 
 def document(outcome: Outcome) -> dict[str, Any]:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import secrets
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any, TextIO
 
 import typer
 
-from manyheads.cli.arguments import AsJson
-from manyheads.cli.steps import load_model
-from manyheads.cli.terminal.console import emit, emit_document, print_cut, stdout_console
+from manyheads import lessons
+from manyheads.cli.arguments import AsJson, load_model
+from manyheads.cli.terminal.console import emit, emit_document, stdout_console
 from manyheads.cli.terminal.progress import Talk
-from manyheads.lessons import Lesson, Progress
-from manyheads.lessons.lesson import LessonError
+from manyheads.lessons.lesson import Lesson, LessonError
+from manyheads.lessons.progress import Progress
 
 MAX_SEED = 2**31
 LESSON_HELP = "Its name or its number. None: the lessons are listed."
@@ -42,34 +43,60 @@ def learn(
 
     For example: manyheads learn one-head
     """
-    from manyheads.lessons import lessons
-
     talk, progress = Talk(), Progress()
     if reset:
         _reset(talk, progress, yes)
         return
+    # Lessons compute what they show, and import torch for it: --help is not to wait for that.
+    from manyheads.cli.learn import page as pages
+    from manyheads.cli.learn.walk import Walk  # as above
+
     if progress.trouble:
         talk.note(progress.trouble)
     if lesson is None:
         if cell or answered:
             raise LessonError("--run and --answer need a lesson: manyheads learn LESSON --run CELL.")
-        _list(progress, as_json)
+        pages.print_list(progress, as_json)
         return
-    page = _page(lesson, lessons())
-    inputs_given = _given(inputs or [])
-    if inputs_given and not (cell or answered):
+    page = _page(lesson, lessons.lessons())
+    parted = [pair.partition("=") for pair in inputs or []]
+    if wrong := [name for name, equals, _ in parted if not equals]:
+        raise LessonError(f"{wrong[0][:60]!r} is no NAME=VALUE: write it as in scale=none.")
+    values = {name: value for name, _, value in parted}
+    if values and not (cell or answered):
         raise LessonError("NAME=VALUE goes with --run CELL or --answer CHECK VALUE: add one of them.")
-    load = _loader(talk)
-    if cell is not None:
-        _run(page, cell, inputs_given, load, as_json)
-    elif answered is not None:
-        _answer(talk, page, answered, inputs_given, seed, load, progress, as_json)
-    elif not as_json and _is_terminal(sys.stdin) and _is_terminal(sys.stdout):
-        from manyheads.cli.learn.walk import Walk
+    loaded: dict[str, Any] = {}
 
-        Walk(page, stdout_console(), load, progress, _seed(page, seed)).go()
+    def load(name: str) -> Any:
+        """Each model once, saying that it is loaded."""
+        if name not in loaded:
+            loaded[name] = load_model(talk, name)
+        return loaded[name]
+
+    if cell is not None:
+        pages.print_cell(page, cell, values, load, as_json)
+        return
+    if answered is not None:
+        trouble = pages.print_verdict(page, *answered, values, seed, load, progress, as_json)
+        if trouble:
+            talk.note(f"your points are not kept: {trouble}")
+        return
+    if seed is None and page.fresh:  # a page that is to be fresh has a seed of its own each time
+        seed = secrets.randbelow(MAX_SEED)
+    if as_json:
+        emit_document(pages.lesson_document(page, load, seed))
+    elif _is_terminal(sys.stdin) and _is_terminal(sys.stdout):
+        Walk(page, stdout_console(), load, progress, seed).go()
     else:
-        _print(talk, page, load, seed, as_json)
+        if not _is_terminal(sys.stdin):
+            talk.note("nobody is at a terminal to be asked, so this is the whole lesson; nothing is read from stdin.")
+        pages.print_lesson(page, stdout_console(), load, seed)
+        emit("")
+        if page.cells:
+            emit(f"To run a cell: manyheads learn {page.slug} --run CELL NAME=VALUE")
+        if page.checks:
+            option, seed_words = ("", "") if seed is None else (f" --seed {seed}", f"Asked from seed {seed}. ")
+            emit(f"{seed_words}To judge an answer: manyheads learn {page.slug}{option} --answer CHECK VALUE")
 
 
 def _is_terminal(stream: TextIO | None) -> bool:
@@ -77,146 +104,21 @@ def _is_terminal(stream: TextIO | None) -> bool:
     return stream is not None and stream.isatty()
 
 
-def _page(asked: str, known: Any) -> Lesson:
+def _page(wish: str, pages: Mapping[str, Lesson]) -> Lesson:
     """By name, by number (from 1), or by the beginning of its name. Raises LessonError."""
-    if asked in known:
-        return known[asked]
-    if asked.isascii() and asked.isdigit() and 1 <= int(asked) <= len(known):
-        return list(known.values())[int(asked) - 1]
-    begun = [slug for slug in known if slug.startswith(asked)]
+    if wish in pages:
+        return pages[wish]
+    if wish.isascii() and wish.isdigit() and 1 <= int(wish) <= len(pages):
+        return list(pages.values())[int(wish) - 1]
+    begun = [slug for slug in pages if slug.startswith(wish)]
     if len(begun) == 1:
-        return known[begun[0]]
-    raise LessonError(f"there is no lesson {asked[:60]!r}. There are: {', '.join(known)}.")
-
-
-def _given(pairs: Sequence[str]) -> dict[str, str]:
-    parted = [pair.partition("=") for pair in pairs]
-    if wrong := [part[0] for part in parted if not part[1]]:
-        raise LessonError(f"{wrong[0][:60]!r} is no NAME=VALUE: write it as in scale=none.")
-    return {name: value for name, _, value in parted}
-
-
-def _loader(talk: Talk) -> Callable[[str], Any]:
-    """Loads a model once, and says that it does."""
-    loaded: dict[str, Any] = {}
-
-    def load(name: str) -> Any:
-        if name not in loaded:
-            loaded[name] = load_model(talk, name)
-        return loaded[name]
-
-    return load
-
-
-def _seed(page: Lesson, asked: int | None) -> int | None:
-    """A page that is to be fresh has a seed of its own each time."""
-    if asked is None and page.fresh:
-        import secrets
-
-        return secrets.randbelow(MAX_SEED)
-    return asked
-
-
-# ------------------------------------------------------------------------------------------------ what can be asked for
-
-
-def _list(progress: Progress, as_json: bool) -> None:
-    from manyheads.cli.learn.page import entry_document, list_lines
-    from manyheads.lessons import lessons
-
-    if as_json:
-        emit_document({"lessons": [entry_document(page, progress) for page in lessons().values()]})
-        return
-    console = stdout_console()
-    print_cut(list_lines(list(lessons().values()), progress, console), console)
-
-
-def _print(talk: Talk, page: Lesson, load: Callable[[str], Any], seed: int | None, as_json: bool) -> None:
-    """The whole lesson, its cells run and its questions asked."""
-    from manyheads.cli.learn.page import lesson_document, print_lesson
-
-    seed = _seed(page, seed)
-    if as_json:
-        emit_document(lesson_document(page, load, seed))
-    else:
-        if not _is_terminal(sys.stdin):
-            talk.note("nobody is at a terminal to be asked, so this is the whole lesson; nothing is read from stdin.")
-        print_lesson(page, stdout_console(), load, seed)
-        emit("")
-        if page.cells:
-            emit(f"To run a cell: manyheads learn {page.slug} --run CELL NAME=VALUE")
-        if page.checks:
-            drawn, seed_words = ("", "") if seed is None else (f" --seed {seed}", f"Asked from seed {seed}. ")
-            emit(f"{seed_words}To judge an answer: manyheads learn {page.slug}{drawn} --answer CHECK VALUE")
-
-
-def _run(page: Lesson, name: str, given: dict[str, str], load: Callable[[str], Any], as_json: bool) -> None:
-    from manyheads.cli.learn.page import print_ran, ran_document
-    from manyheads.lessons.shelf import run_cell
-
-    ran = run_cell(_named(page.cells, name, page, "cell"), given, load)
-    if as_json:
-        emit_document({"lesson": page.slug, "cell": name, **ran_document(ran)})
-    else:
-        print_ran(ran, stdout_console())
-
-
-def _answer(
-    talk: Talk,
-    page: Lesson,
-    answered: tuple[str, str],
-    given: dict[str, str],
-    seed: int | None,
-    load: Callable[[str], Any],
-    progress: Progress,
-    as_json: bool,
-) -> None:
-    """Judge an answer, and keep its points. What is given may be inputs of the question or of the cell it is about."""
-    from manyheads.lessons import shelf
-
-    name, value = answered
-    check = _named(page.checks, name, page, "check")
-    own_parameters = {value_given.name for value_given in shelf.parameters_of(check)}
-    inputs = dict(shelf.draw(check, seed)) if seed is not None else {}
-    inputs |= {key: value_given for key, value_given in given.items() if key in own_parameters or check.cell is None}
-    cell = {
-        key: value_given for key, value_given in given.items() if key not in own_parameters and check.cell is not None
-    }
-    verdict = shelf.answer(page, check, value, load, inputs=inputs, cell=cell)
-    if verdict.right:
-        progress.reach(page.slug, name, verdict.points)
-        if progress.trouble:
-            talk.note(f"your points are not kept: {progress.trouble}")
-    question, choices = shelf.ask(check, inputs)
-    if as_json:
-        question_facts = {
-            "lesson": page.slug,
-            "check": name,
-            "question": question,
-            "choices": list(choices),
-            "answer": value,
-        }
-        verdict_facts = {
-            "answered": verdict.answered,
-            "right": verdict.right,
-            "points": verdict.points,
-            "words": verdict.words,
-        }
-        emit_document({**question_facts, **verdict_facts})
-    else:
-        emit(question)
-        emit(verdict.words)
-
-
-def _named(known: Any, name: str, page: Lesson, kind: str) -> Any:
-    if name not in known:
-        raise LessonError(f"lesson {page.slug!r} has no {kind} {name[:60]!r}. It has: {', '.join(known) or 'none'}.")
-    return known[name]
+        return pages[begun[0]]
+    raise LessonError(f"there is no lesson {wish[:60]!r}. There are: {', '.join(pages)}.")
 
 
 def _reset(talk: Talk, progress: Progress, yes: bool) -> None:
     """Raises LessonError where nobody is there to say yes."""
-    points = sum(sum(point.values()) for point in progress.points.values())
+    points = sum(sum(points_of_page.values()) for points_of_page in progress.points.values())
     points_in_words = f"{points} point{'' if points == 1 else 's'}"
     if not yes:
         if not _is_terminal(sys.stdin):

@@ -3,35 +3,31 @@
 from __future__ import annotations
 
 import math
+import shlex
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from rich.console import Console
 from rich.markdown import Markdown
 from rich.text import Text
 
-from manyheads.cli.steps import model_arguments
-from manyheads.cli.terminal.console import Column, clean, lay_out, print_cut, shortened
+from manyheads.cli.arguments import model_arguments
+from manyheads.cli.terminal.console import (
+    Column,
+    clean,
+    emit,
+    emit_document,
+    lay_out,
+    print_cut,
+    shortened,
+    stdout_console,
+)
 from manyheads.errors import ManyHeadsError
-from manyheads.lessons import CellBlock, Lesson, Progress, ProseBlock, Ran, shelf
-from manyheads.lessons.cells import Table
-from manyheads.lessons.lesson import CheckBlock, InterviewBlock
-
-__all__ = [
-    "cell_lines",
-    "check_lines",
-    "entry_document",
-    "lesson_document",
-    "link_lines",
-    "list_lines",
-    "print_lesson",
-    "print_ran",
-    "prose",
-    "ran_document",
-    "table_lines",
-]
-
+from manyheads.lessons import shelf
+from manyheads.lessons.cells import Ran, Table
+from manyheads.lessons.lesson import CellBlock, CheckBlock, InterviewBlock, Lesson, LessonError, ProseBlock
+from manyheads.lessons.progress import Progress
 
 LABEL, MOST_LABEL = 16, 34  # columns of a row's name: as a rule, and at the most
 HEADING = 10  # columns of a line of a column's name
@@ -41,8 +37,12 @@ PERCENT = 3  # columns of a weight, where there is no room for more than percent
 Load = Callable[[str], Any]
 
 
-def list_lines(pages: Sequence[Lesson], progress: Progress, console: Console) -> list[Text]:
+def print_list(progress: Progress, as_json: bool) -> None:
     """The lessons with how far one is."""
+    pages = shelf.lessons().values()
+    if as_json:
+        emit_document({"lessons": [entry_document(page, progress) for page in pages]})
+        return
     columns = [Column(""), Column("lesson", right=False), Column("what", right=False, most=52), Column("min")]
     columns += [Column("questions"), Column("points")]
     rows = []
@@ -55,8 +55,58 @@ def list_lines(pages: Sequence[Lesson], progress: Progress, console: Console) ->
             Text(shortened(page.title, 52)), Text(str(page.minutes)), Text(f"{done} of {num_questions}"),
             Text(f"{points} of {sum(page.questions.values())}"),
         ])  # fmt: skip
+    console = stdout_console()
     lines = lay_out(columns, rows, console.width)
-    return [*lines, Text(""), Text("manyheads learn LESSON takes you through one.", style="dim")]
+    print_cut([*lines, Text(""), Text("manyheads learn LESSON takes you through one.", style="dim")], console)
+
+
+def print_cell(page: Lesson, name: str, values: dict[str, str], load: Load, as_json: bool) -> None:
+    """One cell, run with these values in place of the page's. Errors: LessonError where there is none of that name."""
+    ran = shelf.run_cell(_named(page.cells, name, page, "cell"), values, load)
+    if as_json:
+        emit_document({"lesson": page.slug, "cell": name, **ran_document(ran)})
+    else:
+        print_ran(ran, stdout_console())
+
+
+def print_verdict(
+    page: Lesson,
+    name: str,
+    answer: str,
+    values: dict[str, str],
+    seed: int | None,
+    load: Load,
+    progress: Progress,
+    as_json: bool,
+) -> str:
+    """Judge an answer, and keep its points; what is in the way of keeping them is returned, "" where nothing is.
+
+    `values` may be inputs of the question, or of the cell that it is about.
+    """
+    check = _named(page.checks, name, page, "check")
+    parameters = {parameter.name for parameter in shelf.parameters_of(check)}
+    inputs = dict(shelf.draw(check, seed)) if seed is not None else {}
+    inputs |= {key: value for key, value in values.items() if key in parameters or check.cell is None}
+    cell = {key: value for key, value in values.items() if key not in parameters and check.cell is not None}
+    verdict = shelf.answer(page, check, answer, load, inputs=inputs, cell=cell)
+    if verdict.right:
+        progress.reach(page.slug, name, verdict.points)
+    question, choices = shelf.ask(check, inputs)
+    if as_json:
+        emit_document({
+            "lesson": page.slug, "check": name, "question": question, "choices": list(choices), "answer": answer,
+            "answered": verdict.answered, "right": verdict.right, "points": verdict.points, "words": verdict.words,
+        })  # fmt: skip
+    else:
+        emit(question)
+        emit(verdict.words)
+    return progress.trouble if verdict.right else ""
+
+
+def _named(blocks: Mapping[str, Any], name: str, page: Lesson, kind: str) -> Any:
+    if name not in blocks:
+        raise LessonError(f"lesson {page.slug!r} has no {kind} {name[:60]!r}. It has: {', '.join(blocks) or 'none'}.")
+    return blocks[name]
 
 
 def prose(text: str, load: Load) -> Markdown:
@@ -73,15 +123,13 @@ def print_lesson(page: Lesson, console: Console, load: Load, seed: int | None) -
             case ProseBlock():
                 console.print(prose(part.text, load))
             case CellBlock():
-                for line in cell_lines(part, {}):
-                    console.print(line)
+                print_lines(cell_lines(part, {}), console)
                 try:
                     print_ran(shelf.run_cell(part, {}, load), console)
                 except ManyHeadsError as error:
                     console.print(Text(f"This cell cannot run here: {clean(str(error))}", style="yellow"))
             case CheckBlock():
-                for line in check_lines(part, {} if seed is None else shelf.draw(part, seed)):
-                    console.print(line)
+                print_lines(check_lines(part, {} if seed is None else shelf.draw(part, seed)), console)
             case InterviewBlock():
                 console.print(Text(f"? {shelf.say(part.question, load)}", style="bold"))
     if page.interviews:
@@ -92,9 +140,13 @@ def print_lesson(page: Lesson, console: Console, load: Load, seed: int | None) -
         console.print(Text(f"? {shelf.say(interview.question, load)}", style="bold"))
         console.print(prose(interview.answer, load))
     console.print()
-    console.print(Text("Sources", style="bold"))
-    for source in page.sources:
-        console.print(Text(f"- {source}"))
+    print_lines([Text("Sources", style="bold"), *(Text(f"- {source}") for source in page.sources)], console)
+
+
+def print_lines(lines: list[Text], console: Console) -> None:
+    """Lines that are wrapped where the console ends: a lesson's words are read whole."""
+    for line in lines:
+        console.print(line)
 
 
 def cell_lines(cell: CellBlock, changed: dict[str, str]) -> list[Text]:
@@ -124,14 +176,11 @@ def print_ran(ran: Ran, console: Console) -> None:
     for table in ran.shown:
         console.print()
         print_cut(table_lines(table, console.width), console)
-    for line in link_lines(ran):
-        console.print(line)
+    print_lines(link_lines(ran), console)
 
 
 def link_lines(ran: Ran) -> list[Text]:
     """How to go on with the heads that a cell names."""
-    import shlex
-
     return [
         Text(f"See all of it: manyheads head {link.head} {shlex.quote(clean(link.text))}{model_arguments(link.model)}")
         for link in ran.links
@@ -144,26 +193,33 @@ def link_lines(ran: Ran) -> list[Text]:
 def table_lines(table: Table, width: int) -> list[Text]:
     """Its name, its shape and its numbers; what does not fit is said. A wide map is written in percent."""
     values, room_for_names = table.values.tolist(), LABEL if table.as_map else MOST_LABEL
-    labels = [shortened(item, room_for_names) for item in table.rows]
-    label = max(LABEL, *(Text(item).cell_len for item in labels)) + 2
-    heads = [_wrapped(column) for column in table.columns]
+    labels = [shortened(name, room_for_names) for name in table.rows]
+    label = max(LABEL, *(Text(name).cell_len for name in labels)) + 2
+    # A column's heading in lines, a word or some of them in each.
+    headings = [
+        [shortened(line, HEADING) for line in textwrap.wrap(column, HEADING, break_long_words=False)] or [""]
+        for column in table.columns
+    ]
     cells = _written(values)
-    size = (
-        max(4, *(len(item) for row in cells for item in row), *(Text(e).cell_len for head in heads for e in head)) + 2
-    )
+    numbers_wide = (len(cell) for row in cells for cell in row)
+    size = max(4, *numbers_wide, *(Text(line).cell_len for heading in headings for line in heading)) + 2
     note = ""
-    if size * len(heads) > width - label and table.as_map:
-        cells = [["." if not math.isfinite(item) else f"{100 * item:.0f}" for item in row] for row in values]
-        labels = [f"{index:>2} {shortened(item, LABEL - 3)}" for index, item in enumerate(table.rows)]
-        heads, size, note = [[str(index)] for index in range(len(heads))], PERCENT + 1, "in percent, tokens by number"
-    fit = min(len(heads), (width - label) // size)
+    if size * len(headings) > width - label and table.as_map:
+        cells = [["." if not math.isfinite(number) else f"{100 * number:.0f}" for number in row] for row in values]
+        labels = [f"{index:>2} {shortened(name, LABEL - 3)}" for index, name in enumerate(table.rows)]
+        headings, size = [[str(index)] for index in range(len(headings))], PERCENT + 1
+        note = "in percent, tokens by number"
+    fit = min(len(headings), (width - label) // size)
     if math.prod(table.shape) > len(cells) * fit:
         note = f"{note + '; ' if note else ''}{len(cells)} x {fit} of it shown"
-    lines = _title_lines(table, note, width)
-    depth = max(map(len, heads))
+    shape = " x ".join(map(str, table.shape))
+    title = f"{clean(table.label)} ({shape}) {clean(table.words)}{f'  [{note}]' if note else ''}"
+    lines = [Text(line) for line in textwrap.wrap(title, width)]
+    lines[0].stylize("bold cyan", 0, len(table.label))
+    depth = max(map(len, headings))
     for index in range(depth):  # headings stand on the row below them
-        above = ([""] * (depth - len(head)) + head for head in heads[:fit])
-        lines.append(Text(" " * label + "".join(_right(item[index], size) for item in above), style="dim"))
+        above = ([""] * (depth - len(heading)) + heading for heading in headings[:fit])
+        lines.append(Text(" " * label + "".join(_right(heading[index], size) for heading in above), style="dim"))
     for name, row, numbers in zip(labels, cells, values, strict=True):
         line = Text(f"{name}{' ' * (label - Text(name).cell_len)}")
         peak = max((number for number in numbers if math.isfinite(number)), default=None)
@@ -171,19 +227,6 @@ def table_lines(table: Table, width: int) -> list[Text]:
             line.append(_right(written, size), style="bold" if table.as_map and value == peak else "")
         lines.append(line)
     return lines
-
-
-def _title_lines(table: Table, note: str, width: int) -> list[Text]:
-    shape = " x ".join(map(str, table.shape))
-    title = f"{clean(table.label)} ({shape}) {clean(table.words)}{f'  [{note}]' if note else ''}"
-    lines = [Text(line) for line in textwrap.wrap(title, width)]
-    lines[0].stylize("bold cyan", 0, len(table.label))
-    return lines
-
-
-def _wrapped(name: str) -> list[str]:
-    """A column's heading in lines, a word or some of them each."""
-    return [shortened(line, HEADING) for line in textwrap.wrap(name, HEADING, break_long_words=False)] or [""]
 
 
 def _right(text: str, size: int) -> str:
@@ -195,28 +238,21 @@ def _written(values: list[list[float]]) -> list[list[str]]:
 
     In a small table as many as make the smallest three figures, too: 80.00 and 1.25.
     """
-    small = bool(values) and len(values) <= SMALL[0] and len(values[0]) <= SMALL[1]
-    places = _places([value for row in values for value in row], small)
-    return [[_plain(value, places) for value in row] for row in values]
-
-
-def _plain(value: float, places: int) -> str:
-    """No minus before a 0."""
-    if not math.isfinite(value):
-        return "."
-    written = f"{value:.{places}f}"
-    return written if float(written) else written.lstrip("-")
-
-
-def _places(numbers: Sequence[float], small: bool) -> int:
-    sizes = [abs(number) for number in numbers if math.isfinite(number)]
+    sizes = [abs(number) for row in values for number in row if math.isfinite(number)]
     sizes = [size for size in sizes if size > NOTHING * max(sizes)]
-    if all(size == int(size) for size in sizes):
-        return 0
-    most_digits, least = (2 - math.floor(math.log10(extreme)) for extreme in (max(sizes), min(sizes)))
-    places = max(0, min(6, most_digits))
-    exact = all(abs(size - round(size, places)) < 1e-9 for size in sizes)
-    return places if exact or not small else max(0, min(6, least, most_digits + 2))
+    places = 0
+    if not all(size == int(size) for size in sizes):
+        most_digits, least = (2 - math.floor(math.log10(extreme)) for extreme in (max(sizes), min(sizes)))
+        places = max(0, min(6, most_digits))
+        is_small = len(values) <= SMALL[0] and len(values[0]) <= SMALL[1]
+        if is_small and not all(abs(size - round(size, places)) < 1e-9 for size in sizes):
+            places = max(0, min(6, least, most_digits + 2))
+
+    def write(number: float) -> str:
+        written = f"{number:.{places}f}" if math.isfinite(number) else "."
+        return written.lstrip("-") if written != "." and not float(written) else written  # no minus before a 0
+
+    return [[write(number) for number in row] for row in values]
 
 
 # ---------------------------------------------------------------------------------------------------------- plain data
@@ -247,12 +283,8 @@ def ran_document(ran: Ran) -> dict[str, Any]:
 def lesson_document(page: Lesson, load: Load, seed: int | None) -> dict[str, Any]:
     """The lesson whole: its facts said, its cells run."""
     parts = [_part_document(part, load, seed) for part in page.parts]
-    facts = {
-        "lesson": page.slug,
-        "title": page.title,
-        "summary": shelf.say(page.summary, load),
-        "minutes": page.minutes,
-    }
+    summary = shelf.say(page.summary, load)
+    facts = {"lesson": page.slug, "title": page.title, "summary": summary, "minutes": page.minutes}
     return {**facts, "seed": seed, "parts": parts, "sources": list(page.sources)}
 
 
@@ -268,23 +300,18 @@ def _part_document(part: Any, load: Load, seed: int | None) -> dict[str, Any]:
                 ran = {"trouble": str(error)}
             return {"kind": "cell", "cell": part.name, "title": part.title, "parameters": parameters, **ran}
         case InterviewBlock():
-            answer = {
-                "points": [shelf.say(point, load) for point in part.points],
-                "answer": shelf.say(part.answer, load),
-            }
-            return {"kind": "interview", "name": part.name, "question": shelf.say(part.question, load), **answer}
+            points = [shelf.say(point, load) for point in part.points]
+            answer, question = shelf.say(part.answer, load), shelf.say(part.question, load)
+            return {"kind": "interview", "name": part.name, "question": question, "points": points, "answer": answer}
         case _:
             inputs = shelf.inputs_of(part, {} if seed is None else shelf.draw(part, seed))
             question, choices = shelf.ask(part, inputs)
-            question_facts = {
+            return {
+                "kind": "predict" if part.cell else "check",
+                "check": part.name,
                 "question": question,
                 "answer": part.answer,
                 "choices": list(choices),
                 "points": part.points,
-            }
-            return {
-                "kind": "predict" if part.cell else "check",
-                "check": part.name,
-                **question_facts,
                 "inputs": dict(inputs),
             }

@@ -11,15 +11,14 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from manyheads.cli.learn.page import cell_lines, check_lines, link_lines, prose, table_lines
+from manyheads.cli.learn.page import cell_lines, check_lines, link_lines, print_lines, prose, table_lines
 from manyheads.cli.terminal.console import clean, print_cut
 from manyheads.errors import ManyHeadsError
-from manyheads.lessons import CellBlock, Lesson, Progress, ProseBlock, Ran, shelf
-from manyheads.lessons.lesson import CheckBlock, InterviewBlock
-from manyheads.lessons.parameters import Values, read_values
-
-__all__ = ["Walk"]
-
+from manyheads.lessons import shelf
+from manyheads.lessons.cells import Ran
+from manyheads.lessons.lesson import CellBlock, CheckBlock, InterviewBlock, Lesson, ProseBlock
+from manyheads.lessons.parameters import read_values
+from manyheads.lessons.progress import Progress
 
 ON, BACK = 1, -1
 
@@ -46,7 +45,7 @@ class Walk:
         self.good: dict[str, dict[str, str]] = {name: {} for name in page.cells}  # what has run, to go back to
         self.shown: set[str] = set()  # cells and what was in them when they ran: no prediction any more
         self.ran: set[str] = set()  # cells that a prediction has just run
-        self.told = False  # that points cannot be kept
+        self.is_trouble_said = False  # that points cannot be kept
 
     def go(self) -> None:
         self._say(self.page.title, "bold")
@@ -55,31 +54,28 @@ class Walk:
         try:
             index = 0
             while index < len(self.page.parts):
-                index = max(0, index + self._part(self.page.parts[index]))
+                part = self.page.parts[index]
+                self.console.print()
+                match part:
+                    case ProseBlock():
+                        self.console.print(prose(part.text, self.load))
+                        turn = self._turn(self._ask("(Enter) ")) or ON
+                    case CellBlock():
+                        turn = self._cell(part)
+                    case CheckBlock():
+                        turn = self._check(part)
+                    case _:
+                        turn = self._interview(part)
+                index = max(0, index + turn)
         except (Quit, EOFError):
             self.console.print()
         else:
             self._say("Sources", "bold")
             for source in self.page.sources:
                 self._say(f"- {source}")
-        done, points = self.progress.of(self.page.slug, self.page.questions)
-        num_questions = len(self.page.questions)
-        self._say(
-            f"{done} of {num_questions} questions, {points} of {sum(self.page.questions.values())} points.", "bold"
-        )
-
-    def _part(self, part: Any) -> int:
-        self.console.print()
-        match part:
-            case ProseBlock():
-                self.console.print(prose(part.text, self.load))
-                return self._turn(self._ask("(Enter) ")) or ON
-            case CellBlock():
-                return self._cell(part)
-            case CheckBlock():
-                return self._check(part)
-            case _:
-                return self._interview(part)
+        questions = self.page.questions
+        done, points = self.progress.of(self.page.slug, questions)
+        self._say(f"{done} of {len(questions)} questions, {points} of {sum(questions.values())} points.", "bold")
 
     # ----------------------------------------------------------------------------------------------------------- cells
 
@@ -100,8 +96,7 @@ class Walk:
                 return self._steps(cell, ran)
 
     def _show_cell(self, cell: CellBlock) -> None:
-        for line in cell_lines(cell, self.changed[cell.name]):
-            self.console.print(line)
+        print_lines(cell_lines(cell, self.changed[cell.name]), self.console)
 
     def _run(self, cell: CellBlock) -> Ran | None:
         try:
@@ -143,8 +138,7 @@ class Walk:
             elif self._change(cell, line) and (rerun := self._run(cell)) is not None:
                 ran, index = rerun, min(index, len(rerun.shown) - 1)
                 self._say(ran.words)
-        for line in link_lines(ran):
-            self.console.print(line)
+        print_lines(link_lines(ran), self.console)
         return ON
 
     def _change(self, cell: CellBlock, line: str) -> bool:
@@ -169,8 +163,7 @@ class Walk:
         about = self.page.cells.get(check.cell or "")
         if about is not None:
             self._show_cell(about)
-        for line in check_lines(check, inputs):
-            self.console.print(line)
+        print_lines(check_lines(check, inputs), self.console)
         while True:
             line = self._ask("Your answer (Enter skips)> ")
             if not line:
@@ -181,13 +174,22 @@ class Walk:
                 if self._change(about, line):
                     self._show_cell(about)
                 continue
+            # A prediction is of what has not been seen yet.
             if about is not None and self._content(about) in self.shown:
                 self._say("The cell has run with this already: change it (NAME=VALUE) to predict again.", "yellow")
                 continue
-            verdict = self._judge(check, inputs, line)
-            if verdict is None and about is not None:
-                self._take_back(about)
-            if verdict is None or not verdict.answered:
+            cell = self.changed.get(check.cell or "", {})
+            try:
+                verdict = shelf.answer(self.page, check, line, self.load, inputs=inputs, cell=cell)
+            except ManyHeadsError as error:
+                self._say(str(error), "yellow")
+                if about is not None:
+                    self._take_back(about)
+                continue
+            self._say(verdict.words, "green" if verdict.right else "yellow")
+            if verdict.right:
+                self._reach(check.name, verdict.points)
+            if not verdict.answered:
                 continue
             if about is not None:
                 ran = self._run(about)
@@ -196,34 +198,22 @@ class Walk:
             if verdict.right:
                 return ON
 
-    def _judge(self, check: CheckBlock, inputs: Values, line: str) -> Any:
-        cell = self.changed.get(check.cell or "", {})
-        try:
-            verdict = shelf.answer(self.page, check, line, self.load, inputs=inputs, cell=cell)
-        except ManyHeadsError as error:
-            self._say(str(error), "yellow")
-            return None
-        self._say(verdict.words, "green" if verdict.right else "yellow")
-        if verdict.right:
-            self._reach(check.name, verdict.points)
-        return verdict
-
-    def _interview(self, asked: InterviewBlock) -> int:
-        self._say(shelf.say(asked.question, self.load), "bold")
+    def _interview(self, interview: InterviewBlock) -> int:
+        self._say(shelf.say(interview.question, self.load), "bold")
         if turn := self._turn(self._ask("Answer aloud. Enter shows a model answer> ")):
             return turn
-        self.console.print(prose(asked.answer, self.load))
-        ticked = [self._ask(f"Did you say: {clean(shelf.say(point, self.load))}? [y/N] ") for point in asked.points]
-        count = sum(answer.casefold() in ("y", "yes") for answer in ticked)
-        self._say(f"{count} of {len(ticked)} points made.")
-        if count == len(ticked):
-            self._reach(asked.name, 1)
+        self.console.print(prose(interview.answer, self.load))
+        prompts = [f"Did you say: {clean(shelf.say(point, self.load))}? [y/N] " for point in interview.points]
+        count = sum(self._ask(prompt).casefold() in ("y", "yes") for prompt in prompts)
+        self._say(f"{count} of {len(prompts)} points made.")
+        if count == len(prompts):
+            self._reach(interview.name, 1)
         return ON
 
     def _reach(self, name: str, points: int) -> None:
         self.progress.reach(self.page.slug, name, points)
-        if self.progress.trouble and not self.told:
-            self.told = True
+        if self.progress.trouble and not self.is_trouble_said:
+            self.is_trouble_said = True
             self._say(f"Your points last as long as this lesson: {self.progress.trouble}", "yellow")
 
     # ---------------------------------------------------------------------------------------------------- lines in, out

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import runpy
-from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from manyheads import corpora, figures
+from manyheads import base, corpora, figures
+from manyheads import roles as role_finder
 from manyheads.cli.arguments import (
     DEFAULT_MODEL,
     PICTURE_ENDINGS,
@@ -19,12 +19,13 @@ from manyheads.cli.arguments import (
     AsJson,
     ModelName,
     check_output,
+    load_model,
     to_file,
 )
 from manyheads.cli.roles.page import document, num_failed, page, ranking
-from manyheads.cli.steps import joined_ranks, load_model
 from manyheads.cli.terminal.console import clean, emit_document, print_whole
 from manyheads.cli.terminal.progress import Talk
+from manyheads.corpora.lines import KINDS
 from manyheads.errors import FileAccessError, TextError
 
 if TYPE_CHECKING:
@@ -80,33 +81,68 @@ def roles(
     own_patterns = {name: read_pattern for path in patterns or [] for name, read_pattern in read_patterns(path).items()}
     options = {"kind": kind, "lines": lines, "field": field}
     sources = [*(corpus or []), *(files or [])]
-    _check_options(kind, sources, resume)
+    if kind is not None and kind not in KINDS:
+        raise TextError(
+            f"--kind {kind}: there is no such kind of text. Use one of {', '.join(KINDS)}, or leave it out."
+        )
+    if resume is not None:
+        if STDIN in sources:
+            raise TextError("stdin cannot be resumed: write the texts to a file, and give that with --resume.")
+        # Imports torch, for which --help is not to wait.
+        from manyheads.roles.find import check_resume
+
+        check_resume(resume)
     texts, passages = _corpora(sources, options, model)
-    elsewhere_corpus = _opened(elsewhere, **options) if elsewhere else None
-    judge = _judge(ask or [], probes)
-    if not _may_have_syntax(texts, options):
+    second = _opened(elsewhere, **options) if elsewhere else None
+
+    def judge(questions: dict[str, str]) -> None:
+        """Refuse a role that no question asks, as soon as the questions are known: before the long reading."""
+        # Both import torch, for which --help is not to wait.
+        from manyheads.roles.probes.all import PROBES
+        from manyheads.roles.results import role_named  # as above
+
+        for role in ask or []:
+            role_named(role, questions, PROBES if probes else {})
+
+    # Relations may be asked of what has syntax, which only the corpus' head tells; a stream cannot be looked into.
+    if texts.total is None:
+        may_have_syntax = kind not in ("text", "jsonl")
+    else:
+        first = islice(texts.open(), LOOKED_AT)
+        may_have_syntax = any(text.gold is not None and text.gold.has_syntax for text in first)
+    if not may_have_syntax:
+        # Imports torch, for which --help is not to wait.
         from manyheads.roles.find import fixed_questions
 
         judge(fixed_questions(own_patterns, passages is not None))
-    with joined_ranks(talk) as rank:
+    with base.torchrun() as (rank, world):
+        if rank:
+            talk.silence()  # the first process speaks for all, the others say nothing but what goes wrong
+        elif world > 1:
+            talk.note(f"{world} processes share the corpus")
         lm = load_model(talk, model)
         labelled = _find(
-            talk,
-            lm,
-            texts,
-            elsewhere_corpus,
-            passages=passages,
-            patterns=own_patterns,
-            resume=resume,
-            on_questions=judge,
+            talk, lm, texts, second, passages=passages, patterns=own_patterns, resume=resume, on_questions=judge
         )
         if rank:
-            return  # the first process speaks for all
-        labelled = _probed(talk, lm, labelled) if probes else labelled
-        _write(labelled, save, plot, report)
+            return
+        if probes:
+            # Imports torch, for which --help is not to wait.
+            from manyheads.roles.probes.all import COST
+
+            with talk.step(f"probing: {COST}") as progress:
+                labelled = labelled.probed(role_finder.ask_probes(lm, progress))
+        if save is not None:
+            labelled.save(save)
+        if plot is not None:
+            figures.save_roles(labelled, plot)
+        if report is not None:
+            figures.write_report(labelled, report)
         if families is not None:
             _draw_families(talk, lm, texts, labelled, families)
-    _note_failed(talk, labelled)
+    if count := num_failed(labelled):
+        were = "s could not be measured, and were" if count > 1 else " could not be measured, and was"
+        talk.note(f"{count:,} text{were} left out")
     if as_json:
         emit_document(document(labelled, texts.origin))
         return
@@ -129,122 +165,52 @@ def _corpora(sources: list[str], options: dict[str, Any], model: str) -> tuple[C
 
 
 def _opened(sources: list[str], **options: Any) -> Corpus:
-
+    """The corpus. Errors: TextError for one of whose texts none can be read, before a model is loaded."""
     kind = options.get("kind")
     try:
         corpus = corpora.open_corpus(sources, **options)
     except (TextError, FileAccessError) as error:
         message = str(error).replace("Say kind= (", "Say --kind (").replace(f" of {kind=} ", f" of --kind {kind} ")
         raise type(error)(message) from error
-    _require_readable(corpus)
-    return corpus
-
-
-def _require_readable(corpus: Corpus) -> None:
-    """Errors: TextError for a corpus of whose texts none can be read, before a model is loaded."""
     if corpus.total is None:
-        return  # what can be read once is not looked into
+        return corpus  # what can be read once is not looked into
     first = list(islice(corpus.open(), LOOKED_AT))
     if not first:
         raise TextError(f"no text was given: {corpus.origin} holds none.")
-    if len(first) == LOOKED_AT or not all(document.problem for document in first):
-        return
-    others = "" if len(first) == 1 else f", nor any of the {len(first)} texts of the corpus"
-    raise TextError(
-        f"{first[0].name} cannot be read{others}: {first[0].problem.rstrip('.')}. Mend the file, or say by --kind "
-        f"what it holds: text, jsonl or conllu."
-    )
-
-
-def _check_options(kind: str | None, sources: list[str], resume: Path | None) -> None:
-    """What can be refused before anything is read. Errors: TextError, FileAccessError."""
-    from manyheads.corpora.lines import KINDS
-
-    if kind is not None and kind not in KINDS:
+    if len(first) < LOOKED_AT and all(document.problem for document in first):
+        others = "" if len(first) == 1 else f", nor any of the {len(first)} texts of the corpus"
         raise TextError(
-            f"--kind {kind}: there is no such kind of text. Use one of {', '.join(KINDS)}, or leave it out."
+            f"{first[0].name} cannot be read{others}: {first[0].problem.rstrip('.')}. Mend the file, or say by --kind "
+            f"what it holds: text, jsonl or conllu."
         )
-    if resume is None:
-        return
-    if STDIN in sources:
-        raise TextError("stdin cannot be resumed: write the texts to a file, and give that with --resume.")
-    from manyheads.roles.find import check_resume
-
-    check_resume(resume)
+    return corpus
 
 
-def _may_have_syntax(texts: Corpus, options: dict[str, Any]) -> bool:
-    """Whether relations may be asked, which only the corpus' head tells; a stream cannot be looked into."""
-    if texts.total is None:
-        return options["kind"] not in ("text", "jsonl")
-    return any(document.gold is not None and document.gold.has_syntax for document in islice(texts.open(), LOOKED_AT))
-
-
-def _judge(ask: list[str], probes: bool) -> Callable[[dict[str, str]], None]:
-    """What refuses a question that nobody asks, once it is known what is asked: before the long reading."""
-
-    def judge(questions: dict[str, str]) -> None:
-        from manyheads.roles.probes.all import PROBES
-        from manyheads.roles.results import role_named
-
-        for role in ask:
-            role_named(role, questions, PROBES if probes else {})
-
-    return judge
-
-
-def _find(talk: Talk, lm: Any, texts: Corpus, elsewhere: Corpus | None, **asked: Any) -> Roles:
+def _find(talk: Talk, lm: Any, texts: Corpus, second: Corpus | None, **options: Any) -> Roles:
     """All that is read, each reading a step of its own by name."""
-    from manyheads.roles import find_roles
-
     if lm.tokenizer is None:
         raise TextError(f"{lm.name} has no tokenizer, so it cannot read a corpus.")
-    options = {
+    labels = {
         "texts": f"reading {texts.origin}",
         "passages": f"reading passages of {texts.origin}",
-        "second corpus": f"reading the second corpus, {elsewhere.origin if elsewhere else ''}",
+        "second corpus": f"reading the second corpus, {second.origin if second else ''}",
         "examples": "reading examples",
     }
     with talk.steps() as steps:
 
         def begin(name: str) -> None:
-            steps.begin(options[name])
+            steps.begin(labels[name])
 
-        return find_roles(lm, texts, elsewhere=elsewhere, progress=steps.progress, on_reading=begin, **asked)
-
-
-def _probed(talk: Talk, lm: Any, labelled: Roles) -> Roles:
-    from manyheads.roles import ask_probes
-    from manyheads.roles.probes.all import COST
-
-    with talk.step(f"probing: {COST}") as progress:
-        return labelled.probed(ask_probes(lm, progress))
+        return role_finder.find_roles(lm, texts, elsewhere=second, progress=steps.progress, on_reading=begin, **options)
 
 
 def _draw_families(talk: Talk, lm: Any, texts: Corpus, labelled: Roles, path: Path) -> None:
     """The map of all heads, on the corpus' first texts."""
-    from manyheads.roles import head_families
-
     if texts.total is None:
         raise TextError(f"--families reads the corpus again, and {texts.origin} can be read once only: give a file.")
     first = [document.text for document in islice(texts.open(), FAMILY_TEXTS) if document.text.strip()]
     with talk.step("comparing heads with each other") as progress:
-        figures.save_families(head_families(lm, first, progress=progress), path, roles=list(labelled))
-
-
-def _note_failed(talk: Talk, labelled: Roles) -> None:
-    if count := num_failed(labelled):
-        were = "s could not be measured, and were" if count > 1 else " could not be measured, and was"
-        talk.note(f"{count:,} text{were} left out")
-
-
-def _write(labelled: Roles, save: Path | None, plot: Path | None, report: Path | None) -> None:
-    if save is not None:
-        labelled.save(save)
-    if plot is not None:
-        figures.save_roles(labelled, plot)
-    if report is not None:
-        figures.write_report(labelled, report)
+        figures.save_families(role_finder.head_families(lm, first, progress=progress), path, roles=list(labelled))
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from manyheads import roles
-from manyheads.cli.arguments import STDIN
-from manyheads.cli.role_words import ABSENT, UNLABELLED, figure, plain, q_words, span
-from manyheads.cli.steps import model_arguments
+from manyheads.cli.arguments import STDIN, model_arguments
+from manyheads.cli.role_words import ABSENT, figure, plain, q_words, span
 from manyheads.cli.terminal.console import clean
-from manyheads.roles.role_table import NOT_EFFECT
+from manyheads.roles.role_table import NOT_EFFECT, UNLABELLED
 
 if TYPE_CHECKING:
     from manyheads.corpora import Failure
@@ -66,7 +65,7 @@ def document(labelled: Roles, origin: str) -> dict[str, Any]:
         ],
         "failures": {
             "count": num_failed(labelled),
-            "named": [failed_text._asdict() for failed_text in failed_texts(labelled)],
+            "named": [failure._asdict() for failure in failed_texts(labelled)],
         },
         **({"probes": probes} if probes else {}),
         "notes": labelled.notes,
@@ -77,37 +76,31 @@ def page(labelled: Roles, origin: str, model: str, sources: Sequence[str]) -> li
     """The heads by role, then the questions that some head answers, then what it rests on."""
     sums = labelled.table.sums
     texts = labelled.notes.get("texts") or f"{sums.num_texts:,} text{'s' * (sums.num_texts != 1)}"
-    num_labelled = sum(role.name != UNLABELLED for role in labelled)
+    num_labelled, why_none = sum(role.name != UNLABELLED for role in labelled), ""
+    if not num_labelled:  # what most heads lack for a label, in words
+        reasons = Counter(role.evidence.words.rpartition(": ")[2] for role in labelled)
+        why_none = f": {clean(reasons.most_common(1)[0][0]) if reasons else 'there are none'}"
     answered = any(claim.holds for claims in labelled.claims for claim in claims)
     lines = [
         Text.assemble((clean(labelled.notes["model"]), "bold"), f": what each head does over {clean(origin)}"),
         Text(f"texts     {texts}, {sums.num_tokens:,} tokens; chosen on one half, reported on the other"),
-        Text(f"heads     {num_labelled} of {len(labelled)} named{'' if num_labelled else f': {_why_none(labelled)}'}"),
+        Text(f"heads     {num_labelled} of {len(labelled)} named{why_none}"),
         Text(),
     ]
     if num_labelled:
         lines += [Text(f"Labels ({EFFECT_SAID})", style="bold"), *_by_role(labelled), Text()]
     lines += [*_by_question(labelled), Text()] if answered else []
     lines += [*by_probe(labelled), *_basis(labelled, answered)]
-    return [*lines, Text(), Text("Try next", style="bold"), *_try_next(labelled, model, sources)]
-
-
-def _try_next(labelled: Roles, model: str, sources: Sequence[str]) -> list[Text]:
-    """Commands that go on from here; none that would read stdin again, which is spent."""
+    lines += [Text(), Text("Try next", style="bold")]
     added = model_arguments(model)
     best = next((claim for claim in _best(labelled) if claim.holds), None)
-    lines = [] if best is None else [Text(f"  manyheads ablate {best.head}{added}")]
-    if STDIN in sources:
+    ablate = [] if best is None else [Text(f"  manyheads ablate {best.head}{added}")]
+    if STDIN in sources:  # which is spent: no command is offered that would read it again
+        lines += ablate
         return [*lines, Text("  to ask more of these texts, write them to a file: stdin can be read once only")]
     arguments = added + (f" --corpus {shlex.join(sources)}" if sources else "")
     ask = [] if best is None else [Text(f'  manyheads roles{arguments} --ask "{best.role}"')]
-    return [*ask, *lines, Text(f"  manyheads roles{arguments} --report roles.html")]
-
-
-def _why_none(labelled: Roles) -> str:
-    """What most heads lack for a label, in words."""
-    reasons = Counter(role.evidence.words.rpartition(": ")[2] for role in labelled)
-    return clean(reasons.most_common(1)[0][0]) if reasons else "there are none"
+    return [*lines, *ask, *ablate, Text(f"  manyheads roles{arguments} --report roles.html")]
 
 
 def _by_role(labelled: Roles) -> list[Text]:
@@ -132,22 +125,22 @@ def _best(labelled: Roles) -> list[Claim]:
 
 
 def _by_question(labelled: Roles) -> list[Text]:
-
+    """A row for each question that a head answers, with an example beneath it; then how many have no answer."""
     best = _best(labelled)
-    answered = [claim for claim in best if claim.holds]
     titles = f"{'score ':>8}{'words ':>8}{'chance':>7}{'guess':>7}{'rule':>6}{'95 %':>9}{'cases':>9}"
     lines = [
         Text("By question: the best head of the choosing half, figures of the other", style="bold"),
         Text(f"  {'':<28}{'head':<8}{titles}", style="dim"),
     ]
-    for claim in answered:
-        lines.append(_row(claim))
+    for claim in (claim for claim in best if claim.holds):
+        elsewhere = "" if claim.elsewhere is None else f"  elsewhere {_share(claim.elsewhere)}"
+        levels = f"{_share(claim.chance):>7}{_share(_guess(claim)):>7}{_share(_rule(claim)):>6}{_interval(claim):>9}"
+        figures = f"{claim.head!s:<8}{_both(claim)}{levels}{claim.num_queries:>9,}{elsewhere}"
+        lines.append(Text.assemble("  ", (f"{clean(claim.role):<28}", "bold"), figures))
         for example in labelled.examples.get((claim.head, claim.role), ())[:EXAMPLES]:
             sentence = f"      “{clean(example.text)}”"
-            lines.append(
-                Text(sentence if len(sentence) <= TEXT_WIDTH else f"{sentence[: TEXT_WIDTH - 1]}…", style="dim")
-            )
-            lines.append(Text(f"       {clean('; '.join(example.links))}", style="dim"))
+            cut = sentence if len(sentence) <= TEXT_WIDTH else f"{sentence[: TEXT_WIDTH - 1]}…"
+            lines += [Text(cut, style="dim"), Text(f"       {clean('; '.join(example.links))}", style="dim")]
     lacking = [claim for claim in best if not claim.holds]
     if lacking:
         near = [f"{claim.role} ({claim.head})" for claim in lacking if claim.num_queries >= roles.MIN_QUERIES][:NEAREST]
@@ -158,12 +151,8 @@ def _by_question(labelled: Roles) -> list[Text]:
     return lines
 
 
-def _row(claim: Claim) -> Text:
-    span = f"{100 * claim.low:.0f}–{100 * claim.high:.0f}"
-    elsewhere = "" if claim.elsewhere is None else f"  elsewhere {_share(claim.elsewhere)}"
-    line = f"{_both(claim)}{_share(claim.chance):>7}{_share(_guess(claim)):>7}{_share(_rule(claim)):>6}{span:>9}"
-    figures = f"{claim.head!s:<8}{line}{claim.num_queries:>9,}{elsewhere}"
-    return Text.assemble("  ", (f"{clean(claim.role):<28}", "bold"), figures)
+def _interval(claim: Claim) -> str:
+    return f"{100 * claim.low:.0f}–{100 * claim.high:.0f}"
 
 
 def _both(claim: Claim) -> str:
@@ -185,41 +174,31 @@ def _rule(claim: Claim) -> float | None:
 
 def ranking(labelled: Roles, role: str, top: int) -> list[Text]:
     """The heads at one role, the best of the choosing half first; beneath a claim that does not hold, why."""
-
     role = labelled.role_named(role)
     if role in labelled.probes:
         return ranking_of_probe(labelled, role, top)
     question = Text(clean(labelled.questions[role]), style="bold")
     if why := labelled.unanswerable.get(role):
-        return [question, Text(f"  {_no_answer(why)}"), Text(), Text(f"  {labelled.notes['labels']}")]
+        # Imports torch, for which --help is not to wait.
+        from manyheads.roles.rules import AHEAD
+
+        subject = "the heads of this model see no later token, they " if why == AHEAD else ""
+        return [question, Text(f"  not asked: {subject}{why}"), Text(), Text(f"  {labelled.notes['labels']}")]
     shares = f"{'norm':>6}{'chance':>7}{'guess':>7}{'rule':>6}"
     titles = f"{'score ':>8}{'words ':>8}{shares}{'above':>11}{'95 %':>9}{'cases':>9}{'q':>8}"
     lines = [question, Text(f"  {'head':<8}{titles}", style="dim")]
-    can_answer = [
-        claim for claim in labelled.ranked(role) if claim.num_queries
-    ]  # beside causal heads there may be others
+    # Beside causal heads there may be others, of which the question was not asked.
+    can_answer = [claim for claim in labelled.ranked(role) if claim.num_queries]
     for claim in can_answer[:top]:
-        span = f"{100 * claim.low:.0f}–{100 * claim.high:.0f}"
+        above = ABSENT  # how far above chance on the same texts, in points: the 95 % interval
+        if not math.isnan(claim.over_low) and not math.isnan(claim.over_high):
+            above = f"{round(100 * claim.over_low):+d}…{round(100 * claim.over_high):+d}"
         shares = f"{_share(claim.norm):>6}{_share(claim.chance):>7}{_share(_guess(claim)):>7}{_share(_rule(claim)):>6}"
-        line = f"{_both(claim)}{shares}{_above(claim):>11}{span:>9}{claim.num_queries:>9,}{q_words(claim.q_value):>8}"
-        lines.append(Text(f"  {claim.head!s:<8}{line}"))
+        line = f"{_both(claim)}{shares}{above:>11}{_interval(claim):>9}{claim.num_queries:>9,}"
+        lines.append(Text(f"  {claim.head!s:<8}{line}{q_words(claim.q_value):>8}"))
         if not claim.holds:
             lines.append(Text(f"          does not hold: {clean('; '.join(roles.failing(claim)))}", style="dim"))
     return [*lines, Text(), *_legend(ranked=True), Text(f"  {labelled.notes['labels']}")]
-
-
-def _no_answer(why: str) -> str:
-    from manyheads.roles.rules import AHEAD
-
-    return f"not asked: {why}" if why != AHEAD else f"not asked: the heads of this model see no later token, they {why}"
-
-
-def _above(claim: Claim) -> str:
-    """How far above chance on the same texts, in points: the 95 % interval."""
-    if math.isnan(claim.over_low) or math.isnan(claim.over_high):
-        return ABSENT
-    low, high = (round(100 * bound) for bound in (claim.over_low, claim.over_high))
-    return f"{low:+d}…{high:+d}"
 
 
 def _share(value: float | None) -> str:
@@ -311,14 +290,14 @@ def ranking_of_probe(labelled: Roles, name: str, top: int) -> list[Text]:
     return [*lines, Text(), Text(f"  {clean(probe.says)}"), Text(f"  {labelled.notes['probes']}")]
 
 
-def row(probe: Probe, each: HeadScore) -> str:
+def row(probe: Probe, score: HeadScore) -> str:
     """A head's figures; where scores have no interval, how many standard deviations of chance it lies from it."""
-    z = probe.z(each)
-    level = figure(each.chance, probe.unit) if z is None else f"±{each.score / z if z else 0:.2f}"
-    between = span(each.low, each.high, probe.unit) if z is None else f"{z:+.1f} sd"
-    cases = f"{each.num_queries:,}" if each.num_queries else "–"
-    mark = "" if probe.beats_chance(each) else "  within chance"
-    return f"{each.head!s:<8}{figure(each.score, probe.unit):>8}{level:>8}{between:>14}{cases:>9}{mark}"
+    z = probe.z(score)
+    level = figure(score.chance, probe.unit) if z is None else f"±{score.score / z if z else 0:.2f}"
+    between = span(score.low, score.high, probe.unit) if z is None else f"{z:+.1f} sd"
+    cases = f"{score.num_queries:,}" if score.num_queries else "–"
+    mark = "" if probe.beats_chance(score) else "  within chance"
+    return f"{score.head!s:<8}{figure(score.score, probe.unit):>8}{level:>8}{between:>14}{cases:>9}{mark}"
 
 
 def lacking(probe: Probe) -> str:

@@ -22,6 +22,8 @@ from rich.text import Text
 from manyheads import __version__
 
 WIDTH = 100
+NOT_SHOWN = ("Cc", "Cf", "Cs", "Co", "Cn")  # Unicode's categories of control, format and unassigned characters
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 NARROWEST = 60  # below this, lines are cut rather than wrapped into ribbons
 
 
@@ -97,13 +99,11 @@ def knows_blocks(console: Console) -> bool:
 
 def clean(text: str) -> str:
     """Text on one line and without anything that a terminal would obey."""
-    return " ".join("".join(map(_shown, text)).split())
-
-
-def _shown(char: str) -> str:
-    if char.isspace():
-        return " "
-    return "\N{REPLACEMENT CHARACTER}" if unicodedata.category(char) in ("Cc", "Cf", "Cs", "Co", "Cn") else char
+    # White space comes first: a line break is a control character (Cc) itself, and is to become a blank.
+    visible = (
+        " " if char.isspace() else REPLACEMENT if unicodedata.category(char) in NOT_SHOWN else char for char in text
+    )
+    return " ".join("".join(visible).split())
 
 
 def shortened(text: str, width: int) -> str:
@@ -249,13 +249,8 @@ def legend(largest: float, shades: str) -> Text:
 
 def cells_of(values: Sequence[float], largest: float, shades: str) -> list[str]:
     """A row of the map. Two columns of the terminal a cell, so that cells are about square."""
-    return [shade(value, largest, shades) * 2 for value in values]
-
-
-def shade(value: float, largest: float, shades: str) -> str:
-    if math.isnan(value):
-        return " "
-    return shades[sum(value >= step * largest for step in STEPS) if largest > 0 else 0]
+    indices = (sum(value >= step * largest for step in STEPS) if largest > 0 else 0 for value in values)
+    return ["  " if math.isnan(value) else shades[i] * 2 for value, i in zip(values, indices, strict=True)]
 
 
 def drawn(cells: Sequence[str], shades: str, colour: str = "") -> Text:

@@ -64,9 +64,9 @@ class Steps:
         self._talk, self._stack = talk, stack
         self._now: Progress | None = None
 
-    def begin(self, what: str) -> Progress:
+    def begin(self, label: str) -> Progress:
         self._stack.close()
-        self._now = self._stack.enter_context(self._talk.step(what))
+        self._now = self._stack.enter_context(self._talk.step(label))
         return self._now
 
     def progress(self, done: int, total: int | None, note: str = "", /) -> None:
@@ -75,29 +75,29 @@ class Steps:
 
 
 @contextmanager
-def _lines(console: Console, what: str, at_once: bool) -> Iterator[Progress]:
+def _lines(console: Console, label: str, at_once: bool) -> Iterator[Progress]:
     """A line once the step has proved slow, and now and then how far it is."""
-    lock, last, pace = threading.Lock(), [0.0], _Pace(what)
-    ended: list[bool] = []
+    lock, pace = threading.Lock(), _Pace(label)  # the timer's thread writes, too
+    last_line, is_over = 0.0, False
 
     def say(line: str) -> None:
-        last[0] = time.monotonic()
+        nonlocal last_line
+        last_line = time.monotonic()
         console.print(Text(line), soft_wrap=True)
 
     def begin() -> None:
         with lock:
-            if not last[0]:
-                say(what)
+            if not last_line:
+                say(label)
 
     def progress(done: int, total: int | None, note: str = "", /) -> None:
+        nonlocal is_over
         with lock:
             line = pace.said(done, total, note)
-            if not last[0] or ended:
+            if not last_line or is_over:
                 return
-            if total is not None and done >= total:
-                ended.append(True)
-                say(line)
-            elif time.monotonic() - last[0] >= LINE_SECONDS:
+            is_over = total is not None and done >= total  # some say so twice, and it is written once
+            if is_over or time.monotonic() - last_line >= LINE_SECONDS:
                 say(line)
 
     timer = threading.Timer(0.0 if at_once else SLOW_SECONDS, begin)
@@ -112,25 +112,22 @@ def _lines(console: Console, what: str, at_once: bool) -> Iterator[Progress]:
 class _Pace:
     """How fast a step goes since it was first asked: a run that is taken up again begins in the middle."""
 
-    def __init__(self, what: str) -> None:
-        self._what = what
+    def __init__(self, label: str) -> None:
+        self._label = label
         self._first: tuple[float, int] | None = None
 
     def said(self, done: int, total: int | None, note: str = "") -> str:
         """How far it is and, of what takes long, how much time is left; where nobody knows the end, what is done."""
         if total is None:
-            return f"{self._what} {done:,}"
+            return f"{self._label} {done:,}"
         if self._first is None or done < self._first[1]:  # or another part of the step
             self._first = (time.monotonic(), done)
         seconds, gone = time.monotonic() - self._first[0], done - self._first[1]
         remaining = seconds / gone * (total - done) if gone else 0.0
-        line = f"{self._what} {done / max(total, 1):.0%}{f', {clean(note)}' if note else ''}"
-        return f"{line}, {_time(remaining)} left" if seconds > SLOW_SECONDS and remaining > LINE_SECONDS else line
-
-
-def _time(seconds: float) -> str:
-    """A time as people say it: 40 s, 3 min, 2 h 10 min."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
+        line = f"{self._label} {done / max(total, 1):.0%}{f', {clean(note)}' if note else ''}"
+        if seconds <= SLOW_SECONDS or remaining <= LINE_SECONDS:
+            return line
+        # As people say it: 40 s, 3 min, 2 h 10 min.
+        minutes = round(remaining / 60)
+        long = f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
+        return f"{line}, {f'{remaining:.0f} s' if remaining < 90 else long} left"

@@ -7,17 +7,14 @@ import shlex
 import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 from rich.console import Console
 from rich.text import Text
 
 from manyheads import figures, models
-from manyheads.cli.arguments import PICTURE_ENDINGS, check_output
-from manyheads.cli.head.looked import head_of
-from manyheads.cli.look.page import hanging, offered
-from manyheads.cli.steps import load_model, model_arguments
+from manyheads.cli.arguments import PICTURE_ENDINGS, check_output, head_of, load_model, model_arguments
+from manyheads.cli.look import hanging, offered
 from manyheads.cli.terminal.console import (
     cells_of,
     clean,
@@ -31,6 +28,9 @@ from manyheads.cli.terminal.console import (
 from manyheads.cli.terminal.progress import Talk
 from manyheads.errors import FileAccessError, HeadError, ShapeError
 from manyheads.heads import Head
+
+if TYPE_CHECKING:
+    import torch
 
 LABEL = 6
 NUM_STRONGEST = 8
@@ -62,10 +62,21 @@ class PictureLooked:
     def others(self) -> dict[str, float]:
         return {name: float(self.row[index]) for name, index in self.grid.others.items()}
 
+    def strongest(self) -> list[tuple[int, int, float]]:
+        """Row, column and weight of the patches with most of it, the largest first."""
+        values, order = self.weights.flatten().sort(descending=True, stable=True)
+        places = [divmod(index, self.grid.columns) for index in order[:NUM_STRONGEST].tolist()]
+        return [(row, column, value) for (row, column), value in zip(places, values.tolist(), strict=False)]
+
 
 def look_at_picture(name: str, image: str, patch: str | None, model: str, plot: Path | None, as_json: bool) -> None:
     """The whole command, once it is known that it is about a picture."""
-    place = _place(patch)
+    place = None
+    if patch is not None:
+        match = re.fullmatch(r"\s*r?(\d+)\s*[,c]\s*(\d+)\s*", patch)
+        if match is None:
+            raise ShapeError(f"--patch {patch}: give a row and a column, both counted from 0, as in --patch 3,5.")
+        place = int(match[1]), int(match[2])
     check_output(plot, "--plot", PICTURE_ENDINGS)
     if not Path(image).exists():
         raise FileAccessError(f"there is no picture {image}.")
@@ -80,9 +91,10 @@ def gather(
     talk: Talk, name: str, image: str, place: tuple[int, int] | None, model: str, plot: Path | None
 ) -> PictureLooked:
     """Load, record, read the row, and draw the picture that was asked for."""
+    # All of these import torch, for which --help is not to wait.
     from manyheads.models.inputs.media import picture_of, require_reader
-    from manyheads.models.loading.modality import PICTURES
-    from manyheads.recording.media import grid_of
+    from manyheads.models.loading.modality import PICTURES  # as above
+    from manyheads.recording.media import grid_of  # as above
 
     begun = time.perf_counter()
     picture = picture_of(image)
@@ -95,21 +107,22 @@ def gather(
     layer = next(stack for stack in recording.stacks[head.stack] if stack.site.layer == head.layer)
     if layer.crosses:
         raise HeadError(f"{head} is cross-attention: its rows are no patches of the picture. Take another layer.")
-    looker, rows, framed = _looker(grid, place)
+    # Whose rows are shown: a patch's, the class token's, or all patches' where there is none.
+    if place is not None:
+        looker, position = f"patch {place[0]},{place[1]}", grid.position(*place)
+        rows = slice(position, position + 1)
+    elif "[CLS]" in grid.others:
+        looker, position = "[CLS]", grid.others["[CLS]"]
+        rows = slice(position, position + 1)
+    else:
+        looker, rows = MEAN, grid.patches
     row = layer.weights(head=head.index, queries=rows).mean(0)
-    looked = PictureLooked(lm, model, head, image, grid, looker, framed, row, layer.because)
-    written = () if plot is None else (_plot(talk, looked, picture, plot),)
+    looked = PictureLooked(lm, model, head, image, grid, looker, place, row, layer.because)
+    written = ()
+    if plot is not None:
+        _plot(talk, looked, picture, plot)
+        written = (f"{plot}, the picture with the weights on it",)
     return replace(looked, written=written, seconds=time.perf_counter() - begun)
-
-
-def _place(patch: str | None) -> tuple[int, int] | None:
-    """The row and column of `--patch r,c`. Errors: ShapeError."""
-    if patch is None:
-        return None
-    match = re.fullmatch(r"\s*r?(\d+)\s*[,c]\s*(\d+)\s*", patch)
-    if match is None:
-        raise ShapeError(f"--patch {patch}: give a row and a column, both counted from 0, as in --patch 3,5.")
-    return int(match[1]), int(match[2])
 
 
 def _head_of(lm: Any, name: str) -> Any:
@@ -122,66 +135,63 @@ def _head_of(lm: Any, name: str) -> Any:
     return head
 
 
-def _looker(grid: Any, place: tuple[int, int] | None) -> tuple[str, slice, tuple[int, int] | None]:
-    """Whose rows are shown: a patch's, the class token's, or all patches' where there is none."""
-    if place is not None:
-        position = grid.position(*place)
-        return f"patch {place[0]},{place[1]}", slice(position, position + 1), place
-    if "[CLS]" in grid.others:
-        position = grid.others["[CLS]"]
-        return "[CLS]", slice(position, position + 1), None
-    return MEAN, grid.patches, None
-
-
-def _plot(talk: Talk, looked: PictureLooked, picture: Any, path: Path) -> str:
-    """Draw it; what it shows, in words."""
+def _plot(talk: Talk, looked: PictureLooked, picture: Any, path: Path) -> None:
+    """Draw the weights on the picture."""
+    # Imports torch, for which --help is not to wait.
     from manyheads.models.inputs.media import shown
 
     grid = looked.grid
     places = {(row, column): grid.pixels(row, column) for row in range(grid.rows) for column in range(grid.columns)}
     with talk.step(f"drawing {path.name}"):
         pixels = shown(looked.lm, picture)
-        title = f"{looked.head} in {looked.lm.name}: where {looked.looker} looks"
-        if looked.looker == MEAN:
-            title = f"{looked.head} in {looked.lm.name}: where patches look, {MEAN}"
+        looks = f"where patches look, {MEAN}" if looked.looker == MEAN else f"where {looked.looker} looks"
         about = f"{Path(looked.image).name}, read as {pixels.shape[1]} x {pixels.shape[0]} pixels"
         figures.save_picture(
             pixels,
             looked.weights.double().numpy(),
             places,
             path,
-            title=title,
+            title=f"{looked.head} in {looked.lm.name}: {looks}",
             subtitle=f"{about} in {grid.rows} x {grid.columns} patches",
             framed=looked.framed,
             others=looked.others,
         )
-    return f"{path}, the picture with the weights on it"
 
 
 # ------------------------------------------------------------------------------------------------------------- showing
 
 
 def print_page(looked: PictureLooked) -> None:
-    console = stdout_console()
-    sections = [_headline(looked, console), _map(looked, console), _strongest(looked), _next(looked, console)]
+    console, strongest = stdout_console(), looked.strongest()
+    patches = Text(" ")
+    for row, column, weight in strongest:
+        patches.append_text(Text.assemble("  ", (f"{row},{column} ", "bold"), f"{weight:.1%}"))
+    command = f"manyheads head {looked.head} --image {shlex.quote(looked.image)}{model_arguments(looked.model)}"
+    offers = [
+        (f"{command} --plot seen.png", "the weights drawn on the picture"),
+        (f"{command} --patch {strongest[0][0]},{strongest[0][1]}", "where the strongest patch itself looks"),
+    ]
+    sections = [
+        _headline(looked, console),
+        _map(looked, console),
+        [Text.assemble(("Strongest patches", "bold"), "  row,column"), patches],
+        offered(offers, console),
+    ]
     print_sections(sections, console)
 
 
 def _headline(looked: PictureLooked, console: Console) -> list[Text]:
+    """What was read, and how the row's weight is shared between patches and other tokens."""
     grid, (height, width) = looked.grid, looked.grid.picture
     read = f"{looked.image}, read as {width} x {height} pixels in {grid.rows} x {grid.columns} patches"
     beside = f"; other tokens: {', '.join(grid.others)}" if grid.others else ""
-    facts = [("picture", read + beside), ("looks", f"{looked.looker}: {_split(looked)}")]
+    shares = [(float(looked.row[grid.patches].sum()), "patches"), *((w, name) for name, w in looked.others.items())]
+    split = ", ".join(f"{share:.1%} on {name}" for share, name in shares)
+    facts = [("picture", read + beside), ("looks", f"{looked.looker}: {split}")]
     lines = [Text.assemble((str(looked.head), "bold"), f"  in {clean(looked.lm.name)}")]
     for label, value in (*facts, *(("wrote", path) for path in looked.written)):
         lines += hanging(Text(f"{label:<10}", style="dim"), clean(value), console.width)
     return lines
-
-
-def _split(looked: PictureLooked) -> str:
-    """How the row's weight is shared between patches and other tokens."""
-    parts = [f"{float(looked.row[looked.grid.patches].sum()):.1%} on patches"]
-    return ", ".join(parts + [f"{weight:.1%} on {name}" for name, weight in looked.others.items()])
 
 
 def _map(looked: PictureLooked, console: Console) -> list[Text]:
@@ -190,6 +200,8 @@ def _map(looked: PictureLooked, console: Console) -> list[Text]:
     fits = (console.width - LABEL) // 2
     block = -(-weights.shape[1] // fits)
     if block > 1:
+        import torch  # for which --help is not to wait
+
         weights = torch.nn.functional.avg_pool2d(weights[None], block, ceil_mode=True, count_include_pad=False)[0]
     largest = float(weights.max())
     shades = shades_of(console)
@@ -204,31 +216,10 @@ def _map(looked: PictureLooked, console: Console) -> list[Text]:
     for index, row in enumerate(weights.tolist()):
         cells = cells_of(row, largest, shades)
         if looked.framed is not None and looked.framed[0] // block == index:
-            cells[looked.framed[1] // block] = "@" + cells[looked.framed[1] // block][1]
+            column = looked.framed[1] // block
+            cells[column] = "@" + cells[column][1]
         lines.append(Text.assemble((f"{index * block:>4}  ", "dim"), drawn(cells, shades)))
     return lines
-
-
-def _strongest(looked: PictureLooked) -> list[Text]:
-    line = Text(" ")
-    for row, column, weight in _ranked(looked)[:NUM_STRONGEST]:
-        line.append_text(Text.assemble("  ", (f"{row},{column} ", "bold"), f"{weight:.1%}"))
-    return [Text.assemble(("Strongest patches", "bold"), "  row,column"), line]
-
-
-def _ranked(looked: PictureLooked) -> list[tuple[int, int, float]]:
-    """Every patch, the one with most weight first."""
-    values, order = looked.weights.flatten().sort(descending=True, stable=True)
-    places = (divmod(index, looked.grid.columns) for index in order.tolist())
-    return [(row, column, value) for (row, column), value in zip(places, values.tolist(), strict=True)]
-
-
-def _next(looked: PictureLooked, console: Console) -> list[Text]:
-    command = f"manyheads head {looked.head} --image {shlex.quote(looked.image)}{model_arguments(looked.model)}"
-    row, column, _ = _ranked(looked)[0]
-    offers = [(f"{command} --plot seen.png", "the weights drawn on the picture")]
-    offers.append((f"{command} --patch {row},{column}", "where the strongest patch itself looks"))
-    return offered(offers, console)
 
 
 def document(looked: PictureLooked) -> dict[str, Any]:
@@ -242,9 +233,7 @@ def document(looked: PictureLooked) -> dict[str, Any]:
         "patch": looked.framed,
         "weights": looked.weights.tolist(),
         "others": looked.others,
-        "strongest": [
-            dict(zip(("row", "column", "weight"), link, strict=True)) for link in _ranked(looked)[:NUM_STRONGEST]
-        ],
+        "strongest": [dict(zip(("row", "column", "weight"), link, strict=True)) for link in looked.strongest()],
         "backend": looked.because,
         "written": list(looked.written),
         "seconds": round(looked.seconds, 3),

@@ -1,4 +1,7 @@
-"""`manyheads prune`: remove heads for good, and save what is left as a checkpoint that was tried before it was kept."""
+"""`manyheads prune` removes heads for good; `manyheads convert` merges key/value heads into fewer.
+
+Both save a checkpoint that was loaded in a fresh process and compared before it was kept.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ import typer
 from manyheads import interventions
 from manyheads.cli.arguments import (
     DEFAULT_MODEL,
+    TEXTS_HELP,
     AsJson,
     HeadNames,
     ModelName,
@@ -18,8 +22,10 @@ from manyheads.cli.arguments import (
     TextsFile,
     check_folder,
     given_texts,
+    load_model,
+    read_source,
+    texts_in,
 )
-from manyheads.cli.steps import load_model
 from manyheads.cli.terminal.console import clean, emit_document, print_whole
 from manyheads.cli.terminal.progress import Talk
 from manyheads.errors import PlanError
@@ -29,6 +35,7 @@ from manyheads.plan import Ablate
 if TYPE_CHECKING:
     from manyheads.interventions import Saved
     from manyheads.interventions.save.save import PrunedModel
+    from manyheads.interventions.save.save_converted import Converted
 
 LABEL_WIDTH = 12
 LOWEST_HELP = "In place of HEADS: the N least important ones, by ablation on texts."
@@ -80,20 +87,19 @@ def prune(
     with talk.step(f"saving to {out}, and loading it in a fresh process"):
         saved = pruned.save(out, evidence=evidence)
     if as_json:
-        emit_document(document(pruned, saved))
+        emit_document(pruned_document(pruned, saved))
     else:
-        rows = page(pruned, saved)
+        rows = pruned_lines(pruned, saved)
         print_whole(f"  {label:<{LABEL_WIDTH}}{clean(text)}" if label else clean(text) for label, text in rows)
 
 
 def _lowest(talk: Talk, lm: Any, count: int, texts: Texts) -> tuple[str, str]:
-    """The least important heads, and the evidence in words: how they were chosen, and what goes with all of them.
-
-    Chosen on one half of the texts, the loss measured on the other.
-    """
+    """The least important heads, and the evidence in words: how they were chosen, and what goes with all of them."""
+    # Imports torch, for which --help is not to wait.
     from manyheads.interventions.prune.which_heads import least_groups
 
     least_groups(lm.spec, dict.fromkeys(lm.spec.heads, 0.0), count)  # a number that cannot be is known before reading
+    # Heads are chosen on one half of the texts and the loss is measured on the other, which had no part in the choice.
     with talk.step("reading the texts without each head") as progress:
         worth = interventions.importance(lm, texts.texts[::2], progress=progress)
     chosen = worth.lowest_groups(count)
@@ -111,8 +117,9 @@ def _lowest(talk: Talk, lm: Any, count: int, texts: Texts) -> tuple[str, str]:
     )
 
 
-def document(pruned: PrunedModel, saved: Saved) -> dict[str, Any]:
+def pruned_document(pruned: PrunedModel, saved: Saved) -> dict[str, Any]:
     """Everything, as data: what manyheads.json in the folder says, and where and as what it was saved."""
+    # Imports torch, for which --help is not to wait.
     from manyheads.interventions.save.save import as_dict
 
     facts = {key: value for key, value in as_dict(pruned, None).items() if key != "evidence"}
@@ -120,7 +127,7 @@ def document(pruned: PrunedModel, saved: Saved) -> dict[str, Any]:
     return {"model": facts.pop("from"), **facts, "saved": where}
 
 
-def page(pruned: PrunedModel, saved: Saved) -> list[tuple[str, str]]:
+def pruned_lines(pruned: PrunedModel, saved: Saved) -> list[tuple[str, str]]:
     """The same for people: lines, each with its label."""
     costs = interventions.costs_of(pruned)
     before, after = costs.parameters
@@ -140,3 +147,71 @@ def page(pruned: PrunedModel, saved: Saved) -> list[tuple[str, str]]:
     if saved.zeroed is not None:
         lines.append(("or", f"{by_class}: the original shapes, with zeros"))
     return [*lines, ("because", saved.because)]
+
+
+# ------------------------------------------------------------------------------------------------------------- convert
+
+
+COUNT_HELP = "How many key/value heads each layer is to have: a divisor of those that it has. 1 is MQA."
+MODEL_HELP = "A folder, or a name on the Hugging Face hub."
+FILE_HELP = f"{TEXTS_HELP} What is lost on them is measured, and how fast it decodes."
+NO_REGROUP_HELP = "Merge neighbours, instead of heads that are alike."
+ERRORS_A_LINE = 8
+
+
+def convert(
+    kv_heads: Annotated[int, typer.Option("--kv-heads", metavar="N", min=1, help=COUNT_HELP, show_default=False)],
+    model: Annotated[str, typer.Option("--model", metavar="MODEL", help=MODEL_HELP, show_default=False)],
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where to save it.", show_default=False)],
+    no_regroup: Annotated[bool, typer.Option("--no-regroup", help=NO_REGROUP_HELP)] = False,
+    file: Annotated[str | None, typer.Option("--file", metavar="TEXTS", help=FILE_HELP, show_default=False)] = None,
+    lines: TextsAreLines = False,
+    as_json: AsJson = False,
+) -> None:
+    """Merge key/value heads into fewer (MHA to GQA or MQA), and save the model.
+
+    Heads that are alike are merged, into their means. That costs quality until the model is trained on: the table is
+    of before that. The checkpoint is loaded in a fresh process and compared before it is kept.
+
+    For example: manyheads convert --kv-heads 8 --model my-model --out grouped --file texts.txt
+    """
+    talk = Talk()
+    check_folder(out)
+    texts = None if file is None else texts_in(read_source([], file), lines)
+    lm = load_model(talk, model, reads=texts is not None)
+    with talk.step(f"merging key/value heads into {kv_heads} and checking the copy"):
+        converted = interventions.convert_to_gqa(lm, kv_heads, regroup=not no_regroup, texts=texts)
+    with talk.step(f"saving to {out}, and loading it in a fresh process"):
+        saved = converted.save(out)
+    if as_json:
+        emit_document(converted_document(converted, saved))
+    else:
+        print_whole(converted_lines(converted, saved))
+
+
+def converted_document(converted: Converted, saved: Saved) -> dict[str, Any]:
+    """Everything, as data: what manyheads.json in the folder says, and where and as what it was saved."""
+    # Imports torch, for which --help is not to wait.
+    from manyheads.interventions.save.save_converted import as_dict
+
+    facts = {key: value for key, value in as_dict(converted).items() if key not in ("format", "version")}
+    where = {"folder": str(saved.folder), "loads_as": saved.loads_as, "error": saved.error}
+    return {"model": facts.pop("from"), **facts, "saved": where}
+
+
+def converted_lines(converted: Converted, saved: Saved) -> list[str]:
+    """The same for people."""
+    present = converted.before.layers[0].num_kv_heads
+    errors = [f"L{layer} {error:.3f}" for layer, error in converted.error_by_layer.items()]
+    rows = [errors[begin : begin + ERRORS_A_LINE] for begin in range(0, len(errors), ERRORS_A_LINE)]
+    return [
+        clean(f"{converted.name}: {present} key/value heads of each layer merged into {converted.num_kv_heads}"),
+        "",
+        *str(converted.table).splitlines(),
+        "",
+        f"Relative error of {converted.error_because}:",
+        *("  " + "  ".join(row) for row in rows),
+        "",
+        clean(f"Saved in {saved.folder}, as {saved.loads_as}: in a fresh process equal to {saved.error:.1e}."),
+        clean(f"Load it: transformers.{saved.loads_as}.from_pretrained({str(saved.folder)!r})"),
+    ]

@@ -1,0 +1,308 @@
+"""What heads are worth: `manyheads ablate L3H7`, what is lost without some of them, beside as many chosen at random.
+
+And `manyheads importance`: what every head is worth, which can go, and how far that goes.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.text import Text
+
+from manyheads import figures, interventions
+from manyheads.cli.arguments import (
+    DEFAULT_MODEL,
+    PICTURE_ENDINGS,
+    TABLE_ENDINGS,
+    AsJson,
+    HeadNames,
+    MetricName,
+    ModelName,
+    TextOrOwn,
+    Texts,
+    TextsAreLines,
+    TextsFile,
+    check_metric,
+    check_output,
+    given_texts,
+    load_model,
+    model_arguments,
+    to_file,
+)
+from manyheads.cli.terminal.console import clean, emit_document, knows_blocks, print_whole, stdout_console
+from manyheads.cli.terminal.progress import Talk
+from manyheads.errors import HeadError, PlanError, StatisticError
+from manyheads.heads import Head, require_forwards, written
+from manyheads.plan import KINDS, Ablate, Average, Copy, Plan, Scale, SkipOutputProjection
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from manyheads.interventions import Curve, Effect, Importance
+
+LABEL_WIDTH = 10
+KIND_HELP = "What stands in their place: zero (the default), mean, resample or first; or scale, average, copy, unmixed."
+CORPUS_HELP = "Texts that mean and resample take their values from; else those that are read."
+PLAN_HELP = "A plan (.json) in place of HEADS: what is typed is the text then."
+MOST_TOKENS = 8  # whose loss rose most, of a single text
+
+
+def ablate(
+    heads: HeadNames = None,
+    text: TextOrOwn = None,
+    file: TextsFile = None,
+    lines: TextsAreLines = False,
+    model: ModelName = DEFAULT_MODEL,
+    kind: Annotated[str | None, typer.Option("--kind", metavar="KIND", help=KIND_HELP)] = None,
+    factor: Annotated[float | None, typer.Option("--factor", metavar="X", help="For --kind scale.")] = None,
+    source: Annotated[str | None, typer.Option("--source", metavar="HEAD", help="For --kind copy.")] = None,
+    plan: Annotated[Path | None, typer.Option("--plan", metavar="FILE", help=PLAN_HELP)] = None,
+    corpus: Annotated[str | None, typer.Option("--corpus", metavar="FILE", help=CORPUS_HELP)] = None,
+    metric: MetricName = "auto",
+    controls: Annotated[int, typer.Option("--controls", metavar="N", min=0, help="Random sets of as many heads.")] = 10,
+    save_plan: Annotated[Path | None, to_file("--save-plan", "Write the plan: .json.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """What is lost without some heads, beside as many heads chosen at random.
+
+    Heads are edited before the output projection mixes them; the model is as it was afterwards.
+
+    For example: manyheads ablate L3H7 --kind mean --file novel.txt
+    """
+    talk = Talk()
+    check_output(save_plan, "--save-plan", (".json",))
+    check_metric(metric)
+    words = text or []
+    # With --plan the first word typed is the text, although it stands where HEADS would.
+    if plan is not None and heads is not None and not _names_heads(heads):
+        heads, words = None, [heads, *words]
+    requested = _plan(heads, kind, factor, source, plan)
+    if heads is not None and words and _names_heads(words[0]):
+        raise PlanError(
+            f'{words[0]!r} names heads, and would be read as the text: name all in one, "{heads}, {words[0]}".'
+        )
+    texts = given_texts(talk, words, file, lines, model)
+    corpus_texts = None if corpus is None else given_texts(talk, [], corpus, lines).texts
+    lm = load_model(talk, model)
+    with talk.step("reading the texts, with these heads and without") as progress:
+        result = interventions.effect(
+            lm, requested, texts.texts, metric=metric, corpus=corpus_texts, controls=controls, progress=progress
+        )
+    if save_plan is not None:
+        # Imports torch, for which --help is not to wait.
+        from manyheads.interventions.apply.applied import prepare
+
+        prepare(lm, requested, (corpus_texts or texts.texts) if requested.needs_corpus else None)[0].save(save_plan)
+    if as_json:
+        emit_document({"origin": texts.origin, **result.to_dict()})
+    else:
+        rows = ablation_lines(lm, result, texts, save_plan)
+        print_whole(f"{label:<{LABEL_WIDTH}}{clean(words)}" if label else words for label, words in rows)
+
+
+def _plan(heads: str | None, kind: str | None, factor: float | None, source: str | None, file: Path | None) -> Plan:
+    """The plan that the options mean. Errors: PlanError for options that contradict each other; HeadError."""
+    if file is not None:
+        if heads is not None:
+            raise PlanError(
+                f"HEADS ({heads!r}) and --plan {file} both say what to do: give one of them. A text goes after it, in "
+                f"quotes, or comes by --file."
+            )
+        per_step_options = {"--kind": kind, "--factor": factor, "--source": source}
+        if options := " and ".join(name for name, value in per_step_options.items() if value is not None):
+            raise PlanError(f"{options} and --plan {file} both say what to do: leave out one or the other.")
+        plan = interventions.open_plan(file).plans[0]
+        if not plan.steps:
+            raise PlanError(f"{file}: the plan has no steps, so nothing would change: give it at least one.")
+        return plan
+    if heads is None:
+        raise PlanError("no heads were named: give HEADS, as in manyheads ablate L3H7, or --plan FILE.")
+    for names in filter(None, (heads, source)):
+        require_forwards(names)
+    kind = kind or "zero"
+    if (factor is not None) != (kind == "scale"):
+        raise PlanError("--factor belongs to --kind scale: give both, as in --kind scale --factor 0.5.")
+    if (source is not None) != (kind == "copy"):
+        raise PlanError("--source belongs to --kind copy: give both, as in 'L1' --kind copy --source L1H0.")
+    match kind:
+        case "scale":
+            return Plan(Scale(heads, factor or 0.0))
+        case "average":
+            return Plan(Average(heads))
+        case "copy":
+            return Plan(Copy(heads, source or ""))
+        case "unmixed":
+            return Plan(SkipOutputProjection(heads))
+        case _ if kind in KINDS:
+            return Plan(Ablate(heads, kind=kind))
+    raise PlanError(f"--kind {kind} is unknown: use {', '.join(KINDS)}, scale, average, copy or unmixed.")
+
+
+def _names_heads(word: str) -> bool:
+    try:
+        return bool(written(word))
+    except HeadError:
+        return False
+
+
+def ablation_lines(lm: Any, result: Effect, texts: Texts, saved: Path | None) -> list[tuple[str, str]]:
+    """The effect as lines, each with its label."""
+    unit = f" {result.unit}" if result.unit else ""
+    rows = [("", f"{lm.name}: {result.plan}"), ("texts", texts.origin)]
+    if "unchanged" in result.notes:
+        rows.append(("nothing", f"{result.notes['unchanged']}: changed nothing, so what follows is rounding"))
+    if result.before is not None and result.after is not None:
+        rows.append(("before", f"{result.metric} {result.before:.4f}, after {result.after:.4f}{unit}"))
+    interval = "" if result.low is None else f"  ({result.low:.4g} to {result.high:.4g} in 95 % of resampled texts)"
+    rows.append(("change", f"{result.metric} {result.change:+.4g}{unit}{interval}"))
+    if result.control:
+        mean = sum(result.control) / len(result.control)
+        above = sum(change >= result.change for change in result.control)
+        span = f"({min(result.control):.4g} to {max(result.control):.4g})"
+        rows.append(("control", f"{mean:+.4g} {span}: {result.notes['control']}"))
+        rows.append(("", f"{'':<{LABEL_WIDTH}}{above} of {len(result.control)} change at least as much"))
+    else:
+        rows.append(("control", result.notes["control"]))
+    if result.per_token is not None and result.num_texts == 1:
+        rows.append(("tokens", _worst_tokens(lm, result.per_token[0], texts.texts[0])))
+    rows += [(name, result.notes[name]) for name in ("metric", "corpus", "windows", "decoder") if name in result.notes]
+    if saved is not None:
+        rows.append(("wrote", str(saved)))
+    return rows
+
+
+def _worst_tokens(lm: Any, rises: Any, text: str) -> str:
+    """The tokens whose loss rose most."""
+    ids = lm.tokenizer(text, verbose=False)["input_ids"]
+    names = lm.tokenizer.convert_ids_to_tokens(ids)[-len(rises) :]  # the first token is predicted by none
+    order = sorted(range(len(names)), key=lambda index: -rises[index])[:MOST_TOKENS]
+    return ", ".join(
+        f"{lm.tokenizer.convert_tokens_to_string([names[index]]).strip()!r} {rises[index]:+.2f}" for index in order
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------- importance
+
+
+SHADES = (" ░▒▓█", " .:*#")
+LISTED = 6  # heads at either end
+ESTIMATORS = ("ablation", "gradient", "both")
+ESTIMATOR_HELP = "ablation (exact), gradient (quicker on large models), or both."
+
+
+def importance(
+    text: TextOrOwn = None,
+    file: TextsFile = None,
+    lines: TextsAreLines = False,
+    model: ModelName = DEFAULT_MODEL,
+    estimator: Annotated[str, typer.Option("--estimator", metavar="NAME", help=ESTIMATOR_HELP)] = "ablation",
+    kind: Annotated[str, typer.Option("--kind", metavar="KIND", help="zero, mean, resample or first.")] = "zero",
+    metric: MetricName = "auto",
+    save: Annotated[Path | None, to_file("--save", "Write the table: .parquet, .csv or .json.")] = None,
+    curve: Annotated[Path | None, to_file("--curve", "Draw what is lost as heads go: .png, .svg or .pdf.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """What every head is worth on some texts, from the ones that can go to the ones that cannot.
+
+    Importance is about these texts, one head at a time. What a set of heads is worth: --curve, and manyheads ablate.
+
+    For example: manyheads importance --file novel.txt --curve how-far.svg
+    """
+    talk = Talk()
+    check_output(save, "--save", TABLE_ENDINGS)
+    check_output(curve, "--curve", PICTURE_ENDINGS)
+    if estimator not in ESTIMATORS:
+        raise StatisticError(f"--estimator {estimator} is unknown: use ablation, gradient or both.")
+    check_metric(metric)
+    Ablate("L*", kind=kind)  # refuses a kind that there is not, in its own words
+    texts = given_texts(talk, text or [], file, lines, model)
+    lm = load_model(talk, model)
+    first, by_gradient = "gradient" if estimator == "gradient" else "ablation", "reading, forwards and back"
+    with talk.step(by_gradient if first == "gradient" else "reading the texts without each head") as progress:
+        result = interventions.importance(lm, texts.texts, first, kind=kind, metric=metric, progress=progress)
+    second = removed = None
+    if estimator == "both":
+        with talk.step(by_gradient):
+            second = interventions.importance(lm, texts.texts, "gradient", metric=metric)
+    if save is not None:
+        result.save(save)
+    if curve is not None:
+        # Imports torch, for which --help is not to wait.
+        from manyheads.interventions.effects.removal_curve import removal_curve
+
+        with talk.step("removing more and more heads") as progress:
+            removed = removal_curve(lm, texts.texts, result.estimator, kind=kind, metric=metric, progress=progress)
+        figures.save_curve(removed, curve)
+    if as_json:
+        emit_document(importance_document(result, second, removed, texts))
+    else:
+        print_whole(importance_lines(result, second, texts, model, stdout_console()))
+        print_whole(f"wrote {clean(str(path))}" for path in (save, curve) if path is not None)
+
+
+def importance_document(
+    result: Importance, second: Importance | None, removed: Curve | None, texts: Texts
+) -> dict[str, Any]:
+    """Everything, as data. `second`: the same by gradients, where both were computed."""
+    table = result.to_pandas()
+    heads = table.astype(object).where(table.notna(), None).to_dict(orient="records")
+    if second is not None:
+        for row, value in zip(heads, second.values, strict=True):
+            row["gradient"] = float(value)
+    return {
+        "origin": texts.origin,
+        "estimator": result.estimator,
+        "metric": result.metric,
+        "unit": result.unit,
+        "heads": heads,
+        "agreement": None if second is None else result.agreement(second),
+        "curve": None if removed is None else removed.to_dict(),
+        "notes": result.notes,
+    }
+
+
+def importance_lines(
+    result: Importance, second: Importance | None, texts: Texts, model: str, console: Console
+) -> list[Text]:
+    """A shade for every head, the ones at either end with their numbers, and what to try next."""
+    unit = f" {result.unit}" if result.unit else ""
+    lines = [
+        Text.assemble((clean(result.notes["model"]), "bold"), f": what each head is worth, {result.metric}{unit}"),
+        Text(f"texts     {texts.origin}"),
+        Text(f"metric    {result.notes['metric']}"),
+        Text(f"computed  {result.notes['computed']}"),
+    ]
+    if second is not None:
+        lines.append(Text(f"agreement {result.agreement(second):.3f} with the gradient (rank correlation)"))
+    lines += [Text(), *_grid(result, console), Text()]
+    order, (low, high) = result.ranking(), result.interval
+    index_of = {head: index for index, head in enumerate(result.heads)}
+    for title, heads in (("worth most", order[::-1][:LISTED]), ("worth least", order[:LISTED])):
+        lines.append(Text(title, style="bold"))
+        for head in heads:
+            index = index_of[head]
+            span = f"({low[index]:.3g} to {high[index]:.3g})" if len(result.per_text) > 1 else ""
+            lines.append(Text(f"  {head!s:<12}{result.values[index]:>10.4g}  {span}"))
+    added = model_arguments(model)
+    return [
+        *lines,
+        Text(),
+        Text("Try next", style="bold"),
+        Text(f'  manyheads ablate "{result.lowest(max(1, len(order) // 10))}"{added}'),
+        Text(f"  manyheads importance{added} --curve how-far.svg"),
+    ]
+
+
+def _grid(result: Importance, console: Console) -> list[Text]:
+    """Layers down, heads across; a darker cell is worth more, in fifths of the largest on a square-root scale."""
+    shades = SHADES[0] if knows_blocks(console) else SHADES[1]
+    top = max(float(result.values.max()), 1e-30)
+    lines, value = [], dict(zip(result.heads, result.values, strict=True))
+    for (stack, layer), indices in result.spec.heads.by_layer().items():
+        name = f"{stack}:L{layer}" if stack else f"L{layer}"
+        worth = (max(0.0, value[Head(stack, layer, index)]) for index in indices)
+        cells = (shades[round(4 * (share / top) ** 0.5)] * 2 for share in worth)
+        lines.append(Text(f"{name:>12}  |{'|'.join(cells)}|  {len(indices)} heads"))
+    return lines

@@ -1,0 +1,396 @@
+"""`manyheads head L0H2 "text"`: one head in words, where each word of a text looks, and a small map.
+
+One text, or one window of a longer one (`--window`): `look` reads all of it. A picture (`--image`): `head_picture`.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from manyheads import figures, models, recording, statistics
+from manyheads.cli.arguments import (
+    DEFAULT_MODEL,
+    PICTURE_ENDINGS,
+    AsJson,
+    ModelName,
+    NoCache,
+    Source,
+    TextFile,
+    TextWords,
+    check_output,
+    head_of,
+    label_heads,
+    load_model,
+    model_arguments,
+    read_source,
+    source_note,
+    to_file,
+)
+from manyheads.cli.head_picture import look_at_picture
+from manyheads.cli.look import evidence_of, hanging, home, hue, offered
+from manyheads.cli.role_words import figure, role_of, span, unit_of
+from manyheads.cli.terminal.console import (
+    Column,
+    Row,
+    cells_of,
+    clean,
+    drawn,
+    emit_document,
+    lay_out,
+    legend,
+    print_sections,
+    shades_of,
+    shortened,
+    stdout_console,
+)
+from manyheads.cli.terminal.progress import Talk
+from manyheads.errors import ModelError, TextError
+from manyheads.heads import Head
+from manyheads.roles.role_table import UNLABELLED
+from manyheads.spec import CROSS
+
+if TYPE_CHECKING:
+    import torch
+
+MOST_CELLS, BLOCKS = 512, 256  # a picture shows every weight of up to 512 tokens, the means of blocks of a longer text
+TOP_HELP = "How many keys to show for each word."
+WINDOW_HELP = "Which window of a long text, from 1."
+IMAGE_HELP = "Look at this picture, with a model of pictures."
+PATCH_HELP = "Whose look, row and column from 0; else the class token's."
+
+
+@dataclass(frozen=True)
+class HeadLooked:
+    """One head on one text: its label from the page, the layer's record of the text, the table of its statistics."""
+
+    lm: Any
+    model: str
+    source: Source
+    head: Any
+    role: Any
+    labels: Any
+    layer: Any
+    table: Any
+    window: int
+    num_windows: int
+    written: tuple[str, ...]
+    seconds: float
+
+
+def head(
+    name: Annotated[str, typer.Argument(metavar="HEAD", help="Layer and head, both from 0: L0H2.", show_default=False)],
+    text: TextWords = None,
+    file: TextFile = None,
+    model: ModelName = DEFAULT_MODEL,
+    as_json: AsJson = False,
+    plot: Annotated[Path | None, to_file("--plot", "Draw the head's map: .png, .svg or .pdf.")] = None,
+    top: Annotated[int, typer.Option("--top", metavar="N", min=1, max=10, help=TOP_HELP)] = 3,
+    window: Annotated[int, typer.Option("--window", metavar="N", min=1, help=WINDOW_HELP)] = 1,
+    no_cache: NoCache = False,
+    image: Annotated[str | None, typer.Option("--image", metavar="FILE", help=IMAGE_HELP)] = None,
+    patch: Annotated[str | None, typer.Option("--patch", metavar="R,C", help=PATCH_HELP)] = None,
+) -> None:
+    """One head: its role with the evidence, where each word looks, the strongest links, a small map.
+
+    For example: manyheads head L2H9 "Ada gave Grace the key, and Grace kept the key."
+    """
+    words = text or []
+    Head.parse(name)
+    if image is not None:
+        if words or file is not None:
+            raise TextError("a text and --image were given: give one of them.")
+        return look_at_picture(name, image, patch, model, plot, as_json)
+    if patch is not None:
+        raise TextError(f"--patch {patch} is a place in a picture: give the picture too, --image.")
+    check_output(plot, "--plot", PICTURE_ENDINGS)
+    source, talk = read_source(words, file, model), Talk()
+    if note := source_note(words, file, model):
+        talk.note(note)
+    looked = gather(talk, source, name, model, window, plot=plot, remember=not no_cache)
+    if as_json:
+        emit_document(document(looked, top))
+    else:
+        print_page(looked, top)
+
+
+def gather(
+    talk: Talk, source: Source, name: str, model: str, window: int, *, plot: Path | None = None, remember: bool = True
+) -> HeadLooked:
+    """Load, label, record and measure one text or window, and draw the picture that was asked for."""
+    # Both import torch, for which --help is not to wait.
+    from manyheads.models.inputs.media import require_reader
+    from manyheads.models.loading.modality import TEXT  # as above
+
+    begun = time.perf_counter()
+    lm = load_model(talk, model)
+    require_reader(lm, TEXT)
+    head = head_of(lm, name)
+    if head.stack == CROSS:
+        raise ModelError(
+            f"{head} is cross-attention, from what is written to what was read, and this shows a text's attention to "
+            f"itself: manyheads look --html draws its map; in Python, mh.record(lm, text, generate=20).stacks['cross']."
+        )
+    pieces = models.read_texts(lm, source.text).pieces
+    if window > len(pieces):
+        count = f"{len(pieces)} windows" if len(pieces) > 1 else "one window: it fits the model's positions"
+        raise TextError(f"--window {window}: the text has {count}.")
+    text, long = (source.text, "whole") if len(pieces) == 1 else (pieces[window - 1].text, "truncate")
+    labels = label_heads(talk, lm, remember=remember)
+    role = role_of(labels, head)
+    with talk.step("reading your text"):
+        record = models.record(lm, text, long=long)
+        layer = next(stack for stack in record.stacks[head.stack] if stack.site.layer == head.layer)
+        names = tuple(dict.fromkeys((*statistics.DEFAULT, *(role.evidence.statistic for role in labels.roles))))
+        table = statistics.measure(lm, text, names, long=long, sinks=labels.sinks if labels.roles else None)
+        layer = replace(layer, tokens=layer.tokens.with_sinks(table.sinks))
+    written = []
+    if plot is not None:
+        _plot(talk, lm, layer, head, role, plot)
+        written.append(f"{plot}, the map of {head} on this text")
+    seconds = time.perf_counter() - begun
+    return HeadLooked(lm, model, source, head, role, labels, layer, table, window, len(pieces), tuple(written), seconds)
+
+
+def _plot(talk: Talk, lm: Any, layer: Any, head: Any, role: Any, path: Path) -> None:
+    """Draw the head's map."""
+    with talk.step(f"drawing {path.name}"):
+        weights, length = small_map(layer, head.index, MOST_CELLS, BLOCKS), int(layer.lengths[0])
+        complete, side = len(weights) == length, f"{length / len(weights):.0f}"
+        role_words = f", {role.name}" if role is not None and role.name != UNLABELLED else ""
+        figures.save_head(
+            weights,
+            [word(layer.tokens, position) for position in range(length)] if complete else None,
+            path,
+            title=f"{head}{role_words}, in {lm.name}",
+            subtitle=role.evidence.words if role is not None and role_words else "",
+            note="" if complete else f"means of blocks of about {side} x {side}",
+        )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Where the words of one text look, for one head: read off its record row by row, never as a whole map.
+
+
+ROWS = 256  # rows of the map held at once
+NUM_LINKS = 10
+
+
+@dataclass(frozen=True)
+class Link:
+    """Token `query` gives `weight` of its attention to token `key`. Both count from 0."""
+
+    query: int
+    key: int
+    weight: float
+
+
+@dataclass(frozen=True)
+class Links:
+    """`looks[i]`: the strongest keys of token i. `strongest`: each token's best link but those to sinks, best first."""
+
+    looks: tuple[tuple[Link, ...], ...]
+    strongest: tuple[Link, ...]
+
+
+def find_links(layer: Any, head: int, top: int) -> Links:
+    """One reading of a head's map, `ROWS` rows at a time. Keys that cannot be seen are left out."""
+    length = int(layer.lengths[0])
+    sinks = layer.tokens.sink[0, :length] if layer.tokens.ids is not None else None
+    looks: list[tuple[Link, ...]] = []
+    best: list[Link] = []
+    for begin in range(0, length, ROWS):
+        weights = layer.weights(head=head, queries=slice(begin, begin + ROWS))
+        values, keys = weights.topk(min(top, length), dim=-1)
+        for row, (value, key) in enumerate(zip(values.tolist(), keys.tolist(), strict=True)):
+            pairs = zip(key, value, strict=True)
+            looks.append(tuple(Link(begin + row, k, v) for k, v in pairs if v > 0))
+        value, key = (weights if sinks is None else weights.masked_fill(sinks, 0)).max(-1)
+        links = zip(range(begin, begin + ROWS), key.tolist(), value.tolist(), strict=False)
+        best += [Link(query, k, v) for query, k, v in links if v > 0]
+    return Links(tuple(looks), tuple(sorted(best, key=lambda link: -link.weight)))
+
+
+def small_map(layer: Any, head: int, most: int, blocks: int) -> torch.Tensor:
+    """The map in at most `blocks` x `blocks` blocks, by mean, or whole up to `most` tokens. NaN: nothing visible."""
+    length = int(layer.lengths[0])
+    request = recording.Pooled(length if length <= most else blocks)
+    return layer.reduce([request])[request][0, head]
+
+
+def word(tokens: Any, position: int) -> str:
+    """What stands at a token in the text, or the token's own name where nothing does."""
+    return tokens.surface(0, position) or tokens.pieces[0][position]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The page: what the head does and how that is known, a small map, where each word looks, its numbers.
+
+
+MOST_WORDS = 40  # a text of more tokens is shown by its strongest rows, and its map in blocks
+MAP_BLOCKS = 32
+STRONG_ROWS = 20
+WORD_WIDTH = 12
+LABEL = WORD_WIDTH + 6
+
+
+def print_page(looked: HeadLooked, top: int) -> None:
+    console = stdout_console()
+    links = find_links(looked.layer, looked.head.index, top)
+    arguments = looked.source.arguments and f" {looked.source.arguments}"
+    model = model_arguments(looked.model)
+    this = f"manyheads head {looked.head}{arguments}{model}"
+    offers = [(f"{this} --plot map.png", "the map as a picture")]
+    if looked.window < looked.num_windows and arguments:
+        offers.append((f"{this} --window {looked.window + 1}", "the next window"))
+    offers.append((f"manyheads look{arguments}{model}", "every head"))
+    sections = [
+        _headline(looked, console),
+        _map(looked, console),
+        _looks(looked, links, top, console),
+        _strongest(looked, links, console),
+        _numbers(looked, console),
+        offered(offers, console),
+    ]
+    print_sections(sections, console)
+
+
+def _headline(looked: HeadLooked, console: Console) -> list[Text]:
+    """The head's role and how it is known, then what was read."""
+    role, labels, layer = looked.role, looked.labels, looked.layer
+    if role is None:
+        name, facts = "no role", [("role", f"none: {labels.because}")]
+    else:
+        name, evidence, unit = clean(role.name), role.evidence, unit_of(role.evidence.statistic)
+        interval = f"95% interval {span(evidence.low, evidence.high, unit)}, over {evidence.num_queries:,} tokens"
+        basis = f"{labels.num_texts:,} {labels.texts_are}, {labels.num_tokens:,} tokens; {home(labels.because)}"
+        facts = [("because", f"{evidence.words}; {interval}"), ("rests on", basis)]
+        if layer.site.num_kv_heads != layer.site.num_heads:
+            group = f"{layer.site.kv_head_of(looked.head.index)} of {layer.site.num_kv_heads}, counted from 0"
+            facts.append(("shares", f"its keys and values with the other heads of group {group}"))
+    origin = f", {looked.source.origin}" if looked.source.own else ""
+    count = f" · {int(layer.lengths[0]):,} tokens{origin}"
+    facts.append(("text", f'"{shortened(layer.tokens.texts[0], console.width - 12 - len(count))}"{count}'))
+    if looked.num_windows > 1:
+        which = f"{looked.window:,} of {looked.num_windows:,}"
+        facts.append(("window", f"{which}: the text is longer than the model's positions. --window N shows another"))
+    facts += [("wrote", path) for path in looked.written]
+    title = (f"{looked.head}", "bold"), "  ", (name, f"bold {hue(name)}"), f"  in {clean(looked.lm.name)}"
+    lines = [Text.assemble(*title)]
+    for label, value in facts:
+        lines += hanging(Text(f"{label:<10}", style="dim"), clean(value), console.width)
+    return lines
+
+
+def _map(looked: HeadLooked, console: Console) -> list[Text]:
+    """Rows look at columns."""
+    fits = (console.width - LABEL) // 2
+    weights = small_map(looked.layer, looked.head.index, min(MOST_WORDS, fits), min(MAP_BLOCKS, fits)).tolist()
+    length, cells = int(looked.layer.lengths[0]), len(weights)
+    largest = max((x for row in weights for x in row if not math.isnan(x)), default=0.0)
+    shades = shades_of(console)
+    side = f"{length / cells:.0f}"
+    cell_meaning = "one weight" if cells == length else f"the mean of about {side} x {side} weights"
+    starts = [-(-i * length // cells) for i in range(cells)]  # of each block, where its first token stands
+    step = 5 if cells == length else 4
+    marks = "".join(f"{starts[i]:<{2 * step}}" for i in range(0, cells, step))
+    colour = hue(looked.role.name) if looked.role is not None and looked.role.name != UNLABELLED else ""
+    lines = [
+        Text.assemble(("Map", "bold"), f"  rows look at columns; a cell is {cell_meaning}"),
+        legend(largest, shades),
+        Text(" " * LABEL + marks.rstrip(), style="dim"),
+    ]
+    for start, values in zip(starts, weights, strict=True):
+        name = Text(shortened(word(looked.layer.tokens, start), WORD_WIDTH))
+        label = Text.assemble((f"{start:>4} ", "dim"), name, " " * (LABEL - 5 - name.cell_len))
+        lines.append(Text.assemble(label, drawn(cells_of(values, largest, shades), shades, colour)))
+    return lines
+
+
+def _looks(looked: HeadLooked, links: Links, top: int, console: Console) -> list[Text]:
+    """Where each token looks, or those with the strongest links in a long text."""
+    length = len(links.looks)
+    queries, note = list(range(length)), ""
+    if length > MOST_WORDS:
+        queries = sorted(link.query for link in links.strongest[:STRONG_ROWS])
+        note = f"  the {len(queries)} tokens with the strongest links, of {length:,}"
+    columns = [Column("", right=True), Column("token", right=False, most=WORD_WIDTH)]
+    for index in range(top):
+        title, group, spare = "then at" if index else "looks at", f"{index}", 2 * index
+        columns += [
+            Column(title, group, right=False, most=WORD_WIDTH + 5, spare=spare),
+            Column("", group, spare=spare),
+        ]
+    wide = len(str(int(looked.layer.lengths[0]) - 1))
+    rows: list[Row] = []
+    for query in queries:
+        cells = [Text(str(query), style="dim"), Text(clean(word(looked.layer.tokens, query)), style="bold")]
+        for index, link in enumerate(links.looks[query][:top]):
+            style = "dim" if index else ""
+            cells += [_token(looked, link.key, style, wide), Text(figure(link.weight, "share"), style=style)]
+        rows.append(cells + [Text("")] * (len(columns) - len(cells)))
+    lines = lay_out(columns, rows, console.width, bar="   ")[1:]
+    return [Text.assemble(("Where each token looks", "bold"), note), *lines]
+
+
+def _token(looked: HeadLooked, position: int, style: str = "", wide: int = 0) -> Text:
+    return Text.assemble((f"{position:>{wide}} ", "dim"), (clean(word(looked.layer.tokens, position)), style))
+
+
+def _strongest(looked: HeadLooked, links: Links, console: Console) -> list[Text]:
+    sinks = clean(" and ".join(looked.layer.tokens.sinks.names))
+    title = Text.assemble(("Strongest links", "bold"), f"  without those to {sinks}, the sink" if sinks else "")
+    lines = [Text(" ")]
+    for link in links.strongest[:NUM_LINKS]:
+        weight = Text(f" {figure(link.weight, 'share')}")
+        part = Text.assemble(" ", _token(looked, link.query), " → ", _token(looked, link.key), weight)
+        if lines[-1].cell_len > 1 and lines[-1].cell_len + part.cell_len + 2 > console.width:
+            lines.append(Text(" "))
+        lines[-1].append_text(part if lines[-1].cell_len == 1 else Text.assemble("  ", part))
+    return [title, *lines] if links.strongest else [title, Text("  none: all of its attention goes to the sink")]
+
+
+def _numbers(looked: HeadLooked, console: Console) -> list[Text]:
+    """Its default statistics, on the page and on the text."""
+    page = looked.labels.values.get(str(looked.head), {})
+    index = looked.table.heads.index(looked.head)
+    columns = [Column("", right=False), Column("page"), Column("your text"), Column("", right=False, most=54, spare=1)]
+    rows: list[Row] = []
+    for statistic in looked.table.statistics:
+        if statistic.name in statistics.DEFAULT:
+            values = page.get(statistic.name), float(looked.table.column(statistic.name)[index])
+            name = statistic.name if statistic.unit.startswith("share") else f"{statistic.name} ({statistic.unit})"
+            numbers = [Text(figure(value, statistic.unit)) for value in values]
+            rows.append([Text(name), *numbers, Text(statistic.meaning, style="dim")])
+    basis = "  page: over all texts of ours, also those the role was chosen on"
+    return [Text.assemble(("Its numbers", "bold"), basis), *lay_out(columns, rows, console.width)]
+
+
+def document(looked: HeadLooked, top: int) -> dict[str, Any]:
+    """Everything about one head: what the page says, its numbers on the text, where every token looks."""
+    links = find_links(looked.layer, looked.head.index, top)
+    tokens, table, role = looked.layer.tokens, looked.table, looked.role
+    index = table.heads.index(looked.head)
+    return {
+        "model": {"asked": looked.model, "name": looked.lm.name, "because": looked.lm.because},
+        "head": str(looked.head),
+        "role": None if role is None else role.name,
+        "evidence": None if role is None else evidence_of(role),
+        "page": looked.labels.values.get(str(looked.head)),
+        "text": {name: statistics.number(table.column(name)[index]) for name in table.names},
+        "window": {"shown": looked.window, "of": looked.num_windows},
+        "tokens": [word(tokens, i) for i in range(int(looked.layer.lengths[0]))],
+        "sinks": list(tokens.sinks.names),
+        "looks": [[{"key": link.key, "weight": link.weight} for link in row] for row in links.looks],
+        "strongest": [vars(link) for link in links.strongest[:NUM_LINKS]],
+        "notes": {"labels": looked.labels.because, **table.notes, "backend": looked.layer.because},
+        "written": list(looked.written),
+        "seconds": round(looked.seconds, 3),
+    }

@@ -1,1 +1,0 @@
-"""`manyheads head`: one head on one text."""

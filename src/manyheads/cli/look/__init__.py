@@ -1,1 +1,0 @@
-"""`manyheads look`: every head of a model in one table."""
