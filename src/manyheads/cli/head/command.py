@@ -88,8 +88,8 @@ def gather(
     talk: Talk, source: Source, name: str, model: str, window: int, *, plot: Path | None = None, remember: bool = True
 ) -> HeadLooked:
     """Load, label, record and measure one text or window, and draw the picture that was asked for."""
+    from manyheads.models.describe import TEXT
     from manyheads.models.inputs.media import require_reader
-    from manyheads.models.loading.modality import TEXT
 
     begun = time.perf_counter()
     lm = load_model(talk, model)

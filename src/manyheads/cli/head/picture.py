@@ -80,8 +80,8 @@ def gather(
     talk: Talk, name: str, image: str, place: tuple[int, int] | None, model: str, plot: Path | None
 ) -> PictureLooked:
     """Load, record, read the row, and draw the picture that was asked for."""
+    from manyheads.models.describe import PICTURES
     from manyheads.models.inputs.media import picture_of, require_reader
-    from manyheads.models.loading.modality import PICTURES
     from manyheads.recording.media import grid_of
 
     begun = time.perf_counter()

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from manyheads.errors import ModelError
 from manyheads.models import LoadedModel, tap
-from manyheads.models.loading.modality import TEXT, blank_inputs, sense_of
+from manyheads.models.describe import TEXT, blank_inputs, sense_of
 from manyheads.models.taps.call import Edit
 
 __all__ = [
