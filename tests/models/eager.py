@@ -57,3 +57,20 @@ def draw(fresh: torch.Generator) -> int:
 
 def assert_near(got: Tensor, want: Tensor, what: str = "", atol: float = EXACT) -> None:
     torch.testing.assert_close(got, want, rtol=0, atol=atol, msg=lambda story: f"{what}: {story}")
+
+
+MAKERS = {
+    "bert": tiny_bert,
+    "gpt2": tiny_gpt2,
+    "llama": tiny_llama,  # GQA: 6 heads over 3
+    "mqa": lambda **how: tiny_llama(1, **how),
+    "gemma2": tiny_gemma2,  # softcap, a scale of its own; a window of 7, shorter than the texts
+    "gpt_oss": tiny_gpt_oss,  # sinks in the denominator: rows sum to less than 1
+    "t5": tiny_t5,
+}
+CASES = [
+    *[(name, attention) for name in ("minilm", "bert", "gpt2", "llama", "mqa") for attention in ("sdpa", "eager")],
+    ("gemma2", "eager"),  # sdpa has neither softcap
+    ("gpt_oss", "eager"),  # nor sinks
+]
+every_case = pytest.mark.parametrize(("name", "attention"), CASES)

@@ -146,10 +146,7 @@ def blank_inputs(model: nn.Module) -> dict[str, Tensor]:
         bins = _field(config, "num_mel_bins", "input_feat_per_channel", "feature_projection_input_dim", "input_dim")
         positions = getattr(config, "max_source_positions", None)
         if name == "input_features" and positions and _field(config, "num_mel_bins"):
-            shape = (
-                int(bins or MEL_BINS),
-                2 * int(positions),
-            )  # Whisper: bins first, all frames, two a position
+            shape = (int(bins or MEL_BINS), 2 * int(positions))  # Whisper: bins first, always all frames
         elif name == "input_features":
             shape = (FEATURE_FRAMES, int(bins or MEL_BINS))
         elif bins and _field(config, "max_length"):  # a spectrogram that is read as a picture
