@@ -152,6 +152,7 @@ class MultiHeadAttention(nn.Module):
         if key_padding_mask is not None and not batched:
             key_padding_mask = key_padding_mask[None]
         q, k, v = self._project(*self._batch_first(query, key, value), cache, positions)
+        # Only now: an update that was refused must leave the cache as it was.
         if cache is not None and key is not None:
             cache.remember(key)
         q, k, v, view, rule = self._situation(q, k, v, attn_mask, key_padding_mask, is_causal)
@@ -229,6 +230,7 @@ class MultiHeadAttention(nn.Module):
             distance = alibi_bias(slopes, *shape[2:])
             bias = distance if bias is None else bias + distance
         if self.scale_by_head is not None:
+            # In q, since kernels take one scale for all heads.
             q = q * self.scale_by_head.to(q.dtype)[:, None, None]
         extra = 0
         if self.bias_k is not None and self.bias_v is not None:

@@ -155,6 +155,7 @@ def _write_torch(plain: Tensors, layer: MultiHeadAttention) -> Tensors:
         state = {f"{name}_proj_weight": weight for name, weight in zip("qkv", weights, strict=True)}
     biases = [plain.pop(f"{name}.bias", None) for name in "qkv"]
     if any(bias is not None for bias in biases):
+        # torch's layer has one bias for q, k and v: zeros stand for a part that has none.
         pairs = zip(biases, weights, strict=True)
         state["in_proj_bias"] = torch.cat([torch.zeros_like(w[:, 0]) if b is None else b for b, w in pairs])
     for name in ("bias_k", "bias_v"):

@@ -70,6 +70,7 @@ def generate(lm: Any, prompts: Sequence[Sequence[int]], count: int, options: Map
     device = device_of(lm.model)
     with nobody_ends(lm.model, count, options, padding_of(lm)) as more, torch.no_grad():
         generated = lm.model.generate(ids.to(device), attention_mask=mask.to(device), **more)
+    # The last token was written, but never read: it has no row in any layer.
     finished, lengths = generated.cpu()[:, :-1], mask.sum(-1)
     if writes_apart(lm):
         written = _written(lm, finished, torch.zeros_like(lengths), until_end(finished, 1, ends))

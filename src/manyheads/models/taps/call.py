@@ -226,6 +226,7 @@ def rebuild(
     # This formula stands here a second time on purpose. The library's own function from scores to weights is what the
     # guard has to check: if it called that function, a fault in it would be on both sides and would not show.
     # (Row sums would check nothing: the lse comes from the same scores, so a forgotten softcap leaves them at 1.)
+    # In float32 also for half types: then only the model's own rounding counts against `TOLERANCE`, not the guard's.
     dtype = torch.float64 if call.q.dtype == torch.float64 else torch.float32
     num_heads, groups = call.q.shape[1], call.k.shape[1]
     q = call.q[texts][:, :, rows].to(dtype)

@@ -169,6 +169,7 @@ def _architecture(cls: Any, folder: Path, dtype: torch.dtype | None, attention: 
     try:
         config = cls.config_class.from_pretrained(folder, local_files_only=True)
         options = {"attn_implementation": attention} if attention else {}
+        # Building draws random numbers even where none is used: the caller's own sequence stays as it was.
         with torch.random.fork_rng(devices=[]), no_init_weights():
             model = cls._from_config(config, dtype=dtype or config.dtype or torch.float32, **options)
         if (folder / "generation_config.json").is_file():
