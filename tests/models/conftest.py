@@ -7,9 +7,8 @@ import torch.nn.functional as F
 from torch.nn.modules import module as torch_module
 
 import manyheads as mh
-from tests.models.eager import draw
+from tests.models.eager import MAKERS, draw
 from tests.models.folders import answer_hub
-from tests.models.makers import MAKERS
 from tests.models.tiny import save_tiny, tiny_bert, tiny_tokenizer
 
 original = F.scaled_dot_product_attention

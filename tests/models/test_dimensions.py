@@ -102,7 +102,7 @@ def test_a_family_without_a_row_has_the_parameters_and_the_cache_of_the_real_mod
     assert cached_bytes(found, 14) == real.bytes_in(real.cache_after(model, 2, 11, 3))
 
 
-@pytest.mark.thinned(family=("youtu", "modernbert-decoder", "llama4_text", "granite_swa", "afmoe", "ctrl", "diffllama"))
+@pytest.mark.thinned(family=("youtu", "modernbert-decoder", "llama4_text", "granite_swa", "ctrl"))  # the rest: slow
 @pytest.mark.parametrize("family", [name for name in OTHERS if name not in RECURRENT])
 def test_its_flops_are_those_that_torch_counts_or_are_not_told(family):
     config, cls, written = config_of(family)

@@ -25,8 +25,7 @@ from manyheads.models import BUNDLED, load, quietly, record
 from manyheads.models.describe import max_positions_of
 from manyheads.models.loading import checkpoints as bundled
 from manyheads.models.loading.checkpoints import Bundled, find_bundled
-from manyheads.models.loading.head_mask import refusing_head_mask
-from manyheads.models.loading.load import require_usable
+from manyheads.models.loading.load import refusing_head_mask, require_usable
 from tests.models.folders import BUILDERS, QUERY, answer_hub, change_config, change_weights, outputs
 from tests.models.tiny import TEXT, save_tiny, tiny_bert, tiny_gpt2, tiny_llama, tiny_tokenizer
 

@@ -46,6 +46,7 @@ def assert_same(offloaded, whole):
     assert offloaded.spec == whole.spec
 
 
+@pytest.mark.thinned(name=("a layer on disk", "all on disk"))  # between them, and with all in memory, nothing is new
 @pytest.mark.parametrize("name", sorted(MAPS))
 def test_a_device_map_changes_nothing_that_is_seen(name, fresh, tmp_path):
     folder, tokenizer = tmp_path / "model", tiny_tokenizer(special_tokens=False)

@@ -14,8 +14,18 @@ from manyheads import reference
 from manyheads.errors import ModelError, RecordingError, ShapeError, TextError, WindowError
 from manyheads.models import batches, recorder
 from manyheads.models import recorder as keeping
-from tests.models.eager import EXACT, GUARDED, SHARP, assert_near, draw, eager_maps, implementation, padded, spans
-from tests.models.makers import every_case
+from tests.models.eager import (
+    EXACT,
+    GUARDED,
+    SHARP,
+    assert_near,
+    draw,
+    eager_maps,
+    every_case,
+    implementation,
+    padded,
+    spans,
+)
 from tests.models.odd import tiny_t5
 from tests.models.tiny import VOCAB_SIZE, WORDS
 

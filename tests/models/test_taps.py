@@ -29,8 +29,7 @@ import manyheads as mh
 from manyheads.errors import GuardError, ModelError
 from manyheads.models import tap
 from manyheads.models.taps.mask_arguments import MaskReader
-from tests.models.eager import GUARDED, assert_near, draw, implementation, padded
-from tests.models.makers import every_case
+from tests.models.eager import GUARDED, assert_near, draw, every_case, implementation, padded
 from tests.models.odd import tiny_t5
 from tests.models.tiny import VOCAB_SIZE, tiny_llama
 

@@ -1,16 +1,20 @@
-"""`attend` gives what the reference gives, on both backends, and says which one ran and why.
+"""`attend` gives what the reference gives, on both backends and under every mask, and says which one ran and why.
 
 Inputs are drawn afresh each run. A failure prints its seed: MANYHEADS_SEED=... repeats it.
 """
 
+import inspect
+import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
 
+from manyheads.errors import ShapeError
 from manyheads.nn import Mask, Rule, attend, attention, log_sum_exp
-from tests.nn.attended import BOTH, TOLERANCE, B, D, F, H, K, Q, assert_attended, assert_because, make_qkv, tensor
+from tests.nn.attended import BOTH, TOLERANCE, B, D, F, G, H, K, Q, assert_attended, assert_because, make_qkv, tensor
 
 # -------------------------------------------------------------------------------------------------------- heads, widths
 
@@ -218,3 +222,216 @@ def test_the_comparison_sees(qkv, backend, what):
         inputs["qkv".index(what)] = inputs["qkv".index(what)].roll(1, 1)  # a swapped head
     with pytest.raises(AssertionError):
         assert_attended(got, *inputs, **options)
+
+
+# --------------------------------------------------------------------------------------------------------------- masks
+
+
+LENGTHS = (11, 5)
+
+
+def some_mask(rng, kind):
+    """A mask, the same cell by cell, and how `auto` serves it."""
+    row, key = np.arange(K)[:, None], np.arange(K)
+    real = key < np.array(LENGTHS)[:, None]
+    square = (real[:, :, None] & real[:, None])[:, None]
+    left = square[:, :, ::-1, ::-1]
+    ones = np.ones((1, 1, Q, K), bool)
+    fused = {
+        "full": (Mask.full(Q, K), ones, "all texts in one call"),
+        "a slice of keys": (None, ones & (key > 1) & (key < 9), "all texts in one call"),
+        "causal": (Mask.causal(K, K), (key <= row)[None, None], "all texts in one call"),
+        "causal from the left": (Mask.causal(5, K, offset=0), (key <= row)[None, None, :5], "all texts in one call"),
+        "right padding": (Mask.from_lengths(torch.tensor(LENGTHS), K, K), square, "one call a text"),
+        "right padding, causal": (None, square & (key <= row), "one call a text"),
+        "nothing": (None, ones & False, "all texts in one call"),
+        "nothing in one text": (None, square & (np.arange(B) < 1)[:, None, None, None], "one call a text"),
+        "a slice of keys of some rows": (None, ones & (key > 1) & (np.arange(Q) < 4)[:, None], "all texts in one call"),
+    }
+    slices, dense = "rows see runs that are no plain slice", "the mask's rows are not runs of keys"
+    tiles = {
+        "causal with a cache": (Mask.causal(Q, K), (key <= row[:Q] + K - Q)[None, None], slices),
+        "window": (Mask.causal(K, K, window=3), ((key <= row) & (key > row - 3))[None, None], slices),
+        "chunks": (None, ((key <= row) & (key // 4 == row // 4))[None, None], slices),
+        "packed": (None, ((key < 4) == (row < 4))[None, None], slices),
+        "left padding": (None, left, slices),
+        "left padding, causal": (None, left & (key <= row), slices),
+        "dead rows": (None, (key <= row)[None, None] & (row % 3 > 0), slices),
+        "holes": (None, rng.random((B, 1, Q, K)) < 0.5, dense),
+        "holes, shared": (None, rng.random((1, 1, Q, K)) < 0.5, dense),
+        "head by head": (None, rng.random((B, H, Q, K)) < 0.5, dense),
+        "head by head, shared": (None, rng.random((1, H, Q, K)) < 0.5, dense),
+    }
+    backend = "fused" if kind in fused else "tiles"
+    mask, visible, reason = (fused | tiles)[kind]
+    return mask or Mask.from_dense(torch.from_numpy(visible.copy())), visible, backend, reason
+
+
+KINDS = (
+    "full, a slice of keys, causal, causal from the left, right padding, right padding; causal, nothing, "
+    "nothing in one text, a slice of keys of some rows, causal with a cache, window, chunks, packed, left padding, "
+    "left padding; causal, dead rows, holes, holes; shared, head by head, head by head; shared"
+)
+KINDS = [kind.replace(";", ",") for kind in KINDS.split(", ")]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("sinks", [False, True], ids=["", "sinks"])
+@pytest.mark.parametrize("block", [None, 40], ids=["", "small blocks"])
+def test_every_mask_equals_the_reference_and_says_who_served_it(rng, monkeypatch, kind, sinks, block):
+    if block is not None:
+        monkeypatch.setattr(attention, "BLOCK_CELLS", block)
+    mask, visible, backend, reason = some_mask(rng, kind)
+    assert_array_equal(np.broadcast_to(mask.visible(slice(None), slice(None)), visible.shape), visible)
+    q, k, v = make_qkv(rng, q=visible.shape[2])
+    sinks = tensor(rng, H) if sinks else None
+    expected = {"visible": np.broadcast_to(visible, (B, H, *visible.shape[2:])), "sinks": sinks}
+    got = attend(q, k, v, mask=mask, sinks=sinks)
+    assert_because(got, backend, reason)
+    assert_attended(got, q, k, v, **expected)
+    by_tiles = attend(q, k, v, mask=mask, sinks=sinks, backend="tiles")
+    assert_because(by_tiles, "tiles", "tiles: asked for by name")
+    assert_attended(by_tiles, q, k, v, **expected)
+    if backend == "fused":
+        assert_because(attend(q, k, v, mask=mask, sinks=sinks, backend="fused"), "fused", reason)
+    else:
+        with pytest.raises(ShapeError, match=f"backend='fused' cannot serve this call: {reason}.*'auto' or 'tiles'"):
+            attend(q, k, v, mask=mask, sinks=sinks, backend="fused")
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "full"])
+def test_every_mask_matters(rng, kind):
+    mask, visible, _, _ = some_mask(rng, kind)
+    q, k, v = make_qkv(rng, q=visible.shape[2])
+    assert (attend(q, k, v, mask=mask).out - attend(q, k, v).out).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("backend", ["auto", "tiles"])
+def test_a_row_that_sees_nothing_has_output_0_and_lse_minus_infinity(rng, backend):
+    q, k, v = make_qkv(rng, q=K)
+    mask = Mask.from_lengths(torch.tensor(LENGTHS), K, K)
+    got = attend(q, k, v, mask=mask, backend=backend)
+    assert_array_equal(got.out[1, :, LENGTHS[1] :], 0)
+    assert_array_equal(got.lse[1, :, LENGTHS[1] :], -torch.inf)
+    sinks = torch.tensor([0.0, 1, 2, -3, -torch.inf, 5])  # a sink of -inf takes nothing
+    got = attend(q, k, v, mask=mask, sinks=sinks, backend=backend)
+    assert_array_equal(got.out[1, :, LENGTHS[1] :], 0)
+    assert_allclose(got.lse[1, :, LENGTHS[1] :], sinks[:, None].expand(-1, K - LENGTHS[1]), atol=1e-6)
+    assert not got.out.isnan().any()
+
+
+@BOTH
+def test_what_a_padded_text_holds_behind_its_end_does_not_matter(rng, backend):
+    q, k, v = make_qkv(rng, q=K)
+    mask = Mask.from_lengths(torch.tensor(LENGTHS), K, K)
+    before = attend(q, k, v, mask=mask, backend=backend)
+    for x in (q, k, v):
+        x[1, :, LENGTHS[1] :] = 1e4
+    after = attend(q, k, v, mask=mask, backend=backend)
+    assert_array_equal(after.out, before.out)
+    assert_array_equal(after.lse, before.lse)
+
+
+AS_USER = inspect.unwrap(attend)  # without the tests' own type checks, which would speak up before its errors do
+
+
+# ----------------------------------------------------------------------------------------------------------- empty axes
+
+EMPTY = {
+    "no texts": {"b": 0},
+    "no heads": {"h": 0, "g": 0},
+    "no queries": {"q": 0},
+    "no keys": {"k": 0},
+    "no width": {"d": 0},
+    "no values": {"f": 0},
+    "nothing": dict.fromkeys("bhgqkdf", 0),
+    "no queries and no keys": {"q": 0, "k": 0},
+    "no keys and no width": {"k": 0, "d": 0},
+}
+
+
+# The fused kernel ends the process with a division by zero where it is let in with an empty axis: so would this test.
+@pytest.mark.parametrize("sizes", EMPTY.values(), ids=EMPTY)
+def test_no_empty_axis_reaches_the_fused_kernel_by_any_way(rng, sizes):
+    q, k, v = make_qkv(rng, **sizes)
+    queries, keys = q.shape[2], k.shape[2]
+    for mask in (None, Mask.causal(queries, keys), Mask.full(queries, keys).expand(len(q))):
+        for sinks in (None, torch.zeros(q.shape[1])):
+            for backend in ("auto", "tiles"):
+                attend(q, k, v, mask=mask, sinks=sinks, backend=backend)
+            with pytest.raises(ShapeError, match="the fused kernel kills the process on an empty axis"):
+                attend(q, k, v, mask=mask, sinks=sinks, backend="fused")
+    log_sum_exp(q, k, Mask.full(queries, keys), Rule(1.0))
+
+
+@pytest.mark.parametrize("sinks", [False, True], ids=["", "sinks"])
+@pytest.mark.parametrize("sizes", EMPTY.values(), ids=EMPTY)
+def test_empty_axes_equal_the_reference(rng, sizes, sinks):
+    q, k, v = make_qkv(rng, **sizes)
+    sinks = tensor(rng, q.shape[1]) if sinks else None
+    got = attend(q, k, v, sinks=sinks)
+    assert_because(got, "tiles", "the fused kernel kills the process on an empty axis")
+    assert_attended(got, q, k, v, sinks=sinks)
+    assert_attended(attend(q, k, v, sinks=sinks, backend="tiles"), q, k, v, sinks=sinks)
+    with pytest.raises(ShapeError, match="the fused kernel kills the process on an empty axis"):
+        attend(q, k, v, backend="fused")
+
+
+# --------------------------------------------------------------------------------------------------------------- errors
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ({"q": (H, Q, D)}, "q has shape (6, 7, 5): attend wants four axes (text, head, position, width)."),
+        ({"k": (B, G, K, D, 1)}, "k has shape (2, 3, 11, 5, 1): attend wants four axes"),
+        ({"v": (K, F)}, "v has shape (11, 4): attend wants four axes"),
+        ({"q": (B, H, Q, D + 1)}, "q has head width 6 and k has 5: they are multiplied, so must be equal."),
+        ({"v": (B, G, K + 1, F)}, "k has (text, head, position) (2, 3, 11) and v has (2, 3, 12): must be equal."),
+        ({"v": (B, H, K, F)}, "k has (text, head, position) (2, 3, 11) and v has (2, 6, 11): must be equal."),
+        ({"q": (B + 1, H, Q, D)}, "q has 3 texts and k has 2: must be equal."),
+        ({"q": (B, 5, Q, D)}, "num_heads=5 is not a multiple of num_kv_heads=3: every key/value head must serve"),
+        ({"q": (B, 10, Q, D)}, "heads. Use one of [1, 2, 5, 10]."),
+        ({"k": (B, 0, K, D), "v": (B, 0, K, F)}, "num_heads=6 is not a multiple of num_kv_heads=0"),
+    ],
+)
+def test_shapes_that_do_not_fit_are_an_error(sizes, message):
+    shapes = {"q": (B, H, Q, D), "k": (B, G, K, D), "v": (B, G, K, F)} | sizes
+    with pytest.raises(ShapeError, match=re.escape(message)):
+        AS_USER(*(torch.ones(shapes[name]) for name in "qkv"))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"backend": "flash"}, "backend='flash' is not a backend: use one of auto, fused, tiles."),
+        (
+            {"mask": Mask.full(K, Q)},
+            "the mask is for 11 queries and 7 keys, but q has 7 and k has 11: build it with these sizes.",
+        ),
+        ({"mask": Mask.full(Q, K).expand(3)}, "the mask is for 3 texts, but q has 2: give 1 or 2."),
+        ({"softcap": 0.0}, "softcap=0.0 is no cap"),
+        ({"softcap": -1.0}, "softcap=-1.0 is no cap: it squeezes scores into (-softcap, softcap). Use None"),
+        ({"sinks": torch.ones(1)}, "sinks has shape (1,): give one sink a query head, (6,)."),
+        ({"sinks": torch.ones(G)}, "sinks has shape (3,)"),
+        ({"bias": torch.ones(Q, K)}, "bias has shape (7, 11), but (text, head, query, key) is (2, 6, 7, 11)"),
+        ({"bias": torch.ones(B, H, 1, K)}, "bias has shape (2, 6, 1, 11)"),
+        ({"bias": torch.ones(B, G, Q, K)}, "bias has shape (2, 3, 7, 11)"),
+        ({"bias": torch.ones(3, H, Q, K)}, "only texts and heads may be 1."),
+        ({"backend": "fused", "softcap": 1.0}, "cannot serve this call: softcap is not in any fused CPU kernel."),
+        (
+            {"backend": "fused", "bias": torch.ones(B, H, Q, K)},
+            "an additive bias would need an n x n tensor. Use backend=",
+        ),
+    ],
+)
+@pytest.mark.parametrize("error", [ShapeError, ValueError])
+def test_options_that_do_not_fit_are_an_error(qkv, options, message, error):
+    with pytest.raises(error, match=re.escape(message)):
+        AS_USER(*qkv, **options)
+
+
+def test_fused_refuses_gradients_by_name(qkv):
+    q, k, v = qkv
+    with pytest.raises(ShapeError, match="the fused kernel's lse has no gradient"):
+        attend(q.requires_grad_(), k, v, backend="fused")

@@ -34,6 +34,7 @@ CACHES = {
 STEPS = {"one by one": [1] * Q, "a prompt, then one by one": [Q - 5] + [1] * 5, "chunks": [7, 2, 1, 9]}
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("steps", STEPS)
 @pytest.mark.parametrize("cache", CACHES)
 @pytest.mark.parametrize("options", LAYERS)

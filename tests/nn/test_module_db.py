@@ -64,6 +64,7 @@ def assert_agree(theirs, ours, inputs, call):
         assert_allclose(our_named[names.get(name, name)].flatten(), grad.flatten(), atol=1e-8, err_msg=name)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("index", range(NUM_SAMPLES))
 @pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
 def test_torchs_inputs_agree_in_output_weights_and_gradients(fresh, index, training):

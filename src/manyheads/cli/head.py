@@ -126,8 +126,8 @@ def gather(
 ) -> HeadLooked:
     """Load, label, record and measure one text or window, and draw the picture that was asked for."""
     # Both import torch, for which --help is not to wait.
+    from manyheads.models.describe import TEXT  # as above
     from manyheads.models.inputs.media import require_reader
-    from manyheads.models.loading.modality import TEXT  # as above
 
     begun = time.perf_counter()
     lm = load_model(talk, model)

@@ -92,8 +92,8 @@ def gather(
 ) -> PictureLooked:
     """Load, record, read the row, and draw the picture that was asked for."""
     # All of these import torch, for which --help is not to wait.
-    from manyheads.models.inputs.media import picture_of, require_reader
-    from manyheads.models.loading.modality import PICTURES  # as above
+    from manyheads.models.describe import PICTURES
+    from manyheads.models.inputs.media import picture_of, require_reader  # as above
     from manyheads.recording.media import grid_of  # as above
 
     begun = time.perf_counter()

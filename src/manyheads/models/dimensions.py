@@ -87,10 +87,20 @@ def size(
 def describe(config: Mapping[str, Any] | Any) -> Architecture:
     """The architecture of a config that transformers can build: a mapping, or one of its own. Raises ModelError."""
     import torch
+    import transformers
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_MAPPING
 
     with quietly():
         built_config = _config(config) if isinstance(config, Mapping) else config
-        cls = _class(built_config)
+        # The class that the config names, else the one that generates, else the bare one.
+        classes = [getattr(transformers, name, None) for name in built_config.architectures or []]
+        classes = [cls for cls in classes if isinstance(cls, type) and issubclass(cls, transformers.PreTrainedModel)]
+        for table in (MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_MAPPING):
+            mapped: Any = table.get(type(built_config), ())
+            classes += mapped if isinstance(mapped, tuple) else (mapped,)
+        if not classes:
+            raise ModelError(f"transformers has no model for the config of {built_config.model_type!r}.")
+        cls: Any = classes[0]
         try:
             with torch.device("meta"):  # bfloat16: experts' kernels take nothing wider there
                 model = cls._from_config(built_config, dtype=torch.bfloat16, experts_implementation="batched_mm").eval()
@@ -216,22 +226,6 @@ def _config(data: Mapping[str, Any]) -> Any:
             f"or not whole."
         )
     return config
-
-
-def _class(config: Any) -> Any:
-    """The class that the config names, else the one that generates, else the bare one."""
-    import transformers
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_MAPPING
-
-    for name in config.architectures or []:
-        cls = getattr(transformers, name, None)
-        if isinstance(cls, type) and issubclass(cls, transformers.PreTrainedModel):
-            return cls
-    for table in (MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_MAPPING):
-        if type(config) in table:
-            classes = table[type(config)]
-            return classes[0] if isinstance(classes, tuple) else classes
-    raise ModelError(f"transformers has no model for the config of {config.model_type!r}.")
 
 
 def _placed(model: Any, text: Any) -> tuple[list[list[Weights]], list[Weights], list[str]]:

@@ -66,8 +66,7 @@ def attend(
     Cost: O(q * k * d) time, O(q * f) memory. No gradient of lse. Errors: ShapeError.
     Source: Dao 2023, FlashAttention-2. Oracle: `reference.attend`.
     """
-    _check_shapes(q, k, v, backend)
-    _check_rule(q, k, softcap, sinks, bias)
+    _check(q, k, v, softcap, sinks, bias, backend)
     rule = Rule(max(q.shape[-1], 1) ** -0.5 if scale is None else scale, softcap, sinks, bias)
     if mask is not None and not isinstance(mask, Mask):
         raise ShapeError(
@@ -101,7 +100,10 @@ def log_sum_exp(
     return attended.lse.float(), attended.because
 
 
-def _check_shapes(q: Tensor, k: Tensor, v: Tensor, backend: str) -> None:
+def _check(
+    q: Tensor, k: Tensor, v: Tensor, softcap: float | None, sinks: Tensor | None, bias: Tensor | None, backend: str
+) -> None:
+    # Torch would broadcast what does not fit, or fail in a block of rows far from the argument that is wrong.
     if backend not in BACKENDS:
         raise ShapeError(f"{backend=} is not a backend: use one of {', '.join(BACKENDS)}.")
     for name, tensor in {"q": q, "k": k, "v": v}.items():
@@ -128,10 +130,6 @@ def _check_shapes(q: Tensor, k: Tensor, v: Tensor, backend: str) -> None:
         raise ShapeError(f"q has {q.shape[0]} texts and k has {k.shape[0]}: must be equal.")
     if q.shape[1] != k.shape[1]:  # no heads at all on either side is an empty axis, not an error
         check_groups(q.shape[1], k.shape[1])
-
-
-def _check_rule(q: Tensor, k: Tensor, softcap: float | None, sinks: Tensor | None, bias: Tensor | None) -> None:
-    """Torch would broadcast what does not fit, or fail in a block of rows far from here."""
     check_softcap(softcap)
     if sinks is not None and sinks.shape != q.shape[1:2]:
         raise ShapeError(f"sinks has shape {tuple(sinks.shape)}: give one sink a query head, ({q.shape[1]},).")
@@ -220,6 +218,7 @@ def _fused(q: Tensor, k: Tensor, v: Tensor, rule: Rule, plan: _Plan) -> tuple[Te
         q, k, v = (F.pad(x, (0, wide - x.shape[-1])) for x in (q, k, v))
     # The kernel reads head vectors as if their numbers lay side by side; it does not look, and reads past the end.
     q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
+    # bfloat16 would round an lse of 10 by up to 0.03, and with it every weight of its row by 3 %.
     lse_dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
     out = q.new_zeros(*q.shape[:3], width)
     lse = torch.full(q.shape[:3], -torch.inf, dtype=lse_dtype)
@@ -297,25 +296,23 @@ def decode_one(
     if mask is not None and mask.shape[1] > 1:  # the heads of a mask become rows, as the query heads do
         mask = mask.reshape(mask.shape[0], groups, -1, mask.shape[-1])
     if q.device.type == "cpu" and q.dtype in (torch.float32, torch.float64) and k.shape[2] >= LONG_KEYS:
-        out = _two_products(rows, k, v, scale, mask)
+        # K times q, not q times K: with so few rows the library reads the tall matrix straight through only from there.
+        scores = (k @ (rows * scale).transpose(2, 3)).transpose(2, 3).contiguous()
+        if mask is None:
+            out = scores.softmax(-1) @ v
+        else:
+            hides = mask.dtype == torch.bool
+            scores = scores.masked_fill(~mask, -torch.inf) if hides else scores + mask.to(scores.dtype)
+            # Not torch's softmax: a row that may look nowhere would come out as NaN, and must come out as 0.
+            top = scores.amax(-1, keepdim=True)
+            raised = (scores - torch.where(top == -torch.inf, 0, top)).exp()
+            total = raised.sum(-1, keepdim=True)
+            out = (raised @ v) / torch.where(total > 0, total, 1)
         because = "one query, its group's heads as rows of two matrix products: K and V are read once"
     else:
-        wide = max(dim, v.shape[-1])
         width = v.shape[-1]
+        wide = max(dim, width)
         rows, k, v = (x if x.shape[-1] == wide else F.pad(x, (0, wide - x.shape[-1])) for x in (rows, k, v))
         out = F.scaled_dot_product_attention(rows, k, v, mask, scale=scale)[..., :width]
         because = "scaled_dot_product_attention, one query, its group's heads as rows: K and V are read once"
     return out.reshape(num_texts, num_heads, 1, out.shape[-1]), because
-
-
-def _two_products(q: Tensor, k: Tensor, v: Tensor, scale: float, mask: Tensor | None) -> Tensor:
-    # K times q, not q times K: with so few rows the library reads the tall matrix straight through only from the left.
-    scores = (k @ (q * scale).transpose(2, 3)).transpose(2, 3).contiguous()
-    if mask is None:
-        return scores.softmax(-1) @ v
-    scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask.to(scores.dtype)
-    # Not torch's softmax: a row that may look nowhere would come out as NaN, and must come out as 0.
-    top = scores.amax(-1, keepdim=True)
-    raised = (scores - torch.where(top == -torch.inf, 0, top)).exp()
-    total = raised.sum(-1, keepdim=True)
-    return (raised @ v) / torch.where(total > 0, total, 1)

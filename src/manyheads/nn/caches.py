@@ -76,6 +76,7 @@ class KVCache:
             raise ShapeError(
                 "this cache holds another layer's keys and values: give each layer a cache of its own, or reset() it."
             )
+        # Weak: a cache that somebody keeps must not keep a model alive.
         self._layer = weakref.ref(layer)
 
     @property
@@ -174,6 +175,7 @@ class KVCache:
             return self.size or 0
         if self.kind == "sliding":  # room for as many again: what is kept moves to the front once in a window
             return needed + (self.size or 0)
+        # The first text may be all there is. From then on twice as much: a token is copied once or twice in all.
         return max(FIRST_CAPACITY, 2 * needed if self._k is not None else needed)
 
     def _check(self, k: Tensor, v: Tensor) -> None:

@@ -24,12 +24,11 @@ from torch import Tensor, nn
 
 from manyheads.errors import ShapeError
 from manyheads.nn.caches import KVCache
-from manyheads.nn.checks import read_sizes
 from manyheads.nn.layer_inputs import View, read_masks, with_extra
 from manyheads.nn.masks import Mask
 from manyheads.nn.mixing import LayerCall, Mixed, dense_weights, mix, watching, weigh
 from manyheads.nn.positions import Rope, RotaryTable, alibi_bias, alibi_slopes
-from manyheads.nn.projections import FusedProjections, SplitProjections, injected, own_projections
+from manyheads.nn.projections import FusedProjections, SplitProjections, injected, own_projections, read_sizes
 from manyheads.nn.scores import Rule
 
 
@@ -153,6 +152,7 @@ class MultiHeadAttention(nn.Module):
         if key_padding_mask is not None and not batched:
             key_padding_mask = key_padding_mask[None]
         q, k, v = self._project(*self._batch_first(query, key, value), cache, positions)
+        # Only now: an update that was refused must leave the cache as it was.
         if cache is not None and key is not None:
             cache.remember(key)
         q, k, v, view, rule = self._situation(q, k, v, attn_mask, key_padding_mask, is_causal)
@@ -191,7 +191,16 @@ class MultiHeadAttention(nn.Module):
         parts = self.qkv_proj(query, key, value)
         q, k, v = (self._heads(part, name) for part, name in zip(parts, "qkv", strict=True))
         past = 0 if cache is None else cache.length
-        q, k = self._rotated(self._normed(q, "q"), self._normed(k, "k"), past, positions)
+        q, k = self._normed(q, "q"), self._normed(k, "k")
+        if self.rotary is not None and positions is not None:
+            turn = self.rotary.at(0, q.shape[2], positions if positions.ndim == 2 else positions[None])
+            q, k = self.rotary(q, *turn), self.rotary(k, *turn)
+        elif self.rotary is not None:
+            # Queries are the last of the positions: those that the cache holds come before.
+            num_keys = past + k.shape[2]
+            turn_q = self.rotary.at(num_keys - q.shape[2], q.shape[2], None)
+            turn_k = self.rotary.at(past, k.shape[2], None)
+            q, k = self.rotary(q, *turn_q), self.rotary(k, *turn_k)
         if cache is not None:
             k, v = cache.update(k, v)
         return q, k, v
@@ -210,17 +219,6 @@ class MultiHeadAttention(nn.Module):
         norm = self.q_norm if name == "q" else self.k_norm
         return x if norm is None else norm(x)
 
-    def _rotated(self, q: Tensor, k: Tensor, past: int, positions: Tensor | None) -> tuple[Tensor, Tensor]:
-        if self.rotary is None:
-            return q, k
-        if positions is not None:
-            turn = self.rotary.at(0, q.shape[2], positions if positions.ndim == 2 else positions[None])
-            return self.rotary(q, *turn), self.rotary(k, *turn)
-        num_keys = past + k.shape[2]
-        turn_q = self.rotary.at(num_keys - q.shape[2], q.shape[2], None)
-        turn_k = self.rotary.at(past, k.shape[2], None)
-        return self.rotary(q, *turn_q), self.rotary(k, *turn_k)
-
     def _situation(
         self, q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None, padding: Tensor | None, is_causal: bool
     ) -> tuple[Tensor, Tensor, Tensor, View, Rule]:
@@ -232,6 +230,7 @@ class MultiHeadAttention(nn.Module):
             distance = alibi_bias(slopes, *shape[2:])
             bias = distance if bias is None else bias + distance
         if self.scale_by_head is not None:
+            # In q, since kernels take one scale for all heads.
             q = q * self.scale_by_head.to(q.dtype)[:, None, None]
         extra = 0
         if self.bias_k is not None and self.bias_v is not None:
@@ -319,7 +318,10 @@ def _check_call(
             raise ShapeError(f"cache is a {type(cache).__name__}: give an mh.KVCache, or None.")
     _check_inputs(layer, query, key, value, cached=cache is not None and cache.kind == "cross" and cache.filled)
     if weight_heads is not None:
-        wrong = [head for head in weight_heads if not _is_head(head, layer.num_heads)]
+        heads = range(-layer.num_heads, layer.num_heads)
+        wrong = [
+            head for head in weight_heads if not isinstance(head, int) or isinstance(head, bool) or head not in heads
+        ]
         if wrong:
             raise ShapeError(
                 f"weight_heads has {wrong}, but this layer has heads 0 to {layer.num_heads - 1}: give a list of their "
@@ -333,10 +335,6 @@ def _check_call(
         _check_positions(layer, query, key, positions)
     if cache is not None:
         _check_cache(layer, key, cache, is_causal)
-
-
-def _is_head(head: object, num_heads: int) -> bool:
-    return isinstance(head, int) and not isinstance(head, bool) and -num_heads <= head < num_heads
 
 
 def _check_inputs(
@@ -365,8 +363,20 @@ def _check_inputs(
                 f"{name} has width {x.shape[-1]}, but this layer reads a {name} of width {widths[name]}: its shape "
                 f"is {tuple(x.shape)}."
             )
-        if has_layout:
-            _check_weights_alike(layer, name, x)
+        if not has_layout:
+            continue
+        weight = layer.out_proj.weight
+        assert isinstance(weight, Tensor)
+        if x.device != weight.device:
+            raise ShapeError(
+                f"{name} is on {x.device} and the layer on {weight.device}: move one, as in "
+                f"layer.to({str(x.device)!r})."
+            )
+        # Under autocast torch converts at each product, so that inputs of another dtype are right there.
+        if x.dtype != weight.dtype and not torch.is_autocast_enabled(x.device.type):
+            raise ShapeError(
+                f"{name} is {x.dtype} and the layer {weight.dtype}: convert one, as in layer.to({x.dtype})."
+            )
     if query.ndim == 3 and key is not None and key.shape[axis := 0 if layer.batch_first else 1] != query.shape[axis]:
         raise ShapeError(
             f"query has {query.shape[axis]} texts and key has {key.shape[axis]}: must be equal. This layer reads "
@@ -378,18 +388,6 @@ def _check_inputs(
 
 def _batch(layer: MultiHeadAttention, width: int) -> str:
     return f"(batch, length, {width})" if layer.batch_first else f"(length, batch, {width}) since batch_first=False"
-
-
-def _check_weights_alike(layer: MultiHeadAttention, name: str, x: Tensor) -> None:
-    """dtype and device of an input against the weights'."""
-    weight = layer.out_proj.weight
-    assert isinstance(weight, Tensor)
-    if x.device != weight.device:
-        raise ShapeError(
-            f"{name} is on {x.device} and the layer on {weight.device}: move one, as in layer.to({str(x.device)!r})."
-        )
-    if x.dtype != weight.dtype and not torch.is_autocast_enabled(x.device.type):
-        raise ShapeError(f"{name} is {x.dtype} and the layer {weight.dtype}: convert one, as in layer.to({x.dtype}).")
 
 
 def _check_positions(layer: MultiHeadAttention, query: Tensor, key: Tensor | None, positions: Tensor) -> None:

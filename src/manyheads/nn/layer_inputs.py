@@ -157,9 +157,6 @@ def refusals_markdown() -> str:
     return "\n".join(["| refused | the error says |", "|---|---|", *rows])
 
 
-# -------------------------------------------------------------------------------------------- masks given by the caller
-
-
 MASK_TRUE = ("hide", "see")
 
 
@@ -172,13 +169,20 @@ def read_masks(
 ) -> tuple[Tensor | None, Tensor | None]:
     """`(visible, bias)`, each "#b #h #q k" or None. `shape` is (b, h, q, k), extra keys left out."""
     visible = bias = None
-    masks = (("attn_mask", attn_mask, _four_axes), ("key_padding_mask", key_padding_mask, _padding_axes))
-    for name, mask_input, axes in masks:
+    for name, mask_input in {"attn_mask": attn_mask, "key_padding_mask": key_padding_mask}.items():
         if mask_input is None:
             continue
         if not isinstance(mask_input, Tensor):
             raise ShapeError(f"{name} is a {type(mask_input).__name__}: give a tensor of booleans, 0 and 1, or floats.")
-        mask = axes(mask_input, shape)
+        if name == "attn_mask":
+            mask = _four_axes(mask_input, shape)
+        elif tuple(mask_input.shape) == (shape[0], shape[3]):
+            mask = mask_input[:, None, None]
+        else:
+            raise ShapeError(
+                f"key_padding_mask has shape {tuple(mask_input.shape)}: give (texts, keys) = {(shape[0], shape[3])}, "
+                f"or ({shape[3]},) without a batch; keys count the cached ones."
+            )
         if mask_input.device != like.device:
             raise ShapeError(
                 f"{name} is on {mask_input.device}, but the layer and its input are on {like.device}: move it there."
@@ -190,23 +194,23 @@ def read_masks(
                     f"-inf hides."
                 )
             bias = mask if bias is None else bias + mask
+            continue
+        # A graph for any numbers cannot look at them, so that compiled layers take integers and floats on trust.
+        if mask.dtype == torch.bool:
+            allowed = ~mask if mask_true == "hide" else mask
+        elif mask.is_complex():
+            raise ShapeError(
+                f"{name} is {mask.dtype}: use booleans, integers 0 and 1 (1 = may look), or floats to add."
+            )
+        elif not torch.compiler.is_compiling() and mask.numel() and not 0 <= int(mask.min()) <= int(mask.max()) <= 1:
+            raise ShapeError(
+                f"{name} is {mask.dtype} and runs from {int(mask.min())} to {int(mask.max())}: integers are 0 (may "
+                f"not look) or 1 (may look). Numbers to add to the scores must be floats."
+            )
         else:
-            allowed = _visible(name, mask, mask_true)
-            visible = allowed if visible is None else visible & allowed
+            allowed = mask == 1
+        visible = allowed if visible is None else visible & allowed
     return visible, bias
-
-
-def _visible(name: str, mask: Tensor, mask_true: str) -> Tensor:
-    if mask.dtype == torch.bool:
-        return ~mask if mask_true == "hide" else mask
-    if mask.is_complex():
-        raise ShapeError(f"{name} is {mask.dtype}: use booleans, integers 0 and 1 (1 = may look), or floats to add.")
-    if not torch.compiler.is_compiling() and mask.numel() and not 0 <= int(mask.min()) <= int(mask.max()) <= 1:
-        raise ShapeError(
-            f"{name} is {mask.dtype} and runs from {int(mask.min())} to {int(mask.max())}: integers are 0 (may not "
-            f"look) or 1 (may look). Numbers to add to the scores must be floats."
-        )
-    return mask == 1
 
 
 def _four_axes(mask: Tensor, shape: tuple[int, int, int, int]) -> Tensor:
@@ -217,12 +221,7 @@ def _four_axes(mask: Tensor, shape: tuple[int, int, int, int]) -> Tensor:
         return mask[None, None]
     if mask_shape == (texts * heads, rows, keys):
         return mask.reshape(shape)
-    if (
-        len(mask_shape) == 4
-        and mask_shape[0] in (1, texts)
-        and mask_shape[1] in (1, heads)
-        and mask_shape[2:] == (rows, keys)
-    ):
+    if mask_shape in [(text, head, rows, keys) for text in (1, texts) for head in (1, heads)]:
         return mask
     hint = " A mask for each text needs a head axis: attn_mask[:, None]." if mask_shape == (texts, rows, keys) else ""
     raise ShapeError(
@@ -231,22 +230,9 @@ def _four_axes(mask: Tensor, shape: tuple[int, int, int, int]) -> Tensor:
     )
 
 
-def _padding_axes(mask: Tensor, shape: tuple[int, int, int, int]) -> Tensor:
-    texts, _, _, keys = shape
-    if tuple(mask.shape) != (texts, keys):
-        raise ShapeError(
-            f"key_padding_mask has shape {tuple(mask.shape)}: give (texts, keys) = {(texts, keys)}, or ({keys},) "
-            f"without a batch; keys count the cached ones."
-        )
-    return mask[:, None, None]
-
-
 def with_extra(mask: Tensor | None, extra: int, fill: float | bool) -> Tensor | None:
     """The mask with columns for keys that everybody sees."""
     return mask if mask is None or not extra else torch.nn.functional.pad(mask, (0, extra), value=fill)
-
-
-# --------------------------------------------------------------------------------- what the queries of one call may see
 
 
 @dataclass(frozen=True, eq=False)

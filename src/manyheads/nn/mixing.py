@@ -59,6 +59,7 @@ def mix(
         x is not None and x.requires_grad for x in (q, k, v, rule.sinks, rule.bias)
     )
     special = "softcap" if rule.softcap is not None else "sinks" if rule.sinks is not None else ""
+    # `attend` gives no gradients by way of its lse, drops nothing, and looks at numbers, which a graph cannot.
     free = not (tracked or dropout or torch.compiler.is_compiling())
     if free and (special or (view.by_position and view.num_queries * view.num_keys > DENSE_CELLS)):
         mask = view.mask(len(q), q.device)

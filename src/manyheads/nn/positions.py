@@ -34,6 +34,15 @@ class Linear:
 
     factor: float
 
+    @classmethod
+    def read(cls, parameters: Mapping[str, Any], max_positions: int) -> Linear:
+        """From transformers' `rope_parameters`."""
+        return cls(parameters["factor"])
+
+    def stretched(self, plain: Float[Tensor, "half"], base: float) -> Float[Tensor, "half"]:
+        """The frequencies of the model as trained (`plain`), for longer texts."""
+        return plain / self.factor
+
 
 @dataclass(frozen=True)
 class Llama3:
@@ -43,6 +52,21 @@ class Llama3:
     original: int
     low: float = 1.0
     high: float = 4.0
+
+    @classmethod
+    def read(cls, parameters: Mapping[str, Any], max_positions: int) -> Llama3:
+        """From transformers' `rope_parameters`."""
+        names = ("factor", "original_max_position_embeddings", "low_freq_factor", "high_freq_factor")
+        return cls(*(parameters[name] for name in names))
+
+    def stretched(self, plain: Float[Tensor, "half"], base: float) -> Float[Tensor, "half"]:
+        """The frequencies of the model as trained (`plain`), for longer texts."""
+        wavelength = 2 * math.pi / plain
+        longest, shortest = self.original / self.low, self.original / self.high
+        keep = (self.original / wavelength - self.low) / (self.high - self.low)
+        blended = (1 - keep) * plain / self.factor + keep * plain
+        slow = torch.where(wavelength > longest, plain / self.factor, plain)
+        return torch.where((wavelength >= shortest) & (wavelength <= longest), blended, slow)
 
 
 @dataclass(frozen=True)
@@ -60,8 +84,38 @@ class Yarn:
     sharpen: float | None = None
     truncate: bool = True
 
+    @classmethod
+    def read(cls, parameters: Mapping[str, Any], max_positions: int) -> Yarn:
+        """From transformers' `rope_parameters`, with the defaults that transformers fills in."""
+        original = parameters.get("original_max_position_embeddings") or max_positions
+        factor = parameters.get("factor") or max_positions / original
+        sharpen = parameters.get("attention_factor")
+        mscale, mscale_all = parameters.get("mscale"), parameters.get("mscale_all_dim")
+        if sharpen is None and mscale and mscale_all:
+            sharpen = yarn_sharpen(factor, mscale) / yarn_sharpen(factor, mscale_all)
+        fast, slow = parameters.get("beta_fast") or 32.0, parameters.get("beta_slow") or 1.0
+        return cls(factor, original, fast, slow, sharpen, parameters.get("truncate", True))
+
+    def stretched(self, plain: Float[Tensor, "half"], base: float) -> Float[Tensor, "half"]:
+        """The frequencies of the model as trained (`plain`), for longer texts."""
+        dims = 2 * len(plain)
+
+        def dimension(turns: float) -> float:  # the pair that makes so many full turns over the positions trained on
+            return dims * math.log(self.original / (turns * 2 * math.pi)) / (2 * math.log(base))
+
+        low, high = dimension(self.fast), dimension(self.slow)
+        if self.truncate:
+            low, high = math.floor(low), math.ceil(high)
+        low, high = max(low, 0), min(high, dims - 1)
+        width = (high - low) or 0.001  # one step instead of a ramp
+        share = 1 - ((torch.arange(dims // 2, dtype=torch.float32) - low) / width).clamp(0, 1)
+        # In transformers' order of operations: thousands of positions on, the last bit of a frequency is seen.
+        return 1.0 / (self.factor * _wavelengths(base, dims)) * (1 - share) + plain * share
+
 
 Scaling = Linear | Llama3 | Yarn
+SCALINGS: dict[str, type[Scaling] | None] = {"default": None, "linear": Linear, "llama3": Llama3, "yarn": Yarn}
+"""By the name that transformers gives each as `rope_type`."""
 
 
 @dataclass(frozen=True)
@@ -80,15 +134,7 @@ class Rope:
     def frequencies(self, dims: int) -> Float[Tensor, "half"]:
         """The angle, in radians, by which each pair turns from one position to the next. float32, as models have it."""
         plain = 1.0 / _wavelengths(self.base, dims)
-        match self.scaling:
-            case None:
-                return plain
-            case Linear(factor):
-                return plain / factor
-            case Llama3():
-                return _llama3(plain, self.scaling)
-            case Yarn():
-                return _yarn(plain, self.scaling, self.base)
+        return plain if self.scaling is None else self.scaling.stretched(plain, self.base)
 
     @property
     def sharpen(self) -> float:
@@ -101,12 +147,13 @@ class Rope:
     def from_parameters(parameters: Mapping[str, Any], *, max_positions: int, head_dim: int) -> Rope:
         """From transformers' `rope_parameters`. Errors: ShapeError for a kind that is not one of ours, by name."""
         kind = parameters.get("rope_type", parameters.get("type", "default"))
-        if kind not in _READERS:
-            raise ShapeError(f"rope_type={kind!r} is not a rotation of ours. Use one of {', '.join(_READERS)}.")
+        if kind not in SCALINGS:
+            raise ShapeError(f"rope_type={kind!r} is not a rotation of ours. Use one of {', '.join(SCALINGS)}.")
         dims = int(head_dim * parameters.get("partial_rotary_factor", 1.0))
         base = float(parameters.get("rope_theta", 10_000.0))
-        scaling = _READERS[kind](parameters, max_positions)
-        return Rope(base, None if dims == head_dim else dims, max_positions, scaling)
+        scaling = SCALINGS[kind]
+        read = None if scaling is None else scaling.read(parameters, max_positions)
+        return Rope(base, None if dims == head_dim else dims, max_positions, read)
 
 
 def _wavelengths(base: float, dims: int) -> Float[Tensor, "half"]:
@@ -116,61 +163,6 @@ def _wavelengths(base: float, dims: int) -> Float[Tensor, "half"]:
 
 def yarn_sharpen(factor: float, strength: float = 1.0) -> float:
     return 1.0 if factor <= 1 else 0.1 * strength * math.log(factor) + 1.0
-
-
-def _llama3(plain: Tensor, scaling: Llama3) -> Tensor:
-    wavelength = 2 * math.pi / plain
-    longest, shortest = scaling.original / scaling.low, scaling.original / scaling.high
-    keep = (scaling.original / wavelength - scaling.low) / (scaling.high - scaling.low)
-    blended = (1 - keep) * plain / scaling.factor + keep * plain
-    slow = torch.where(wavelength > longest, plain / scaling.factor, plain)
-    return torch.where((wavelength >= shortest) & (wavelength <= longest), blended, slow)
-
-
-def _yarn(plain: Tensor, scaling: Yarn, base: float) -> Tensor:
-    dims = 2 * len(plain)
-
-    def dimension(turns: float) -> float:  # the pair that makes so many full turns over the positions trained on
-        return dims * math.log(scaling.original / (turns * 2 * math.pi)) / (2 * math.log(base))
-
-    low, high = dimension(scaling.fast), dimension(scaling.slow)
-    if scaling.truncate:
-        low, high = math.floor(low), math.ceil(high)
-    low, high = max(low, 0), min(high, dims - 1)
-    width = (high - low) or 0.001  # one step instead of a ramp
-    share = 1 - ((torch.arange(dims // 2, dtype=torch.float32) - low) / width).clamp(0, 1)
-    # In transformers' order of operations: thousands of positions on, the last bit of a frequency is seen.
-    return 1.0 / (scaling.factor * _wavelengths(base, dims)) * (1 - share) + plain * share
-
-
-def _read_yarn(parameters: Mapping[str, Any], max_positions: int) -> Yarn:
-    original = parameters.get("original_max_position_embeddings") or max_positions
-    factor = parameters.get("factor") or max_positions / original
-    sharpen = parameters.get("attention_factor")
-    mscale, mscale_all = parameters.get("mscale"), parameters.get("mscale_all_dim")
-    if sharpen is None and mscale and mscale_all:
-        sharpen = yarn_sharpen(factor, mscale) / yarn_sharpen(factor, mscale_all)
-    return Yarn(
-        factor,
-        original,
-        parameters.get("beta_fast") or 32.0,
-        parameters.get("beta_slow") or 1.0,
-        sharpen,
-        parameters.get("truncate", True),
-    )
-
-
-def _read_llama3(parameters: Mapping[str, Any], max_positions: int) -> Llama3:
-    original = parameters["original_max_position_embeddings"]
-    return Llama3(parameters["factor"], original, parameters["low_freq_factor"], parameters["high_freq_factor"])
-
-
-_READERS: dict[str, Callable[[Mapping[str, Any], int], Scaling | None]] = {
-    "default": lambda parameters, _: None,
-    "linear": lambda parameters, _: Linear(parameters["factor"]),
-    "llama3": _read_llama3,
-    "yarn": _read_yarn,
-}
 
 
 class RotaryTable(nn.Module):
@@ -192,7 +184,9 @@ class RotaryTable(nn.Module):
             self.register_buffer(name, (table * rope.sharpen).to(device), persistent=False)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> RotaryTable:
-        """Follow the layer to another device, never to another dtype: `layer.half()` must not blur positions."""
+        """Follow the layer to another device, never to another dtype."""
+        # `layer.half()` must not blur positions: cos and sin of 8 or 11 bits are off by more than neighbours differ in
+        # the slow pairs.
         before = dict(self.named_buffers(recurse=False))
         super()._apply(fn, recurse)  # pyright: ignore[reportUnknownMemberType]
         for name, table in before.items():
@@ -243,9 +237,6 @@ def rotate(
     pair = (left * cos - right * sin, left * sin + right * cos)
     out = torch.stack(pair, -1).flatten(-2) if interleaved else torch.cat(pair, -1)
     return torch.cat([out.to(x.dtype), plain], -1) if plain.shape[-1] else out.to(x.dtype)
-
-
-# ---------------------------------------------------------------------------------------------------------------- ALiBi
 
 
 def alibi_slopes(num_heads: int) -> Float[Tensor, "h"]:

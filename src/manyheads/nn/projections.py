@@ -1,9 +1,14 @@
-"""How x becomes q, k and v: one fused product, three, or modules of the caller's own.
+"""A layer's sizes, read off its arguments, and how x becomes q, k and v: one product, three, or the caller's modules.
+
+`read_sizes` checks the arguments; each message names the argument, its value, and a remedy.
 
 Whatever the layout, each of W^Q, W^K, W^V is drawn alike, Glorot and Bengio 2010 with its own rows and columns
 (std sqrt(2 / (in + out))), in the order q, k, v: one seed gives one layer. (`nn.MultiheadAttention` counts the rows of
 all three as one matrix, so its are sqrt(1/2) of these.) Biases start at 0.
 """
+
+# pyright: reportUnnecessaryIsInstance=false
+# What people give is checked, whatever its type says.
 
 from __future__ import annotations
 
@@ -15,7 +20,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from manyheads.base import check_groups, divisors
 from manyheads.errors import ShapeError
+from manyheads.nn.layer_inputs import MASK_TRUE
+from manyheads.nn.positions import Rope
+from manyheads.nn.scores import check_softcap
 
 LAYOUTS = ("fused", "split")
 
@@ -40,6 +49,87 @@ class Sizes:
         return self.num_heads * self.head_dim, keys, values
 
 
+def read_sizes(options: Mapping[str, Any]) -> Sizes:
+    """The sizes that a constructor's arguments make. Errors: ShapeError."""
+    _check_options(options)
+    embed_dim, num_heads = options["embed_dim"], options["num_heads"]
+    num_kv_heads = num_heads if options["num_kv_heads"] is None else options["num_kv_heads"]
+    check_groups(num_heads, num_kv_heads)
+    head_dim = options["head_dim"]
+    if head_dim is None:
+        if embed_dim % num_heads:
+            raise ShapeError(
+                f"{embed_dim=} is not a multiple of {num_heads=}: say head_dim=, or use one of {divisors(embed_dim)} "
+                f"heads."
+            )
+        head_dim = embed_dim // num_heads
+    kdim, vdim = (embed_dim if options[name] is None else options[name] for name in ("kdim", "vdim"))
+    biases = tuple(
+        options["bias"] if options[f"{name}_bias"] is None else options[f"{name}_bias"]
+        for name in ("q", "k", "v", "out")
+    )
+    layout = _layout(options, (kdim, vdim) == (embed_dim, embed_dim), len(set(biases[:3])) == 1)
+    v_head_dim = options["v_head_dim"] or head_dim
+    return Sizes(num_heads, num_kv_heads, head_dim, v_head_dim, kdim, vdim, biases, layout)
+
+
+def _check_options(options: Mapping[str, Any]) -> None:
+    dtype = options.get("dtype")
+    if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+        raise ShapeError(f"{dtype=} is no dtype for weights: use torch.float32, bfloat16, float16 or float64.")
+    if isinstance(options["num_kv_heads"], float):
+        raise ShapeError(
+            f"num_kv_heads={options['num_kv_heads']} is no count: where nn.MultiheadAttention has dropout third, here "
+            f"stands num_kv_heads. Write dropout={options['num_kv_heads']}."
+        )
+    for name in ("embed_dim", "num_heads", "num_kv_heads", "head_dim", "v_head_dim", "kdim", "vdim", "window"):
+        value = options[name]
+        if value is None and name not in ("embed_dim", "num_heads"):
+            continue
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise ShapeError(f"{name}={value!r} is no count: use a whole number, 1 or more.")
+    dropout, softcap, scale = options["dropout"], options["softcap"], options["scale"]
+    if not 0 <= dropout < 1:
+        raise ShapeError(f"{dropout=} is no share of the weights to drop: use 0 up to, not including, 1.")
+    if dropout and options["attend"] is not None:
+        raise ShapeError(
+            f"{dropout=} with attend=: an injected attend takes no dropout. Use dropout=0.0, or leave attend out."
+        )
+    check_softcap(softcap)
+    if scale is not None and not isinstance(scale, float | int) and len(scale) != options["num_heads"]:
+        raise ShapeError(f"scale has {len(scale)} numbers: give one for all, or one a head, {options['num_heads']}.")
+    if options["mask_true"] not in MASK_TRUE:
+        raise ShapeError(
+            f"mask_true={options['mask_true']!r}: say 'hide' (True = may not look) or 'see' (True = may look)."
+        )
+    if options["rope"] is not None and not isinstance(options["rope"], Rope):
+        raise ShapeError(
+            f"rope is a {type(options['rope']).__name__}: give a Rope, as in Rope(base=10_000.0, max_positions=4096)."
+        )
+
+
+def _layout(options: Mapping[str, Any], one_input: bool, one_bias: bool) -> str | None:
+    layout = options["projections"]
+    if isinstance(layout, Mapping):
+        sized = [
+            name for name in ("q_bias", "k_bias", "v_bias", "out_bias", "kdim", "vdim") if options[name] is not None
+        ]
+        sized += [] if options["bias"] else ["bias"]
+        if sized:
+            raise ShapeError(
+                f"{', '.join(sized)} with injected projections: those have their own. Leave these arguments out."
+            )
+        return None
+    if layout is None:
+        return "fused" if one_input and one_bias else "split"
+    if layout not in LAYOUTS:
+        raise ShapeError(f"projections={layout!r}: use 'fused', 'split', or a mapping of modules q, k, v and out.")
+    if layout == "fused" and not (one_input and one_bias):
+        why = "kdim or vdim differ from embed_dim" if not one_input else "q, k and v differ in having a bias"
+        raise ShapeError(f"projections='fused', but {why}, and one product has one input and one bias: use 'split'.")
+    return layout
+
+
 class FusedProjections(nn.Module):
     """One weight `[h d + g d + g f, m]`: all query rows, then all key rows, then all value rows, as GPT-2 has it."""
 
@@ -58,6 +148,7 @@ class FusedProjections(nn.Module):
             nn.init.zeros_(self.bias)
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        # By identity: to compare numbers would cost more than the product that it saves, and break a graph.
         if key is query and value is query:
             q, k, v = F.linear(query, self.weight, self.bias).split_with_sizes(self.widths, -1)
             return q, k, v

@@ -155,6 +155,7 @@ def _write_torch(plain: Tensors, layer: MultiHeadAttention) -> Tensors:
         state = {f"{name}_proj_weight": weight for name, weight in zip("qkv", weights, strict=True)}
     biases = [plain.pop(f"{name}.bias", None) for name in "qkv"]
     if any(bias is not None for bias in biases):
+        # torch's layer has one bias for q, k and v: zeros stand for a part that has none.
         pairs = zip(biases, weights, strict=True)
         state["in_proj_bias"] = torch.cat([torch.zeros_like(w[:, 0]) if b is None else b for b, w in pairs])
     for name in ("bias_k", "bias_v"):
@@ -217,7 +218,23 @@ def layer_from_config(config: Any, layer: int = 0, **options: Any) -> tuple[Mult
         raise ShapeError(f"{kind!r} is no config that a layer can be built from: use one of {', '.join(_FAMILY_OF)}.")
     heads, width = config.num_attention_heads, config.hidden_size
     if _FAMILY_OF[kind] == "llama":
-        described: dict[str, Any] = _llama_options(config, kind, layer)
+        head_dim = getattr(config, "head_dim", None) or width // heads
+        positions = config.max_position_embeddings
+        types = getattr(config, "layer_types", None)
+        slides = types[layer] == "sliding_attention" if types else kind == "mistral"
+        described: dict[str, Any] = {
+            "num_kv_heads": config.num_key_value_heads,
+            "head_dim": head_dim,
+            "causal": True,
+            "window": (getattr(config, "sliding_window", None) or None) if slides else None,
+            "rope": Rope.from_parameters(config.rope_parameters, max_positions=positions, head_dim=head_dim),
+            "qk_norm": kind == "qwen3",
+            "qk_norm_eps": getattr(config, "rms_norm_eps", 1e-6),
+            "dropout": config.attention_dropout,
+            "bias": kind == "qwen2" or bool(getattr(config, "attention_bias", False)),
+        }
+        if kind == "qwen2":  # which has biases on q, k and v alone, whatever its config says
+            described["out_bias"] = False
     elif kind == "gpt2":
         head_dim = width // heads
         scale = head_dim**-0.5 if config.scale_attn_weights else 1.0
@@ -227,22 +244,3 @@ def layer_from_config(config: Any, layer: int = 0, **options: Any) -> tuple[Mult
         described = {"dropout": config.attention_probs_dropout_prob, "causal": bool(config.is_decoder)}
     described["batch_first"] = True
     return MultiHeadAttention(width, heads, **(described | options)), _FAMILY_OF[kind]
-
-
-def _llama_options(config: Any, kind: str, layer: int) -> dict[str, Any]:
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    bias = bool(getattr(config, "attention_bias", False))
-    rope = Rope.from_parameters(config.rope_parameters, max_positions=config.max_position_embeddings, head_dim=head_dim)
-    types = getattr(config, "layer_types", None)
-    slides = types[layer] == "sliding_attention" if types else kind == "mistral"
-    return {
-        "num_kv_heads": config.num_key_value_heads,
-        "head_dim": head_dim,
-        "causal": True,
-        "window": config.sliding_window if slides and getattr(config, "sliding_window", None) else None,
-        "rope": rope,
-        "qk_norm": kind == "qwen3",
-        "qk_norm_eps": getattr(config, "rms_norm_eps", 1e-6),
-        "dropout": config.attention_dropout,
-        **({"bias": True, "out_bias": False} if kind == "qwen2" else {"bias": bias}),
-    }

@@ -25,7 +25,7 @@ from manyheads.interventions.apply.computed import Prepared, compute, model_dige
 from manyheads.interventions.apply.edits import NOTHING, Acts, Editor, plans_of
 from manyheads.interventions.effects.metrics import require_loaded
 from manyheads.models import tap
-from manyheads.models.loading.head_mask import refusing_head_mask
+from manyheads.models.loading.load import refusing_head_mask
 from manyheads.plan import Plan, Step, describe
 
 log = logging.getLogger("manyheads")

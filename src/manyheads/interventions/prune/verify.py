@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from manyheads.errors import ModelError
 from manyheads.models import LoadedModel, tap
-from manyheads.models.loading.modality import TEXT, blank_inputs, sense_of
+from manyheads.models.describe import TEXT, blank_inputs, sense_of
 from manyheads.models.taps.call import Edit
 
 SAME = 1e-5  # of an output's largest number: the same sums in another order, in float32

@@ -25,7 +25,7 @@ import manyheads
 from manyheads.errors import ModelError
 from manyheads.interventions.prune.verify import DRAWS, SAME, accepted_inputs, outputs_of, random_inputs
 from manyheads.interventions.save import fresh_process_program
-from manyheads.models.loading.modality import TEXT, sense_of
+from manyheads.models.describe import TEXT, sense_of
 
 NEW_TOKENS = 12
 PROGRAM = Path(fresh_process_program.__file__)

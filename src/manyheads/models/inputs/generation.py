@@ -70,6 +70,7 @@ def generate(lm: Any, prompts: Sequence[Sequence[int]], count: int, options: Map
     device = device_of(lm.model)
     with nobody_ends(lm.model, count, options, padding_of(lm)) as more, torch.no_grad():
         generated = lm.model.generate(ids.to(device), attention_mask=mask.to(device), **more)
+    # The last token was written, but never read: it has no row in any layer.
     finished, lengths = generated.cpu()[:, :-1], mask.sum(-1)
     if writes_apart(lm):
         written = _written(lm, finished, torch.zeros_like(lengths), until_end(finished, 1, ends))
@@ -196,26 +197,21 @@ def _join(calls: Sequence[AttentionCall]) -> AttentionCall:
     site = first.site
     if site.stack != CROSS:
         site = replace(site, causal=True)
-    rule = replace(first.rule, bias=_joined_bias(calls, num_keys))
+    biases = []
+    for call in calls:
+        bias = call.rule.bias
+        if first.rule.bias is None:
+            break
+        assert bias is not None, "a layer adds a bias at every step or at none"
+        # 0 over keys that came later than the step: they are hidden from it.
+        wide = bias.new_zeros(*bias.shape[:2], call.q.shape[2], num_keys)
+        wide[..., : bias.shape[3]] = bias[..., :num_keys]
+        biases.append(wide)
+    rule = replace(first.rule, bias=torch.cat(biases, 2) if biases else None)
     mask = Mask(start.clamp_max(num_keys), stop.clamp_max(num_keys), num_keys)
     because = "; ".join(dict.fromkeys(call.because for call in calls))
     known = KnownLse(lambda: (lse, because))
     return replace(first, site=site, q=q, k=k, v=v, mask=mask, rule=rule, out=out, known=known)
-
-
-def _joined_bias(calls: Sequence[AttentionCall], num_keys: int) -> Tensor | None:
-    """Each step's bias over the keys that it saw, 0 over those that came later (and are hidden from it)."""
-    if all(call.rule.bias is None for call in calls):
-        return None
-    parts = []
-    for call in calls:
-        bias = call.rule.bias
-        assert bias is not None, "a layer adds a bias at every step or at none"
-        wide = bias.new_zeros(*bias.shape[:2], call.q.shape[2], num_keys)
-        width = min(bias.shape[3], num_keys)
-        wide[..., :width] = bias[..., :width]
-        parts.append(wide)
-    return torch.cat(parts, 2)
 
 
 def start_tokens(lm: Any, transcript: str | None) -> list[int]:

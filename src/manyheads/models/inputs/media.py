@@ -27,12 +27,11 @@ from torch import Tensor
 
 from manyheads.base import no_access
 from manyheads.errors import FileAccessError, ManyHeadsError, ModelError, RecordingError, ShapeError, TextError
-from manyheads.models.describe import model_facts
+from manyheads.models.describe import DOOR, PICTURES, SOUNDS, TEXT, model_facts, sense_of, takes
 from manyheads.models.inputs.generation import decoder_inputs, decoder_texts, start_tokens
 from manyheads.models.inputs.positions import find_frames, find_grid, look
 from manyheads.models.inputs.texts import CallTexts, Padded, at_the_edge
 from manyheads.models.loading.checkpoints import first_line
-from manyheads.models.loading.modality import DOOR, PICTURES, SOUNDS, TEXT, sense_of, takes
 from manyheads.models.loading.offloaded import device_of
 from manyheads.recording import Recording, Tokens
 from manyheads.recording.media import Frames, Grid, as_json, grid_of
@@ -252,7 +251,20 @@ def picture_of(picture: Any) -> Any:
     if isinstance(picture, Image.Image):
         return ImageOps.exif_transpose(picture).convert("RGB")
     if isinstance(picture, torch.Tensor | np.ndarray):
-        return Image.fromarray(_bytes(picture))
+        array = _array(picture)
+        shape = tuple(array.shape)
+        if array.ndim != 3 or shape[2] != 3 or not array.size:
+            colours_first = len(shape) == 3 and shape[0] == 3
+            turned = " Its colours come first: permute(1, 2, 0) puts them last." if colours_first else ""
+            raise ShapeError(f"an array of shape {shape} is not a picture: give [height, width, 3].{turned}")
+        if array.dtype == np.uint8:
+            return Image.fromarray(array)
+        if not np.issubdtype(array.dtype, np.floating) or not (array.min() >= 0 and array.max() <= 1):
+            raise ShapeError(
+                f"a picture's {array.dtype} values from {array.min()} to {array.max()} cannot be read: give uint8 from "
+                f"0 to 255, or floats from 0 to 1."
+            )
+        return Image.fromarray((array * 255).round().astype(np.uint8))
     raise RecordingError(
         f"a {type(picture).__name__} is not a picture: give a path, a PIL image, or an array [height, width, 3]."
     )
@@ -282,25 +294,6 @@ def _array(values: Any) -> ndarray:
     return np.asarray(values.detach().cpu() if isinstance(values, torch.Tensor) else values)
 
 
-def _bytes(picture: Any) -> ndarray:
-    """An array of a picture as uint8 from 0 to 255. Errors: ShapeError."""
-    array = _array(picture)
-    shape = tuple(array.shape)
-    if array.ndim != 3 or shape[2] != 3 or not array.size:
-        turned = (
-            " Its colours come first: permute(1, 2, 0) puts them last." if len(shape) == 3 and shape[0] == 3 else ""
-        )
-        raise ShapeError(f"an array of shape {shape} is not a picture: give [height, width, 3].{turned}")
-    if array.dtype == np.uint8:
-        return array
-    if not np.issubdtype(array.dtype, np.floating) or not (array.min() >= 0 and array.max() <= 1):
-        raise ShapeError(
-            f"a picture's {array.dtype} values from {array.min()} to {array.max()} cannot be read: give uint8 from 0 "
-            f"to 255, or floats from 0 to 1."
-        )
-    return (array * 255).round().astype(np.uint8)
-
-
 def sounds_of(audio: Any, sampling_rate: int | None, model_rate: int) -> list[Samples]:
     """Sounds at `model_rate`, the rate that the model hears. `sampling_rate` is that of arrays; files have their own.
 
@@ -311,8 +304,19 @@ def sounds_of(audio: Any, sampling_rate: int | None, model_rate: int) -> list[Sa
     items: list[Any] = [audio] if numbers else listed(audio)
     sounds = []
     for sound in items:
-        path = isinstance(sound, str | os.PathLike)
-        samples, rate = _read(sound) if path else (_samples(sound), sampling_rate)
+        if isinstance(sound, str | os.PathLike):
+            samples, rate = _read(sound)
+        else:
+            array, rate = _array(sound), sampling_rate
+            is_int16 = array.dtype == np.int16
+            if array.ndim != 1 or not array.size or not (is_int16 or np.issubdtype(array.dtype, np.floating)):
+                raise ShapeError(
+                    f"an array of {array.dtype}, shape {tuple(array.shape)}, is not a sound: give one channel, "
+                    f"[samples], as int16 or floats from -1 to 1."
+                )
+            samples = array.astype(np.float32) / (32768 if is_int16 else 1)
+            if not np.isfinite(samples).all():
+                raise ShapeError("the sound holds NaN or infinite samples: clean it first.")
         if rate is None:
             raise RecordingError(
                 f"an array does not say how fast it is: give sampling_rate=, the model hears {model_rate:,}."
@@ -328,20 +332,6 @@ def sounds_of(audio: Any, sampling_rate: int | None, model_rate: int) -> list[Sa
     return sounds
 
 
-def _samples(sound: Any) -> Samples:
-    """An array of a sound as floats. Errors: ShapeError."""
-    array = _array(sound)
-    if array.ndim != 1 or not array.size or not (array.dtype == np.int16 or np.issubdtype(array.dtype, np.floating)):
-        raise ShapeError(
-            f"an array of {array.dtype}, shape {tuple(array.shape)}, is not a sound: give one channel, [samples], as "
-            f"int16 or floats from -1 to 1."
-        )
-    samples = array.astype(np.float32) / (32768 if array.dtype == np.int16 else 1)
-    if not np.isfinite(samples).all():
-        raise ShapeError("the sound holds NaN or infinite samples: clean it first.")
-    return samples
-
-
 def _read(path: str | os.PathLike[str]) -> tuple[Samples, int]:
     """A file's samples and rate: .wav by itself; other kinds where soundfile is installed."""
     try:
@@ -352,7 +342,14 @@ def _read(path: str | os.PathLike[str]) -> tuple[Samples, int]:
             # A header that was written before the end may promise more frames than the file holds.
             most_frames = os.path.getsize(path) // (width * channels)
             data = file.readframes(min(file.getnframes(), most_frames))
-        samples = _decoded(data, width).reshape(-1, channels).mean(1)
+        if width == 1:  # without a sign, as the format wants it
+            decoded = np.frombuffer(data, np.uint8).astype(np.float64) / 128 - 1
+        else:
+            if width == 3:  # no such type: three bytes become the upper ones of four
+                data = np.pad(np.frombuffer(data, np.uint8).reshape(-1, 3), ((0, 0), (1, 0))).tobytes()
+            stored = np.dtype("<i2" if width == 2 else "<i4")
+            decoded = np.frombuffer(data, stored).astype(np.float64) / 2.0 ** (8 * stored.itemsize - 1)
+        samples = decoded.reshape(-1, channels).mean(1)
     except OSError as error:
         raise no_access("read", path, error) from error
     except (wave.Error, EOFError, ValueError, RuntimeError) as error:
@@ -360,16 +357,6 @@ def _read(path: str | os.PathLike[str]) -> tuple[Samples, int]:
     if not len(samples):
         raise FileAccessError(f"{os.fspath(path)} holds no sound: it has no samples.")
     return samples.astype(np.float32), rate
-
-
-def _decoded(data: bytes, width: int) -> ndarray:
-    """Whole-number samples of 1, 2, 3 or 4 bytes as floats. One byte has no sign, as the format wants it."""
-    if width == 1:
-        return np.frombuffer(data, np.uint8).astype(np.float64) / 128 - 1
-    if width == 3:  # no such type: three bytes become the upper ones of four
-        data = np.pad(np.frombuffer(data, np.uint8).reshape(-1, 3), ((0, 0), (1, 0))).tobytes()
-    stored = np.dtype("<i2" if width == 2 else "<i4")
-    return np.frombuffer(data, stored).astype(np.float64) / 2.0 ** (8 * stored.itemsize - 1)
 
 
 def _by_soundfile(path: str | os.PathLike[str], fault: Exception) -> tuple[ndarray, int]:

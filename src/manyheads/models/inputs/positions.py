@@ -100,9 +100,6 @@ class _Run(nn.Module):
         run(self.model, name, inputs)
 
 
-# ------------------------------------------------------------------------------------------------------------ pictures
-
-
 def find_grid(model: nn.Module, name: str, inputs: Mapping[str, Tensor]) -> Grid | str:
     """The grid of the pictures in `inputs`, or why there is none. Errors: ModelError for inputs it does not take."""
     single = {key: value[:1] for key, value in inputs.items()}
@@ -175,9 +172,6 @@ def _noise(like: Tensor) -> Tensor:
     """The same on every run, and larger than most of what it is added to."""
     made = torch.randn(like.shape, generator=torch.Generator().manual_seed(0))
     return (2 * made).to(like)
-
-
-# -------------------------------------------------------------------------------------------------------------- sounds
 
 
 def find_frames(

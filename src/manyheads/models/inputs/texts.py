@@ -330,9 +330,6 @@ def decoder_start(config: Any) -> int:
     return int(start if start is not None else getattr(config, "bos_token_id", None) or 0)
 
 
-# ------------------------------------------------------------------------------------------- which texts a layer reads
-
-
 def texts_of_call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> CallTexts:
     """Ids and lengths as far as a bare call shows them, and where each text begins."""
     main = _padded(kwargs.get("input_ids", args[0] if args else None), kwargs.get("attention_mask"))

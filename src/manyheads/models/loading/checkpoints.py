@@ -270,7 +270,7 @@ def is_hub_id(name: str) -> bool:
 
 def _from_hub(name: str, revision: str | None, code: bool) -> Checkpoint:
     """The hub's model `name`: from the local cache if it is there in full, else fetched (its bars go to stderr)."""
-    from huggingface_hub import snapshot_download
+    from huggingface_hub import HfApi, snapshot_download
 
     needed = ["config.json", "*.py"] if code else ["config.json"]
     try:  # the cache, which may hold the model in part; asks no network
@@ -285,30 +285,23 @@ def _from_hub(name: str, revision: str | None, code: bool) -> Checkpoint:
             if any(path.name.startswith(_OF_TOKENIZERS) for path in cached.iterdir()):
                 return checkpoint
     try:
-        folder = _fetched(name, revision, code)
+        info = HfApi().model_info(name, revision=revision, timeout=_HUB_TIMEOUT_SECONDS)
+        files = sorted(entry.rfilename for entry in info.siblings or [] if "/" not in entry.rfilename)
+        _require_model_files(f"the hub's {name!r}", files)
+        if not any(file.endswith(".safetensors") for file in files):
+            if pickles := _pickles_in(files):
+                raise _pickle(name, None, pickles, info.config or {})
+            raise ModelError(f"the hub's {name!r} has no weights in safetensors. {_holds(files)}")
+        patterns = [*_SMALL, *_LARGE, *(["*.py"] if code else [])]
+        # By the commit that was just looked at: a branch may move between the look and the download.
+        commit = snapshot_download(name, revision=info.sha, allow_patterns=patterns, ignore_patterns=["*/*"])
     except ModelError:
         raise
     except Exception as error:  # an HTTP library's own kinds, which change with its version: all mean "not fetched"
         if cached is not None:  # whole but for a tokenizer; or the error says what it lacks
             return _opened(cached, name, f"{origin}; not fetched: offline")
         raise _not_fetched(error, name, revision) from error
-    return _opened(folder, name, f"from the hub, commit {folder.name[:7]}")
-
-
-def _fetched(name: str, revision: str | None, code: bool) -> Path:
-    """The hub's model in the local cache, fetched. Raises ModelError, before that, if there is nothing to load."""
-    from huggingface_hub import HfApi, snapshot_download
-
-    info = HfApi().model_info(name, revision=revision, timeout=_HUB_TIMEOUT_SECONDS)
-    files = sorted(entry.rfilename for entry in info.siblings or [] if "/" not in entry.rfilename)
-    _require_model_files(f"the hub's {name!r}", files)
-    if not any(file.endswith(".safetensors") for file in files):
-        if pickles := _pickles_in(files):
-            raise _pickle(name, None, pickles, info.config or {})
-        raise ModelError(f"the hub's {name!r} has no weights in safetensors. {_holds(files)}")
-    patterns = [*_SMALL, *_LARGE, *(["*.py"] if code else [])]
-    # By the commit that was just looked at: a branch may move between the look and the download.
-    return Path(snapshot_download(name, revision=info.sha, allow_patterns=patterns, ignore_patterns=["*/*"]))
+    return _opened(Path(commit), name, f"from the hub, commit {Path(commit).name[:7]}")
 
 
 def _not_fetched(error: Exception, name: str, revision: str | None) -> ModelError:

@@ -3,33 +3,35 @@
 The class is the one that the checkpoint itself names (so that a language-model head is kept), in eval mode, with its
 tokenizer or its processor of pictures or sounds, and one line, `because`, that names class, dtype, device and attention
 implementation, and the reason of each. Nothing falls back in silence: whoever studies a model's heads has to be sure
-which model it is.
+which model it is. For the same reason `head_mask=` is refused, with what to use instead: transformers 5 took head
+masking away, and most of its models swallow the keyword in silence, an ablation that changes nothing.
 Cost: for `minilm`, once torch is there, 2 s on 2 cores. The model itself is 0.3 s of it (digest, weights, tokenizer);
 the rest is the import of transformers' model code, which no option makes shorter.
 """
 
 import hashlib
+import inspect
 import os
 import re
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 
-from manyheads.errors import ModelError
+from manyheads.errors import ModelError, PlanError
 from manyheads.models.describe import describe, max_positions_of
 from manyheads.models.loading.checkpoints import few, find_checkpoint, first_line, quietly
-from manyheads.models.loading.head_mask import refuse_head_mask
 from manyheads.models.loading.offloaded import device_of
 from manyheads.models.loading.pretrained import build, class_for, processor_beside, reader_beside
 from manyheads.spec import ModelSpec
 
-__all__ = ["LoadedModel", "load", "max_positions_of", "require_usable"]
-
-
+HEAD_MASKS = ("head_mask", "decoder_head_mask", "cross_attn_head_mask")
 _DTYPES = {
     "float64": torch.float64, "fp64": torch.float64, "float32": torch.float32, "fp32": torch.float32,
     "float16": torch.float16, "fp16": torch.float16, "bfloat16": torch.bfloat16, "bf16": torch.bfloat16,
@@ -130,7 +132,15 @@ def load(
         raise ModelError(f"load() takes a name, a folder or a torch module, not a {type(what).__name__}.")
     if name is not None:
         raise ModelError(f"{name=} is for a model in hand, and {what!r} has a name of its own. Leave it out.")
-    place, kind = _device_of(device), _dtype_of(dtype)
+    try:
+        place = torch.device("cpu" if device is None else device)
+        torch.empty(0, device=place)  # a device that has a name need not be there
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        devices = ["cpu", *([str(torch.accelerator.current_accelerator())] if torch.accelerator.is_available() else [])]
+        raise ModelError(f"{device=} cannot be used: {first_line(error)} Here is: {few(devices)}.") from error
+    kind = _DTYPES.get(dtype) if isinstance(dtype, str) else dtype
+    if (dtype is not None and kind is None) or (kind is not None and not kind.is_floating_point):
+        raise ModelError(f"{dtype=} is no dtype for weights. Use one of {few(_DTYPES, len(_DTYPES))}.")
     with quietly():
         checkpoint = find_checkpoint(what, revision=revision, code=trust_remote_code)
         cls, why = class_for(checkpoint, trust_remote_code)
@@ -166,7 +176,13 @@ def require_usable(model: nn.Module, name: str) -> None:
     if training := [path for path, module in model.named_modules() if module.training]:
         subject = f"{name} is" if not training[0] else f"{name}: its module {training[0]!r} is"
         raise ModelError(f"{subject} in training mode, where dropout changes every map. Call model.eval() first.")
-    broken = [path for path, weight in model.named_parameters() if not _is_finite(weight)]
+    broken = []
+    for path, weight in model.named_parameters():
+        # aminmax passes NaN on and makes no copy of the weight; the dtypes that it lacks can hold neither. What lies on
+        # disk until its module runs has no numbers yet: the guard sees NaN in the first outputs.
+        if weight.dtype in _DTYPES.values() and weight.numel() and not weight.is_meta:
+            low, high = torch.aminmax(weight.detach())
+            broken += [path] * (not bool(torch.isfinite(low) & torch.isfinite(high)))
     if broken:
         layers = list(dict.fromkeys(number for path in broken for number in re.findall(r"\.(\d+)\.", path)[:1]))
         where = f" (layer {few(layers)})" if layers else ""
@@ -209,35 +225,43 @@ def _or_none(value: Any) -> Any:
     return None if value is False else value
 
 
-def _device_of(device: str | torch.device | None) -> torch.device:
-    try:
-        place = torch.device("cpu" if device is None else device)
-        torch.empty(0, device=place)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        devices = ["cpu", *([str(torch.accelerator.current_accelerator())] if torch.accelerator.is_available() else [])]
-        raise ModelError(f"{device=} cannot be used: {first_line(error)} Here is: {few(devices)}.") from error
-    return place
-
-
 def _attention(model: Any) -> str | None:
     return getattr(getattr(model, "config", None), "_attn_implementation", None)
 
 
-def _dtype_of(dtype: str | torch.dtype | None) -> torch.dtype | None:
-    kind = _DTYPES.get(dtype) if isinstance(dtype, str) else dtype
-    if (dtype is not None and kind is None) or (kind is not None and not kind.is_floating_point):
-        raise ModelError(f"{dtype=} is no dtype for weights. Use one of {few(_DTYPES, len(_DTYPES))}.")
-    return kind
-
-
-def _is_finite(weight: torch.Tensor) -> bool:
-    """Whether no entry is NaN or infinite."""
-    # aminmax passes NaN on and makes no copy of the weight; the dtypes that it lacks can hold neither.
-    if weight.dtype not in set(_DTYPES.values()) or weight.numel() == 0 or weight.is_meta:
-        return True
-    low, high = torch.aminmax(weight.detach())
-    return bool(torch.isfinite(low) & torch.isfinite(high))
-
-
 def _plain(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
+
+
+def refuse_head_mask(model: nn.Module) -> list[RemovableHandle]:
+    """From now on, calls of the model, or of a model in it, with a head mask that it would ignore raise PlanError.
+
+    The models in it are transformers' own, which name their main input; what refuses already is left alone.
+    """
+    models = [part for part in model.modules() if part is model or hasattr(part, "main_input_name")]
+    parts = [part for part in models if _refuse not in part._forward_pre_hooks.values()]
+    return [part.register_forward_pre_hook(_refuse, prepend=True, with_kwargs=True) for part in parts]
+
+
+@contextmanager
+def refusing_head_mask(model: nn.Module) -> Iterator[None]:
+    """The same, until the block is left."""
+    handles = refuse_head_mask(model)
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _refuse(model: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
+    passed = [name for name in HEAD_MASKS if kwargs.get(name) is not None]
+    # The signature is read only where a mask was passed: this runs before every forward pass.
+    ignored = passed and [name for name in passed if name not in inspect.signature(model.forward).parameters]
+    if not ignored:
+        return
+    raise PlanError(
+        f"{ignored[0]}= does nothing here: transformers 5 has no head masking, and {type(model).__name__} would "
+        f"ignore it. Use mh.applied(lm, mh.Plan([mh.Ablate({{3: [7]}})])) around the call (kind='zero' is what "
+        f"head_mask did), or mh.prune_heads(lm, {{3: [7]}}) to remove heads for good."
+    )

@@ -33,6 +33,7 @@ def weight_of(module: nn.Module) -> Tensor:
     assert isinstance(weight, Tensor)
     if weight.device.type != "meta":
         return local_part(weight.detach())
+    # Read from its place at every call, and never remembered: the model lies there because it does not fit in memory.
     for hook in _hooks(module):
         stored = getattr(hook, "weights_map", None)
         if stored is not None:

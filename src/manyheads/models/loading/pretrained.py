@@ -18,8 +18,8 @@ from typing import Any
 import torch
 
 from manyheads.errors import ManyHeadsError, ModelError
+from manyheads.models.describe import PICTURES, TEXT, sense_of, takes
 from manyheads.models.loading.checkpoints import Checkpoint, few, first_line
-from manyheads.models.loading.modality import PICTURES, TEXT, sense_of, takes
 from manyheads.models.weights.compact_form import build_compact, is_compact
 from manyheads.sizing import FEW_LAYERS, require_few_layers
 

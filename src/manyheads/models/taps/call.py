@@ -108,15 +108,23 @@ class Aligner:
 
     def layer(self, call: AttentionCall) -> Layer:
         """The call's q, k, lse, mask and rule, each text from the left edge on."""
+        mask = call.mask
         if call.crosses:
-            return Layer(call.q, call.k, call.lse, self._ended(call.mask), call.rule, crosses=True)
+            if bool((self.lengths < mask.num_queries).any()):  # padding after a text's end sees nothing
+                if id(mask) not in self.masks:
+                    runs = mask.expand(len(self.lengths))
+                    alive = torch.arange(mask.num_queries)[None] < self.lengths[:, None]
+                    start, stop = (torch.where(alive, x, 0) for x in (runs.start, runs.stop))
+                    dense = None if runs.dense is None else runs.dense & alive[:, None, :, None]
+                    self.masks[id(mask)] = (mask, Mask(start, stop, mask.num_keys, dense))
+                mask = self.masks[id(mask)][1]
+            return Layer(call.q, call.k, call.lse, mask, call.rule, crosses=True)
         q, k, lse = (self.roll(x) for x in (call.q, call.k, call.lse[..., None]))
         rule = call.rule
         if rule.bias is not None and (bool(self.first.any()) or q.shape[2] < call.q.shape[2]):
             bias = rule.bias.expand(len(self.first), *rule.bias.shape[1:])
             bias = self.roll(self.roll(bias).transpose(2, 3)).transpose(2, 3)  # rows, then keys
             rule = Rule(rule.scale, rule.softcap, rule.sinks, bias)
-        mask = call.mask
         if id(mask) not in self.masks:
             self.masks[id(mask)] = (mask, mask.trimmed(self.first, self.lengths))
             runs, end = mask.expand(len(self.lengths)), (self.first + self.lengths)[:, None]
@@ -124,18 +132,6 @@ class Aligner:
             in_text = (row >= first) & (row < end) & (runs.stop > runs.start)
             self.spills |= bool((in_text & ((runs.start < first) | (runs.stop > end))).any())
         return Layer(q, k, lse[..., 0], self.masks[id(mask)][1], rule)
-
-    def _ended(self, mask: Mask) -> Mask:
-        """The mask of rows that are other tokens than keys, padding after a text's end hidden."""
-        if bool((self.lengths >= mask.num_queries).all()):
-            return mask
-        if id(mask) not in self.masks:
-            runs = mask.expand(len(self.lengths))
-            alive = torch.arange(mask.num_queries)[None] < self.lengths[:, None]
-            start, stop = (torch.where(alive, x, 0) for x in (runs.start, runs.stop))
-            dense = None if runs.dense is None else runs.dense & alive[:, None, :, None]
-            self.masks[id(mask)] = (mask, Mask(start, stop, mask.num_keys, dense))
-        return self.masks[id(mask)][1]
 
     def roll(self, x: Tensor) -> Tensor:
         return rolled(x, self.first, self.lengths)
@@ -194,7 +190,17 @@ def check(call: AttentionCall, model: torch.nn.Module) -> float:
         alive, norm, rebuilt = rebuild(call, texts, rows)
         returned = call.out[texts][:, :, rows].to(rebuilt.dtype)
         if not bool(torch.isfinite(returned[alive]).all()):
-            raise ModelError(_nan_message(call, model))
+            place = f"layer {call.site.layer} ({call.site.module})"
+            for name, parameter in model.named_parameters():
+                if parameter.device.type != "meta" and not bool(torch.isfinite(parameter).all()):
+                    raise ModelError(
+                        f"the weights of {name} hold NaN or infinity, first seen in the output of {place}: the "
+                        f"checkpoint is damaged; load another copy."
+                    )
+            raise ModelError(
+                f"the output of {place} holds NaN or infinity, though every weight is finite: {call.q.dtype} "
+                f"overflowed; load the model with dtype='float32'."
+            )
         distance = (rebuilt - returned).norm(dim=-1)
         # NaN counts as infinitely far: it compares as false, so it would slip through the tolerance.
         relative = torch.where(alive, distance / norm.clamp_min(1e-30), 0).nan_to_num(nan=torch.inf)
@@ -220,6 +226,7 @@ def rebuild(
     # This formula stands here a second time on purpose. The library's own function from scores to weights is what the
     # guard has to check: if it called that function, a fault in it would be on both sides and would not show.
     # (Row sums would check nothing: the lse comes from the same scores, so a forgotten softcap leaves them at 1.)
+    # In float32 also for half types: then only the model's own rounding counts against `TOLERANCE`, not the guard's.
     dtype = torch.float64 if call.q.dtype == torch.float64 else torch.float32
     num_heads, groups = call.q.shape[1], call.k.shape[1]
     q = call.q[texts][:, :, rows].to(dtype)
@@ -249,18 +256,3 @@ def rebuild(
 def spread(size: int, count: int) -> Int[Tensor, "n"]:
     """Indices spread over an axis, its last one among them: the last row of a text sees most."""
     return torch.linspace(size - 1, 0, min(size, count)).round().long().unique()
-
-
-def _nan_message(call: AttentionCall, model: torch.nn.Module) -> str:
-    """Which weights hold NaN, or that none does."""
-    for name, parameter in model.named_parameters():
-        if parameter.device.type != "meta" and not bool(torch.isfinite(parameter).all()):
-            return (
-                f"the weights of {name} hold NaN or infinity, first seen in the output of layer {call.site.layer} "
-                f"({call.site.module}): the checkpoint is damaged; load another copy."
-            )
-    return (
-        f"the output of layer {call.site.layer} ({call.site.module}) holds NaN or infinity, "
-        f"though every weight is finite: "
-        f"{call.q.dtype} overflowed; load the model with dtype='float32'."
-    )

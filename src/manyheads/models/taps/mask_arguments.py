@@ -46,6 +46,7 @@ class MaskReader:
             key = (num_queries, num_keys, causal)
             if key not in self.without_tensor:
                 mask = Mask.causal(num_queries, num_keys, offset=0) if causal else Mask.full(num_queries, num_keys)
+                # One entry is enough: layers of one pass share it, and each step of a text being written has its own.
                 self.without_tensor = {key: mask}
             return self.without_tensor[key], None
         read_as = num_queries, num_keys
@@ -90,6 +91,7 @@ class MaskReader:
     def _remember(
         self, attention_mask: Any, read_as: tuple[object, ...], mask: Mask, bias: Tensor | None
     ) -> tuple[Mask, Tensor | None]:
+        # Masks of passes that are over are forgotten: a tap may stay open over a whole corpus.
         self.known = {key: entry for key, entry in self.known.items() if entry[0]() is not None}
         self.known[id(attention_mask), *read_as] = (weakref.ref(attention_mask), mask, bias)
         return mask, bias
@@ -155,6 +157,7 @@ def _split(attention_mask: Tensor) -> tuple[Mask, Tensor | None]:
     """Visible cells and what is added to them (None where that is zero everywhere)."""
     if attention_mask.dtype == torch.bool:
         return Mask.from_dense(attention_mask), None
+    # Not by equality with the lowest value: where a padding and a causal mask are added, cells hold twice it, or -inf.
     visible = attention_mask > HIDDEN_BELOW * torch.finfo(attention_mask.dtype).min
     bias = torch.where(visible, attention_mask, 0)
     return Mask.from_dense(visible), bias if bool(bias.any()) else None

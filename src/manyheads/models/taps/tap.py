@@ -74,10 +74,14 @@ def tap(
         state.edited = any(not tap.paths.keys().isdisjoint(state.paths) for tap in editing)
         OPEN.taps = (*OPEN.taps, state)
     try:
+        # Entered last and left first: its end takes off the stack what still runs (after an exception, say), and no
+        # way in may come upon a module there whose tap is gone.
         with through_torch.watching_functions():
             yield state
     finally:
         with OPEN.lock:
+            # Off the list first, the ways in away after it: a call that another thread has sent into one of them
+            # meanwhile finds no tap there, and passes through.
             OPEN.taps = tuple(tap for tap in OPEN.taps if tap is not state)
             if not OPEN.taps:
                 through_transformers.remove()

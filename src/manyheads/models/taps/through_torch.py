@@ -97,6 +97,7 @@ def install() -> None:
 def remove() -> None:
     if not _HANDLES:
         return
+    # Whoever looked the wrapper up while it stood there may keep it: it passes on what no tap watches.
     F.scaled_dot_product_attention = ATTENTION
     while _HANDLES:
         _HANDLES.pop().remove()
@@ -155,6 +156,7 @@ def _attention(*args: Any, **kwargs: Any) -> Any:
     """What stands under `scaled_dot_product_attention` while a tap is open."""
     if RUNNING.calls or not RUNNING.modules:
         return ATTENTION(*args, **kwargs)
+    # The model's own call comes first, with its own arguments: whatever is read off them below cannot change it.
     with carrying_out(), WatchFused() as watch:
         result = ATTENTION(*args, **kwargs)  # errors are torch's own
     module = RUNNING.modules[-1]

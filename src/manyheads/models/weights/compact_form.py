@@ -125,13 +125,13 @@ def _build(
         )
     sites = []
     try:
-        for stored in mark["kept"]:
-            site = Site.from_dict(stored["site"])
-            for heads, count in ((stored["heads"], site.num_heads), (stored["kv_heads"], site.num_kv_heads)):
+        for entry in mark["kept"]:
+            site = Site.from_dict(entry["site"])
+            for heads, count in ((entry["heads"], site.num_heads), (entry["kv_heads"], site.num_kv_heads)):
                 numbers = all(type(head) is int and 0 <= head < count for head in heads)
                 if not numbers or len(set(heads)) < len(heads):
                     raise ValueError(f"{heads} should be different heads of 0 to {count - 1}")
-            sites.append(KeptHeads(site, tuple(stored["heads"]), tuple(stored["kv_heads"])))
+            sites.append(KeptHeads(site, tuple(entry["heads"]), tuple(entry["kv_heads"])))
     except (KeyError, TypeError, ValueError) as error:
         raise ModelError(
             f"{folder / MARK} does not say which heads are left ({error}): the file is damaged."
@@ -141,7 +141,20 @@ def _build(
         cut_model(model, sites)
     except (ManyHeadsError, AttributeError) as error:
         raise ModelError(f"{folder} does not fit the {cls.__name__} of its config.json: {error}") from error
-    _fill(model, _read_state(folder, mark), folder, dtype)
+    state = _read_state(folder, mark)
+    # transformers would fill in, at random, what is missing or of another shape: exactly these weights are taken.
+    expected, stored = ({name: tuple(x.shape) for name, x in part.items()} for part in (model.state_dict(), state))
+    if wrong := sorted(name for name in expected.keys() | stored.keys() if expected.get(name) != stored.get(name)):
+        name = wrong[0]
+        raise ModelError(
+            f"{folder}: {len(wrong)} weights are not those that its config.json and {MARK} mean: {name} is "
+            f"{stored.get(name, 'missing')}, and should be {expected.get(name, 'nowhere')}. The files do not belong "
+            f"together, or another version of transformers wrote them."
+        )
+    if dtype is not None:
+        state = {name: value.to(dtype) if value.is_floating_point() else value for name, value in state.items()}
+    model.load_state_dict(state, strict=True, assign=True)
+    model.tie_weights()
     removed = sum(len(site.removed) for site in sites)
     return model.eval(), [f"{removed} head{'s' * (removed != 1)} removed, in manyheads' compact form"]
 
@@ -156,6 +169,7 @@ def _architecture(cls: Any, folder: Path, dtype: torch.dtype | None, attention: 
     try:
         config = cls.config_class.from_pretrained(folder, local_files_only=True)
         options = {"attn_implementation": attention} if attention else {}
+        # Building draws random numbers even where none is used: the caller's own sequence stays as it was.
         with torch.random.fork_rng(devices=[]), no_init_weights():
             model = cls._from_config(config, dtype=dtype or config.dtype or torch.float32, **options)
         if (folder / "generation_config.json").is_file():
@@ -197,20 +211,3 @@ def _read_state(folder: Path, mark: Mapping[str, Any]) -> dict[str, Tensor]:
             f"{folder / MARK} names, as {ALIASES!r}, tensors that {WEIGHTS} does not hold ({error}): it is damaged, or "
             f"of another model. Save the model anew."
         ) from error
-
-
-def _fill(model: Any, state: dict[str, Tensor], folder: Path, dtype: torch.dtype | None) -> None:
-    """Give the model its weights: exactly these, each in its shape."""
-    expected = {name: tuple(value.shape) for name, value in model.state_dict().items()}
-    stored = {name: tuple(value.shape) for name, value in state.items()}
-    if wrong := sorted(name for name in expected.keys() | stored.keys() if expected.get(name) != stored.get(name)):
-        name = wrong[0]
-        raise ModelError(
-            f"{folder}: {len(wrong)} weights are not those that its config.json and {MARK} mean: {name} is "
-            f"{stored.get(name, 'missing')}, and should be {expected.get(name, 'nowhere')}. The files do not belong "
-            f"together, or another version of transformers wrote them."
-        )
-    if dtype is not None:
-        state = {name: value.to(dtype) if value.is_floating_point() else value for name, value in state.items()}
-    model.load_state_dict(state, strict=True, assign=True)
-    model.tie_weights()

@@ -132,6 +132,7 @@ def built_anew(model: Any) -> Any:
             f"it yourself, and load its state_dict."
         )
     config = copy.deepcopy(model.config)
+    # Building draws random numbers even where none is used: the caller's own sequence stays as it was.
     with torch.random.fork_rng(devices=[]), no_init_weights():
         full_model = type(model)._from_config(config, dtype=model.dtype)
     full_model.tie_weights()  # no_init_weights leaves that out

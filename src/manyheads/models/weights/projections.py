@@ -100,9 +100,6 @@ def stack_of(path: str, *, encoder_decoder: bool, crosses: bool) -> str:
     return ""
 
 
-# ------------------------------------------------------------------------------------------------------------ layouts
-
-
 class Sizes(NamedTuple):
     """Of one site: query heads, key/value heads, the width of a head of q and k, and of v."""
 
@@ -236,9 +233,6 @@ def out_rows(module: nn.Module) -> int | None:
     return weight.shape[1] if is_transposed(module) else weight.shape[0]
 
 
-# ------------------------------------------------------------------------------------------ attributes that count heads
-
-
 class OwnCounts:
     """A config with other numbers of heads, for one module; every other field is read from the config itself."""
 
@@ -304,9 +298,6 @@ def _pairs(before: Sizes, after: Sizes) -> list[tuple[str, int, int]]:
         (KEY_WIDTH, before.kv_heads * before.qk_dim, after.kv_heads * after.qk_dim),
     ]
     return [(name, old, new) for names, old, new in pairs for name in names]
-
-
-# -------------------------------------------------------------------------------------------- the projections of a site
 
 
 @dataclass(frozen=True, eq=False)
@@ -448,7 +439,21 @@ def projections_of(model: nn.Module, site: Site) -> Projections:
             f"out of it would be missing in all of them. {ADVICE}"
         )
     module = model.get_submodule(site.module)
-    _require_separable(module, site)
+    if any(hasattr(module, name) for name in LATENT):
+        raise ModelError(
+            f"{_named(module, site)} is latent attention (MLA): its heads share one compressed key, and are not rows "
+            f"of q, k and v. {ADVICE}"
+        )
+    if isinstance(module, nn.MultiheadAttention):
+        raise ModelError(
+            f"{_named(module, site)}: torch's own layer takes the width of a head to be embed_dim / num_heads, so it "
+            f"cannot have fewer. Use mh.MultiHeadAttention, or: {ADVICE}"
+        )
+    if getattr(module, "alibi", None) not in (None, False):
+        raise ModelError(
+            f"{_named(module, site)}: ALiBi's slopes follow from the number of heads, so the others' would change. "
+            f"{ADVICE}"
+        )
     holders = holders_of(module, site)
     if not holders:
         sought = "; ".join(", ".join(name for name, _ in layout.modules) for layout in LAYOUTS)
@@ -472,25 +477,6 @@ def projections_of(model: nn.Module, site: Site) -> Projections:
                 f"the others would be scaled up. {ADVICE}"
             )
     return Projections(site, module, holders, *output, _tensors_by_head(module, site))
-
-
-def _require_separable(module: nn.Module, site: Site) -> None:
-    """Errors: ModelError for modules whose heads do not come apart."""
-    if any(hasattr(module, name) for name in LATENT):
-        raise ModelError(
-            f"{_named(module, site)} is latent attention (MLA): its heads share one compressed key, and are not rows "
-            f"of q, k and v. {ADVICE}"
-        )
-    if isinstance(module, nn.MultiheadAttention):
-        raise ModelError(
-            f"{_named(module, site)}: torch's own layer takes the width of a head to be embed_dim / num_heads, so it "
-            f"cannot have fewer. Use mh.MultiHeadAttention, or: {ADVICE}"
-        )
-    if getattr(module, "alibi", None) not in (None, False):
-        raise ModelError(
-            f"{_named(module, site)}: ALiBi's slopes follow from the number of heads, so the others' would change. "
-            f"{ADVICE}"
-        )
 
 
 def _tensors_by_head(module: nn.Module, site: Site) -> dict[str, tuple[int, str]]:
