@@ -19,9 +19,9 @@ from manyheads.figures.roles.words import (
     OWN_STYLE,
     guesses,
     percent,
-    said,
     short_word,
     style_of,
+    words_and_name,
 )
 from manyheads.heads import Head
 from manyheads.recording import Sinks
@@ -119,7 +119,7 @@ def test_each_row_says_what_its_claim_says(tmp_path):
     for _, asked in by_family({role: roles.ranked(role, 1) for role in roles.questions}):
         for role in asked:
             claim = roles.ranked(role, 1)[0]
-            at = texts.index(said(claim)[0], at)  # rows stand in order
+            at = texts.index(words_and_name(claim)[0], at)  # rows stand in order
             shown = texts[at : at + 6]
             assert str(claim.head) in shown and percent(claim.tested) in shown, role
             assert f"{claim.num_queries:,}" in shown, role

@@ -145,6 +145,18 @@ def fitted(text: str, width: Pixels, size: Pixels, mono: bool = False, weight: s
     return whole[:low].rstrip() + "…" if low else ""
 
 
+def flow(widths: Sequence[Pixels], room: Pixels, gap: Pixels) -> list[tuple[int, Pixels]]:
+    """Where things of these widths stand one after the other: the line, from 0, and the pixels from its begin."""
+    places: list[tuple[int, Pixels]] = []
+    line, x = 0, 0.0
+    for width in widths:
+        if x > 0 and x + width > room:
+            line, x = line + 1, 0.0
+        places.append((line, x))
+        x += width + gap
+    return places
+
+
 def even_step(span: float) -> float:
     """1, 2 or 5 times a power of ten, so that some five lines cross the span."""
     rough = span / TICKS
@@ -287,11 +299,11 @@ class Sheet:
         y: Pixels,
         width: Pixels,
         height: Pixels,
-        across: tuple[float, float],
-        rules: Mapping[float, str],
+        across: Point,
+        rules: Mapping[Pixels, str],
         *,
-        ticks: Mapping[float, str] | None = None,
-        up: tuple[float, float] | None = None,
+        ticks: Mapping[Pixels, str] | None = None,
+        up: Point | None = None,
         pads: tuple[Pixels, Pixels] = (10, 12),
     ) -> Axes:
         """Axes in the units of what they show: hairlines at `rules` with their words on the left, `ticks` below.
@@ -314,7 +326,7 @@ class Sheet:
             axes.grid(axis="y", color=HAIRLINE, linewidth=POINT, clip_on=False)  # else the outermost is cut in half
         return axes
 
-    def place(self, axes: Axes, x: float, y: float) -> tuple[float, float]:
+    def place(self, axes: Axes, x: Pixels, y: Pixels) -> tuple[float, float]:
         """Where a value of a chart stands on the sheet, for words beside it."""
         right, above = axes.transData.transform((x, y)).tolist()
         return right, self.height - above

@@ -39,7 +39,7 @@ def save_curve(curve: Curve, path: str | os.PathLike[str]) -> None:
         ticks={float(count): str(count) for count in np.unique(np.linspace(0, most, 7).round().astype(int))},
     )  # fmt: skip
     if sides:
-        axes.fill_between(curve.counts, *sides, color=BAND, linewidth=0, clip_on=False)
+        axes.fill_between(curve.counts, curve.low, curve.high, color=BAND, linewidth=0, clip_on=False)
     for line in curve.random:
         sheet.curve(zip(curve.counts, line.tolist(), strict=True), FADED, 1.2, alpha=0.8, axes=axes)
     sheet.curve(zip(curve.counts, curve.ranked.tolist(), strict=True), INK, 2.4, axes=axes)

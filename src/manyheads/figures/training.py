@@ -74,7 +74,7 @@ def _lines(chart: Chart) -> Sheet:
     return sheet
 
 
-def _rules(panel: Panel | PointsPanel, values: Sequence[float]) -> dict[float, str]:
+def _rules(panel: Panel | PointsPanel, values: Sequence[float]) -> dict[Pixels, str]:
     """A panel's y axis: the ends that it was given, else those of the values."""
     low = min(values, default=0.0) if panel.bottom is None else panel.bottom
     high = max(values, default=1.0) if panel.top is None else panel.top

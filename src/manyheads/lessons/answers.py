@@ -31,8 +31,6 @@ from manyheads.lessons.parameters import (
     system_of,
 )
 
-__all__ = ["Check", "Predict", "Right", "Verdict", "judge", "same"]
-
 PLACES, SHARE = 0.006, 0.005  # how far a number may be off: two places behind the point, or three figures
 FIGURES = 3  # of a rounded answer, at the least
 NEAR = 0.05  # a wrong number within this share is called close

@@ -20,34 +20,6 @@ from manyheads.base import divisors
 from manyheads.errors import ShapeError
 from manyheads.lessons.lesson import LessonError
 
-__all__ = [
-    "Parameter",
-    "Value",
-    "Values",
-    "choice",
-    "draw_values",
-    "fitting",
-    "matrix_text",
-    "number",
-    "read_matrix",
-    "read_values",
-    "require_fitting",
-    "singular",
-    "text",
-    "whole",
-    "COUNT",
-    "DIMENSIONS",
-    "NOUNS",
-    "POINTS",
-    "SHARES",
-    "Quantity",
-    "counts_bits",
-    "dimension_of",
-    "factor_of",
-    "read_quantity",
-    "system_of",
-]
-
 MAX_TEXT = 2_000  # characters of a parameter: a table of numbers, or a sentence
 MAX_SIDE = 12  # rows or columns of a table: as many as can be read on a page
 MAX_NUMBER = 1e6

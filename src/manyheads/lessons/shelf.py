@@ -31,28 +31,6 @@ from manyheads.lessons.cells import Cell, Fact, Loader, Ran
 from manyheads.lessons.lesson import CellBlock, CheckBlock, Lesson, LessonError, ProseBlock, read_lesson
 from manyheads.lessons.parameters import Parameter, Value, Values, draw_values, read_values, singular
 
-__all__ = [
-    "CELLS",
-    "CHECKS",
-    "FACTS",
-    "MISSING",
-    "answer",
-    "ask",
-    "checked",
-    "draw",
-    "fact_references",
-    "fill_facts",
-    "inputs_of",
-    "joined",
-    "lessons",
-    "load",
-    "parameters_of",
-    "right_of",
-    "run_cell",
-    "say",
-    "texts_of",
-]
-
 MISSING = "a number that cannot be had here"
 MAX_DRAWS = 200  # of inputs, until they make a question worth asking
 PLACE = re.compile(r"\{([a-z_][a-z0-9_]*)\}")
