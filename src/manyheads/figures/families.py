@@ -91,6 +91,7 @@ def _draw_key(sheet: Sheet, left: Pixels, y: Pixels, title: str, legend: Sequenc
 
 def _by_family(found: HeadFamilies) -> tuple[list[str], list[Key]]:
     """The colour of each head, and the legend: families of two or more by size, the others together in grey."""
+    # more hues than ten nobody can tell apart: smaller families share the grey of heads by themselves
     large = [family for family in found.families if len(family.heads) > 1][: len(HUES)]
     legend = [(HUES[index], f"like {family.medoid}", len(family.heads)) for index, family in enumerate(large)]
     colours = [HUES[group] if group < len(large) else ALONE for group in found.groups.tolist()]
@@ -168,12 +169,14 @@ def _name(head: Head) -> str:
 def _placed(places: Float64[ndarray, "n 2"]) -> Float64[ndarray, "n 2"]:
     """Places on the sheet, both axes on one scale, the middle of the map in the middle of its square."""
     low, high = places.min(0), places.max(0)
+    # heads that all look the same have one place between them: its size is 0, and must not be divided by
     scale = (SIDE - 2 * EDGE) / max(float((high - low).max()), 1e-12)
     return (places - (low + high) / 2) * np.array([1, -1]) * scale + np.array([MARGIN + SIDE / 2, TOP + SIDE / 2])
 
 
 def _around(x: Pixels, y: Pixels, width: Pixels) -> list[Box]:
     """Where a name may stand beside its dot: right, left, above, below, then the corners."""
+    # beyond the ring even where there is none: names stay where they are when roles are given
     near, high = DOT + RING + 1, TINY + 1
     across, down = (x + near, x - near - width, x - width / 2), (y - high / 2, y - near - high, y + near)
     sides = [(across[0], down[0]), (across[1], down[0]), (across[2], down[1]), (across[2], down[2])]

@@ -50,6 +50,7 @@ class _Axis:
     @staticmethod
     def of(labels: Sequence[str] | None, count: int, cell: int, block: int) -> _Axis:
         """Every label where they fit, else every second, fifth, tenth ... with its position, from 0."""
+        # 1, 2, 5, 10 ...: the smallest step at which labels do not touch
         step = next(step for step in STEPS if step >= block and step * cell >= LABEL_PITCH * block)
         positions = range(0, count, step)
         whole = [str(i) if labels is None else labels[i] if step == 1 else f"{i} {labels[i]}" for i in positions]
@@ -75,6 +76,7 @@ class _Plot:
     def of(
         weights: Float64[ndarray, "q k"], rows: Sequence[str] | None, keys: Sequence[str] | None, note: str, head: int
     ) -> _Plot:
+        # rounded up: one pixel a cell at the least, and never a map beyond MOST
         block = -(-max(weights.shape) // MOST)
         shown = block_means(weights, block)
         cell = min(MOST // max(shown.shape), LARGEST_CELL)

@@ -74,6 +74,7 @@ class _Layout:
         columns, blocks = max(site.num_heads for site in maps.sites), maps.maps.shape[-1]
         gap = 14 if columns <= 16 else 10
         room = (WIDTH - 2 * MARGIN - RULER + gap) // columns - gap
+        # a whole number of pixels a block: else some blocks of a map were wider than others
         side = min(max(room, SIDES[0]), SIDES[1]) // blocks * blocks
         side = side if side >= SIDES[0] else -(-SIDES[0] // blocks) * blocks
         inner = max(RULER + columns * (side + gap) - gap, NEEDED_WIDTH)
@@ -168,6 +169,7 @@ def scaled(weights: Float32[ndarray, "p p"]) -> Float[ndarray, "p p"]:
     visible = weights[~np.isnan(weights)]
     if not visible.size or visible.max() <= 0:
         return weights * 0
+    # an even map's noise is no structure: without the second bound it would be as dark as a sharp map
     top = max(float(np.percentile(visible, SCALE_TOP)), min(1.0, MIN_TOP * float(visible.mean())))
     return np.sqrt((weights / top).clip(0, 1))
 

@@ -107,6 +107,7 @@ def printable(text: str) -> str:
 def _stand_in(char: str) -> str:
     if char in STAND_INS:
         return STAND_INS[char]
+    # an SVG with one control character or half of a surrogate pair is no XML and opens nowhere
     category = unicodedata.category(char)
     if category == "Cf":  # invisible marks, among them those that would turn the rest of the line round
         return char if char in JOINERS else ""
@@ -132,6 +133,7 @@ def text_width(text: str, size: Pixels, mono: bool = False, weight: str = "norma
 
 def fitted(text: str, width: Pixels, size: Pixels, mono: bool = False, weight: str = "normal") -> str:
     """`drawable`, cut with an ellipsis where it is wider than `width`; "" where not even one letter fits."""
+    # measured after stand-ins are put in: they are what has a width
     whole = drawable(text)
     if text_width(whole, size, mono, weight) <= width:
         return whole
@@ -179,6 +181,7 @@ class Sheet:
         self.width, self.height = round(width), round(height)
         size = (self.width / DPI, self.height / DPI)
         self.figure = Figure(figsize=size, dpi=DPI, facecolor=PAPER, edgecolor="none")
+        # a user's `figure.autolayout` would move what is placed by hand
         self.figure.set_layout_engine("none")
         FigureCanvasAgg(self.figure)
         self.axes = self.figure.add_axes((0, 0, 1, 1))
@@ -216,6 +219,7 @@ class Sheet:
         shown = drawable(text) if width is None else fitted(text, width, size, mono, weight)
         if not shown:
             return 0.0
+        # a dollar sign in a token is no formula, and no user's setting may send words through TeX
         artist = Text(
             x,
             y,
@@ -245,6 +249,7 @@ class Sheet:
         rows, columns = (
             max(1, round(size / count)) for size, count in zip((height, width), rgba.shape[:2], strict=True)
         )
+        # an axes' own imshow would change the limits of the sheet
         image = AxesImage(self.axes, interpolation="none", origin="upper", extent=(x, x + width, y + height, y))
         image.set_data(rgba.repeat(rows, axis=0).repeat(columns, axis=1))
         image.set_zorder(1)

@@ -55,6 +55,7 @@ def save_picture(
     if grid.ndim != 2 or not grid.size or len(pixels) != grid.size:
         raise ShapeError(f"weights of the shape {grid.shape} are not one for each of {len(pixels)} patches.")
     peak = float(grid.max()) or 1.0
+    # large pictures lose pixels and small ones are enlarged by a whole factor: nothing is smoothed in between
     skip = -(-max(picture.shape[:2]) // MOST)
     left, right = picture[::skip, ::skip], overlaid(picture, grid / peak, pixels)[::skip, ::skip]
     factor = max(1, PANEL // max(left.shape[:2]))
@@ -94,6 +95,7 @@ def overlaid(
     for (row, column), place in pixels.items():
         total[place] += shares[row, column]
         count[place] += 1
+    # Rec. 709's weights of red, green and blue: as light as the colour is to the eye
     grey = picture @ np.array([0.2126, 0.7152, 0.0722]) / 255
     return _inked_over(FADE[0] + (FADE[1] - FADE[0]) * grey, total / np.maximum(count, 1))
 

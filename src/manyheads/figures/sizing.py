@@ -75,6 +75,7 @@ def _draw_parts(sheet: Sheet, columns: Sequence[_Column], parts: Sequence[str], 
     """A row a part, a column of bars for each thing that is counted; every bar is a share of its column."""
     room = (WIDTH - 2 * MARGIN - LABELS - GAP * (len(columns) - 1)) / len(columns)
     totals = [sum(column.values.values()) for column in columns]
+    # one scale for all columns: bars of different columns may be compared
     most = max(max(column.values.values()) / total for column, total in zip(columns, totals, strict=True))
     full = (room - FIGURES) / most  # pixels of a share of 1: the longest bar just fits
     for row, part in enumerate(parts):
@@ -86,6 +87,7 @@ def _draw_parts(sheet: Sheet, columns: Sequence[_Column], parts: Sequence[str], 
             if not column.values.get(part):
                 continue
             y, share = top + 32 + ROW * row, column.values[part] / total
+            # a part that is there has at least a line of a pixel, however small its share
             length = max(share * full, 1)
             sheet.box(left, y - BAR + 2, length, BAR, fill=BAR_COLOUR)
             label = f"{column.words[part]}  {share:.1%}" if share >= 0.0005 else column.words[part]

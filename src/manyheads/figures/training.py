@@ -51,6 +51,7 @@ NAME_GAP = 15  # between the baselines of two names
 def _lines(chart: Chart) -> Sheet:
     bottom = TOP + len(chart.panels) * (PANEL + GAP) - GAP
     sheet, width = Sheet(WIDTH, bottom + BOTTOM), WIDTH - LEFT - RIGHT
+    # the same end for all panels: a head's birth must stand below the loss's fall
     last = max((x for panel in chart.panels for line in panel.lines for x in line.x), default=1.0) or 1.0
     for number, panel in enumerate(chart.panels):
         top = TOP + number * (PANEL + GAP)

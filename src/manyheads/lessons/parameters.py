@@ -111,6 +111,7 @@ def read_values(parameters: Sequence[Parameter], changes: Mapping[str, Value], w
     values = Values({name: _read(parameter, changes.get(name, parameter.value)) for name, parameter in known.items()})
     for parameter in parameters:
         filled = parameter.fills.get(str(values[parameter.name]), {})
+        # a default that a choice fills is no change of the reader's: only values that differ from it are
         overridden = any(name in changes and values[name] != value for name, value in filled.items())
         if overridden and parameter.name not in changes and parameter.own is not None:
             values[parameter.name] = parameter.own
@@ -295,6 +296,7 @@ def read_quantity(written: str) -> Quantity | None:
         return None
     number, under = match["number"], match["under"]
     pointed = re.fullmatch(_POINTED, number) is not None
+    # 1,050 could be a decimal in half of the world: only full groups of three are read as thousands
     grouped = pointed or re.fullmatch(_GROUPED, number) is not None
     parting = r"[.]" if pointed else r"[,_ \u00a0\u202f]"
     plain = re.sub(parting, "", number) if grouped else number.replace(",", ".")
@@ -305,6 +307,7 @@ def read_quantity(written: str) -> Quantity | None:
         return Quantity(value / below, unit) if below and math.isfinite(value / below) else None
     if not math.isfinite(value):
         return None
+    # how exactly a number was written decides how far it may be off, so figures are counted as text
     mantissa, _, exponent = plain.lower().partition("e")
     integer, _, places = mantissa.lstrip("+-").partition(".")
     zeros = 0 if places else len(integer) - len(integer.rstrip("0"))  # of 1,050,000 nobody knows which zeros are meant

@@ -141,6 +141,7 @@ def say(text: str, load: Loader) -> str:
 
 @lru_cache(maxsize=512)
 def _fact_words(name: str, inputs: tuple[tuple[str, str], ...], load: Loader) -> str:
+    # a page without its model must still open: the missing number says why it is missing
     fact = _entry("a lesson", "fact", name, FACTS)
     try:
         return fact.say(read_values(fact.parameters, dict(inputs), f"fact {name!r}"), load)
@@ -211,6 +212,7 @@ def right_of(
 
     Raises LessonError for inputs that do not fit, and for a right answer that nobody could give; or as the work does.
     """
+    # inputs come from a reader and may make no question at all: refused before anything is computed
     values, function = inputs_of(check, inputs), CHECKS[check.run]
     where = f"check {check.name!r} cannot be asked with these inputs: take those of the page, or draw others."
     if function.sound is not None and not function.sound(values):

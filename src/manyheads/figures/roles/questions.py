@@ -60,6 +60,7 @@ def save_roles(roles: Roles, path: str | os.PathLike[str]) -> None:
         *((f"{without}.",) if without else ()),
     )
     key, room = _key(list(best.values())), WIDTH - 2 * MARGIN
+    # the key runs over as many lines as it needs, so everything below is placed after it
     places = flow([2 * SAMPLE + 8 + text_width(words, SMALL) for words, _, _ in key], room, 26)
     key_top = MARGIN + 42 + LINE * len(summary)
     top = key_top + (LINE * (places[-1][0] + 1) if places else 0)

@@ -99,6 +99,7 @@ def write_report(roles: Roles, path: str | os.PathLike[str]) -> None:
     """Write one HTML file, whole or not at all. Errors: FileAccessError."""
     if Path(path).suffix.lower() not in KINDS:
         raise FileAccessError(f"cannot tell what kind of page {Path(path).name!r} is: end it in {', '.join(KINDS)}.")
+    # made before the file is opened: what fails leaves no half of a page
     page = page_of(roles)
     with replacing(path, ".html") as temporary, open(temporary, "w", encoding="utf-8", newline="\n") as out:
         out.write(page)
@@ -165,6 +166,7 @@ def grid_of(roles: Roles) -> str:
         kind = "grid many" if across > MANY else "grid"
         titles = ("", *(f"H{index}" for index in range(across)))
         out.append((f"<h3>{isolated(stack)}</h3>" if stack else "") + table_of(kind, titles, f"<tbody>{body}</tbody>"))
+    # only colours that occur, each with its number of heads
     counts = Counter(map(_chip, roles))
     words = {SYNTAX_STYLE: "syntax (↑ to the head, ↓ to a dependent)", NO_ROLE: "no label"}
     entries = "".join(
@@ -291,6 +293,7 @@ def _chance(claim: Claim, kind: str) -> str:
     """The highest chance level, and which it is: beside it where there is room."""
     if not claim.chances:
         return _figure("–")
+    # every level must be beaten, so the highest is the one that counts
     name = max(claim.chances, key=claim.chances.__getitem__)
     words, figure = f"<small>{escape(NULLS.get((kind, name), (name, ''))[0])}</small>", percent(claim.chance)
     return f'<td class="n">{f"{words} {figure}" if kind == "attention" else f"{figure} {words}"}</td>'
@@ -324,6 +327,7 @@ def _guess_details(roles: Roles) -> dict[str, str]:
             details[statistic.name] = match[1].removeprefix("the nearest ")
         elif match and statistic.name.endswith(".to_head.mode"):
             details[statistic.name] = f"offset {match[1]}"
+            # the same arc read from its other end: the offset turns round
             details[statistic.name.replace(".to_head.", ".to_dependent.")] = f"offset {-int(match[1]):+d}"
     return details
 
@@ -491,6 +495,7 @@ def _examples(roles: Roles, head: Head, role: str, statistic: str) -> str:
 
 def _link(link: str) -> str:
     """ "from → to weight", each word isolated: else words written from the right would change places."""
+    # a word may hold the arrow itself: then nobody knows where it ends, and the link stays whole
     words, _, weight = link.rpartition(" ")
     ends = words.split(" → ")
     if len(ends) != 2:

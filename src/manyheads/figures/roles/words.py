@@ -29,6 +29,7 @@ def style_of(role: str, statistic: str) -> RoleStyle:
     """A label's colour and words: the palette's, a hue for syntax, one for reference, ink for patterns of one's own."""
     if role == NO_ROLE.name:
         return NO_ROLE
+    # syntax has hundreds of relations: one hue for all of them, since hues for each could not be told apart
     styles = {UP: SYNTAX_STYLE, DOWN: SYNTAX_STYLE, REFERENCE: REFERENCE_STYLE, OWN: OWN_STYLE}
     return styles.get(family_of(statistic)) or role_style(role)
 

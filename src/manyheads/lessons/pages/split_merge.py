@@ -174,6 +174,7 @@ def timed(values: Values, load: Loader) -> Ran:
                 began = time.perf_counter()
                 way()
                 milliseconds.append(1000 * (time.perf_counter() - began))
+    # medians and the middle half: a single slow run on a busy machine moves neither
     table = np.array([np.quantile(milliseconds[WARM_UP:], (0.5, 0.25, 0.75)) for milliseconds in runs])
     loop, wide, joined = table[:, 0]
     names = ("the loop", "one wide each", "one fused")
