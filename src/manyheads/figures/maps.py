@@ -78,7 +78,11 @@ class _Layout:
         side = min(max(room, SIDES[0]), SIDES[1]) // blocks * blocks
         side = side if side >= SIDES[0] else -(-SIDES[0] // blocks) * blocks
         inner = max(RULER + columns * (side + gap) - gap, NEEDED_WIDTH)
-        legend = [] if roles is None else _legend(maps, roles)
+        roles = roles or {}
+        counts = Counter((role_style(roles[h].name), roles[h].name) for h in maps.heads if h in roles)
+        order = {style: index for index, style in enumerate((*ROLES, NO_ROLE))}  # the palette's
+        roles_there = sorted(counts.items(), key=lambda item: (order[item[0][0]], item[0][1]))
+        legend = [(style, drawable(name), _heads(count)) for (style, name), count in roles_there]
         widths = [19 + text_width(name, BODY) + 6 + text_width(count, BODY) for _, name, count in legend]
         bare = [BARE] * bool(np.isnan(maps.maps).any())
         groups = [GROUPS] * any(site.num_kv_heads < site.num_heads for site in maps.sites)
@@ -176,14 +180,6 @@ def scaled(weights: Float32[ndarray, "p p"]) -> Float[ndarray, "p p"]:
 
 def _lines(placed: Sequence[tuple[Place, object]]) -> int:
     return placed[-1][0][0] + 1 if placed else 0
-
-
-def _legend(maps: PooledMaps, roles: dict[Head, HeadRole]) -> list[Entry]:
-    """Each role that is there, in the palette's order, with its number of heads."""
-    counts = Counter((role_style(roles[h].name), roles[h].name) for h in maps.heads if h in roles)
-    order = {style: index for index, style in enumerate((*ROLES, NO_ROLE))}
-    ordered = sorted(counts.items(), key=lambda item: (order[item[0][0]], item[0][1]))
-    return [(style, drawable(name), _heads(count)) for (style, name), count in ordered]
 
 
 def _heads(count: int) -> str:

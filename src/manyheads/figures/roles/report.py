@@ -258,6 +258,22 @@ def _columns(family: Family, details: Mapping[str, str], labels: Mapping[Head, s
         of_guesses = {*GUESSES, *GUESSES.values()}
         return [(OTHERWISE.get(name, name), value) for name, value in beyond(claim).items() if name not in of_guesses]
 
+    def chance(claim: Claim) -> str:
+        """The highest chance level, and which it is: beside it where there is room."""
+        if not claim.chances:
+            return _figure("–")
+        # every level must be beaten, so the highest is the one that counts
+        name = max(claim.chances, key=claim.chances.__getitem__)
+        words, figure = f"<small>{escape(NULLS.get((kind, name), (name, ''))[0])}</small>", percent(claim.chance)
+        return f'<td class="n">{f"{words} {figure}" if kind == "attention" else f"{figure} {words}"}</td>'
+
+    def verdict(claim: Claim) -> str:
+        if not claim.holds:
+            return f"no: {escape('; '.join(failing(claim)))}"
+        label = labels[claim.head]
+        is_label = label == claim.role or (claim.role == SINK_RULE.role and label.startswith(f"{claim.role} "))
+        return "yes, its label" if is_label else f"yes; its label: {isolated(label)}"
+
     return [
         Column("head", lambda claim: f'<th scope="row" class="mono">{data(claim.head)}</th>'),
         Column("0% to 100%", lambda claim: f"<td>{_plot(claim)}</td>"),
@@ -265,7 +281,7 @@ def _columns(family: Family, details: Mapping[str, str], labels: Mapping[Head, s
         Column(conditions, lambda claim: _figure(percent(claim.given), sure), lambda claim: claim.given is not None),
         Column("95% interval", lambda claim: _figure(interval(claim.low, claim.high))),
         Column("weight × norm", lambda claim: _figure(percent(claim.norm)), lambda claim: claim.norm is not None),
-        Column("chance, the highest", lambda claim: _chance(claim, kind)),
+        Column("chance, the highest", chance),
         Column("fixed guess", lambda claim: _pairs(guessed(claim)), lambda claim: bool(guesses(claim))),
         Column("score where it fails", lambda claim: _pairs(where_it_fails(claim)), lambda claim: bool(guesses(claim))),
         Column("counted otherwise", lambda claim: _pairs(otherwise(claim)), lambda claim: bool(otherwise(claim))),
@@ -274,7 +290,7 @@ def _columns(family: Family, details: Mapping[str, str], labels: Mapping[Head, s
         Column(
             "second corpus", lambda claim: _figure(percent(claim.elsewhere)), lambda claim: claim.elsewhere is not None
         ),
-        Column("holds?", lambda claim: f'<td class="verdict">{_verdict(claim, labels)}</td>'),
+        Column("holds?", lambda claim: f'<td class="verdict">{verdict(claim)}</td>'),
     ]
 
 
@@ -287,24 +303,6 @@ def _pairs(pairs: Iterable[tuple[str, float]]) -> str:
     named = [(f"<small>{escape(name)}</small> " if name else "", percent(value)) for name, value in pairs]
     lines = "".join(f'<span class="pair">{name}{value}</span>' for name, value in named)
     return f'<td class="n">{lines or "–"}</td>'
-
-
-def _chance(claim: Claim, kind: str) -> str:
-    """The highest chance level, and which it is: beside it where there is room."""
-    if not claim.chances:
-        return _figure("–")
-    # every level must be beaten, so the highest is the one that counts
-    name = max(claim.chances, key=claim.chances.__getitem__)
-    words, figure = f"<small>{escape(NULLS.get((kind, name), (name, ''))[0])}</small>", percent(claim.chance)
-    return f'<td class="n">{f"{words} {figure}" if kind == "attention" else f"{figure} {words}"}</td>'
-
-
-def _verdict(claim: Claim, labels: Mapping[Head, str]) -> str:
-    if not claim.holds:
-        return f"no: {escape('; '.join(failing(claim)))}"
-    label = labels[claim.head]
-    is_label = label == claim.role or (claim.role == SINK_RULE.role and label.startswith(f"{claim.role} "))
-    return "yes, its label" if is_label else f"yes; its label: {isolated(label)}"
 
 
 def interval(low: float, high: float, written: Callable[[float], str] = percent) -> str:
@@ -526,23 +524,19 @@ def methods_of(roles: Roles, ranked: Ranked) -> str:
         "Second corpus: the same score there, over all of its texts." * again,
     )
     halves = "<h3>Halves, intervals, p and q</h3>" + "".join(f"<p>{text}</p>" for text in paragraphs if text)
-    sinks = f"<h3>Sinks</h3><p>{isolated(roles.table.sinks.because)}.</p>"
-    notes = f"<h3>Notes</h3>{terms_of(roles.notes.items())}"
-    return halves + against(ranked) + sinks + _failures(roles) + _statistics(roles) + notes
-
-
-def _failures(roles: Roles) -> str:
-    """Texts that could not be measured; of many, the first by name."""
     failed = [table.failures for table in roles.tables]
     count, named = (
         sum(failures.count for failures in failed),
         [failure for failures in failed for failure in failures.named],
     )
-    if not count:
-        return "<h3>Texts that failed</h3><p>None.</p>"
-    more = f" The first {len(named):,}:" if count > len(named) else ""
-    terms = terms_of((failure.name, failure.reason) for failure in named)
-    return f"<h3>Texts that failed</h3><p>{count:,} could not be measured.{more}</p>{terms}"
+    failures = "<h3>Texts that failed</h3><p>None.</p>"
+    if count:  # of many, the first by name
+        more = f" The first {len(named):,}:" if count > len(named) else ""
+        terms = terms_of((failure.name, failure.reason) for failure in named)
+        failures = f"<h3>Texts that failed</h3><p>{count:,} could not be measured.{more}</p>{terms}"
+    sinks = f"<h3>Sinks</h3><p>{isolated(roles.table.sinks.because)}.</p>"
+    notes = f"<h3>Notes</h3>{terms_of(roles.notes.items())}"
+    return halves + against(ranked) + sinks + failures + _statistics(roles) + notes
 
 
 def _statistics(roles: Roles) -> str:
