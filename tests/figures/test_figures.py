@@ -14,11 +14,15 @@ from matplotlib.figure import Figure
 from numpy.testing import assert_allclose, assert_array_equal
 
 from manyheads.errors import FileAccessError, ShapeError
-from manyheads.figures import head, ramp, save_grid, save_head
+from manyheads.figures import head, ramp, save_chart, save_grid, save_head
 from manyheads.figures.head import block_means
 from manyheads.figures.palette import PAPER
 from manyheads.figures.paper import drawable, fitted, text_width
+from manyheads.training import Chart, Panel
+from manyheads.training.charts import Line
 from tests.figures.pictures import HOSTILE, KINDS, assert_is_file_of, maps_of, pixels, rgb, roles_of, sites, words_in
+
+CHART = Chart("t", "s", (Panel("p", (Line("", (0.0, 4.0, 9.0), (0.5, 2.0, 1.0)), Line("b", (3.0,), (1.0,), False))),))
 
 # ---------------------------------------------------------------------------------------------------------- a head
 
@@ -139,7 +143,8 @@ def test_any_text_fits_where_it_is_put(text, width):
 @pytest.mark.parametrize("save", [
     lambda path: save_grid(maps_of(sites(2)), None, path, title="t"),
     lambda path: save_head(np.eye(3), None, path, title="t"),
-], ids=["grid", "head"])  # fmt: skip
+    lambda path: save_chart(CHART, path),
+], ids=["grid", "head", "chart"])  # fmt: skip
 class TestFiles:
     def test_an_unknown_ending_is_an_error_that_lists_the_known(self, tmp_path, save):
         for name in ("figure.jpg", "figure", "figure.html"):
@@ -185,7 +190,8 @@ class TestFiles:
         own = {
             "text.usetex": True, "font.size": 31, "figure.dpi": 37, "savefig.dpi": 41, "figure.autolayout": True,
             "savefig.bbox": "tight", "savefig.transparent": True, "axes.facecolor": "red", "figure.facecolor": "red",
-            "svg.fonttype": "path", "pdf.fonttype": 3,
+            "svg.fonttype": "path", "pdf.fonttype": 3, "lines.marker": "s", "lines.linestyle": "--", "axes.grid": True,
+            "axes.grid.axis": "both", "xtick.top": True, "xtick.major.size": 9, "font.family": "serif",
         }  # fmt: skip
         with matplotlib.rc_context(own):
             before = dict(matplotlib.rcParams)

@@ -9,8 +9,9 @@ from numpy.testing import assert_allclose, assert_array_equal
 from manyheads.errors import HeadError
 from manyheads.figures import maps as grid
 from manyheads.figures import ramp, save_grid
-from manyheads.figures.maps import flow, scaled
+from manyheads.figures.maps import scaled
 from manyheads.figures.palette import PAPER
+from manyheads.figures.paper import flow
 from manyheads.heads import Head
 from manyheads.roles import HeadRole
 from manyheads.statistics import pooled_maps

@@ -1,12 +1,18 @@
-"""Wheel and source archive: the same package whichever it is built from, everything in it, nothing beside it."""
+"""Wheel and source archive: the same package whichever it is built from, everything in it, nothing beside it.
+
+Installed in a fresh environment with each extra, what is there runs, and what is not there is named.
+"""
 
 import re
 
 import pytest
 
 from .building import ROOT, build, in_archive, in_wheel, of_the_package, unpacked
+from .claims import CLAIMS
+from .environments import linked
 
 pytestmark = pytest.mark.slow
+EXTRAS = ((), ("minilm",), ("studio",), ("bench",), ("minilm", "studio"))
 WHEEL_BYTES, ARCHIVE_BYTES = 10_000_000, 15_000_000
 KINDS = {".py", ".typed", ".md", ".json", ".txt", ".conllu", ".html", ".js", ".css", ".svg", ".parquet", ".safetensors"}
 
@@ -68,3 +74,16 @@ def test_both_are_of_bearable_size(wheel, archive):
     sizes = wheel.stat().st_size, archive.stat().st_size
     print(f"wheel {sizes[0] / 1e6:.1f} MB, source archive {sizes[1] / 1e6:.1f} MB")
     assert sizes[0] < WHEEL_BYTES and sizes[1] < ARCHIVE_BYTES
+
+
+@pytest.fixture(scope="module")
+def labels(tmp_path_factory):
+    """Labels are measured once for all environments: they hang on sources, which are the same."""
+    return tmp_path_factory.mktemp("labels")
+
+
+@pytest.mark.parametrize("extras", EXTRAS, ids=lambda extras: ",".join(extras) or "none")
+def test_every_claim_holds_where_the_wheel_is_installed(extras, wheel, labels, tmp_path):
+    here = linked(tmp_path, wheel, extras, labels)
+    for claim in CLAIMS:
+        claim(here)

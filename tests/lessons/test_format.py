@@ -1,7 +1,8 @@
-"""The format of a lesson: what a page says is what is read, and what is wrong with one is told."""
+"""The format of a lesson: a page is read as it is written, mistakes have messages, and the documents' example runs."""
 
 import inspect
 import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -12,6 +13,7 @@ from manyheads.lessons.lesson import CheckBlock, InterviewBlock, LessonError, re
 from manyheads.lessons.shelf import fact_references, fill_facts
 from manyheads.studio.views import lessons as learning
 
+DOCUMENTS = (Path(__file__).parents[2] / "docs" / "reference" / "lessons.md").read_text(encoding="utf-8")
 HEAD = "---\ntitle: A title\nsummary: In short.\nsources:\n- One 2017, section 3\n- Two: a book\n---\n"
 PAGE = f"""{HEAD}
 Some *prose*, `q k`, and {{{{example-shape of=X}}}}.
@@ -211,3 +213,27 @@ def test_the_formats_own_description_is_a_page_of_it():
     assert page.title and len(page.cells) == 1 and len(page.checks) == 2 and len(page.interviews) == 1 and page.sources
     for word in re.findall(r"^```(\w+) ", example, re.MULTILINE):
         assert f"`{word} NAME`" in text, f"{word} is not explained"
+
+
+def test_the_documents_example_is_a_lesson_that_runs(monkeypatch):
+    (code,) = re.findall(r"^```python\n(.*?)^```", DOCUMENTS, re.DOTALL | re.MULTILINE)
+    (text,) = re.findall(r"^````markdown\n(.*?)^````", DOCUMENTS, re.DOTALL | re.MULTILINE)
+    names: dict = {}
+    exec(compile(code, "docs/reference/lessons.md", "exec"), names)
+    for table in ("CELLS", "CHECKS", "FACTS"):
+        monkeypatch.setattr(shelf, table, names[table])
+    lesson = shelf.checked(read_lesson("example", text))
+    none = shelf.load
+    assert shelf.say(lesson.parts[0].text, none).startswith(
+        "A model of `d_model = 512` with `heads = 8` has heads that are 64"
+    )
+    assert shelf.run_cell(lesson.cells["share-heads"], {}, none).words == "Each head is 16 wide."
+    predict, check = lesson.checks["share-split"], lesson.checks["share-parameters"]
+    assert shelf.answer(lesson, predict, "16", none).right
+    assert shelf.answer(lesson, predict, "32", none, cell={"heads": 2}).right
+    assert (
+        shelf.answer(lesson, check, "262,144 weights", none).right and shelf.answer(lesson, check, "262k", none).right
+    )
+    assert "they share its width" in shelf.answer(lesson, check, "2,097,152", none).words
+    assert "one head's part" in shelf.answer(lesson, check, "2048", none, inputs={"d_model": 128}).words
+    assert "64 columns" in shelf.say(lesson.interviews["share-why"].answer, none)

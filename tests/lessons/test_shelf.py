@@ -101,7 +101,8 @@ def test_a_prediction_follows_what_is_in_its_cell(slug, name, load):
     check = page.checks[name]
     cell, find = page.cells[check.cell], shelf.CHECKS[check.run].find
     asked = [shelf.inputs_of(check, {}), *(shelf.draw(check, seed) for seed in range(DRAWS))]
-    first = [find(inputs, shelf.run_cell(cell, {}, load)).answer for inputs in asked]
+    ran = shelf.run_cell(cell, {}, load)
+    first = [find(inputs, ran).answer for inputs in asked]
     for parameter in shelf.parameters_of(cell):
         for each in others(parameter):
             try:

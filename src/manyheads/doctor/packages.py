@@ -64,6 +64,7 @@ def damaged_files() -> tuple[list[str], int]:
     """Of the files that came with the package, those that are not as the installer wrote down; and how many it did."""
     record = [file for file in distribution(NAME).files or () if file.parts[0] == NAME and file.hash]
     damaged = []
+    # hashed anew, as pip does when it installs: sizes and dates say nothing of a damaged byte
     for file in record:
         try:
             data = Path(str(file.locate())).read_bytes()
@@ -156,6 +157,7 @@ def judged(requirement: Requirement) -> Finding:
         installed = version(name)
     except PackageNotFoundError:
         return Finding(name, MISSING, WRONG, remedy)
+    # a pre-release within the range is somebody's own choice, not a mistake
     if requirement.specifier.contains(installed, prereleases=True):
         return Finding(name, f"{installed}, within {span}")
     return Finding(name, f"{installed}, but {span} is needed", WRONG, remedy)

@@ -18,7 +18,7 @@ from numpy import ndarray
 
 from manyheads.errors import HeadError
 from manyheads.figures.palette import FADED, INK, PAPER
-from manyheads.figures.paper import POINT, Pixels, Sheet, kind_of, text_width
+from manyheads.figures.paper import BODY, POINT, SMALL, Pixels, Sheet, kind_of, text_width
 from manyheads.figures.roles.words import OWN_STYLE, style_of
 from manyheads.heads import Head
 from manyheads.roles import HeadRole
@@ -28,7 +28,7 @@ from manyheads.roles.role_table import NO_ROLE, REFERENCE_STYLE, ROLES, SYNTAX_S
 MARGIN, SIDE, GAP, PANEL = 36, 720, 44, 300
 WIDTH = 2 * MARGIN + SIDE + GAP + PANEL
 TOP, LINE, BAR_STEP = 104, 20, 20
-TITLE, BODY, SMALL, TINY = 21, 12.5, 11, 9
+TINY = 9
 DOT, SMALL_DOT = 5.0, 3.2  # radius; the small one from so many heads on that the others would cover each other
 MANY = 200
 RING = 3.2  # how far a family's ring reaches beyond its dots
@@ -63,12 +63,9 @@ def save_families(
     notes = [CAVEAT, *found.because.split("; ")]
     bottom = TOP + max(SIDE, beside) + 24
     sheet = Sheet(WIDTH, bottom + LINE * len(notes) + MARGIN)
-    room = WIDTH - 2 * MARGIN
-    named = title or f"{found.model}: which heads look alike"
-    sheet.text(MARGIN, MARGIN + 14, named, TITLE, width=room, weight="bold")
     count = f"{len(found.heads)} heads in {len(found.families)} families"
     subtitle = f"{count}; the map shows {found.explained:.0%} of all squared distances between them"
-    sheet.text(MARGIN, MARGIN + 40, subtitle, BODY, width=room, colour=FADED)
+    sheet.heading(MARGIN, title or f"{found.model}: which heads look alike", subtitle, below=40)
     if unnamed := _draw_map(sheet, found, colours, None if roles is None else hues):
         notes[0] += f" {unnamed} name{' is' if unnamed == 1 else 's are'} left out for want of room."
     left, y = MARGIN + SIDE + GAP, TOP + 4
@@ -77,8 +74,7 @@ def save_families(
         y = _draw_key(sheet, left, y, "Ring: its family", families)
     sheet.text(left, y, "Bold: the head most like all others of its family", SMALL, colour=FADED, width=PANEL)
     _draw_diversity(sheet, found, left, y + LINE)
-    for index, note in enumerate(notes):
-        sheet.text(MARGIN, bottom + LINE * (index + 1), note, SMALL, colour=FADED, width=room)
+    sheet.notes(MARGIN, bottom + LINE, notes, LINE)
     sheet.save(path)
 
 
@@ -95,6 +91,7 @@ def _draw_key(sheet: Sheet, left: Pixels, y: Pixels, title: str, legend: Sequenc
 
 def _by_family(found: HeadFamilies) -> tuple[list[str], list[Key]]:
     """The colour of each head, and the legend: families of two or more by size, the others together in grey."""
+    # more hues than ten nobody can tell apart: smaller families share the grey of heads by themselves
     large = [family for family in found.families if len(family.heads) > 1][: len(HUES)]
     legend = [(HUES[index], f"like {family.medoid}", len(family.heads)) for index, family in enumerate(large)]
     colours = [HUES[group] if group < len(large) else ALONE for group in found.groups.tolist()]
@@ -117,7 +114,7 @@ def _by_role(found: HeadFamilies, roles: Sequence[HeadRole]) -> tuple[list[str],
 
 
 def _draw_map(sheet: Sheet, found: HeadFamilies, colours: list[str], rings: list[str] | None) -> int:
-    """The dots, their rings, and as many names as fit; how many did not."""
+    """Draw the dots, their rings, and as many names as fit. Returns how many did not."""
     places, dot = _placed(found.map), _radius(len(found.heads))
     for (x, y), colour in zip(places.tolist(), colours, strict=True):
         sheet.axes.add_artist(Circle((x, y), dot, facecolor=colour, edgecolor=PAPER, linewidth=0.8 * POINT, zorder=3))
@@ -139,16 +136,24 @@ def _names(places: Float64[ndarray, "n 2"], heads: Sequence[Head], typical: set[
     """
     apart = np.linalg.norm(places[:, None] - places[None], axis=-1)
     np.fill_diagonal(apart, np.inf)
-    lonely, dot = apart.min(1), _radius(len(places))
+    lonely, dot = apart.min(1), _radius(len(places))  # how far each head lies from its nearest neighbour
     order = sorted(range(len(places)), key=lambda place: (heads[place] not in typical, -lonely[place], place))
     dots = [(x - dot, y - dot, x + dot, y + dot) for x, y in places.tolist()]
     boxes: dict[Head, Box] = {}
+
+    def first_free(choices: Sequence[Box], taken: Sequence[Box]) -> Box | None:
+        for left, top, right, bottom in choices:
+            if not any(left < r and right > x and top < b and bottom > y for x, y, r, b in taken):
+                return left, top, right, bottom
+        return None
+
     for place in order:
         head, (x, y) = heads[place], places[place].tolist()
-        width = text_width(_name(head), TINY, weight="bold" if head in typical else "normal")
-        apart_from = [[*boxes.values(), *dots], [*boxes.values()]][: 2 if head in typical else 1]
-        free = (box for taken in apart_from for box in _around(x, y, width) if not _meets(box, taken))
-        if (box := next(free, None)) is not None:
+        choices = _around(x, y, text_width(_name(head), TINY, weight="bold" if head in typical else "normal"))
+        box = first_free(choices, [*boxes.values(), *dots])
+        if box is None and head in typical:
+            box = first_free(choices, [*boxes.values()])
+        if box is not None:
             boxes[head] = box
     return boxes
 
@@ -164,22 +169,19 @@ def _name(head: Head) -> str:
 def _placed(places: Float64[ndarray, "n 2"]) -> Float64[ndarray, "n 2"]:
     """Places on the sheet, both axes on one scale, the middle of the map in the middle of its square."""
     low, high = places.min(0), places.max(0)
+    # heads that all look the same have one place between them: its size is 0, and must not be divided by
     scale = (SIDE - 2 * EDGE) / max(float((high - low).max()), 1e-12)
     return (places - (low + high) / 2) * np.array([1, -1]) * scale + np.array([MARGIN + SIDE / 2, TOP + SIDE / 2])
 
 
 def _around(x: Pixels, y: Pixels, width: Pixels) -> list[Box]:
     """Where a name may stand beside its dot: right, left, above, below, then the corners."""
+    # beyond the ring even where there is none: names stay where they are when roles are given
     near, high = DOT + RING + 1, TINY + 1
     across, down = (x + near, x - near - width, x - width / 2), (y - high / 2, y - near - high, y + near)
     sides = [(across[0], down[0]), (across[1], down[0]), (across[2], down[1]), (across[2], down[2])]
     corners = [(left, top) for top in down[1:] for left in (x + DOT - 1, x - DOT + 1 - width)]
     return [(left, top, left + width, top + high) for left, top in (*sides, *corners)]
-
-
-def _meets(box: Box, taken: list[Box]) -> bool:
-    left, top, right, bottom = box
-    return any(left < r and right > x and top < b and bottom > y for x, y, r, b in taken)
 
 
 def _draw_diversity(sheet: Sheet, found: HeadFamilies, x: int, y: Pixels) -> None:
@@ -200,6 +202,6 @@ def _draw_diversity(sheet: Sheet, found: HeadFamilies, x: int, y: Pixels) -> Non
             sheet.lines([((ends[0], middle), (ends[1], middle))], colour=INK)
             sheet.lines([((end, middle - 3), (end, middle + 3)) for end in ends], colour=INK)
         sheet.text(x + PANEL, middle + 4, f"{layer.value:.2f}", SMALL, align="right", colour=FADED)
-    below = y + LINE + 14 + len(found.diversity) * BAR_STEP
-    for index, line in enumerate(("0: all look at the same; 1: no two at the same word", "line: 95 % over texts")):
-        sheet.text(x, below + 8 + index * 16, line, SMALL, colour=FADED, width=PANEL)
+    below = y + LINE + 22 + len(found.diversity) * BAR_STEP
+    sheet.text(x, below, "0: all look at the same; 1: no two at the same word", SMALL, colour=FADED, width=PANEL)
+    sheet.text(x, below + 16, "line: 95 % over texts", SMALL, colour=FADED, width=PANEL)

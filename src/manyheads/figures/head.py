@@ -17,7 +17,7 @@ from numpy import ndarray
 
 from manyheads.errors import ShapeError
 from manyheads.figures.palette import FADED, HAIRLINE, INK, PAPER, inked
-from manyheads.figures.paper import Sheet, fitted, kind_of, text_width
+from manyheads.figures.paper import SMALL, Sheet, fitted, kind_of, text_width
 
 MOST = 1_040  # pixels of a map's longer side, and so the most cells that are drawn one by one: two for each of 512
 LARGEST_CELL = 46
@@ -32,7 +32,7 @@ STEPS = tuple(head * 10**zeros for zeros in range(9) for head in (1, 2, 5))
 TICKS = (0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001, 0.0005, 0.0002, 0.0001)
 TICK_PITCH = 22
 BAR, BAR_HEIGHT, BAR_ROOM = 14, 260, 110
-TITLE, BODY, SMALL = 19, 12.5, 11
+TITLE = 19
 CORNER = "who looks ↓   at what →"
 SCALE = "Ink goes by the square root of the weight, so that small ones show; full ink is this map's largest."
 NUMBERS = f"Figures are weights, rounded; below {LEAST_NUMBER} there is none."
@@ -50,6 +50,7 @@ class _Axis:
     @staticmethod
     def of(labels: Sequence[str] | None, count: int, cell: int, block: int) -> _Axis:
         """Every label where they fit, else every second, fifth, tenth ... with its position, from 0."""
+        # 1, 2, 5, 10 ...: the smallest step at which labels do not touch
         step = next(step for step in STEPS if step >= block and step * cell >= LABEL_PITCH * block)
         positions = range(0, count, step)
         whole = [str(i) if labels is None else labels[i] if step == 1 else f"{i} {labels[i]}" for i in positions]
@@ -75,10 +76,12 @@ class _Plot:
     def of(
         weights: Float64[ndarray, "q k"], rows: Sequence[str] | None, keys: Sequence[str] | None, note: str, head: int
     ) -> _Plot:
+        # rounded up: one pixel a cell at the least, and never a map beyond MOST
         block = -(-max(weights.shape) // MOST)
         shown = block_means(weights, block)
         cell = min(MOST // max(shown.shape), LARGEST_CELL)
-        of_rows, of_keys = (_Axis.of(*each, cell, block) for each in ((rows, len(weights)), (keys, weights.shape[1])))
+        of_rows = _Axis.of(rows, len(weights), cell, block)
+        of_keys = _Axis.of(keys, weights.shape[1], cell, block)
         left = MARGIN + max(of_rows.width, text_width(CORNER, SMALL)) + 12
         top = head + of_keys.width + 14
         pooled = f"The map is too large for one pixel a cell: shown by means of {block} x {block}." if block > 1 else ""
@@ -131,23 +134,37 @@ def save_head(
     Errors: FileAccessError; ShapeError for anything but a map, or labels of another number than its rows or keys.
     """
     kind_of(path)
-    checked = _checked(weights)
-    if row_labels is None and checked.shape[0] == checked.shape[1]:
+    array = np.asarray(weights, dtype=np.float64)
+    if array.ndim != 2 or not array.size:
+        raise ShapeError(f"weights has the shape {array.shape}: give one head's map, rows x keys, at least one cell.")
+    num_rows, num_keys = array.shape
+    if row_labels is None and num_rows == num_keys:
         row_labels = labels
-    _check_labels("labels", labels, checked.shape[1], "keys")
-    _check_labels("row_labels", row_labels, checked.shape[0], "rows")
-    plot = _Plot.of(checked, row_labels, labels, note, MARGIN + 30 + 22 * bool(subtitle))
+    axes = (("labels", labels, num_keys, "keys"), ("row_labels", row_labels, num_rows, "rows"))
+    for name, words, count, noun in axes:
+        if words is not None and len(words) != count:
+            raise ShapeError(
+                f"{name} has {len(words)} words, but the map has {count} {noun}: give one for each, or None."
+            )
+    plot = _Plot.of(array, row_labels, labels, note, MARGIN + 30 + 22 * bool(subtitle))
     width = max(plot.left + plot.width + BAR_ROOM, MARGIN + NEEDED_WIDTH) + MARGIN
     sheet = Sheet(width, plot.bottom + LINE * (len(plot.notes) + plot.bare) + MARGIN - 12)
-    room = sheet.width - 2 * MARGIN
-    sheet.text(MARGIN, MARGIN + 14, title, TITLE, width=room, weight="bold")
-    sheet.text(MARGIN, MARGIN + 37, subtitle, BODY, width=room, colour=FADED)
+    sheet.heading(MARGIN, title, subtitle, size=TITLE, below=37)
     sheet.picture(plot.left, plot.top, plot.width, plot.height, inked(plot.shares))
     sheet.box(plot.left - 0.5, plot.top - 0.5, plot.width + 1, plot.height + 1, edge=HAIRLINE)
     _draw_axes(sheet, plot)
-    _draw_numbers(sheet, plot)
+    if plot.cell >= NUMBERED:
+        shares = plot.shares
+        for row, column in zip(*np.nonzero(np.nan_to_num(plot.shown) >= LEAST_NUMBER), strict=True):
+            x, y = plot.left + (column + 0.5) * plot.cell, plot.top + (row + 0.5) * plot.cell + 4
+            colour = PAPER if shares[row, column] >= DARK else INK
+            number = f"{plot.shown[row, column]:.2f}".removeprefix("0")
+            sheet.text(x, y, number, SMALL, mono=True, colour=colour, align="center")
     _draw_bar(sheet, plot, plot.left + plot.width + 28)
-    _draw_notes(sheet, plot)
+    if plot.bare:
+        sheet.box(MARGIN + 0.5, plot.bottom - 9.5, 10, 10, fill=PAPER, edge=HAIRLINE)
+        sheet.text(MARGIN + 19, plot.bottom, BARE, SMALL, colour=FADED, width=sheet.width - 2 * MARGIN)
+    sheet.notes(MARGIN, plot.bottom + LINE * plot.bare, plot.notes, LINE)
     sheet.save(path)
 
 
@@ -160,18 +177,6 @@ def block_means(weights: Float64[ndarray, "q k"], block: int) -> Float64[ndarray
     for axis, size in enumerate(weights.shape):
         totals, counts = (np.add.reduceat(part, np.arange(0, size, block), axis=axis) for part in (totals, counts))
     return np.where(counts > 0, totals / np.maximum(counts, 1), np.nan)
-
-
-def _checked(weights: Any) -> Float64[ndarray, "q k"]:
-    array = np.asarray(weights, dtype=np.float64)
-    if array.ndim != 2 or not array.size:
-        raise ShapeError(f"weights has the shape {array.shape}: give one head's map, rows x keys, at least one cell.")
-    return array
-
-
-def _check_labels(name: str, labels: Sequence[str] | None, count: int, what: str) -> None:
-    if labels is not None and len(labels) != count:
-        raise ShapeError(f"{name} has {len(labels)} words, but the map has {count} {what}: give one for each, or None.")
 
 
 def _draw_axes(sheet: Sheet, plot: _Plot) -> None:
@@ -190,18 +195,6 @@ def _draw_axes(sheet: Sheet, plot: _Plot) -> None:
     sheet.text(plot.left - 10, plot.top - 10, CORNER, SMALL, colour=FADED, align="right")
 
 
-def _draw_numbers(sheet: Sheet, plot: _Plot) -> None:
-    """Each weight in its cell, where there is room."""
-    if plot.cell < NUMBERED:
-        return
-    shares = plot.shares
-    for row, column in zip(*np.nonzero(np.nan_to_num(plot.shown) >= LEAST_NUMBER), strict=True):
-        x, y = plot.left + (column + 0.5) * plot.cell, plot.top + (row + 0.5) * plot.cell + 4
-        colour = PAPER if shares[row, column] >= DARK else INK
-        number = f"{plot.shown[row, column]:.2f}".removeprefix("0")
-        sheet.text(x, y, number, SMALL, mono=True, colour=colour, align="center")
-
-
 def _draw_bar(sheet: Sheet, plot: _Plot, x: int) -> None:
     """The scale: full ink on top, and the weight at each tick."""
     height, peak = plot.bar_height, plot.peak
@@ -216,14 +209,3 @@ def _draw_bar(sheet: Sheet, plot: _Plot, x: int) -> None:
         sheet.text(x + BAR + 9, y + 4, tick_label, SMALL)
         sheet.lines([((x + BAR + 1, y), (x + BAR + 5, y))], FADED)
     sheet.text(x, plot.top - 10, "weight", SMALL, colour=FADED)
-
-
-def _draw_notes(sheet: Sheet, plot: _Plot) -> None:
-    y, room = plot.bottom, sheet.width - 2 * MARGIN
-    if plot.bare:
-        sheet.box(MARGIN + 0.5, y - 9.5, 10, 10, fill=PAPER, edge=HAIRLINE)
-        sheet.text(MARGIN + 19, y, BARE, SMALL, colour=FADED, width=room)
-        y += LINE
-    for line in plot.notes:
-        sheet.text(MARGIN, y, line, SMALL, colour=FADED, width=room)
-        y += LINE

@@ -20,7 +20,7 @@ from numpy import ndarray
 
 from manyheads.errors import HeadError
 from manyheads.figures.palette import FADED, HAIRLINE, INK, PAPER, inked
-from manyheads.figures.paper import Pixels, Sheet, drawable, kind_of, text_width
+from manyheads.figures.paper import BODY, SMALL, Pixels, Sheet, drawable, flow, kind_of, text_width
 from manyheads.heads import Head
 from manyheads.roles import HeadRole
 from manyheads.roles.role_table import NO_ROLE, ROLES, RoleStyle, role_style
@@ -38,7 +38,7 @@ NAME_HEIGHT = 17  # above each cell, for its name
 HEADER = 26  # above each stack's first row, for the heads' numbers and their key/value groups
 STACK_TITLE = 34
 LINE = 22
-TITLE, BODY, SMALL, TINY = 21, 12.5, 11, 10
+TINY = 10
 
 BAR = 140  # pixels of the scale
 INK_SAID = (
@@ -74,12 +74,19 @@ class _Layout:
         columns, blocks = max(site.num_heads for site in maps.sites), maps.maps.shape[-1]
         gap = 14 if columns <= 16 else 10
         room = (WIDTH - 2 * MARGIN - RULER + gap) // columns - gap
+        # a whole number of pixels a block: else some blocks of a map were wider than others
         side = min(max(room, SIDES[0]), SIDES[1]) // blocks * blocks
         side = side if side >= SIDES[0] else -(-SIDES[0] // blocks) * blocks
         inner = max(RULER + columns * (side + gap) - gap, NEEDED_WIDTH)
-        legend = [] if roles is None else _entries(maps, roles)
+        roles = roles or {}
+        counts = Counter((role_style(roles[h].name), roles[h].name) for h in maps.heads if h in roles)
+        order = {style: index for index, style in enumerate((*ROLES, NO_ROLE))}  # the palette's
+        roles_there = sorted(counts.items(), key=lambda item: (order[item[0][0]], item[0][1]))
+        legend = [(style, drawable(name), _heads(count)) for (style, name), count in roles_there]
         widths = [19 + text_width(name, BODY) + 6 + text_width(count, BODY) for _, name, count in legend]
-        notes = _notes(maps)
+        bare = [BARE] * bool(np.isnan(maps.maps).any())
+        groups = [GROUPS] * any(site.num_kv_heads < site.num_heads for site in maps.sites)
+        notes = [INK_SAID, *bare, READING, *groups, CAVEAT]
         spans = [LEADS.get(note, 0) + text_width(note, SMALL) for note in notes]
         placed = tuple(zip(flow(widths, inner, 26), legend, strict=True))
         noted = tuple(zip(flow(spans, inner, 24), notes, strict=True))
@@ -135,7 +142,12 @@ def save_grid(
         raise HeadError(f"roles are given for {', '.join(strange[:5])}, of which there is no map: leave them out.")
     layout = _Layout.of(maps, named)
     sheet = Sheet(layout.width, layout.height)
-    _draw_head(sheet, maps, title, note)
+    side = maps.maps.shape[-1]
+    cells = f"{_heads(len(maps.heads))}, {side} x {side} each: {maps.because}. {maps.num_tokens:,} tokens read. {note}"
+    room = sheet.width - 2 * MARGIN
+    sheet.text(MARGIN, MARGIN + 16, title, 21, width=room, weight="bold")
+    sheet.text(MARGIN, MARGIN + 42, cells, BODY, width=room, colour=FADED)
+    sheet.text(MARGIN, MARGIN + 42 + LINE, " ".join(maps.tokens), BODY, width=room, mono=True)
     for (line, x), (style, name, count) in layout.legend:
         y = layout.legend_top + line * LINE
         sheet.box(MARGIN + x + 1, y + 2, 10, 10, edge=style.colour, line=2.5)
@@ -145,8 +157,14 @@ def save_grid(
     for sites in layout.stacks:
         _draw_stack(sheet, maps, named or {}, sites, layout, y)
         y += layout.stack_height(sites)
-    for (line, x), text in layout.notes:
-        _draw_note(sheet, MARGIN + x, layout.notes_top + line * LINE, text)
+    for (line, left), text in layout.notes:
+        x, y = MARGIN + left, layout.notes_top + line * LINE
+        if text == INK_SAID:
+            sheet.text(x, y + 9, "0", SMALL, colour=FADED)
+            sheet.picture(round(x) + 16, y, BAR, 11, inked(np.sqrt(np.linspace(0, 1, BAR))[None]))
+        elif text == BARE:
+            sheet.box(round(x) + 0.5, y + 0.5, 10, 10, fill=PAPER, edge=HAIRLINE)
+        sheet.text(x + LEADS.get(text, 0), y + 9, text, SMALL, colour=FADED)
     sheet.save(path)
 
 
@@ -155,54 +173,17 @@ def scaled(weights: Float32[ndarray, "p p"]) -> Float[ndarray, "p p"]:
     visible = weights[~np.isnan(weights)]
     if not visible.size or visible.max() <= 0:
         return weights * 0
+    # an even map's noise is no structure: without the second bound it would be as dark as a sharp map
     top = max(float(np.percentile(visible, SCALE_TOP)), min(1.0, MIN_TOP * float(visible.mean())))
     return np.sqrt((weights / top).clip(0, 1))
-
-
-def _draw_head(sheet: Sheet, maps: PooledMaps, title: str, note: str) -> None:
-    room = sheet.width - 2 * MARGIN
-    sheet.text(MARGIN, MARGIN + 16, title, TITLE, width=room, weight="bold")
-    blocks = maps.maps.shape[-1]
-    count, read = len(maps.heads), maps.num_tokens
-    sentence = f"{_heads(count)}, {blocks} x {blocks} each: {maps.because}. {read:,} tokens read. {note}"
-    sheet.text(MARGIN, MARGIN + 42, sentence, BODY, width=room, colour=FADED)
-    if maps.tokens:
-        sheet.text(MARGIN, MARGIN + 42 + LINE, " ".join(maps.tokens), BODY, width=room, mono=True)
-
-
-def flow(widths: Sequence[Pixels], room: Pixels, gap: Pixels) -> list[Place]:
-    """Where things of these widths stand one after the other, on as many lines as they need."""
-    places: list[Place] = []
-    line, x = 0, 0.0
-    for width in widths:
-        if x > 0 and x + width > room:
-            line, x = line + 1, 0.0
-        places.append((line, x))
-        x += width + gap
-    return places
 
 
 def _lines(placed: Sequence[tuple[Place, object]]) -> int:
     return placed[-1][0][0] + 1 if placed else 0
 
 
-def _entries(maps: PooledMaps, roles: dict[Head, HeadRole]) -> list[Entry]:
-    """Each role that is there, in the palette's order, with its number of heads."""
-    counts = Counter((role_style(roles[h].name), roles[h].name) for h in maps.heads if h in roles)
-    order = {style: index for index, style in enumerate((*ROLES, NO_ROLE))}
-    ordered = sorted(counts.items(), key=lambda item: (order[item[0][0]], item[0][1]))
-    return [(style, drawable(name), _heads(count)) for (style, name), count in ordered]
-
-
 def _heads(count: int) -> str:
     return f"{count:,} head{'s' * (count != 1)}"
-
-
-def _notes(maps: PooledMaps) -> list[str]:
-    """What ink means, how to read a map, and what not to read into it; as much as applies."""
-    bare = [BARE] * bool(np.isnan(maps.maps).any())
-    groups = [GROUPS] * any(site.num_kv_heads < site.num_heads for site in maps.sites)
-    return [INK_SAID, *bare, READING, *groups, CAVEAT]
 
 
 def _draw_stack(
@@ -215,7 +196,14 @@ def _draw_stack(
     widest = max(sites, key=lambda site: site.num_heads)
     for index in range(widest.num_heads):
         sheet.text(left + index * pitch + layout.side / 2, y + 13, f"H{index}", SMALL, colour=FADED, align="center")
-    _draw_groups(sheet, widest, left, pitch, layout.side, y + 19)
+    group_size = widest.num_heads // widest.num_kv_heads
+    ends = []
+    for group in range(widest.num_kv_heads if group_size > 1 else 0):  # a bracket over those that share keys and values
+        begin, top = left + group * group_size * pitch + 0.5, y + 19
+        end = left + ((group + 1) * group_size - 1) * pitch + layout.side - 0.5
+        ends += [((begin, top), (end, top)), ((begin, top), (begin, top + 4)), ((end, top), (end, top + 4))]
+    if ends:
+        sheet.lines(ends, colour=FADED)
     y += HEADER
     for site in sites:
         middle = y + NAME_HEIGHT + layout.side / 2
@@ -224,18 +212,6 @@ def _draw_stack(
             x = left + head.index * pitch
             _draw_cell(sheet, maps[head], head, roles.get(head), x, y + NAME_HEIGHT, layout.side)
         y += layout.step
-
-
-def _draw_groups(sheet: Sheet, site: Site, left: int, pitch: int, side: int, y: Pixels) -> None:
-    """A bracket over the query heads that share a key/value head."""
-    group_size = site.num_heads // site.num_kv_heads
-    if group_size == 1:
-        return
-    ends = []
-    for group in range(site.num_kv_heads):
-        begin, end = left + group * group_size * pitch + 0.5, left + ((group + 1) * group_size - 1) * pitch + side - 0.5
-        ends += [((begin, y), (end, y)), ((begin, y), (begin, y + 4)), ((end, y), (end, y + 4))]
-    sheet.lines(ends, colour=FADED)
 
 
 def _draw_cell(
@@ -252,22 +228,9 @@ def _draw_cell(
     after = sheet.text(x - 1, y - 6, name, size, mono=True, width=side + 4)
     if role is not None:
         room = side + 4 - after - 5
-        fitting = (word for word in _words(drawable(role.name), style) if text_width(word, size) <= room)
+        word = drawable(role.name)  # of its words the longest for which there is room
+        words: tuple[str, ...] = (word, word.removeprefix("offset "), style.short, style.tiny)
+        if style is NO_ROLE:
+            words = () if word == style.name else (word,)
+        fitting = (word for word in words if text_width(word, size) <= room)
         sheet.text(x + side + 1, y - 6, next(fitting, ""), size, colour=FADED, align="right")
-
-
-def _words(name: str, style: RoleStyle) -> tuple[str, ...]:
-    """A role's word, longest first."""
-    if style is NO_ROLE:
-        return () if name == style.name else (name,)
-    return (name, name.removeprefix("offset "), style.short, style.tiny)
-
-
-def _draw_note(sheet: Sheet, x: Pixels, y: Pixels, note: str) -> None:
-    """A note, after the scale or the bare cell that it is about."""
-    if note == INK_SAID:
-        sheet.text(x, y + 9, "0", SMALL, colour=FADED)
-        sheet.picture(round(x) + 16, y, BAR, 11, inked(np.sqrt(np.linspace(0, 1, BAR))[None]))
-    elif note == BARE:
-        sheet.box(round(x) + 0.5, y + 0.5, 10, 10, fill=PAPER, edge=HAIRLINE)
-    sheet.text(x + LEADS.get(note, 0), y + 9, note, SMALL, colour=FADED)

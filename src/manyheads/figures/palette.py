@@ -53,6 +53,7 @@ def ramp(steps: int = RAMP_STEPS) -> Float[ndarray, "step rgb"]:
 
 def inked(shares: Float[ndarray, "*shape"]) -> UInt8[ndarray, "*shape rgba"]:
     """Each share, 0 to 1, in the ramp's colour; NaN is transparent, so that paper shows."""
+    # NaN becomes 0 here only to be an index; its alpha below makes it paper
     steps = (np.nan_to_num(shares, nan=0.0).clip(0, 1) * (RAMP_STEPS - 1)).round().astype(np.intp)
     colours = (ramp() * 255).round().astype(np.uint8)[steps]
     opaque = np.where(np.isnan(shares), 0, 255).astype(np.uint8)

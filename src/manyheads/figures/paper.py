@@ -1,9 +1,9 @@
-"""A sheet of paper to draw on, in pixels from the top left, its words, and its way to a file.
+"""A sheet of paper to draw on, in pixels from the top left, its words, its charts, and its way to a file.
 
-Everything is placed by hand on one pair of axes: a thousand small maps cost a thousand pictures, not a thousand axes,
-and every edge falls on a whole pixel. Plain matplotlib on its Agg canvas; pyplot, its figures and its settings are
-not touched, save for a moment while a file is written. Files come out whole or not at all, and the same for the same
-input.
+Maps, bars and words are placed by hand on one pair of axes: a thousand small maps cost a thousand pictures, not a
+thousand axes, and every edge falls on a whole pixel. A chart gets axes of matplotlib's own (`Sheet.chart`). Plain
+matplotlib on its Agg canvas; pyplot, its figures and its settings are not touched, save for a moment while a chart is
+begun or a file is written. Files come out whole or not at all, and the same for the same input.
 
 Tokens are data, whatever they hold, and are drawn as they are written. A token may be a formula's dollar sign, markup,
 an emoji, a line break, right-to-left script, or four thousand letters. So nothing is ever read as mathtext, what cannot
@@ -14,22 +14,24 @@ else; fonts for other scripts are used where the system has them.
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
-import matplotlib
 from jaxtyping import UInt8
-from matplotlib import font_manager
+from matplotlib import font_manager, style
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.image import AxesImage
+from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 from matplotlib.textpath import text_to_path
@@ -37,10 +39,12 @@ from numpy import ndarray
 
 from manyheads.base import replacing
 from manyheads.errors import FileAccessError
-from manyheads.figures.palette import HAIRLINE, INK, PAPER
+from manyheads.figures.palette import FADED, HAIRLINE, INK, PAPER
 
 Pixels = int | float
+Point = tuple[Pixels, Pixels]
 
+BODY, SMALL = 12.5, 11  # sizes of letters, in pixels
 SANS = "DejaVu Sans"
 MONO = "DejaVu Sans Mono"
 OTHER_SCRIPTS = (  # asked for only where installed
@@ -54,7 +58,29 @@ NOT_PRINTED = "\N{REPLACEMENT CHARACTER}"  # control characters, halves of surro
 NO_GLYPH = "\N{WHITE SQUARE}"
 NOTHING = "\N{MIDDLE DOT}"  # for a token of which nothing is left to see: zero-width marks alone
 LONGEST = 400  # characters: more fit no line, and measuring them costs time
-JOINERS = "\N{ZERO WIDTH NON-JOINER}\N{ZERO WIDTH JOINER}"  # letters of Persian and Indic scripts hang on them
+JOINERS = "\N{ZERO WIDTH NON-JOINER}\N{ZERO WIDTH JOINER}"  # letters of Persian and Indic scripts need them
+TICKS = 5  # of an axis, about
+
+KINDS = (".png", ".svg", ".pdf")
+DPI = 100
+POINT = 72 / DPI  # points to a pixel: matplotlib's unit for letters and lines
+SETTINGS: dict[Any, Any] = {
+    "svg.fonttype": "none",  # letters stay letters: found, copied, read aloud
+    "svg.hashsalt": "manyheads",
+    "font.sans-serif": [SANS, "Verdana"],  # where an SVG's reader lacks the first: fonts about as wide
+    "font.monospace": [MONO, "Menlo", "Consolas"],
+    "pdf.fonttype": 42,  # fonts are embedded as outlines
+    "image.composite_image": False,
+    "path.simplify": False,
+    "savefig.bbox": "standard",
+    "text.hinting": "no_hinting",  # hinted letters stand at whole pixels: lines would be up to 6 % wider than measured
+}
+METADATA: dict[str, dict[str, Any]] = {
+    ".png": {"Software": "manyheads"},
+    ".svg": {"Creator": "manyheads", "Date": None},
+    ".pdf": {"Creator": "manyheads", "Producer": None, "CreationDate": None},
+}
+_settings = threading.Lock()  # matplotlib's settings are one for all threads
 
 
 @lru_cache
@@ -81,6 +107,7 @@ def printable(text: str) -> str:
 def _stand_in(char: str) -> str:
     if char in STAND_INS:
         return STAND_INS[char]
+    # an SVG with one control character or half of a surrogate pair is no XML and opens nowhere
     category = unicodedata.category(char)
     if category == "Cf":  # invisible marks, among them those that would turn the rest of the line round
         return char if char in JOINERS else ""
@@ -90,12 +117,11 @@ def _stand_in(char: str) -> str:
 def drawable(text: str) -> str:
     """`printable`, with a box for each character that no font here has."""
     covered = _coverage()
-    return "".join(char if ord(char) in covered else "" if _goes_unseen(char) else NO_GLYPH for char in printable(text))
-
-
-def _goes_unseen(char: str) -> bool:
-    """Joiners and variation selectors only change their neighbours."""
-    return char in JOINERS or "\ufe00" <= char <= "\ufe0f"
+    # Joiners and variation selectors only change their neighbours: a font that lacks them loses nothing.
+    return "".join(
+        char if ord(char) in covered else "" if char in JOINERS or "\ufe00" <= char <= "\ufe0f" else NO_GLYPH
+        for char in printable(text)
+    )
 
 
 @lru_cache(maxsize=8_192)
@@ -107,6 +133,7 @@ def text_width(text: str, size: Pixels, mono: bool = False, weight: str = "norma
 
 def fitted(text: str, width: Pixels, size: Pixels, mono: bool = False, weight: str = "normal") -> str:
     """`drawable`, cut with an ellipsis where it is wider than `width`; "" where not even one letter fits."""
+    # measured after stand-ins are put in: they are what has a width
     whole = drawable(text)
     if text_width(whole, size, mono, weight) <= width:
         return whole
@@ -120,28 +147,31 @@ def fitted(text: str, width: Pixels, size: Pixels, mono: bool = False, weight: s
     return whole[:low].rstrip() + "…" if low else ""
 
 
-Point = tuple[Pixels, Pixels]
+def flow(widths: Sequence[Pixels], room: Pixels, gap: Pixels) -> list[tuple[int, Pixels]]:
+    """Where things of these widths stand one after the other: the line, from 0, and the pixels from its begin."""
+    places: list[tuple[int, Pixels]] = []
+    line, x = 0, 0.0
+    for width in widths:
+        if x > 0 and x + width > room:
+            line, x = line + 1, 0.0
+        places.append((line, x))
+        x += width + gap
+    return places
 
-KINDS = (".png", ".svg", ".pdf")
-DPI = 100
-POINT = 72 / DPI  # points to a pixel: matplotlib's unit for letters and lines
-SETTINGS: dict[Any, Any] = {
-    "svg.fonttype": "none",  # letters stay letters: found, copied, read aloud
-    "svg.hashsalt": "manyheads",
-    "font.sans-serif": [SANS, "Verdana"],  # where an SVG's reader lacks the first: fonts about as wide
-    "font.monospace": [MONO, "Menlo", "Consolas"],
-    "pdf.fonttype": 42,  # fonts are embedded as outlines
-    "image.composite_image": False,
-    "path.simplify": False,
-    "savefig.bbox": "standard",
-    "text.hinting": "no_hinting",  # hinted letters stand at whole pixels: lines would be up to 6 % wider than measured
-}
-METADATA: dict[str, dict[str, Any]] = {
-    ".png": {"Software": "manyheads"},
-    ".svg": {"Creator": "manyheads", "Date": None},
-    ".pdf": {"Creator": "manyheads", "Producer": None, "CreationDate": None},
-}
-_saving = threading.Lock()  # matplotlib's settings are one for all threads
+
+def even_step(span: float) -> float:
+    """1, 2 or 5 times a power of ten, so that some five lines cross the span."""
+    rough = span / TICKS
+    power = 10.0 ** math.floor(math.log10(rough))
+    return next(power * digit for digit in (1, 2, 5, 10) if power * digit >= rough)
+
+
+def even_ticks(low: float, high: float) -> list[float]:
+    """An axis' ticks: whole steps from `low` or below it to `high` or above it."""
+    step = even_step((high - low) or abs(high) or 1.0)
+    # 0.3 / 0.1 is a little under 3: without the margin an axis that ends on a tick would get one more
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    return [step * index for index in range(first, last + 1)]
 
 
 class Sheet:
@@ -151,11 +181,25 @@ class Sheet:
         self.width, self.height = round(width), round(height)
         size = (self.width / DPI, self.height / DPI)
         self.figure = Figure(figsize=size, dpi=DPI, facecolor=PAPER, edgecolor="none")
+        # a user's `figure.autolayout` would move what is placed by hand
         self.figure.set_layout_engine("none")
         FigureCanvasAgg(self.figure)
         self.axes = self.figure.add_axes((0, 0, 1, 1))
         self.axes.set_axis_off()
         self.axes.set(xlim=(0, self.width), ylim=(self.height, 0), autoscale_on=False)
+
+    def heading(self, margin: Pixels, title: str, subtitle: str = "", *, size: Pixels = 21, below: Pixels = 38) -> None:
+        """The figure's title, and a line `below` the margin, both cut to the sheet's width."""
+        room = self.width - 2 * margin
+        self.text(margin, margin + 14, title, size, width=room, weight="bold")
+        self.text(margin, margin + below, subtitle, BODY, width=room, colour=FADED)
+
+    def notes(
+        self, x: Pixels, y: Pixels, notes: Iterable[str], pitch: Pixels, size: Pixels = SMALL, colour: str = FADED
+    ) -> None:
+        """Lines of text below each other, cut at the sheet's right margin, which is as wide as x."""
+        for index, note in enumerate(notes):
+            self.text(x, y + index * pitch, note, size, width=self.width - 2 * x, colour=colour)
 
     def text(
         self,
@@ -175,6 +219,7 @@ class Sheet:
         shown = drawable(text) if width is None else fitted(text, width, size, mono, weight)
         if not shown:
             return 0.0
+        # a dollar sign in a token is no formula, and no user's setting may send words through TeX
         artist = Text(
             x,
             y,
@@ -204,6 +249,7 @@ class Sheet:
         rows, columns = (
             max(1, round(size / count)) for size, count in zip((height, width), rgba.shape[:2], strict=True)
         )
+        # an axes' own imshow would change the limits of the sheet
         image = AxesImage(self.axes, interpolation="none", origin="upper", extent=(x, x + width, y + height, y))
         image.set_data(rgba.repeat(rows, axis=0).repeat(columns, axis=1))
         image.set_zorder(1)
@@ -229,21 +275,73 @@ class Sheet:
         """Hairlines between pairs of points."""
         self.axes.add_artist(LineCollection(ends, colors=colour, linewidths=POINT, zorder=2))
 
-    def curve(self, points: Sequence[Point], colour: str, wide: Pixels, alpha: float | None = None) -> None:
-        """A line through points, `wide` pixels wide, above what boxes and hairlines are there."""
+    def curve(
+        self,
+        points: Iterable[Point],
+        colour: str,
+        wide: Pixels,
+        *,
+        alpha: float | None = None,
+        dashed: bool = False,
+        axes: Axes | None = None,
+    ) -> None:
+        """A line through points, `wide` pixels wide, above what boxes and hairlines are there; of a chart's `axes`,
+        in their units."""
         line = LineCollection([list(points)], colors=colour, linewidths=wide * POINT, alpha=alpha, zorder=3)
-        self.axes.add_collection(line)
+        line.set(linestyle=(0, (4, 3)) if dashed else "solid", capstyle="round" if dashed else "butt", clip_on=False)
+        (axes or self.axes).add_collection(line, autolim=False)
+
+    def dots(self, axes: Axes, points: Iterable[Point], colour: str, radius: Pixels, alpha: float) -> None:
+        """Points of a chart."""
+        # one shape that is used again for every point: an SVG of circles would be three times as large
+        dots = Line2D(*zip(*points, strict=True), linestyle="none", marker="o", color=colour, alpha=alpha, zorder=4)
+        dots.set(markersize=2 * radius * POINT, markeredgewidth=0, clip_on=False)
+        axes.add_line(dots)
+
+    def chart(
+        self,
+        x: Pixels,
+        y: Pixels,
+        width: Pixels,
+        height: Pixels,
+        across: Point,
+        rules: Mapping[Pixels, str],
+        *,
+        ticks: Mapping[Pixels, str] | None = None,
+        up: Point | None = None,
+        pads: tuple[Pixels, Pixels] = (10, 12),
+    ) -> Axes:
+        """Axes in the units of what they show: hairlines at `rules` with their words on the left, `ticks` below.
+
+        `across` are the ends of the x axis, `up` those of the y axis: the first and last rule where it is None.
+        `pads` are the pixels from the axes to the words on the left and below. What is drawn here lies under the
+        sheet's own words.
+        """
+        low, high = up or (min(rules), max(rules))
+        place = (x / self.width, 1 - (y + height) / self.height, width / self.width, height / self.height)
+        # Axes take their looks from matplotlib's settings when they are made: the user's would show.
+        with _settings, style.context(SETTINGS, after_reset=True):
+            axes = self.figure.add_axes(place, zorder=-1, frame_on=False, axisbelow=True)
+            axes.set(xlim=across, ylim=(low if high > low else high - 1, high), autoscale_on=False)
+            axes.set_yticks(list(rules), list(rules.values()))
+            axes.set_xticks(list(ticks or {}), list((ticks or {}).values()))
+            axes.tick_params(length=0, labelsize=SMALL * POINT, labelcolor=FADED)
+            axes.tick_params("y", pad=pads[0] * POINT)
+            axes.tick_params("x", pad=pads[1] * POINT)
+            axes.grid(axis="y", color=HAIRLINE, linewidth=POINT, clip_on=False)  # else the outermost is cut in half
+        return axes
+
+    def place(self, axes: Axes, x: Pixels, y: Pixels) -> tuple[float, float]:
+        """Where a value of a chart stands on the sheet, for words beside it."""
+        right, above = axes.transData.transform((x, y)).tolist()
+        return right, self.height - above
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the file that the path's ending asks for, whole or not at all. Errors: FileAccessError."""
         kind = kind_of(path)
-        with replacing(path, kind) as temporary:
-            self._write(temporary, kind)
-
-    def _write(self, path: str, kind: str) -> None:
-        with _saving, matplotlib.rc_context(SETTINGS):
+        with replacing(path, kind) as temporary, _settings, style.context(SETTINGS, after_reset=True):
             self.figure.savefig(
-                path, format=kind[1:], dpi=DPI, facecolor=PAPER, transparent=False, metadata=METADATA[kind]
+                temporary, format=kind[1:], dpi=DPI, facecolor=PAPER, transparent=False, metadata=METADATA[kind]
             )
 
 

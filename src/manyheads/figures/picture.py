@@ -18,14 +18,14 @@ from numpy import ndarray
 
 from manyheads.errors import ShapeError
 from manyheads.figures.palette import FADED, HAIRLINE, PAPER, inked
-from manyheads.figures.paper import Sheet, kind_of, text_width
+from manyheads.figures.paper import SMALL, Sheet, kind_of, text_width
 from manyheads.roles.role_table import role_style
 
 PANEL = 460  # pixels that a picture's longer side is enlarged to, by a whole factor; larger ones stay as they are
 MOST = 1_040  # and no larger than this: then by every second, third ... pixel
 GAP, MARGIN, LINE = 28, 32, 20
 BAR, BAR_ROOM, BAR_HEIGHT = 14, 84, 260
-TITLE, BODY, SMALL = 19, 12.5, 11
+TITLE = 19
 FADE = (0.74, 0.97)  # the greys that the picture's black and white become under the weights
 MEDIUM = 0.9  # the grey that the scale is drawn on
 MOST_INK = 0.92  # of the picture hidden by full ink: what lies below still shows a little
@@ -55,26 +55,33 @@ def save_picture(
     if grid.ndim != 2 or not grid.size or len(pixels) != grid.size:
         raise ShapeError(f"weights of the shape {grid.shape} are not one for each of {len(pixels)} patches.")
     peak = float(grid.max()) or 1.0
+    # large pictures lose pixels and small ones are enlarged by a whole factor: nothing is smoothed in between
     skip = -(-max(picture.shape[:2]) // MOST)
     left, right = picture[::skip, ::skip], overlaid(picture, grid / peak, pixels)[::skip, ::skip]
     factor = max(1, PANEL // max(left.shape[:2]))
     height, width = left.shape[0] * factor, left.shape[1] * factor
     top = MARGIN + 44 + 18
-    notes = _notes(others or {}, float(grid.sum()), framed is not None)
+    notes = [SCALE, *["The framed patch is the one that looks."] * (framed is not None)]
+    if others:
+        notes += _weights_elsewhere(others, float(grid.sum()))
     bottom = top + max(height, 120) + 26
     across = max(2 * width + GAP + BAR_ROOM + GAP, NEEDED_WIDTH)
     sheet = Sheet(across + 2 * MARGIN, bottom + LINE * len(notes) + MARGIN - LINE + 4)
-    sheet.text(MARGIN, MARGIN + 14, title, TITLE, width=across, weight="bold")
-    sheet.text(MARGIN, MARGIN + 37, subtitle, BODY, width=across, colour=FADED)
+    sheet.heading(MARGIN, title, subtitle, size=TITLE, below=37)
     second = MARGIN + width + GAP
     for x, image in ((MARGIN, left), (second, right)):
         sheet.picture(x, top, width, height, _opaque(image))
         sheet.box(x - 0.5, top - 0.5, width + 1, height + 1, edge=HAIRLINE)
         if framed is not None:
-            _frame(sheet, pixels[framed], x, top, factor / skip)
+            down, along = pixels[framed]
+            scale = factor / skip
+            for colour, line in ((PAPER, 5.0), (FRAME, 2.5)):  # light around it: seen on every picture
+                sheet.box(
+                    x + along.start * scale, top + down.start * scale,
+                    (along.stop - along.start) * scale, (down.stop - down.start) * scale, edge=colour, line=line,
+                )  # fmt: skip
     _bar(sheet, second + width + GAP, top, min(max(height, 100), BAR_HEIGHT), peak)
-    for index, line in enumerate(notes):
-        sheet.text(MARGIN, bottom + index * LINE, line, SMALL, colour=FADED, width=across)
+    sheet.notes(MARGIN, bottom, notes, LINE)
     sheet.save(path)
 
 
@@ -88,6 +95,7 @@ def overlaid(
     for (row, column), place in pixels.items():
         total[place] += shares[row, column]
         count[place] += 1
+    # Rec. 709's weights of red, green and blue: as light as the colour is to the eye
     grey = picture @ np.array([0.2126, 0.7152, 0.0722]) / 255
     return _inked_over(FADE[0] + (FADE[1] - FADE[0]) * grey, total / np.maximum(count, 1))
 
@@ -104,13 +112,6 @@ def _opaque(image: UInt8[ndarray, "h w rgb"]) -> UInt8[ndarray, "h w rgba"]:
     return np.concatenate([image, np.full((*image.shape[:2], 1), 255, np.uint8)], -1)
 
 
-def _frame(sheet: Sheet, place: tuple[slice, slice], x: int, top: int, factor: float) -> None:
-    down, across = place
-    width, height = (across.stop - across.start) * factor, (down.stop - down.start) * factor
-    for colour, line in ((PAPER, 5.0), (FRAME, 2.5)):  # light around it: seen on every picture
-        sheet.box(x + across.start * factor, top + down.start * factor, width, height, edge=colour, line=line)
-
-
 def _bar(sheet: Sheet, x: int, top: int, height: int, peak: float) -> None:
     """The scale: full ink on top, and the weight at each mark."""
     sheet.text(x, top - 8, "weight", SMALL, colour=FADED)
@@ -123,19 +124,13 @@ def _bar(sheet: Sheet, x: int, top: int, height: int, peak: float) -> None:
         sheet.lines([((x + BAR + 1, y), (x + BAR + 5, y))], FADED)
 
 
-def _notes(others: Mapping[str, float], on_patches: float, framed: bool) -> list[str]:
+def _weights_elsewhere(others: Mapping[str, float], on_patches: float) -> list[str]:
     """What the picture cannot show, in figures; lines no longer than they may be."""
-    lines = [SCALE]
-    if framed:
-        lines.append("The framed patch is the one that looks.")
-    if others:
-        parts = [f"{name} {100 * weight:.1f}%" for name, weight in others.items()]
-        line = f"On patches {100 * on_patches:.1f}%; on other tokens: "
-        for index, part in enumerate(parts):
-            end = "." if index == len(parts) - 1 else ", "
-            if text_width(line + part + end, SMALL) > NEEDED_WIDTH:
-                lines.append(line.rstrip())
-                line = ""
-            line += part + end
-        lines.append(line)
-    return lines
+    lines, line = [], f"On patches {100 * on_patches:.1f}%; on other tokens: "
+    for index, (name, weight) in enumerate(others.items(), 1):
+        part = f"{name} {100 * weight:.1f}%{'.' if index == len(others) else ', '}"
+        if text_width(line + part, SMALL) > NEEDED_WIDTH:
+            lines.append(line.rstrip())
+            line = ""
+        line += part
+    return [*lines, line]

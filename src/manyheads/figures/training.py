@@ -1,92 +1,193 @@
-"""What a training shows: panels of lines over the same steps, so that a head's birth stands below the loss's fall.
+"""What a training shows: lines over its steps, trainings side by side, or what a net reads of an engine.
 
-Lines that the panel is about are ink, with their names at their ends; the others are grey. Lines are thinned to the
-panel's pixels: of many steps that share one, the mean is drawn.
+Lines stand in panels over the same steps, so that a head's birth stands below the loss's fall. Those that a panel is
+about are ink, with their names at their ends; the others are grey. They are thinned to the panel's pixels: of many
+steps that share one, the mean is drawn.
+
+Trainings side by side have a small dot a seed, a stroke at their mean, and a bar of one standard deviation either way;
+of times, a dot a round, their median and their quartiles. Each panel has an axis of its own. A way to train that has
+one value has its stroke alone.
+
+Of an engine's remaining life, each head has a small panel of the cycles that it reads, all on one scale, so that a
+head that reads one place stands out from one that reads evenly; below, a square for each way to predict shows
+predicted against true cycles left.
 """
 
 from __future__ import annotations
 
 import math
 import os
+import statistics
+from collections.abc import Sequence
 
 import numpy as np
 
-from manyheads.figures.palette import FADED, INK
-from manyheads.figures.paper import Pixels, Sheet, kind_of
-from manyheads.figures.points import save_points
-from manyheads.figures.removal_curve import even_step
-from manyheads.figures.rul import save_rul
-from manyheads.training import Chart, Panel, PointsChart, RulChart
-from manyheads.training.charts import AnyChart, Line
+from manyheads.figures.palette import FADED, HAIRLINE, INK
+from manyheads.figures.paper import BODY, POINT, SMALL, Pixels, Sheet, even_step, even_ticks, kind_of
+from manyheads.training import Chart, PointsChart, RulChart
+from manyheads.training.charts import AnyChart, Line, Panel, PointsPanel, Reading, Scatter
 
-WIDTH, PANEL, MARGIN = 860, 220, 36
-TITLE, BODY, SMALL = 21, 12.5, 11
-LEFT, RIGHT, TOP, BOTTOM, GAP = 84, 150, 92, 62, 58
-NAME_GAP = 15  # between the baselines of two names
+WIDTH, MARGIN, LEFT = 860, 36, 84
 
 
 def save_chart(chart: AnyChart, path: str | os.PathLike[str]) -> None:
     """Draw it; .png, .svg or .pdf. Errors: FileAccessError."""
     kind_of(path)
     if isinstance(chart, RulChart):
-        return save_rul(chart, path)
-    if isinstance(chart, PointsChart):
-        return save_points(chart, path)
-    count = len(chart.panels)
-    sheet = Sheet(WIDTH, TOP + count * PANEL + (count - 1) * GAP + BOTTOM)
-    room = WIDTH - 2 * MARGIN
-    sheet.text(MARGIN, MARGIN + 14, chart.title, TITLE, width=room, weight="bold")
-    sheet.text(MARGIN, MARGIN + 38, chart.subtitle, BODY, width=room, colour=FADED)
-    last = max((x for panel in chart.panels for line in panel.lines for x in line.x), default=1.0) or 1.0
-    for number, panel in enumerate(chart.panels):
-        _panel(sheet, panel, TOP + number * (PANEL + GAP), last)
-    _steps(sheet, chart, TOP + count * PANEL + (count - 1) * GAP, last)
+        sheet = _lifetimes(chart)
+    else:
+        sheet = _points(chart) if isinstance(chart, PointsChart) else _lines(chart)
+    sheet.heading(MARGIN, chart.title, chart.subtitle)
     sheet.save(path)
 
 
-def _panel(sheet: Sheet, panel: Panel, top: Pixels, last: Pixels) -> None:
-    """One panel's rules, lines and names; `top` is where its title's strip begins."""
-    values = [value for line in panel.lines for value in line.y]
+# -------------------------------------------------------------------------------------------------- lines over steps
+
+RIGHT, TOP, PANEL, GAP, BOTTOM = 150, 92, 220, 58, 62
+STRIP = 24  # above a panel's axes, for its title
+NAME_GAP = 15  # between the baselines of two names
+
+
+def _lines(chart: Chart) -> Sheet:
+    bottom = TOP + len(chart.panels) * (PANEL + GAP) - GAP
+    sheet, width = Sheet(WIDTH, bottom + BOTTOM), WIDTH - LEFT - RIGHT
+    # the same end for all panels: a head's birth must stand below the loss's fall
+    last = max((x for panel in chart.panels for line in panel.lines for x in line.x), default=1.0) or 1.0
+    for number, panel in enumerate(chart.panels):
+        top = TOP + number * (PANEL + GAP)
+        sheet.text(LEFT, top + 8, panel.title, BODY, width=WIDTH - LEFT - MARGIN, weight="bold")
+        rules = _rules(panel, [value for line in panel.lines for value in line.y])
+        axes = sheet.chart(LEFT, top + STRIP, width, PANEL - STRIP, (0, last), rules)
+        for line in sorted(panel.lines, key=lambda line: line.bold):
+            colour, wide, alpha = (INK, 2.2, 1.0) if line.bold else (FADED, 1, 0.6)
+            sheet.curve(_thinned(line, last, width), colour, wide, alpha=alpha, axes=axes)
+        # names at the lines' ends, moved down where two would touch
+        ends = [(sheet.place(axes, line.x[-1], line.y[-1]), line) for line in panel.lines if line.name and line.x]
+        below = -math.inf
+        for (x, y), line in sorted(ends, key=lambda end: end[0][1]):
+            below = max(y + 4, below + NAME_GAP)
+            colour, weight = (INK, "bold") if line.bold else (FADED, "normal")
+            sheet.text(x + 8, below, line.name, SMALL, width=WIDTH - x - 16, colour=colour, weight=weight)
+    # all panels are over the same steps, so that their figures stand once, below the last
+    for step in np.arange(0, last + 1, max(1, even_step(last))).astype(int).tolist():
+        sheet.text(LEFT + width * step / last, bottom + 20, f"{step:,}", SMALL, align="center", colour=FADED)
+    sheet.text(LEFT + width / 2, bottom + 44, chart.x_title, BODY, align="center")
+    return sheet
+
+
+def _rules(panel: Panel | PointsPanel, values: Sequence[float]) -> dict[Pixels, str]:
+    """A panel's y axis: the ends that it was given, else those of the values."""
     low = min(values, default=0.0) if panel.bottom is None else panel.bottom
     high = max(values, default=1.0) if panel.top is None else panel.top
-    step = even_step((high - low) or 1.0)
-    low, high = math.floor(low / step) * step, math.ceil(high / step - 1e-9) * step
-    begin, height, width = top + 24, PANEL - 24, WIDTH - LEFT - RIGHT
-
-    def place(x: Pixels, y: Pixels) -> tuple[float, float]:
-        return LEFT + width * x / last, begin + height * (high - y) / ((high - low) or 1.0)
-
-    sheet.text(LEFT, top + 8, panel.title, BODY, width=WIDTH - LEFT - MARGIN, weight="bold")
-    ticks = np.arange(low, high + step / 2, step).tolist()
-    sheet.lines([(place(0, tick), place(last, tick)) for tick in ticks])
-    for tick in ticks:
-        sheet.text(LEFT - 10, place(0, tick)[1] + 4, f"{tick:.4g}", SMALL, align="right", colour=FADED)
-    for line in sorted(panel.lines, key=lambda each: each.bold):
-        points = [place(x, y) for x, y in _thinned(line, last, width)]
-        colour, wide, alpha = (INK, 2.2, 1.0) if line.bold else (FADED, 1, 0.6)
-        sheet.curve(points, colour, wide, alpha)
-    _names(sheet, [(line, place(line.x[-1], line.y[-1])) for line in panel.lines if line.name and line.x])
+    return {tick: f"{tick:.4g}" for tick in even_ticks(low, high)}
 
 
-def _names(sheet: Sheet, ends: list[tuple[Line, tuple[float, float]]]) -> None:
-    """Names at the lines' ends, moved down where two would touch."""
-    below = -math.inf
-    for line, (x, y) in sorted(ends, key=lambda each: each[1][1]):
-        below = max(y + 4, below + NAME_GAP)
-        colour, weight = (INK, "bold") if line.bold else (FADED, "normal")
-        sheet.text(x + 8, below, line.name, SMALL, width=WIDTH - x - 16, colour=colour, weight=weight)
-
-
-def _steps(sheet: Sheet, chart: Chart, y: Pixels, last: Pixels) -> None:
-    width = WIDTH - LEFT - RIGHT
-    for step in np.arange(0, last + 1, max(1, even_step(last))).astype(int).tolist():
-        sheet.text(LEFT + width * step / last, y + 20, f"{step:,}", SMALL, align="center", colour=FADED)
-    sheet.text(LEFT + width / 2, y + 44, chart.x_title, BODY, align="center")
-
-
-def _thinned(line: Line, last: Pixels, width: Pixels) -> list[tuple[float, float]]:
+def _thinned(line: Line, last: float, width: Pixels) -> list[tuple[float, float]]:
     """At most one point every second pixel: the mean of those that share it."""
     bins: dict[int, list[tuple[float, float]]] = {}
     for x, y in zip(line.x, line.y, strict=True):
         bins.setdefault(int(x / last * width / 2), []).append((x, y))
-    return [(sum(x for x, _ in each) / len(each), sum(y for _, y in each) / len(each)) for each in bins.values()]
+    return [(sum(x for x, _ in bin) / len(bin), sum(y for _, y in bin) / len(bin)) for bin in bins.values()]
+
+
+# --------------------------------------------------------------------------------------------- trainings side by side
+
+POINTS_TOP, POINTS_PANEL, POINTS_STRIP, LABEL_LINE = 100, 190, 22, 18
+STROKE, BAR, DOT, ASIDE = 18, 1.6, 2.4, 10  # half of a mean's stroke; dots stand beside the bar
+
+
+def _points(chart: PointsChart) -> Sheet:
+    label_lines = [max((group.label.count("\n") + 1 for group in panel.groups), default=1) for panel in chart.points]
+    heights = [POINTS_PANEL + 34 + LABEL_LINE * count for count in label_lines]
+    notes = POINTS_TOP + sum(heights)
+    sheet = Sheet(WIDTH, notes + LABEL_LINE * len(chart.notes) + MARGIN - 16)
+    width, top = WIDTH - LEFT - MARGIN, POINTS_TOP
+    for panel, height in zip(chart.points, heights, strict=True):
+        sheet.text(LEFT, top + 6, panel.title, BODY, width=width, weight="bold")
+        bars = [_middle_and_bar(group.values, panel.by_rank) for group in panel.groups]
+        reached = [end for group, bar in zip(panel.groups, bars, strict=True) for end in (*group.values, *bar)]
+        # across, a pixel is a unit: strokes and dots keep their widths however many groups there are
+        begin, high = top + POINTS_STRIP, POINTS_PANEL - POINTS_STRIP
+        axes = sheet.chart(LEFT, begin, width, high, (0, width), _rules(panel, reached))
+        group_width = width / max(len(panel.groups), 1)
+        for index, (group, (middle, *ends)) in enumerate(zip(panel.groups, bars, strict=True)):
+            x, colour = group_width * (index + 0.5), INK if group.bold else FADED
+            if len(group.values) > 1:
+                sheet.curve([(x, end) for end in ends], colour, BAR, axes=axes)
+                sheet.dots(axes, [(x + ASIDE, value) for value in group.values], colour, DOT, 0.6)
+            sheet.curve([(x - STROKE, middle), (x + STROKE, middle)], colour, 2 * BAR, axes=axes)
+            for line, words in enumerate(group.label.split("\n")):
+                baseline = top + POINTS_PANEL + 18 + LABEL_LINE * line
+                sheet.text(LEFT + x, baseline, words, SMALL, align="center", width=group_width - 6)
+        top += height
+    sheet.notes(MARGIN, notes + 6, chart.notes, LABEL_LINE)
+    return sheet
+
+
+def _middle_and_bar(values: tuple[float, ...], by_rank: bool) -> tuple[float, float, float]:
+    """The stroke, and the bar's lower and upper end."""
+    if len(values) == 1:
+        return values[0], values[0], values[0]
+    if by_rank:
+        low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
+        return middle, low, high
+    mean, spread = statistics.fmean(values), statistics.stdev(values)
+    return mean, mean - spread, mean + spread
+
+
+# ------------------------------------------------------------------------------------------- remaining useful life
+
+LIFE_WIDTH, COLUMNS = 1000, 4
+BEGIN = MARGIN + 40  # left of the first panel there is room for its numbers
+HEADS_TOP, HEAD_HEIGHT, HEAD_STEP, HEAD_GAP = 134, 118, 162, 26
+SQUARE_GAP, NOTE_LINE = 56, 20
+WORN_LINE, SOUND_LINE, LIFE_DOT = 2.4, 1.2, 2.6
+
+
+def _lifetimes(chart: RulChart) -> Sheet:
+    squares = HEADS_TOP + -(-len(chart.readings) // COLUMNS) * HEAD_STEP + 74
+    room = LIFE_WIDTH - MARGIN - BEGIN
+    side = (room - (len(chart.scatters) - 1) * SQUARE_GAP) / max(len(chart.scatters), 1)
+    notes = squares + side + 70
+    sheet = Sheet(LIFE_WIDTH, notes + NOTE_LINE * len(chart.notes) + 12)
+    x, y = float(BEGIN), MARGIN + 64
+    for text, colour, wide in ((chart.worn, INK, WORN_LINE), (chart.sound, FADED, SOUND_LINE)):
+        sheet.curve([(x, y - 4), (x + 26, y - 4)], colour, wide)
+        x += 34 + sheet.text(x + 34, y, text, BODY) + 28
+    ticks = even_ticks(
+        0.0, max((value for entry in chart.readings for value in (*entry.worn, *entry.sound)), default=1.0)
+    )
+    width = (room - (COLUMNS - 1) * HEAD_GAP) / COLUMNS
+    for index, reading in enumerate(chart.readings):
+        row, column = divmod(index, COLUMNS)
+        _draw_head(sheet, reading, BEGIN + column * (width + HEAD_GAP), HEADS_TOP + row * HEAD_STEP, width, ticks)
+    sheet.text(BEGIN, squares - 78, chart.x_title, SMALL, colour=FADED)
+    sheet.text(BEGIN, squares - 32, "Cycles left: predicted (up) against true (across)", BODY, weight="bold")
+    for index, scatter in enumerate(chart.scatters):
+        _draw_square(sheet, scatter, BEGIN + index * (side + SQUARE_GAP), squares, side, chart.cap)
+    sheet.notes(MARGIN, notes, chart.notes, NOTE_LINE)
+    return sheet
+
+
+def _draw_head(sheet: Sheet, reading: Reading, x: Pixels, y: Pixels, width: Pixels, ticks: Sequence[float]) -> None:
+    """One head's two lines over a rule for each tick, and a fine one where an even reading would be."""
+    count = len(reading.worn)
+    sheet.text(x, y - 8, reading.head, BODY, weight="bold")
+    rules = {
+        tick: f"{tick:.3g}" if x == BEGIN else "" for tick in ticks
+    }  # the same in every panel: numbered once a row
+    ends = {1.0: "1", float(count): str(count)}
+    axes = sheet.chart(x, y, width, HEAD_HEIGHT, (1, count), rules, ticks=ends, pads=(8, 7))
+    sheet.curve([(1, 1 / count), (count, 1 / count)], FADED, 0.7, axes=axes)
+    for values, colour, wide in ((reading.sound, FADED, SOUND_LINE), (reading.worn, INK, WORN_LINE)):
+        sheet.curve(enumerate(values, 1), colour, wide, axes=axes)
+
+
+def _draw_square(sheet: Sheet, scatter: Scatter, x: Pixels, y: Pixels, side: Pixels, cap: float) -> None:
+    sheet.text(x, y - 10, scatter.title, BODY, width=side + SQUARE_GAP - 8)
+    ticks = {tick: f"{tick:.0f}" for tick in np.arange(0, cap + 1, 25).tolist()}
+    rules = ticks if x == BEGIN else dict.fromkeys(ticks, "")
+    axes = sheet.chart(x, y, side, side, (0, cap), rules, ticks=ticks, up=(0, cap), pads=(8, 8))
+    axes.grid(axis="x", color=HAIRLINE, linewidth=POINT, clip_on=False)
+    sheet.curve([(0, 0), (cap, cap)], FADED, 1.2, axes=axes)
+    sheet.dots(axes, scatter.points, INK, LIFE_DOT, 0.75)

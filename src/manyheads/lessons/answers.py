@@ -31,8 +31,6 @@ from manyheads.lessons.parameters import (
     system_of,
 )
 
-__all__ = ["Check", "Predict", "Right", "Verdict", "judge", "same"]
-
 PLACES, SHARE = 0.006, 0.005  # how far a number may be off: two places behind the point, or three figures
 FIGURES = 3  # of a rounded answer, at the least
 NEAR = 0.05  # a wrong number within this share is called close
@@ -143,6 +141,7 @@ def judge(right: Right, kind: str, choices: Sequence[str], points: int, answer: 
 
 def _choice(choices: Sequence[str], written: str) -> str | None:
     """The choice that is meant: all of it, its number on the page (2), or words that begin a part of only one."""
+    # tried from the most literal reading to the loosest: a choice may itself be a number or hold quotes
     forms, folded = _forms(written), [choice.casefold() for choice in choices]
     for form in forms:
         if form in folded:
@@ -243,6 +242,7 @@ def _nearest(right: Right, value: float, half: float, digits: int) -> Right | st
     for mistake, words in mistakes:
         if _close(mistake, value, half, digits, min(0.5, _tolerance(mistake))):
             within.append((abs(value - mistake), 1, words))
+    # whoever writes a mistake's own figure made that mistake, even if it rounds to the right one
     exact_mistake = any(same(mistake, value) for mistake, _ in mistakes)
     if within and within[0][1] == 0 and _whole(answer) and not exact_mistake:
         return right
@@ -268,6 +268,7 @@ def _close(target: float, value: float, half: float, digits: int, tolerance: int
     if tolerance is None:
         tolerance = _tolerance(target)
     allowed = max(tolerance, half if digits >= FIGURES else 0.0)
+    # 4.2 M cannot be told from 4.20 M once it is read: three figures are granted to large whole numbers
     rounded = _whole(target) and size >= 1000 and math.isclose(float(f"{target:.3g}"), value, rel_tol=1e-9)
     return rounded or abs(value - target) <= allowed * (1 + 1e-9) + 1e-9 * max(size, 1e-3)
 

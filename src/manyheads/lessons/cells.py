@@ -17,8 +17,6 @@ from numpy import ndarray
 
 from manyheads.lessons.parameters import Parameter, Values
 
-__all__ = ["Cell", "Fact", "HeadLink", "Loader", "Ran", "Table", "cited", "matrix", "numbered", "quoted"]
-
 MAX_COLUMNS = 8  # of a wide table that are shown: enough to see numbers, few enough to fit
 
 Loader = Callable[[str], Any]

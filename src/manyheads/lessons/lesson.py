@@ -66,8 +66,6 @@ from dataclasses import dataclass, field
 
 from manyheads.errors import ManyHeadsError
 
-__all__ = ["Block", "CellBlock", "CheckBlock", "InterviewBlock", "Lesson", "LessonError", "ProseBlock", "read_lesson"]
-
 ANSWERS = ("number", "choice", "text")
 WORDS_A_MINUTE = 200  # read with care
 LAST = 10**6  # the order of a page that gives none

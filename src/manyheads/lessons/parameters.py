@@ -20,34 +20,6 @@ from manyheads.base import divisors
 from manyheads.errors import ShapeError
 from manyheads.lessons.lesson import LessonError
 
-__all__ = [
-    "Parameter",
-    "Value",
-    "Values",
-    "choice",
-    "draw_values",
-    "fitting",
-    "matrix_text",
-    "number",
-    "read_matrix",
-    "read_values",
-    "require_fitting",
-    "singular",
-    "text",
-    "whole",
-    "COUNT",
-    "DIMENSIONS",
-    "NOUNS",
-    "POINTS",
-    "SHARES",
-    "Quantity",
-    "counts_bits",
-    "dimension_of",
-    "factor_of",
-    "read_quantity",
-    "system_of",
-]
-
 MAX_TEXT = 2_000  # characters of a parameter: a table of numbers, or a sentence
 MAX_SIDE = 12  # rows or columns of a table: as many as can be read on a page
 MAX_NUMBER = 1e6
@@ -139,6 +111,7 @@ def read_values(parameters: Sequence[Parameter], changes: Mapping[str, Value], w
     values = Values({name: _read(parameter, changes.get(name, parameter.value)) for name, parameter in known.items()})
     for parameter in parameters:
         filled = parameter.fills.get(str(values[parameter.name]), {})
+        # a default that a choice fills is no change of the reader's: only values that differ from it are
         overridden = any(name in changes and values[name] != value for name, value in filled.items())
         if overridden and parameter.name not in changes and parameter.own is not None:
             values[parameter.name] = parameter.own
@@ -323,6 +296,7 @@ def read_quantity(written: str) -> Quantity | None:
         return None
     number, under = match["number"], match["under"]
     pointed = re.fullmatch(_POINTED, number) is not None
+    # 1,050 could be a decimal in half of the world: only full groups of three are read as thousands
     grouped = pointed or re.fullmatch(_GROUPED, number) is not None
     parting = r"[.]" if pointed else r"[,_ \u00a0\u202f]"
     plain = re.sub(parting, "", number) if grouped else number.replace(",", ".")
@@ -333,6 +307,7 @@ def read_quantity(written: str) -> Quantity | None:
         return Quantity(value / below, unit) if below and math.isfinite(value / below) else None
     if not math.isfinite(value):
         return None
+    # how exactly a number was written decides how far it may be off, so figures are counted as text
     mantissa, _, exponent = plain.lower().partition("e")
     integer, _, places = mantissa.lstrip("+-").partition(".")
     zeros = 0 if places else len(integer) - len(integer.rstrip("0"))  # of 1,050,000 nobody knows which zeros are meant

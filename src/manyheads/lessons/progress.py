@@ -14,8 +14,6 @@ from typing import Any
 from manyheads.base import no_access, replacing, users_folder
 from manyheads.errors import FileAccessError
 
-__all__ = ["Progress", "state_folder"]
-
 VERSION = 1
 
 
@@ -33,7 +31,16 @@ class Progress:
         self.points: dict[str, dict[str, int]] = {}
         try:
             self.path = (state_folder() if folder is None else folder) / "lessons.json"
-            self.points = _read(self.path)
+            document: Any = json.loads(self.path.read_text(encoding="utf-8"))
+            points = document.get("points") if isinstance(document, dict) else None
+            if not isinstance(points, dict):
+                raise ValueError
+            # whatever else somebody wrote into the file is left out: only points that were reached count
+            self.points = {
+                str(lesson): {str(name): n for name, n in best.items() if isinstance(n, int) and n > 0}
+                for lesson, best in points.items()
+                if isinstance(best, dict)
+            }
         except (FileNotFoundError, NotADirectoryError):
             pass
         except FileAccessError as error:  # no home
@@ -76,16 +83,3 @@ class Progress:
             self.trouble = ""
         except OSError as error:
             self.trouble = str(error if isinstance(error, FileAccessError) else no_access("write", self.path, error))
-
-
-def _read(path: Path) -> dict[str, dict[str, int]]:
-    """Raises OSError, and ValueError for what is no such file."""
-    document: Any = json.loads(path.read_text(encoding="utf-8"))
-    points = document.get("points") if isinstance(document, dict) else None
-    if not isinstance(points, dict):
-        raise ValueError
-    return {
-        str(lesson): {str(name): number for name, number in best.items() if isinstance(number, int) and number > 0}
-        for lesson, best in points.items()
-        if isinstance(best, dict)
-    }

@@ -31,28 +31,6 @@ from manyheads.lessons.cells import Cell, Fact, Loader, Ran
 from manyheads.lessons.lesson import CellBlock, CheckBlock, Lesson, LessonError, ProseBlock, read_lesson
 from manyheads.lessons.parameters import Parameter, Value, Values, draw_values, read_values, singular
 
-__all__ = [
-    "CELLS",
-    "CHECKS",
-    "FACTS",
-    "MISSING",
-    "answer",
-    "ask",
-    "checked",
-    "draw",
-    "fact_references",
-    "fill_facts",
-    "inputs_of",
-    "joined",
-    "lessons",
-    "load",
-    "parameters_of",
-    "right_of",
-    "run_cell",
-    "say",
-    "texts_of",
-]
-
 MISSING = "a number that cannot be had here"
 MAX_DRAWS = 200  # of inputs, until they make a question worth asking
 PLACE = re.compile(r"\{([a-z_][a-z0-9_]*)\}")
@@ -163,6 +141,7 @@ def say(text: str, load: Loader) -> str:
 
 @lru_cache(maxsize=512)
 def _fact_words(name: str, inputs: tuple[tuple[str, str], ...], load: Loader) -> str:
+    # a page without its model must still open: the missing number says why it is missing
     fact = _entry("a lesson", "fact", name, FACTS)
     try:
         return fact.say(read_values(fact.parameters, dict(inputs), f"fact {name!r}"), load)
@@ -233,6 +212,7 @@ def right_of(
 
     Raises LessonError for inputs that do not fit, and for a right answer that nobody could give; or as the work does.
     """
+    # inputs come from a reader and may make no question at all: refused before anything is computed
     values, function = inputs_of(check, inputs), CHECKS[check.run]
     where = f"check {check.name!r} cannot be asked with these inputs: take those of the page, or draw others."
     if function.sound is not None and not function.sound(values):

@@ -3,6 +3,9 @@
 Read each row from left to right: the question, the head that answered it best on the choosing half, and how it did on
 the other half. What counts is not how far right the dot lies but how far right of its ticks: a dot on a tick does what
 somebody does who never saw the sentence. A claim that holds is in ink, one that does not is hollow and grey.
+
+Marks are told apart by form, not by colour, so that the picture can be read in grey and by any eyes: chance hangs from
+a row's axis or stands on it, fixed guesses cross it with a flag, scores are dots, diamonds and crosses.
 """
 
 from __future__ import annotations
@@ -14,23 +17,23 @@ from collections.abc import Callable, Sequence
 from matplotlib.collections import LineCollection
 from matplotlib.lines import Line2D
 
-from manyheads.figures.maps import flow
 from manyheads.figures.palette import FADED, HAIRLINE, INK, PAPER
-from manyheads.figures.paper import POINT, Pixels, Point, Sheet, kind_of, text_width
-from manyheads.figures.roles.words import counted, guesses, left_out, percent, said
+from manyheads.figures.paper import BODY, POINT, SMALL, Pixels, Point, Sheet, flow, kind_of, text_width
+from manyheads.figures.roles.words import counted, guesses, left_out, percent, words_and_name
 from manyheads.roles import MAX_FALSE, Claim, Roles, by_family, family_of
-from manyheads.roles.question_families import Family
 from manyheads.roles.role_table import NOT_EFFECT
 from manyheads.roles.rules import UNASKED
 
 WIDTH, MARGIN = 1_120, 36
-TITLE, BODY, SMALL = 21, 12.5, 11
 ROW, LINE = 22, 20
 FAMILY = 58  # above each family's rows, for its name and the axis' figures
 LABEL, HEAD = 318, 70  # widths of the first columns
 PLOT = (MARGIN + LABEL + HEAD, 506)  # where the axis begins, and how long 100% is
 SCORE, CASES = PLOT[0] + PLOT[1] + 76, WIDTH - MARGIN  # right edges of the figures
 TICKS = (0.0, 0.25, 0.5, 0.75, 1.0)
+TICK = 7  # how far a tick reaches up or down
+SAMPLE = 9  # half the stretch of axis beside a mark in the legend
+SIZES = {"o": 9.0, "D": 5.6, "v": 7.0, "x": 5.4}
 PALE = "#8D8F94"  # marks of a claim that does not hold
 CAVEATS = (
     "What counts is how far a dot lies to the right of its ticks: on a tick, the head does no better than a guess that "
@@ -48,60 +51,51 @@ def save_roles(roles: Roles, path: str | os.PathLike[str]) -> None:
     kind_of(path)
     ranked = {role: roles.ranked(role, 1) for role in roles.answerable}
     families, best = by_family(ranked), {role: claims[0] for role, claims in ranked.items()}
-    summary, key, room = _told(roles), _key(list(best.values())), WIDTH - 2 * MARGIN
+    claims = [claim for of_head in roles.claims for claim in of_head]
+    without = left_out(roles)
+    summary = (
+        f"{len(roles.answerable):,} questions to {len(roles):,} heads. {counted(roles)}.",
+        f"Each head was chosen on one half of the texts; all figures are of the other half. Of {roles.num_tried:,} "
+        f"claims {sum(claim.holds for claim in claims):,} hold, at a false discovery rate of {MAX_FALSE:.0%}.",
+        *((f"{without}.",) if without else ()),
+    )
+    key, room = _key(list(best.values())), WIDTH - 2 * MARGIN
+    # the key runs over as many lines as it needs, so everything below is placed after it
     places = flow([2 * SAMPLE + 8 + text_width(words, SMALL) for words, _, _ in key], room, 26)
     key_top = MARGIN + 42 + LINE * len(summary)
     top = key_top + (LINE * (places[-1][0] + 1) if places else 0)
     rows = sum(len(members) for _, members in families)
     sheet, marks = Sheet(WIDTH, top + FAMILY * len(families) + ROW * rows + 70 + MARGIN), Marks()
     title = f"{roles.table.notes.get('model', 'a model')}: the best head for each question"
-    sheet.text(MARGIN, MARGIN + 14, title, TITLE, width=room, weight="bold")
-    for index, line in enumerate(summary):
-        sheet.text(MARGIN, MARGIN + 40 + LINE * index, line, BODY, width=room, colour=FADED)
+    sheet.heading(MARGIN, title)
+    sheet.notes(MARGIN, MARGIN + 40, summary, LINE, BODY)
     for (line, x), (words, draw, colour) in zip(places, key, strict=True):
         left, y = MARGIN + x, key_top + line * LINE + 4
         marks.line([((left, y), (left + 2 * SAMPLE, y))], HAIRLINE, 1, 2)
         draw(marks, left + SAMPLE, y, colour)
         sheet.text(left + 2 * SAMPLE + 8, y + 4, words, SMALL)
     y: Pixels = top
-    for family, members in families:
-        _draw_family(sheet, family, y, len(members))
+    for family, members in families:  # a family's name, and its axis down to the last row
+        begin, end = y + FAMILY, y + FAMILY + ROW * len(members)
+        sheet.text(MARGIN, y + 36, family.title, BODY + 1, weight="bold", width=LABEL + HEAD - 10)
+        for tick in TICKS:
+            sheet.text(_x(tick), begin - 10, f"{tick:.0%}", SMALL, align="center", colour=FADED)
+            sheet.lines([((_x(tick), begin - 4), (_x(tick), end))])
+        sheet.text(_x(0.5), y + 30, family.unit, SMALL, align="center", colour=FADED)
+        sheet.text(SCORE, begin - 10, "score", SMALL, align="right", colour=FADED)
+        sheet.text(CASES, begin - 10, "cases", SMALL, align="right", colour=FADED)
         for index, role in enumerate(members):
-            _draw_row(sheet, marks, best[role], y + FAMILY + ROW * index + ROW / 2)
-        y += FAMILY + ROW * len(members)
+            _draw_row(sheet, marks, best[role], begin + ROW * index + ROW / 2)
+        y = end
     if not families:
         sheet.text(MARGIN, y + 20, "No question was asked.", BODY)
-    for index, line in enumerate(CAVEATS):
-        sheet.text(MARGIN, y + 40 + LINE * index, line, SMALL, colour=FADED, width=room)
+    sheet.notes(MARGIN, y + 40, CAVEATS, LINE)
     marks.draw(sheet)
     sheet.save(path)
 
 
-def _told(roles: Roles) -> tuple[str, ...]:
-    claims = [claim for of_role in roles.claims for claim in of_role]
-    without = left_out(roles)
-    return (
-        f"{len(roles.answerable):,} questions to {len(roles):,} heads. {counted(roles)}.",
-        f"Each head was chosen on one half of the texts; all figures are of the other half. Of {roles.num_tried:,} "
-        f"claims {sum(claim.holds for claim in claims):,} hold, at a false discovery rate of {MAX_FALSE:.0%}.",
-        *((f"{without}.",) if without else ()),
-    )
-
-
-def _draw_family(sheet: Sheet, family: Family, y: Pixels, rows: int) -> None:
-    """A family's name, and its axis down to the last row."""
-    sheet.text(MARGIN, y + 36, family.title, BODY + 1, weight="bold", width=LABEL + HEAD - 10)
-    bottom = y + FAMILY + ROW * rows
-    for tick in TICKS:
-        sheet.text(_x(tick), y + FAMILY - 10, f"{tick:.0%}", SMALL, align="center", colour=FADED)
-        sheet.lines([((_x(tick), y + FAMILY - 4), (_x(tick), bottom))])
-    sheet.text(_x(0.5), y + 30, family.unit, SMALL, align="center", colour=FADED)
-    sheet.text(SCORE, y + FAMILY - 10, "score", SMALL, align="right", colour=FADED)
-    sheet.text(CASES, y + FAMILY - 10, "cases", SMALL, align="right", colour=FADED)
-
-
 def _draw_row(sheet: Sheet, marks: Marks, claim: Claim, y: Pixels) -> None:
-    words, name = said(claim)
+    words, name = words_and_name(claim)
     ink, pale = (INK, INK) if claim.holds else (FADED, PALE)
     weight = "bold" if claim.holds else "normal"
     after = sheet.text(MARGIN, y + 4, words, BODY, width=LABEL - 14, colour=ink)
@@ -135,7 +129,7 @@ def _key(claims: Sequence[Claim]) -> list[tuple[str, Draw, str]]:
     fixed = {name for claim in claims for name in guesses(claim)}
     accurate = any(family_of(claim.statistic).accuracy for claim in claims)
     alike = " (syntax, reference: one of the right part of speech, by place)" if accurate else ""
-    every: list[tuple[bool, str, Draw, str]] = [
+    marks: list[tuple[bool, str, Draw, str]] = [
         (any(claim.holds for claim in claims), "score, 95% interval: the claim holds", holding, INK),
         (any(not claim.holds for claim in claims), "it does not hold", not_holding, PALE),
         (accurate, "score where special tokens may win", diamond, INK),
@@ -145,19 +139,7 @@ def _key(claims: Sequence[Claim]) -> list[tuple[str, Draw, str]]:
         (bool(fixed - {"rule"}), "guess: most frequent offset, nearest mention, same word", fixed_guess, INK),
         ("rule" in fixed, "guess: nearest word of one part of speech", rule_guess, INK),
     ]
-    return [(words, draw, colour) for there, words, draw, colour in every if there]
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The marks of the figure of questions, told apart by form, not by colour: it reads in grey and by any eyes.
-#
-# Chance hangs from a row's axis or stands on it, fixed guesses cross it with a flag, scores are dots, diamonds and
-# crosses. Cost: a thousand marks take a dozen artists, as lines and points of one look are gathered first.
-
-
-TICK = 7  # how far a tick reaches up or down
-SAMPLE = 9  # half the stretch of axis beside a mark in the legend
-SIZES = {"o": 9.0, "D": 5.6, "v": 7.0, "x": 5.4}
+    return [(words, draw, colour) for occurs, words, draw, colour in marks if occurs]
 
 
 class Marks:
@@ -176,10 +158,8 @@ class Marks:
     def draw(self, sheet: Sheet) -> None:
         for (colour, width, order), ends in self.lines.items():
             sheet.axes.add_artist(LineCollection(ends, colors=colour, linewidths=width * POINT, zorder=order))
-        for (form, fill, edge, order), coordinates in self.points.items():
-            artist = Line2D(
-                [x for x, _ in coordinates], [y for _, y in coordinates], linestyle="none", marker=form, zorder=order
-            )
+        for (form, fill, edge, order), points in self.points.items():
+            artist = Line2D(*zip(*points, strict=True), linestyle="none", marker=form, zorder=order)
             artist.set(markersize=SIZES[form] * POINT, markerfacecolor=fill, markeredgecolor=edge, snap=False)
             artist.set_markeredgewidth(1.2 * POINT)
             sheet.axes.add_artist(artist)

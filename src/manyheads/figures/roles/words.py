@@ -1,5 +1,7 @@
-"""Questions to heads in families, with their colours and their words: what the figure and the report share.
+"""Words, colours and figures that the picture of all questions and the report share, and how a page writes any text.
 
+Questions stand in families, each with its words and its look. Texts, names and notes are data, whatever they hold: a
+page gets them escaped, without what no page may hold, and within a sentence each in its own direction of writing.
 Plain data and words: no matplotlib, so that commands and the report do without.
 """
 
@@ -15,26 +17,21 @@ from manyheads.figures.palette import INK
 from manyheads.roles import Claim, Roles, family_of
 from manyheads.roles.question_families import DOWN, OWN, REFERENCE, UP
 from manyheads.roles.role_table import NO_ROLE, REFERENCE_STYLE, SYNTAX_STYLE, RoleStyle, role_style
-from manyheads.roles.rules import (
-    AHEAD,
-    PEOPLE_SAY,
-    UNASKED,
-)
-
-__all__ = ["data", "isolated", "table_of", "terms_of"]
-
+from manyheads.roles.rules import AHEAD, PEOPLE_SAY, UNASKED
 
 OWN_STYLE = RoleStyle("your own", INK, "#767676", "your own", "own")
 GUESSES = {"mode": "off_mode", "rule": "off_rule", "nearest": "off_nearest", "same_word": "off_same_word"}
-"""What knows nothing of the sentence, and by which name the score where that fails goes."""
+"""Guesses that know nothing of the sentence, and the names of the scores where they fail."""
+LONGEST = 2_000  # characters of a text that a page shows
 
 
 def style_of(role: str, statistic: str) -> RoleStyle:
     """A label's colour and words: the palette's, a hue for syntax, one for reference, ink for patterns of one's own."""
     if role == NO_ROLE.name:
         return NO_ROLE
-    others = {UP: SYNTAX_STYLE, DOWN: SYNTAX_STYLE, REFERENCE: REFERENCE_STYLE, OWN: OWN_STYLE}
-    return others.get(family_of(statistic)) or role_style(role)
+    # syntax has hundreds of relations: one hue for all of them, since hues for each could not be told apart
+    styles = {UP: SYNTAX_STYLE, DOWN: SYNTAX_STYLE, REFERENCE: REFERENCE_STYLE, OWN: OWN_STYLE}
+    return styles.get(family_of(statistic)) or role_style(role)
 
 
 def short_word(role: str, statistic: str) -> str:
@@ -47,7 +44,7 @@ def short_word(role: str, statistic: str) -> str:
     return role.removeprefix("offset ") if style.name == "offset" or style is OWN_STYLE else style.tiny
 
 
-def said(claim: Claim) -> tuple[str, str]:
+def words_and_name(claim: Claim) -> tuple[str, str]:
     """A question as a row of its family: in people's words, and by its name."""
     family = family_of(claim.statistic)
     if family in (UP, DOWN):
@@ -65,41 +62,34 @@ def percent(value: float | None) -> str:
 
 def counted(roles: Roles) -> str:
     """How many texts and tokens all rests on, in words."""
-    first, *others = (table.sums for table in roles.tables)
+    first, *second = (table.sums for table in roles.tables)
     words = f"{first.num_texts:,} texts, {first.num_tokens:,} tokens"
-    return words + "".join(f"; {each.num_texts:,} passages, {each.num_tokens:,} tokens" for each in others)
+    return words + "".join(f"; {sums.num_texts:,} passages, {sums.num_tokens:,} tokens" for sums in second)
 
 
 def left_out(roles: Roles) -> str:
     """How many questions could not be asked, by reason; "" where all were."""
     counts = Counter(roles.unanswerable.values())
+    if not counts:
+        return ""
     reasons = {AHEAD: "that a head which cannot look ahead is not asked", UNASKED: "that these texts do not ask"}
-    return (
-        "Left out: " + ", ".join(f"{counts[why]:,} {reasons[why]}" for why in reasons if counts[why]) if counts else ""
-    )
+    return "Left out: " + ", ".join(f"{counts[why]:,} {reasons[why]}" for why in reasons if counts[why])
 
 
 def guesses(claim: Claim) -> dict[str, float]:
-    """What fixed guesses get, by name ("mode", "rule", "nearest", "same_word"), as far as they are known."""
-    every = {name.rpartition(".")[2]: value for name, value in (claim.baselines | claim.beyond).items()}
-    return {name: every[name] for name in GUESSES if not math.isnan(every.get(name, math.nan))}
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# How the report writes any text and any table: texts, names and notes are data, whatever they hold.
-
-
-LONGEST = 2_000  # characters of a text that are shown
+    """The score of each fixed guess, by name ("mode", "rule", "nearest", "same_word"), as far as it is known."""
+    scores = {name.rpartition(".")[2]: value for name, value in (claim.baselines | claim.beyond).items()}
+    return {name: scores[name] for name in GUESSES if not math.isnan(scores.get(name, math.nan))}
 
 
 def data(text: object) -> str:
     """Any text as a page may hold it: escaped, without control characters and halves of characters."""
-    whole = str(text)
+    # What is cut off is never looked at: a text may have millions of characters.
     printable = "".join(
         "\N{REPLACEMENT CHARACTER}" if unicodedata.category(char) in ("Cc", "Cs") and char not in "\n\t" else char
-        for char in whole[:LONGEST]
+        for char in str(text)[:LONGEST]
     )
-    return escape(printable + "…" * (len(whole) > LONGEST))
+    return escape(printable + "…" * (len(str(text)) > LONGEST))
 
 
 def isolated(text: object) -> str:
@@ -108,9 +98,11 @@ def isolated(text: object) -> str:
 
 
 def table_of(kind: str, titles: Sequence[str], bodies: str) -> str:
+    """A table that scrolls sideways where the page is narrow. Titles and bodies are HTML already."""
     head = "".join(f'<th scope="col">{title}</th>' for title in titles)
     return f'<div class="wide"><table class="{kind}"><thead><tr>{head}</tr></thead>{bodies}</table></div>'
 
 
 def terms_of(pairs: Iterable[tuple[str, str]]) -> str:
-    return f"<dl>{''.join(f'<dt>{isolated(name)}</dt><dd>{isolated(told)}</dd>' for name, told in pairs)}</dl>"
+    """A list of names, each with its meaning."""
+    return f"<dl>{''.join(f'<dt>{isolated(name)}</dt><dd>{isolated(words)}</dd>' for name, words in pairs)}</dl>"

@@ -19,8 +19,6 @@ from manyheads.lessons.lesson import LessonError
 from manyheads.lessons.pages.shared import MAX_TOKENS, MODEL, looked_at, map_of, one_named, require_short, tie
 from manyheads.lessons.parameters import Values, choice, text, whole
 
-__all__ = ["CELLS", "CHECKS", "FACTS"]
-
 SENTENCE = "The dog saw the cat, and the cat saw the dog."
 OTHERS = (
     "The old clock stopped, so the children could not see the time on the clock.",

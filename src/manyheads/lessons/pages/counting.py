@@ -15,8 +15,6 @@ from manyheads.lessons.cells import Cell, Fact, Loader, Ran, matrix
 from manyheads.lessons.pages.shared import HEADS, STACKED, WIDTH, even_tokens, flops, in_flops, scaled, weights
 from manyheads.lessons.parameters import Values, choice, fitting, require_fitting, whole
 
-__all__ = ["CELLS", "CHECKS", "FACTS"]
-
 WITH, WITHOUT = "with biases", "without biases"
 ALL, CAUSAL = "every token", "itself and earlier ones"
 PROJECTIONS, ATTENTION = "the four projections", "scores and weighted sum"

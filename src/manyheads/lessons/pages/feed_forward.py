@@ -21,8 +21,6 @@ from manyheads.lessons.parameters import Values, choice, read_matrix, text, whol
 from manyheads.reference.multihead import NaiveWeights
 from manyheads.sizing import PRESETS, Sizing, architecture_of, size
 
-__all__ = ["ATTENTION", "CELLS", "CHECKS", "FACTS", "FEED", "WIDENING"]
-
 CLASSIC, GATED = "W2 relu(W1 x)", "W2 (silu(W1 x) * W3 x)"
 WIDENING = 4
 FEED, ATTENTION = "feed-forward", "attention"

@@ -20,8 +20,6 @@ from manyheads.lessons.pages.shared import MAX_TOKENS, MODEL, looked_at, require
 from manyheads.lessons.parameters import Values, choice, text, whole
 from manyheads.plan import Ablate
 
-__all__ = ["CELLS", "CHECKS", "FACTS"]
-
 PREVIOUS, INDUCTION = "L0H0", "L1H0"
 POSITIONS = 128  # that the model has: few, so that its previous-token head is sharp over all of them
 WITH, WITHOUT = "with L0H0", "without L0H0"

@@ -12,8 +12,6 @@ from manyheads.lessons.parameters import Values, choice, whole
 from manyheads.reference import softmax_rows
 from manyheads.training import PAPER_BLEU
 
-__all__ = ["FACTS"]
-
 
 def spread_of_products(values: Values, load: Loader) -> str:
     """The standard deviation of a product of two random vectors: the root of their width."""

@@ -18,8 +18,6 @@ from manyheads.lessons.cells import Cell, Fact, Loader, Ran, matrix
 from manyheads.lessons.parameters import Values, choice, fitting, require_fitting, text, whole
 from manyheads.sizing import DTYPES, size
 
-__all__ = ["CELLS", "CHECKS", "FACTS", "SHAPE", "cache_bytes"]
-
 GIB, GB = 2**30, 1e9
 LLAMA = "llama-2-70b"
 BYTES = ("fp16", "fp32", "fp8")

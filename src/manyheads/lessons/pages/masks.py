@@ -20,8 +20,6 @@ from manyheads.lessons.pages.one_head import head_steps, reading
 from manyheads.lessons.parameters import Values, choice, read_matrix, text, whole
 from manyheads.reference import softmax_rows, visible_keys
 
-__all__ = ["CELLS", "CHECKS", "FACTS"]
-
 ALL, CAUSAL, WINDOW, OWN = "every token", "itself and earlier ones", "itself and near earlier ones", "the mask below"
 OWN_MASK = "1 0 0 0; 1 1 0 0; 1 0 1 0; 0 1 1 1"
 IDENTITY = ("X itself: W_Q is the identity here", "the context itself, W_K too", "the context itself, W_V too")

@@ -16,8 +16,6 @@ from manyheads.lessons.pages.shared import MODEL, looked_at, map_of, one_named, 
 from manyheads.lessons.parameters import Values, choice, matrix_text, number, read_matrix, text, whole
 from manyheads.reference import attend, naive, softmax_rows, visible_keys, worked_example
 
-__all__ = ["CELLS", "CHECKS", "FACTS", "head_steps", "reading"]
-
 SCALED, UNSCALED = "1 / sqrt(d)", "none"
 ALL, CAUSAL = "all tokens", "only itself and earlier ones"
 HEADS, OWN = ("head 0 of the example", "head 1 of the example"), "my own, below"
@@ -129,24 +127,23 @@ def reading(token: str, keys: Sequence[str], row: Float64[ndarray, "k"], out: Fl
     return f"{looks}, with weight {row[best]:.3f}; the head says ({says}{more}) there."
 
 
-def _one_head_parameters():
-    x, example = worked_example()
-    tables = {"w_q": example.w_q, "w_k": example.w_k, "w_v": example.w_v}
-    fills = {
-        head: {name: matrix_text(np.asarray(table[index], np.float64)) for name, table in tables.items()}
-        for index, head in enumerate(HEADS)
-    }
-    return (
-        text("x", "X, one row a token", matrix_text(np.asarray(x, np.float64))),
-        choice("weights", "W_Q, W_K, W_V", (*HEADS, OWN), fills),
-        *(text(name, label, fills[HEADS[0]][name]) for name, label in (("w_q", "W_Q"), ("w_k", "W_K"), ("w_v", "W_V"))),
-        choice("scale", "scores are multiplied by", (SCALED, UNSCALED)),
-        choice("mask", "a token may look at", (ALL, CAUSAL)),
-    )
-
-
+_X, _EXAMPLE = worked_example()
+_TABLES = {"w_q": _EXAMPLE.w_q, "w_k": _EXAMPLE.w_k, "w_v": _EXAMPLE.w_v}
+_FILLS = {
+    head: {name: matrix_text(np.asarray(table[index], np.float64)) for name, table in _TABLES.items()}
+    for index, head in enumerate(HEADS)
+}
 CELLS: Mapping[str, Cell] = {
-    "one-head": Cell(one_head, _one_head_parameters()),
+    "one-head": Cell(
+        one_head,
+        (
+            text("x", "X, one row a token", matrix_text(np.asarray(_X, np.float64))),
+            choice("weights", "W_Q, W_K, W_V", (*HEADS, OWN), _FILLS),
+            *(text(name, name.upper(), _FILLS[HEADS[0]][name]) for name in _TABLES),
+            choice("scale", "scores are multiplied by", (SCALED, UNSCALED)),
+            choice("mask", "a token may look at", (ALL, CAUSAL)),
+        ),
+    ),
     "sentence-head": Cell(
         sentence_head,
         (text("sentence", "A sentence", "The cat sat on the mat"), text("head", "A head", "L2H4")),

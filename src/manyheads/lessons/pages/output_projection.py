@@ -24,8 +24,6 @@ from manyheads.lessons.parameters import Values, choice, fitting, matrix_text, r
 from manyheads.plan import Ablate, Plan, SkipOutputProjection
 from manyheads.spec import Site
 
-__all__ = ["CELLS", "CHECKS", "FACTS", "head_parts"]
-
 MIXING = "1 0 0 1\n0 1 1 0\n1 0 -1 0\n0 1 0 -1"
 MIXED, NONE, OWN = "a W_O that mixes", "none: heads side by side", "my own, below"
 WITH, WITHOUT = "with W_O", "without it"

@@ -22,8 +22,6 @@ from manyheads.lessons.parameters import Values, choice, fitting, text, whole
 from manyheads.plan import Ablate, Plan
 from manyheads.sizing import size
 
-__all__ = ["CELLS", "CHECKS", "FACTS"]
-
 MAX_HEADS = 6  # taken away one by one, and all but one: two forward passes each
 CONTROLS = 4  # random sets beside them
 CORPUS = 12  # texts of our page that "mean" is the mean of

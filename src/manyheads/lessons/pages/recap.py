@@ -20,8 +20,6 @@ from manyheads.lessons.parameters import Values, choice, fitting, text, whole
 from manyheads.reference.cells import Cells, TextFacts, at_offset, on_duplicate, on_first, on_induction
 from manyheads.sizing import size
 
-__all__ = ["CHECKS", "FACTS"]
-
 
 def head_width(values: Values, load: Loader) -> Right:
     m, h = values.whole("d_model"), values.whole("heads")
@@ -134,7 +132,11 @@ KINDS: Mapping[str, Callable[[TextFacts], Cells]] = {
 def looks_at(values: Values, load: Loader) -> Right:
     """The word that a head of some kind looks at, from the text's last one."""
     words = values.text("text").split()
-    facts = _facts(words)
+    known = {word: index for index, word in enumerate(dict.fromkeys(words))}
+    none, ids = np.zeros(len(words), bool), np.array([known[word] for word in words])
+    # bare words: every one may look back, and none is special
+    visible, places = np.tri(len(words), dtype=bool), np.arange(len(words))
+    facts = TextFacts(visible, ids, none, none, none, none, none, none, places)
     rows = {kind: words[np.flatnonzero(cells(facts)[-1])[-1]] for kind, cells in KINDS.items()}
     kind = values.text("kind")
     why = {
@@ -143,22 +145,13 @@ def looks_at(values: Values, load: Loader) -> Right:
         "a first-token head": "the first word, whatever it is",
         "a duplicate-token head": "the same word, where it was before",
     }[kind]
-    places = " or ".join(str(index) for index in np.flatnonzero(KINDS[kind](facts)[-1]))
+    answers = " or ".join(str(index) for index in np.flatnonzero(KINDS[kind](facts)[-1]))
     return Right(
         rows[kind],
-        f"It looks at {why}: there, counted from 0, is place {places}.",
+        f"It looks at {why}: there, counted from 0, is place {answers}.",
         f"Such a head looks at {why}.",
         mistakes={word: f"There {other_head} looks." for other_head, word in rows.items()},
     )
-
-
-def _facts(words: list[str]) -> TextFacts:
-    """A text of bare words: every one may look back, none is special."""
-    n = len(words)
-    known = {word: index for index, word in enumerate(dict.fromkeys(words))}
-    none = np.zeros(n, bool)
-    ids = np.array([known[word] for word in words])
-    return TextFacts(np.tri(n, dtype=bool), ids, none, none, none, none, none, none, np.arange(n))
 
 
 _TEXT = text(

@@ -22,30 +22,6 @@ from manyheads.sizing import Sizing, size
 from manyheads.sizing.architecture import Attention
 from manyheads.sizing.building_blocks import projections
 
-__all__ = [
-    "MAX_TOKENS",
-    "MAX_UNSEEN",
-    "MODEL",
-    "SENTENCE",
-    "looked_at",
-    "map_of",
-    "one_named",
-    "require_short",
-    "tie",
-    "HEADS",
-    "KV_HEADS",
-    "STACKED",
-    "WIDTH",
-    "even_tokens",
-    "flops",
-    "in_flops",
-    "in_prefix",
-    "in_words",
-    "pruned_away",
-    "scaled",
-    "weights",
-]
-
 MODEL = "minilm"
 MAX_TOKENS = 24  # of a sentence: as many rows of a map as fit a page
 MAX_UNSEEN = 64  # of a sentence of which no map is shown

@@ -25,8 +25,6 @@ from manyheads.lessons.parameters import Values, choice, number, require_fitting
 from manyheads.reference import batched, fused, initialise, naive, softmax_rows, to_batched, to_fused, to_naive
 from manyheads.reference.multihead import BatchedWeights
 
-__all__ = ["CELLS", "CHECKS", "FUSED", "HEADS", "LOOP", "WIDE", "close_to", "split_alone", "FACTS"]
-
 RIGHT, ALONE = "reshape, then transpose", "reshape alone"
 LOOP, WIDE, FUSED = "head by head", "with a wide W_Q, W_K and W_V", "with one fused W_QKV"
 MAX_ROWS = 24  # of a table of all heads' tokens
@@ -156,6 +154,8 @@ MOST_SCORES = 2e7  # 80 MB of them
 
 def timed(values: Values, load: Loader) -> Ran:
     """Each way timed in turn, in torch, float32, on the reader's own processor. Raises ShapeError, LessonError."""
+    import torch
+
     m, h, n, b = (values.whole(name) for name in ("d_model", "heads", "tokens", "batch"))
     require_fitting(values)
     work = b * n * m * (4 * m + 2 * n)
@@ -166,8 +166,16 @@ def timed(values: Values, load: Loader) -> Ran:
             f"{MOST_WORK:.0e} and {MOST_SCORES:.0e}."
         )
     ways, gap = _ways(m, h, n, b)
-    runs = _in_turn(ways)
-    table = np.array([np.quantile(milliseconds, (0.5, 0.25, 0.75)) for milliseconds in runs.values()])
+    runs: list[list[float]] = [[] for _ in ways]
+    with torch.no_grad():
+        for _ in range(WARM_UP + ROUNDS):
+            # In turn, so that whatever else the machine does falls on all of them.
+            for way, milliseconds in zip(ways, runs, strict=True):
+                began = time.perf_counter()
+                way()
+                milliseconds.append(1000 * (time.perf_counter() - began))
+    # medians and the middle half: a single slow run on a busy machine moves neither
+    table = np.array([np.quantile(milliseconds[WARM_UP:], (0.5, 0.25, 0.75)) for milliseconds in runs])
     loop, wide, joined = table[:, 0]
     names = ("the loop", "one wide each", "one fused")
     overlap = table[1, 2] >= table[0, 1]
@@ -184,7 +192,7 @@ def timed(values: Values, load: Loader) -> Ran:
     )  # fmt: skip
 
 
-def _ways(m: int, h: int, n: int, b: int) -> tuple[dict[str, Callable[[], Any]], float]:
+def _ways(m: int, h: int, n: int, b: int) -> tuple[tuple[Callable[[], Any], ...], float]:
     """The three layouts as functions of nothing, on the same weights and input; and how far apart their results are."""
     import torch
 
@@ -211,22 +219,7 @@ def _ways(m: int, h: int, n: int, b: int) -> tuple[dict[str, Callable[[], Any]],
 
     with torch.no_grad():
         first, *outs = (way() for way in (loop, wide, joined))
-    return {LOOP: loop, WIDE: wide, FUSED: joined}, max(float((out - first).abs().max()) for out in outs)
-
-
-def _in_turn(ways: Mapping[str, Callable[[], Any]]) -> dict[str, list[float]]:
-    """Milliseconds of each run of each way, without the warm-up."""
-    import torch
-
-    runs: dict[str, list[float]] = {name: [] for name in ways}
-    with torch.no_grad():
-        for _ in range(WARM_UP + ROUNDS):
-            # In turn, so that whatever else the machine does falls on all of them.
-            for name, way in ways.items():
-                began = time.perf_counter()
-                way()
-                runs[name].append(1000 * (time.perf_counter() - began))
-    return {name: milliseconds[WARM_UP:] for name, milliseconds in runs.items()}
+    return (loop, wide, joined), max(float((out - first).abs().max()) for out in outs)
 
 
 # ------------------------------------------------------------------------------------------- what torch's layer returns

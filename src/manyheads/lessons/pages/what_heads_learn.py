@@ -18,8 +18,6 @@ from manyheads.lessons.cells import Cell, Fact, HeadLink, Loader, Ran, matrix, n
 from manyheads.lessons.pages.shared import MAX_UNSEEN, MODEL, SENTENCE, one_named, require_short
 from manyheads.lessons.parameters import Values, choice, number, read_matrix, text, whole
 
-__all__ = ["CELLS", "CHECKS", "FACTS"]
-
 TRAINED, SHUFFLED = "as trained", "queries and keys shuffled"
 RELATIONS = {
     "det": "articles to nouns",

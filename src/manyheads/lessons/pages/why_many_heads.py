@@ -24,8 +24,6 @@ from manyheads.reference import softmax_rows
 from manyheads.training import PAPER_BLEU
 from manyheads.training.presets.heads import CIRCULATING_BLEU
 
-__all__ = ["CELLS", "CHECKS", "FACTS", "PAPER_SOURCE"]
-
 BOTH = "one head, asked for both"
 BEFORE, AFTER = "head 0, asked for the word before", "head 1, asked for the word after"
 ONE, TWO = "one head", "two heads"
