@@ -19,7 +19,6 @@ import manyheads
 from manyheads.nn import Mask, Rule, attend
 from manyheads.recording import LayerRecord, Recording, Tokens, open_recording
 from manyheads.recording.file import safetensors_io as container
-from manyheads.recording.file.write import save_recording
 from manyheads.spec import Site
 from tests.recording.bits import (
     LENGTHS,
@@ -40,7 +39,7 @@ FORMAT_PAGE = Path(__file__).parents[2] / "docs" / "format.md"
 
 
 def assert_round_trip(recording, path):
-    save_recording(recording, path)
+    recording.save(path)
     assert_same_recording(open_recording(path), recording)
 
 
@@ -90,9 +89,7 @@ def test_padding_that_no_row_sees_is_left_out(fresh, path):
     """Garbage there does not come back, and takes no room: the file is as long as the tokens."""
     recording = make_recording(fresh, 1, lengths=(200, 3, 5), keep_v=False)
     garbage = torch.where(recording.tokens.real[:, None, :, None], recording.layers[0].q, torch.nan)
-    save_recording(
-        Recording({"": [replace(recording.layers[0], q=garbage)]}, recording.tokens, recording.provenance), path
-    )
+    Recording({"": [replace(recording.layers[0], q=garbage)]}, recording.tokens, recording.provenance).save(path)
     assert_same_recording(open_recording(path), recording)
     with safe_open(path, "pt") as file:
         assert file.get_slice("layer.0.q").get_shape() == [208, H, D]
@@ -185,7 +182,7 @@ def test_any_recording_comes_back(recording, path):
 
 def test_the_safetensors_library_reads_the_same_tensors_each_at_a_multiple_of_its_item_size(fresh, path):
     recording = make_recording(fresh, dtype=torch.bfloat16)
-    save_recording(recording, path)
+    recording.save(path)
     real = recording.tokens.real
     with safe_open(path, "pt") as file:
         for index, layer in enumerate(recording.layers):
@@ -206,7 +203,7 @@ def test_equal_masks_and_biases_are_stored_once_and_are_one_object_again(fresh, 
     layers[1] = replace(layers[1], mask=Mask(layers[0].mask.start.clone(), layers[0].mask.stop.clone(), 11))
     layers[2] = replace(layers[2], mask=text_mask(recording.tokens.lengths, causal=True))
     layers[3] = replace(layers[3], rule=replace(layers[3].rule, bias=layers[3].rule.bias + 1))
-    save_recording(replace(recording, stacks={"": layers}), path)
+    replace(recording, stacks={"": layers}).save(path)
     with safe_open(path, "pt") as file:
         assert sorted(name for name in file.keys() if name.endswith(".stop")) == ["mask.0.stop", "mask.1.stop"]  # noqa: SIM118
         assert sorted(name for name in file.keys() if name.startswith("bias")) == ["bias.0", "bias.1"]  # noqa: SIM118
@@ -227,7 +224,7 @@ def test_the_page_on_the_format_names_everything_that_a_file_holds(fresh, path):
     dense = Mask.from_dense(torch.rand(3, 1, 11, 11, generator=fresh) < 0.5)
     rule = {"sinks": torch.randn(H, generator=fresh), "bias": torch.randn(1, H, 11, 11, generator=fresh)}
     layer = make_layer(fresh, tokens, mask=dense, stack="cross", **rule)
-    save_recording(Recording({"cross": [replace(layer, lengths=torch.tensor([7, 11, 1]))]}, tokens), path)
+    Recording({"cross": [replace(layer, lengths=torch.tensor([7, 11, 1]))]}, tokens).save(path)
     with safe_open(path, "pt") as file:
         names = {re.sub(r"\d+", "N", name).removeprefix("cross.") for name in file.keys()}  # noqa: SIM118
         metadata = file.metadata()
@@ -244,7 +241,7 @@ def test_the_code_on_that_page_gives_the_weights(fresh, path, monkeypatch):
     mask, site = text_mask(tokens.lengths), Site("", 3, "m", 8, 4, D, D, causal=False)
     lse = attend(q, k, k, mask=mask, scale=0.7).lse
     layer = LayerRecord(site, q, k, None, lse, mask, Rule(0.7), tokens.lengths, tokens)
-    save_recording(Recording({"": [layer] * 4}, tokens), path)
+    Recording({"": [layer] * 4}, tokens).save(path)
     (code,) = re.findall(r"```python\n(.*?)```", FORMAT_PAGE.read_text(encoding="utf-8"), re.DOTALL)
     monkeypatch.chdir(path.parent)
     exec(code, found := {})
@@ -254,7 +251,7 @@ def test_the_code_on_that_page_gives_the_weights(fresh, path, monkeypatch):
 def test_what_is_kept_on_the_way_of_a_gradient_is_saved_too(fresh, path):
     recording = make_recording(fresh, 1)
     layer = replace(recording.layers[0], q=recording.layers[0].q.requires_grad_())
-    save_recording(replace(recording, stacks={"": [layer]}), path)
+    replace(recording, stacks={"": [layer]}).save(path)
     assert_same_recording(open_recording(path), recording)
 
 

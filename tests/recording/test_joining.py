@@ -5,7 +5,7 @@ import torch
 
 import manyheads as mh
 from manyheads.recording import Entropy, Received, Tokens
-from manyheads.recording.joining import together
+from manyheads.recording.layer import together
 from tests.models.eager import GUARDED, draw, implementation
 from tests.models.odd import tiny_gpt_oss, tiny_t5
 from tests.models.tiny import VOCAB_SIZE, tiny_bert, tiny_gemma2, tiny_llama

@@ -12,14 +12,13 @@ import pytest
 import torch
 
 from manyheads.recording import open_recording
-from manyheads.recording.file import read as lazy
-from manyheads.recording.file.write import save_recording
+from manyheads.recording.file import format as lazy
 from tests.recording.bits import assert_same_layer, make_recording
 
 
 def test_opening_reads_the_tokens_and_a_layer_reads_itself(fresh, path, reads):
     recording = make_recording(fresh, 5)
-    save_recording(recording, path)
+    recording.save(path)
     opened = open_recording(path)
     assert all(name.startswith("tokens.0.") for name in reads)
     reads.clear()
@@ -31,7 +30,7 @@ def test_opening_reads_the_tokens_and_a_layer_reads_itself(fresh, path, reads):
 
 
 def test_a_layer_is_read_once_while_it_is_held_and_dropped_when_others_follow(fresh, path, reads):
-    save_recording(make_recording(fresh, lazy.KEPT_LAYERS + 2), path)
+    make_recording(fresh, lazy.KEPT_LAYERS + 2).save(path)
     layers = open_recording(path).layers
     held, dropped = layers[0], weakref.ref(layers[1])
     for layer in layers[2:]:
@@ -46,7 +45,7 @@ def test_a_layer_is_read_once_while_it_is_held_and_dropped_when_others_follow(fr
 
 
 def test_the_layer_used_last_is_kept_though_nobody_holds_it(fresh, path, reads):
-    save_recording(make_recording(fresh), path)
+    make_recording(fresh).save(path)
     layers = open_recording(path).layers
     assert layers[2].q.shape == layers[2].q.shape
     reads.clear()
@@ -55,7 +54,7 @@ def test_the_layer_used_last_is_kept_though_nobody_holds_it(fresh, path, reads):
 
 
 def test_layers_are_a_sequence_like_any_other(fresh, path):
-    save_recording(make_recording(fresh, 4), path)
+    make_recording(fresh, 4).save(path)
     layers = open_recording(path).layers
     assert [layer.site.layer for layer in layers] == [0, 1, 2, 3]
     assert [layer.site.layer for layer in layers[-1:0:-2]] == [3, 1]
@@ -66,7 +65,7 @@ def test_layers_are_a_sequence_like_any_other(fresh, path):
 
 def test_threads_read_the_same_layers(fresh, path):
     recording = make_recording(fresh, 8)
-    save_recording(recording, path)
+    recording.save(path)
     layers = open_recording(path).layers
     order = torch.randperm(80, generator=fresh).tolist()
     with ThreadPoolExecutor(8) as pool:
@@ -75,7 +74,7 @@ def test_threads_read_the_same_layers(fresh, path):
 
 
 def test_the_file_is_closed_when_nobody_can_read_from_it_any_more(fresh, path):
-    save_recording(make_recording(fresh), path)
+    make_recording(fresh).save(path)
     before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else pytest.skip("needs /proc")
     opened = open_recording(path)
     layers = opened.layers

@@ -13,8 +13,7 @@ import torch.multiprocessing as mp
 
 import manyheads as mh
 from manyheads.errors import RecordingError
-from manyheads.recording import Recording, Sinks, gathered
-from manyheads.recording.joining import heads_together
+from manyheads.recording import Recording, Sinks, gathered, heads_together
 from tests.models.eager import draw
 from tests.models.odd import tiny_gpt_oss
 from tests.models.tiny import tiny_llama, tiny_tokenizer

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from manyheads.errors import ShapeError, StatisticError
 from manyheads.recording import LayerRecord, Received, Recording, Sinks, Tokens, prepare
-from manyheads.recording.recording import one_text
+from manyheads.recording.layer import one_text
 from manyheads.statistics.gathered import UNSEEN, WORDY
 from manyheads.statistics.head_table import HeadTable
 from manyheads.statistics.one_batch import finish, requests_of

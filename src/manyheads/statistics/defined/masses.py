@@ -22,7 +22,6 @@ from torch import Tensor
 
 from manyheads.recording import Received, Request, Tokens
 from manyheads.recording.exact_map.requests import Band, Linear, Match, MatchReceived, RowsReceived
-from manyheads.recording.tokens import relabelling
 from manyheads.statistics.statistic import SHARE, Facts, Finish, PerText, Statistic, row_count
 
 OFFSETS = tuple(range(-8, 9))
@@ -263,7 +262,7 @@ def matched(name: str, meaning: str, source: str, labels: Callable, **how: Any) 
         return labels(tokens, words(tokens))
 
     def moved(tokens: Tokens) -> tuple[Tensor, Tensor]:
-        return labels(tokens, words(tokens).gather(1, relabelling(tokens)))
+        return labels(tokens, words(tokens).gather(1, tokens.relabelling))
 
     return Matched(name, meaning, source, Match(plain, **how), Match(moved, **how))
 

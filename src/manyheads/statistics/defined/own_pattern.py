@@ -25,8 +25,7 @@ from torch import Tensor
 from manyheads.corpora import reason_of
 from manyheads.errors import PatternError, StatisticError
 from manyheads.recording import Tokens
-from manyheads.recording.exact_map.cells import cell_weights
-from manyheads.recording.tokens import relabelling
+from manyheads.recording.exact_map.one_pass import cell_weights
 from manyheads.statistics.statistic import SHARE, Facts, Finish, PerText, Statistic
 
 Target = int | Iterable[int] | None
@@ -57,7 +56,7 @@ def _with_chances(name: str, pattern: Pattern) -> list[Statistic]:
 
     def shuffled(tokens: Tokens) -> list[Points]:
         """Only the rows for which the shuffle makes a difference."""
-        order, out = relabelling(tokens), []
+        order, out = tokens.relabelling, []
         for text, before in enumerate(plain(tokens)):
             surfaces = surfaces_of(tokens, text)
             after = targets(name, pattern, [surfaces[place] for place in order[text, : len(surfaces)].tolist()])

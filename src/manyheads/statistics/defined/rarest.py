@@ -22,7 +22,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from manyheads.recording import Maximum, Tokens
-from manyheads.recording.exact_map.cells import key_weights
+from manyheads.recording.exact_map.one_pass import key_weights
 from manyheads.statistics.defined.masses import SHUFFLED
 from manyheads.statistics.statistic import Block, Cells, Facts, PerText, Statistic, shares_of
 

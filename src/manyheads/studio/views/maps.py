@@ -8,7 +8,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from manyheads.recording import LayerRecord, Pooled, prepare
-from manyheads.recording.recording import one_text, small_maps
+from manyheads.recording.layer import one_text, small_maps
 from manyheads.studio.problems import NotHere, TooLarge
 from manyheads.studio.state.recordings import Opened
 from manyheads.studio.views.envelope import MIN_MISSING, in_steps, pack
