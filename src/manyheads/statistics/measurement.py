@@ -23,12 +23,12 @@ from manyheads.models.taps.open_taps import left_out
 from manyheads.recording import Sinks, Tokens
 from manyheads.statistics.corpus_run.chunks import Wanted
 from manyheads.statistics.corpus_run.run import measure_corpus
-from manyheads.statistics.gathered import CROSSING, UNSEEN, WORDY, Gathered, Progress, two_sided
 from manyheads.statistics.head_table import HeadTable
-from manyheads.statistics.one_batch import Measured
+from manyheads.statistics.one_batch import CROSSING, UNSEEN, WORDY, Measured, Progress, two_sided
 from manyheads.statistics.sinks import find_sinks
 from manyheads.statistics.statistic import Statistic
 from manyheads.statistics.table import choose
+from manyheads.statistics.tally import Gathered
 
 MEDIA_BATCH = 8  # pictures or sounds read together: each is some hundreds of positions
 

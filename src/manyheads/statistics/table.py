@@ -37,20 +37,8 @@ STATISTICS: dict[str, Statistic] = {
 """Every statistic and chance level. `reference.statistics` computes each from the full map."""
 
 DEFAULT = (
-    "entropy",
-    "effective_keys",
-    "distance",
-    "signed_distance",
-    "previous_mass",
-    "self_mass",
-    "next_mass",
-    "sink_mass",
-    "first_mass",
-    "special_mass",
-    "punctuation_mass",
-    "rare_mass",
-    "duplicate_mass",
-    "induction_mass",
+    *("entropy", "effective_keys", "distance", "signed_distance", "previous_mass", "self_mass", "next_mass"),
+    *("sink_mass", "first_mass", "special_mass", "punctuation_mass", "rare_mass", "duplicate_mass", "induction_mass"),
 )
 """What a first look needs; `"all"` is the whole table, chance levels included."""
 

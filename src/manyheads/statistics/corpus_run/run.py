@@ -49,13 +49,11 @@ from manyheads.statistics.corpus_run.store import (
     packed,
     unpacked,
 )
-from manyheads.statistics.gathered import Progress, measure_batch, two_sided
 from manyheads.statistics.head_table import HeadTable
+from manyheads.statistics.one_batch import Progress, measure_batch, two_sided
 from manyheads.statistics.statistic import Statistic
 from manyheads.statistics.table import choose
 from manyheads.statistics.tally import Contribution
-
-__all__ = ["measure_corpus", "Worker"]
 
 log = logging.getLogger("manyheads")
 
@@ -113,9 +111,15 @@ class _Run:
             raise TextError(f"no text was given: {why}.")
         statistics = choose(wanted(head.survey) if callable(wanted) else wanted)
         learned = self._learned(known, head, statistics)
-        if (finished := self._finished()) is not None:
+
+        def finished() -> bytes:
+            total = None if self.files is None else self.files.finished()
+            return b"" if total is None else packed(total.tensors(), total.words())
+
+        if self.folder is not None and (data := self.ranks.first(finished)):
             self._report(None, 1.0)
-            return self._table(finished, statistics, learned, f"finished before, read back from {self.folder}")
+            total = Total.read(*unpacked(data))
+            return self._table(total, statistics, learned, f"finished before, read back from {self.folder}")
         total, keep, before, done = self._begun()
         worker = Worker(
             self.lm, self.long, self.kinds, statistics, learned, total, before, keep, self.ranks.rank, self.ranks.world
@@ -185,16 +189,6 @@ class _Run:
                 f"them with the same."
             )
         return Learned.read(tensors, words["learned"])
-
-    def _finished(self) -> Total | None:
-        """The whole of a run that came to its end before."""
-
-        def compute() -> bytes:
-            total = None if self.files is None else self.files.finished()
-            return b"" if total is None else packed(total.tensors(), total.words())
-
-        data = b"" if self.folder is None else self.ranks.first(compute)
-        return Total.read(*unpacked(data)) if data else None
 
     def _begun(self) -> tuple[Total, Callable[[Batch], None], int, Done]:
         """What this process adds to, and how; how many texts are measured already, and which batches these were.
@@ -281,23 +275,21 @@ class Worker:
                         f"the corpus is not what it was when this run began: its texts from number {chunk.begin:,} on "
                         f"made {of} batches and make {len(chunked.batches)} now. To begin anew, give another folder."
                     )
+                # What is left is dealt out anew: a run may go on with more processes than began it, or fewer.
                 left = [batch for batch in range(len(chunked.batches)) if batch not in finished]
                 own = left[(self.rank - chunk.number) % self.world :: self.world]
-                for count, batch in enumerate(own):
+                for count, number in enumerate(own):
                     report(chunk, count / len(own))
-                    self.keep(self._batch(chunked, batch))
+                    adds, failed = self._measured(chunked, chunked.batches[number])
+                    counts: dict[str, int] = {}
+                    if number == 0:  # with a chunk's first batch comes what holds for the whole chunk
+                        if chunked.error is not None and self._nothing_measured:
+                            raise chunked.error
+                        failed += chunked.failures
+                        counts = {name: getattr(chunked, name) for name in COUNTED}
+                    failures = Failures.of(failed)
+                    self.keep(Batch(chunk.number, number, len(chunked.batches), adds, failures, counts))
             report(chunk, 1.0)
-
-    def _batch(self, chunked: Chunked, number: int) -> Batch:
-        """Measure one batch. With a chunk's first batch comes what holds for the whole chunk."""
-        adds, failed = self._measured(chunked, chunked.batches[number])
-        counts: dict[str, int] = {}
-        if number == 0:
-            if chunked.error is not None and self._nothing_measured:
-                raise chunked.error
-            failed += chunked.failures
-            counts = {name: getattr(chunked, name) for name in COUNTED}
-        return Batch(chunked.chunk.number, number, len(chunked.batches), adds, Failures.of(failed), counts)
 
     @property
     def _nothing_measured(self) -> bool:
