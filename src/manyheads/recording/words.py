@@ -164,29 +164,24 @@ def texts_and_offsets(tokens: Tokens) -> tuple[Sequence[str], Sequence[Sequence[
 def text_of_marks(
     pieces: Sequence[Sequence[str]], special: Sequence[Sequence[bool]]
 ) -> tuple[list[str], list[list[Span]], str]:
-    """Texts as their pieces spell them, each piece's span there, and by which marks."""
+    """Texts as their pieces spell them (stray bytes as U+FFFD), each piece's span there, and by which marks."""
     ordinary = [p for row, added in zip(pieces, special, strict=True) for p, s in zip(row, added, strict=True) if not s]
     name, spell = next((name, spell) for name, test, spell in _MARKS if test(ordinary))
     texts, spans = [], []
     for row, added in zip(pieces, special, strict=True):
         spelt = [b" " if s else spell(piece) for piece, s in zip(row, added, strict=True)]
-        text, places = _decoded(spelt)
-        texts.append(text)
-        spans.append([(b, b) if s else (b, e) for (b, e), s in zip(places, added, strict=True)])
+        # A piece may end inside a character, so the bytes are decoded together, and each one's character is noted.
+        text, owners = b"".join(spelt).decode("utf-8", "surrogateescape"), []
+        for index, char in enumerate(text):
+            owners += [index] * len(char.encode("utf-8", "surrogateescape"))
+        text_spans, index = [], 0
+        for part, is_special in zip(spelt, added, strict=True):
+            begin = owners[index] if index < len(owners) else len(text)
+            index += len(part)
+            text_spans.append((begin, owners[index - 1] + 1 if part and not is_special else begin))
+        texts.append(re.sub("[\udc80-\udcff]", "\ufffd", text))
+        spans.append(text_spans)
     return texts, spans, name
-
-
-def _decoded(spelt: Sequence[bytes]) -> tuple[str, list[Span]]:
-    """UTF-8 in pieces, put together, and which characters each piece has a byte of. Stray bytes become U+FFFD."""
-    text, owners = b"".join(spelt).decode("utf-8", "surrogateescape"), []
-    for index, char in enumerate(text):
-        owners += [index] * len(char.encode("utf-8", "surrogateescape"))
-    spans, index = [], 0
-    for part in spelt:
-        begin = owners[index] if index < len(owners) else len(text)
-        index += len(part)
-        spans.append((begin, owners[index - 1] + 1 if part else begin))
-    return re.sub("[\udc80-\udcff]", "\ufffd", text), spans
 
 
 # GPT-2's letters for bytes: printable ones stand for themselves, the others for 256 and up, in order.

@@ -264,10 +264,20 @@ def read_tokens(file: TensorFile, name: str, about: object) -> Tokens:
             stored = file.read(f"{name}.{field}")
             packed = stored.ndim == 1 + len(more)
             columns[field] = unpack_rows(stored, real, 1, fill_of(field)) if packed else stored
-    pieces, texts = (_read_texts(file, f"{name}.{field}") for field in TOKEN_TEXTS)
-    pieces = tuple(tuple(each_of(text, str, "pieces")) for text in each_of(pieces, list, "pieces"))
+    lists: dict[str, list[Any]] = {"pieces": [], "texts": []}  # each stored as JSON in a tensor of bytes
+    for field in TOKEN_TEXTS:
+        if (tensor := f"{name}.{field}") in file.entries:
+            check_tensor(file.entries, tensor, {file.entries[tensor].shape}, {torch.uint8})
+            stored = bytes(file.read(tensor).numpy().data)
+            try:
+                lists[field] = json.loads(stored.decode("utf-8", "surrogatepass"))
+            except (ValueError, RecursionError):
+                raise Misfit(f"{tensor} is not JSON") from None
+            if not isinstance(lists[field], list):
+                raise Misfit(f"{tensor} is not a list")
+    pieces = tuple(tuple(each_of(text, str, "pieces")) for text in each_of(lists["pieces"], list, "pieces"))
     texts, because, sinks = (
-        tuple(each_of(texts, str, "texts")),
+        tuple(each_of(lists["texts"], str, "texts")),
         take(about, "rarity_because", str),
         take(about, "sinks", dict),
     )
@@ -285,18 +295,3 @@ def read_tokens(file: TensorFile, name: str, about: object) -> Tokens:
     )
     check_tokens(tokens, name)
     return tokens
-
-
-def _read_texts(file: TensorFile, name: str) -> list[Any]:
-    """A list that is stored as JSON in a tensor of bytes; empty where there is none."""
-    if name not in file.entries:
-        return []
-    check_tensor(file.entries, name, {file.entries[name].shape}, {torch.uint8})
-    stored = bytes(file.read(name).numpy().data)
-    try:
-        decoded = json.loads(stored.decode("utf-8", "surrogatepass"))
-    except (ValueError, RecursionError):
-        raise Misfit(f"{name} is not JSON") from None
-    if not isinstance(decoded, list):
-        raise Misfit(f"{name} is not a list")
-    return decoded
