@@ -106,10 +106,10 @@ def test_what_is_added_to_a_file_is_refused(saved, path):
 
 
 def test_a_changed_byte_is_refused_or_changes_nothing(saved, path, random):
-    """Every header's byte and every tensor's, one at a time: exact or refused."""
+    """Bytes of the header and of tensors, drawn anew each run, one at a time: exact or refused."""
     data, whole = path.read_bytes(), contents(saved)
     header = 8 + int.from_bytes(data[:8], "little")
-    places = random.sample(range(header), 500) + random.sample(range(header, len(data)), 300)
+    places = random.sample(range(header), 250) + random.sample(range(header, len(data)), 150)
     for place in places:
         byte = random.choice([data[place] ^ 1 << random.randrange(8), random.randrange(256)])
         path.write_bytes(data[:place] + bytes([byte]) + data[place + 1 :])
@@ -353,7 +353,7 @@ def test_any_signed_lie_is_refused_or_has_tensors_of_the_right_shapes(saved, pat
     """The checksums protect from accidents; this is about somebody who writes them anew."""
     header, tensors = split(path)
     refused, begun = 0, time.monotonic()
-    for _ in range(600):
+    for _ in range(300):
         lie = json.loads(json.dumps(header))
         what = random.choice(["recording", "recording", "provenance", "crc32", "header", "header"])
         if what == "header":
@@ -372,5 +372,5 @@ def test_any_signed_lie_is_refused_or_has_tensors_of_the_right_shapes(saved, pat
             assert "\n" not in str(error)
             str(error).encode()
             refused += 1
-    assert 100 < refused < 600
+    assert 50 < refused < 300
     assert time.monotonic() - begun < 120

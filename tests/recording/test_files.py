@@ -177,7 +177,7 @@ def recordings(draw):
     return Recording(stacks, tokens, draw(st.dictionaries(st.text(), st.text() | st.integers() | st.none())))
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(recording=recordings())
 def test_any_recording_comes_back(recording, path):
     assert_round_trip(recording, path)
