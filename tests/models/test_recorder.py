@@ -360,7 +360,7 @@ def test_asking_for_what_is_not_there_says_what_is(loaded, fresh):
 
 
 def test_a_window_too_large_to_hold_is_refused_with_its_size(loaded, fresh, monkeypatch):
-    monkeypatch.setattr("manyheads.recording.recording.WINDOW_BYTES", 6 * 11 * 11 * 4 - 1)
+    monkeypatch.setattr("manyheads.recording.layer.WINDOW_BYTES", 6 * 11 * 11 * 4 - 1)
     layer = mh.record_call(loaded("llama").model, **padded(fresh, LENGTHS, VOCAB_SIZE)).layers[0]
     with pytest.raises(WindowError, match=r"6 heads x 11 x 11 weights is 0\.0 GB, above the limit .*ask for fewer"):
         layer.weights(text=0)

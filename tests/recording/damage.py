@@ -11,7 +11,6 @@ from manyheads.errors import RecordingError
 from manyheads.nn import Mask, Rule
 from manyheads.recording import LayerRecord, Recording, Sinks, Tokens, open_recording
 from manyheads.recording.file.safetensors_io import metadata_sum
-from manyheads.recording.file.write import save_recording
 from manyheads.spec import Site
 
 H, G, D, F = 6, 3, 5, 4
@@ -44,7 +43,7 @@ def save_whole(path):
         rule = Rule(0.125, 30.0, torch.randn(H), torch.randn(1, H, 11, keys)) if index % 2 else Rule(0.125)
         layers.append(LayerRecord(site, q, k, v, lse, mask, rule, lengths, tokens, "tiles"))
     recording = Recording({"": layers}, tokens, {"model": "minilm"})
-    save_recording(recording, path)
+    recording.save(path)
     return recording
 
 

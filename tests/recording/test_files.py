@@ -1,11 +1,15 @@
-"""A recording comes back from its file as it went in: bit for bit.
+"""A recording comes back from its file as it went in: bit for bit; and is read only as far as it is used.
 
 Inputs are drawn afresh each run. A failure prints its seed: MANYHEADS_SEED=... repeats it.
-What is done to damaged, foreign and newer files is in test_damaged_files.py and test_lying_files.py.
+What is done to damaged, foreign and newer files is in test_damaged_files.py.
 """
 
+import gc
 import json
+import os
 import re
+import weakref
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,8 +22,8 @@ from safetensors import safe_open
 import manyheads
 from manyheads.nn import Mask, Rule, attend
 from manyheads.recording import LayerRecord, Recording, Tokens, open_recording
+from manyheads.recording.file import format as lazy
 from manyheads.recording.file import safetensors_io as container
-from manyheads.recording.file.write import save_recording
 from manyheads.spec import Site
 from tests.recording.bits import (
     LENGTHS,
@@ -27,6 +31,7 @@ from tests.recording.bits import (
     G,
     H,
     assert_same_bits,
+    assert_same_layer,
     assert_same_recording,
     make_layer,
     make_recording,
@@ -40,7 +45,7 @@ FORMAT_PAGE = Path(__file__).parents[2] / "docs" / "format.md"
 
 
 def assert_round_trip(recording, path):
-    save_recording(recording, path)
+    recording.save(path)
     assert_same_recording(open_recording(path), recording)
 
 
@@ -90,9 +95,7 @@ def test_padding_that_no_row_sees_is_left_out(fresh, path):
     """Garbage there does not come back, and takes no room: the file is as long as the tokens."""
     recording = make_recording(fresh, 1, lengths=(200, 3, 5), keep_v=False)
     garbage = torch.where(recording.tokens.real[:, None, :, None], recording.layers[0].q, torch.nan)
-    save_recording(
-        Recording({"": [replace(recording.layers[0], q=garbage)]}, recording.tokens, recording.provenance), path
-    )
+    Recording({"": [replace(recording.layers[0], q=garbage)]}, recording.tokens, recording.provenance).save(path)
     assert_same_recording(open_recording(path), recording)
     with safe_open(path, "pt") as file:
         assert file.get_slice("layer.0.q").get_shape() == [208, H, D]
@@ -174,7 +177,7 @@ def recordings(draw):
     return Recording(stacks, tokens, draw(st.dictionaries(st.text(), st.text() | st.integers() | st.none())))
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(recording=recordings())
 def test_any_recording_comes_back(recording, path):
     assert_round_trip(recording, path)
@@ -185,7 +188,7 @@ def test_any_recording_comes_back(recording, path):
 
 def test_the_safetensors_library_reads_the_same_tensors_each_at_a_multiple_of_its_item_size(fresh, path):
     recording = make_recording(fresh, dtype=torch.bfloat16)
-    save_recording(recording, path)
+    recording.save(path)
     real = recording.tokens.real
     with safe_open(path, "pt") as file:
         for index, layer in enumerate(recording.layers):
@@ -206,7 +209,7 @@ def test_equal_masks_and_biases_are_stored_once_and_are_one_object_again(fresh, 
     layers[1] = replace(layers[1], mask=Mask(layers[0].mask.start.clone(), layers[0].mask.stop.clone(), 11))
     layers[2] = replace(layers[2], mask=text_mask(recording.tokens.lengths, causal=True))
     layers[3] = replace(layers[3], rule=replace(layers[3].rule, bias=layers[3].rule.bias + 1))
-    save_recording(replace(recording, stacks={"": layers}), path)
+    replace(recording, stacks={"": layers}).save(path)
     with safe_open(path, "pt") as file:
         assert sorted(name for name in file.keys() if name.endswith(".stop")) == ["mask.0.stop", "mask.1.stop"]  # noqa: SIM118
         assert sorted(name for name in file.keys() if name.startswith("bias")) == ["bias.0", "bias.1"]  # noqa: SIM118
@@ -227,7 +230,7 @@ def test_the_page_on_the_format_names_everything_that_a_file_holds(fresh, path):
     dense = Mask.from_dense(torch.rand(3, 1, 11, 11, generator=fresh) < 0.5)
     rule = {"sinks": torch.randn(H, generator=fresh), "bias": torch.randn(1, H, 11, 11, generator=fresh)}
     layer = make_layer(fresh, tokens, mask=dense, stack="cross", **rule)
-    save_recording(Recording({"cross": [replace(layer, lengths=torch.tensor([7, 11, 1]))]}, tokens), path)
+    Recording({"cross": [replace(layer, lengths=torch.tensor([7, 11, 1]))]}, tokens).save(path)
     with safe_open(path, "pt") as file:
         names = {re.sub(r"\d+", "N", name).removeprefix("cross.") for name in file.keys()}  # noqa: SIM118
         metadata = file.metadata()
@@ -244,7 +247,7 @@ def test_the_code_on_that_page_gives_the_weights(fresh, path, monkeypatch):
     mask, site = text_mask(tokens.lengths), Site("", 3, "m", 8, 4, D, D, causal=False)
     lse = attend(q, k, k, mask=mask, scale=0.7).lse
     layer = LayerRecord(site, q, k, None, lse, mask, Rule(0.7), tokens.lengths, tokens)
-    save_recording(Recording({"": [layer] * 4}, tokens), path)
+    Recording({"": [layer] * 4}, tokens).save(path)
     (code,) = re.findall(r"```python\n(.*?)```", FORMAT_PAGE.read_text(encoding="utf-8"), re.DOTALL)
     monkeypatch.chdir(path.parent)
     exec(code, found := {})
@@ -254,7 +257,7 @@ def test_the_code_on_that_page_gives_the_weights(fresh, path, monkeypatch):
 def test_what_is_kept_on_the_way_of_a_gradient_is_saved_too(fresh, path):
     recording = make_recording(fresh, 1)
     layer = replace(recording.layers[0], q=recording.layers[0].q.requires_grad_())
-    save_recording(replace(recording, stacks={"": [layer]}), path)
+    replace(recording, stacks={"": [layer]}).save(path)
     assert_same_recording(open_recording(path), recording)
 
 
@@ -264,3 +267,72 @@ def test_what_is_kept_on_the_way_of_a_gradient_is_saved_too(fresh, path):
 def test_the_front_door_opens_recordings(fresh, path):
     make_recording(fresh).save(str(path))
     assert len(manyheads.open_recording(str(path)).layers) == 3
+
+
+def test_opening_reads_the_tokens_and_a_layer_reads_itself(fresh, path, reads):
+    recording = make_recording(fresh, 5)
+    recording.save(path)
+    opened = open_recording(path)
+    assert all(name.startswith("tokens.0.") for name in reads)
+    reads.clear()
+    assert (repr(opened), opened.num_bytes) == (repr(recording), recording.num_bytes)
+    assert opened.layers[1:][2:] is not None and len(opened.layers) == 5
+    assert reads == []
+    assert_same_layer(opened.layers[3], recording.layers[3])
+    assert sorted(reads) == sorted([*(f"layer.3.{x}" for x in ("q", "k", "v", "lse")), "mask.0.start", "mask.0.stop"])
+
+
+def test_a_layer_is_read_once_while_it_is_held_and_dropped_when_others_follow(fresh, path, reads):
+    make_recording(fresh, lazy.KEPT_LAYERS + 2).save(path)
+    layers = open_recording(path).layers
+    held, dropped = layers[0], weakref.ref(layers[1])
+    for layer in layers[2:]:
+        assert layer.q is not None
+    del layer
+    gc.collect()
+    assert dropped() is None
+    reads.clear()
+    assert layers[0] is held and layers[-len(layers)] is held and layers[::2][0] is held
+    assert reads == []
+    assert layers[1].site.layer == 1 and len(reads) == 4  # its mask is still that of the others
+
+
+def test_the_layer_used_last_is_kept_though_nobody_holds_it(fresh, path, reads):
+    make_recording(fresh).save(path)
+    layers = open_recording(path).layers
+    assert layers[2].q.shape == layers[2].q.shape
+    reads.clear()
+    assert layers[2].site.layer == 2
+    assert reads == []
+
+
+def test_layers_are_a_sequence_like_any_other(fresh, path):
+    make_recording(fresh, 4).save(path)
+    layers = open_recording(path).layers
+    assert [layer.site.layer for layer in layers] == [0, 1, 2, 3]
+    assert [layer.site.layer for layer in layers[-1:0:-2]] == [3, 1]
+    assert layers[-1].site.layer == 3
+    with pytest.raises(IndexError, match="layer 4 is not in this stack: it has 4 layers, from 0"):
+        layers[4]
+
+
+def test_threads_read_the_same_layers(fresh, path):
+    recording = make_recording(fresh, 8)
+    recording.save(path)
+    layers = open_recording(path).layers
+    order = torch.randperm(80, generator=fresh).tolist()
+    with ThreadPoolExecutor(8) as pool:
+        for at, layer in zip(order, pool.map(lambda at: layers[at % 8], order), strict=True):
+            assert_same_layer(layer, recording.layers[at % 8])
+
+
+def test_the_file_is_closed_when_nobody_can_read_from_it_any_more(fresh, path):
+    make_recording(fresh).save(path)
+    before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else pytest.skip("needs /proc")
+    opened = open_recording(path)
+    layers = opened.layers
+    del opened
+    assert layers[0].q is not None
+    del layers
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) == before

@@ -1,14 +1,24 @@
-"""Records of batches put together are the record of all texts: cell by cell, in their own order."""
+"""Records of batches, and of heads that are split over processes, put together are the record of all.
+
+Batches: cell by cell, in their own order. Heads: the same as of the model in one process, recorded whole; two gloo
+processes run torch's tensor parallelism on a tiny model.
+"""
+
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
 
 import manyheads as mh
-from manyheads.recording import Entropy, Received, Tokens
-from manyheads.recording.joining import together
+from manyheads.errors import RecordingError
+from manyheads.recording import Entropy, Received, Recording, Sinks, Tokens, gathered, heads_together
+from manyheads.recording.layer import together
 from tests.models.eager import GUARDED, draw, implementation
 from tests.models.odd import tiny_gpt_oss, tiny_t5
-from tests.models.tiny import VOCAB_SIZE, tiny_bert, tiny_gemma2, tiny_llama
+from tests.models.tiny import VOCAB_SIZE, tiny_bert, tiny_gemma2, tiny_llama, tiny_tokenizer
 
 LENGTHS = (11, 5, 17, 9, 6)
 PLACES = ([1, 4], [3, 0], [2])
@@ -60,3 +70,112 @@ def test_one_batch_in_order_stays_what_it_is(fresh):
     model = tiny_llama(seed=draw(fresh))
     record = mh.record_call(model, **inputs([torch.arange(5, 12), torch.arange(9, 13)])).layers[0]
     assert together([record], [[0, 1]], record.tokens).q is record.q
+
+
+EXACT = 1e-5
+TEXTS = ["the old cat sat on the table", "a dog"]
+
+
+def assert_same(got, want):
+    assert list(got.stacks) == list(want.stacks) and got.tokens.pieces == want.tokens.pieces
+    for one, other in zip(got.layers, want.layers, strict=True):
+        assert one.site == other.site and one.k.shape == other.k.shape
+        for text in range(len(TEXTS)):
+            torch.testing.assert_close(one.weights(text=text), other.weights(text=text), rtol=0, atol=EXACT)
+
+
+def in_parallel(rank, meet, seed, num_kv_heads):
+    """What each process does. Its model is split by torch's own plan; a single key/value head is kept by both."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{meet}", rank=rank, world_size=2)
+    tokenizer = tiny_tokenizer(special_tokens=False)
+    whole = mh.record(mh.load(tiny_llama(num_kv_heads, seed=seed), tokenizer=tokenizer), TEXTS)
+    model, split = tiny_llama(num_kv_heads, seed=seed), ["q_proj"] + ["k_proj", "v_proj"] * (num_kv_heads > 1)
+    for layer in model.model.layers:
+        plan = {**{name: ColwiseParallel() for name in split}, "o_proj": RowwiseParallel()}
+        parallelize_module(layer.self_attn, init_device_mesh("cpu", (2,)), plan)
+        layer.self_attn.num_key_value_groups = 3  # of the heads that are here: with one kept whole, the caller's duty
+    lm = mh.load(model, tokenizer=tokenizer)
+    own = mh.record(lm, TEXTS)
+    assert own.layers[0].site.num_heads == 3
+    joined = gathered(own)
+    assert (joined is None) == (rank == 1)
+    if joined is not None:
+        assert_same(joined, whole)
+        assert joined.provenance["parts"] == 2 and joined.provenance["guard_error"] < 5e-5
+    norms = [
+        mh.measure(each, TEXTS, "sink_norm_mass", sinks=Sinks(first=True)).column("sink_norm_mass")
+        for each in (lm, mh.load(tiny_llama(num_kv_heads, seed=seed), tokenizer=tokenizer))
+    ]
+    mine = [3 * rank + head + 6 * layer for layer in range(3) for head in range(3)]
+    torch.testing.assert_close(torch.tensor(norms[0]), torch.tensor(norms[1][mine]), rtol=0, atol=EXACT)
+    dist.destroy_process_group()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_kv_heads", [2, pytest.param(1, marks=pytest.mark.slow)])
+def test_two_processes_make_the_recording_of_one(num_kv_heads, fresh, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).parents[2])  # spawned processes import this file by its name
+    mp.spawn(in_parallel, (tmp_path / "meet", draw(fresh), num_kv_heads), nprocs=2)
+
+
+# ------------------------------------------------------------------------------------------------------- in one process
+
+
+@pytest.fixture(params=[tiny_gpt_oss, tiny_llama])
+def whole(request, fresh):
+    lm = mh.load(request.param(seed=draw(fresh)), tokenizer=tiny_tokenizer(special_tokens=False))
+    return mh.record(lm, TEXTS, keep=("q", "k", "v", "lse"))
+
+
+def cut(recording, at, num_parts):
+    """One part of a recording's heads, as a process would have recorded them."""
+
+    def some(layer):
+        groups = layer.site.num_kv_heads // num_parts
+        served = layer.site.num_heads // layer.site.num_kv_heads
+        g, h = (slice(at * n, (at + 1) * n) for n in (groups, groups * served))
+        site = replace(layer.site, num_heads=groups * served, num_kv_heads=groups)
+        sinks = None if layer.rule.sinks is None else layer.rule.sinks[h]
+        mine = {"q": layer.q[:, h], "lse": layer.lse[:, h], "k": layer.k[:, g], "v": layer.v[:, g]}
+        return replace(layer, site=site, rule=replace(layer.rule, sinks=sinks), **mine)
+
+    return Recording({"": [some(layer) for layer in recording.layers]}, recording.tokens, recording.provenance)
+
+
+def test_parts_are_the_whole_again_values_and_sinks_too(whole):
+    count = whole.layers[0].site.num_kv_heads
+    again = heads_together([cut(whole, at, count) for at in range(count)])
+    assert_same(again, whole)
+    for one, other in zip(again.layers, whole.layers, strict=True):
+        assert torch.equal(one.v, other.v)
+        assert one.rule.sinks is other.rule.sinks is None or torch.equal(one.rule.sinks, other.rule.sinks)
+
+
+def test_a_layer_that_is_not_split_is_kept_once(whole):
+    count = whole.layers[0].site.num_kv_heads
+    parts = [cut(whole, at, count) for at in range(count)]
+    parts = [Recording({"": [whole.layers[0], *part.layers[1:]]}, part.tokens, part.provenance) for part in parts]
+    assert_same(heads_together(parts), whole)
+
+
+def test_what_is_no_part_of_the_same_is_refused(whole):
+    one, other = (cut(whole, at, 2) for at in range(2)) if whole.layers[0].site.num_kv_heads == 2 else (whole, whole)
+    with pytest.raises(RecordingError, match="every part holds the same heads: nothing is split"):
+        heads_together([whole, whole])
+    fewer = Recording({"": list(other.layers[1:])}, other.tokens, other.provenance)
+    with pytest.raises(RecordingError, match=r"parts of different models: their stacks have \{'': 3\}|\{'': 2\}"):
+        heads_together([one, fewer])
+    turned = replace(other.tokens, ids=other.tokens.ids.flip(0), lengths=other.tokens.lengths.flip(0))
+    with pytest.raises(RecordingError, match="parts of different texts: every process must record the same texts"):
+        heads_together([one, Recording(other.stacks, turned, other.provenance)])
+    layer = whole.layers[0]
+    otherwise = replace(layer, q=layer.q + 1, rule=replace(layer.rule, scale=2.0))
+    parts = [Recording({"": [each]}, whole.tokens, whole.provenance) for each in (layer, otherwise)]
+    with pytest.raises(RecordingError, match="hides other keys, or scales otherwise, in one part than in another"):
+        heads_together(parts)
+    with pytest.raises(RecordingError, match="no process group is open: call torch.distributed.init_process_group"):
+        gathered(whole)

@@ -14,7 +14,7 @@ from manyheads import reference
 from manyheads.errors import RecordingError, ShapeError, WindowError
 from manyheads.nn import Mask, Rule, attend
 from manyheads.recording import LayerRecord, Received, Recording, Tokens
-from manyheads.recording import recording as records
+from manyheads.recording import layer as records
 from manyheads.recording.exact_map.requests import Mass
 from manyheads.spec import Site
 from tests.recording.onelayer import LENGTHS, SCALE, D, G, H, assert_near, make_case

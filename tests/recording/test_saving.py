@@ -19,7 +19,6 @@ from manyheads.errors import FileAccessError, RecordingError
 from manyheads.nn import Mask, Rule
 from manyheads.recording import open_recording
 from manyheads.recording.file import safetensors_io as container
-from manyheads.recording.file.write import save_recording
 from tests.recording.bits import D, H, assert_same_recording, make_recording
 
 # -------------------------------------------------------------------------------------------------- whole or not at all
@@ -27,7 +26,7 @@ from tests.recording.bits import D, H, assert_same_recording, make_recording
 
 def test_a_recording_can_be_saved_over_the_file_it_is_read_from(fresh, path):
     recording = make_recording(fresh, 4)
-    save_recording(recording, path)
+    recording.save(path)
     opened = open_recording(path)
     assert opened.layers[1].q is not None
     opened.save(str(path))
@@ -40,7 +39,7 @@ def test_a_recording_can_be_saved_over_the_file_it_is_read_from(fresh, path):
 def test_an_interrupted_save_leaves_the_folder_as_it_was(fresh, path, monkeypatch, fault, older):
     recording = make_recording(fresh)
     if older:
-        save_recording(recording, path)
+        recording.save(path)
     before = {entry.name: entry.read_bytes() for entry in path.parent.iterdir()}
     bytes_of, seen = container.bytes_of, []
 
@@ -52,7 +51,7 @@ def test_an_interrupted_save_leaves_the_folder_as_it_was(fresh, path, monkeypatc
 
     monkeypatch.setattr(container, "bytes_of", fail_late)
     with pytest.raises(type(fault)):
-        save_recording(make_recording(fresh), path)
+        make_recording(fresh).save(path)
     assert any(seen), "nothing was being written when it was interrupted"
     assert {entry.name: entry.read_bytes() for entry in path.parent.iterdir()} == before
 
@@ -103,7 +102,7 @@ def test_a_disk_that_refuses_is_said_with_what_to_do(fresh, path, monkeypatch, n
 
     monkeypatch.setattr(os, call, refuse)
     with pytest.raises(FileAccessError, match=rf"^cannot write {re.escape(str(path))}: {NO_ROOM[number]}.*\.$"):
-        save_recording(make_recording(fresh), path)
+        make_recording(fresh).save(path)
     assert list(path.parent.iterdir()) == []
 
 
@@ -120,10 +119,10 @@ def test_paths_that_cannot_be_written_are_refused_each_in_its_words(fresh, tmp_p
     }
     for path, words in refused.items():
         with pytest.raises(FileAccessError, match=rf"^cannot write .*: {words}"):
-            save_recording(recording, path)
+            recording.save(path)
     monkeypatch.setattr(os, "access", lambda *_: False)  # a superuser may write anything
     with pytest.raises(FileAccessError, match="you have no permission to"):
-        save_recording(recording, file)
+        recording.save(file)
     assert [entry.name for entry in tmp_path.iterdir()] == ["file"] and file.read_text() == "mine"
 
 
@@ -131,14 +130,14 @@ def test_paths_that_cannot_be_written_are_refused_each_in_its_words(fresh, tmp_p
 def test_a_link_stays_a_link(fresh, path):
     link = path.with_name("link.heads")
     link.symlink_to(path)
-    save_recording(make_recording(fresh), link)
+    make_recording(fresh).save(link)
     assert link.is_symlink() and not path.is_symlink() and len(open_recording(path).layers) == 3
 
 
 def test_a_new_file_has_the_permissions_that_new_files_have(fresh, path):
     other = path.with_name("other")
     other.touch()
-    save_recording(make_recording(fresh), path)
+    make_recording(fresh).save(path)
     assert path.stat().st_mode == other.stat().st_mode
 
 
@@ -148,7 +147,7 @@ def test_a_new_file_has_the_permissions_that_new_files_have(fresh, path):
 def test_provenance_must_be_plain_data(fresh, path):
     recording = replace(make_recording(fresh), provenance={"dtype": torch.float32})
     with pytest.raises(RecordingError, match=r"cannot be saved: its provenance must be JSON: .*dtype"):
-        save_recording(recording, path)
+        recording.save(path)
     assert not path.exists()
 
 
@@ -181,7 +180,7 @@ MISFITS = {
 def test_what_does_not_fit_together_is_refused_before_anything_is_written(fresh, path, change, words, reads):
     recording = make_recording(fresh, 1)
     with pytest.raises(RecordingError, match=rf"^this recording cannot be saved, .* does not fit together: .*{words}"):
-        save_recording(replace(recording, stacks={"": [change(recording.layers[0])]}), path)
+        replace(recording, stacks={"": [change(recording.layers[0])]}).save(path)
     assert not path.exists()
 
 
@@ -189,4 +188,4 @@ def test_a_description_too_long_for_any_header_is_refused(fresh, path, monkeypat
     monkeypatch.setattr(container, "HEADER_BYTES", 5_000)
     recording = replace(make_recording(fresh), provenance={"notes": "x" * 5_000})
     with pytest.raises(RecordingError, match="put less into its provenance"):
-        save_recording(recording, path)
+        recording.save(path)

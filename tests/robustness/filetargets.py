@@ -84,8 +84,8 @@ def read_recording(data: bytes, folder: Path) -> None:
 
 def padded(longest: int, texts: int) -> bytes:
     """One long text and many of one token: packed it is small, with its padding it is not."""
+    from manyheads.recording.file.format import FORMAT, FORMAT_VERSION
     from manyheads.recording.file.safetensors_io import Part, write_tensors
-    from manyheads.recording.file.write import FORMAT, FORMAT_VERSION
 
     lengths = torch.ones(texts, dtype=torch.int64)
     lengths[0] = longest

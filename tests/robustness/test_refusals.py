@@ -26,7 +26,7 @@ from manyheads.interventions import open_plan
 from manyheads.lessons import shelf
 from manyheads.lessons.lesson import LessonError
 from manyheads.models.inputs.media import picture_of, sounds_of
-from manyheads.recording.file import read as lazy
+from manyheads.recording.file import format as lazy
 from manyheads.roles.labels import remembered
 from manyheads.sizing.families.config import read_config
 from manyheads.spec import ModelSpec

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from manyheads.recording import Sinks, Tokens
-from manyheads.recording.tokens import relabelling
 from manyheads.reference.cells import TextFacts
 from tests.models.tiny import WORDS
 
@@ -63,7 +62,7 @@ def shuffle_of(text: str, ids: np.ndarray, special: np.ndarray) -> np.ndarray:
     tokens = Tokens(
         torch.tensor([len(ids)]), torch.tensor(ids)[None], special=torch.tensor(special)[None], texts=(text,)
     )
-    order = relabelling(tokens)[0].numpy()
+    order = tokens.relabelling[0].numpy()
     assert sorted(order) == list(range(len(ids))) and (order[special] == np.flatnonzero(special)).all()
     return order
 

@@ -19,7 +19,7 @@ from manyheads.corpora import Document
 from manyheads.models import batches, read_texts, tokens_of
 from manyheads.recording import ROOT, Gold, GoldWord
 from manyheads.statistics import Statistic
-from manyheads.statistics.gathered import measure_batch
+from manyheads.statistics.one_batch import measure_batch
 from tests.models.eager import eager_maps, spans
 from tests.statistics.facts import values_of
 

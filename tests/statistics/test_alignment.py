@@ -8,7 +8,7 @@ import manyheads as mh
 from manyheads.errors import ShapeError, StatisticError
 from manyheads.nn import Mask, Rule, log_sum_exp
 from manyheads.recording import LayerRecord, Tokens
-from manyheads.recording import recording as records
+from manyheads.recording import layer as records
 from manyheads.spec import Site
 from manyheads.statistics import alignment
 from tests.models.eager import draw, implementation

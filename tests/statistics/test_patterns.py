@@ -10,7 +10,6 @@ import torch
 
 import manyheads as mh
 from manyheads.errors import StatisticError
-from manyheads.recording.tokens import relabelling
 from manyheads.statistics.defined.own_pattern import pattern_statistics, targets
 
 from ..models.tiny import WORDS, tiny_bert, tiny_gpt2, tiny_tokenizer
@@ -50,7 +49,7 @@ def test_a_pattern_scores_the_mean_weight_on_its_places(fresh, make):
         maps = np.concatenate(eager_maps(eager, ids))
         pieces = ["" if at in (0, ids.shape[1] - 1) else text.split()[at - 1] for at in range(ids.shape[1])]
         named = [p or tokenizer.convert_ids_to_tokens(int(i)) for i, p in zip(ids[0], pieces, strict=True)]
-        order = relabelling(mh.record(lm, text).layers[0].tokens)[0].tolist()
+        order = mh.record(lm, text).layers[0].tokens.relabelling[0].tolist()
         for name, pattern in (("vowels", vowels), ("before", before)):
             seen = lambda i, j: make is tiny_bert or j <= i  # noqa: E731
             plain = [[x] if isinstance(x, int) else list(x or ()) for x in pattern(named)]

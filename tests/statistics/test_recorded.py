@@ -6,7 +6,7 @@ import torch
 
 import manyheads as mh
 from manyheads.errors import ShapeError, StatisticError
-from manyheads.recording.recording import small_maps
+from manyheads.recording.layer import small_maps
 from manyheads.statistics import STATISTICS
 from manyheads.statistics.of_a_recording import BY_ROW, EVERY_ROW, measure_recording, sinks_of
 from tests.models.tiny import WORDS, tiny_bert, tiny_gpt2, tiny_llama, tiny_tokenizer

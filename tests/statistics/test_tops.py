@@ -5,7 +5,7 @@ import torch
 
 from manyheads.nn import Mask, Rule
 from manyheads.recording import Layer, Maximum, Tokens, prepare
-from manyheads.recording.exact_map.cells import key_weights
+from manyheads.recording.exact_map.one_pass import key_weights
 from manyheads.reference import statistics as reference
 from manyheads.statistics import Facts
 from manyheads.statistics.defined import rarest as tops

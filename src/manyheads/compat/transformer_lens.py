@@ -37,7 +37,7 @@ from manyheads.heads import Head, HeadsLike, parse_heads
 from manyheads.nn import Mask
 from manyheads.recording import LayerRecord, Recording, Tokens, prepare
 from manyheads.recording.exact_map.requests import Labels, Match
-from manyheads.recording.recording import one_text
+from manyheads.recording.layer import one_text
 
 ERROR_MEASURES = ("mul", "abs")
 ABS_DECIMALS = 3  # "abs" is rounded so, before it is taken from 1

@@ -37,7 +37,7 @@ from manyheads.models.taps.call import AttentionCall
 from manyheads.models.taps.open_taps import EDITED, Tap, left_out, log
 from manyheads.nn import attend
 from manyheads.recording import Layer, LayerRecord, Recording, Tokens
-from manyheads.recording.joining import together
+from manyheads.recording.layer import together
 from manyheads.spec import CROSS
 
 KEEP = ("q", "k", "v", "lse")

@@ -7,10 +7,11 @@ from .exact_map.requests import Pooled as Pooled
 from .exact_map.requests import Received as Received
 from .exact_map.requests import Request as Request
 from .exact_map.requests import Strongest as Strongest
-from .file.write import open_recording as open_recording
-from .joining import gathered as gathered
-from .recording import LayerRecord as LayerRecord
+from .layer import LayerRecord as LayerRecord
 from .recording import Recording as Recording
+from .recording import gathered as gathered
+from .recording import heads_together as heads_together
+from .recording import open_recording as open_recording
 from .tokens import ROOT as ROOT
 from .tokens import Gold as Gold
 from .tokens import GoldWord as GoldWord

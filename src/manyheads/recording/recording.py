@@ -1,231 +1,35 @@
-"""A recording: q, k and each row's lse of every layer, from which any weight can be rebuilt exactly.
+"""A recording of many layers: what every attention layer of a model did with some texts; opened, saved and joined.
 
-`weight[i, j] = exp(score(q_i, k_j) - lse_i)`: n numbers a row were a map, d + 1 are a record. A layer's texts are
-left-aligned, padding rolled away. A question costs no more than its answer needs: chosen cells from q and k, statistics
-of the whole map by one pass over tiles, a window of the map for people's eyes, and small maps for a grid of all heads.
-Sources: Dao 2023 (lse), docs/decisions.
+A recording is in memory (`record` makes it), or in a file of which layers are read when they are used
+(`open_recording`). `save` writes such a file; its format is `file.format`.
+
+Where a model's heads are split over processes (tensor parallelism), each process records its own: `heads_together`
+joins such recordings, and `gathered` brings them to one process first. What travels is the file format, bytes that are
+checked when they are read: nothing is pickled. Cost: every recording once over the network, and all of them in the
+first process's memory and temporary folder.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
-from typing import NamedTuple
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+import torch.distributed as dist
 from torch import Tensor
 
 from manyheads.base import html_table
-from manyheads.errors import RecordingError, ShapeError, WindowError
-from manyheads.nn import Mask, Rule, attend
-from manyheads.recording.exact_map.cells import cell_weights, window_weights
-from manyheads.recording.exact_map.one_pass import Layer, Reduced, prepare
-from manyheads.recording.exact_map.requests import Received, Request, bins, visible_blocks
+from manyheads.errors import RecordingError
+from manyheads.recording.file.format import read_recording, save_recording
+from manyheads.recording.layer import LayerRecord
 from manyheads.recording.media import Frames, Grid, frames_of, grid_of
 from manyheads.recording.tokens import Tokens
-from manyheads.recording.words import Merging, WordMap, Words, numbered, words_of_text
-from manyheads.spec import CROSS, Site
 
-__all__ = ["SmallMaps", "one_text", "small_maps"]
-
-
-WINDOW_BYTES = 1_000_000_000  # the largest dense window of weights that is handed out
 SHOWN_TEXT = 120  # characters of the first text in a notebook
-WORD_BLOCK_CELLS = 1 << 22  # weights of pieces held while words are merged: 16 MB, beside which the answer is large
-
-
-@dataclass(frozen=True, eq=False)
-class LayerRecord:
-    """One attention layer over a batch of texts. `v` is None unless it was kept; `because` says what gave the lse.
-
-    Where keys are other tokens than queries (cross-attention), `lengths` are the queries' and every key is kept.
-    """
-
-    site: Site
-    q: Float[Tensor, "b h q d"]
-    k: Float[Tensor, "b g k d"]
-    v: Float[Tensor, "b g k f"] | None
-    lse: Float[Tensor, "b h q"]
-    mask: Mask
-    rule: Rule
-    lengths: Int[Tensor, "b"]
-    tokens: Tokens
-    because: str = ""
-
-    @cached_property
-    def _layer(self) -> Layer:
-        return Layer(self.q, self.k, self.lse, self.mask, self.rule, self.crosses)
-
-    @property
-    def crosses(self) -> bool:
-        """Whether keys are other tokens than queries."""
-        return self.site.stack == CROSS or self.q.shape[2] != self.k.shape[2]
-
-    def reduce(self, requests: Sequence[Request]) -> Reduced:
-        """Every requested reduction in one pass over exact tiles. Cost: O(q * k * d) time, O(tile) memory."""
-        return prepare(self.tokens, requests).run(self._layer)
-
-    def received(self) -> Float[Tensor, "b h k"]:
-        """How much attention each key receives in all: column sums of the map."""
-        return self.reduce([Received()])[Received()]
-
-    def weights(
-        self, head: int | None = None, queries: slice | None = None, keys: slice | None = None, text: int = 0
-    ) -> Tensor:
-        """A window of the exact map of one text: `Float[q k]`, or `Float[h q k]` where `head` is None.
-
-        Trimmed to the text. Rows that see nothing are 0. Cost: O(window * d) time and the window's memory.
-        Errors: WindowError above 1 GB, ShapeError for a head or text that is not there.
-        """
-        text = self._text(text)
-        rows, columns = _window(queries, self.num_queries(text)), _window(keys, self.num_keys(text))
-        heads = range(self.site.num_heads) if head is None else [self._head(head)]
-        size = len(heads) * (rows.stop - rows.start) * (columns.stop - columns.start) * 4
-        if size > WINDOW_BYTES:
-            raise WindowError(
-                f"a window of {len(heads)} heads x {rows.stop - rows.start} x {columns.stop - columns.start} weights "
-                f"is {size / 1e9:.1f} GB, above the limit of {WINDOW_BYTES / 1e9:.0f} GB: ask for fewer queries=, "
-                f"keys= or one head=, or use reduce() or tiles(), which never hold the map."
-            )
-        out = torch.cat([window_weights(self._layer, text, [h], rows, columns) for h in heads])
-        return out[0] if head is not None else out
-
-    def weights_at(
-        self, queries: Int[Tensor, "pairs"], keys: Int[Tensor, "pairs"], text: int = 0
-    ) -> Float[Tensor, "h pairs"]:
-        """The exact weights of chosen cells, all heads. Cost: O(pairs * h * d). Hidden cells are 0."""
-        text, queries, keys = self._text(text), torch.as_tensor(queries), torch.as_tensor(keys)
-        limits = {"queries": (queries, self.num_queries(text)), "keys": (keys, self.num_keys(text))}
-        for name, (index, limit) in limits.items():
-            if len(index) and not 0 <= int(index.min()) <= int(index.max()) < limit:
-                raise ShapeError(
-                    f"{name} run from {int(index.min())} to {int(index.max())}, but text {text} has {limit} of them."
-                )
-        return cell_weights(self._layer, text, queries, keys).to(self.lse.dtype)
-
-    def word_weights(
-        self,
-        head: int | None = None,
-        text: int = 0,
-        how: str = "mean",
-        words: Words | str | None = None,
-        *,
-        key_words: Words | None = None,
-        queries: slice | None = None,
-        keys: slice | None = None,
-        drop: str = "none",
-    ) -> WordMap:
-        """The exact map between the words of one text, `(queries, keys, weights)`: units, and `Float[q k]` between them
-        (`Float[h q k]` where `head` is None).
-
-        `words` are `Words.of(layer.tokens)`, or the name of a way to find them; `how` as in `words.merge`; `drop` as in
-        `Words.units`: what is dropped is left out of the merged map, and the other weights stay as they are.
-        `queries` and `keys` slice the units that are left. Cross-attention needs `key_words`, of the text it looks at.
-        Cost: O(pieces * pieces * d) time for the window's pieces (for "max", every key), the answer's memory.
-        Errors: WindowError above 1 GB, RecordingError for keys that are no text, TextError, ShapeError, StatisticError.
-        """
-        text = self._text(text)
-        row_words = words_of_text(words, self.tokens, text, self.num_queries(text), "words=")
-        column_words = self._key_words(row_words, key_words, text)
-        rows, columns = row_words.units(drop=drop), column_words.units(drop=drop)
-        rows = rows[_window(queries, len(rows))]
-        columns = columns[_window(keys, len(columns))]
-        summed = column_words.units() if how == "max" else columns  # a maximum is scaled to the mass of its whole row
-        num_heads = self.site.num_heads if head is None else 1
-        if (size := num_heads * len(rows) * len(summed) * 4) > WINDOW_BYTES:
-            raise WindowError(
-                f"{num_heads} heads x {len(rows)} x {len(summed)} weights between words is {size / 1e9:.1f} GB, above "
-                f"the limit of {WINDOW_BYTES / 1e9:.0f} GB: ask for fewer queries=, one head=, or fewer keys= (which "
-                f"helps with how='mean' and 'first': 'max' needs every key)."
-            )
-        (from_words, span), (to_words, keys) = numbered(rows), numbered(summed)
-        merging = Merging(from_words, to_words, how)
-        step = max(1, WORD_BLOCK_CELLS // max(1, num_heads * len(to_words)))
-        for row in range(span.start, max(span.stop, span.start + 1), step):
-            block = self.weights(head, slice(row, min(row + step, span.stop)), keys, text)
-            merging.add(block, row - span.start)
-        weights = merging.weights
-        if how == "max":
-            place = {unit.tokens: index for index, unit in enumerate(summed)}
-            weights = weights[..., [place[unit.tokens] for unit in columns]]
-        return WordMap(rows, columns, weights)
-
-    def _key_words(self, row_words: Words, key_words: Words | None, text: int) -> Words:
-        """The words of the text that keys are from."""
-        if not self.crosses and key_words is None:
-            return row_words
-        if not self.crosses:
-            raise RecordingError(
-                f"{self.site.module} looks at its own text: give that text's words as words=, without key_words=."
-            )
-        if key_words is None:
-            raise RecordingError(
-                f"{self.site.module} looks at another text, whose words this layer does not know: give them as "
-                f"key_words=Words.of(tokens), with the tokens its keys come from. If they are no text (an image, "
-                f"sound), use weights()."
-            )
-        return words_of_text(key_words, self.tokens, text, self.num_keys(text), "key_words=", padded=True)
-
-    def project(
-        self, features: Float[Tensor, "k f"], text: int = 0, queries: Int[Tensor, "q"] | None = None
-    ) -> Float[Tensor, "h q f"]:
-        """`weights @ features` for one text, without the map: one more attention call with features where v stood.
-
-        `queries`: only these rows, in that order.
-        """
-        text = self._text(text)
-        num_rows, num_keys = self.num_queries(text), self.num_keys(text)
-        if features.shape[0] != num_keys:
-            raise ShapeError(
-                f"features has {features.shape[0]} rows, but text {text} has {num_keys} keys: give one row a key."
-            )
-        if queries is not None and len(queries) and not 0 <= int(queries.min()) <= int(queries.max()) < num_rows:
-            raise ShapeError(f"queries run to {int(queries.max())}, but text {text} has {num_rows} of them.")
-        values = features.float()[None, None].expand(1, self.site.num_kv_heads, -1, -1).contiguous()
-        trimmed = self._layer.one_text(text, slice(num_rows) if queries is None else queries, num_keys)
-        q, k, mask, rule = trimmed.q.float(), trimmed.k.float(), trimmed.mask, trimmed.rule
-        return attend(q, k, values, mask=mask, **rule.options).out[0]
-
-    def tiles(self, text: int = 0, size: int = 256) -> Iterator[tuple[slice, slice, Float[Tensor, "h r c"]]]:
-        """One text's map tile by tile, for your own statistics: `(rows, keys, weights)`. Hidden ones are left out."""
-        text, mask = self._text(text), self.mask.expand(len(self.lengths))
-        num_queries, num_keys = self.num_queries(text), self.num_keys(text)
-        for row in range(0, num_queries, size):
-            rows = slice(row, min(row + size, num_queries))
-            start, stop = mask.start[text, rows], mask.stop[text, rows]
-            for key in range(0, num_keys, size):
-                keys = slice(key, min(key + size, num_keys))
-                if bool(((start < keys.stop) & (stop > keys.start)).any()):
-                    yield rows, keys, window_weights(self._layer, text, range(self.site.num_heads), rows, keys)
-
-    def _text(self, text: int) -> int:
-        """The text's index from the front, checked."""
-        if not -len(self.lengths) <= text < len(self.lengths):
-            raise ShapeError(f"{text=} is not in this recording: it holds {len(self.lengths)} texts, counted from 0.")
-        return text % len(self.lengths)
-
-    def num_queries(self, text: int) -> int:
-        """How many rows one text's map has: its tokens."""
-        return int(self.lengths[text])
-
-    def num_keys(self, text: int) -> int:
-        """How many keys one text's map has: its tokens, or all those of what a crossing layer looks at."""
-        return self.k.shape[2] if self.crosses else int(self.lengths[text])
-
-    def _head(self, head: int) -> int:
-        if not isinstance(head, int) or not 0 <= head < self.site.num_heads:
-            raise ShapeError(f"{head=} is not in layer {self.site.layer}: it has heads 0 to {self.site.num_heads - 1}.")
-        return head
-
-
-def _window(chosen: slice | None, length: int) -> slice:
-    begin, end, step = (chosen or slice(None)).indices(length)
-    if step != 1:
-        raise ShapeError(f"a window has step 1, but {chosen} has step {step}: slice the result instead.")
-    return slice(begin, max(begin, end))
 
 
 @dataclass(frozen=True, eq=False)
@@ -238,6 +42,7 @@ class Recording:
     stacks: Mapping[str, Sequence[LayerRecord]]
     tokens: Tokens
     provenance: Mapping[str, object] = field(default_factory=dict)
+    stored_bytes: int | None = None  # of a recording in a file: to print its size must not read its layers
 
     @property
     def layers(self) -> Sequence[LayerRecord]:
@@ -262,16 +67,15 @@ class Recording:
 
     @property
     def num_bytes(self) -> int:
-        """The size of its tensors."""
+        """The size of its q, k, v and lse in memory, padding included."""
+        if self.stored_bytes is not None:
+            return self.stored_bytes
         parts = [x for stack in self.stacks.values() for layer in stack for x in (layer.q, layer.k, layer.v, layer.lse)]
         return sum(x.numel() * x.element_size() for x in parts if x is not None)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write one safetensors file, whole or not at all. Errors: FileAccessError."""
-        # The writer stands above recordings, and reads them; a recording hands itself over.
-        from manyheads.recording.file.write import save_recording
-
-        save_recording(self, path)
+        save_recording(path, self.stacks, self.tokens, self.provenance)
 
     def __repr__(self) -> str:
         stacks = ", ".join(f"{name or 'layers'}: {len(layers)}" for name, layers in self.stacks.items())
@@ -297,47 +101,109 @@ class Recording:
         return html_table(columns, rows, caption=repr(self), note=note)
 
 
-# -------------------------------------------------------------------------------------------------- one text of a layer
+def open_recording(path: str | os.PathLike[str]) -> Recording:
+    """The recording in a file. A layer's tensors are read when `rec.layers[i]` is asked for, not before.
 
-
-class SmallMaps(NamedTuple):
-    """The maps of a layer's heads in blocks, by the mean of the visible cells; NaN where nothing is visible.
-
-    Position i of n falls in block `i * p // n`. `rows_read` of `rows_in_all` rows were read.
+    Layers are kept while somebody holds them, and the last few after that. Cost: the header's and the tokens' size.
+    Errors: FileAccessError for a file that cannot be had; RecordingError for one that is no recording, damaged, cut
+    off, or written by a newer version. Damage inside a layer is found, and raised, when that layer is read.
     """
-
-    maps: Float[Tensor, "h row_blocks key_blocks"]
-    rows_read: int
-    rows_in_all: int
+    return Recording(*read_recording(path))
 
 
-def one_text(layer: LayerRecord, text: int, rows: Int[Tensor, "r"] | None = None) -> Layer:
-    """One text of a layer as the pass reads it, trimmed; with `rows`, those rows alone, as if queries of their own."""
-    chosen = slice(layer.num_queries(text)) if rows is None else rows
-    batch = Layer(layer.q, layer.k, layer.lse, layer.mask, layer.rule, layer.crosses or rows is not None)
-    return batch.one_text(text, chosen, layer.num_keys(text))
+def heads_together(parts: Sequence[Recording]) -> Recording:
+    """One recording of all heads, from recordings of the same texts that hold some heads of each layer, in order.
 
-
-def small_maps(layer: LayerRecord, size: int, text: int = 0, rows_a_block: int | None = None) -> SmallMaps:
-    """Every head's map of one text in at most `size x size` blocks, by mean. `rows_a_block`: no more rows than that.
-
-    One more attention call, with a column a block of keys where the values stood. Cost: as attention itself; of a long
-    text `rows_a_block` rows of each block are read, and the answer contains how many.
-    Errors: ShapeError for a size below 1, or a text that is not there.
+    A layer that was not split (the same in every part) is kept once; so is a key/value head that every part has.
+    Errors: RecordingError for parts of different texts or layers, and where no layer was split at all.
     """
-    if size < 1 or not 0 <= text < len(layer.lengths):
-        raise ShapeError(f"{size=}, {text=}: a map has at least one block, and there are {len(layer.lengths)} texts.")
-    num_rows, num_keys = layer.num_queries(text), layer.num_keys(text)
-    of_rows, of_keys = bins(num_rows, size), bins(num_keys, size)
-    row_blocks, key_blocks = min(size, num_rows), min(size, num_keys)
-    rows = None
-    if rows_a_block is not None and num_rows > rows_a_block * row_blocks:
-        place = (torch.arange(row_blocks * rows_a_block, dtype=torch.float64) + 0.5) / (row_blocks * rows_a_block)
-        rows = (place * num_rows).long()
-        of_rows = of_rows[rows]
-    columns = torch.nn.functional.one_hot(of_keys, key_blocks).float()
-    mass = layer.project(columns, text, rows)
-    sums = mass.new_zeros(len(mass), row_blocks, key_blocks).index_add_(1, of_rows, mass)
-    visible = visible_blocks(one_text(layer, text, rows).mask, of_rows, of_keys, (row_blocks, key_blocks)).float()
-    maps = (sums / visible).masked_fill(visible == 0, torch.nan)
-    return SmallMaps(maps, num_rows if rows is None else len(rows), num_rows)
+    first = parts[0]
+    shapes = [{stack: len(layers) for stack, layers in part.stacks.items()} for part in parts]
+    if any(shape != shapes[0] for shape in shapes):
+        raise RecordingError(f"parts of different models: their stacks have {', '.join(map(str, shapes))} layers.")
+
+    def has_same_texts(part: Recording) -> bool:
+        own, ids = first.tokens.ids, part.tokens.ids
+        same_ids = own is ids if own is None or ids is None else torch.equal(own, ids)
+        return same_ids and torch.equal(first.tokens.lengths, part.tokens.lengths)
+
+    if not all(map(has_same_texts, parts)):
+        raise RecordingError("parts of different texts: every process must record the same texts, in the same order.")
+    stacks = {
+        stack: [_all_heads([part.stacks[stack][index] for part in parts]) for index in range(len(layers))]
+        for stack, layers in first.stacks.items()
+    }
+    before, after = (
+        sum(layer.site.num_heads for stack in x.values() for layer in stack) for x in (first.stacks, stacks)
+    )
+    if len(parts) > 1 and before == after:
+        raise RecordingError("every part holds the same heads: nothing is split, so take one of them as it is.")
+    worst = {
+        name: max(float(str(part.provenance[name])) for part in parts)
+        for name in ("guard_error", "float64_error")
+        if all(name in part.provenance for part in parts)
+    }
+    return Recording(stacks, first.tokens, {**first.provenance, **worst, "parts": len(parts)})
+
+
+def _all_heads(parts: Sequence[LayerRecord]) -> LayerRecord:
+    """One layer with the heads of every part, one after another."""
+    first = parts[0]
+    if all(part.q.shape == first.q.shape and torch.equal(part.q, first.q) for part in parts[1:]):
+        return first
+    alike = all((part.rule.scale, part.rule.softcap) == (first.rule.scale, first.rule.softcap) for part in parts)
+    runs = all(torch.equal(part.mask.start, first.mask.start) for part in parts)
+    if not alike or not runs or not all(torch.equal(part.mask.stop, first.mask.stop) for part in parts):
+        raise RecordingError(f"{first.site.module} hides other keys, or scales otherwise, in one part than in another.")
+    # A single key/value head (MQA) is not split: every process has the same one.
+    shared = first.k.shape[1] == 1 and all(torch.equal(part.k, first.k) for part in parts[1:])
+
+    def beside(values: Sequence[Tensor | None], keyed: bool = False) -> Tensor | None:
+        """Joined along the axis of heads; what is one for all heads stays one."""
+        tensors = [value for value in values if value is not None]
+        if not tensors:
+            return None
+        # The axis of heads is the second one, but of sinks, which have no axis of texts, the first.
+        return tensors[0] if keyed and shared else torch.cat(tensors, min(1, tensors[0].ndim - 1))
+
+    def one_for_all(values: Sequence[Tensor | None]) -> Tensor | None:
+        first_part = values[0]
+        return first_part if first_part is None or first_part.shape[1] == 1 else beside(values)
+
+    q, k, lse = beside([p.q for p in parts]), beside([p.k for p in parts], keyed=True), beside([p.lse for p in parts])
+    v = beside([part.v for part in parts], keyed=True)
+    assert q is not None and k is not None and lse is not None
+    site = replace(first.site, num_heads=q.shape[1], num_kv_heads=k.shape[1])
+    mask = replace(first.mask, dense=one_for_all([part.mask.dense for part in parts]))
+    sinks, bias = beside([part.rule.sinks for part in parts]), one_for_all([part.rule.bias for part in parts])
+    return replace(
+        first, site=site, q=q, k=k, v=v, lse=lse, mask=mask, rule=replace(first.rule, sinks=sinks, bias=bias)
+    )
+
+
+def gathered(recording: Recording, group: Any = None) -> Recording | None:
+    """All heads of a model whose heads are split over the processes of `group` (all of them unless said), by rank.
+
+    Every process of the group must call it, with its recording of the same texts. The first one gets the recording of
+    all heads, in the order of ranks; the others get None. Errors: RecordingError where no process group is open, and
+    as `heads_together`'s, in the first process.
+    """
+    if not dist.is_available() or not dist.is_initialized():
+        raise RecordingError("no process group is open: call torch.distributed.init_process_group first.")
+    place = "cuda" if dist.get_backend(group) == "nccl" else "cpu"
+    with tempfile.TemporaryDirectory() as folder:
+        recording.save(Path(folder) / "own.heads")
+        content = torch.frombuffer(bytearray((Path(folder) / "own.heads").read_bytes()), dtype=torch.uint8).to(place)
+        sizes = [torch.zeros(1, dtype=torch.long, device=place) for _ in range(dist.get_world_size(group))]
+        dist.all_gather(sizes, torch.tensor([len(content)], device=place), group=group)
+        longest = int(torch.cat(sizes).max())
+        # Collective calls take tensors of one size only, so each file is sent padded to the longest.
+        sent = torch.nn.functional.pad(content, (0, longest - len(content)))
+        is_first = dist.get_rank(group) == 0
+        came = [torch.empty_like(sent) for _ in sizes] if is_first else None
+        dist.gather(sent, came, group=group, group_dst=0)
+        if came is None:
+            return None
+        for rank, (data, size) in enumerate(zip(came, sizes, strict=True)):
+            (Path(folder) / f"{rank}.heads").write_bytes(data[: int(size)].cpu().numpy().tobytes())
+        return heads_together([open_recording(Path(folder) / f"{rank}.heads") for rank in range(len(sizes))])

@@ -174,6 +174,7 @@ class Tokens:
     @cached_property
     def rare(self) -> Bool[Tensor, "b k"]:
         """The rarest tenth (`RARE_SHARE`) of each text's ordinary tokens; ties with the last one count too."""
+        # Ties count: which of two tokens of one rarity comes first in a text must not decide what is rare.
         rarity = self._named("rarity").masked_fill(~self.ordinary, -torch.inf)
         if not rarity.numel():
             return torch.zeros_like(self.real)
@@ -221,8 +222,11 @@ class Tokens:
         ]
 
     @cached_property
-    def _shuffled(self) -> Int[Tensor, "b k"]:
-        """See `relabelling`; once for all that ask."""
+    def relabelling(self) -> Int[Tensor, "b k"]:
+        """For each text a shuffle of its ordinary tokens among themselves; special tokens and padding stay.
+
+        Seeded by the text's own words, so that every run, order and machine shuffles alike.
+        """
         out, generator = torch.arange(self.longest).repeat(self.num_texts, 1), torch.Generator()
         for text, seed in enumerate(self.seeds):
             where = self.ordinary[text].nonzero()[:, 0]
@@ -270,11 +274,3 @@ def text_seed(text: str) -> int:
 def data_seed(data: bytes) -> int:
     """The same of anything else that is measured: a picture's pixels, a sound's samples."""
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big") >> 1
-
-
-def relabelling(tokens: Tokens) -> Int[Tensor, "b k"]:
-    """For each text a shuffle of its ordinary tokens among themselves; special tokens and padding stay.
-
-    Seeded by the text's own words, so that every run, order and machine shuffles alike.
-    """
-    return tokens._shuffled

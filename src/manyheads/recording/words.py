@@ -40,11 +40,16 @@ Span = tuple[int, int]
 INNER_MARKS = "'\u2019-\u2010\u2011"  # apostrophes and hyphens: no break between a letter or digit and another
 DIGIT_MARKS = ".,"  # no break between two digits: 3.14 and 1,000
 ZERO_WIDTH_SPACE, JOINER = "\u200b", "\u200d"
+SKIN = "\U0001f3fb", "\U0001f3ff"  # the first and the last tone
 
 
 def is_space(char: str) -> bool:
     """White space as Python has it, and the zero-width space, which is there to part words."""
     return char.isspace() or char == ZERO_WIDTH_SPACE
+
+
+def _is_mark(char: str) -> bool:
+    return unicodedata.category(char)[0] in "PS"
 
 
 def word_spans(text: str) -> list[Span]:
@@ -106,24 +111,17 @@ def words_of_tokens(text: str, spans: Sequence[Span], offsets: Sequence[Span]) -
     return out
 
 
-def _is_mark(char: str) -> bool:
-    return unicodedata.category(char)[0] in "PS"
-
-
 def _end_of_run(text: str, begin: int) -> int:
-    end = begin + 1
-    while end < len(text) and not is_space(text[end]):
-        if _is_mark(text[end]) and not _stays_inside(text, end):
-            break
-        end += 1
-    return end
-
-
-def _stays_inside(text: str, index: int) -> bool:
-    before, char, after = text[index - 1], text[index], text[index + 1 : index + 2]
-    if char in INNER_MARKS:
-        return after.isalnum()  # what is before is in the word: no mark, or it would have ended there
-    return char in DIGIT_MARKS and before.isdigit() and after.isdigit()
+    for end in range(begin + 1, len(text)):
+        before, char, after = text[end - 1], text[end], text[end + 1 : end + 2]
+        if is_space(char):
+            return end
+        # What is before is in the word: no mark, or the word would have ended there.
+        inside = char in INNER_MARKS and after.isalnum()
+        inside = inside or (char in DIGIT_MARKS and before.isdigit() and after.isdigit())
+        if _is_mark(char) and not inside:
+            return end
+    return len(text)
 
 
 def _end_of_mark(text: str, begin: int) -> int:
@@ -131,8 +129,11 @@ def _end_of_mark(text: str, begin: int) -> int:
     if _is_flag_letter(text[begin]) and end < len(text) and _is_flag_letter(text[end]):
         end += 1
     while end < len(text):
-        joined = text[end - 1] == JOINER and unicodedata.category(text[end])[0] == "S"
-        if not joined and not _extends(text[end]):
+        char, category = text[end], unicodedata.category(text[end])
+        joined = text[end - 1] == JOINER and category[0] == "S"
+        # Variation selectors are combining marks; joiners and tags are of the category Cf.
+        extends = category[0] == "M" or (category == "Cf" and not is_space(char)) or SKIN[0] <= char <= SKIN[1]
+        if not joined and not extends:
             break
         end += 1
     return end
@@ -140,12 +141,6 @@ def _end_of_mark(text: str, begin: int) -> int:
 
 def _is_flag_letter(char: str) -> bool:
     return "\U0001f1e6" <= char <= "\U0001f1ff"
-
-
-def _extends(char: str) -> bool:
-    """Combining marks, variation selectors, joiners and tags (category Cf), skin tones."""
-    category = unicodedata.category(char)
-    return category[0] == "M" or (category == "Cf" and not is_space(char)) or "\U0001f3fb" <= char <= "\U0001f3ff"
 
 
 # -------------------------------------------------------------------------------------- which characters a token covers
@@ -169,39 +164,30 @@ def texts_and_offsets(tokens: Tokens) -> tuple[Sequence[str], Sequence[Sequence[
 def text_of_marks(
     pieces: Sequence[Sequence[str]], special: Sequence[Sequence[bool]]
 ) -> tuple[list[str], list[list[Span]], str]:
-    """Texts as their pieces spell them, each piece's span there, and by which marks."""
+    """Texts as their pieces spell them (stray bytes as U+FFFD), each piece's span there, and by which marks."""
     ordinary = [p for row, added in zip(pieces, special, strict=True) for p, s in zip(row, added, strict=True) if not s]
     name, spell = next((name, spell) for name, test, spell in _MARKS if test(ordinary))
     texts, spans = [], []
     for row, added in zip(pieces, special, strict=True):
         spelt = [b" " if s else spell(piece) for piece, s in zip(row, added, strict=True)]
-        text, places = _decoded(spelt)
-        texts.append(text)
-        spans.append([(b, b) if s else (b, e) for (b, e), s in zip(places, added, strict=True)])
+        # A piece may end inside a character, so the bytes are decoded together, and each one's character is noted.
+        text, owners = b"".join(spelt).decode("utf-8", "surrogateescape"), []
+        for index, char in enumerate(text):
+            owners += [index] * len(char.encode("utf-8", "surrogateescape"))
+        text_spans, index = [], 0
+        for part, is_special in zip(spelt, added, strict=True):
+            begin = owners[index] if index < len(owners) else len(text)
+            index += len(part)
+            text_spans.append((begin, owners[index - 1] + 1 if part and not is_special else begin))
+        texts.append(re.sub("[\udc80-\udcff]", "\ufffd", text))
+        spans.append(text_spans)
     return texts, spans, name
 
 
-def _decoded(spelt: Sequence[bytes]) -> tuple[str, list[Span]]:
-    """UTF-8 in pieces, put together, and which characters each piece has a byte of. Stray bytes become U+FFFD."""
-    text, owners = b"".join(spelt).decode("utf-8", "surrogateescape"), []
-    for index, char in enumerate(text):
-        owners += [index] * len(char.encode("utf-8", "surrogateescape"))
-    spans, index = [], 0
-    for part in spelt:
-        begin = owners[index] if index < len(owners) else len(text)
-        index += len(part)
-        spans.append((begin, owners[index - 1] + 1 if part else begin))
-    return re.sub("[\udc80-\udcff]", "\ufffd", text), spans
-
-
-def _byte_alphabet() -> dict[str, int]:
-    """GPT-2's letters for bytes: printable ones stand for themselves, the others for 256 and up, in order."""
-    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    unprintable = [byte for byte in range(256) if byte not in printable]
-    return {chr(byte): byte for byte in printable} | {chr(256 + index): byte for index, byte in enumerate(unprintable)}
-
-
-_BYTE_OF = _byte_alphabet()
+# GPT-2's letters for bytes: printable ones stand for themselves, the others for 256 and up, in order.
+_PRINTABLE = {*range(33, 127), *range(161, 173), *range(174, 256)}
+_UNPRINTABLE = [byte for byte in range(256) if byte not in _PRINTABLE]
+_BYTE_OF = {chr(byte): byte for byte in _PRINTABLE} | {chr(256 + i): byte for i, byte in enumerate(_UNPRINTABLE)}
 
 
 def _spell_bytes(piece: str) -> bytes:
@@ -212,10 +198,6 @@ def _spell_bytes(piece: str) -> bytes:
 def _spell_metaspace(piece: str) -> bytes:
     byte = re.fullmatch("<0x([0-9A-Fa-f]{2})>", piece)  # what the vocabulary lacks, byte by byte
     return bytes([int(byte[1], 16)]) if byte else _utf8(piece.replace("▁", " "))
-
-
-def _spell_single(piece: str) -> bytes:
-    return bytes([ord(piece)]) if ord(piece) < 256 else _utf8(piece)
 
 
 def _utf8(text: str) -> bytes:
@@ -235,7 +217,11 @@ _MARKS: tuple[tuple[str, Callable[[Sequence[str]], bool], Callable[[str], bytes]
         lambda pieces: any(piece.startswith("##") and len(piece) > 2 for piece in pieces),
         lambda piece: _utf8(piece[2:] if piece.startswith("##") and len(piece) > 2 else f" {piece}"),
     ),
-    ("one byte a piece", lambda pieces: bool(pieces) and all(len(piece) == 1 for piece in pieces), _spell_single),
+    (
+        "one byte a piece",
+        lambda pieces: bool(pieces) and all(len(piece) == 1 for piece in pieces),
+        lambda piece: bytes([ord(piece)]) if ord(piece) < 256 else _utf8(piece),
+    ),
     ("none found: each piece apart", lambda pieces: True, lambda piece: _utf8(f" {piece}")),
 )
 
@@ -328,8 +314,17 @@ class Words:
         groups: dict[tuple[int, int], list[int]] = {}
         for token, word in enumerate(self.of_token[text, : int(self.tokens.lengths[text])].tolist()):
             groups.setdefault((word, -1 if word >= 0 else token), []).append(token)
-        units = [self._unit(text, word, tuple(members)) for (word, _), members in groups.items()]
-        return tuple(u for u in units if u.word >= 0 or not (drop == "wordless" or (drop == "special" and u.special)))
+        units = []
+        for (word, token), members in groups.items():
+            if word >= 0:
+                begin, end = self.spans[text][word]
+                units.append(Unit(self.texts[text][begin:end], (begin, end), tuple(members), word, False))
+                continue
+            special = not bool(self.tokens.ordinary[text, token])
+            if drop == "none" or (drop == "special" and not special):
+                piece, span = self.tokens.pieces[text][token], self.offsets[text][token]
+                units.append(Unit(piece, span, (token,), -1, special))
+        return tuple(units)
 
     def text(self, index: int) -> Words:
         """The words of one text alone."""
@@ -344,14 +339,6 @@ class Words:
         if not -len(self.texts) <= text < len(self.texts):
             raise ShapeError(f"{text=} has no words here: they are of {len(self.texts)} texts, counted from 0.")
         return text % len(self.texts)
-
-    def _unit(self, text: int, word: int, members: tuple[int, ...]) -> Unit:
-        if word >= 0:
-            begin, end = self.spans[text][word]
-            return Unit(self.texts[text][begin:end], (begin, end), members, word, False)
-        (token,) = members
-        special = not bool(self.tokens.ordinary[text, token])
-        return Unit(self.tokens.pieces[text][token], self.offsets[text][token], members, -1, special)
 
 
 def merge(
@@ -390,6 +377,7 @@ class Merging:
         rows = from_words[in_word]
         first = torch.full((self._num_rows,), len(row_index)).scatter_reduce(0, rows, row_index[in_word], "amin")
         counts = rows.bincount(minlength=self._num_rows).double()
+        # A word's rows may come in two blocks, so which row is its first, and how many it has, is settled before them.
         self._share = torch.zeros(len(row_index), dtype=torch.float64)  # of a row of pieces in its word's row
         self._share[in_word] = (row_index[in_word] == first[rows]).double() if how == "first" else 1 / counts[rows]
         self._map: Tensor | None = None

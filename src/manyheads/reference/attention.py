@@ -57,7 +57,16 @@ def attend(
     Raises ShapeError for what does not fit. Source: Vaswani et al. 2017, equation 1; the cap: Gemma 2, 2024, section 2.
     """
     q, k, v = (np.asarray(array, np.float64) for array in (q, k, v))
-    serves = _heads_served(q, k, v)
+    fits = q.ndim == k.ndim == v.ndim == 4 and q.shape[0] == k.shape[0] and q.shape[3] == k.shape[3]
+    if not fits or k.shape[:3] != v.shape[:3]:
+        raise ShapeError(
+            f"q has shape {q.shape}, k {k.shape}, v {v.shape}; they must be (b, h, q, d), (b, g, k, d), (b, g, k, f): "
+            "the same batch, heads of one width in q and k, and a value for every key."
+        )
+    serves = 1  # no heads at all on either side is an empty axis, not an error
+    if q.shape[1] != k.shape[1]:
+        check_groups(q.shape[1], k.shape[1])
+        serves = q.shape[1] // k.shape[1]
     k = repeat(k, "b g k d -> b (g serves) k d", serves=serves)
     v = repeat(v, "b g k f -> b (g serves) k f", serves=serves)
     shape = (*q.shape[:3], k.shape[2])
@@ -76,20 +85,6 @@ def attend(
     visible = visible_keys(shape, mask=mask, causal=causal, window=window)
     weights, lse = softmax_rows(np.where(visible, scores, -np.inf), sinks)
     return Attended(np.einsum("bhqk,bhkf->bhqf", weights, v, optimize=True), weights, lse)
-
-
-def _heads_served(q: Shaped[np.ndarray, "..."], k: Shaped[np.ndarray, "..."], v: Shaped[np.ndarray, "..."]) -> int:
-    """How many query heads each key/value head serves, once q, k and v are known to fit."""
-    fits = q.ndim == k.ndim == v.ndim == 4 and q.shape[0] == k.shape[0] and q.shape[3] == k.shape[3]
-    if not fits or k.shape[:3] != v.shape[:3]:
-        raise ShapeError(
-            f"q has shape {q.shape}, k {k.shape}, v {v.shape}; they must be (b, h, q, d), (b, g, k, d), (b, g, k, f): "
-            "the same batch, heads of one width in q and k, and a value for every key."
-        )
-    if q.shape[1] == k.shape[1]:  # no heads at all on either side is an empty axis, not an error
-        return 1
-    check_groups(q.shape[1], k.shape[1])
-    return q.shape[1] // k.shape[1]
 
 
 # -------------------------------------------------------------------------------------- who may look where, and softmax
@@ -148,7 +143,14 @@ def visible_keys(
             raise ShapeError(f"{window=} shows no key: it counts keys, the query's own among them. Use 1 or more.")
         visible &= np.abs(ahead) < window
     if mask is not None:
-        visible &= broadcast("mask", _as_boolean(mask), shape)
+        mask = np.asarray(mask)
+        # A float mask of zeros may mean "add nothing" or "see nothing", so it is not for us to guess.
+        if mask.dtype.kind not in "biu" or not np.isin(mask, (0, 1)).all():
+            raise ShapeError(
+                f"mask is {mask.dtype} and must be booleans, or integers 0 and 1 (1 = may look). Numbers to add to the "
+                "scores go into bias=; a 0/1 mask of floats becomes boolean with mask.astype(bool)."
+            )
+        visible &= broadcast("mask", mask.astype(bool), shape)
     return visible
 
 
@@ -160,14 +162,3 @@ def broadcast(name: str, array: Shaped[np.ndarray, "..."], shape: tuple[int, ...
         raise ShapeError(
             f"{name} has shape {np.shape(array)}, which does not broadcast to (batch, heads, queries, keys) = {shape}."
         ) from None
-
-
-def _as_boolean(mask: Shaped[np.ndarray, "..."]) -> Bool[np.ndarray, "..."]:
-    mask = np.asarray(mask)
-    # A float mask of zeros may mean "add nothing" or "see nothing", so it is not for us to guess.
-    if mask.dtype.kind not in "biu" or not np.isin(mask, (0, 1)).all():
-        raise ShapeError(
-            f"mask is {mask.dtype} and must be booleans, or integers 0 and 1 (1 = may look). Numbers to add to the "
-            "scores go into bias=; a 0/1 mask of floats becomes boolean with mask.astype(bool)."
-        )
-    return mask.astype(bool)

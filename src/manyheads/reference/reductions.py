@@ -120,7 +120,7 @@ def pooled(
     if how not in HOW:
         raise ShapeError(f"{how=} is no way to pool a block's cells. Use one of {list(HOW)}.")
     visible = np.broadcast_to(visible, weights.shape)
-    of_rows, of_keys = (_blocks(length, size) for length in weights.shape[1:])
+    of_rows, of_keys = (places(length) * min(size, length) // max(length, 1) for length in weights.shape[1:])
     out = np.full((len(weights), size, size), np.nan)
     for row_block, key_block in np.ndindex(size, size):
         rows, keys = of_rows == row_block, of_keys == key_block
@@ -139,8 +139,3 @@ def places(count: int) -> Int64[np.ndarray, " n"]:
 def _positions(weights: Float64[np.ndarray, "h q k"]) -> tuple[Int64[np.ndarray, "q 1"], Int64[np.ndarray, "1 k"]]:
     """Each row's position as a column and each key's as a row, so that `key - row` is the whole table of offsets."""
     return places(weights.shape[1])[:, None], places(weights.shape[2])[None]
-
-
-def _blocks(length: int, size: int) -> Int64[np.ndarray, " n"]:
-    blocks = [i * min(size, length) // length for i in range(length)]
-    return np.array(blocks, dtype=np.int64)

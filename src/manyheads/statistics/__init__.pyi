@@ -7,11 +7,11 @@ from .defined.masses import class_uniform as class_uniform
 from .defined.masses import offset_name as offset_name
 from .defined.syntax import survey_syntax as survey_syntax
 from .defined.syntax import syntax_statistics as syntax_statistics
-from .gathered import Progress as Progress
 from .head_table import HeadTable as HeadTable
 from .head_table import number as number
 from .measurement import measure as measure
 from .measurement import measure_call as measure_call
+from .one_batch import Progress as Progress
 from .per_head_result import PerHeadResult as PerHeadResult
 from .per_head_result import head_place as head_place
 from .per_head_result import write_frame as write_frame

@@ -16,19 +16,19 @@ from torch import nn
 from manyheads.base import Ranks
 from manyheads.corpora import Corpus, Document
 from manyheads.errors import StatisticError
-from manyheads.models import CallTexts, Reading, observe, read_batches, read_texts, watch
+from manyheads.models import CallTexts, observe, read_batches, read_texts, watch
 from manyheads.models.inputs.media import Given, media_given
 from manyheads.models.inputs.texts import rarity_table, texts_of_call
 from manyheads.models.taps.open_taps import left_out
 from manyheads.recording import Sinks, Tokens
 from manyheads.statistics.corpus_run.chunks import Wanted
 from manyheads.statistics.corpus_run.run import measure_corpus
-from manyheads.statistics.gathered import CROSSING, UNSEEN, WORDY, Gathered, Progress, two_sided
 from manyheads.statistics.head_table import HeadTable
-from manyheads.statistics.one_batch import Measured
+from manyheads.statistics.one_batch import CROSSING, UNSEEN, WORDY, Measured, Progress, two_sided
 from manyheads.statistics.sinks import find_sinks
 from manyheads.statistics.statistic import Statistic
 from manyheads.statistics.table import choose
+from manyheads.statistics.tally import Gathered
 
 MEDIA_BATCH = 8  # pictures or sounds read together: each is some hundreds of positions
 
@@ -86,18 +86,7 @@ def measure(
             raise StatisticError("kinds= and sinks= are about a text's tokens: leave them out with image= and audio=.")
         by_name = statistics not in ("default", "all")
         return _measure_media(lm, pictures_or_sounds, chosen, by_name=by_name, progress=progress)
-    return _measure_reading(lm, read_texts(lm, cast(Any, texts), long), chosen, sinks, kinds, progress)
-
-
-def _measure_reading(
-    lm: Any,
-    reading: Reading,
-    chosen: tuple[Statistic, ...],
-    sinks: Sinks | None,
-    kinds: bool,
-    progress: Progress | None,
-) -> HeadTable:
-    """Every statistic, over texts that are all in memory."""
+    reading = read_texts(lm, cast(Any, texts), long)
     if sinks is None:
         sinks = find_sinks(lm, reading) if any("sinks" in statistic.asks for statistic in chosen) else Sinks()
     rarity, gathered = rarity_table(reading, lm.spec.vocab_size or 0), Gathered()
@@ -107,15 +96,8 @@ def _measure_reading(
 
     for batch in read_batches(lm, reading, measuring, rarity=rarity, progress=progress):
         gathered.add(batch.watcher.contribution(batch.tap))
-    notes = {
-        "model": lm.name,
-        "loaded": lm.because,
-        "windows": reading.because,
-        "rarity": rarity[1],
-        "sinks": sinks.because,
-        **two_sided(lm),
-    }
-    return gathered.table(chosen, sinks, notes)
+    notes = {"model": lm.name, "loaded": lm.because, "windows": reading.because, "rarity": rarity[1]}
+    return gathered.table(chosen, sinks, {**notes, "sinks": sinks.because, **two_sided(lm)})
 
 
 def _measure_media(

@@ -1,11 +1,12 @@
 """One batch being read: each layer's map is reduced while its tensors are there, finished, and dropped.
 
 What is left of a layer is two numbers a text, head and statistic; of the batch, a `Contribution` that adds to others.
+All ways of measuring (texts in memory, a corpus, pictures, a recording) come here, and share the words of their notes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -14,15 +15,24 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from manyheads.errors import StatisticError
-from manyheads.models import AttentionCall, CallTexts
+from manyheads.models import AttentionCall, CallTexts, observe
+from manyheads.models.inputs.texts import decoder_story
 from manyheads.models.taps.open_taps import Tap
 from manyheads.models.taps.through_torch import unwatched
 from manyheads.recording import Received, Request, Tokens, prepare
 from manyheads.recording.exact_map.one_pass import Pass
-from manyheads.spec import Site
+from manyheads.spec import CROSS, Site
 from manyheads.statistics.statistic import Facts, PerText, Statistic, evenly
 from manyheads.statistics.tally import Contribution
 from manyheads.statistics.token_kinds import KindCounts, Places
+
+CROSSING = "left out, since queries and keys are not the same tokens"
+UNSEEN = "left out, since nobody can see it"
+WORDY = frozenset({"tokens", "sinks"})  # of what a statistic may ask, that which needs a text's tokens
+Progress = Callable[[int, Any], None]
+"""Called with the tokens read so far and the tokens in all; for pictures and sounds, with numbers of these instead. For
+a corpus, with how far reading has come in the units of `Corpus.total` (bytes, or texts), and with that total, which is
+None for a pipe."""
 
 
 class Finished(NamedTuple):
@@ -111,6 +121,18 @@ class Measured:
         )
 
 
+def two_sided(lm: Any) -> dict[str, str]:
+    """Notes about the decoder of an encoder-decoder: how it was fed, and its layers that are left out; "" for none."""
+    crossing = ", ".join(site.module for site in lm.spec.sites if site.stack == CROSS)
+    return {"decoder": decoder_story(lm), CROSSING: crossing}
+
+
+def measure_batch(lm: Any, tokens: Tokens, statistics: tuple[Statistic, ...], kinds: bool) -> Contribution:
+    """The numbers that one batch of texts adds. Cost: one forward pass and one over the maps' tiles."""
+    batch = Measured(CallTexts.of(lm, tokens), statistics, with_kinds=kinds)
+    return batch.contribution(observe(lm, tokens, batch.observe))
+
+
 def _by_text(values: Float64[Tensor, "w h s"], count: int, site: Site) -> Float64[Tensor, "t h s"]:
     """Values by text, of a layer that attends within windows: those of a text lie side by side, and add.
 
@@ -158,7 +180,11 @@ def finished(facts: Facts, statistics: Sequence[Statistic], num_heads: int) -> F
     den, own = torch.zeros(num_texts, size, dtype=torch.float64), {}
     for block in dict.fromkeys(statistic.block for statistic in statistics if statistic.block is not None):
         members = [(index, statistic.column) for index, statistic in enumerate(statistics) if statistic.block is block]
-        indices, columns = (_run(list(part)) for part in zip(*members, strict=True))
+        indices, columns = (list(part) for part in zip(*members, strict=True))
+        # Numbers that follow each other become slices: hundreds of columns are then copied at once.
+        indices, columns = (
+            slice(x[0], x[-1] + 1) if x == list(range(x[0], x[-1] + 1)) else x for x in (indices, columns)
+        )
         all_num, all_den = block.compute(facts)
         num[..., indices] = all_num[..., columns].double()
         if all_den.shape[1] == 1:
@@ -179,12 +205,6 @@ def finished(facts: Facts, statistics: Sequence[Statistic], num_heads: int) -> F
             own[index] = numbers.den.double()
     _require_finite(num, den, own, statistics)
     return Finished(num, den, own)
-
-
-def _run(numbers: list[int]) -> slice | list[int]:
-    """Numbers as a slice where they follow each other: hundreds of columns are then copied at once."""
-    is_run = numbers == list(range(numbers[0], numbers[0] + len(numbers)))
-    return slice(numbers[0], numbers[0] + len(numbers)) if is_run else numbers
 
 
 def _checked(statistic: Statistic, facts: Facts) -> PerText:

@@ -25,7 +25,7 @@ from manyheads.models.taps.call import Aligner
 from manyheads.recording import Pooled, Tokens, prepare
 from manyheads.recording.exact_map.one_pass import Pass
 from manyheads.spec import Site
-from manyheads.statistics.gathered import Progress
+from manyheads.statistics.one_batch import Progress
 from manyheads.statistics.per_head_result import head_place
 
 POOLINGS = ("mean", "max")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -19,6 +19,7 @@ from manyheads.models import AttentionCall, Piece, Reading, tokens_of
 from manyheads.models import observe as observe_batch
 from manyheads.models.taps.call import Aligner
 from manyheads.recording import Received, Sinks, Tokens, prepare
+from manyheads.recording.exact_map.one_pass import Reduced
 from manyheads.statistics.statistic import evenly
 
 PROBE_TEXTS = 24
@@ -35,20 +36,33 @@ def find_sinks(lm: Any, reading: Reading) -> Sinks:
         for piece in probed(reading.pieces)
     )
     tokens = tokens_of(Reading(starts, ""), range(len(starts)), None, "")
-    plan, totals, even, rows = prepare(tokens, [Received()]), torch.zeros(1), torch.zeros(1), 0
+    plan, parked = prepare(tokens, [Received()]), Parked()
     aligner = Aligner(torch.zeros_like(tokens.lengths), tokens.lengths)
 
     def observe(call: AttentionCall) -> None:
-        nonlocal totals, even, rows
-        if call.crosses:
-            return
-        reduced = plan.run(aligner.layer(call))
-        totals = totals + reduced[Received()].mean(1)
-        even = even + plan.once(reduced.mask, "even", lambda: evenly(reduced.mask, tokens))
-        rows += int(reduced.rows.sum())
+        if not call.crosses:
+            parked.add(plan.run(aligner.layer(call)))
 
     observe_batch(lm, tokens, observe)
-    return judge(tokens, totals / max(rows, 1), even / max(rows, 1))
+    return parked.sinks(tokens)
+
+
+@dataclass(eq=False)
+class Parked:
+    """What every token receives of all rows' attention, and would receive by an even spread: sums over layers."""
+
+    received: Tensor = field(default_factory=lambda: torch.zeros(1))
+    even: Tensor = field(default_factory=lambda: torch.zeros(1))
+    rows: int = 0
+
+    def add(self, reduced: Reduced) -> None:
+        mask, tokens = reduced.mask, reduced.tokens
+        self.received = self.received + reduced[Received()].mean(1)
+        self.even = self.even + reduced.plan.once(mask, "even", lambda: evenly(mask, tokens))
+        self.rows += int(reduced.rows.sum())
+
+    def sinks(self, tokens: Tokens) -> Sinks:
+        return judge(tokens, self.received / max(self.rows, 1), self.even / max(self.rows, 1))
 
 
 def probed(pieces: Sequence[Piece]) -> Sequence[Piece]:

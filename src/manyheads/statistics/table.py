@@ -6,14 +6,7 @@ import difflib
 from collections.abc import Sequence
 
 from manyheads.errors import StatisticError
-from manyheads.statistics.defined.masses import (
-    OFFSETS,
-    local_mass,
-    offset_mass,
-    offset_name,
-    token_classes,
-    token_matches,
-)
+from manyheads.statistics.defined import masses
 from manyheads.statistics.defined.norms import norm_masses, norm_matches
 from manyheads.statistics.defined.rarest import tops
 from manyheads.statistics.defined.shape import effects, places, spread
@@ -24,10 +17,10 @@ STATISTICS: dict[str, Statistic] = {
     for statistic in (
         *spread(),
         *places(),
-        *(statistic for offset in OFFSETS for statistic in offset_mass(offset)),
-        *local_mass(),
-        *token_classes(),
-        *token_matches(),
+        *(statistic for offset in masses.OFFSETS for statistic in masses.offset_mass(offset)),
+        *masses.local_mass(),
+        *masses.token_classes(),
+        *masses.token_matches(),
         *tops(),
         *effects(),
         *norm_masses(),
@@ -37,24 +30,12 @@ STATISTICS: dict[str, Statistic] = {
 """Every statistic and chance level. `reference.statistics` computes each from the full map."""
 
 DEFAULT = (
-    "entropy",
-    "effective_keys",
-    "distance",
-    "signed_distance",
-    "previous_mass",
-    "self_mass",
-    "next_mass",
-    "sink_mass",
-    "first_mass",
-    "special_mass",
-    "punctuation_mass",
-    "rare_mass",
-    "duplicate_mass",
-    "induction_mass",
+    *("entropy", "effective_keys", "distance", "signed_distance", "previous_mass", "self_mass", "next_mass"),
+    *("sink_mass", "first_mass", "special_mass", "punctuation_mass", "rare_mass", "duplicate_mass", "induction_mass"),
 )
 """What a first look needs; `"all"` is the whole table, chance levels included."""
 
-ALIASES = {f"offset_{offset:+d}_mass": offset_name(offset) for offset in (-1, 0, 1)}
+ALIASES = {f"offset_{offset:+d}_mass": masses.offset_name(offset) for offset in (-1, 0, 1)}
 
 
 def choose(request: str | Sequence[str | Statistic]) -> tuple[Statistic, ...]:

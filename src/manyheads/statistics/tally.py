@@ -1,4 +1,4 @@
-"""What one batch adds, and the sums of any number of batches, added in place.
+"""What one batch adds (`Contribution`), the sums of any number of batches (`Tally`), and how these came (`Gathered`).
 
 `Sums` is what a table shows: numerator and denominator of every head. Nearly all denominators are counts of rows, the
 same for all heads of a layer; so here they are kept once a layer, and only the few statistics whose heads have
@@ -12,14 +12,18 @@ that was written down and read again adds to the last bit what it would have add
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
+from manyheads.models.taps.open_taps import EDITED
+from manyheads.recording import Sinks
 from manyheads.spec import Site
+from manyheads.statistics.head_table import HeadTable
+from manyheads.statistics.statistic import Statistic
 from manyheads.statistics.sums import HALVES, REPLICATES, Sums, add_weighted, text_weights
 from manyheads.statistics.token_kinds import KindCounts, KindTally
 
@@ -117,6 +121,8 @@ class Tally:
         return Tally.empty(first.sites, first.num.shape[2], first.columns, first.kinds is not None)
 
     def add(self, batch: Contribution) -> None:
+        # float64 sums depend on their order: batches are added one by one as they were measured, here and when a run
+        # goes on from what it left on the disk, so that both come to the same last bit.
         weights = text_weights(batch.seeds)
         self.widen(batch.columns)
         add_weighted(self.num, batch.num, weights)
@@ -142,7 +148,8 @@ class Tally:
         self.num_tokens += other.num_tokens
 
     def widen(self, columns: Sequence[int]) -> None:
-        """Give these columns denominators by head too, each head beginning with what its layer shared until now."""
+        """Give these columns denominators by head too."""
+        # Until now every head had its layer's denominators, so these are what each one begins with.
         union = sorted({*self.columns, *columns})
         if tuple(union) == self.columns:
             return
@@ -179,6 +186,42 @@ class Tally:
         if any(getattr(out, name).shape != getattr(room, name).shape for name in ("num", "den", "own")):
             raise ValueError("its sums are not of its layers and statistics")
         return out
+
+
+@dataclass(eq=False)
+class Gathered:
+    """What has been measured so far: sums, by which backends, with the guard's worst error."""
+
+    tally: Tally | None = None
+    backend: dict[str, int] = field(default_factory=dict)
+    guard_error: float = 0.0
+    edited: bool = False
+
+    def add(self, batch: Contribution) -> None:
+        self.tally = self.tally or Tally.like(batch)
+        self.tally.add(batch)
+        self.backend = counted((self.backend, batch.backend or {}))
+        self.guard_error = max(self.guard_error, batch.guard_error)
+        self.edited |= batch.edited
+
+    def merge(self, other: Gathered) -> None:
+        """Add what another process, or an earlier run, gathered."""
+        if self.tally is None or other.tally is None:
+            self.tally = self.tally or other.tally
+        else:
+            self.tally.merge(other.tally)
+        self.backend = counted((self.backend, other.backend))
+        self.guard_error = max(self.guard_error, other.guard_error)
+        self.edited |= other.edited
+
+    def table(self, statistics: tuple[Statistic, ...], sinks: Sinks, notes: dict[str, str], **more: Any) -> HeadTable:
+        """The table of what was gathered. Notes that are empty are left out."""
+        assert self.tally is not None, "nothing was measured"
+        measured = {"backend": "; ".join(self.backend), "guard_error": f"{self.guard_error:.1e}"}
+        measured["edited"] = EDITED if self.edited else ""
+        notes = {key: value for key, value in {**notes, **measured}.items() if value}
+        kinds = None if self.tally.kinds is None else self.tally.kinds.kinds()
+        return HeadTable(self.tally.sites, statistics, self.tally.sums(), sinks, notes, kinds, **more)
 
 
 def layers_of(sites: Sequence[Site]) -> tuple[int, ...]:

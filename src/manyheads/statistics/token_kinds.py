@@ -154,18 +154,13 @@ class KindTally:
         self.even = np.zeros((LEAST_ROOM, HALVES, len(self.layers)))
 
     def add(self, counts: KindCounts) -> None:
-        rows = self._rows(counts.ids.numpy())
-        self.mark[rows] |= counts.mark.numpy()
-        self.mass[rows] += counts.mass.numpy()
-        self.even[rows] += counts.even.numpy()
-
-    def _rows(self, ids: Int64[ndarray, "kind"]) -> Int64[ndarray, "kind"]:
-        """The rows of these kinds, room made for those that are new."""
+        ids = counts.ids.numpy()
         if len(ids) and ids.max() >= len(self.row_of):
             wider = np.full(max(2 * len(self.row_of), int(ids.max()) + 1), -1)
             wider[: len(self.row_of)] = self.row_of
             self.row_of = wider
         new = ids[self.row_of[ids] < 0]
+        # Room doubles, so that adding a batch copies nothing most of the time, whatever the vocabulary.
         while self.count + len(new) > len(self.ids):
             for name in ARRAYS:
                 array = getattr(self, name)
@@ -173,7 +168,10 @@ class KindTally:
         self.row_of[new] = np.arange(self.count, self.count + len(new))
         self.ids[self.count : self.count + len(new)] = new
         self.count += len(new)
-        return self.row_of[ids]
+        rows = self.row_of[ids]
+        self.mark[rows] |= counts.mark.numpy()
+        self.mass[rows] += counts.mass.numpy()
+        self.even[rows] += counts.even.numpy()
 
     def counts(self) -> KindCounts:
         """The counts so far, without a copy of them."""

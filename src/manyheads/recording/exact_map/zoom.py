@@ -22,10 +22,7 @@ from manyheads.errors import ShapeError
 from manyheads.nn import Mask
 from manyheads.nn.scores import finite
 from manyheads.recording.exact_map.one_pass import LOG2_E
-from manyheads.recording.recording import LayerRecord
-
-__all__ = ["DEEPEST", "HOWS", "Level", "Region", "read_region"]
-
+from manyheads.recording.layer import LayerRecord
 
 HOWS = ("mean", "max")
 DEEPEST = 40  # levels: a map of 2^40 tokens a side in one cell
@@ -72,22 +69,6 @@ def read_region(
     `on_strip` is called with rows done and rows in all, and may raise to stop the work.
     Errors: ShapeError for a region that does not begin at whole blocks of the coarsest level, or lies outside.
     """
-    _check(layer, head, rows, keys, levels, text)
-    num_rows = rows.stop - rows.start
-    strips = _Strips(layer, head, text, keys)
-    chosen = _chosen_rows(strips.mask, rows, keys, 1 << levels[-1], most_cells)
-    finest = levels[0] if len(chosen) == num_rows else levels[-1]
-    block = 1 << finest
-    rows_a_block = ((chosen - rows.start) // block).bincount(minlength=-(-num_rows // block)).tolist()
-    sums, tops, counts = strips.pooled(chosen, rows_a_block, block, on_strip)
-    out = [_level(finest, sums, tops, counts)]
-    for level in range(finest + 1, levels[-1] + 1):
-        sums, counts, tops = _halved(sums, torch.sum), _halved(counts, torch.sum), _halved(tops, torch.amax)
-        out.append(_level(level, sums, tops, counts))
-    return Region(tuple(out), len(chosen), num_rows)
-
-
-def _check(layer: LayerRecord, head: int, rows: slice, keys: slice, levels: range, text: int) -> None:
     if not levels or levels.step != 1 or not 0 <= levels[0] <= levels[-1] <= DEEPEST:
         raise ShapeError(f"{levels=}: give a run of levels from 0 to {DEEPEST}, the finest first.")
     if not 0 <= text < len(layer.lengths):
@@ -101,6 +82,19 @@ def _check(layer: LayerRecord, head: int, rows: slice, keys: slice, levels: rang
                 f"{name} {span.start} to {span.stop} cannot be read: text {text} has {limit} of them, and a region of "
                 f"level {levels[-1]} begins at a multiple of {block}."
             )
+    num_rows = rows.stop - rows.start
+    strips = _Strips(layer, head, text, keys)
+    chosen = _chosen_rows(strips.mask, rows, keys, 1 << levels[-1], most_cells)
+    finest = levels[0] if len(chosen) == num_rows else levels[-1]
+    block = 1 << finest
+    rows_a_block = ((chosen - rows.start) // block).bincount(minlength=-(-num_rows // block)).tolist()
+    sums, tops, counts = strips.pooled(chosen, rows_a_block, block, on_strip)
+    out = [_level(finest, sums, tops, counts)]
+    for level in range(finest + 1, levels[-1] + 1):
+        # Sums and counts, not means: blocks at the border of the mask hold fewer visible cells than their neighbours.
+        sums, counts, tops = _halved(sums, torch.sum), _halved(counts, torch.sum), _halved(tops, torch.amax)
+        out.append(_level(level, sums, tops, counts))
+    return Region(tuple(out), len(chosen), num_rows)
 
 
 def _chosen_rows(mask: Mask, rows: slice, keys: slice, block: int, most_cells: int | None) -> Int[Tensor, "r"]:
@@ -154,9 +148,21 @@ class _Strips:
     def _read(self, rows: Tensor, sizes: list[int], block: int, sums: Tensor, tops: Tensor, counts: Tensor) -> None:
         """One strip of rows: keys that all of them see, and the borders of the mask on either side of those."""
         start, stop = self.mask.start[0, rows], self.mask.stop[0, rows]
+        q = self.layer.q[self.text, self.head, rows].to(self.dtype)
+        lse = finite(self.layer.lse[self.text, self.head, rows].to(self.dtype))[:, None]
+        # Whole blocks of keys, as of rows: a block that two pieces share would get two maxima and two counts.
         step = max(block, STRIP_CELLS // len(rows) // block * block)
         for keys, all_visible in self._pieces(start, stop, block, step):
-            weights = self._weights(rows, keys)
+            k = self.k[:, keys.start - self.keys.start : keys.stop - self.keys.start]
+            # As if every cell were visible; what is hidden becomes 0 below.
+            if self.rule.plain:  # one call makes product, scale, lse and the change to base 2
+                weights = torch.addmm(lse, q, k, beta=-LOG2_E, alpha=self.rule.scale * LOG2_E).exp2_()
+            else:
+                bias = self.rule.bias
+                if bias is not None:
+                    bias = bias[0, self.head if bias.shape[1] > 1 else 0, rows, keys]
+                scores = self.rule.finish_cells(self.rule.scale * (q @ k), bias)
+                weights = scores.sub_(lse).mul_(LOG2_E).exp2_()
             columns = slice((keys.start - self.keys.start) // block, -(-(keys.stop - self.keys.start) // block))
             if all_visible:
                 keys_a_block = _pool(torch.ones(1, keys.stop - keys.start, dtype=self.dtype), [1], block, torch.sum)
@@ -198,19 +204,6 @@ class _Strips:
             for key in range(begin, until, step):
                 yield slice(key, min(key + step, until)), all_visible
 
-    def _weights(self, rows: Tensor, keys: slice) -> Float[Tensor, "r c"]:
-        """The weights of some rows and keys, as if every cell were visible."""
-        k = self.k[:, keys.start - self.keys.start : keys.stop - self.keys.start]
-        q = self.layer.q[self.text, self.head, rows].to(self.dtype)
-        lse = finite(self.layer.lse[self.text, self.head, rows].to(self.dtype))[:, None]
-        if self.rule.plain:  # one call makes product, scale, lse and the change to base 2
-            return torch.addmm(lse, q, k, beta=-LOG2_E, alpha=self.rule.scale * LOG2_E).exp2_()
-        bias = self.rule.bias
-        if bias is not None:
-            bias = bias[0, self.head if bias.shape[1] > 1 else 0, rows, keys]
-        scores = self.rule.finish_cells(self.rule.scale * (q @ k), bias)
-        return scores.sub_(lse).mul_(LOG2_E).exp2_()
-
 
 def _pool(values: Tensor, sizes: list[int], block: int, reduce: Callable[..., Tensor]) -> Tensor:
     """Runs of rows by `sizes` and of `block` keys, reduced. Rows first: that runs along memory, and leaves little."""
@@ -236,7 +229,7 @@ def _pool_rows(values: Tensor, sizes: list[int], reduce: Callable[..., Tensor]) 
 
 
 def _halved(values: Tensor, reduce: Callable[..., Tensor]) -> Tensor:
-    """The next coarser level of sums, of counts or of maxima (which are at least 0)."""
+    """The next coarser level of sums, of counts or of maxima: of weights, so that a padding of 0 changes none."""
     rows, columns = values.shape
     padded = torch.nn.functional.pad(values, (0, columns % 2, 0, rows % 2))
     return reduce(reduce(padded.unflatten(0, (-1, 2)), 1).unflatten(1, (-1, 2)), 2)

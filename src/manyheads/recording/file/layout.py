@@ -26,36 +26,6 @@ from manyheads.recording.file.safetensors_io import Entry, Part, TensorFile
 from manyheads.recording.tokens import Sinks, Stretch, Tokens
 from manyheads.spec import Site
 
-__all__ = [
-    "FLOATS",
-    "INTEGERS",
-    "POSITIONED",
-    "TOKEN_COLUMNS",
-    "TOKEN_TEXTS",
-    "Misfit",
-    "check_layer",
-    "check_lengths",
-    "check_mask",
-    "check_tensor",
-    "check_tokens",
-    "fill_of",
-    "is_packable",
-    "layer_name",
-    "num_keys_of",
-    "pack_cells",
-    "pack_rows",
-    "pack_where_lossless",
-    "real_positions",
-    "unpack_cells",
-    "unpack_rows",
-    "each_of",
-    "number_in",
-    "read_site",
-    "read_tokens",
-    "take",
-]
-
-
 FLOATS = {torch.float64, torch.float32, torch.float16, torch.bfloat16}
 INTEGERS = {torch.int64, torch.int32}
 Parts: TypeAlias = Mapping[str, Part] | Mapping[str, Entry]  # dtypes and shapes, before making or reading anything
@@ -105,6 +75,7 @@ def unpack_rows(
     shape.insert(axis, real.shape[1])
     out = packed.new_full(shape, fill)
     lengths = real.sum(-1).tolist()
+    # One text at a time: indexing by `real` would make a second copy of all positions.
     for text, rows in enumerate(packed.split(lengths) if lengths else ()):
         out[text : text + 1].movedim(axis, 1)[0, : len(rows)] = rows
     return out
@@ -132,6 +103,7 @@ def pack_where_lossless(padded: Tensor, real: Bool[Tensor, "b n"], axis: int, fi
     """Packed if its padding is nothing but `fill`, else as it is."""
     if padded.shape[0] != real.shape[0] or padded.shape[axis] != real.shape[1]:
         return padded
+    # Unpacked again and compared: what a mask or a column has in its padding may mean something to whoever reads it.
     packed = pack_rows(padded, real, axis)
     return packed if torch.equal(unpack_rows(packed, real, axis, fill), padded) else padded
 
@@ -153,6 +125,7 @@ def check_lengths(lengths: Tensor, subject: str) -> None:
         raise Misfit(f"{subject} has shape {tuple(lengths.shape)} of {lengths.dtype}, not one whole number a text")
     if len(lengths) and int(lengths.min()) < 0:
         raise Misfit(f"{subject} holds {int(lengths.min())}, but a text has no fewer than 0 tokens")
+    # Before anything of this size is made: lengths are a few bytes in a file, and may ask for any amount of memory.
     positions = len(lengths) * int(lengths.max()) if len(lengths) else 0
     if positions > MOST_POSITIONS:
         raise Misfit(
@@ -195,8 +168,15 @@ def check_layer(parts: Parts, name: str, site: Site, lengths: Int[Tensor, "b"], 
     `mask` and `bias` are what the names of its mask's tensors begin with, and of its bias. Raises Misfit.
     """
     texts, longest = real_positions(lengths).shape
-    heads, rows, cells = site.num_heads, int(lengths.sum()), int((lengths.long() ** 2).sum())
-    shapes, num_queries, num_keys = _shapes(parts, name, site, (texts, longest, rows))
+    heads, groups, rows, cells = site.num_heads, site.num_kv_heads, int(lengths.sum()), int((lengths.long() ** 2).sum())
+    q, k = (parts[f"{name}.{field}"].shape if f"{name}.{field}" in parts else () for field in ("q", "k"))
+    if len(q) == 4 and len(k) == 4:  # whole
+        num_queries, num_keys = q[2], k[2]
+        queried, keyed = (texts, heads, num_queries), (texts, groups, num_keys)
+    else:  # packed: no axis of texts
+        num_queries = num_keys = longest
+        queried, keyed = (rows, heads), (rows, groups)
+    shapes = {"q": (*queried, site.qk_dim), "k": (*keyed, site.qk_dim), "v": (*keyed, site.v_dim), "lse": queried}
     runs: set[tuple[int, ...]] = {(1, num_queries), (texts, num_queries)}
     dense: set[tuple[int, ...]] = {(t, h, num_queries, num_keys) for t in (1, texts) for h in (1, heads)}
     for field, shape in shapes.items():
@@ -217,21 +197,6 @@ def num_keys_of(parts: Parts, name: str, lengths: Int[Tensor, "b"]) -> int:
     """How many keys a layer's map is wide: of a packed layer, as many as the longest text has tokens."""
     shape = parts[f"{name}.k"].shape
     return shape[2] if len(shape) == 4 else real_positions(lengths).shape[1]
-
-
-def _shapes(
-    parts: Parts, name: str, site: Site, sizes: tuple[int, int, int]
-) -> tuple[dict[str, tuple[int, ...]], int, int]:
-    """The shapes that a layer's tensors should have, packed or whole, and the map's numbers of queries and keys."""
-    (texts, longest, rows), heads, groups = sizes, site.num_heads, site.num_kv_heads
-    q, k = (parts[f"{name}.{field}"].shape if f"{name}.{field}" in parts else () for field in ("q", "k"))
-    if len(q) == 4 and len(k) == 4:
-        queries, keys = q[2], k[2]
-        keyed = (texts, groups, keys)
-        unpacked = {"q": (texts, heads, queries, site.qk_dim), "k": (*keyed, site.qk_dim), "v": (*keyed, site.v_dim)}
-        return {**unpacked, "lse": (texts, heads, queries)}, queries, keys
-    packed = {"q": (rows, heads, site.qk_dim), "k": (rows, groups, site.qk_dim), "v": (rows, groups, site.v_dim)}
-    return {**packed, "lse": (rows, heads)}, longest, longest
 
 
 def check_tensor(
@@ -272,7 +237,7 @@ def number_in(about: object, key: str, count: int) -> int:
 
 
 def each_of(values: list[Any], kind: type, subject: str) -> list[Any]:
-    """The values, if each is of this kind; `what` they are."""
+    """The values, if each is of this kind; `subject` names them in the error."""
     if not all(type(value) is kind for value in values):
         raise Misfit(f"its {subject} are not all {kind.__name__}")
     return values
@@ -299,48 +264,34 @@ def read_tokens(file: TensorFile, name: str, about: object) -> Tokens:
             stored = file.read(f"{name}.{field}")
             packed = stored.ndim == 1 + len(more)
             columns[field] = unpack_rows(stored, real, 1, fill_of(field)) if packed else stored
-    pieces, texts = (_read_texts(file, f"{name}.{field}") for field in TOKEN_TEXTS)
-    tokens = Tokens(
-        lengths,
-        pieces=tuple(tuple(each_of(text, str, "pieces")) for text in each_of(pieces, list, "pieces")),
-        texts=tuple(each_of(texts, str, "texts")),
-        rarity_because=take(about, "rarity_because", str),
-        sinks=_read_sinks(take(about, "sinks", dict)),
-        stretches=_read_stretches(about),
-        **columns,
+    lists: dict[str, list[Any]] = {"pieces": [], "texts": []}  # each stored as JSON in a tensor of bytes
+    for field in TOKEN_TEXTS:
+        if (tensor := f"{name}.{field}") in file.entries:
+            check_tensor(file.entries, tensor, {file.entries[tensor].shape}, {torch.uint8})
+            stored = bytes(file.read(tensor).numpy().data)
+            try:
+                lists[field] = json.loads(stored.decode("utf-8", "surrogatepass"))
+            except (ValueError, RecursionError):
+                raise Misfit(f"{tensor} is not JSON") from None
+            if not isinstance(lists[field], list):
+                raise Misfit(f"{tensor} is not a list")
+    pieces = tuple(tuple(each_of(text, str, "pieces")) for text in each_of(lists["pieces"], list, "pieces"))
+    texts, because, sinks = (
+        tuple(each_of(lists["texts"], str, "texts")),
+        take(about, "rarity_because", str),
+        take(about, "sinks", dict),
     )
-    check_tokens(tokens, name)
-    return tokens
-
-
-def _read_sinks(about: object) -> Sinks:
-    return Sinks(
-        take(about, "first", bool),
-        tuple(each_of(take(about, "ids", list), int, "ids")),
-        tuple(each_of(take(about, "names", list), str, "names")),
-        take(about, "because", str),
-    )
-
-
-def _read_stretches(about: object) -> tuple[Stretch, ...]:
-    """Where windows of long texts begin; missing where there are none, and in files that are older than they."""
+    first, ids, names = take(sinks, "first", bool), take(sinks, "ids", list), take(sinks, "names", list)
+    ids, names = tuple(each_of(ids, int, "ids")), tuple(each_of(names, str, "names"))
+    sinks = Sinks(first, ids, names, take(sinks, "because", str))
     assert isinstance(about, dict), "what was taken of it before has shown that"
+    # Missing where there are no windows of long texts, and in files that are older than they.
     pairs = take(about, "stretches", list) if "stretches" in about else []
     if not all(type(pair) is list and len(each_of(pair, int, "stretches")) in (2, 3) for pair in pairs):
         raise Misfit("its stretches are not all two or three numbers")
-    return tuple(Stretch(*pair) for pair in pairs)
-
-
-def _read_texts(file: TensorFile, name: str) -> list[Any]:
-    """A list that is stored as JSON in a tensor of bytes; empty where there is none."""
-    if name not in file.entries:
-        return []
-    check_tensor(file.entries, name, {file.entries[name].shape}, {torch.uint8})
-    stored = bytes(file.read(name).numpy().data)
-    try:
-        decoded = json.loads(stored.decode("utf-8", "surrogatepass"))
-    except (ValueError, RecursionError):
-        raise Misfit(f"{name} is not JSON") from None
-    if not isinstance(decoded, list):
-        raise Misfit(f"{name} is not a list")
-    return decoded
+    stretches = tuple(Stretch(*pair) for pair in pairs)
+    tokens = Tokens(
+        lengths, pieces=pieces, texts=texts, rarity_because=because, sinks=sinks, stretches=stretches, **columns
+    )
+    check_tokens(tokens, name)
+    return tokens

@@ -34,9 +34,6 @@ from manyheads.base import no_access, replacing
 from manyheads.base.files import opened
 from manyheads.errors import ManyHeadsError, RecordingError
 
-__all__ = ["DTYPES", "Part", "write_tensors", "Entry", "TensorFile"]
-
-
 HEADER_BYTES = 100_000_000  # the safetensors library refuses longer headers
 CHUNK_BYTES = 1 << 22  # moved at once: the checksum finds it still in the cache, and Ctrl-C never waits long
 NO_SUM = "00000000"  # stands in the header until the bytes are written: as long as any checksum
@@ -105,6 +102,7 @@ def _write(file: BinaryIO, parts: Mapping[str, Part], metadata: Mapping[str, str
             total = zlib.crc32(view[begin : begin + CHUNK_BYTES], total)
             file.write(view[begin : begin + CHUNK_BYTES])
         sums[name] = f"{total:08x}"
+    # The sums are known only now: the header is as long as its draft, and is written once more over it.
     final = _header(ordered, metadata, sums)
     assert len(final) == len(draft)
     file.seek(0)
@@ -154,7 +152,9 @@ class TensorFile:
             raise RecordingError(f"{path!r} is no file to open: give the name of one made by save().") from None
         self._lock = threading.Lock()
         try:
-            self._file = self._opened()
+            handle = opened(self.path)
+            weakref.finalize(self, os.close, handle)  # open for as long as somebody may still read from it
+            self._file = FileIO(handle, "rb", closefd=False)
             self._size = os.fstat(self._file.fileno()).st_size
             header, self._data = self._read_header()
         except (OSError, ValueError) as error:
@@ -175,7 +175,7 @@ class TensorFile:
         out = torch.empty(entry.shape, dtype=entry.dtype)
         view, total, done = bytes_of(out), 0, 0
         try:
-            with self._lock:
+            with self._lock:  # one position in the file serves all threads
                 self._file.seek(self._data + entry.begin)
                 while done < len(view):
                     count = self._file.readinto(view[done : done + CHUNK_BYTES])
@@ -201,11 +201,6 @@ class TensorFile:
     def damaged(self, damage: str) -> RecordingError:
         return RecordingError(f"{self.path} is damaged: {damage}. Copy it again, or record anew.")
 
-    def _opened(self) -> FileIO:
-        handle = opened(self.path)
-        weakref.finalize(self, os.close, handle)  # open for as long as somebody may still read from it
-        return FileIO(handle, "rb", closefd=False)
-
     def _read_header(self) -> tuple[dict[str, Any], int]:
         """The header, and where the tensors' bytes begin."""
         start = self._file.read(9) or b""
@@ -215,8 +210,12 @@ class TensorFile:
         if 8 + length > self._size:
             raise self._cut_off(f"its header alone is {length} bytes", self._size - 8)
         self._file.seek(8)
+        content = bytearray()
+        # A single read may always return less than what it is asked for.
+        while len(content) < length and (piece := self._file.read(min(length - len(content), CHUNK_BYTES))):
+            content += piece
         try:
-            return json.loads(_read_all(self._file, length)), 8 + length
+            return json.loads(content), 8 + length
         except (ValueError, RecursionError):
             raise self.damaged("its header is not JSON") from None
 
@@ -237,6 +236,7 @@ class TensorFile:
                 f"{self.path} was written by a newer manyheads: format {int(version)}, this one reads up to {newest}. "
                 f"Update manyheads to read it."
             )
+        # Checked last: a file of another kind has no such sum, and should hear what it is instead.
         written = metadata.pop("crc32_metadata", None)
         if written != metadata_sum(metadata):
             raise self.damaged("its header is not the one that was written (its checksum differs)")
@@ -244,7 +244,19 @@ class TensorFile:
 
     def _read_entries(self, header: dict[str, Any]) -> dict[str, Entry]:
         """Where each tensor is. Together they must be the rest of the file: nothing missing, twice, or left over."""
-        entries = {name: self._entry(name, about) for name, about in header.items()}
+        entries: dict[str, Entry] = {}
+        for name, about in header.items():
+            about, quoted = about if isinstance(about, dict) else {}, name[:QUOTED]
+            dtype, shape, offsets = (about.get(key) for key in ("dtype", "shape", "data_offsets"))
+            if not (_sizes(shape) and _sizes(offsets) and len(offsets) == 2 and len(shape) <= MOST_AXES):
+                raise self.damaged(f"its header does not say where {quoted!r} is")
+            if not isinstance(dtype, str) or dtype not in DTYPES:
+                raise self.damaged(f"{quoted!r} has the type {str(dtype)[:QUOTED]!r}, none of {', '.join(DTYPES)}")
+            size, stored = math.prod(shape) * DTYPES[dtype].itemsize, offsets[1] - offsets[0]
+            # Axes beside an empty one take no bytes, so the bytes do not bound them; strides would overflow anyway.
+            if size != stored or math.prod(length or 1 for length in shape) >= 2**62:
+                raise self.damaged(f"{quoted!r} has {stored} bytes, which does not fit {dtype} of shape {shape}")
+            entries[name] = Entry(DTYPES[dtype], tuple(shape), *offsets)
         end, size = 0, self._size - self._data
         for entry in sorted(entries.values(), key=lambda entry: (entry.begin, entry.end)):
             if entry.begin != end:
@@ -256,19 +268,6 @@ class TensorFile:
             raise self.damaged(f"{size - end} bytes follow its last tensor")
         return entries
 
-    def _entry(self, name: str, about: object) -> Entry:
-        about, name = about if isinstance(about, dict) else {}, name[:QUOTED]
-        dtype, shape, offsets = (about.get(key) for key in ("dtype", "shape", "data_offsets"))
-        if not (_sizes(shape) and _sizes(offsets) and len(offsets) == 2 and len(shape) <= MOST_AXES):
-            raise self.damaged(f"its header does not say where {name!r} is")
-        if not isinstance(dtype, str) or dtype not in DTYPES:
-            raise self.damaged(f"{name!r} has the type {str(dtype)[:QUOTED]!r}, none of {', '.join(DTYPES)}")
-        num_bytes = offsets[1] - offsets[0]
-        # Axes beside an empty one take no bytes, so the bytes do not bound them; strides would overflow all the same.
-        if math.prod(shape) * DTYPES[dtype].itemsize != num_bytes or math.prod(size or 1 for size in shape) >= 2**62:
-            raise self.damaged(f"{name!r} has {num_bytes} bytes, which does not fit {dtype} of shape {shape}")
-        return Entry(DTYPES[dtype], tuple(shape), *offsets)
-
     def _cut_off(self, promised: str, size: int) -> RecordingError:
         return RecordingError(
             f"{self.path} is cut off: {promised}, but there are {size}. Copy it again, or record anew."
@@ -278,12 +277,3 @@ class TensorFile:
 def _sizes(numbers: object) -> TypeGuard[list[int]]:
     """Whether this is a list of sizes or offsets. (True is an int to Python, and to JSON it is none.)"""
     return isinstance(numbers, list) and all(type(number) is int and 0 <= number < 2**62 for number in numbers)
-
-
-def _read_all(file: FileIO, size: int) -> bytes:
-    """`size` bytes, fewer only where the file ends: a single read may always return less."""
-    pieces: list[bytes] = []
-    while size and (piece := file.read(min(size, CHUNK_BYTES))):
-        pieces.append(piece)
-        size -= len(piece)
-    return b"".join(pieces)

@@ -39,23 +39,6 @@ from manyheads.recording import Sinks
 from manyheads.statistics.sinks import find_sinks, probed
 from manyheads.statistics.statistic import Statistic
 
-__all__ = [
-    "CHUNK_CHARACTERS",
-    "CHUNK_TEXTS",
-    "Chunk",
-    "Chunked",
-    "Head",
-    "Learned",
-    "Survey",
-    "Wanted",
-    "chunks",
-    "inputs_of",
-    "learn",
-    "read_chunk",
-    "read_head",
-    "require_same",
-]
-
 CHUNK_TEXTS = 2_048  # enough of every length to fill batches: a twelfth of what is read is padding, for sentences
 CHUNK_CHARACTERS = 1 << 19  # about 120,000 tokens
 
@@ -127,9 +110,14 @@ class Chunked:
 
 def read_chunk(lm: Any, chunk: Chunk, long: str) -> Chunked:
     """Tokenise a chunk. A text that cannot be read is a failure, and no error."""
-    problems = [_problem(document) for document in chunk.documents]
-    failures = [_failure(chunk, index, problem) for index, problem in enumerate(problems) if problem]
-    readable = [index for index, problem in enumerate(problems) if not problem]
+    failures: list[Failure] = []
+    readable: list[int] = []
+    for index, document in enumerate(chunk.documents):
+        fault = "" if document.problem else fault_in(document.text)
+        if problem := document.problem or (fault and f"the text {fault.rstrip('.')}"):
+            failures.append(_failure(chunk, index, problem))
+        else:
+            readable.append(index)
     pieces: list[Piece] = []
     limit, cut, windows, cut_gold = lm.max_positions, 0, 0, 0
     first: Exception | None = None
@@ -152,14 +140,6 @@ def read_chunk(lm: Any, chunk: Chunk, long: str) -> Chunked:
             text_pieces = [replace(text_pieces[0], gold=document.gold)]
         pieces += text_pieces
     return Chunked(chunk, tuple(pieces), tuple(failures), cut, windows, cut_gold, None if pieces else first)
-
-
-def _problem(document: Document) -> str:
-    """Why there is nothing to tokenise. "" where there is."""
-    if document.problem:
-        return document.problem
-    fault = fault_in(document.text)
-    return f"the text {fault.rstrip('.')}" if fault else ""
 
 
 def _failure(chunk: Chunk, index: int, error: Exception | str, where: str = "") -> Failure:
@@ -304,20 +284,19 @@ def _sinks(lm: Any, pieces: Sequence[Piece]) -> Sinks:
     except Exception as error:
         if not is_about_texts(error):
             raise
-        readable = tuple(piece for piece in probes if _is_readable(lm, piece))
+        # Some text of the call failed, and the error does not say which: one by one.
+        readable: tuple[Piece, ...] = ()
+        for piece in probes:
+            try:
+                find_sinks(lm, Reading((piece,), ""))
+            except Exception as fault:
+                if not is_about_texts(fault):
+                    raise
+            else:
+                readable += (piece,)
         if not readable:
             raise
     return find_sinks(lm, Reading(readable, ""))
-
-
-def _is_readable(lm: Any, piece: Piece) -> bool:
-    try:
-        find_sinks(lm, Reading((piece,), ""))
-    except Exception as error:
-        if not is_about_texts(error):
-            raise
-        return False
-    return True
 
 
 # ---------------------------------------------------------------------------------------------------------- the inputs
@@ -331,16 +310,7 @@ def inputs_of(
     lm: Any, corpus: Corpus, statistics: Sequence[Statistic], long: str, sinks: Sinks | None, kinds: bool
 ) -> dict[str, str]:
     """Each input in words that are equal only where it is. Cost: a digest of the weights (22M parameters: 0.1 s)."""
-    definitions = [
-        (
-            statistic.name,
-            statistic.source,
-            statistic.meaning,
-            statistic.column,
-            statistic.block and statistic.block.name,
-        )
-        for statistic in statistics
-    ]
+    definitions = [(x.name, x.source, x.meaning, x.column, x.block and x.block.name) for x in statistics]
     return {
         "texts": corpus.key,
         "model's weights": lm.weights_hash,

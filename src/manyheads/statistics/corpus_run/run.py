@@ -25,6 +25,7 @@ from manyheads.errors import LostProcessError, StatisticError, TextError
 from manyheads.models import tokens_of
 from manyheads.models.inputs.texts import require_reader, story
 from manyheads.recording import Sinks
+from manyheads.statistics.corpus_run import store
 from manyheads.statistics.corpus_run.chunks import (
     Chunk,
     Chunked,
@@ -38,24 +39,11 @@ from manyheads.statistics.corpus_run.chunks import (
     read_head,
     require_same,
 )
-from manyheads.statistics.corpus_run.store import (
-    COUNTED,
-    Batch,
-    Done,
-    Parts,
-    RunFolder,
-    Total,
-    everywhere,
-    packed,
-    unpacked,
-)
-from manyheads.statistics.gathered import Progress, measure_batch, two_sided
 from manyheads.statistics.head_table import HeadTable
+from manyheads.statistics.one_batch import Progress, measure_batch, two_sided
 from manyheads.statistics.statistic import Statistic
 from manyheads.statistics.table import choose
 from manyheads.statistics.tally import Contribution
-
-__all__ = ["measure_corpus", "Worker"]
 
 log = logging.getLogger("manyheads")
 
@@ -99,7 +87,7 @@ class _Run:
     folder: Path | None
     progress: Progress | None
     stack: ExitStack
-    files: RunFolder | None = None
+    files: store.RunFolder | None = None
     inputs: dict[str, str] = field(default_factory=dict)
 
     def table(self, wanted: Wanted) -> HeadTable:
@@ -113,9 +101,15 @@ class _Run:
             raise TextError(f"no text was given: {why}.")
         statistics = choose(wanted(head.survey) if callable(wanted) else wanted)
         learned = self._learned(known, head, statistics)
-        if (finished := self._finished()) is not None:
+
+        def finished() -> bytes:
+            total = None if self.files is None else self.files.finished()
+            return b"" if total is None else store.packed(total.tensors(), total.words())
+
+        if self.folder is not None and (data := self.ranks.first(finished)):
             self._report(None, 1.0)
-            return self._table(finished, statistics, learned, f"finished before, read back from {self.folder}")
+            total = store.Total.read(*store.unpacked(data))
+            return self._table(total, statistics, learned, f"finished before, read back from {self.folder}")
         total, keep, before, done = self._begun()
         worker = Worker(
             self.lm, self.long, self.kinds, statistics, learned, total, before, keep, self.ranks.rank, self.ranks.world
@@ -130,7 +124,7 @@ class _Run:
                     self.folder,
                 )
             raise
-        everything = everywhere(total, self.ranks)
+        everything = store.everywhere(total, self.ranks)
         if not everything.num_texts:
             reasons = str(everything.failures).rstrip(".")
             raise TextError(f"no text of {self.corpus.origin} could be measured: {reasons}.")
@@ -145,20 +139,20 @@ class _Run:
             return None
 
         def compute() -> bytes:
-            self.files = self.stack.enter_context(RunFolder.opened(folder))
+            self.files = self.stack.enter_context(store.RunFolder.opened(folder))
             begun = self.files.begun()
             if begun is None:
                 return b""
             inputs, learned = begun
-            return packed(learned.tensors(), {"inputs": inputs, "learned": learned.words()})
+            return store.packed(learned.tensors(), {"inputs": inputs, "learned": learned.words()})
 
         data = self.ranks.first(compute)
         if self.ranks.rank:
             # Only now: the first process has made the folder, and has seen that no older run is at work in it.
-            self.stack.enter_context(RunFolder.opened(folder, self.ranks.rank))
+            self.stack.enter_context(store.RunFolder.opened(folder, self.ranks.rank))
         if not data:
             return None
-        tensors, words = unpacked(data)
+        tensors, words = store.unpacked(data)
         return words["inputs"], Learned.read(tensors, words["learned"])
 
     def _learned(
@@ -176,9 +170,9 @@ class _Run:
                 learned = learn(self.lm, head, self.sinks, statistics)
                 if self.files is not None:
                     self.files.begin(self.inputs, learned)
-            return packed(learned.tensors(), {"inputs": self.inputs, "learned": learned.words()})
+            return store.packed(learned.tensors(), {"inputs": self.inputs, "learned": learned.words()})
 
-        tensors, words = unpacked(self.ranks.first(compute))
+        tensors, words = store.unpacked(self.ranks.first(compute))
         if other := [name for name in self.inputs if self.inputs[name] != words["inputs"][name]]:
             raise StatisticError(
                 f"process {self.ranks.rank} measures other inputs than process 0 ({', '.join(other)}): start all of "
@@ -186,33 +180,23 @@ class _Run:
             )
         return Learned.read(tensors, words["learned"])
 
-    def _finished(self) -> Total | None:
-        """The whole of a run that came to its end before."""
-
-        def compute() -> bytes:
-            total = None if self.files is None else self.files.finished()
-            return b"" if total is None else packed(total.tensors(), total.words())
-
-        data = b"" if self.folder is None else self.ranks.first(compute)
-        return Total.read(*unpacked(data)) if data else None
-
-    def _begun(self) -> tuple[Total, Callable[[Batch], None], int, Done]:
+    def _begun(self) -> tuple[store.Total, Callable[[store.Batch], None], int, store.Done]:
         """What this process adds to, and how; how many texts are measured already, and which batches these were.
 
         The first process goes on with all that earlier ones left, however many they were; the others begin empty.
         """
         if (folder := self.folder) is None:
-            total = Total()
+            total = store.Total()
             return total, total.add, 0, {}
-        parts = Parts(folder, self.inputs)
+        parts = store.Parts(folder, self.inputs)
 
         def compute() -> bytes:
             nonlocal parts
-            parts = Parts.opened(folder, self.inputs)
-            return packed({"done": parts.total.covered()}, {"texts": parts.total.num_texts})
+            parts = store.Parts.opened(folder, self.inputs)
+            return store.packed({"done": parts.total.covered()}, {"texts": parts.total.num_texts})
 
-        tensors, words = unpacked(self.ranks.first(compute))
-        earlier = Total()
+        tensors, words = store.unpacked(self.ranks.first(compute))
+        earlier = store.Total()
         earlier.count_done(tensors["done"])
         return parts.total, parts.add, words["texts"], earlier.done
 
@@ -225,7 +209,9 @@ class _Run:
         elif self.corpus.total is not None:
             self.progress(self.corpus.total, self.corpus.total)
 
-    def _table(self, total: Total, statistics: tuple[Statistic, ...], learned: Learned, resumed: str) -> HeadTable:
+    def _table(
+        self, total: store.Total, statistics: tuple[Statistic, ...], learned: Learned, resumed: str
+    ) -> HeadTable:
         counts, read = total.counts, total.counts["texts"]
         windows, gold = read - counts["cut"] + counts["windows"], counts["cut_gold"]
         in_windows = f"{plural(read, 'text')}, read in {windows:,} windows"
@@ -259,14 +245,18 @@ class Worker:
     kinds: bool
     statistics: tuple[Statistic, ...]
     learned: Learned
-    total: Total
+    total: store.Total
     before: int
-    keep: Callable[[Batch], None]
+    keep: Callable[[store.Batch], None]
     rank: int
     world: int
 
     def measure(
-        self, stream: Iterable[Chunk], read: dict[int, Chunked], done: Done, report: Callable[[Chunk, float], None]
+        self,
+        stream: Iterable[Chunk],
+        read: dict[int, Chunked],
+        done: store.Done,
+        report: Callable[[Chunk, float], None],
     ) -> None:
         """Every batch that is this process' own and not done yet. `read` has chunks that are tokenised already.
 
@@ -281,23 +271,21 @@ class Worker:
                         f"the corpus is not what it was when this run began: its texts from number {chunk.begin:,} on "
                         f"made {of} batches and make {len(chunked.batches)} now. To begin anew, give another folder."
                     )
+                # What is left is dealt out anew: a run may go on with more processes than began it, or fewer.
                 left = [batch for batch in range(len(chunked.batches)) if batch not in finished]
                 own = left[(self.rank - chunk.number) % self.world :: self.world]
-                for count, batch in enumerate(own):
+                for count, number in enumerate(own):
                     report(chunk, count / len(own))
-                    self.keep(self._batch(chunked, batch))
+                    adds, failed = self._measured(chunked, chunked.batches[number])
+                    counts: dict[str, int] = {}
+                    if number == 0:  # with a chunk's first batch comes what holds for the whole chunk
+                        if chunked.error is not None and self._nothing_measured:
+                            raise chunked.error
+                        failed += chunked.failures
+                        counts = {name: getattr(chunked, name) for name in store.COUNTED}
+                    failures = Failures.of(failed)
+                    self.keep(store.Batch(chunk.number, number, len(chunked.batches), adds, failures, counts))
             report(chunk, 1.0)
-
-    def _batch(self, chunked: Chunked, number: int) -> Batch:
-        """Measure one batch. With a chunk's first batch comes what holds for the whole chunk."""
-        adds, failed = self._measured(chunked, chunked.batches[number])
-        counts: dict[str, int] = {}
-        if number == 0:
-            if chunked.error is not None and self._nothing_measured:
-                raise chunked.error
-            failed += chunked.failures
-            counts = {name: getattr(chunked, name) for name in COUNTED}
-        return Batch(chunked.chunk.number, number, len(chunked.batches), adds, Failures.of(failed), counts)
 
     @property
     def _nothing_measured(self) -> bool:

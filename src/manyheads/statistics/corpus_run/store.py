@@ -41,11 +41,8 @@ from manyheads.errors import FileAccessError, RecordingError, StatisticError
 from manyheads.recording.file import safetensors_io
 from manyheads.recording.file.safetensors_io import TensorFile, bytes_of, write_tensors
 from manyheads.statistics.corpus_run.chunks import Learned, require_same
-from manyheads.statistics.gathered import Gathered
-from manyheads.statistics.tally import Contribution, Tally, agreed, counted, read_sites
+from manyheads.statistics.tally import Contribution, Gathered, Tally, agreed, counted, read_sites
 from manyheads.statistics.token_kinds import KindCounts, KindTally
-
-__all__ = ["RunFolder", "require_own", "everywhere"]
 
 FORMAT, VERSION = "manyheads corpus run", 2  # version 1 kept a journal of batches beside sums, and is not read
 COUNTED = ("cut", "windows", "cut_gold", "texts")  # of a chunk, by the name under which a part counts each

@@ -133,23 +133,19 @@ def _plan(words: GoldWords, visible: Bool[Tensor, "b w v"], ranks: Sequence[floa
     for number, (search, candidates, hits, gold, forms) in enumerate(rows):
         span = slice(0, len(candidates))
         candidate[number, span], right[number, span] = torch.tensor(candidates), torch.tensor(hits)
-        chance[number, span] = torch.tensor(_chances(candidates, hits, gold, ranks))
+        # How likely each candidate is right where entities are dealt anew: by distance and part of speech alone.
+        tags = {gold.words[head].pos for head, hit in zip(candidates, hits, strict=True) if hit}
+        weights = [
+            ranks[min(rank, MOST_RANKS - 1)] if gold.words[head].pos in tags else 0.0
+            for rank, head in enumerate(candidates)
+        ]
+        chance[number, span] = torch.tensor([min(1.0, sum(hits) * weight / sum(weights)) for weight in weights])
         alike = [hit for head, hit in zip(candidates, hits, strict=True) if forms[head] == forms[search.row]]
         nearest[number], same_word[number] = hits[0], (alike or hits)[0]
         pronoun[number] = gold.words[search.row].pos == "PRON"
     text = torch.tensor([search.text for search, *_ in rows], dtype=torch.long)
     row = torch.tensor([search.row for search, *_ in rows], dtype=torch.long)
     return _Plan(text, row, candidate, right, chance, nearest, same_word, pronoun)
-
-
-def _chances(candidates: Sequence[int], hits: Sequence[bool], gold: Gold, ranks: Sequence[float]) -> list[float]:
-    """How likely each candidate is called right where entities are dealt anew: by distance and part of speech alone."""
-    tags = {gold.words[head].pos for head, hit in zip(candidates, hits, strict=True) if hit}
-    weights = [
-        ranks[min(rank, MOST_RANKS - 1)] if gold.words[head].pos in tags else 0.0
-        for rank, head in enumerate(candidates)
-    ]
-    return [min(1.0, sum(hits) * weight / sum(weights)) for weight in weights]
 
 
 def _columns(facts: Facts, ranks: tuple[float, ...]) -> tuple[Float[Tensor, "b h c"], Float[Tensor, "b one c"]]:

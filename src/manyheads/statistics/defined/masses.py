@@ -22,7 +22,6 @@ from torch import Tensor
 
 from manyheads.recording import Received, Request, Tokens
 from manyheads.recording.exact_map.requests import Band, Linear, Match, MatchReceived, RowsReceived
-from manyheads.recording.tokens import relabelling
 from manyheads.statistics.statistic import SHARE, Facts, Finish, PerText, Statistic, row_count
 
 OFFSETS = tuple(range(-8, 9))
@@ -120,16 +119,12 @@ def offset_mass(offset: int) -> list[Statistic]:
     def even(facts: Facts) -> PerText:
         return facts.over_rows((1 / facts.visible.clamp_min(1))[:, None], has_key(facts, offset))
 
-    mass = Statistic(
-        offset_name(offset),
-        "share",
-        SHARE,
-        "Clark et al. 2019, section 3.1; the mean over rows with such a key",
-        f"mean weight on {offset_place(offset)}",
-        lambda _: (BAND,),
-        finish,
-        cells=lambda tokens, _: distances(tokens) == offset,
-    )
+    def cells(tokens: Tokens, text: int) -> Bool[Tensor, "q k"]:
+        return distances(tokens) == offset
+
+    name, meaning = offset_name(offset), f"mean weight on {offset_place(offset)}"
+    source = "Clark et al. 2019, section 3.1; the mean over rows with such a key"
+    mass = Statistic(name, "share", SHARE, source, meaning, lambda _: (BAND,), finish, cells=cells)
     return [mass, uniform(mass, even)]
 
 
@@ -166,16 +161,12 @@ def local_mass() -> list[Statistic]:
         keys = sum(has_key(facts, offset).double() for offset in OFFSETS[near])
         return facts.over_rows((keys / facts.visible.clamp_min(1))[:, None])
 
-    mass = Statistic(
-        "local_mass",
-        "share",
-        SHARE,
-        "Voita et al. 2019, positional heads",
-        f"mean weight within {LOCAL} tokens either way, the token itself included",
-        lambda _: (BAND,),
-        finish,
-        cells=lambda tokens, _: distances(tokens).abs() <= LOCAL,
-    )
+    def cells(tokens: Tokens, text: int) -> Bool[Tensor, "q k"]:
+        return distances(tokens).abs() <= LOCAL
+
+    source = "Voita et al. 2019, positional heads"
+    meaning = f"mean weight within {LOCAL} tokens either way, the token itself included"
+    mass = Statistic("local_mass", "share", SHARE, source, meaning, lambda _: (BAND,), finish, cells=cells)
     return [mass, uniform(mass, even)]
 
 
@@ -263,7 +254,7 @@ def matched(name: str, meaning: str, source: str, labels: Callable, **how: Any) 
         return labels(tokens, words(tokens))
 
     def moved(tokens: Tokens) -> tuple[Tensor, Tensor]:
-        return labels(tokens, words(tokens).gather(1, relabelling(tokens)))
+        return labels(tokens, words(tokens).gather(1, tokens.relabelling))
 
     return Matched(name, meaning, source, Match(plain, **how), Match(moved, **how))
 
@@ -304,17 +295,9 @@ def match_mass(match: Matched) -> list[Statistic]:
         same = same & (away <= -request.apart) if request.earlier else same
         return same & (away != 0) if request.elsewhere else same
 
-    mass = Statistic(
-        f"{match.name}_mass",
-        "share",
-        SHARE,
-        match.source,
-        f"mean weight on {match.meaning}",
-        lambda _: (match.request,),
-        finish_with(match.request),
-        asks=frozenset({"tokens"}),
-        cells=cells,
-    )
+    name, meaning, needs = f"{match.name}_mass", f"mean weight on {match.meaning}", lambda _: (match.request,)
+    finish, asks = finish_with(match.request), frozenset({"tokens"})
+    mass = Statistic(name, "share", SHARE, match.source, meaning, needs, finish, asks=asks, cells=cells)
     shuffled = chance(mass, "relabelled", SHUFFLED, finish_with(match.shuffled), (match.shuffled,))
     return [mass, uniform(mass, even), shuffled]
 

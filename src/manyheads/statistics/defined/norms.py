@@ -24,24 +24,14 @@ from torch import Tensor, arange, stack
 
 from manyheads.recording import Received
 from manyheads.recording.exact_map.requests import MatchReceived, RowsReceived
-from manyheads.statistics.defined.masses import (
-    BAND,
-    CLASSES,
-    EVENLY,
-    MATCHES,
-    OFFSETS,
-    Matched,
-    has_key,
-    offset_name,
-    offset_place,
-    seeing,
-)
+from manyheads.statistics.defined import masses
 from manyheads.statistics.statistic import SHARE, Block, Facts, PerText, Statistic, evenly, shares_of
 
 KOBAYASHI = "Kobayashi et al. 2020, norm-weighted attention; ratio of sums"
-WEIGHTED = tuple(group for group in CLASSES if group.name != "sink")  # sink_norm_mass counts texts without a sink, too
+# Not the sinks: sink_norm_mass counts texts without a sink, too.
+WEIGHTED = tuple(group for group in masses.CLASSES if group.name != "sink")
 MEANING = "share of what is moved (weight x value norm) that comes from"
-CHANCES = {"": "", ".uniform": f" {EVENLY}", ".relabelled": " if the words were shuffled"}
+CHANCES = {"": "", ".uniform": f" {masses.EVENLY}", ".relabelled": " if the words were shuffled"}
 
 
 def weighted_name(mass: str) -> str:
@@ -51,7 +41,8 @@ def weighted_name(mass: str) -> str:
 
 def norm_masses() -> list[Statistic]:
     """Every norm-weighted mass with its chance levels: columns of one block, so that shared parts are computed once."""
-    meanings = {weighted_name(offset_name(offset)): (offset_place(offset), False) for offset in OFFSETS}
+    offsets = {masses.offset_name(offset): masses.offset_place(offset) for offset in masses.OFFSETS}
+    meanings = {weighted_name(name): (place, False) for name, place in offsets.items()}
     meanings |= {weighted_name(f"{group.name}_mass"): (group.meaning, group.movable) for group in WEIGHTED}
     columns = [
         (name + chance, f"{MEANING} {meaning}{words}", KOBAYASHI, "chance" if chance else "statistic")
@@ -65,7 +56,7 @@ def norm_masses() -> list[Statistic]:
         pairs = [by_name[name] for name, *_ in columns]
         return stack([pair.num for pair in pairs], -1), stack([pair.den for pair in pairs], -1)
 
-    return shares_of(Block("norm-weighted masses", compute), columns, (Received(), BAND), ("tokens", "values"))
+    return shares_of(Block("norm-weighted masses", compute), columns, (Received(), masses.BAND), ("tokens", "values"))
 
 
 def offset_and_class_shares(facts: Facts) -> dict[str, PerText]:
@@ -76,14 +67,14 @@ def offset_and_class_shares(facts: Facts) -> dict[str, PerText]:
     moved, spread = facts[Received()] * norms, even[:, None] * norms
     even_share = (1 / facts.visible.clamp_min(1))[:, None]
     place, out = arange(norms.shape[-1]), {}
-    for offset in OFFSETS:
-        name, rows = weighted_name(offset_name(offset)), has_key(facts, offset)
+    for offset in masses.OFFSETS:
+        name, rows = weighted_name(masses.offset_name(offset)), masses.has_key(facts, offset)
         # The norm of each row's key at this offset. Rows without such a key read some other place and count as 0.
         key_norms = norms[..., (place + offset).clamp(0, len(place) - 1)] * rows[:, None]
-        out[name] = _ratio(facts[BAND][..., OFFSETS.index(offset)] * key_norms, moved, rows)
+        out[name] = _ratio(facts[masses.BAND][..., masses.OFFSETS.index(offset)] * key_norms, moved, rows)
         out[f"{name}.uniform"] = _ratio(even_share * key_norms, spread, rows)
     for group in WEIGHTED:
-        name, rows = weighted_name(f"{group.name}_mass"), seeing(facts, group.members)
+        name, rows = weighted_name(f"{group.name}_mass"), masses.seeing(facts, group.members)
         column, ordinary = group.members(facts.tokens).double(), facts.tokens.ordinary.double()
         out[name] = _ratio(moved * column[:, None], moved, rows)
         out[f"{name}.uniform"] = _ratio(spread * column[:, None], spread, rows)
@@ -103,7 +94,7 @@ def _ratio(part: Float[Tensor, "b h k"], total: Float[Tensor, "b h k"], rows: Bo
 def norm_matches() -> list[Statistic]:
     """The norm-weighted counterparts of matches between tokens."""
 
-    def statistic(match: Matched) -> Statistic:
+    def statistic(match: masses.Matched) -> Statistic:
         on_match, on_any = MatchReceived(match.request), RowsReceived(match.request)
 
         def finish(facts: Facts) -> PerText:
@@ -115,4 +106,4 @@ def norm_matches() -> list[Statistic]:
         meaning = f"{MEANING} {match.meaning}, in rows that see such a key"
         return Statistic(name, "share", SHARE, KOBAYASHI, meaning, lambda _: (on_match, on_any), finish, asks=asks)
 
-    return [statistic(match) for match in MATCHES]
+    return [statistic(match) for match in masses.MATCHES]

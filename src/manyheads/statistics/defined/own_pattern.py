@@ -25,8 +25,7 @@ from torch import Tensor
 from manyheads.corpora import reason_of
 from manyheads.errors import PatternError, StatisticError
 from manyheads.recording import Tokens
-from manyheads.recording.exact_map.cells import cell_weights
-from manyheads.recording.tokens import relabelling
+from manyheads.recording.exact_map.one_pass import cell_weights
 from manyheads.statistics.statistic import SHARE, Facts, Finish, PerText, Statistic
 
 Target = int | Iterable[int] | None
@@ -57,15 +56,27 @@ def _with_chances(name: str, pattern: Pattern) -> list[Statistic]:
 
     def shuffled(tokens: Tokens) -> list[Points]:
         """Only the rows for which the shuffle makes a difference."""
-        order, out = relabelling(tokens), []
+        order, out = tokens.relabelling, []
         for text, before in enumerate(plain(tokens)):
             surfaces = surfaces_of(tokens, text)
             after = targets(name, pattern, [surfaces[place] for place in order[text, : len(surfaces)].tolist()])
             out.append([new if set(new) != set(old) else () for new, old in zip(after, before, strict=True)])
         return out
 
-    def finish_with(points: Callable[[Tokens], list[Points]]) -> Finish:
-        return lambda facts: _masses(facts, facts.once(points, lambda: points(facts.tokens)))
+    def finish_with(points_of: Callable[[Tokens], list[Points]]) -> Finish:
+        """The weight on the places pointed at, over the rows that see one."""
+
+        def finish(facts: Facts) -> PerText:
+            points_of_texts, layer = facts.once(points_of, lambda: points_of(facts.tokens)), facts.layer
+            assert layer is not None, "patterns are read from q and k"
+            num, den = torch.zeros(len(points_of_texts), layer.q.shape[1], dtype=torch.float64), []
+            for text, points in enumerate(points_of_texts):
+                rows, keys = _visible_pairs(facts, text, points)
+                num[text] = cell_weights(layer, text, rows, keys).sum(-1)
+                den.append(len(rows.unique()))
+            return PerText(num, torch.tensor(den, dtype=torch.float64)[:, None])
+
+        return finish
 
     def even(facts: Facts) -> PerText:
         """The share of one key among those that a row sees, summed over the places that the pattern names."""
@@ -154,18 +165,6 @@ def surfaces_of(tokens: Tokens, text: int) -> list[str]:
         tokens.surface(text, place) if is_ordinary else tokens.pieces[text][place]
         for place, is_ordinary in enumerate(ordinary)
     ]
-
-
-def _masses(facts: Facts, points_of_texts: list[Points]) -> PerText:
-    """The weight on the places pointed at, over the rows that see one."""
-    layer = facts.layer
-    assert layer is not None, "patterns are read from q and k"
-    num, den = torch.zeros(len(points_of_texts), layer.q.shape[1], dtype=torch.float64), []
-    for text, points in enumerate(points_of_texts):
-        rows, keys = _visible_pairs(facts, text, points)
-        num[text] = cell_weights(layer, text, rows, keys).sum(-1)
-        den.append(len(rows.unique()))
-    return PerText(num, torch.tensor(den, dtype=torch.float64)[:, None])
 
 
 def _visible_pairs(facts: Facts, text: int, points: Points) -> tuple[Tensor, Tensor]:

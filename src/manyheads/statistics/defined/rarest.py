@@ -22,7 +22,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from manyheads.recording import Maximum, Tokens
-from manyheads.recording.exact_map.cells import key_weights
+from manyheads.recording.exact_map.one_pass import key_weights
 from manyheads.statistics.defined.masses import SHUFFLED
 from manyheads.statistics.statistic import Block, Cells, Facts, PerText, Statistic, shares_of
 
@@ -47,8 +47,28 @@ def tops() -> list[Statistic]:
     """All of them, as columns of one block."""
 
     def compute(facts: Facts) -> tuple[Float[Tensor, "b h c"], Float[Tensor, "b h c"]]:
-        by_name = _tops(facts)
-        pairs = [torch.broadcast_tensors(*by_name[name], facts[Maximum()][..., 0])[:2] for name in TOPS]
+        tokens = facts.tokens
+        ordinary = tokens.ordinary
+        even = facts.once("even words", lambda: facts.uniform(ordinary.double()))
+        seeing = facts.once("rows of words", lambda: ordinary & (even > 0) & facts.rows)
+        least_top = facts[Maximum()] * (1 - ROUNDING)
+        on_word = _largest(facts, tokens.real & ~ordinary) < least_top
+        out = {
+            "word_top": facts.over_rows(on_word.double(), seeing),
+            "word_top.uniform": facts.over_rows(even[:, None], seeing),
+        }
+        for name, kinds in KINDS.items():
+            members = facts.once(name, lambda kinds=kinds: rarest(tokens, kinds))
+            chance = facts.once(f"{name} even", lambda members=members: facts.uniform(members.double()))
+            rows = seeing & (chance > 0)
+            word_rows = on_word & rows[:, None]
+            hits = word_rows & (_largest(facts, members) >= least_top)
+            share = members.sum(-1).double() / ordinary.sum(-1).clamp_min(1)
+            count = word_rows.sum(-1).double()
+            out[name] = PerText(hits.sum(-1).double(), count)
+            out[f"{name}.uniform"] = facts.over_rows((chance / even.clamp_min(1e-300))[:, None], rows)
+            out[f"{name}.relabelled"] = PerText(count * share[:, None], count)
+        pairs = [torch.broadcast_tensors(*out[name], facts[Maximum()][..., 0])[:2] for name in TOPS]
         num, den = zip(*pairs, strict=True)
         return torch.stack(num, -1), torch.stack(den, -1)
 
@@ -58,32 +78,6 @@ def tops() -> list[Statistic]:
     columns = [(name, meaning, VOITA, "chance" if "." in name else "statistic") for name, meaning in TOPS.items()]
     statistics = shares_of(Block("strongest keys", compute), columns, (Maximum(),), ("tokens",))
     return [replace(s, cells=cells(KINDS[s.name])) if s.name in KINDS else s for s in statistics]
-
-
-def _tops(facts: Facts) -> dict[str, PerText]:
-    """Numerators and denominators of one layer, by name."""
-    tokens = facts.tokens
-    ordinary = tokens.ordinary
-    even = facts.once("even words", lambda: facts.uniform(ordinary.double()))
-    seeing = facts.once("rows of words", lambda: ordinary & (even > 0) & facts.rows)
-    least_top = facts[Maximum()] * (1 - ROUNDING)
-    on_word = _largest(facts, tokens.real & ~ordinary) < least_top
-    out = {
-        "word_top": facts.over_rows(on_word.double(), seeing),
-        "word_top.uniform": facts.over_rows(even[:, None], seeing),
-    }
-    for name, kinds in KINDS.items():
-        members = facts.once(name, lambda kinds=kinds: rarest(tokens, kinds))
-        chance = facts.once(f"{name} even", lambda members=members: facts.uniform(members.double()))
-        rows = seeing & (chance > 0)
-        word_rows = on_word & rows[:, None]
-        hits = word_rows & (_largest(facts, members) >= least_top)
-        share = members.sum(-1).double() / ordinary.sum(-1).clamp_min(1)
-        count = word_rows.sum(-1).double()
-        out[name] = PerText(hits.sum(-1).double(), count)
-        out[f"{name}.uniform"] = facts.over_rows((chance / even.clamp_min(1e-300))[:, None], rows)
-        out[f"{name}.relabelled"] = PerText(count * share[:, None], count)
-    return out
 
 
 def rarest(tokens: Tokens, kinds: int) -> Bool[Tensor, "b k"]:

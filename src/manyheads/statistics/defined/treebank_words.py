@@ -130,7 +130,17 @@ def looks(facts: Facts) -> Looks:
     """
     if "looks" in facts.of_layer:
         return facts.of_layer["looks"]
-    words, visible, unseen = facts.once("gold words", lambda: _of_mask(facts))
+
+    def of_mask() -> tuple[GoldWords, Bool[Tensor, "b w v"], Float[Tensor, "b one w v"]]:
+        """What depends on mask and tokens alone: words, who can see whom, and -inf to add where one cannot."""
+        # The pass has laid the words on the tokens already: its shares say which token is in which word.
+        shares = facts.reduced.plan.of_tokens(ROWS)
+        of_token = torch.where(shares.sum(1) > 0, shares.argmax(1), NOWHERE)
+        words = GoldWords(facts.tokens, facts.tokens.gold or (None,) * facts.tokens.num_texts, of_token)
+        visible = words.visible(facts.reduced.mask)
+        return words, visible, torch.zeros(visible.shape).masked_fill_(~visible, -torch.inf)[:, None]
+
+    words, visible, unseen = facts.once("gold words", of_mask)
     rows = facts.reduced[ROWS].float()
     weights, beside = _summed(rows, words, unseen)
     strongest, best = _strongest(weights)
@@ -143,16 +153,6 @@ def looks(facts: Facts) -> Looks:
     received, _ = _strongest(weights.transpose(2, 3))
     facts.of_layer["looks"] = Looks(words, visible, weights, strongest, free, normed, received)
     return facts.of_layer["looks"]
-
-
-def _of_mask(facts: Facts) -> tuple[GoldWords, Bool[Tensor, "b w v"], Float[Tensor, "b one w v"]]:
-    """The values that depend on mask and tokens alone: words, who can see whom, and -inf to add where one cannot."""
-    # The pass has laid the words on the tokens already: its shares say which token is in which word.
-    shares = facts.reduced.plan.of_tokens(ROWS)
-    of_token = torch.where(shares.sum(1) > 0, shares.argmax(1), NOWHERE)
-    words = GoldWords(facts.tokens, facts.tokens.gold or (None,) * facts.tokens.num_texts, of_token)
-    visible = words.visible(facts.reduced.mask)
-    return words, visible, torch.zeros(visible.shape).masked_fill_(~visible, -torch.inf)[:, None]
 
 
 def _summed(

@@ -19,7 +19,7 @@ from numpy import ndarray
 from torch import Tensor
 
 from manyheads.recording import LayerRecord, Pooled, prepare
-from manyheads.recording.recording import one_text, small_maps
+from manyheads.recording.layer import one_text, small_maps
 from manyheads.studio.problems import NotHere, TooLarge
 from manyheads.studio.state.recordings import Opened
 from manyheads.studio.views.recording import tokens_of
