@@ -12,8 +12,6 @@ from collections.abc import Callable, Hashable, Iterator
 from typing import Generic, TypeVar
 from weakref import WeakValueDictionary
 
-__all__ = ["Cache"]
-
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 

@@ -18,19 +18,6 @@ from pathlib import Path
 
 from manyheads.errors import FileAccessError, ManyHeadsError
 
-__all__ = [
-    "no_access",
-    "opened",
-    "read_bytes",
-    "refusal_in",
-    "replacing",
-    "synced",
-    "users_folder",
-    "users_home",
-    "MEMORY_SHARE",
-    "free_memory_bytes",
-]
-
 
 @contextmanager
 def replacing(path: str | os.PathLike[str], suffix: str = ".tmp", flushed: bool = True) -> Generator[str]:

@@ -8,8 +8,6 @@ from contextlib import contextmanager
 
 from filelock import lock_descriptor
 
-__all__ = ["locked"]
-
 
 @contextmanager
 def locked(path: str | os.PathLike[str], busy: Exception) -> Iterator[None]:

@@ -24,9 +24,6 @@ from torch import Tensor
 from manyheads.base.text import first_line
 from manyheads.errors import LostProcessError, ManyHeadsError, StatisticError
 
-__all__ = ["ALONE", "Ranks", "torchrun"]
-
-
 PATIENCE = timedelta(days=30)  # the fastest process waits for the slowest, with the sums of all its batches in hand
 _FINE, _REFUSED = b"+", b"-"  # the first byte of what process 0 computed: an answer, or why there is none
 

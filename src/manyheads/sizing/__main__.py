@@ -8,9 +8,6 @@ from manyheads.sizing.families.encoders import ENCODERS, IMAGES
 from manyheads.sizing.families.seq2seq import SEQ2SEQ
 from manyheads.sizing.presets import PRESETS, preset
 
-__all__ = ["families_markdown", "presets_markdown"]
-
-
 KINDS = (
     ("decoders", DECODERS),
     ("encoders", ENCODERS),

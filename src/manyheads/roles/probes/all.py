@@ -28,9 +28,6 @@ from manyheads.roles.probes.score import HeadScore, HeadScores
 from manyheads.spec import CROSS
 from manyheads.statistics import Progress
 
-__all__ = ["COST", "NO_LABEL", "PROBES", "SHARE", "Probe", "ask_probes"]
-
-
 COST = "32 texts of random tokens, every layer's weights, 9 answers from long texts"
 NO_LABEL = "a probe names no head: labels rest on natural text"
 SHARE, EIGENVALUES = "share", "-1 to 1"

@@ -16,9 +16,6 @@ from manyheads.sizing.architecture import Attention, Weights
 from manyheads.sizing.families.decoders import Decoder, Experts, every, everywhere, nowhere
 from manyheads.sizing.families.fields import Fields
 
-__all__ = ["DECODERS"]
-
-
 # ------------------------------------------------------------------------------------------------- which layers slide
 
 
