@@ -25,7 +25,7 @@ from manyheads.models import CallTexts, read_batches, read_texts
 from manyheads.recording import Tokens
 from manyheads.roles.compare.clusters import average_linkage, best_cut, cut, flat_map, medoid, silhouettes
 from manyheads.roles.compare.rows import MOST, RowKeeper, pair_divergences, rows_of_texts, sharing_around
-from manyheads.spec import ModelSpec, Site
+from manyheads.spec import Site
 from manyheads.statistics import PerHeadResult, Progress, Sums
 from manyheads.statistics.head_table import number
 
@@ -181,8 +181,15 @@ def head_families(
     TextError, ModelError, GuardError.
     """
     reading = read_texts(lm, texts, long)
-    count, why = rows_of_texts(reading, rows)
-    stack = _stack(lm.spec, stack)
+    count, rows_because = rows_of_texts(reading, rows)
+    # Without a word: the stack without a name, or the only one.
+    stacks = lm.spec.stacks
+    if stack is None and (len(stacks) == 1 or "" in stacks):
+        stack = "" if "" in stacks else next(iter(stacks))
+    if stack not in stacks:
+        names = ", ".join(map(repr, stacks))
+        why = "has several stacks, whose heads read different tokens" if stack is None else f"has no stack {stack!r}"
+        raise HeadError(f"{lm.spec.name} {why}: compare the heads of one of them, stack= one of {names}.")
     _check_clusters(clusters, sum(site.num_heads for site in lm.spec.stacks[stack]))
     gathering = _Gathering()
 
@@ -191,7 +198,7 @@ def head_families(
 
     for batch in read_batches(lm, reading, keeping_rows, progress=progress):
         gathering.add(batch.watcher, batch.tokens.seeds)
-    notes = [why, *gathering.notes, reading.because]
+    notes = [rows_because, *gathering.notes, reading.because]
     return gathering.result(lm.name, clusters, [note for note in notes if note])
 
 
@@ -231,18 +238,6 @@ def _check_clusters(clusters: int | None, num_heads: int) -> None:
         raise StatisticError(f"{clusters=} families of {num_heads} heads were asked for: give a number up to that.")
 
 
-def _stack(spec: ModelSpec, stack: str | None) -> str:
-    """The stack to compare: where the argument is None, the one without a name, or the only one. Errors: HeadError."""
-    stacks = spec.stacks
-    if stack is None and (len(stacks) == 1 or "" in stacks):
-        return "" if "" in stacks else next(iter(stacks))
-    if stack not in stacks:
-        names = ", ".join(map(repr, stacks))
-        why = "has several stacks, whose heads read different tokens" if stack is None else f"has no stack {stack!r}"
-        raise HeadError(f"{spec.name} {why}: compare the heads of one of them, stack= one of {names}.")
-    return stack
-
-
 @dataclass(eq=False)
 class _Gathering:
     """Sums over texts: of every pair's divergences, and of each layer's mean over pairs, text by text."""
@@ -279,7 +274,7 @@ class _Gathering:
             for block in keeper.blocks(text):
                 divergences = pair_divergences(block)
                 self.divergences += divergences
-                # of each layer the mean over its own pairs: the squares along the diagonal
+                # Of each layer the mean over its own pairs: the squares along the diagonal.
                 squares = [rows.split(sizes, 1)[layer] for layer, rows in enumerate(divergences.split(sizes))]
                 num[text, :, 0] += torch.stack(
                     [square.sum() / max(1, len(square) * (len(square) - 1)) for square in squares]
@@ -294,30 +289,22 @@ class _Gathering:
         if len(heads) < 2 or not self.num_rows or self.divergences is None:
             lack = "one head" if len(heads) < 2 else "no row that sees two keys"
             raise StatisticError(f"{model} has {lack} here: there is nothing to compare.")
-        _check_clusters(clusters, len(heads))  # again: layers may have been left out
+        # Again, now that layers may have been left out.
+        _check_clusters(clusters, len(heads))
         divergences = (self.divergences / self.num_rows).clamp_(0, MOST).numpy()
         families, tried, why = families_of(heads, divergences, clusters)
         places, explained = flat_map(divergences)
         because = "; ".join([f"{self.num_rows:,} rows: {notes[0]}", *notes[1:], why])
         sums = sum(self.sums[1:], self.sums[0])
-        return HeadFamilies(
-            model, heads, divergences, families, places, explained, self._diversity(sums), tried, sums.num_texts,
-            self.num_rows, because,
-        )  # fmt: skip
-
-    def _diversity(self, sums: Sums) -> tuple[LayerDiversity, ...]:
-        value, (low, high) = sums.value()[:, 0, 0] / MOST, (bound[:, 0] / MOST for bound in sums.interval())
-        layers = []
+        value, bounds = sums.value()[:, 0, 0] / MOST, [bound[:, 0] / MOST for bound in sums.interval()]
+        diversity = []
         for index, site in enumerate(self.sites):
             compared = site.num_heads > 1
-            bounded = compared and len(self.seeds) > 1  # one text, however often, has no interval
-            layers.append(
-                LayerDiversity(
-                    str(site),
-                    site.num_heads,
-                    number(value[index]) if compared else None,
-                    number(low[index]) if bounded else None,
-                    number(high[index]) if bounded else None,
-                )
-            )
-        return tuple(layers)
+            # One text, however often it comes, has no interval.
+            low, high = (number(bound[index]) if compared and len(self.seeds) > 1 else None for bound in bounds)
+            share = number(value[index]) if compared else None
+            diversity.append(LayerDiversity(str(site), site.num_heads, share, low, high))
+        return HeadFamilies(
+            model, heads, divergences, families, places, explained, tuple(diversity), tried, sums.num_texts,
+            self.num_rows, because,
+        )  # fmt: skip
