@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from manyheads.roles.compare.clusters import average_linkage, best_cut, cut, flat_map, medoid, silhouettes
+from manyheads.roles.compare.families import average_linkage, best_cut, cut, flat_map, medoid, silhouettes
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from manyheads.recording import text_seed
 from manyheads.roles import Roles
 from manyheads.roles import find as finding
 from manyheads.roles.claims import REPORT
-from manyheads.roles.examples import LEAST_WEIGHT, find_examples
+from manyheads.roles.find import LEAST_WEIGHT, find_examples
 from manyheads.statistics import measure
 from manyheads.statistics.defined.coreference import coreference_statistics, survey_coreference
 from tests.corpora.conftest import treebank
@@ -170,8 +170,8 @@ def by_hand(lm, document, head, only_pronouns):
 def test_examples_of_reference_are_passages_with_links_to_antecedents_as_the_model_itself_weighs_them(
     role, found, minilm, monkeypatch
 ):
-    monkeypatch.setattr("manyheads.roles.examples.LINKS", 99)
-    monkeypatch.setattr("manyheads.roles.examples.text_seed", lambda _: REPORT)  # of 14 passages, not of 7
+    monkeypatch.setattr("manyheads.roles.find.LINKS", 99)
+    monkeypatch.setattr("manyheads.roles.find.text_seed", lambda _: REPORT)  # of 14 passages, not of 7
     best = found.ranked(role, 1)[0]
     claims = tuple(tuple(replace(each, holds=each is best) for each in mine) for mine in found.claims)
     passages = {each.text: each for each in gold_corpus("passage").open()}

@@ -11,7 +11,7 @@ import manyheads as mh
 from manyheads.models import read_texts
 from manyheads.models.inputs.texts import rarity_table
 from manyheads.recording import Sinks
-from manyheads.roles.examples import _best, _cells, pairs_of
+from manyheads.roles.find import _best, _cells, pairs_of
 from manyheads.statistics import STATISTICS
 from tests.models.tiny import tiny_bert, tiny_gpt2, tiny_tokenizer
 

@@ -247,7 +247,7 @@ def _remember(labels: PageLabels, path: Path | FileAccessError) -> str:
     if isinstance(path, FileAccessError):
         return f"measured now, and not remembered: {str(path).removesuffix('.')}"
     data = {**asdict(labels), "roles": [role.to_dict() for role in labels.roles]}
-    # Of what a reader will get: JSON knows no tuples, and writes some floats another way.
+    # Of what a reader will get: JSON knows no tuples.
     data[DIGEST] = _digest(json.loads(json.dumps(data)))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

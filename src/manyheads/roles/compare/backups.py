@@ -193,7 +193,7 @@ def backup_heads(
         corpus, notes["corpus"] = texts, "the texts themselves, for want of another"
     plans = [Plan(Ablate([str(head) for head in heads], kind=kind)) for heads in sets]
     editors = editors_of(lm, plans, corpus)
-    # Each editor is opened twice below, for the rows and for the losses, and closed after each: it holds hooks.
+    # Each editor is used twice below, for the rows and for the losses, and closed after each.
     moved, notes["rows"] = moved_rows(lm, reading, editors, others, rows)
     singles = [Plan(Ablate(head, kind=kind)) for head in others]
     read = read_corpus(lm, texts, labels, num_tokens // 4)

@@ -11,7 +11,7 @@ tokens read). So every row sums to 1 and is never renormalised.
 How far apart two heads are is the Jensen-Shannon divergence of their rows, in nats: 0 where two heads look at the same
 keys alike, ln 2 = 0.693 where no key that one looks at is looked at by the other; always finite, weights of exactly 0
 included, and without smoothing. Its square root is a metric, and the mean over rows is a squared Euclidean distance in
-some space, so that heads can be laid out on a map (`compare.clusters`). It is computed by entropies,
+some space, so that heads can be laid out on a map (`compare.families`). It is computed by entropies,
 JS(p, q) = H((p + q) / 2) - (H(p) + H(q)) / 2: of each pair only the logarithm of the sum is new.
 Cost: heads^2 / 2 x rows x keys logarithms in float64, 3 to 4 ns each on one core: 2 s for 72 heads and 5,000 rows of 40
 keys, six minutes for 1,024 heads.

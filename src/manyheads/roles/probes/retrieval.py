@@ -179,7 +179,6 @@ class _Watched:
 
         def forward() -> None:
             nonlocal written
-            # The end token is cut off below: a model that stopped itself would have fewer steps than it is asked for.
             with nobody_ends(lm.model, count - 1, GREEDY, padding_of(lm)) as options, torch.no_grad():
                 written = lm.model.generate(ids.to(place), attention_mask=torch.ones_like(ids).to(place), **options)
 
