@@ -46,6 +46,5 @@ def families_markdown() -> str:
     return "\n".join(lines)
 
 
-print(presets_markdown())
-print()
-print(families_markdown())
+if __name__ == "__main__":
+    print(presets_markdown(), families_markdown(), sep="\n\n")
