@@ -90,8 +90,7 @@ def drawn_sentences(seed, count=9):
 
 
 @pytest.mark.parametrize(
-    "mode, middle",
-    [("first", [0.25, 0.5, 0.25]), ("mean", [0.325, 0.5, 0.175]), ("max", [0.3478, 0.4348, 0.2174])],
+    "mode, middle", [("first", [0.25, 0.5, 0.25]), ("mean", [0.325, 0.5, 0.175]), ("max", [0.3478, 0.4348, 0.2174])]
 )
 def test_pieces_become_words_as_worked_out_by_hand(mode, middle):
     pieces = torch.tensor([[0.1, 0.2, 0.3, 0.4], [0.25] * 4, [0.4, 0.3, 0.2, 0.1], [0.7, 0.1, 0.1, 0.1]])

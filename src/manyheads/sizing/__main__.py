@@ -8,12 +8,7 @@ from manyheads.sizing.families.encoders import ENCODERS, IMAGES
 from manyheads.sizing.families.seq2seq import SEQ2SEQ
 from manyheads.sizing.presets import PRESETS, preset
 
-KINDS = (
-    ("decoders", DECODERS),
-    ("encoders", ENCODERS),
-    ("encoders of images", IMAGES),
-    ("encoder-decoders", SEQ2SEQ),
-)
+KINDS = (("decoders", DECODERS), ("encoders", ENCODERS), ("encoders of images", IMAGES), ("encoder-decoders", SEQ2SEQ))
 
 
 def presets_markdown() -> str:

@@ -18,8 +18,8 @@ from manyheads.compat.clark.accuracies import (
     coreference_accuracies,
     syntax_accuracies,
 )
-from manyheads.compat.clark.general import QUIRKS, Entropies, HeadDistances, attention_masses, entropies, head_distances
-from manyheads.compat.clark.words import word_attention
+from manyheads.compat.clark.general import Entropies, HeadDistances, attention_masses, entropies, head_distances
+from manyheads.compat.clark.words import QUIRKS, word_attention
 
 __all__ = [
     "QUIRKS",

@@ -25,8 +25,18 @@ import torch
 from jaxtyping import Bool, Float64, Int
 from torch import Tensor
 
-from manyheads.compat.clark.general import FLOAT16, POSS, VANISHING, chosen_quirks
-from manyheads.compat.clark.words import Sentence, laid_out, most_attended, most_tokens, num_tokens, recorded
+from manyheads.compat.clark.words import (
+    FLOAT16,
+    POSS,
+    VANISHING,
+    Sentence,
+    chosen_quirks,
+    laid_out,
+    most_attended,
+    most_tokens,
+    num_tokens,
+    recorded,
+)
 from manyheads.compat.inputs import gold_documents, heads_of, require_reader
 from manyheads.corpora import Corpus, Document
 from manyheads.errors import TextError
@@ -171,7 +181,7 @@ def syntax_accuracies(
 
 
 def right(sentence: Sentence, guesses: Int[Tensor, "*d w"], poss: bool) -> Bool[Tensor, "*d w"]:
-    """Whether each guess is the word's head; with the special case for genitives, `general.QUIRKS["poss"]`."""
+    """Whether each guess is the word's head; with the special case for genitives, `words.QUIRKS["poss"]`."""
     gold = torch.tensor([word.head + 1 for word in sentence.gold.words])
     out = guesses == gold
     if poss:

@@ -9,8 +9,6 @@ at 0: give a list of pairs (a, b) for the same. Source: sections 3.1 to 3.3, `Ge
 (H(p) + H(q)) / 2, summed cell by cell, so one logarithm a pair and cell is enough. Weights are smoothed first, and the
 sums never divided: their script's name says average, it gives sums over rows and texts. Source: section 6,
 `head_distances.py`.
-
-`QUIRKS`: where the published code does something else than its paper says, or than it seems to mean, each by name.
 """
 
 from __future__ import annotations
@@ -23,6 +21,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
+from manyheads.compat.clark.words import SEPARATORS, SMOOTHING, chosen_quirks
 from manyheads.compat.inputs import (
     BLOCK_CELLS,
     Read,
@@ -35,20 +34,9 @@ from manyheads.compat.inputs import (
     require_reader,
     row_blocks,
 )
-from manyheads.errors import StatisticError, TextError
+from manyheads.errors import TextError
 from manyheads.heads import Head
 from manyheads.recording import Recording
-
-POSS, VANISHING, FLOAT16, SMOOTHING, SEPARATORS = "poss", "vanishing", "float16", "smoothing", "two separators"
-QUIRKS = {
-    POSS: "a word with the relation `poss` before 's or s' counts as right where the *next* word's guess is right, "
-    "unless its own guess is the last word (an `and` and an `or` without parentheses)",
-    VANISHING: "a relation that a predictor never gets wrong is missing from its scores",
-    FLOAT16: "maps are rounded to float16 before words are merged, so that small weights tie and the first word wins",
-    SMOOTHING: "entropies are of 0.9999 p + 0.0001 / n",
-    SEPARATORS: "attention between [SEP]s is divided by 2 and that from others by n - 2, however many [SEP]s there are",
-}
-"""What each quirk is, in words."""
 
 Texts = str | Sequence[str | tuple[str, str]]
 
@@ -58,19 +46,6 @@ SEP, CLS = "[SEP]", "[CLS]"
 STOPS = (".", ",")  # all that counts as punctuation
 UNIFORM_SHARE = 0.0001  # that smoothing mixes in before logarithms are taken
 UNIFORM_SHARE_OF_DISTANCES = 0.001  # the same of the smoothing in `head_distances`
-
-
-def chosen_quirks(quirks: bool | Collection[str], known: tuple[str, ...]) -> frozenset[str]:
-    """The quirks of `known` that the argument names. Errors: StatisticError for names that are no quirks."""
-    if isinstance(quirks, bool):
-        return frozenset(known if quirks else ())
-    names = {quirks} if isinstance(quirks, str) else set(quirks)
-    if unknown := names - QUIRKS.keys():
-        raise StatisticError(
-            f"{quirks=}: {', '.join(sorted(map(repr, unknown)))} is no quirk. Give True, False, or some of "
-            f"{', '.join(map(repr, known))}."
-        )
-    return frozenset(names.intersection(known))
 
 
 class Entropies(NamedTuple):

@@ -124,17 +124,10 @@ class BackupHeads(PerHeadResult):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
-        return {
-            "model": self.model,
+        return {field.name: getattr(self, field.name) for field in fields(self)} | {
             "targets": [str(head) for head in self.targets],
-            "kind": self.kind,
-            "metric": self.metric,
-            "unit": self.unit,
-            "effect": self.effect,
             "control_effects": list(self.control_effects),
             "changes": [change.to_dict() for change in self.changes],
-            "num_texts": self.num_texts,
-            "notes": self.notes,
         }
 
     def __repr__(self) -> str:

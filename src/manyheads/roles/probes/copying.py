@@ -168,11 +168,7 @@ class Products(NamedTuple):
         return Products(met, embedded, read)
 
     def shuffled(
-        self,
-        values: Float64[Tensor, "h f m"],
-        read: Float64[Tensor, "h f m"],
-        draws: int,
-        generator: torch.Generator,
+        self, values: Float64[Tensor, "h f m"], read: Float64[Tensor, "h f m"], draws: int, generator: torch.Generator
     ) -> Float64[Tensor, "draws h f f"]:
         """What `values @ met @ read^T` is where every token meets another, but for a factor that no score sees: normal,
         its rows and columns as correlated as the heads' own matrices make them."""
@@ -183,6 +179,7 @@ class Products(NamedTuple):
 
 
 def _factor(covariance: Float64[Tensor, "h f f"]) -> Float64[Tensor, "h f f"]:
+    # Few embeddings or a narrow reader leave a flat covariance, which has no Cholesky factor without the jitter.
     trace = covariance.diagonal(0, 1, 2).sum(-1)[:, None, None].clamp_min(1e-300)
     return torch.linalg.cholesky(covariance + JITTER * trace * torch.eye(covariance.shape[-1], dtype=torch.float64))
 
