@@ -91,12 +91,12 @@ class KeptLayer:
         scores = self.rule.finish_cells(grouped_scores(q[None], k[None], self.rule.scale), bias)[0]
         mask = self.mask
         if mask.dense is not None:
-            seen = mask.dense[min(text, mask.dense.shape[0] - 1)][:, rows.to(mask.dense.device), :num_keys].cpu()
+            visible = mask.dense[min(text, mask.dense.shape[0] - 1)][:, rows.to(mask.dense.device), :num_keys].cpu()
         else:
             mask_text, key = min(text, mask.start.shape[0] - 1), torch.arange(num_keys)
             start, stop = mask.start[mask_text].cpu()[rows, None], mask.stop[mask_text].cpu()[rows, None]
-            seen = ((key >= start) & (key < stop))[None]
-        scores = scores.masked_fill(~seen, -torch.inf)
+            visible = ((key >= start) & (key < stop))[None]
+        scores = scores.masked_fill(~visible, -torch.inf)
         # In float64: the kernel's float32 is off by what score and eps make together.
         total = scores.logsumexp(-1)
         if self.rule.sinks is not None:

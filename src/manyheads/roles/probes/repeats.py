@@ -267,11 +267,11 @@ class _Counts:
         word_place = torch.arange(facts.tokens.longest)[None] - ordinary.to(torch.uint8).argmax(-1)[:, None]
         for step, offset in self.back[place]:
             # Rows that stand in a repeat with `step` others before it.
-            seen = has_key(facts, offset) & ordinary & (word_place >= step * self.variant.length)
+            counted = has_key(facts, offset) & ordinary & (word_place >= step * self.variant.length)
             of_band = facts[self.band][..., self.band.offsets.index(offset)]
-            weight = weight + (of_band * seen[:, None]).sum(-1)
-            even = even + (seen / facts.visible.clamp_min(1)).sum(-1, dtype=torch.float64)
-            pairs, rows = pairs + seen.sum(-1), rows | seen
+            weight = weight + (of_band * counted[:, None]).sum(-1)
+            even = even + (counted / facts.visible.clamp_min(1)).sum(-1, dtype=torch.float64)
+            pairs, rows = pairs + counted.sum(-1), rows | counted
         count = (pairs if self.variant.count == ENTRIES else rows.sum(-1)).double()[:, None]
         return [(weight, count), (even[:, None], count)]
 

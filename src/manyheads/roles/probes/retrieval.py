@@ -246,12 +246,12 @@ class _Parts(NamedTuple):
             raise TextError(
                 f"a length of {longest} tokens was asked for, but contexts has {len(self.context)}: give more text."
             )
-        whole = longest + len(self.start) + len(self.needle) + len(self.question) + count
-        if lm.max_positions is not None and whole > lm.max_positions:
-            room = lm.max_positions - (whole - longest)
+        num_tokens = longest + len(self.start) + len(self.needle) + len(self.question) + count
+        if lm.max_positions is not None and num_tokens > lm.max_positions:
+            room = lm.max_positions - (num_tokens - longest)
             raise TextError(
-                f"{longest} tokens with needle, question and {count} tokens to write are {whole}, but {lm.name} has "
-                f"{lm.max_positions} positions: ask for lengths up to {max(room, 0)}."
+                f"{longest} tokens with needle, question and {count} tokens to write are {num_tokens}, but {lm.name} "
+                f"has {lm.max_positions} positions: ask for lengths up to {max(room, 0)}."
             )
 
     def prompt(self, length: int, depth: float) -> tuple[Int[Tensor, "p"], int]:
