@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 
 import manyheads as mh
 from manyheads.compat import clark, inputs
-from manyheads.compat.clark import coreference, syntax
+from manyheads.compat.clark import accuracies
 from manyheads.compat.clark import general as distances
 from manyheads.compat.clark import words as wordmaps
 from manyheads.compat.clark.words import NOBODY, Recorded, laid_out, most_attended
@@ -90,8 +90,7 @@ def drawn_sentences(seed, count=9):
 
 
 @pytest.mark.parametrize(
-    "mode, middle",
-    [("first", [0.25, 0.5, 0.25]), ("mean", [0.325, 0.5, 0.175]), ("max", [0.3478, 0.4348, 0.2174])],
+    "mode, middle", [("first", [0.25, 0.5, 0.25]), ("mean", [0.325, 0.5, 0.175]), ("max", [0.3478, 0.4348, 0.2174])]
 )
 def test_pieces_become_words_as_worked_out_by_hand(mode, middle):
     pieces = torch.tensor([[0.1, 0.2, 0.3, 0.4], [0.25] * 4, [0.4, 0.3, 0.2, 0.1], [0.7, 0.1, 0.1, 0.1]])
@@ -129,7 +128,7 @@ def test_accuracies_are_those_of_the_models_own_maps(lm, fresh, monkeypatch, mod
     scores = clark.syntax_accuracies(lm, (document(*s) for s in sentences), mode=mode, quirks=quirks)
     maps = [oracle_words(lm, sentence, mode) for sentence in sentences]
     assert scores.num_sentences == len(sentences) and not scores.left_out
-    for direction in syntax.DIRECTIONS:
+    for direction in accuracies.DIRECTIONS:
         got = scores.accuracy(direction)
         for row, head in enumerate(scores.heads):
             turned = direction == "head<-dep"
@@ -137,7 +136,7 @@ def test_accuracies_are_those_of_the_models_own_maps(lm, fresh, monkeypatch, mod
                 sentences, lambda n, h=head, t=turned: oracle.guesses(maps[n][h.layer][h.index], t), bool(quirks)
             )
             assert_shares(got[row], wanted, scores.relations)
-    for row, offset in enumerate(syntax.OFFSETS):
+    for row, offset in enumerate(accuracies.OFFSETS):
         wanted = oracle.accuracies(
             sentences, lambda n, o=offset: oracle.offset_guess(len(sentences[n][0]), o), bool(quirks)
         )
@@ -161,10 +160,10 @@ def test_the_best_head_of_a_relation_is_the_last_of_equals(lm):
         column = scores.relations.index(line.relation)
         every = [
             (float(scores.accuracy(direction)[row, column]), head.layer, head.index, direction)
-            for direction in syntax.DIRECTIONS
+            for direction in accuracies.DIRECTIONS
             for row, head in enumerate(scores.heads)
         ]
-        offsets = [(float(scores.offset_accuracy[row, column]), o) for row, o in enumerate(syntax.OFFSETS)]
+        offsets = [(float(scores.offset_accuracy[row, column]), o) for row, o in enumerate(accuracies.OFFSETS)]
         assert (line.accuracy, line.head.layer, line.head.index, line.direction) == max(every)
         assert (line.offset_accuracy, line.offset) == max(offsets)
     assert str(scores).startswith(f"all      | {scores.counts[0]:5d} | attn: {100 * best[0].accuracy:.1f} | offset=")
@@ -181,12 +180,12 @@ def test_root_counts_in_all_and_no_head_has_it_right(lm):
 def test_the_quirk_of_poss_takes_the_next_words_guess():
     words, heads = ["mary", "'s", "hat", "it"], [3, 1, 0, 3]
     sentence = laid_out(document(words, heads, ["poss", "case", "root", "punct"]), "joined")
-    assert syntax.right(sentence, torch.tensor([1, 3, 1, 1]), True)[0]  # of 's: the hat
-    assert not syntax.right(sentence, torch.tensor([3, 1, 1, 1]), True)[0]  # its own right guess does not count
-    assert not syntax.right(sentence, torch.tensor([4, 3, 1, 1]), True)[0]  # unless it is the last word
-    assert syntax.right(sentence, torch.tensor([3, 1, 1, 1]), False)[0]
+    assert accuracies.right(sentence, torch.tensor([1, 3, 1, 1]), True)[0]  # of 's: the hat
+    assert not accuracies.right(sentence, torch.tensor([3, 1, 1, 1]), True)[0]  # its own right guess does not count
+    assert not accuracies.right(sentence, torch.tensor([4, 3, 1, 1]), True)[0]  # unless it is the last word
+    assert accuracies.right(sentence, torch.tensor([3, 1, 1, 1]), False)[0]
     last = laid_out(document(["hat", "mary"], [0, 1], ["root", "poss"]), "joined")
-    assert syntax.right(last, torch.tensor([2, 1]), True).tolist() == [False, True]
+    assert accuracies.right(last, torch.tensor([2, 1]), True).tolist() == [False, True]
 
 
 def test_the_quirk_of_vanishing_hides_relations_without_errors(lm):
@@ -288,22 +287,22 @@ def test_antecedents_are_found_as_the_models_own_maps_say(lm):
 
 def test_baselines_of_coreference_are_the_nearest_and_the_same_word(lm):
     scores = clark.coreference_accuracies(lm, [story()])
-    found = {q.word: q.guesses for q in coreference.questions(laid_out(story(), "joined"))}
+    found = {q.word: q.guesses for q in accuracies.questions(laid_out(story(), "joined"))}
     assert found == {5: (3, None), 7: (5, 0), 9: (7, None)}
     assert scores.baseline_correct[:, 0].tolist() == [1, 1]  # she -> cat, mary -> she, it -> mary; mary -> mary
     assert scores.baseline_accuracy[1, 2] == 1
 
 
 def test_documents_are_cut_to_whole_words(lm):
-    cut = coreference.cut(lm, story(), "joined", 10)
+    cut = accuracies.cut(lm, story(), "joined", 10)
     assert cut.words == tuple(STORY[:8]) and wordmaps.num_tokens(lm, cut.text) == 10
-    assert [q.word for q in coreference.questions(cut)] == [5, 7]
+    assert [q.word for q in accuracies.questions(cut)] == [5, 7]
     scores = clark.coreference_accuracies(lm, [story(), document(["cat"], [0], ["root"])], max_tokens=10)
     assert scores.counts[0] == 2 and scores.left_out == {"no coreference": 1}
     with pytest.raises(TextError, match="no document was read: 1 with no mention that has an antecedent"):
         clark.coreference_accuracies(lm, [story()], max_tokens=5)
     spelt = document(["abc", "abc"], [0, 1], ["root", "det"], mentions=[Mention(0, 0, 0, "a"), Mention(1, 1, 1, "a")])
-    assert coreference.cut(lm, spelt, "raw", 7).words == ("abc",)  # three pieces a word: the second does not fit
+    assert accuracies.cut(lm, spelt, "raw", 7).words == ("abc",)  # three pieces a word: the second does not fit
 
 
 # ------------------------------------------------------------------------------------------------------------ general

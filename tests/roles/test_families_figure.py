@@ -11,8 +11,7 @@ from manyheads.figures import UNLABELLED, save_families
 from manyheads.figures import families as figure
 from manyheads.heads import Head
 from manyheads.roles import HeadRole
-from manyheads.roles.compare.clusters import flat_map
-from manyheads.roles.compare.families import HeadFamilies, LayerDiversity, families_of
+from manyheads.roles.compare.families import HeadFamilies, LayerDiversity, families_of, flat_map
 from manyheads.roles.role_table import REFERENCE_STYLE, SYNTAX_STYLE
 from tests.figures.pictures import EVIDENCE, assert_is_file_of, words_in
 

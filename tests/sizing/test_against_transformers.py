@@ -35,6 +35,27 @@ LATENT = {name for name, (family, _) in CASES.items() if family in ("deepseek_v2
 GENERATING = [name for name, (family, _) in CASES.items() if family in (*DECODERS, *SEQ2SEQ)]
 
 
+STANDS_FOR_OTHERS = (
+    *("llama", "llama, MQA", "mistral", "qwen2_moe, windows", "gemma2", "gemma3, layers said", "gpt_oss", "phi"),
+    *(
+        "olmo2",
+        "olmoe",
+        "stablelm",
+        "dots1",
+        "ernie4_5_moe",
+        "deepseek_v2",
+        "deepseek_v3",
+        "minicpm3",
+        "gpt2",
+        "gpt_neo",
+    ),
+    *("gpt_bigcode", "opt, narrow tables", "bloom", "falcon", "falcon, MHA with biases", "mpt", "smollm3, windows"),
+    *("bert", "mpnet", "electra", "distilbert", "vit", "deit", "dinov2", "t5", "t5, gated", "bart, untied", "mbart"),
+)
+"""Every way to shape a window, experts, a latent, a norm, a bias, a head and a table. All cases have their parameters
+held to the real model's in `make test`; of the slower tests it runs these, and `make test-all` the others."""
+
+
 def described(name: str) -> tuple[Any, dict[str, Any]]:
     """The small real model of a case, and what its config.json says."""
     family, options = CASES[name]
@@ -57,6 +78,7 @@ def test_parameters_are_those_of_the_real_model(name):
     assert size(real.plain(config, cls)).num_parameters == real.count_on_meta(config, cls)
 
 
+@pytest.mark.thinned(name=STANDS_FOR_OTHERS)
 @pytest.mark.parametrize("name", CASES)
 def test_parameters_without_a_head_are_those_of_the_bare_model(name):
     family, options = CASES[name]
@@ -65,6 +87,7 @@ def test_parameters_without_a_head_are_those_of_the_bare_model(name):
     assert size(real.plain(config, cls)).num_parameters == real.count_on_meta(config, cls)
 
 
+@pytest.mark.thinned(family=STANDS_FOR_OTHERS)
 @pytest.mark.parametrize(
     "family", sorted({*FAMILIES} - {"nemotron", "hunyuan_v1_dense", "ministral", "dots1", "glm4_moe"})
 )
@@ -103,6 +126,7 @@ def test_a_field_that_a_config_leaves_out_means_what_it_means_to_transformers(fa
     assert size(written).num_parameters == real.count_on_meta(config, cls)
 
 
+@pytest.mark.thinned(name=STANDS_FOR_OTHERS)
 @pytest.mark.parametrize("name", [name for name in GENERATING if name not in REPEATED])
 def test_the_cache_holds_the_bytes_of_the_real_one(name):
     model, config = described(name)
@@ -133,6 +157,7 @@ def torch_counts(model: Any, **inputs: Any) -> int:
     return counter.get_total_flops()
 
 
+@pytest.mark.thinned(name=STANDS_FOR_OTHERS)
 @pytest.mark.parametrize("name", [name for name in GENERATING if CASES[name][0] in DECODERS])
 def test_flops_of_a_whole_text_are_those_that_torch_counts(name):
     """The eager kernel computes every pair, and the head every position: so does this count, for once."""
@@ -144,6 +169,7 @@ def test_flops_of_a_whole_text_are_those_that_torch_counts(name):
     assert ours == torch_counts(model, input_ids=ids, use_cache=False)
 
 
+@pytest.mark.thinned(name=STANDS_FOR_OTHERS)
 @pytest.mark.parametrize(
     "name", [name for name in GENERATING if CASES[name][0] in DECODERS and name not in MASKED | LATENT]
 )

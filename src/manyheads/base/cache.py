@@ -12,8 +12,6 @@ from collections.abc import Callable, Hashable, Iterator
 from typing import Generic, TypeVar
 from weakref import WeakValueDictionary
 
-__all__ = ["Cache"]
-
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 
@@ -62,6 +60,7 @@ class Cache(Generic[Key, Value]):
             making = self._making.get(key)
             if making is None:
                 making = self._making[key] = threading.Lock()
+        # Outside of `_lock`: making may take seconds, and others may read meanwhile.
         with making:
             with self._lock:
                 if key in self._entries:

@@ -18,19 +18,6 @@ from pathlib import Path
 
 from manyheads.errors import FileAccessError, ManyHeadsError
 
-__all__ = [
-    "no_access",
-    "opened",
-    "read_bytes",
-    "refusal_in",
-    "replacing",
-    "synced",
-    "users_folder",
-    "users_home",
-    "MEMORY_SHARE",
-    "free_memory_bytes",
-]
-
 
 @contextmanager
 def replacing(path: str | os.PathLike[str], suffix: str = ".tmp", flushed: bool = True) -> Generator[str]:
@@ -43,7 +30,14 @@ def replacing(path: str | os.PathLike[str], suffix: str = ".tmp", flushed: bool 
     """
     try:
         target = os.path.realpath(path)
-        _check_target(target)
+        # Moving a file into place would mind none of these, but a person would: a device, a protected file replaced.
+        if os.path.isdir(target):
+            raise IsADirectoryError(errno.EISDIR, "it is a folder", target)
+        if os.path.exists(target):
+            if not os.path.isfile(target):
+                raise OSError(errno.EINVAL, "it is a device or a pipe, not a file", target)
+            if not os.access(target, os.W_OK):
+                raise PermissionError(errno.EACCES, "it is write-protected", target)
     except (OSError, ValueError) as error:
         raise no_access("write", path, error) from error
     temporary = os.path.join(os.path.dirname(target), f".manyheads-{secrets.token_hex(6)}{suffix}")
@@ -51,7 +45,8 @@ def replacing(path: str | os.PathLike[str], suffix: str = ".tmp", flushed: bool 
         os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
         mode = os.stat(temporary).st_mode
         yield temporary
-        os.chmod(temporary, mode)  # safetensors' writer puts a file of its own there, which nobody else may read
+        # safetensors' writer puts a file of its own in this one's place, which nobody else may read.
+        os.chmod(temporary, mode)
         if flushed:
             synced(temporary)
         os.replace(temporary, target)
@@ -62,7 +57,8 @@ def replacing(path: str | os.PathLike[str], suffix: str = ".tmp", flushed: bool 
             raise no_access("write", path, refusal) from error
         raise
     if flushed:
-        with suppress(OSError):  # make the move itself survive a power cut, where the system can
+        # The move itself survives a power cut only once its folder is on the disk; not every system can do that.
+        with suppress(OSError):
             synced(os.path.dirname(target))
 
 
@@ -80,21 +76,11 @@ def refusal_in(error: BaseException) -> OSError | None:
     return error if isinstance(error, OSError) else None
 
 
-def _check_target(target: str) -> None:
-    """Refuse what moving a file into place would not mind, but a person would: replacing a device, a protected file."""
-    if os.path.isdir(target):
-        raise IsADirectoryError(errno.EISDIR, "it is a folder", target)
-    if os.path.exists(target):
-        if not os.path.isfile(target):
-            raise OSError(errno.EINVAL, "it is a device or a pipe, not a file", target)
-        if not os.access(target, os.W_OK):
-            raise PermissionError(errno.EACCES, "it is write-protected", target)
-
-
 def opened(path: str | os.PathLike[str]) -> int:
     """A handle to read a file from, for whoever calls to close. Errors: OSError, also for what is no regular file."""
     mode = os.stat(path).st_mode
-    if not stat.S_ISREG(mode):  # asked before opening: a pipe would wait for ever
+    # Before opening: a pipe would wait for its writer for ever.
+    if not stat.S_ISREG(mode):
         if stat.S_ISDIR(mode):
             raise IsADirectoryError(errno.EISDIR, "it is a folder")
         raise OSError(errno.EINVAL, "it is a device or a pipe, not a file")
@@ -165,10 +151,7 @@ def no_access(verb: str, path: str | os.PathLike[str], error: OSError | ValueErr
     return FileAccessError(f"cannot {verb} {os.fspath(path)}: {advice or getattr(error, 'strerror', None) or error}.")
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# How much memory is free, asked before something large is made: a refusal in words is better than the system's.
-
-
+# A refusal in words before something large is made is better than the system's own when memory runs out.
 MEMORY_SHARE = 0.7  # of the memory that is free: what would take more is refused before it starts
 
 

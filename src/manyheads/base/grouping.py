@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from manyheads.errors import ShapeError
 
-__all__ = ["check_groups", "divisors"]
-
-
 MOST_NAMED = 1024  # a damaged file may claim billions of heads, and nobody reads so many divisors
 
 

@@ -10,9 +10,6 @@ import math
 from collections.abc import Sequence
 from html import escape
 
-__all__ = ["html_table"]
-
-
 MOST_ROWS = 20
 MOST_CHARS = 120  # of one cell
 CELL = "padding:2px 10px 2px 0;border-bottom:1px solid rgba(128,128,128,.35)"

@@ -8,8 +8,6 @@ from contextlib import contextmanager
 
 from filelock import lock_descriptor
 
-__all__ = ["locked"]
-
 
 @contextmanager
 def locked(path: str | os.PathLike[str], busy: Exception) -> Iterator[None]:
@@ -26,7 +24,8 @@ def locked(path: str | os.PathLike[str], busy: Exception) -> Iterator[None]:
     try:
         try:
             is_ours = lock_descriptor(handle, blocking=False)
-        except OSError:  # a file system without locks: better to go on unguarded than not at all
+        except OSError:
+            # A file system without locks, as some network drives: better to go on unguarded than not at all.
             is_ours = True
         if not is_ours:
             raise busy

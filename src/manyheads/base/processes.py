@@ -24,9 +24,6 @@ from torch import Tensor
 from manyheads.base.text import first_line
 from manyheads.errors import LostProcessError, ManyHeadsError, StatisticError
 
-__all__ = ["ALONE", "Ranks", "torchrun"]
-
-
 PATIENCE = timedelta(days=30)  # the fastest process waits for the slowest, with the sums of all its batches in hand
 _FINE, _REFUSED = b"+", b"-"  # the first byte of what process 0 computed: an answer, or why there is none
 
@@ -57,6 +54,7 @@ class Ranks:
 
     def _broadcast(self, data: bytes | None) -> bytes:
         """The bytes that process 0 has, everywhere."""
+        # Its length first: gloo broadcasts into a buffer of a known size.
         size = torch.tensor([len(data) if data is not None else 0])
         with _reached():
             dist.broadcast(size, 0, group=self.group)
@@ -73,7 +71,8 @@ class Ranks:
         with _reached():
             sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.world)]
             dist.all_gather(sizes, torch.tensor([len(data)]), group=self.group)
-            width = max(1, max(int(size) for size in sizes))  # gloo gathers what is of one size
+            # gloo gathers what is of one size: everything is padded to the longest.
+            width = max(1, max(int(size) for size in sizes))
             padded = torch.zeros(width, dtype=torch.uint8)
             padded[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else padded[:0]
             buffers = [torch.empty(width, dtype=torch.uint8) for _ in range(self.world)]
@@ -132,6 +131,7 @@ def torchrun() -> Iterator[tuple[int, int]]:
         return
     with _reached():
         dist.init_process_group("gloo")
+    # Python takes signal handlers in the main thread alone.
     main = threading.current_thread() is threading.main_thread()
     before = signal.signal(signal.SIGTERM, _interrupt) if main else None
     try:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["first_line", "plural"]
-
 FOREIGN_CHARACTERS = 200  # of another library's message: enough to name the fault, short enough for one line
 
 

@@ -115,21 +115,12 @@ class Kind:
     elsewhere: bool = False
 
 
-def _places(ids: Int[Tensor, "n"]) -> tuple[Tensor, Tensor]:
-    """A row's label is its place, a key's is the place after it."""
-    place = torch.arange(len(ids))
-    return place, place + 1
-
-
-def _after_copies(ids: Int[Tensor, "n"]) -> tuple[Tensor, Tensor]:
-    """A key's label is the token before it, so a row's own place counts too, where a token stands twice in a row."""
-    return ids, torch.nn.functional.pad(ids[:-1], (1, 0), value=-1)
-
-
 KINDS = {
-    "previous_token_head": Kind(_places),
+    # A row's label is its place, a key's is the place after it.
+    "previous_token_head": Kind(lambda ids: (torch.arange(len(ids)), torch.arange(len(ids)) + 1)),
     "duplicate_token_head": Kind(lambda ids: (ids, ids), elsewhere=True),
-    "induction_head": Kind(_after_copies),
+    # A key's label is the token before it, so a row's own place counts too, where a token stands twice in a row.
+    "induction_head": Kind(lambda ids: (ids, torch.nn.functional.pad(ids[:-1], (1, 0), value=-1))),
 }
 HEAD_NAMES = tuple(KINDS)
 
@@ -222,7 +213,13 @@ def _score(layer: LayerRecord, text: int, question: Question) -> Float[Tensor, "
                 f"triangular: use 'mul'."
             )
     if isinstance(question.pattern, Kind):
-        hits, total, apart = _on_named_cells(layer, text, question, question.pattern)
+        on_pattern, all_that_counts = question.requests(question.pattern)
+        plan = prepare(layer.tokens.text(text), (on_pattern, all_that_counts))
+        reduced = plan.run(one_text(layer, text))
+        hits, total = (reduced[request][0].double().sum(-1) for request in (on_pattern, all_that_counts))
+        length = layer.num_queries(text)
+        num_cells = plan.matches(on_pattern, Mask.causal(length, length)).sum()
+        apart = total + num_cells - 2 * hits  # on a cell of D, |a - 1| is a + 1 - 2 a
     else:
         hits, total, apart = _on_tensor(layer, text, question, question.pattern)
     if question.measure == "mul":
@@ -231,22 +228,10 @@ def _score(layer: LayerRecord, text: int, question: Question) -> Float[Tensor, "
     return torch.tensor([1 - round(distance, ABS_DECIMALS) for distance in (apart / length).tolist()])
 
 
-Sums = tuple[Float64[Tensor, "h"], Float64[Tensor, "h"], Float64[Tensor, "h"]]
-"""sum(A * D), sum(A) and sum |A - D|, over the cells that are not left out."""
-
-
-def _on_named_cells(layer: LayerRecord, text: int, question: Question, kind: Kind) -> Sums:
-    on_pattern, all_that_counts = question.requests(kind)
-    tokens = layer.tokens.text(text)
-    plan = prepare(tokens, (on_pattern, all_that_counts))
-    reduced = plan.run(one_text(layer, text))
-    hits, total = (reduced[request][0].double().sum(-1) for request in (on_pattern, all_that_counts))
-    length = layer.num_queries(text)
-    num_cells = plan.matches(on_pattern, Mask.causal(length, length)).sum()
-    return hits, total, total + num_cells - 2 * hits  # on a cell of D, |a - 1| is a + 1 - 2 a
-
-
-def _on_tensor(layer: LayerRecord, text: int, question: Question, pattern: Tensor) -> Sums:
+def _on_tensor(
+    layer: LayerRecord, text: int, question: Question, pattern: Tensor
+) -> tuple[Float64[Tensor, "h"], Float64[Tensor, "h"], Float64[Tensor, "h"]]:
+    """sum(A * D), sum(A) and sum |A - D|, over the cells that are not left out."""
     if len(pattern) != layer.num_queries(text):
         raise ShapeError(
             f"the detection pattern is of {len(pattern)} tokens, but text {text} has {layer.num_queries(text)} (with "

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from manyheads.base import first_line, plural
 from manyheads.errors import LostProcessError, PatternError, TextError
 from manyheads.recording import Gold, text_seed
 
@@ -83,6 +84,7 @@ def as_corpus(texts: Any) -> Corpus:
     documents = [replace(document, at=number) for number, document in enumerate(_documents(texts), 1)]
     digest = hashlib.blake2b(digest_size=16)
     for document in documents:
+        # The annotation counts, too: the same words with another tree give other figures.
         digest.update(repr((document.text, document.gold)).encode("utf-8", "surrogatepass"))
     count = len(documents)
     return Corpus(lambda: iter(documents), f"{count:,} texts", f"{count} texts {digest.hexdigest()}", count)
@@ -144,7 +146,7 @@ class Failures:
             return ""
         first = "; ".join(f"{failure.name}: {failure.reason}" for failure in self.named[:3])
         more = f"; and {self.count - 3:,} more" if self.count > 3 else ""
-        return f"{self.count:,} text{'s' * (self.count > 1)} could not be measured: {first}{more}"
+        return f"{plural(self.count, 'text')} could not be measured: {first}{more}"
 
 
 NONE_FAILED = Failures()
@@ -154,6 +156,7 @@ def is_about_texts(error: BaseException) -> bool:
     """Whether an error may be some text's fault. The disk's, the memory's, another process' and those of the user's
     own functions are not, whatever they are wrapped in."""
     not_a_texts = OSError | MemoryError | torch.OutOfMemoryError | PatternError | LostProcessError
+    # Libraries wrap what the disk or the memory refused: the whole chain is looked at, not its last link.
     cause: BaseException | None = error
     while cause is not None:
         if not isinstance(cause, Exception) or isinstance(cause, not_a_texts):
@@ -166,5 +169,5 @@ def is_about_texts(error: BaseException) -> bool:
 
 def reason_of(error: BaseException) -> str:
     """An error in one line."""
-    first_line = (str(error).splitlines() or [""])[0][:REASON_CHARACTERS]
-    return f"{type(error).__name__}: {first_line}" if first_line else type(error).__name__
+    words = first_line(error, REASON_CHARACTERS)
+    return f"{type(error).__name__}: {words}" if words else type(error).__name__

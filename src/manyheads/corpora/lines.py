@@ -89,7 +89,18 @@ def find_sources(name: str | Path, kind: str | None = None) -> list[Source]:
                 f"or let its name end in {_endings(None)}."
             )
         return [_source(path, path.name, kind or ENDINGS.get(ending, "text"))]
-    files = sorted(_files_within(path), key=lambda file: file.relative_to(path).parts)
+
+    # os.walk says nothing of a folder that it may not open: a corpus would lack its texts without a word.
+    def refuse(error: OSError) -> None:
+        raise FileAccessError(f"cannot read folder {error.filename}: {error.strerror or error}.") from error
+
+    files: list[Path] = []
+    for parent, folders, names in os.walk(path, onerror=refuse):
+        folders[:] = [folder for folder in folders if not folder.startswith(".")]
+        in_parent = (Path(parent, file) for file in names if not file.startswith("."))
+        files += (file for file in in_parent if file.is_file())
+    # By parts, not as text: "a-b/x" comes after "a/x" although "-" sorts before "/".
+    files.sort(key=lambda file: file.relative_to(path).parts)
     kinds = {file: ENDINGS.get(_ending(file)) for file in files}
     sources = [
         _source(file, file.relative_to(path).as_posix(), file_kind)
@@ -162,8 +173,10 @@ def numbered_lines(source: Source) -> Iterator[Line]:
 def stretches(lines: Iterable[Line], most_lines: int = MOST_LINES) -> Iterator[list[Line]]:
     """Lines between empty ones. Too many of them become one line with a problem, which ends where they end."""
     stretch: list[Line] = []
-    size = end = 0  # `end` is set once a stretch is too long: from then on its lines are dropped
-    for line in chain(lines, [Line(0, "", 0)]):  # an empty line ends the last stretch, too
+    # `end` is set once a stretch is too long: from then on its lines are dropped.
+    size = end = 0
+    # An empty line ends the last stretch, too.
+    for line in chain(lines, [Line(0, "", 0)]):
         if line.problem or line.text.strip():
             if size <= MOST_BYTES and len(stretch) < most_lines:
                 stretch.append(line)
@@ -191,6 +204,7 @@ def digest_of(source: Source) -> str:
     assert source.path is not None and source.size is not None
     try:
         with open(source.path, "rb") as file:
+            # Before hashing: UTF-16 and unnamed gzip would only fail once the corpus is read.
             _refuse_other_encodings(_unpacked(file, source).read(2), source)
             file.seek(0)
             if source.size <= WHOLE_BYTES:
@@ -233,15 +247,6 @@ def _endings(kind: str | None) -> str:
     return ", ".join(endings) + " (and .gz after it)"
 
 
-def _files_within(folder: Path) -> Iterator[Path]:
-    def refuse(error: OSError) -> None:
-        raise FileAccessError(f"cannot read folder {error.filename}: {error.strerror or error}.") from error
-
-    for parent, folders, names in os.walk(folder, onerror=refuse):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        yield from (Path(parent, name) for name in names if not name.startswith(".") and Path(parent, name).is_file())
-
-
 def _opened(source: Source) -> AbstractContextManager[io.BufferedIOBase]:
     """The bytes of a source. Stdin stays open: it is not ours."""
     if source.path is not None:
@@ -280,6 +285,7 @@ def _bounded_lines(file: io.BufferedIOBase) -> Iterator[tuple[bytes, int]]:
     while data := file.readline(MOST_BYTES + 1):
         size = len(data)
         if size > MOST_BYTES:
+            # Read on to the end of the line and drop it: only its beginning tells an encoding.
             data, more = data[:2], data[-1:]
             while not more.endswith(b"\n") and (more := file.readline(SKIPPED_BYTES)):
                 size += len(more)

@@ -21,6 +21,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from manyheads.base import plural
 from manyheads.corpora.corpus import Corpus, Document
 from manyheads.corpora.lines import KINDS, STDIN, Line, Source, digest_of, find_sources, numbered_lines, stretches
 from manyheads.corpora.treebanks import PASSAGE_WORDS, UNITS, treebank_documents
@@ -82,11 +83,27 @@ def open_corpus(
         if isinstance(source, Dataset):
             return Part(lambda: dataset_documents(source, field), f"{source.key} {field=}", None)
         read, once = readers[source.kind], source.size is None
+        # A stream cannot be hashed without using it up: a random key keeps two readings of stdin apart.
         digest = secrets.token_hex(16) if once else digest_of(source)
         key = f"{source.name} {source.size} {digest} {source.kind} {options[source.kind]}"
         return Part(lambda: read(numbered_lines(source), source.name), key, source.size, once)
 
-    parts = [part_of(source) for source in _sources(names, kind)]
+    all_sources: list[Source | Dataset] = []
+    for name in names:
+        if isinstance(name, str) and name.startswith(PREFIX):
+            all_sources.append(open_dataset(name))
+        else:
+            all_sources += find_sources(name, kind)
+    # Files of one name are called by their paths, so that a document says where it is.
+    times = Counter(source.name for source in all_sources)
+    parts = [
+        part_of(
+            replace(source, name=str(source.path))
+            if isinstance(source, Source) and source.path is not None and times[source.name] > 1
+            else source
+        )
+        for source in all_sources
+    ]
     opened = False
 
     def open_anew() -> Iterator[Document]:
@@ -97,6 +114,7 @@ def open_corpus(
         return documents()
 
     def documents() -> Iterator[Document]:
+        # `at` counts on over all files, so that progress is one bar for the whole corpus.
         bytes_before = 0
         for part in parts:
             for document in part.documents():
@@ -109,23 +127,6 @@ def open_corpus(
     return Corpus(open_anew, _origin(names, len(parts)), digest, total)
 
 
-def _sources(names: Sequence[str | Path], kind: str | None) -> list[Source | Dataset]:
-    """The sources of all names. Files of one name are called by their paths, so that a document says where it is."""
-    sources: list[Source | Dataset] = []
-    for name in names:
-        if isinstance(name, str) and name.startswith(PREFIX):
-            sources.append(open_dataset(name))
-        else:
-            sources += find_sources(name, kind)
-    times = Counter(source.name for source in sources)
-    return [
-        replace(source, name=str(source.path))
-        if isinstance(source, Source) and source.path is not None and times[source.name] > 1
-        else source
-        for source in sources
-    ]
-
-
 def _origin(names: Sequence[str | Path], count: int) -> str:
     """The sources in words."""
     is_file = [name != STDIN and not (isinstance(name, str) and name.startswith(PREFIX)) for name in names]
@@ -136,10 +137,7 @@ def _origin(names: Sequence[str | Path], count: int) -> str:
         return "stdin"
     if not is_file[0]:
         return str(name)
-    return f"folder {name} ({count} {'file' if count == 1 else 'files'})" if Path(name).is_dir() else f"file {name}"
-
-
-# --- texts out of lines: paragraphs, the lines themselves, or a field of JSON objects, one a line ---
+    return f"folder {name} ({plural(count, 'file')})" if Path(name).is_dir() else f"file {name}"
 
 
 def paragraph_documents(lines: Iterable[Line], name: str) -> Iterator[Document]:
@@ -149,7 +147,9 @@ def paragraph_documents(lines: Iterable[Line], name: str) -> Iterator[Document]:
     """
     for stretch in stretches(lines):
         problem = next((line.problem for line in stretch if line.problem), "")
-        text = "" if problem else " ".join(_single_blanks(line.text) for line in stretch)
+        # A line of 100 MB with single blanks is not taken apart: its words as objects would take gigabytes.
+        texts = (" ".join(line.text.split()) if UNEVEN.search(line.text) else line.text.strip() for line in stretch)
+        text = "" if problem else " ".join(texts)
         yield Document(text, f"{name}:{stretch[0].number}", at=stretch[-1].at, problem=problem)
 
 
@@ -191,18 +191,9 @@ def text_of(row: object, field: str) -> tuple[str, str]:
     return text, ""
 
 
-def _single_blanks(text: str) -> str:
-    """The text with single blanks between words."""
-    # A line of 100 MB that has them already is not taken apart: its words as objects would take gigabytes.
-    return " ".join(text.split()) if UNEVEN.search(text) else text.strip()
-
-
 def _json_kind(value: object) -> str:
     kinds = {dict: "an object", list: "a list", str: "a text", bool: "true or false", type(None): "nothing (null)"}
     return kinds.get(type(value), "a number")
-
-
-# --- datasets of the Hub ---
 
 
 @dataclass(frozen=True)

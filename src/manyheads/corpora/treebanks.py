@@ -87,9 +87,22 @@ def treebank_documents(lines: Iterable[Line], name: str, unit: str = "sentence")
     sentences = read_sentences(lines, name)
     if unit == "sentence":
         yield from (sentence.document for sentence in sentences)
-    else:
-        for _, of_document in groupby(sentences, key=lambda sentence: sentence.source):
-            yield from _passages(sentence.document for sentence in of_document)
+        return
+    for _, of_document in groupby(sentences, key=lambda sentence: sentence.source):
+        passage: list[Document] = []
+        count = 0
+        for document in (sentence.document for sentence in of_document):
+            size = len(document.gold.words) if document.gold else 0
+            if passage and (document.problem or count + size > PASSAGE_WORDS):
+                yield _joined(passage)
+                passage, count = [], 0
+            if document.problem:
+                yield document
+            else:
+                passage.append(document)
+                count += size
+        if passage:
+            yield _joined(passage)
 
 
 def read_sentences(lines: Iterable[Line], name: str) -> Iterator[Sentence]:
@@ -175,23 +188,6 @@ def _marked(tokens: Sequence[Token]) -> Iterator[Marked]:
         num_words += is_word
 
 
-def _passages(sentences: Iterable[Document]) -> Iterator[Document]:
-    passage: list[Document] = []
-    count = 0
-    for sentence in sentences:
-        size = len(sentence.gold.words) if sentence.gold else 0
-        if passage and (sentence.problem or count + size > PASSAGE_WORDS):
-            yield _joined(passage)
-            passage, count = [], 0
-        if sentence.problem:
-            yield sentence
-        else:
-            passage.append(sentence)
-            count += size
-    if passage:
-        yield _joined(passage)
-
-
 def _joined(sentences: Sequence[Document]) -> Document:
     """Sentences as one text: characters, words and heads count on from sentence to sentence."""
     words: list[GoldWord] = []
@@ -216,9 +212,6 @@ def _joined(sentences: Sequence[Document]) -> Document:
     )
     name = sentences[0].name if len(sentences) == 1 else f"{sentences[0].name}..{sentences[-1].name}"
     return Document(" ".join(sentence.text for sentence in sentences), name, gold, sentences[-1].at)
-
-
-# --- a sentence as a text and its words: where each stands in the text, and on which it depends ---
 
 
 class Surface(NamedTuple):
@@ -268,7 +261,8 @@ def read_heads(words: Sequence[Token]) -> list[int]:
             entry = "no head" if head is None else f"head {head}"
             raise TextError(f"token {number} has {entry}, but each of the {len(words)} words hangs on another or on 0.")
         heads.append(head - 1)
-    safe = {ROOT}  # from these, heads lead to the root: each word is walked once
+    # From the safe ones heads lead to the root, so that each word is walked once: no quadratic time on a long chain.
+    safe = {ROOT}
     for start in range(len(words)):
         path, word = set(), start
         while word not in safe:
@@ -319,6 +313,7 @@ def _surfaces(tokens: Sequence[Token]) -> Iterator[Surface]:
 
 def _spans(surfaces: Sequence[Surface], text: str) -> Iterator[tuple[int, int]]:
     """Each word's characters. White space counts on neither side: texts have it where forms do not, and otherwise."""
+    # Compared letter by letter: forms may lack a blank that the text has ("10 000"), and the other way round.
     places = [place for place, char in enumerate(text) if not char.isspace()]
     letters = "".join(text[place] for place in places)
     begin = number = 0
@@ -332,9 +327,6 @@ def _spans(surfaces: Sequence[Surface], text: str) -> Iterator[tuple[int, int]]:
         begin, number = begin + len(bare), number + words
     if begin < len(places):
         raise TextError(f"the text goes on after the last token ({text[places[begin] :][:20]!r}).")
-
-
-# --- mentions: who is meant by which words ---
 
 
 class Marked(NamedTuple):
@@ -366,7 +358,8 @@ def read_mentions(marked: Sequence[Marked], field: int, words: Sequence[GoldWord
     """
     opened: dict[str, list[tuple[int, str, int]]] = defaultdict(list)
     pieces: list[tuple[int, str, int, int]] = []
-    order = 0  # of opening: of two mentions of the same words, the outer one comes first
+    # Of two mentions of the same words, the one that opened first is the outer one, and comes first.
+    order = 0
     for token, first, last, entity in marked:
         brackets = list(BRACKET.finditer(entity))
         if "".join(bracket[0] for bracket in brackets) != entity:
@@ -384,8 +377,15 @@ def read_mentions(marked: Sequence[Marked], field: int, words: Sequence[GoldWord
     for name, unclosed in opened.items():
         if unclosed:
             raise TextError(f"token {unclosed[0][1]} opens entity {name}, which this sentence does not close.")
-    mentions = (_mention(entity, spans, words) for entity, spans in _assembled(sorted(pieces)))
-    return tuple(sorted((mention for mention in mentions if mention), key=lambda m: (m.first, -m.last)))
+    mentions = []
+    for entity, spans in _assembled(sorted(pieces)):
+        members = {word for first, last in spans for word in range(first, last + 1)}
+        if members:
+            # The head is the first word that depends on no other word of the mention: in a tree there always is one.
+            head = min(word for word in members if words[word].head not in members)
+            first, last = next((first, last) for first, last in spans if first <= head <= last)
+            mentions.append(Mention(first, last, head, entity))
+    return tuple(sorted(mentions, key=lambda mention: (mention.first, -mention.last)))
 
 
 def _name(inside: str, opens: bool, field: int, token: str) -> str:
@@ -418,14 +418,3 @@ def _assembled(pieces: Sequence[tuple[int, str, int, int]]) -> list[tuple[str, l
                 raise TextError(f"of a mention of entity {entity} in {parts} parts, only {sorted(mention)} are there.")
             mentions.append((entity, [mention[number] for number in sorted(mention)]))
     return mentions
-
-
-def _mention(entity: str, spans: Sequence[tuple[int, int]], words: Sequence[GoldWord]) -> Mention | None:
-    """The mention of some stretches of words; None for a mention of empty nodes alone, which has no words."""
-    members = {word for first, last in spans for word in range(first, last + 1)}
-    if not members:
-        return None
-    # The head is the first word that depends on no other word of the mention: in a tree there always is one.
-    head = min(word for word in members if words[word].head not in members)
-    first, last = next((first, last) for first, last in spans if first <= head <= last)
-    return Mention(first, last, head, entity)

@@ -1,7 +1,7 @@
 """What chance would give: signs flipped at random, many heads asked at once, other heads in the targets' place.
 
 A difference that means nothing is as likely to have the other sign in each text. So signs are flipped, all those of
-equal texts together, and p is the share of flips that give a mean as far from 0. Flips hang on the texts' own words:
+equal texts together, and p is the share of flips that give a mean as far from 0. Flips depend on the texts' own words:
 any order gives the same p. Where a difference has a bootstrap spread, Student's t of it is read as a normal deviate.
 Sources: Fisher 1935, section 21; Wallace 1959 (Student's t as a normal); Benjamini and Hochberg 1995; Benjamini and
 Yekutieli 2001 (false discovery under any dependence).
@@ -31,6 +31,7 @@ def sign_flip_p(values: Float64[ndarray, "text n"], seeds: Sequence[int]) -> Flo
     for seed in dict.fromkeys(seeds):
         signs = np.random.Generator(np.random.PCG64(seed)).integers(0, 2, FLIPS) * 2.0 - 1
         flipped += signs[:, None] * values[np.equal(seeds, seed)].sum(0)
+    # A flip that gives the very same mean counts as reaching as far: rounding must not decide that.
     total = np.abs(values.sum(0))
     above = (np.abs(flipped) >= total * (1 - SAME)).sum(0)
     return np.where(np.isnan(total), np.nan, (1 + above) / (1 + FLIPS))
@@ -81,10 +82,11 @@ def random_targets(gone: tuple[Head, ...], spec: ModelSpec, count: int, seed: in
             candidates = [Head(stack, layer, index) for index in free.get((stack, layer), ())]
             if len(candidates) < len(indices):
                 candidates = [Head(*place, index) for place, all_of in free.items() for index in all_of]
+            # A full layer before this one may have taken some of these.
             candidates = [head for head in candidates if head not in drawn]
             if len(candidates) < len(indices):
                 return []
-            drawn += [candidates[at] for at in generator.choice(len(candidates), len(indices), replace=False)]
+            drawn += [candidates[index] for index in generator.choice(len(candidates), len(indices), replace=False)]
         targets.setdefault(tuple(sorted(drawn)))
         if len(targets) == count:
             break

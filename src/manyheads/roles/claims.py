@@ -124,9 +124,6 @@ class Above(NamedTuple):
     low: Float64[ndarray, "head"]
     high: Float64[ndarray, "head"]
 
-    def interval(self, head: int) -> tuple[float, float]:
-        return float(self.low[head]), float(self.high[head])
-
 
 class Half:
     """The figures of one half of the texts, each computed once."""
@@ -172,9 +169,11 @@ class Half:
         if (name, chance) not in self._above:
             difference = self.values[:, self.index[name]] - self.values[:, self.index[chance]]
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", RuntimeWarning)  # of heads for which nothing was counted
+                # NumPy warns of heads for which nothing was counted: their spread is NaN, as it should be.
+                warnings.simplefilter("ignore", RuntimeWarning)
                 spread = np.nanstd(difference[:, 1:], axis=1, ddof=1)
-            freedom = np.minimum(self.num_texts(name), REPLICATES) - 1  # 100 draws make a spread a guess, too
+            # The spread of so many draws is a guess, too: no more degrees of freedom than there are replicates.
+            freedom = np.minimum(self.num_texts(name), REPLICATES) - 1
             tests = map(p_of_spread, difference[:, 0].tolist(), spread.tolist(), freedom.tolist())
             low, high = interval_of(difference[:, 1:])
             self._above[name, chance] = Above(np.array(list(tests)), low, high)
@@ -187,12 +186,14 @@ class Half:
         chances = {
             name: self.get(f"{rule.statistic}.{name}", head)
             for name in rule.chances
-            if self.num_queries(f"{rule.statistic}.{name}")[head] > 0  # one of places alone: none by shuffled words
+            # A rule of places alone has no level by shuffled words: they stay where they are.
+            if self.num_queries(f"{rule.statistic}.{name}")[head] > 0
         }
         low, high = (float(end[head, column]) for end in self.interval)
         highest = max(chances, key=lambda name: chances[name], default=None)
         above = {name: self.above(tested, f"{rule.statistic}.{name}") for name in chances}
-        over_low, over_high = above[highest].interval(head) if highest else (low, high)
+        over = above[highest] if highest else None
+        over_low, over_high = (float(over.low[head]), float(over.high[head])) if over else (low, high)
         return Claim(
             head=self.table.heads[head],
             role=rule.role,
@@ -277,7 +278,8 @@ def failed_conditions(claim: Claim, rule: Rule | None = None, *, half: int = REP
         if where_guess_fails and not where_guess_fails[0] > even:
             failed.append(FailedCondition("where the guess fails", where_guess_fails[0], even, 0.0))
     else:
-        rests = rule is SINK_RULE  # a sink takes what others do not: no share of the others' stands in for its own
+        # A sink takes what others do not: no share of the others' stands in for its own.
+        rests = rule is SINK_RULE
         of_the_rest = 0.0 if claim.given is None or np.isnan(claim.given) else claim.given
         if rests or of_the_rest < MIN_GIVEN or score < MIN_GIVEN_SCORE:
             require("share of attention", score, rule.floor)
@@ -297,7 +299,7 @@ def claims_of(table: HeadTable, rules: Sequence[Rule]) -> list[list[Claim]]:
         of_head = []
         for rule in rules:
             chosen, reported = (half.claim(rule, head) for half in halves)
-            # a class of tokens must be favoured also where each of its kinds counts once, on both halves
+            # A class of tokens must be favoured also where each of its kinds counts once, on both halves
             favours = [half.favour[head] if half.favour is not None else 0.0 for half in halves if rule.by_kind]
             holds = (
                 all(favour >= MIN_FAVOUR for favour in favours)

@@ -103,26 +103,28 @@ def check_table(table: HeadTable) -> None:
 
 
 def label_heads(table: HeadTable, rules: Sequence[Rule], claims: Sequence[Sequence[Claim]]) -> list[HeadRole]:
-    """One role a head from its claims, which stand in the rules' order."""
+    """One role a head from its claims, which stand in the rules' order.
+
+    Of the claims that hold, the furthest from chance to always; `local` yields to finer ones, the sink to all.
+    """
     halves = (Half(table, CHOOSE), Half(table, REPORT))
-    return [_label(head, index, claims[index], rules, halves) for index, head in enumerate(table.heads)]
-
-
-def _label(
-    head: Head, index: int, claims: Sequence[Claim], rules: Sequence[Rule], halves: tuple[Half, Half]
-) -> HeadRole:
-    """Of the claims that hold, the furthest from chance to always; `local` yields to finer ones, the sink to all."""
-    by_rule = list(zip(rules, claims, strict=True))
-    sound = [(rule, claim) for rule, claim in by_rule if claim.holds and rule.names_heads and rule is not SINK_RULE]
-    finer = [pair for pair in sound if pair[0] is not LOCAL_RULE] or sound
-    if finer:
-        rule, claim = max(finer, key=lambda pair: pair[1].chosen_lift)
-        return HeadRole(head, rule.role, evidence_of(rule, claim))
-    sink = next((claim for rule, claim in by_rule if rule is SINK_RULE), None)
-    if sink is not None and sink.holds:
-        names = " and ".join(halves[0].table.sinks.names)
-        return HeadRole(head, f"sink {names}", evidence_of(SINK_RULE, sink, f"{names}, the model's sink"))
-    return _without_rule(head, index, by_rule, halves)
+    labels = []
+    for index, head in enumerate(table.heads):
+        by_rule = list(zip(rules, claims[index], strict=True))
+        sound = [(rule, claim) for rule, claim in by_rule if claim.holds and rule.names_heads and rule is not SINK_RULE]
+        finer = [pair for pair in sound if pair[0] is not LOCAL_RULE] or sound
+        sink = next((claim for rule, claim in by_rule if rule is SINK_RULE and claim.holds), None)
+        if finer:
+            # By the choosing half: to choose by the figures that are reported would flatter them.
+            rule, claim = max(finer, key=lambda pair: pair[1].chosen_lift)
+            labels.append(HeadRole(head, rule.role, evidence_of(rule, claim)))
+        elif sink is not None:
+            names = " and ".join(table.sinks.names)
+            evidence = evidence_of(SINK_RULE, sink, f"{names}, the model's sink")
+            labels.append(HeadRole(head, f"sink {names}", evidence))
+        else:
+            labels.append(_without_rule(head, index, by_rule, halves))
+    return labels
 
 
 def _without_rule(head: Head, index: int, by_rule: Sequence[tuple[Rule, Claim]], halves: tuple[Half, Half]) -> HeadRole:
@@ -209,8 +211,18 @@ def remembered(path: Path) -> PageLabels | None:
         return None
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-        intact = data.pop(DIGEST) == _digest(data)
-        return _read(data, f"remembered from an earlier run ({path})") if intact else None
+        if data.pop(DIGEST) != _digest(data):
+            return None
+        names = [field.name for field in fields(Evidence)]
+        roles = tuple(
+            HeadRole(Head.parse(row["head"]), row["role"], Evidence(**{name: row[name] for name in names}))
+            for row in data["roles"]
+        )
+        stored = data["sinks"]
+        sinks = Sinks(stored["first"], tuple(stored["ids"]), tuple(stored["names"]), stored["because"])
+        because = f"remembered from an earlier run ({path})"
+        counts = (data["num_texts"], data["num_tokens"])
+        return PageLabels(roles, data["values"], sinks, data["notes"], *counts, because, data["texts_are"])
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return None
 
@@ -222,7 +234,7 @@ def cache_folder() -> Path:
 
 def _key(lm: Any) -> str:
     """A name for everything that the labels depend on."""
-    # a thousand words of the vocabulary: enough to tell two tokenizers apart, and a long one costs no seconds
+    # A thousand words of the vocabulary: enough to tell two tokenizers apart, and a long one costs no seconds
     sampled = sorted(lm.tokenizer.get_vocab().items())[:: len(lm.tokenizer) // 997 + 1]
     words = repr((type(lm.tokenizer).__name__, len(lm.tokenizer), sampled))
     page = reading_of(lm.name).digest()
@@ -235,6 +247,7 @@ def _remember(labels: PageLabels, path: Path | FileAccessError) -> str:
     if isinstance(path, FileAccessError):
         return f"measured now, and not remembered: {str(path).removesuffix('.')}"
     data = {**asdict(labels), "roles": [role.to_dict() for role in labels.roles]}
+    # Of what a reader will get: JSON knows no tuples.
     data[DIGEST] = _digest(json.loads(json.dumps(data)))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -249,16 +262,3 @@ def _remember(labels: PageLabels, path: Path | FileAccessError) -> str:
 def _digest(data: Any) -> str:
     """A hash of the file's data as JSON: it changes with any byte of them."""
     return hashlib.blake2b(json.dumps(data, sort_keys=True).encode(), digest_size=12).hexdigest()
-
-
-def _read(data: dict[str, Any], because: str) -> PageLabels:
-    names = [field.name for field in fields(Evidence)]
-    roles = tuple(
-        HeadRole(Head.parse(row["head"]), row["role"], Evidence(**{name: row[name] for name in names}))
-        for row in data["roles"]
-    )
-    taker = data["sinks"]
-    sinks = Sinks(taker["first"], tuple(taker["ids"]), tuple(taker["names"]), taker["because"])
-    return PageLabels(
-        roles, data["values"], sinks, data["notes"], data["num_texts"], data["num_tokens"], because, data["texts_are"]
-    )

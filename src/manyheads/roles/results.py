@@ -30,7 +30,8 @@ if TYPE_CHECKING:  # pandas takes half a second to import: only who writes a tab
     import pandas as pd
 
 LATER = frozenset(offset_name(offset) for offset in OFFSETS if offset > 0)
-OF_ARCS = (".to_head", ".to_dependent")  # surveyed, so the texts have them: where none counts, all of them point ahead
+# Relations are surveyed, so the texts have them: where none counts, all of its arcs point ahead.
+OF_ARCS = (".to_head", ".to_dependent")
 SHOWN = 12  # heads in a notebook's view
 EFFECT = "not measured"  # a label does not say what is lost without its head: every row of a table repeats that
 
@@ -93,10 +94,13 @@ class Roles(PerHeadResult, Sequence[HeadRole]):
     @cached_property
     def unanswerable(self) -> dict[str, str]:
         """The roles of which no head has a single case, and why: "cannot look ahead", or that no text asks it."""
+        # In reverse, so that of heads that several tables have the first table's word counts.
         causal = {head: site.causal for table in reversed(self.tables) for site in table.sites for head in site.heads}
         reasons: dict[str, list[str]] = {}
         for claim in (claim for of_head in self.claims for claim in of_head):
-            reasons.setdefault(claim.role, []).append(why_unasked(claim, causal))
+            ahead = claim.statistic in LATER or claim.statistic.endswith(OF_ARCS)
+            why = AHEAD if ahead and causal.get(claim.head, False) else UNASKED
+            reasons.setdefault(claim.role, []).append("" if claim.num_queries else why)
         return {role: AHEAD if AHEAD in of_role else UNASKED for role, of_role in reasons.items() if all(of_role)}
 
     @cached_property
@@ -153,7 +157,8 @@ class Roles(PerHeadResult, Sequence[HeadRole]):
         )
         if probes.empty:
             return claims
-        claims["holds"] = claims["holds"].astype("boolean")  # of a probe: neither yes nor no
+        # A probe neither holds nor fails: a column of plain bools has no third value.
+        claims["holds"] = claims["holds"].astype("boolean")
         return pd.concat([claims, probes], ignore_index=True)
 
     def claims_to_pandas(self) -> pd.DataFrame:
@@ -198,14 +203,6 @@ def shown_share(label: HeadRole) -> float:
     """A label's score as it is shown: a share that rounding put above 1 is 1. Data keep what was computed."""
     score = label.evidence.score
     return score if label.evidence.statistic == "entropy" else min(score, 1.0)
-
-
-def why_unasked(claim: Claim, causal: Mapping[Head, bool]) -> str:
-    """Why a claim has no case; "" where it has one."""
-    if claim.num_queries:
-        return ""
-    ahead = claim.statistic in LATER or claim.statistic.endswith(OF_ARCS)
-    return AHEAD if ahead and causal.get(claim.head, False) else UNASKED
 
 
 def role_named(words: str, questions: Mapping[str, str], probes: Mapping[str, str]) -> str:

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from manyheads.statistics import OFFSETS, offset_name
 from manyheads.statistics.defined.masses import LOCAL
@@ -63,7 +64,6 @@ MIN_SINK = 0.5
 
 MIN_BROAD = 0.75
 """Entropy at least three quarters of the evenest possible: the head reads everything a little."""
-
 
 MIN_FAVOUR = 0.7
 """Of pairs of a mark and a word, those whose mark is read more, on both halves. In every third model of random weights
@@ -110,30 +110,16 @@ class Rule:
     @property
     def needed(self) -> tuple[str, ...]:
         """Every statistic that the rule reads."""
-        unsunk, twins = (
-            "" if self.unsunk == LEFT else self.unsunk,
-            (f"{self.statistic}.{name}" for name in self.chances),
-        )
-        own = (self.statistic, self.norm, self.given, unsunk, *twins, *self.baselines, *self.beyond)
-        return tuple(dict.fromkeys(name for name in own if name))
+        unsunk = "" if self.unsunk == LEFT else self.unsunk
+        twins = (f"{self.statistic}.{name}" for name in self.chances)
+        names = (self.statistic, self.norm, self.given, unsunk, *twins, *self.baselines, *self.beyond)
+        return tuple(dict.fromkeys(name for name in names if name))
 
 
-def _content(
-    role: str,
-    statistic: str,
-    saying: str,
-    asks: str,
-    norm: str = "",
-    *,
-    by_kind: bool = False,
-    names_heads: bool = True,
-    unsunk: str = LEFT,
-) -> Rule:
-    """The rule of tokens that are chosen by what they are."""
-    return Rule(
-        role, statistic, MIN_CONTENT, ("uniform", "relabelled"), saying, by_kind=by_kind, norm=norm,
-        asks=f"Which head looks at {asks}?", names_heads=names_heads, unsunk=unsunk,
-    )  # fmt: skip
+def _content(role: str, statistic: str, saying: str, asks: str, norm: str = "", **options: Any) -> Rule:
+    """The rule of tokens that are chosen by what they are; `options` are further fields of `Rule`."""
+    chances, question = ("uniform", "relabelled"), f"Which head looks at {asks}?"
+    return Rule(role, statistic, MIN_CONTENT, chances, saying, asks=question, norm=norm, **options)
 
 
 PLACES = {
@@ -151,24 +137,16 @@ POSITIONAL = tuple(
 )  # fmt: skip
 CONTENT = (
     _content(
-        "duplicate token",
-        "duplicate_mass",
-        "the same token elsewhere",
-        "other copies of the same token",
-        "duplicate_norm_mass",
-        unsunk="duplicate_unsunk_mass",
+        "duplicate token", "duplicate_mass", "the same token elsewhere", "other copies of the same token",
+        "duplicate_norm_mass", unsunk="duplicate_unsunk_mass",
     ),
     _content(
-        "induction",
-        "induction_mass",
-        "what followed an earlier copy",
-        "what followed an earlier copy of the token",
-        "induction_norm_mass",
-        unsunk="induction_unsunk_mass",
+        "induction", "induction_mass", "what followed an earlier copy", "what followed an earlier copy of the token",
+        "induction_norm_mass", unsunk="induction_unsunk_mass",
     ),
     _content("punctuation", "punctuation_mass", "punctuation", "punctuation", "punctuation_norm_mass", by_kind=True),
     _content("rare tokens", "rare_mass", "the text's rarest tokens", "the text's rarest tokens", "rare_norm_mass"),
-)
+)  # fmt: skip
 NEAR = f"tokens within {LOCAL} either way"
 LOCAL_RULE = Rule("local", "local_mass", MIN_LOCAL, ("uniform",), NEAR, asks=f"Which head looks at {NEAR}?")
 SINK_RULE = Rule(
@@ -212,52 +190,21 @@ MIN_ACCURACY = 0.3
 """Of its questions, among words: below a third of them, a head does many other things."""
 
 PEOPLE_SAY = {
-    "acl": "clause on a noun",
-    "acl:relcl": "relative clause",
-    "advcl": "adverbial clause",
-    "advmod": "adverb",
-    "amod": "adjective",
-    "appos": "apposition",
-    "aux": "auxiliary",
-    "aux:pass": "passive auxiliary",
-    "auxpass": "passive auxiliary",
-    "case": "preposition",
-    "cc": "conjunction (and, or)",
-    "cc:preconj": "first conjunction (both, either)",
-    "ccomp": "clausal object",
-    "compound": "noun in a compound",
-    "compound:prt": "verb particle",
-    "conj": "second conjunct",
-    "cop": "copula",
-    "csubj": "clausal subject",
-    "det": "determiner",
-    "det:predet": "predeterminer",
-    "dobj": "object",
-    "expl": "expletive",
-    "fixed": "part of a fixed expression",
-    "flat": "later part of a name",
-    "iobj": "indirect object",
-    "mark": "subordinator",
-    "nmod": "noun on a noun",
-    "nmod:desc": "description of a name",
-    "nmod:poss": "possessor",
-    "nmod:unmarked": "noun on a noun, without a preposition",
-    "nsubj": "subject",
-    "nsubj:pass": "passive subject",
-    "nummod": "number",
-    "obj": "object",
-    "obl": "oblique",
-    "obl:agent": "agent of a passive",
-    "obl:unmarked": "oblique without a preposition",
-    "parataxis": "clause beside a clause",
-    "pobj": "object of a preposition",
-    "poss": "possessor",
-    "prep": "preposition",
-    "prt": "verb particle",
-    "punct": "punctuation mark",
-    "vocative": "name that is called",
-    "xcomp": "open clausal complement",
-}
+    "acl": "clause on a noun", "acl:relcl": "relative clause", "advcl": "adverbial clause", "advmod": "adverb",
+    "amod": "adjective", "appos": "apposition", "aux": "auxiliary", "aux:pass": "passive auxiliary",
+    "auxpass": "passive auxiliary", "case": "preposition", "cc": "conjunction (and, or)",
+    "cc:preconj": "first conjunction (both, either)", "ccomp": "clausal object", "compound": "noun in a compound",
+    "compound:prt": "verb particle", "conj": "second conjunct", "cop": "copula", "csubj": "clausal subject",
+    "det": "determiner", "det:predet": "predeterminer", "dobj": "object", "expl": "expletive",
+    "fixed": "part of a fixed expression", "flat": "later part of a name", "iobj": "indirect object",
+    "mark": "subordinator", "nmod": "noun on a noun", "nmod:desc": "description of a name", "nmod:poss": "possessor",
+    "nmod:unmarked": "noun on a noun, without a preposition", "nsubj": "subject", "nsubj:pass": "passive subject",
+    "nummod": "number", "obj": "object", "obl": "oblique", "obl:agent": "agent of a passive",
+    "obl:unmarked": "oblique without a preposition", "parataxis": "clause beside a clause",
+    "pobj": "object of a preposition", "poss": "possessor", "prep": "preposition", "prt": "verb particle",
+    "punct": "punctuation mark", "vocative": "name that is called", "xcomp": "open clausal complement",
+}  # fmt: skip
+"""Relations of Universal Dependencies and of Stanford as nouns; a relation without one is called by its own name."""
 
 
 def syntax_rules(relations: Sequence[str]) -> tuple[Rule, ...]:

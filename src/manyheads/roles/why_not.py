@@ -7,17 +7,8 @@ from __future__ import annotations
 
 import math
 
+from manyheads.roles import rules
 from manyheads.roles.claims import MAX_FALSE, OVER_BASELINE_BY, Claim, failed_conditions
-from manyheads.roles.rules import (
-    MIN_ACCURACY,
-    MIN_EXCESS,
-    MIN_GIVEN,
-    MIN_GIVEN_SCORE,
-    MIN_LIFT,
-    MIN_LIFT_LOW,
-    MIN_QUERIES,
-    UNASKED,
-)
 
 FIXED = {
     "mode": ("most frequent offset", "the word at the relation's most frequent offset"),
@@ -44,11 +35,11 @@ WORDS = {
 """Each condition of `claims.failed_conditions` as reports write it."""
 
 RULES_IN_WORDS = (
-    f"Attention: enough of all, or {MIN_GIVEN:.0%} of what no sink takes; {MIN_LIFT:g} times chance and "
-    f"{100 * MIN_EXCESS:.0f} points more; the interval above {MIN_LIFT_LOW:g} times chance. Syntax and reference: "
-    f"{MIN_QUERIES} cases, right in {MIN_ACCURACY:.0%}, {100 * OVER_BASELINE_BY:.0f} points above chance, a tenth and "
-    f"{100 * OVER_BASELINE_BY:.0f} points above every fixed guess, above chance also where that fails, and "
-    f"{MIN_GIVEN_SCORE:.0%} where special tokens may win."
+    f"Attention: enough of all, or {rules.MIN_GIVEN:.0%} of what no sink takes; {rules.MIN_LIFT:g} times chance and "
+    f"{100 * rules.MIN_EXCESS:.0f} points more; the interval above {rules.MIN_LIFT_LOW:g} times chance. Syntax and "
+    f"reference: {rules.MIN_QUERIES} cases, right in {rules.MIN_ACCURACY:.0%}, {100 * OVER_BASELINE_BY:.0f} points "
+    f"above chance, a tenth and {100 * OVER_BASELINE_BY:.0f} points above every fixed guess, above chance also where "
+    f"that fails, and {rules.MIN_GIVEN_SCORE:.0%} where special tokens may win."
 )
 
 
@@ -60,7 +51,7 @@ def failing(claim: Claim) -> tuple[str, ...]:
     if claim.holds:
         return ()
     if math.isnan(claim.tested) or not claim.num_queries:
-        return (UNASKED,)
+        return (rules.UNASKED,)
     words = [
         WORDS[condition.name].format(
             margin=condition.margin,

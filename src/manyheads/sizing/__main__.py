@@ -8,15 +8,7 @@ from manyheads.sizing.families.encoders import ENCODERS, IMAGES
 from manyheads.sizing.families.seq2seq import SEQ2SEQ
 from manyheads.sizing.presets import PRESETS, preset
 
-__all__ = ["families_markdown", "presets_markdown"]
-
-
-KINDS = (
-    ("decoders", DECODERS),
-    ("encoders", ENCODERS),
-    ("encoders of images", IMAGES),
-    ("encoder-decoders", SEQ2SEQ),
-)
+KINDS = (("decoders", DECODERS), ("encoders", ENCODERS), ("encoders of images", IMAGES), ("encoder-decoders", SEQ2SEQ))
 
 
 def presets_markdown() -> str:
@@ -49,6 +41,5 @@ def families_markdown() -> str:
     return "\n".join(lines)
 
 
-print(presets_markdown())
-print()
-print(families_markdown())
+if __name__ == "__main__":
+    print(presets_markdown(), families_markdown(), sep="\n\n")

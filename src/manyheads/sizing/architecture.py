@@ -14,23 +14,10 @@ from dataclasses import dataclass, replace
 from manyheads.base import check_groups
 from manyheads.errors import ShapeError
 
-__all__ = ["LAST", "ONCE", "PARTS", "SOURCE", "TEXT", "Architecture", "Attention", "LayerShape", "Weights"]
-
-
+# In the order in which tables and pictures list them.
 PARTS: tuple[str, ...] = (
-    "embedding",
-    "q",
-    "k",
-    "v",
-    "qkv",
-    "latent",
-    "o",
-    "feed-forward",
-    "router",
-    "mixer",
-    "norm",
-    "head",
-    "other",
+    *("embedding", "q", "k", "v", "qkv", "latent", "o"),
+    *("feed-forward", "router", "mixer", "norm", "head", "other"),
 )
 """Where a parameter can belong. `qkv`: all three in one matrix, where its split is not known; `latent`: MLA's
 compression of keys and values; `mixer`: whatever mixes tokens without attention (a convolution, a recurrence);
@@ -183,25 +170,22 @@ class Architecture:
             )
         if parts_told and self.why_untold("parts"):
             raise ShapeError(f"num_kv_heads={count}: {self.name} cannot be changed: {self.why_untold('parts')}.")
+        # A deep model has few kinds of layers, and equal layers stay one object.
         changed: dict[LayerShape, LayerShape] = {}
-        for layer in self.layers:
-            if layer not in changed:
-                changed[layer] = _with_kv_heads(layer, count)
+        for layer in dict.fromkeys(self.layers):
+            attention = tuple(replace(item, num_kv_heads=count or item.num_heads) for item in layer.attention)
+            weights = layer.weights
+            if attention:
+                # A layer's second attention (over the other text) has as many heads as its first: one ratio is enough.
+                new, old = attention[0].num_kv_heads, layer.attention[0].num_kv_heads
+                weights = tuple(
+                    replace(weight, size=weight.size * new // old, matmul=weight.matmul * new // old)
+                    if weight.per_kv_head
+                    else weight
+                    for weight in weights
+                )
+            changed[layer] = replace(layer, attention=attention, weights=weights)
         return replace(self, layers=tuple(changed[layer] for layer in self.layers))
-
-
-def _with_kv_heads(layer: LayerShape, count: int | None) -> LayerShape:
-    if not layer.attention:
-        return layer
-    attention = tuple(replace(item, num_kv_heads=count or item.num_heads) for item in layer.attention)
-    new, old = attention[0].num_kv_heads, layer.attention[0].num_kv_heads
-    weights = tuple(
-        replace(weight, size=weight.size * new // old, matmul=weight.matmul * new // old)
-        if weight.per_kv_head
-        else weight
-        for weight in layer.weights
-    )
-    return replace(layer, attention=attention, weights=weights)
 
 
 def by_part(weights: tuple[Weights, ...]) -> Mapping[str, int]:

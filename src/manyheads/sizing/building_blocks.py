@@ -10,31 +10,12 @@ from manyheads.errors import ShapeError
 from manyheads.sizing.architecture import LAST, SOURCE, TEXT, Architecture, Attention, LayerShape, Weights
 from manyheads.sizing.families.fields import MOST_LISTED
 
-__all__ = [
-    "experts",
-    "feed_forward",
-    "head",
-    "latent_attention",
-    "matrix",
-    "projections",
-    "table",
-    "transformer",
-    "vector",
-]
-
-
 NORMS = {"rms": 1, "layer": 2, "none": 0}
 """Vectors of the residual stream's width that a norm has: a scale; a scale and a shift; nothing."""
 
 
 def matrix(
-    part: str,
-    inputs: int,
-    outputs: int,
-    *,
-    bias: bool = False,
-    rows: str = TEXT,
-    per_kv_head: bool = False,
+    part: str, inputs: int, outputs: int, *, bias: bool = False, rows: str = TEXT, per_kv_head: bool = False
 ) -> Weights:
     """A projection of `inputs` numbers to `outputs`."""
     size = inputs * outputs + (outputs if bias else 0)
@@ -108,6 +89,7 @@ def feed_forward(
     """Two matrices, or three where it is gated (SwiGLU and kin)."""
     ups = 2 if gated else 1
     matmul = (ups + 1) * embed_dim * ffn_dim
+    # A bias for each number that the matrices write: the inner ones, then the residual stream's.
     size = matmul + (ups * ffn_dim + embed_dim if bias else 0)
     return Weights("feed-forward", size, matmul, num_experts, chosen)
 
@@ -151,7 +133,20 @@ def transformer(
     norms a layer and one at the end, `norm` "rms", "layer" or "none". `learned_positions`: rows of a position table.
     Raises ShapeError for sizes that do not fit.
     """
-    _check_words(num_layers, embed_dim, num_heads, num_kv_heads, head_dim, vocab_size, norm)
+    sizes = {"num_layers": num_layers, "embed_dim": embed_dim, "num_heads": num_heads}
+    sizes |= {"num_kv_heads": num_kv_heads, "head_dim": head_dim, "vocab_size": vocab_size}
+    for size_name, size in sizes.items():
+        if size is not None and size < 1:
+            raise ShapeError(f"{size_name}={size}: at least 1 is needed.")
+    if num_layers > MOST_LISTED:
+        raise ShapeError(f"num_layers is above {MOST_LISTED:,}, the most that is described: give fewer.")
+    if norm not in NORMS:
+        raise ShapeError(f"{norm=} is no norm known here. Use one of {', '.join(NORMS)}.")
+    if head_dim is None and embed_dim % num_heads:
+        raise ShapeError(
+            f"{embed_dim=} is not a multiple of {num_heads=}, so there is no telling a head's width: give head_dim, or "
+            f"another number of heads."
+        )
     if gated and ffn_dim is None:
         usual = 8 * embed_dim // 3
         raise ShapeError(f"gated=True needs ffn_dim: with three matrices, 8/3 of embed_dim is usual, {usual}.")
@@ -167,6 +162,7 @@ def transformer(
         weights += (feed_forward(embed_dim, inner, gated=gated, bias=ffn_bias),)
     norms = (vector("norm", NORMS[norm] * embed_dim),) if NORMS[norm] else ()
     tables = tuple(table(rows, embed_dim) for rows in (vocab_size, learned_positions) if rows)
+    # Only what writes has a head over its words; a bidirectional model ends with its last norm.
     heads = (head(embed_dim, vocab_size, tied=tied),) if vocab_size and causal else ()
     return Architecture(
         name=name,
@@ -180,29 +176,3 @@ def transformer(
         generates=causal,
         because=("as described",),
     )
-
-
-def _check_words(
-    num_layers: int,
-    embed_dim: int,
-    num_heads: int,
-    num_kv_heads: int | None,
-    head_dim: int | None,
-    vocab_size: int | None,
-    norm: str,
-) -> None:
-    """Raises ShapeError for what no transformer can have."""
-    sizes = {"num_layers": num_layers, "embed_dim": embed_dim, "num_heads": num_heads}
-    optional = {"num_kv_heads": num_kv_heads, "head_dim": head_dim, "vocab_size": vocab_size}
-    for name, count in (sizes | {key: count for key, count in optional.items() if count is not None}).items():
-        if count < 1:
-            raise ShapeError(f"{name}={count}: at least 1 is needed.")
-    if num_layers > MOST_LISTED:
-        raise ShapeError(f"num_layers is above {MOST_LISTED:,}, the most that is described: give fewer.")
-    if norm not in NORMS:
-        raise ShapeError(f"{norm=} is no norm known here. Use one of {', '.join(NORMS)}.")
-    if head_dim is None and embed_dim % num_heads:
-        raise ShapeError(
-            f"{embed_dim=} is not a multiple of {num_heads=}, so there is no telling a head's width: give head_dim, or "
-            f"another number of heads."
-        )

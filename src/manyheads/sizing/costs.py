@@ -1,7 +1,7 @@
 """What an architecture costs: FLOPs of a text and of one more token, bytes of the cache, bytes read to decode a token.
 
-`Sizing` holds all of it, in FLOPs and bytes; the functions below it count numbers (not bytes) for one text; `document`
-is a sizing as one JSON value, `shape_in_words` and `layers_in_words` describe an architecture in a phrase.
+`Sizing` holds all of it, in FLOPs and bytes; the functions below it count numbers (not bytes) for one text;
+`shape_in_words` and `layers_in_words` describe an architecture in a phrase.
 
 What is counted. A multiply and an add are 2 FLOPs. Counted are matrix products: projections, feed-forward (the experts
 that a token goes through), router, scores (q times k), values (weights times v), the head. Not counted: softmax, norms,
@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from manyheads.base import divisors
+from manyheads.base import divisors, plural
 from manyheads.sizing.architecture import (
     LAST,
     ONCE,
@@ -30,19 +30,12 @@ from manyheads.sizing.architecture import (
     TEXT,
     Architecture,
     Attention,
-    LayerShape,
     Weights,
     by_part,
     kind_of,
 )
 
-__all__ = [
-    "COUNTED", "DTYPES", "OPERATIONS", "Ask", "Cache", "Decoding", "Flops", "Sizing", "Variant", "allocated_numbers",
-    "cached_numbers", "decoding", "dense_pairs", "document", "layers_in_words", "prefill", "read_numbers",
-    "shape_in_words", "visible_pairs",
-]  # fmt: skip
-
-
+# Attention's two products come after the parts that make q, k and v, as they do in a layer.
 OPERATIONS: tuple[str, ...] = (*PARTS[:6], "scores", "values", *PARTS[6:])
 """Where FLOPs can be spent: the parts, and attention's two products."""
 
@@ -51,6 +44,12 @@ DTYPES = {
     "fp8": 8, "float8": 8, "int8": 8, "int4": 4,
 }  # fmt: skip
 """Bits of a number. Of 8 and 4 bits the numbers alone are counted, not the scales that come with them."""
+
+COUNTED = (
+    "A multiply and an add are 2 FLOPs. Counted are matrix products: projections, feed-forward (the experts that a "
+    "token goes through), router, scores, values, head (for the last token, where a model generates). Causal attention "
+    "is counted by the pairs that are visible; dense is with all pairs."
+)
 
 GROUPS = 8
 """Key/value heads of the grouped variant of a model that has none: what Llama, Mistral and Qwen chose."""
@@ -181,24 +180,146 @@ class Sizing:
 
     @cached_property
     def cache(self) -> Cache | None:
-        return _cache(self.architecture, self.ask)
+        architecture, ask = self.architecture, self.ask
+        if architecture.why_untold("cache") or not architecture.generates:
+            return None
+        now, then = (cached_numbers(architecture, ask.context + extra, ask.source) for extra in (0, 1))
+        # The first token alone: at the context itself a window may be full, and would hide what a token leaves.
+        first = max(cached_numbers(architecture, 1, 0), allocated_numbers(architecture, 1, 0))
+        set_aside = allocated_numbers(architecture, ask.context, ask.source)
+        state = ask.cache_bytes(sum(layer.state for layer in architecture.layers))
+        state += 4 * sum(layer.state32 for layer in architecture.layers)
+        return Cache(
+            token=ask.cache_bytes(first),
+            growth=ask.cache_bytes(then - now),
+            steady=ask.batch * (ask.cache_bytes(now) + state),
+            allocated=ask.batch * (ask.cache_bytes(set_aside) + state),
+            state=ask.batch * state,
+        )
 
     @cached_property
     def decoding(self) -> Decoding | None:
         """One step of decoding for the whole batch."""
-        return _decoding(self.architecture, self.ask)
+        # Every text brings its own keys; the weights are read once for the whole batch.
+        if self.cache is None or self.decode is None:
+            return None
+        ask = self.ask
+        weights, keys = read_numbers(self.architecture, ask.context, ask.source, ask.batch)
+        cache_bytes = ask.batch * ask.cache_bytes(keys) + self.cache.state
+        return Decoding(ask.batch * self.decode.total, ask.weight_bytes(weights), cache_bytes)
 
     @cached_property
     def variants(self) -> tuple[Variant, ...]:
         """As it is, and as MHA, GQA and MQA; most in the cache first. None where there is no cache."""
-        return tuple(_variants(self.architecture, self.ask)) if self.cache else ()
+        own_kind = kind_of(self.architecture)
+        variants: list[Variant] = []
+        for kind, (count, architecture) in _by_kind(self.architecture).items() if self.cache else ():
+            sizing, is_own = Sizing(architecture, self.ask), kind == own_kind
+            assert sizing.cache is not None  # variants are made of what has one
+            # A spec knows how many parameters its own heads take, not how many other heads would.
+            parts_known = is_own or not architecture.why_untold("parts")
+            num_parameters = architecture.num_parameters if parts_known else None
+            intensity = sizing.decoding.intensity if sizing.decoding and parts_known else None
+            variants.append(Variant(kind, count, is_own, num_parameters, sizing.cache, intensity))
+        return tuple(sorted(variants, key=lambda variant: -variant.cache.steady))
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything, as plain data for JSON."""
-        return document(self)
+        """Everything, as plain data for JSON.
+
+        Keys: name, family, because, notes, untold, asked, shape, parameters, flops, cache, variants, decoding.
+        """
+
+        def flops(spent: Flops | None) -> dict[str, Any] | None:
+            if spent is None:
+                return None
+            return {"total": spent.total, "dense": spent.dense, "by_operation": dict(spent.operations)}
+
+        def cache_bytes(cache: Cache | None) -> dict[str, Any] | None:
+            return None if cache is None else {f"{name}_bytes": whole(value) for name, value in asdict(cache).items()}
+
+        architecture = self.architecture
+        layers: list[dict[str, Any]] = []
+        for layer in architecture.layers:
+            parts, rows = dict(by_part(layer.weights)), [asdict(attention) for attention in layer.attention]
+            for row in rows:
+                row["latent"] = list(row["latent"]) if row["latent"] else None  # JSON knows no tuples
+            layers.append({"stack": layer.stack, "total": sum(parts.values()), "by_part": parts, "attention": rows})
+        return {
+            "name": architecture.name,
+            "family": architecture.family,
+            "because": list(architecture.because),
+            "notes": list(self.notes),
+            "untold": dict(architecture.untold),
+            "asked": asdict(self.ask),
+            "shape": {
+                "embed_dim": architecture.embed_dim,
+                "num_layers": len(architecture.layers),
+                "vocab_size": architecture.vocab_size,
+                "max_positions": architecture.max_positions,
+                "attention": kind_of(architecture),
+            },
+            "parameters": {
+                "total": self.num_parameters,
+                "active": self.num_active,
+                "bytes": whole(self.weight_bytes),
+                "by_part": dict(self.parameters),
+                "outside_layers": dict(by_part(architecture.outside)),
+                "layers": layers,
+            },
+            "flops": {"prefill": flops(self.prefill), "decode": flops(self.decode), "counted": COUNTED},
+            "cache": cache_bytes(self.cache),
+            "variants": [
+                {
+                    "name": variant.name,
+                    "own": variant.own,
+                    "num_kv_heads": variant.num_kv_heads,
+                    "parameters": variant.num_parameters,
+                    "cache": cache_bytes(variant.cache),
+                    "flops_per_byte": variant.intensity,
+                }
+                for variant in self.variants
+            ],
+            "decoding": self.decoding
+            and {
+                "flops": self.decoding.flops,
+                "weight_bytes_read": whole(self.decoding.weight_bytes),
+                "cache_bytes_read": whole(self.decoding.cache_bytes),
+                "flops_per_byte": self.decoding.intensity,
+            },
+        }
 
 
-# ------------------------------------------------------------------------------------------------------------- counting
+def whole(value: int | float) -> int | float:
+    """Bytes without a point where they are whole."""
+    return int(value) if float(value).is_integer() else value
+
+
+def _by_kind(architecture: Architecture) -> dict[str, tuple[int | None, Architecture]]:
+    """The architecture and what it could be with other key/value heads, by kind of attention; first their number.
+
+    That is None for as many as query heads, for latents and for what cannot have others.
+    """
+    heads = {attention.num_heads for attention in architecture.attention}
+    kinds: dict[str, tuple[int | None, Architecture]] = {}
+    if any(attention.latent for attention in architecture.attention):
+        uncompressed = (
+            replace(layer, attention=tuple(replace(attention, latent=None) for attention in layer.attention))
+            for layer in architecture.layers
+        )
+        kinds["MHA"] = (None, replace(architecture, layers=tuple(uncompressed)))
+    elif heads:
+        # Grouped as it is, else by the number nearest to the usual one that divides the heads of every layer.
+        shared = [count for count in divisors(min(heads)) if all(head % count == 0 for head in heads)]
+        grouped = [count for count in shared if 1 < count < min(heads)]
+        middle = min(grouped, key=lambda count: abs(count - GROUPS), default=None)
+        kv_counts = {attention.num_kv_heads for attention in architecture.attention}
+        if len(kv_counts) == 1 and 1 < min(kv_counts) < min(heads):
+            middle = min(kv_counts)
+        for count in (None, middle, 1) if middle else (None, 1):
+            variant = architecture.with_kv_heads(count, parts_told=False)
+            kinds[kind_of(variant)] = (count, variant)
+    kinds.setdefault(kind_of(architecture), (None, architecture))
+    return kinds
 
 
 def visible_pairs(attention: Attention, length: int, source: int) -> int:
@@ -209,6 +330,7 @@ def visible_pairs(attention: Attention, length: int, source: int) -> int:
         return length * length
     if attention.window is None or attention.window >= length:
         return length * (length + 1) // 2
+    # The first `window` rows see one key more each; all later rows see a full window, or begin a triangle anew.
     window = attention.window
     triangle = window * (window + 1) // 2
     if attention.chunked:
@@ -236,9 +358,9 @@ def prefill(architecture: Architecture, length: int, source: int, *, dense: bool
     spent = _products(architecture.weights, rows)
     pairs = dense_pairs if dense else visible_pairs
     for layer in architecture.layers:
-        length_here = source if layer.stack == "encoder" else length
+        num_rows = source if layer.stack == "encoder" else length
         for attention in layer.attention:
-            count = 2 * attention.num_heads * pairs(attention, length_here, source)
+            count = 2 * attention.num_heads * pairs(attention, num_rows, source)
             spent["scores"] += count * attention.qk_dim
             spent["values"] += count * attention.v_dim
     return {operation: count for operation, count in spent.items() if count}
@@ -248,14 +370,12 @@ def decoding(architecture: Architecture, length: int, source: int) -> dict[str, 
     """Operation -> FLOPs of one more token, the last of `length`."""
     spent = _products(architecture.weights, {TEXT: 1, LAST: 1, SOURCE: 0, ONCE: 0})
     for layer in architecture.layers:
-        if layer.stack == "encoder":
+        if layer.stack == "encoder":  # it ran once, before the first token
             continue
         for attention in layer.attention:
-            qk_dim, v_dim = (
-                (sum(attention.latent), attention.latent[0])
-                if attention.latent
-                else (attention.qk_dim, attention.v_dim)
-            )
+            qk_dim, v_dim = attention.qk_dim, attention.v_dim
+            if attention.latent:  # the up-projections are absorbed: queries meet the latents themselves
+                qk_dim, v_dim = sum(attention.latent), attention.latent[0]
             count = 2 * attention.num_heads * seen_keys(attention, length, source)
             spent["scores"] += count * qk_dim
             spent["values"] += count * v_dim
@@ -264,13 +384,20 @@ def decoding(architecture: Architecture, length: int, source: int) -> dict[str, 
 
 def cached_numbers(architecture: Architecture, length: int, source: int) -> int:
     """Numbers that one text of `length` tokens leaves in the cache: what it needs for the next token, not more."""
-    return sum(attention.cache_width * _kept_tokens(attention, length, source) for attention in _caching(architecture))
+    total = 0
+    for attention in _caching(architecture):
+        tokens = source if attention.cross else length
+        if attention.window is not None and attention.sheds and not attention.cross:
+            tokens = min(tokens, attention.window - 1)  # the next token brings its own
+        total += attention.cache_width * tokens
+    return total
 
 
 def allocated_numbers(architecture: Architecture, length: int, source: int) -> int:
     """Numbers to set aside beforehand for one text of `length` tokens: a window has a place for the newest, too."""
     total = 0
     for attention in _caching(architecture):
+        # The other text's keys are made once and stay: no window is over them.
         tokens = source if attention.cross else length
         if attention.window is not None and attention.sheds:
             tokens = min(tokens, attention.window)
@@ -287,20 +414,14 @@ def read_numbers(architecture: Architecture, length: int, source: int, batch: in
     """
     weights = 0.0
     for weight in architecture.weights:
+        # Tables and what ran once before the first token are not read again for every token.
         if weight.rows in (SOURCE, ONCE) or (weight.part == "embedding" and not weight.matmul):
             continue
+        # Two tokens may choose the same expert, which is then read once: of a large batch nearly all are touched.
         touched = weight.experts * (1 - (1 - weight.chosen / weight.experts) ** batch) if weight.experts > 1 else 1
         weights += touched * max(weight.size, weight.matmul)  # a tied head has no numbers of its own, and is read
     cache = sum(attention.cache_width * seen_keys(attention, length, source) for attention in _caching(architecture))
     return weights, cache
-
-
-def _kept_tokens(attention: Attention, length: int, source: int) -> int:
-    if attention.cross:
-        return source
-    if attention.window is None or not attention.sheds:
-        return length
-    return min(length, attention.window - 1)  # the next token brings its own
 
 
 def _caching(architecture: Architecture) -> Iterable[Attention]:
@@ -314,175 +435,25 @@ def _products(weights: Iterable[Weights], rows: Mapping[str, int]) -> dict[str, 
     return spent
 
 
-# ----------------------------------------------------------------------------- in bytes, and with other key/value heads
-
-
-def _cache(architecture: Architecture, ask: Ask) -> Cache | None:
-    if architecture.why_untold("cache") or not architecture.generates:
-        return None
-    now, then = (cached_numbers(architecture, ask.context + extra, ask.source) for extra in (0, 1))
-    first = cached_numbers(architecture, 1, 0)
-    set_aside = allocated_numbers(architecture, ask.context, ask.source)
-    state = ask.cache_bytes(sum(layer.state for layer in architecture.layers))
-    state += 4 * sum(layer.state32 for layer in architecture.layers)
-    return Cache(
-        token=ask.cache_bytes(max(first, allocated_numbers(architecture, 1, 0))),
-        growth=ask.cache_bytes(then - now),
-        steady=ask.batch * (ask.cache_bytes(now) + state),
-        allocated=ask.batch * (ask.cache_bytes(set_aside) + state),
-        state=ask.batch * state,
-    )
-
-
-def _decoding(architecture: Architecture, ask: Ask) -> Decoding | None:
-    cache = _cache(architecture, ask)
-    if cache is None or architecture.why_untold("flops"):
-        return None
-    spent = sum(decoding(architecture, ask.context, ask.source).values())
-    weights, keys = read_numbers(architecture, ask.context, ask.source, ask.batch)
-    return Decoding(ask.batch * spent, ask.weight_bytes(weights), ask.batch * ask.cache_bytes(keys) + cache.state)
-
-
-def _variants(architecture: Architecture, ask: Ask) -> list[Variant]:
-    own_kind = kind_of(architecture)
-    if any(attention.latent for attention in architecture.attention):
-        uncompressed = [
-            replace(layer, attention=tuple(replace(attention, latent=None) for attention in layer.attention))
-            for layer in architecture.layers
-        ]
-        architectures = {"MHA": (None, replace(architecture, layers=tuple(uncompressed)))}
-    else:
-        architectures = {}
-        for count in _counts(architecture):
-            variant = architecture.with_kv_heads(count, parts_told=False)
-            architectures[kind_of(variant)] = (count, variant)
-    architectures.setdefault(own_kind, (None, architecture))
-    variants = [_variant(name, count, shape, name == own_kind, ask) for name, (count, shape) in architectures.items()]
-    return sorted(variants, key=lambda each: -each.cache.steady)
-
-
-def _counts(architecture: Architecture) -> list[int | None]:
-    """Numbers of key/value heads to show: as many as query heads, a group's worth, one."""
-    heads = {attention.num_heads for attention in architecture.attention}
-    if not heads:
-        return []
-    shared = [count for count in divisors(min(heads)) if all(head % count == 0 for head in heads)]
-    grouped = [count for count in shared if 1 < count < min(heads)]
-    near = min(grouped, key=lambda count: abs(count - GROUPS), default=None)
-    kv_counts = {attention.num_kv_heads for attention in architecture.attention}
-    middle = next(iter(kv_counts)) if len(kv_counts) == 1 and 1 < min(kv_counts) < min(heads) else near
-    return [None, *([middle] if middle else []), 1]
-
-
-def _variant(name: str, count: int | None, architecture: Architecture, own: bool, ask: Ask) -> Variant:
-    cache, decoding = _cache(architecture, ask), _decoding(architecture, ask)
-    assert cache is not None  # variants are made of what has one
-    parts_known = own or not architecture.why_untold("parts")
-    intensity = decoding.intensity if decoding and parts_known else None
-    return Variant(name, count, own, architecture.num_parameters if parts_known else None, cache, intensity)
-
-
-# -------------------------------------------------------------------------------------------------------------- as JSON
-
-
-COUNTED = (
-    "A multiply and an add are 2 FLOPs. Counted are matrix products: projections, feed-forward (the experts that a "
-    "token goes through), router, scores, values, head (for the last token, where a model generates). Causal attention "
-    "is counted by the pairs that are visible; dense is with all pairs."
-)
-
-
-def document(sizing: Sizing) -> dict[str, Any]:
-    """Keys: name, family, because, notes, untold, asked, shape, parameters, flops, cache, variants, decoding."""
-    architecture = sizing.architecture
-    return {
-        "name": architecture.name,
-        "family": architecture.family,
-        "because": list(architecture.because),
-        "notes": list(sizing.notes),
-        "untold": dict(architecture.untold),
-        "asked": asdict(sizing.ask),
-        "shape": {
-            "embed_dim": architecture.embed_dim,
-            "num_layers": len(architecture.layers),
-            "vocab_size": architecture.vocab_size,
-            "max_positions": architecture.max_positions,
-            "attention": kind_of(architecture),
-        },
-        "parameters": {
-            "total": sizing.num_parameters,
-            "active": sizing.num_active,
-            "bytes": whole(sizing.weight_bytes),
-            "by_part": dict(sizing.parameters),
-            "outside_layers": dict(by_part(architecture.outside)),
-            "layers": [_layer(layer) for layer in architecture.layers],
-        },
-        "flops": {"prefill": _flops(sizing.prefill), "decode": _flops(sizing.decode), "counted": COUNTED},
-        "cache": _cache_of_document(sizing.cache),
-        "variants": [_variant_of_document(variant) for variant in sizing.variants],
-        "decoding": None
-        if sizing.decoding is None
-        else {
-            "flops": sizing.decoding.flops,
-            "weight_bytes_read": whole(sizing.decoding.weight_bytes),
-            "cache_bytes_read": whole(sizing.decoding.cache_bytes),
-            "flops_per_byte": sizing.decoding.intensity,
-        },
-    }
-
-
-def whole(value: int | float) -> int | float:
-    """Bytes without a point where they are whole."""
-    return int(value) if float(value).is_integer() else value
-
-
-def _layer(layer: LayerShape) -> dict[str, Any]:
-    parts = dict(by_part(layer.weights))
-    attention = [_attention(item) for item in layer.attention]
-    return {"stack": layer.stack, "total": sum(parts.values()), "by_part": parts, "attention": attention}
-
-
-def _attention(attention: Attention) -> dict[str, Any]:
-    """JSON knows no tuples."""
-    return {key: [*value] if isinstance(value, tuple) else value for key, value in asdict(attention).items()}
-
-
-def _flops(flops: Flops | None) -> dict[str, Any] | None:
-    if flops is None:
-        return None
-    return {"total": flops.total, "dense": flops.dense, "by_operation": dict(flops.operations)}
-
-
-def _cache_of_document(cache: Cache | None) -> dict[str, Any] | None:
-    if cache is None:
-        return None
-    return {f"{name}_bytes": whole(value) for name, value in asdict(cache).items()}
-
-
-def _variant_of_document(each: Variant) -> dict[str, Any]:
-    return {
-        "name": each.name,
-        "own": each.own,
-        "num_kv_heads": each.num_kv_heads,
-        "parameters": each.num_parameters,
-        "cache": _cache_of_document(each.cache),
-        "flops_per_byte": each.intensity,
-    }
-
-
-# ------------------------------------------------------------------------------------------------------------- in words
-
-
 def shape_in_words(architecture: Architecture) -> str:
     """ "80 layers of 8,192, 64 heads of 128 on 8 key/value heads (GQA-8), 32,000 words, 4,096 positions"."""
-    count = len(architecture.layers)
-    phrases = [f"{count} layer{'s' * (count != 1)} of {architecture.embed_dim:,}"]
+    phrases = [f"{plural(len(architecture.layers), 'layer')} of {architecture.embed_dim:,}"]
     shapes = {
         (attention.num_heads, attention.num_kv_heads, attention.qk_dim, attention.v_dim, attention.latent)
         for attention in architecture.attention
     }
     if len(shapes) == 1:
-        phrases.append(_heads(architecture.attention[0], kind_of(architecture)))
+        attention, kind = architecture.attention[0], kind_of(architecture)
+        same_width = attention.qk_dim == attention.v_dim
+        width = f"{attention.qk_dim}" if same_width else f"{attention.qk_dim} (q, k) and {attention.v_dim} (v)"
+        heads = f"{plural(attention.num_heads, 'head')} of {width}"
+        if attention.latent:
+            heads += f" on latents of {attention.latent[0]} + {attention.latent[1]} (MLA)"
+        elif attention.num_kv_heads == attention.num_heads:
+            heads += f" ({kind})"
+        else:
+            heads += f" on {plural(attention.num_kv_heads, 'key/value head')} ({kind})"
+        phrases.append(heads)
     elif shapes:
         phrases.append(f"attention of {len(shapes)} shapes ({kind_of(architecture)})")
     phrases += [f"{architecture.vocab_size:,} words"] if architecture.vocab_size else []
@@ -498,11 +469,8 @@ def layers_in_words(architecture: Architecture) -> str:
     )
     total = len(architecture.layers)
     for window, count in sorted(windows.items()):
-        scope = (
-            "chunks of"
-            if any(attention.chunked for attention in architecture.attention if attention.window == window)
-            else "the last"
-        )
+        chunked = any(attention.chunked for attention in architecture.attention if attention.window == window)
+        scope = "chunks of" if chunked else "the last"
         phrases.append(f"{_share(count, total)} see {scope} {window:,} tokens")
     sparse = [layer for layer in architecture.layers if any(weight.experts > 1 for weight in layer.weights)]
     if sparse:
@@ -516,20 +484,6 @@ def layers_in_words(architecture: Architecture) -> str:
     stacks = Counter(layer.stack for layer in architecture.layers if layer.stack)
     phrases += [f"{count} layers of {stack}" for stack, count in stacks.items()] if len(stacks) > 1 else []
     return "; ".join(phrases)
-
-
-def _heads(attention: Attention, kind: str) -> str:
-    wide = (
-        f"{attention.qk_dim}"
-        if attention.qk_dim == attention.v_dim
-        else f"{attention.qk_dim} (q, k) and {attention.v_dim} (v)"
-    )
-    heads = f"{attention.num_heads} head{'s' * (attention.num_heads != 1)} of {wide}"
-    if attention.latent:
-        return f"{heads} on latents of {attention.latent[0]} + {attention.latent[1]} (MLA)"
-    if attention.num_kv_heads == attention.num_heads:
-        return f"{heads} ({kind})"
-    return f"{heads} on {attention.num_kv_heads} key/value head{'s' * (attention.num_kv_heads != 1)} ({kind})"
 
 
 def _share(count: int, total: int) -> str:

@@ -15,9 +15,8 @@ from typing import Any
 
 from manyheads.sizing.architecture import LAST, Attention, Weights
 
-__all__ = ["attention_of", "fault_of", "part_of", "settled", "state_of", "weights_of"]
-
-
+# The order decides: BERT's `attention.output.dense` is an o, every other `output.dense` a feed-forward, and a router
+# that stands in an `mlp` is a router.
 PLACES = tuple(
     (part, re.compile(pattern))
     for part, pattern in (
@@ -64,7 +63,7 @@ def weights_of(path: str, kind: str, shape: tuple[int, ...], *, is_head: bool, c
         return Weights(part, size)
     if "expert" in path:
         size_of_one = size // shape[0]
-        matmul = size_of_one if len(shape) == 3 else 0  # else a bias for each
+        matmul = size_of_one if len(shape) == 3 else 0  # of two axes: a bias for each expert
         return None if chosen is None else Weights(part, size_of_one, matmul, experts=shape[0], chosen=chosen)
     return Weights(part, size) if part == "mixer" else None  # a recurrence's own numbers: no matrix product
 
@@ -76,6 +75,7 @@ def attention_of(kept: Any, text: Any) -> Attention | None:
         return None
     window, num_heads = getattr(kept, "sliding_window", None), text.num_attention_heads
     kv_heads, k_width, v_width = keys.shape[1], keys.shape[-1], values.shape[-1]
+    # MLA keeps the compressed keys and values of all heads in place of keys, and the rotary part in place of values.
     if kv_heads == 1 and k_width == getattr(text, "kv_lora_rank", None):
         qk_dim, latent = text.qk_nope_head_dim + text.qk_rope_head_dim, (k_width, v_width)
         return Attention(num_heads, num_heads, qk_dim, text.v_head_dim, window=window, latent=latent)
@@ -108,6 +108,7 @@ def fault_of(attention: Attention | None, weights: list[Weights], embed_dim: int
     if attention is None:
         has_one = any(weight.part in ("q", "qkv") for weight in weights)
         return "its attention leaves nothing in a cache to tell its shape by" if has_one else ""
+    # The widths are read off a cache, which may hold something else than keys and values: o must agree with them.
     out = sum(weight.matmul for weight in weights if weight.part == "o")
     if out != attention.num_heads * attention.v_dim * embed_dim:
         return f"its output projection is not one of {attention.num_heads} heads of {attention.v_dim}"

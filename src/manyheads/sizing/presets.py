@@ -18,8 +18,6 @@ from manyheads.sizing.architecture import SOURCE, Architecture
 from manyheads.sizing.families.config import describe_config
 from manyheads.sizing.families.seq2seq import pair
 
-__all__ = ["PRESETS", "Preset", "preset"]
-
 
 @dataclass(frozen=True)
 class Preset:
@@ -49,6 +47,7 @@ _BERT = {
 }  # fmt: skip
 _GPT2 = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "vocab_size": 50257}
 _GPT3 = {**_GPT2, "n_positions": 2048}
+# It is sized by GPT-2's config, which has no word for such bands.
 _GPT3_NOTE = "all attention counted as full: its paper alternates it with locally banded layers"
 _LLAMA = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "tie_word_embeddings": False}
 

@@ -24,9 +24,6 @@ from manyheads.sizing.families.config import describe_config, read_config
 from manyheads.sizing.presets import PRESETS, key_of, nearest, preset
 from manyheads.spec import ModelSpec
 
-__all__ = ["CONTEXT", "architecture_of", "size", "from_spec"]
-
-
 CONTEXT = 4096
 """Tokens of a text unless said: as many, or all that a model has positions for."""
 
@@ -83,6 +80,7 @@ def architecture_of(what: Any) -> Architecture:
         raise ModelError(
             f"cannot size a {type(what).__name__}. Give a preset's name, a config.json, a folder, a mapping or a spec."
         )
+    # A preset's name wins over a file of that name: give that as ./name.
     if isinstance(what, str) and key_of(what) in PRESETS:
         return preset(what)
     name = str(os.fspath(cast("str | os.PathLike[str]", what)))
@@ -104,7 +102,7 @@ def whole(name: str, value: Any) -> int:
 
 
 def _in_words(words: Mapping[str, Any]) -> Architecture:
-    """A mapping in our own words. Raises ShapeError naming those that are unknown or missing."""
+    """A mapping in our own words. Raises ShapeError naming those that are unknown, missing or of another kind."""
     parameters = signature(blocks.transformer).parameters
     if unknown := sorted(str(word) for word in words if word not in parameters):
         raise ShapeError(f"a description has no {', '.join(unknown)}. It has {', '.join(parameters)}.")
@@ -115,18 +113,14 @@ def _in_words(words: Mapping[str, Any]) -> Architecture:
             f"transformers has a model_type.)"
         )
     for name, value in words.items():
-        _check_word(name, value, str(parameters[name].annotation), needed)
+        if value is None and name not in needed:
+            continue
+        kind = str(parameters[name].annotation)
+        if kind.startswith("int") and not (name == "ffn_dim" and value == 0):
+            whole(name, value)
+        elif kind in ("bool", "str") and type(value).__name__ != kind:
+            raise ShapeError(f"{name}={value!r}: give {'True or False' if kind == 'bool' else 'a text'}.")
     return blocks.transformer(**words)
-
-
-def _check_word(name: str, value: Any, kind: str, needed: list[str]) -> None:
-    """Raises ShapeError for a word of another kind than `blocks.transformer` takes."""
-    if value is None and name not in needed:
-        return
-    if kind.startswith("int") and not (name == "ffn_dim" and value == 0):
-        whole(name, value)
-    elif kind in ("bool", "str") and type(value).__name__ != kind:
-        raise ShapeError(f"{name}={value!r}: give {'True or False' if kind == 'bool' else 'a text'}.")
 
 
 def _context(architecture: Architecture, asked: int | None) -> tuple[int, tuple[str, ...]]:
@@ -143,6 +137,7 @@ def _context(architecture: Architecture, asked: int | None) -> tuple[int, tuple[
     whole("context", asked)
     if limit is None or asked <= limit:
         return asked, ()
+    # Past the last row of a learned table there is nothing to look up; rotary positions go on, if not well.
     if architecture.learned_positions:
         raise ShapeError(f"context={asked}: {name} has learned positions for {limit:,} tokens and no more.")
     return asked, (f"context is past the {limit:,} positions that {name} is made for",)
@@ -171,6 +166,7 @@ def from_spec(spec: ModelSpec) -> Architecture:
         )
     if spec.embed_dim < 1:
         raise ShapeError(f"the spec of {spec.name} has embed_dim={spec.embed_dim}, so no projections. {REMEDY}.")
+    # Windows, latents and experts are in no spec: what is assumed of them is in `because` and `untold`.
     layers: list[LayerShape] = []
     for site in spec.layers:
         attention = Attention(site.num_heads, site.num_kv_heads, site.qk_dim, site.v_dim, causal=site.causal)

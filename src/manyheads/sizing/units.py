@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["count", "flops", "gb", "gib", "plain"]
-
 SCALES = ((10**12, " T"), (10**9, " B"), (10**6, " M"), (10**3, " k"))
 POWERS = ((10**18, " EFLOP"), (10**15, " PFLOP"), (10**12, " TFLOP"), (10**9, " GFLOP"), (10**6, " MFLOP"))
 BINARY = ((2**40, " TiB"), (2**30, " GiB"), (2**20, " MiB"), (2**10, " KiB"))
@@ -38,6 +36,7 @@ def _scaled(value: int | float, scales: tuple[tuple[int, str], ...], rest: str) 
     """Three or four digits, two of them behind the point where there is room, so that a column's figures line up."""
     for unit, name in scales:
         if value >= unit:
+            # Where rounding makes 1,000 of 999.95 or 100 of 99.995, the digits behind the point go with it.
             size = value / unit
             return f"{size:,.{0 if size >= 999.95 else 1 if size >= 99.995 else 2}f}{name}"
     return f"{value:,.0f}{rest}"

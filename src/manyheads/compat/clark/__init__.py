@@ -11,10 +11,15 @@ The paper and its code differ in places, and the code in places from what it see
 and every function takes `quirks=True` (all of them, as published), False, or some by name.
 """
 
-from manyheads.compat.clark.coreference import CoreferenceScores, coreference_accuracies
-from manyheads.compat.clark.general import QUIRKS, Entropies, HeadDistances, attention_masses, entropies, head_distances
-from manyheads.compat.clark.syntax import BestHead, SyntaxScores, syntax_accuracies
-from manyheads.compat.clark.words import word_attention
+from manyheads.compat.clark.accuracies import (
+    BestHead,
+    CoreferenceScores,
+    SyntaxScores,
+    coreference_accuracies,
+    syntax_accuracies,
+)
+from manyheads.compat.clark.general import Entropies, HeadDistances, attention_masses, entropies, head_distances
+from manyheads.compat.clark.words import QUIRKS, word_attention
 
 __all__ = [
     "QUIRKS",

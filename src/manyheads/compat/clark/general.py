@@ -9,8 +9,6 @@ at 0: give a list of pairs (a, b) for the same. Source: sections 3.1 to 3.3, `Ge
 (H(p) + H(q)) / 2, summed cell by cell, so one logarithm a pair and cell is enough. Weights are smoothed first, and the
 sums never divided: their script's name says average, it gives sums over rows and texts. Source: section 6,
 `head_distances.py`.
-
-`QUIRKS`: where the published code does something else than its paper says, or than it seems to mean, each by name.
 """
 
 from __future__ import annotations
@@ -23,6 +21,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
+from manyheads.compat.clark.words import SEPARATORS, SMOOTHING, chosen_quirks
 from manyheads.compat.inputs import (
     BLOCK_CELLS,
     Read,
@@ -35,20 +34,9 @@ from manyheads.compat.inputs import (
     require_reader,
     row_blocks,
 )
-from manyheads.errors import StatisticError, TextError
+from manyheads.errors import TextError
 from manyheads.heads import Head
-from manyheads.recording import LayerRecord, Recording
-
-POSS, VANISHING, FLOAT16, SMOOTHING, SEPARATORS = "poss", "vanishing", "float16", "smoothing", "two separators"
-QUIRKS = {
-    POSS: "a word with the relation `poss` before 's or s' counts as right where the *next* word's guess is right, "
-    "unless its own guess is the last word (an `and` and an `or` without parentheses)",
-    VANISHING: "a relation that a predictor never gets wrong is missing from its scores",
-    FLOAT16: "maps are rounded to float16 before words are merged, so that small weights tie and the first word wins",
-    SMOOTHING: "entropies are of 0.9999 p + 0.0001 / n",
-    SEPARATORS: "attention between [SEP]s is divided by 2 and that from others by n - 2, however many [SEP]s there are",
-}
-"""What each quirk is, in words."""
+from manyheads.recording import Recording
 
 Texts = str | Sequence[str | tuple[str, str]]
 
@@ -58,19 +46,6 @@ SEP, CLS = "[SEP]", "[CLS]"
 STOPS = (".", ",")  # all that counts as punctuation
 UNIFORM_SHARE = 0.0001  # that smoothing mixes in before logarithms are taken
 UNIFORM_SHARE_OF_DISTANCES = 0.001  # the same of the smoothing in `head_distances`
-
-
-def chosen_quirks(quirks: bool | Collection[str], known: tuple[str, ...]) -> frozenset[str]:
-    """The quirks of `known` that the argument names. Errors: StatisticError for names that are no quirks."""
-    if isinstance(quirks, bool):
-        return frozenset(known if quirks else ())
-    names = {quirks} if isinstance(quirks, str) else set(quirks)
-    if unknown := names - QUIRKS.keys():
-        raise StatisticError(
-            f"{quirks=}: {', '.join(sorted(map(repr, unknown)))} is no quirk. Give True, False, or some of "
-            f"{', '.join(map(repr, known))}."
-        )
-    return frozenset(names.intersection(known))
 
 
 class Entropies(NamedTuple):
@@ -97,9 +72,21 @@ def attention_masses(
     for read, names in reads(lm_or_recording, texts):
         # A piece may begin with the mark of a blank before it, which BERT's vocabulary does not have.
         kinds = [[piece == names[0], piece == names[1], piece.lstrip("▁Ġ") in STOPS] for piece in read.pieces]
-        masses = [_masses(layer, read.text, torch.tensor(kinds).double(), two) for layer in read.layers]
+        columns, masses = torch.tensor(kinds).double(), {name: [] for name in MASSES}
+        length, seps = len(columns), columns[:, 0]
+        num_seps = 2.0 if two else float(seps.sum())
+        for layer in read.layers:
+            for name, offset in OFFSETS.items():
+                rows = torch.arange(max(0, -offset), min(length, length - offset))
+                masses[name].append(layer.weights_at(rows, rows + offset, read.text).double().sum(-1) / length)
+            # What each row gives to all tokens of a kind together, without a map.
+            received = layer.project(columns.float(), read.text).double()
+            for column, name in enumerate(("sep", "cls", "punct")):
+                masses[name].append(received[..., column].sum(-1) / length)
+            masses["sep_sep"].append((received[..., 0] * seps).sum(-1) / max(num_seps, 1))
+            masses["rest_sep"].append((received[..., 0] * (1 - seps)).sum(-1) / max(length - num_seps, 1))
         for name, values in of_texts.items():
-            values.append(by_layer([layer_masses[name] for layer_masses in masses], torch.nan))
+            values.append(by_layer(masses[name], torch.nan))
     return {name: mean_over_texts(values) for name, values in of_texts.items()}
 
 
@@ -138,23 +125,6 @@ def reads(lm_or_recording: Any, texts: Any) -> Iterator[tuple[Read, tuple[str, s
         yield read_ids(lm_or_recording, tokenizer(*parts, truncation=False, verbose=False)["input_ids"]), names
 
 
-def _masses(
-    layer: LayerRecord, text: int, columns: Float64[Tensor, "n three"], two: bool
-) -> dict[str, Float64[Tensor, "h"]]:
-    """The masses of one text in one layer. `columns`: whether each token is a separator, a first token, punctuation."""
-    length, seps = len(columns), columns[:, 0]
-    out = {}
-    for name, offset in OFFSETS.items():
-        rows = torch.arange(max(0, -offset), min(length, length - offset))
-        out[name] = layer.weights_at(rows, rows + offset, text).double().sum(-1) / length
-    received = layer.project(columns.float(), text).double()
-    out |= {name: received[..., column].sum(-1) / length for column, name in enumerate(("sep", "cls", "punct"))}
-    num_seps = 2.0 if two else float(seps.sum())
-    out["sep_sep"] = (received[..., 0] * seps).sum(-1) / max(num_seps, 1)
-    out["rest_sep"] = (received[..., 0] * (1 - seps)).sum(-1) / max(length - num_seps, 1)
-    return out
-
-
 def mean_over_texts(values: list[Tensor]) -> Tensor:
     if not values:
         raise TextError("no text was given: give at least one.")
@@ -186,27 +156,23 @@ def head_distances(lm_or_recording: Any, texts: Texts | None = None) -> HeadDist
     heads: tuple[Head, ...] = ()
     for read, _ in reads(lm_or_recording, texts):
         heads = heads_of(read.layers)
-        of_text = _distances_of_text(read, len(heads))
+        length, of_text = len(read.ids), torch.zeros(len(heads), len(heads), dtype=torch.float64)
+        step = max(1, BLOCK_CELLS // (len(heads) * length))
+        for row in range(0, length, step):
+            rows = slice(row, min(row + step, length))
+            block = torch.cat([layer.weights(None, rows, None, read.text) for layer in read.layers]).double()
+            block = ((1 - UNIFORM_SHARE_OF_DISTANCES) * block + UNIFORM_SHARE_OF_DISTANCES / length).flatten(1)
+            entropy = _entropy(block)
+            # Against itself and all later heads: the divergence is symmetric.
+            for head in range(len(heads)):
+                between = _entropy((block[head] + block[head:]) / 2) - (entropy[head] + entropy[head:]) / 2
+                of_text[head, head:] += between
+                of_text[head + 1 :, head] += between[1:]
         sums = sums + of_text if num_texts else of_text
         num_rows, num_texts = num_rows + len(read.ids), num_texts + 1
     if not num_texts:
         raise TextError("no text was given: give at least one.")
     return HeadDistances(heads, sums, num_rows, num_texts)
-
-
-def _distances_of_text(read: Read, num_heads: int) -> Float64[Tensor, "h h"]:
-    length, out = len(read.ids), torch.zeros(num_heads, num_heads, dtype=torch.float64)
-    step = max(1, BLOCK_CELLS // (num_heads * length))
-    for row in range(0, length, step):
-        rows = slice(row, min(row + step, length))
-        block = torch.cat([layer.weights(None, rows, None, read.text) for layer in read.layers]).double()
-        block = ((1 - UNIFORM_SHARE_OF_DISTANCES) * block + UNIFORM_SHARE_OF_DISTANCES / length).flatten(1)
-        entropy = _entropy(block)
-        for head in range(num_heads):  # against itself and all later heads: the divergence is symmetric
-            between = _entropy((block[head] + block[head:]) / 2) - (entropy[head] + entropy[head:]) / 2
-            out[head, head:] += between
-            out[head + 1 :, head] += between[1:]
-    return out
 
 
 def _entropy(weights: Float64[Tensor, "*rows cells"]) -> Float64[Tensor, "*rows"]:

@@ -1,4 +1,6 @@
-"""Treebank sentences as BERT was shown them, and which word each word attends to most.
+"""What their measurements share: their code's quirks, sentences as BERT was shown them, which word attends to which.
+
+`QUIRKS`: where the published code does something else than its paper says, or than it seems to mean, each by name.
 
 Their words are joined by single blanks before they are tokenised ("do n't"); `layout="raw"` keeps the text as it was
 written, which moves some relations by several points. Attention to a word is the sum over its pieces; from a word,
@@ -7,7 +9,7 @@ that of its first piece: their code's default, though the paper says the mean. S
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import accumulate, islice
 from typing import Any, NamedTuple
 
@@ -22,10 +24,34 @@ from manyheads.models import record
 from manyheads.recording import Gold, LayerRecord, Words
 from manyheads.recording.words import merge, numbered
 
+POSS, VANISHING, FLOAT16, SMOOTHING, SEPARATORS = "poss", "vanishing", "float16", "smoothing", "two separators"
+QUIRKS = {
+    POSS: "a word with the relation `poss` before 's or s' counts as right where the *next* word's guess is right, "
+    "unless its own guess is the last word (an `and` and an `or` without parentheses)",
+    VANISHING: "a relation that a predictor never gets wrong is missing from its scores",
+    FLOAT16: "maps are rounded to float16 before words are merged, so that small weights tie and the first word wins",
+    SMOOTHING: "entropies are of 0.9999 p + 0.0001 / n",
+    SEPARATORS: "attention between [SEP]s is divided by 2 and that from others by n - 2, however many [SEP]s there are",
+}
+"""What each quirk is, in words."""
+
 LAYOUTS = ("joined", "raw")
 MODES = ("first", "mean", "max")
 NOBODY = -1  # the guess of a word that has no token; 0 is the root, words count from 1
 CHUNK = 32  # documents recorded together, and dropped
+
+
+def chosen_quirks(quirks: bool | Collection[str], known: tuple[str, ...]) -> frozenset[str]:
+    """The quirks of `known` that the argument names. Errors: StatisticError for names that are no quirks."""
+    if isinstance(quirks, bool):
+        return frozenset(known if quirks else ())
+    names = {quirks} if isinstance(quirks, str) else set(quirks)
+    if unknown := names - QUIRKS.keys():
+        raise StatisticError(
+            f"{quirks=}: {', '.join(sorted(map(repr, unknown)))} is no quirk. Give True, False, or some of "
+            f"{', '.join(map(repr, known))}."
+        )
+    return frozenset(names.intersection(known))
 
 
 class Sentence(NamedTuple):
@@ -85,9 +111,11 @@ def most_attended(
         weights = layer.weights(None, span, keys, read.text)
         block = _merged(weights.half().float() if half else weights, from_words, to_words, mode)
         block = (block.half().float() if half else block)[..., of_words]
+        # A word never counts as its own, although most heads give it some weight.
         block[:, torch.arange(len(rows)), rows] = 0
         forward.append(block.argmax(-1))
-        best, where = block.max(-2)  # of the rows of this block, against the best of all blocks before
+        # Of the rows of this block, against the best of all blocks before: the first of equals stays.
+        best, where = block.max(-2)
         back = torch.where(best > top, where + start, back)
         top = torch.maximum(best, top)
     place = torch.tensor([read.sentence.places[units[index].word] for index in of_words], dtype=torch.long)
@@ -102,9 +130,6 @@ def _merged(weights: Tensor, from_words: Tensor, to_words: Tensor, mode: str) ->
         raise StatisticError(f"{mode=} is not how rows of a word are merged: use one of {', '.join(MODES)}.")
     rows = merge(weights, from_words, to_words, mode)
     return rows / rows.sum(-1, keepdim=True) if mode == "max" else rows
-
-
-# ---------------------------------------------------------------------------------------------------- from documents
 
 
 def laid_out(document: Document, layout: str, num_words: int | None = None) -> Sentence:

@@ -32,14 +32,7 @@ from manyheads.models.describe import run
 from manyheads.plan import Ablate, Plan
 from manyheads.recording import Tokens, text_seed
 from manyheads.roles.chance import q_values, random_targets, sign_flip_p
-from manyheads.roles.compare.rows import (
-    KeptLayer,
-    RowKeeper,
-    block_size,
-    row_divergences,
-    rows_of_texts,
-    sharing_around,
-)
+from manyheads.roles.compare.rows import RowKeeper, block_size, row_divergences, rows_of_texts, sharing_around
 from manyheads.statistics import PerHeadResult, Progress
 from manyheads.statistics.head_table import number
 
@@ -125,22 +118,16 @@ class BackupHeads(PerHeadResult):
         for name in names:
             frame[name] = [getattr(change, name) for change in self.changes]
         for name in controls:
-            frame[name] = [_mean(getattr(change, name)) for change in self.changes]
+            known = ([value for value in getattr(change, name) if value is not None] for change in self.changes)
+            frame[name] = [float(np.mean(values)) if values else None for values in known]
         return frame
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
-        return {
-            "model": self.model,
+        return {field.name: getattr(self, field.name) for field in fields(self)} | {
             "targets": [str(head) for head in self.targets],
-            "kind": self.kind,
-            "metric": self.metric,
-            "unit": self.unit,
-            "effect": self.effect,
             "control_effects": list(self.control_effects),
             "changes": [change.to_dict() for change in self.changes],
-            "num_texts": self.num_texts,
-            "notes": self.notes,
         }
 
     def __repr__(self) -> str:
@@ -199,6 +186,7 @@ def backup_heads(
         corpus, notes["corpus"] = texts, "the texts themselves, for want of another"
     plans = [Plan(Ablate([str(head) for head in heads], kind=kind)) for heads in sets]
     editors = editors_of(lm, plans, corpus)
+    # Each editor is used twice below, for the rows and for the losses, and closed after each.
     moved, notes["rows"] = moved_rows(lm, reading, editors, others, rows)
     singles = [Plan(Ablate(head, kind=kind)) for head in others]
     read = read_corpus(lm, texts, labels, num_tokens // 4)
@@ -217,7 +205,7 @@ def backup_heads(
     whole = worths(0, [*singles, *plans])
     under = []
     for turn, editor in enumerate(editors, 1):
-        # the rows of this plan have been read before, and guarded
+        # The rows of this plan have been read before, and guarded.
         try:
             with tap(lm.model, edits=[editor], guard=False):
                 under.append(worths(turn, singles))
@@ -228,7 +216,8 @@ def backup_heads(
         notes["unchanged"] = f"{kind} ablation of {', '.join(map(str, gone))} changed nothing"
     notes |= read.notes
     alone, effects = whole[:, : len(others)], whole[:, len(others) :].mean(0)
-    for control, heads in enumerate(sets[1:], 1):  # a random target has no interaction with itself
+    # A random target has no interaction with itself.
+    for control, heads in enumerate(sets[1:], 1):
         left[control][:, [index for index, head in enumerate(others) if head in heads]] = np.nan
     seeds = [text_seed(piece.text) for piece in reading.pieces]
     changes = _changes(others, moved, alone, left, seeds)
@@ -249,7 +238,8 @@ def _changes(
     interaction = left - alone
     p = sign_flip_p(interaction[0], seeds)
     q = q_values(p)
-    has_rows = ~np.isnan(moved[0]).any(1)  # texts of one token have no row to speak of
+    # Texts of one token have no row to speak of; where there are no others, all are taken, and their means are NaN.
+    has_rows = ~np.isnan(moved[0]).any(1)
     if not has_rows.any():
         has_rows[:] = True
     rows = moved[:, has_rows]
@@ -257,7 +247,8 @@ def _changes(
     if len(moved) > 1:
         row_seeds = [seed for seed, counted in zip(seeds, has_rows, strict=True) if counted]
         moved_q = q_values(sign_flip_p(rows[0] - rows[1:].mean(0), row_seeds))
-    unknown = np.full(len(heads), np.nan)  # of one text, however often, there is no interval
+    # Of one text, however often it comes, there is no interval.
+    unknown = np.full(len(heads), np.nan)
     (low, high), (least, most) = (
         interval_over_texts(values) if len(set(seeds)) > 1 else (unknown, unknown)
         for values in (rows[0], interaction[0])
@@ -289,11 +280,6 @@ def _changes(
     return tuple(changes)
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return float(np.mean(known)) if known else None
-
-
 def moved_rows(
     lm: Any, reading: Reading, editors: Sequence[Editor], heads: Sequence[Head], rows: int | None
 ) -> tuple[Float64[ndarray, "plan text head"], str]:
@@ -315,9 +301,15 @@ def moved_rows(
             for index, text in enumerate(group):
                 of_head: dict[Head, float] = {}
                 for module, layer in before.layers.items():
-                    mean = _moved(layer, after.layers[module], index)
-                    if mean is not None:
-                        of_head |= zip(layer.site.heads, mean.tolist(), strict=True)
+                    usable = layer.usable(index).nonzero()[:, 0]
+                    if not len(usable):
+                        continue
+                    pairs = (
+                        (layer.weights(index, chosen), after.layers[module].weights(index, chosen))
+                        for chosen in usable.split(block_size(layer.site.num_heads, layer.num_keys[index]))
+                    )
+                    sums = torch.stack([row_divergences(*pair).sum(-1) for pair in pairs]).sum(0)
+                    of_head |= zip(layer.site.heads, (sums / len(usable)).tolist(), strict=True)
                 moved[plan, text] = [of_head.get(head, np.nan) for head in heads]
     return moved, "; ".join([why, *(f"not of {module}, which attends in stretches of its own" for module in left_out)])
 
@@ -332,15 +324,3 @@ def _read(lm: Any, tokens: Tokens, count: int, editor: Editor | None) -> RowKeep
         if editor is not None:
             editor.close()
     return keeper
-
-
-def _moved(layer: KeptLayer, after: KeptLayer, text: int) -> torch.Tensor | None:
-    """Each head's mean divergence over the usable rows of a text; None where there is none."""
-    usable = layer.usable(text).nonzero()[:, 0]
-    if not len(usable):
-        return None
-    parts = [
-        row_divergences(layer.weights(text, chosen), after.weights(text, chosen)).sum(-1)
-        for chosen in usable.split(block_size(layer.site.num_heads, layer.num_keys[text]))
-    ]
-    return torch.stack(parts).sum(0) / len(usable)

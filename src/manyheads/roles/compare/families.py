@@ -1,10 +1,15 @@
 """Head families: which heads look at the same things, whatever these are; and how different the heads of a layer are.
 
-No rule names a role in this module. Heads are compared row by row (`compare.rows`), grouped where they are near
-(`compare.clusters`), and laid out on a map. A layer's diversity is the mean distance between its heads: it falls when
+No rule names a role in this module. Heads are compared row by row (`compare.rows`), grouped where they are near, and
+laid out on a map. A layer's diversity is the mean distance between its heads: it falls when
 heads are made the same. The result is plain data, with a table and JSON. Near means "looks at the same keys", not "does
 the same": values and outputs differ, and so may effects.
 Source of the question: Clark et al. 2019, section 6 (who sum smoothed divergences: `compat` does theirs exactly).
+
+Grouping and map are in NumPy, some thirty lines each, since nothing else here needs a library for it. Average linkage
+by chains of nearest neighbours: O(n^2) for n things, a second for some thousands.
+Sources: Sokal and Michener 1958 (average linkage); Murtagh 1983 (chains); Rousseeuw 1987 (silhouettes);
+Torgerson 1952 (classical scaling).
 """
 
 from __future__ import annotations
@@ -23,15 +28,15 @@ from manyheads.errors import HeadError, StatisticError
 from manyheads.heads import Head
 from manyheads.models import CallTexts, read_batches, read_texts
 from manyheads.recording import Tokens
-from manyheads.roles.compare.clusters import average_linkage, best_cut, cut, flat_map, medoid, silhouettes
 from manyheads.roles.compare.rows import MOST, RowKeeper, pair_divergences, rows_of_texts, sharing_around
-from manyheads.spec import ModelSpec, Site
+from manyheads.spec import Site
 from manyheads.statistics import PerHeadResult, Progress, Sums
 from manyheads.statistics.head_table import number
 
 if TYPE_CHECKING:  # pandas takes half a second to import: only who writes a table waits for it
     import pandas as pd
 
+MOST_GROUPS = 20  # that the best number is looked for among: more are no overview any more
 CLEAR = 0.25  # a mean silhouette below it: families run into each other (Kaufman and Rousseeuw 1990, table 4)
 
 
@@ -181,8 +186,15 @@ def head_families(
     TextError, ModelError, GuardError.
     """
     reading = read_texts(lm, texts, long)
-    count, why = rows_of_texts(reading, rows)
-    stack = _stack(lm.spec, stack)
+    count, rows_because = rows_of_texts(reading, rows)
+    # Without a word: the stack without a name, or the only one.
+    stacks = lm.spec.stacks
+    if stack is None and (len(stacks) == 1 or "" in stacks):
+        stack = "" if "" in stacks else next(iter(stacks))
+    if stack not in stacks:
+        names = ", ".join(map(repr, stacks))
+        why = "has several stacks, whose heads read different tokens" if stack is None else f"has no stack {stack!r}"
+        raise HeadError(f"{lm.spec.name} {why}: compare the heads of one of them, stack= one of {names}.")
     _check_clusters(clusters, sum(site.num_heads for site in lm.spec.stacks[stack]))
     gathering = _Gathering()
 
@@ -191,7 +203,7 @@ def head_families(
 
     for batch in read_batches(lm, reading, keeping_rows, progress=progress):
         gathering.add(batch.watcher, batch.tokens.seeds)
-    notes = [why, *gathering.notes, reading.because]
+    notes = [rows_because, *gathering.notes, reading.because]
     return gathering.result(lm.name, clusters, [note for note in notes if note])
 
 
@@ -231,18 +243,6 @@ def _check_clusters(clusters: int | None, num_heads: int) -> None:
         raise StatisticError(f"{clusters=} families of {num_heads} heads were asked for: give a number up to that.")
 
 
-def _stack(spec: ModelSpec, stack: str | None) -> str:
-    """The stack to compare: where the argument is None, the one without a name, or the only one. Errors: HeadError."""
-    stacks = spec.stacks
-    if stack is None and (len(stacks) == 1 or "" in stacks):
-        return "" if "" in stacks else next(iter(stacks))
-    if stack not in stacks:
-        names = ", ".join(map(repr, stacks))
-        why = "has several stacks, whose heads read different tokens" if stack is None else f"has no stack {stack!r}"
-        raise HeadError(f"{spec.name} {why}: compare the heads of one of them, stack= one of {names}.")
-    return stack
-
-
 @dataclass(eq=False)
 class _Gathering:
     """Sums over texts: of every pair's divergences, and of each layer's mean over pairs, text by text."""
@@ -279,7 +279,7 @@ class _Gathering:
             for block in keeper.blocks(text):
                 divergences = pair_divergences(block)
                 self.divergences += divergences
-                # of each layer the mean over its own pairs: the squares along the diagonal
+                # Of each layer the mean over its own pairs: the squares along the diagonal.
                 squares = [rows.split(sizes, 1)[layer] for layer, rows in enumerate(divergences.split(sizes))]
                 num[text, :, 0] += torch.stack(
                     [square.sum() / max(1, len(square) * (len(square) - 1)) for square in squares]
@@ -294,30 +294,114 @@ class _Gathering:
         if len(heads) < 2 or not self.num_rows or self.divergences is None:
             lack = "one head" if len(heads) < 2 else "no row that sees two keys"
             raise StatisticError(f"{model} has {lack} here: there is nothing to compare.")
-        _check_clusters(clusters, len(heads))  # again: layers may have been left out
+        # Again, now that layers may have been left out.
+        _check_clusters(clusters, len(heads))
         divergences = (self.divergences / self.num_rows).clamp_(0, MOST).numpy()
         families, tried, why = families_of(heads, divergences, clusters)
         places, explained = flat_map(divergences)
         because = "; ".join([f"{self.num_rows:,} rows: {notes[0]}", *notes[1:], why])
         sums = sum(self.sums[1:], self.sums[0])
+        value, bounds = sums.value()[:, 0, 0] / MOST, [bound[:, 0] / MOST for bound in sums.interval()]
+        diversity = []
+        for index, site in enumerate(self.sites):
+            compared = site.num_heads > 1
+            # One text, however often it comes, has no interval.
+            low, high = (number(bound[index]) if compared and len(self.seeds) > 1 else None for bound in bounds)
+            share = number(value[index]) if compared else None
+            diversity.append(LayerDiversity(str(site), site.num_heads, share, low, high))
         return HeadFamilies(
-            model, heads, divergences, families, places, explained, self._diversity(sums), tried, sums.num_texts,
+            model, heads, divergences, families, places, explained, tuple(diversity), tried, sums.num_texts,
             self.num_rows, because,
         )  # fmt: skip
 
-    def _diversity(self, sums: Sums) -> tuple[LayerDiversity, ...]:
-        value, (low, high) = sums.value()[:, 0, 0] / MOST, (bound[:, 0] / MOST for bound in sums.interval())
-        layers = []
-        for index, site in enumerate(self.sites):
-            compared = site.num_heads > 1
-            bounded = compared and len(self.seeds) > 1  # one text, however often, has no interval
-            layers.append(
-                LayerDiversity(
-                    str(site),
-                    site.num_heads,
-                    number(value[index]) if compared else None,
-                    number(low[index]) if bounded else None,
-                    number(high[index]) if bounded else None,
-                )
-            )
-        return tuple(layers)
+
+def average_linkage(distances: Float64[ndarray, "n n"]) -> list[tuple[int, int, float]]:
+    """Merges from near to far: a thing of one group, a thing of the other, and the mean distance between the two."""
+    apart, size = distances.astype(np.float64), np.ones(len(distances))
+    np.fill_diagonal(apart, np.inf)
+    merges: list[tuple[int, int, float]] = []
+    chain: list[int] = []
+    alive = np.ones(len(distances), dtype=bool)
+    for _ in range(len(distances) - 1):
+        if not chain:
+            chain = [int(alive.argmax())]
+        # Each is nearer to the next than any before, until two are each other's nearest.
+        while True:
+            nearest = int(apart[chain[-1]].argmin())
+            if len(chain) > 1 and apart[chain[-1], chain[-2]] <= apart[chain[-1], nearest]:
+                break
+            chain.append(nearest)
+        first, second = sorted((chain.pop(), chain.pop()))
+        merges.append((first, second, float(apart[first, second])))
+        both = (size[first] * apart[first] + size[second] * apart[second]) / (size[first] + size[second])
+        apart[first] = apart[:, first] = both
+        apart[second] = apart[:, second] = apart[first, first] = np.inf
+        size[first], alive[second] = size[first] + size[second], False
+    return sorted(merges, key=lambda merge: merge[2])
+
+
+def cut(merges: list[tuple[int, int, float]], count: int) -> Int64[ndarray, "n"]:
+    """The group of each thing where the nearest are merged until `count` groups are left, numbered by first member."""
+    num = len(merges) + 1
+    parent = list(range(num))
+
+    def root(node: int) -> int:
+        while parent[node] != node:
+            parent[node] = node = parent[parent[node]]
+        return node
+
+    for first, second, _ in merges[: num - count]:
+        low, high = sorted((root(first), root(second)))
+        parent[high] = low
+    return np.unique([root(node) for node in range(num)], return_inverse=True)[1].astype(np.int64)
+
+
+def silhouettes(distances: Float64[ndarray, "n n"], groups: Int64[ndarray, "n"]) -> Float64[ndarray, "n"]:
+    """How much nearer each thing is to its own group than to the next one, -1 to 1; 0 for one alone in its group."""
+    member = np.eye(int(groups.max()) + 1)[groups]
+    size, is_in = member.sum(0), member.astype(bool)
+    if len(size) < 2:
+        return np.zeros(len(groups))
+    sums = distances @ member
+    inside = sums[is_in] / np.maximum(size[groups] - 1, 1)
+    outside = np.where(is_in, np.inf, sums / size).min(1)
+    larger = np.maximum(inside, outside)
+    with np.errstate(invalid="ignore"):
+        return np.where((size[groups] > 1) & (larger > 0), (outside - inside) / larger, 0.0)
+
+
+def best_cut(
+    distances: Float64[ndarray, "n n"], merges: list[tuple[int, int, float]], most: int = MOST_GROUPS
+) -> tuple[int, dict[int, float]]:
+    """The number of groups, 2 to `most`, of the largest mean silhouette (the fewest of equals), and all that was tried.
+
+    Only cuts into at least two groups of two or more count, where there are any: to set one odd thing apart from all
+    others often scores best and says nothing of groups. Of fewer than three things each is a group of its own.
+    """
+    groups = {count: cut(merges, count) for count in range(2, min(most, len(distances) - 1) + 1)}
+    tried = {count: float(silhouettes(distances, group).mean()) for count, group in groups.items()}
+    telling = [count for count, group in groups.items() if (np.bincount(group) > 1).sum() > 1]
+    best = max(telling or tried, key=lambda count: (tried[count], -count), default=len(distances))
+    return best, tried
+
+
+def medoid(distances: Float64[ndarray, "n n"], members: Int64[ndarray, "_"]) -> int:
+    """The member that is nearest to all others of its group, the first of equals."""
+    return int(members[distances[np.ix_(members, members)].sum(1).argmin()])
+
+
+def flat_map(squared: Float64[ndarray, "n n"]) -> tuple[Float64[ndarray, "n 2"], float]:
+    """A place in the plane for each thing, from squared distances, and what share of these it shows (0 to 1).
+
+    The axes are the directions in which things differ most; on each, what lies farthest out lies on the positive side,
+    so that the same distances always give the same map.
+    """
+    centred = squared - squared.mean(0) - squared.mean(1)[:, None] + squared.mean()
+    values, vectors = np.linalg.eigh(-centred / 2)
+    values, vectors = values[::-1].clip(0), vectors[:, ::-1]
+    places = np.zeros((len(squared), 2))
+    for axis in range(min(2, len(squared))):
+        along = vectors[:, axis] * np.sqrt(values[axis])
+        places[:, axis] = along * np.sign(along[np.abs(along).round(12).argmax()] or 1.0)
+    total = float(values.sum())
+    return places, float(values[:2].sum()) / total if total > 0 else 1.0

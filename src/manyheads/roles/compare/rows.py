@@ -11,7 +11,7 @@ tokens read). So every row sums to 1 and is never renormalised.
 How far apart two heads are is the Jensen-Shannon divergence of their rows, in nats: 0 where two heads look at the same
 keys alike, ln 2 = 0.693 where no key that one looks at is looked at by the other; always finite, weights of exactly 0
 included, and without smoothing. Its square root is a metric, and the mean over rows is a squared Euclidean distance in
-some space, so that heads can be laid out on a map (`compare.clusters`). It is computed by entropies,
+some space, so that heads can be laid out on a map (`compare.families`). It is computed by entropies,
 JS(p, q) = H((p + q) / 2) - (H(p) + H(q)) / 2: of each pair only the logarithm of the sum is new.
 Cost: heads^2 / 2 x rows x keys logarithms in float64, 3 to 4 ns each on one core: 2 s for 72 heads and 5,000 rows of 40
 keys, six minutes for 1,024 heads.
@@ -87,24 +87,26 @@ class KeptLayer:
         bias = self.rule.texts(slice(text, text + 1)).bias
         if bias is not None:
             bias = bias[:, :, rows.to(bias.device), :num_keys].double().cpu()
-        # the sinks come in below, in float64
+        # The sinks come in below, in float64.
         scores = self.rule.finish_cells(grouped_scores(q[None], k[None], self.rule.scale), bias)[0]
         mask = self.mask
         if mask.dense is not None:
-            seen = mask.dense[min(text, mask.dense.shape[0] - 1)][:, rows.to(mask.dense.device), :num_keys].cpu()
+            visible = mask.dense[min(text, mask.dense.shape[0] - 1)][:, rows.to(mask.dense.device), :num_keys].cpu()
         else:
             mask_text, key = min(text, mask.start.shape[0] - 1), torch.arange(num_keys)
             start, stop = mask.start[mask_text].cpu()[rows, None], mask.stop[mask_text].cpu()[rows, None]
-            seen = ((key >= start) & (key < stop))[None]
-        scores = scores.masked_fill(~seen, -torch.inf)
-        total = scores.logsumexp(-1)  # float64: the kernel's float32 is off by what score and eps make together
+            visible = ((key >= start) & (key < stop))[None]
+        scores = scores.masked_fill(~visible, -torch.inf)
+        # In float64: the kernel's float32 is off by what score and eps make together.
+        total = scores.logsumexp(-1)
         if self.rule.sinks is not None:
             total = torch.logaddexp(total, self.rule.sinks.double().cpu()[:, None])
         if self.spilled:
             total = self.lse[text][:, chosen].double()
         weights = (scores - total[..., None]).exp()
         if self.sharing:
-            before = weights.clone()  # a source may itself be replaced
+            # From a copy: a source may itself be replaced.
+            before = weights.clone()
             for head, sources in self.sharing.items():
                 weights[head] = before[list(sources)].mean(0)
         return torch.cat([weights, (1 - weights.sum(-1, keepdim=True)).clamp_min(0)], -1)
@@ -126,16 +128,19 @@ class RowKeeper:
         if self.stack is not None and call.site.stack != self.stack:
             return
         tokens, aligner = self.texts.read_by(call)
-        if not tokens.texts:  # positions that are no text's, as of layers that attend within stretches
+        # Positions that are no text's, as of layers that attend within stretches.
+        if not tokens.texts:
             self.left_out[call.site.module] = None
             return
         site, layer = call.site, aligner.layer(call)
-        if id(tokens) not in self.chosen:  # `texts` holds on to its tokens, so that no other has this identity
+        # `texts` holds on to its tokens, so that no others can have this identity.
+        if id(tokens) not in self.chosen:
             self.chosen[id(tokens)] = [drawn(layer.mask, tokens, text, self.count) for text in range(tokens.num_texts)]
         rows = self.chosen[id(tokens)]
         q, lse = ([x[text][:, r.to(x.device)].cpu() for text, r in enumerate(rows)] for x in (layer.q, layer.lse))
         num_keys = [layer.k.shape[2]] * len(rows) if layer.crosses else tokens.lengths.tolist()
-        k = layer.k.cpu() if layer.k.is_cuda else layer.k.clone()  # a view would hold on to a fused q, k, v
+        # A view would hold on to a fused q, k, v.
+        k = layer.k.cpu() if layer.k.is_cuda else layer.k.clone()
         self.layers[site.module] = KeptLayer(
             site, rows, q, k, lse, layer.mask, layer.rule, num_keys, aligner.spills, self.sharing(site)
         )
@@ -199,15 +204,15 @@ def sharing_around(model: nn.Module) -> Sharing:
 def pair_divergences(p: Float64[Tensor, "h r n"]) -> Float64[Tensor, "h h"]:
     """The divergences of all pairs of heads, summed over rows that each sum to 1. Symmetric, 0 on the diagonal."""
     num_heads, num_rows = p.shape[:2]
-    own = _sum_of_logs(p, torch.empty_like(p)).sum(-1)
+    alone = _sum_of_logs(p, torch.empty_like(p)).sum(-1)
     out = p.new_zeros(num_heads, num_heads)
     sums, logs = torch.empty_like(p), torch.empty_like(p)
     for head in range(num_heads - 1):
-        # each pair once, in two buffers for all of them: allocating anew for every head costs more than the logarithms
+        # Each pair once, in two buffers for all of them: allocating anew for every head costs more than the logarithms.
         num_later = num_heads - head - 1
         mixture = torch.add(p[head + 1 :], p[head], out=sums[:num_later])
         mixed = _sum_of_logs(mixture, logs[:num_later]).sum(-1)
-        out[head, head + 1 :] = (own[head] + own[head + 1 :] - mixed) / 2 + num_rows * MOST
+        out[head, head + 1 :] = (alone[head] + alone[head + 1 :] - mixed) / 2 + num_rows * MOST
     return (out + out.T).clamp_min_(0)
 
 

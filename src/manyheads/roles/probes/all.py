@@ -11,7 +11,7 @@ come together. Cost: `COST`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -27,9 +27,6 @@ from manyheads.roles.probes.retrieval import SPARE_TOKENS, retrieval_scores
 from manyheads.roles.probes.score import HeadScore, HeadScores
 from manyheads.spec import CROSS
 from manyheads.statistics import Progress
-
-__all__ = ["COST", "NO_LABEL", "PROBES", "SHARE", "Probe", "ask_probes"]
-
 
 COST = "32 texts of random tokens, every layer's weights, 9 answers from long texts"
 NO_LABEL = "a probe names no head: labels rest on natural text"
@@ -117,21 +114,17 @@ def ask_probes(lm: Any, progress: Progress | None = None) -> dict[str, Probe]:
     for kind in KINDS:
         if progress is not None:
             progress(done, total)
-        probes |= {probe.name: probe for probe in _asked(lm, kind)}
+        try:
+            answers = kind.ask(lm)
+        except Exception as error:
+            # A model of somebody's own may raise anything; the probe says it, and the others go on.
+            why = str(error) if isinstance(error, ManyHeadsError) else reason_of(error)
+            answers = [Probe(name, why.removesuffix(".")) for name in kind.names]
+        probes |= {probe.name: probe for probe in answers}
         done += kind.passes
     if progress is not None:
         progress(total, total)
     return probes
-
-
-def _asked(lm: Any, kind: Asked) -> list[Probe]:
-    try:
-        return kind.ask(lm)
-    except ManyHeadsError as error:
-        why = str(error)
-    except Exception as error:  # a model of somebody's own may raise anything; it is said, and the others go on
-        why = reason_of(error)
-    return [Probe(name, why.removesuffix(".")) for name in kind.names]
 
 
 def _repeats(lm: Any) -> list[Probe]:
@@ -145,6 +138,7 @@ def _repeats(lm: Any) -> list[Probe]:
 def _copying(lm: Any) -> list[Probe]:
     _require_causal(lm)
     copying = copying_scores(lm)
+    # No text, so no interval and no queries; the standard deviation of chance stands in `spread`.
     nothing, none = np.full(len(copying.heads), np.nan), np.zeros(len(copying.heads))
     scores = HeadScores(copying.heads, copying.score, nothing, nothing, {"shuffled": none}, none)
     says = (
@@ -159,7 +153,21 @@ def _retrieval(lm: Any) -> list[Probe]:
     if not getattr(lm.model, "can_generate", lambda: False)():
         raise ModelError(f"{lm.name} ({type(lm.model).__name__}) cannot write: it has no language-model head.")
     texts = page_texts()
-    lengths = _lengths(lm, texts)
+
+    def size(text: str) -> int:
+        return len(lm.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+
+    most = size("\n".join(texts))
+    if lm.max_positions is not None:
+        # The needle twice: in the text, and in the answer.
+        besides = len(added_around(lm.tokenizer)[0]) + 2 * size(NEEDLE) + SPARE_TOKENS + size(QUESTION)
+        most = min(most, lm.max_positions - besides)
+    if most < LENGTHS[0]:
+        raise TextError(
+            f"{lm.name} has {lm.max_positions} positions: {max(most, 0)} are left beside needle, question and answer, "
+            f"and the shortest text has {LENGTHS[0]} tokens."
+        )
+    lengths = [length for length in LENGTHS if length <= most]
     scores = retrieval_scores(lm, texts, NEEDLE, QUESTION, lengths=lengths, depths=NEEDLE_DEPTHS)
     where = f"texts of {', '.join(f'{length:,}' for length in lengths)} tokens, at {len(NEEDLE_DEPTHS)} depths each"
     return [Probe("retrieval", f"a needle in {where}: {scores.words}", scores.scores)]
@@ -168,24 +176,6 @@ def _retrieval(lm: Any) -> list[Probe]:
 def _require_causal(lm: Any) -> None:
     if not any(site.causal and site.stack != CROSS for site in lm.spec.sites):
         raise ModelError(f"{lm.name} is not causal.")
-
-
-def _lengths(lm: Any, texts: Sequence[str]) -> list[int]:
-    """Those of `LENGTHS` that the model has positions for. Errors: TextError where it has none for the shortest."""
-
-    def size(text: str) -> int:
-        return len(lm.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
-
-    most = size("\n".join(texts))
-    if lm.max_positions is not None:
-        besides = len(added_around(lm.tokenizer)[0]) + 2 * size(NEEDLE) + SPARE_TOKENS + size(QUESTION)
-        most = min(most, lm.max_positions - besides)
-    if most < LENGTHS[0]:
-        raise TextError(
-            f"{lm.name} has {lm.max_positions} positions: {max(most, 0)} are left beside needle, question and answer, "
-            f"and the shortest text has {LENGTHS[0]} tokens."
-        )
-    return [length for length in LENGTHS if length <= most]
 
 
 KINDS = (

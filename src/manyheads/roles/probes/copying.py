@@ -43,7 +43,7 @@ from manyheads.heads import Head
 from manyheads.models import device_of
 from manyheads.models.describe import run
 from manyheads.models.weights.projections import Projections, holders_of, output_projection
-from manyheads.spec import CROSS, Site
+from manyheads.spec import CROSS
 from manyheads.statistics import head_place
 
 CHUNK_TOKENS = 8_192  # of the vocabulary, multiplied at a time
@@ -105,7 +105,18 @@ def copying_scores(lm: Any, *, draws: int = 20, seed: int = 0) -> CopyingScores:
             f"one token after another."
         )
     embedding, unembedding, last_module = _ends(lm)
-    parts = [_projections(lm, site) for site in sites]
+    parts = []
+    for site in sites:
+        # `projections_of` refuses what cannot be cut; here nothing is.
+        module = lm.model.get_submodule(site.module.split("#")[0])
+        holders = holders_of(module, site)
+        output = output_projection(lm.model, site.module, site.num_heads * site.v_dim)
+        if not holders or output is None:
+            raise ModelError(
+                f"{site}, module {site.module!r} ({type(module).__name__}) of {lm.name} keeps no value and output "
+                f"matrices by head that are known here: its heads' OV circuits cannot be read off."
+            )
+        parts.append(Projections(site, module, holders, *output, {}))
     writers = [next(holder.module for holder in part.holders if "v" in holder.parts) for part in parts]
     wiring = wiring_of(lm, [last_module, *(part.output for part in parts), *writers])
     last = fold_of(wiring.norm_before(last_module), unembedding.shape[1])
@@ -149,6 +160,7 @@ class Products(NamedTuple):
         sums = [torch.zeros(embedding.shape[1], embedding.shape[1], dtype=torch.float64) for _ in range(3)]
         for begin in range(0, len(embedding), CHUNK_TOKENS):
             chunk = slice(begin, begin + CHUNK_TOKENS)
+            # Centred in float64, multiplied in float32: the product is what takes the time.
             e, u = ((x[chunk].double() - mean).float() for x, mean in zip((embedding, unembedding), means, strict=True))
             for total, (left, right) in zip(sums, ((e, u), (e, e), (u, u)), strict=True):
                 total += (left.T @ right).double()
@@ -156,11 +168,7 @@ class Products(NamedTuple):
         return Products(met, embedded, read)
 
     def shuffled(
-        self,
-        values: Float64[Tensor, "h f m"],
-        read: Float64[Tensor, "h f m"],
-        draws: int,
-        generator: torch.Generator,
+        self, values: Float64[Tensor, "h f m"], read: Float64[Tensor, "h f m"], draws: int, generator: torch.Generator
     ) -> Float64[Tensor, "draws h f f"]:
         """What `values @ met @ read^T` is where every token meets another, but for a factor that no score sees: normal,
         its rows and columns as correlated as the heads' own matrices make them."""
@@ -171,6 +179,7 @@ class Products(NamedTuple):
 
 
 def _factor(covariance: Float64[Tensor, "h f f"]) -> Float64[Tensor, "h f f"]:
+    # Few embeddings or a narrow reader leave a flat covariance, which has no Cholesky factor without the jitter.
     trace = covariance.diagonal(0, 1, 2).sum(-1)[:, None, None].clamp_min(1e-300)
     return torch.linalg.cholesky(covariance + JITTER * trace * torch.eye(covariance.shape[-1], dtype=torch.float64))
 
@@ -191,20 +200,9 @@ def _ends(lm: Any) -> tuple[Tensor, Tensor, nn.Module]:
             f"{lm.name} embeds a token in {before.shape[1]} numbers and reads its logit from {after.shape[1]}: no head "
             f"leads from one to the other by its own matrices."
         )
-    size = min(len(before), len(after))  # either may be padded past the last token
+    # Either may be padded past the last token.
+    size = min(len(before), len(after))
     return before.detach()[:size].cpu(), after.detach()[:size].cpu(), last
-
-
-def _projections(lm: Any, site: Site) -> Projections:
-    """Where a site keeps its matrices. (`projections_of` refuses what cannot be cut; here nothing is.)"""
-    module = lm.model.get_submodule(site.module.split("#")[0])
-    holders, output = holders_of(module, site), output_projection(lm.model, site.module, site.num_heads * site.v_dim)
-    if not holders or output is None:
-        raise ModelError(
-            f"{site}, module {site.module!r} ({type(module).__name__}) of {lm.name} keeps no value and output matrices "
-            f"by head that are known here: its heads' OV circuits cannot be read off."
-        )
-    return Projections(site, module, holders, *output, {})
 
 
 def _matrices(part: Projections, writer: nn.Module, wiring: Wiring, width: int) -> tuple[Tensor, Tensor, str]:
@@ -277,7 +275,7 @@ def wiring_of(lm: Any, modules: list[nn.Module]) -> Wiring:
 
     def watch(module: nn.Module, args: Any, output: Any) -> None:
         if args and isinstance(args[0], Tensor) and isinstance(output, Tensor):
-            # cloned: models write into their residual stream in place
+            # Cloned: models write into their residual stream in place
             wiring.inputs[module], wiring.outputs[module] = args[0].detach().clone(), output.detach().clone()
 
     watched = {*filter(is_norm, lm.model.modules()), *modules}
@@ -302,9 +300,10 @@ def fold_of(norm: nn.Module | None, width: int) -> Fold | None:
     generator = torch.Generator().manual_seed(0)
     x = PROBE_SIZE * torch.randn(PROBE_ROWS, width, generator=generator)
     with torch.no_grad():
-        there, back, moved = (norm(rows.to(weight)).double().cpu() for rows in (x, -x, x + SHIFT))
-    odd, x = (there - back) / 2, x.double()  # the odd part: a bias falls out
-    centres = bool((there - moved).norm() < FITS * there.norm())
+        plain, mirrored, moved = (norm(rows.to(weight)).double().cpu() for rows in (x, -x, x + SHIFT))
+    # A bias is even, the norm of a direction odd: of their half difference the bias falls out.
+    odd, x = (plain - mirrored) / 2, x.double()
+    centres = bool((plain - moved).norm() < FITS * plain.norm())
     x = x - x.mean(-1, keepdim=True) if centres else x
     x = x / x.square().mean(-1, keepdim=True).sqrt()
     gain = (odd * x).sum(0) / (x * x).sum(0)

@@ -205,7 +205,8 @@ def _vocabulary(lm: Any, between: tuple[float, float]) -> Int[Tensor, "ids"]:
     sizes = [size for size in known if size]
     if not sizes:
         raise ModelError(f"{lm.name} has no vocabulary to draw random tokens from: the probe is for models of text.")
-    size = min(sizes)  # embeddings are often padded past the last token that there is
+    # Embeddings are often padded past the last token that there is.
+    size = min(sizes)
     special = set(getattr(lm.tokenizer, "all_special_ids", ()))
     return torch.tensor([i for i in range(int(low * size), int(high * size)) if i not in special], dtype=torch.long)
 
@@ -261,12 +262,16 @@ class _Counts:
     def _place(self, facts: Facts, place: str) -> list[tuple[Tensor, Tensor]]:
         """The score of each text and head, and its even share: numerators and denominators."""
         weight, even, pairs, rows = torch.zeros(1), torch.zeros(1), torch.zeros(1), torch.zeros(1, dtype=torch.bool)
+        # Places among words: a start token, or a decoder's own, shifts them all.
+        ordinary = facts.tokens.ordinary
+        word_place = torch.arange(facts.tokens.longest)[None] - ordinary.to(torch.uint8).argmax(-1)[:, None]
         for step, offset in self.back[place]:
-            seen = has_key(facts, offset) & _repeated(facts.tokens, self.variant, step)
+            # Rows that stand in a repeat with `step` others before it.
+            counted = has_key(facts, offset) & ordinary & (word_place >= step * self.variant.length)
             of_band = facts[self.band][..., self.band.offsets.index(offset)]
-            weight = weight + (of_band * seen[:, None]).sum(-1)
-            even = even + (seen / facts.visible.clamp_min(1)).sum(-1, dtype=torch.float64)
-            pairs, rows = pairs + seen.sum(-1), rows | seen
+            weight = weight + (of_band * counted[:, None]).sum(-1)
+            even = even + (counted / facts.visible.clamp_min(1)).sum(-1, dtype=torch.float64)
+            pairs, rows = pairs + counted.sum(-1), rows | counted
         count = (pairs if self.variant.count == ENTRIES else rows.sum(-1)).double()[:, None]
         return [(weight, count), (even[:, None], count)]
 
@@ -274,7 +279,7 @@ class _Counts:
         """Texts and their controls side by side, summed, with intervals over texts."""
         sides = [[torch.cat(part) for part in zip(*parts, strict=True)] for parts in self.parts.values()]
         num, den = (torch.cat(part, 1) for part in zip(*sides, strict=True))
-        # a text's control lies as many rows further down: side by side they are drawn together by the bootstrap
+        # A text's control lies as many rows further down: side by side they are drawn together by the bootstrap.
         num, den = (torch.cat([x[: len(seeds)], x[len(seeds) :]], -1) for x in (num, den))
         sums = Sums.of(num, den, seeds, 0)
         value, (low, high) = sums.value()[..., 0], sums.interval()
@@ -291,9 +296,3 @@ class _Counts:
             )
             for place, column in zip(PLACES, range(0, control, 2), strict=True)  # each place: its score, its even share
         }
-
-
-def _repeated(tokens: Tokens, variant: Repeats, step: int) -> Tensor:
-    """Rows of words that stand in a repeat with `step` others before it. (A decoder's start token shifts them all.)"""
-    place = torch.arange(tokens.longest)[None] - tokens.ordinary.to(torch.uint8).argmax(-1)[:, None]
-    return tokens.ordinary & (place >= step * variant.length)

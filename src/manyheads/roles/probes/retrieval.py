@@ -96,7 +96,20 @@ def retrieval_scores(
     line ends that belong between them. `generate`: how many tokens an answer may have (8 more than the needle has).
     Errors: ModelError for a model that is no causal writer; TextError, StatisticError for what does not fit.
     """
-    _check(lm, lengths, depths, generate, variant)
+    if variant not in VARIANTS:
+        raise StatisticError(f"{variant=} is no way to count: use {' or '.join(map(repr, VARIANTS))}.")
+    if not lengths or min(lengths) < 1 or not depths or not 0 <= min(depths) <= max(depths) <= 1:
+        raise StatisticError(
+            f"{lengths=}, {depths=}: give lengths of 1 token or more, and depths from 0 (the start) to 1 (the end)."
+        )
+    require_writer(lm, 1 if generate is None else generate, {})
+    if getattr(lm.model.config, "is_encoder_decoder", False):
+        raise ModelError(
+            f"{lm.name} ({type(lm.model).__name__}) reads in an encoder and writes in a decoder: retrieval heads are "
+            f"of models that read and write one text."
+        )
+    if lm.tokenizer is None:
+        raise ModelError(f"{lm.name} has no tokenizer, so it cannot be asked anything: load it with tokenizer=.")
     parts = _Parts.of(lm, contexts, needle, question)
     count = len(parts.needle) + SPARE_TOKENS if generate is None else generate
     parts.require(lm, lengths, count)
@@ -106,19 +119,18 @@ def retrieval_scores(
             prompt, begin = parts.prompt(length, depth)
             watched = _Watched(prompt, begin, begin + len(parts.needle))
             written = watched.write(lm, count)
-            trials.append(_trial(lm, watched, written, needle, variant, min_recall, (length, depth)))
+            response = lm.tokenizer.decode(written, skip_special_tokens=True)
+            recall = rouge1_recall(needle, response)
+            score, chance = watched.scores(written, once=variant == "paper")
+            trials.append(Trial(length, depth, response, recall, recall > min_recall, len(written), score, chance))
             seeds.append(data_seed(prompt.numpy().tobytes()))
             heads = tuple(head for site in watched.sites.values() for head in site.heads)
     counted = [(trial, seed) for trial, seed in zip(trials, seeds, strict=True) if trial.counted]
-    story = _story(len(counted), len(trials), min_recall, variant)
-    return RetrievalScores(_summed(counted, heads), tuple(trials), variant, story)
-
-
-def _story(counted: int, tried: int, min_recall: float, variant: str) -> str:
-    story = f"{counted} of {tried} trials counted"
-    if counted < tried:
+    story = f"{len(counted)} of {len(trials)} trials counted"
+    if len(counted) < len(trials):
         story += f"; the other answers had {min_recall:.0%} of the needle's words or fewer (ROUGE-1 recall, unstemmed)"
-    return f"{story}; scored as Wu et al.'s {variant} has it"
+    story += f"; scored as Wu et al.'s {variant} has it"
+    return RetrievalScores(_summed(counted, heads), tuple(trials), variant, story)
 
 
 def _summed(counted: Sequence[tuple[Trial, int]], heads: tuple[Head, ...]) -> HeadScores:
@@ -134,20 +146,11 @@ def _summed(counted: Sequence[tuple[Trial, int]], heads: tuple[Head, ...]) -> He
     return HeadScores(heads, value[:, 0], low[:, 0], high[:, 0], {"uniform": value[:, 1]}, steps)
 
 
-def _trial(
-    lm: Any, watched: _Watched, written: list[int], needle: str, variant: str, min_recall: float, at: tuple[int, float]
-) -> Trial:
-    response = lm.tokenizer.decode(written, skip_special_tokens=True)
-    recall = rouge1_recall(needle, response)
-    score, chance = watched.scores(written, once=variant == "paper")
-    return Trial(*at, response, recall, recall > min_recall, len(written), score, chance)
-
-
-def rouge1_recall(wanted: str, given: str) -> float:
-    """The share of the wanted text's words that the given one has, each as often as it has it. Words are runs of
-    letters and digits, in lower case, unstemmed."""
-    want, have = (Counter(re.findall(r"\w+", text.lower())) for text in (wanted, given))
-    return (want & have).total() / max(want.total(), 1)
+def rouge1_recall(reference: str, answer: str) -> float:
+    """The share of the reference's words that the answer has, each as often as it has it. Words are runs of letters
+    and digits, in lower case, unstemmed."""
+    expected, written = (Counter(re.findall(r"\w+", text.lower())) for text in (reference, answer))
+    return (expected & written).total() / max(expected.total(), 1)
 
 
 class Step(NamedTuple):
@@ -176,12 +179,12 @@ class _Watched:
 
         def forward() -> None:
             nonlocal written
-            with nobody_ends(lm.model, count - 1, GREEDY, padding_of(lm)) as others, torch.no_grad():
-                written = lm.model.generate(ids.to(place), attention_mask=torch.ones_like(ids).to(place), **others)
+            with nobody_ends(lm.model, count - 1, GREEDY, padding_of(lm)) as options, torch.no_grad():
+                written = lm.model.generate(ids.to(place), attention_mask=torch.ones_like(ids).to(place), **options)
 
         watch(lm.model, lm.name, forward, self.observe)
         new = written[0, len(self.prompt) :].cpu().tolist()
-        stop = next((at + 1 for at, token in enumerate(new) if token in ends), len(new))
+        stop = next((index + 1 for index, token in enumerate(new) if token in ends), len(new))
         return new[:stop]
 
     def observe(self, call: AttentionCall) -> None:
@@ -243,12 +246,12 @@ class _Parts(NamedTuple):
             raise TextError(
                 f"a length of {longest} tokens was asked for, but contexts has {len(self.context)}: give more text."
             )
-        whole = longest + len(self.start) + len(self.needle) + len(self.question) + count
-        if lm.max_positions is not None and whole > lm.max_positions:
-            room = lm.max_positions - (whole - longest)
+        num_tokens = longest + len(self.start) + len(self.needle) + len(self.question) + count
+        if lm.max_positions is not None and num_tokens > lm.max_positions:
+            room = lm.max_positions - (num_tokens - longest)
             raise TextError(
-                f"{longest} tokens with needle, question and {count} tokens to write are {whole}, but {lm.name} has "
-                f"{lm.max_positions} positions: ask for lengths up to {max(room, 0)}."
+                f"{longest} tokens with needle, question and {count} tokens to write are {num_tokens}, but {lm.name} "
+                f"has {lm.max_positions} positions: ask for lengths up to {max(room, 0)}."
             )
 
     def prompt(self, length: int, depth: float) -> tuple[Int[Tensor, "p"], int]:
@@ -256,21 +259,3 @@ class _Parts(NamedTuple):
         position = round(depth * length)
         before = self.start + self.context[:position]
         return torch.tensor([*before, *self.needle, *self.context[position:length], *self.question]), len(before)
-
-
-def _check(lm: Any, lengths: Sequence[int], depths: Sequence[float], generate: int | None, variant: str) -> None:
-    """Errors: ModelError, StatisticError for what was asked, or of whom, before anything is read."""
-    if variant not in VARIANTS:
-        raise StatisticError(f"{variant=} is no way to count: use {' or '.join(map(repr, VARIANTS))}.")
-    if not lengths or min(lengths) < 1 or not depths or not 0 <= min(depths) <= max(depths) <= 1:
-        raise StatisticError(
-            f"{lengths=}, {depths=}: give lengths of 1 token or more, and depths from 0 (the start) to 1 (the end)."
-        )
-    require_writer(lm, 1 if generate is None else generate, {})
-    if getattr(lm.model.config, "is_encoder_decoder", False):
-        raise ModelError(
-            f"{lm.name} ({type(lm.model).__name__}) reads in an encoder and writes in a decoder: retrieval heads are "
-            f"of models that read and write one text."
-        )
-    if lm.tokenizer is None:
-        raise ModelError(f"{lm.name} has no tokenizer, so it cannot be asked anything: load it with tokenizer=.")

@@ -58,5 +58,6 @@ class HeadScores:
 
     def top(self, count: int = 5) -> list[HeadScore]:
         """The heads furthest above chance, first the furthest; those of which nothing was counted are left out."""
-        counted = [head for head in self if head.score == head.score]  # NaN is not itself
+        # NaN is not itself, and would make the order of the others arbitrary.
+        counted = [head for head in self if head.score == head.score]
         return sorted(counted, key=lambda head: head.chance - head.score)[:count]

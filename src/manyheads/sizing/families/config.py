@@ -23,10 +23,7 @@ from manyheads.sizing.families.decoder_table import DECODERS
 from manyheads.sizing.families.decoders import decoder
 from manyheads.sizing.families.encoders import ENCODERS, IMAGES, encoder, images
 from manyheads.sizing.families.fields import Fields
-from manyheads.sizing.families.seq2seq import SEQ2SEQ, seq2seq
-
-__all__ = ["FAMILIES", "UnknownFamily", "describe_config", "load_config", "read_config"]
-
+from manyheads.sizing.families.seq2seq import SEQ2SEQ
 
 FAMILIES = (*DECODERS, *ENCODERS, *IMAGES, *SEQ2SEQ)
 """Families that are sized without transformers."""
@@ -63,6 +60,7 @@ def load_config(what: str | os.PathLike[str]) -> tuple[dict[str, Any], Path]:
     if not path.is_file():
         kind = f"{'a pipe' if path.is_fifo() else 'a device'}, not a file. Give a config.json, or a folder with one"
         raise no_access("read", path, OSError(errno.EINVAL, f"it is {kind}"))
+    # The config of a pruned model is the whole one's: sizing it would be right about another model.
     if path.name == "config.json" and (path.parent / "pruned.safetensors").is_file():
         raise ModelError(
             f"{path.parent} holds a pruned model in manyheads' compact form, and its config.json describes the whole "
@@ -74,6 +72,7 @@ def load_config(what: str | os.PathLike[str]) -> tuple[dict[str, Any], Path]:
 def parsed(path: Path) -> dict[str, Any]:
     """What is written in a config.json. Errors: FileAccessError; ModelError where it is damaged."""
     try:
+        # Some editors put a byte order mark before UTF-8, which plain "utf-8" would hand to the JSON parser.
         data: Any = json.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise FileAccessError(f"cannot read {path}: {error.strerror or error}. Check its permissions.") from error
@@ -97,34 +96,33 @@ def describe_config(data: Mapping[str, Any]) -> Architecture:
             f"the config has no model_type ({family!r}), so there is no telling what architecture it is. "
             f"Give a config.json as transformers saves it."
         )
-    if family not in FAMILIES:
+    if family not in FAMILIES:  # a likeness is no evidence: it may differ in one bias, and sizes are exact
         raise UnknownFamily(
             f"{family!r} is not among the {len(FAMILIES)} architectures that are sized from a config alone, and none "
             f"is guessed from its likeness to another."
         )
     headless, declared = _class_of(data, family)
+    # Some files were written before transformers settled on one name for a field.
+    plain = {**data, **{new: data[old] for old, new in OLD_NAMES.items() if old in data and new not in data}}
+    defaults = {"tie_word_embeddings": TIED_BY_DEFAULT.get(family, False)}
     try:
-        architecture = _described(data, family, headless)
+        if family in DECODERS:
+            row = DECODERS[family]
+            fields = Fields(plain, family, row.names, {**defaults, **row.defaults})
+            architecture = decoder(fields, row, headless=headless)
+        elif family in ENCODERS:
+            row = ENCODERS[family]
+            fields = Fields(plain, family, row.names, {**defaults, **row.defaults})
+            architecture = encoder(fields, row, headless=headless)
+        elif family in IMAGES:
+            fields = Fields(plain, family, defaults={"qkv_bias": True, "mlp_ratio": 4})
+            architecture = images(fields, IMAGES[family], headless=headless)
+        else:
+            architecture = SEQ2SEQ[family](Fields(plain, family, defaults=defaults), headless)
     except ShapeError as error:
         raise ShapeError(f"the config of {family!r} does not fit: {error}") from error
     packed = ("numbers are counted as asked, not as its quantization packs them",) if data.get(PACKED) else ()
     return replace(architecture, because=(f"{family}, {declared}", *architecture.because, *packed))
-
-
-def _described(data: Mapping[str, Any], family: str, headless: bool) -> Architecture:
-    """One of the four readers, with the family's row."""
-    plain = {**data, **{new: data[old] for old, new in OLD_NAMES.items() if old in data and new not in data}}
-    defaults = {"tie_word_embeddings": TIED_BY_DEFAULT.get(family, False)}
-    if family in DECODERS:
-        row = DECODERS[family]
-        return decoder(Fields(plain, family, row.names, {**defaults, **row.defaults}), row, headless=headless)
-    if family in ENCODERS:
-        row = ENCODERS[family]
-        return encoder(Fields(plain, family, row.names, {**defaults, **row.defaults}), row, headless=headless)
-    if family in IMAGES:
-        fields = Fields(plain, family, defaults={"qkv_bias": True, "mlp_ratio": 4})
-        return images(fields, IMAGES[family], headless=headless)
-    return seq2seq(Fields(plain, family, defaults=defaults), SEQ2SEQ[family], headless=headless)
 
 
 def _class_of(data: Mapping[str, Any], family: str) -> tuple[bool, str]:

@@ -16,10 +16,7 @@ from manyheads.sizing.architecture import Attention, Weights
 from manyheads.sizing.families.decoders import Decoder, Experts, every, everywhere, nowhere
 from manyheads.sizing.families.fields import Fields
 
-__all__ = ["DECODERS"]
-
-
-# ------------------------------------------------------------------------------------------------- which layers slide
+# Which layers slide
 
 
 def qwen(fields: Fields, count: int) -> list[bool]:
@@ -64,7 +61,7 @@ def gpt_neo(fields: Fields, count: int) -> list[bool]:
     return [kind == "local" for kind in kinds] if kinds else [layer % 2 == 1 for layer in range(count)]
 
 
-# ---------------------------------------------------------------------------------------------- which layers are sparse
+# Which layers are sparse
 
 
 def stepped(fields: Fields, layer: int) -> bool:
@@ -86,7 +83,7 @@ def shared_experts(fields: Fields) -> int:
     return fields.count("n_shared_experts") * fields.whole("moe_intermediate_size")
 
 
-# ------------------------------------------------------------------------------------------------------- other choices
+# Other choices
 
 
 def sinks(fields: Fields, attention: Attention, embed_dim: int) -> tuple[Weights, ...]:
@@ -159,7 +156,7 @@ MIXTRAL = Experts(count="num_local_experts", width="intermediate_size")
 
 DECODERS: Mapping[str, Decoder] = MappingProxyType(
     {
-        # ---------------------------------------------------------------------------------------------- Llama and kin
+        # Llama and kin
         "llama": LLAMA,
         "arcee": replace(LLAMA, gated=False),
         "granite": LLAMA,
@@ -193,7 +190,7 @@ DECODERS: Mapping[str, Decoder] = MappingProxyType(
             experts=Experts(count="num_local_experts", width="intermediate_size", bias=True),
             defaults={"attention_bias": True, "head_dim": 64, "num_key_value_heads": 8, "sliding_window": 128},
         ),
-        # -------------------------------------------------------------------------------------------------------- Qwen
+        # Qwen
         "qwen2": Decoder(qkv_bias=True, windows=qwen, defaults=QWEN),
         "qwen2_moe": Decoder(
             qkv_bias="qkv_bias", windows=qwen_moe,
@@ -205,7 +202,7 @@ DECODERS: Mapping[str, Decoder] = MappingProxyType(
             BIASED, qk_norm="head", windows=switched, experts=Experts(sparse=stepped),
             defaults={"sliding_window": 4096, "num_key_value_heads": 4},
         ),
-        # -------------------------------------------------------------------------------- Gemma, Cohere, Phi, GLM, OLMo
+        # Gemma, Cohere, Phi, GLM, OLMo
         "gemma": replace(BIASED, defaults={**TIED, "head_dim": 256, "num_key_value_heads": 16}),
         "gemma2": replace(BIASED, norms=4, windows=every(2), defaults=GEMMA),
         "vaultgemma": replace(BIASED, windows=every(2), defaults=GEMMA),
@@ -231,7 +228,7 @@ DECODERS: Mapping[str, Decoder] = MappingProxyType(
         "olmo2": replace(BIASED, qk_norm="whole"),
         "olmo3": replace(BIASED, qk_norm="whole", windows=every(4), defaults={"sliding_window": 4096}),
         "olmoe": replace(BIASED, qk_norm="whole", experts=Experts(width="intermediate_size")),
-        # -------------------------------------------------------------------------------------------- more experts; MLA
+        # More experts; MLA
         "granitemoe": replace(BIASED, experts=MIXTRAL),
         "ernie4_5_moe": Decoder(
             qkv_bias="use_bias", o_bias="use_bias", mlp_bias="use_bias", head_bias="use_bias",
@@ -253,7 +250,7 @@ DECODERS: Mapping[str, Decoder] = MappingProxyType(
         "minicpm3": Decoder(
             qkv_bias="attention_bias", mlp_bias="mlp_bias", latent=True, defaults={**TIED, "q_lora_rank": 768}
         ),
-        # ---------------------------------------------------------------------------------------------- GPT-2 and older
+        # GPT-2 and older
         "gpt2": GPT2,
         "gpt_bigcode": replace(
             CLASSIC, positions=0, times=4, names=GPT2_NAMES, heads_of=one_head_or_all,

@@ -16,9 +16,6 @@ from manyheads.sizing import building_blocks as blocks
 from manyheads.sizing.architecture import Architecture, Attention, LayerShape, Weights
 from manyheads.sizing.families.fields import Fields
 
-__all__ = ["Decoder", "Experts", "decoder", "every", "everywhere", "nowhere"]
-
-
 WINDOWED = ("sliding_attention", "chunked_attention")
 Windows = Callable[[Fields, int], Sequence[bool]]
 """Which of so many layers have a window, where no `layer_types` are listed."""
@@ -98,6 +95,7 @@ class Decoder:
 def decoder(fields: Fields, row: Decoder, *, headless: bool) -> Architecture:
     """The architecture that a config of the family means. Errors: ModelError, ShapeError."""
     embed_dim, num_layers = fields.whole("hidden_size"), fields.whole("num_hidden_layers")
+    # Layers of one kind are one object: a deep model costs a few shapes, and as many references as it has layers.
     shapes: dict[tuple[Any, bool], LayerShape] = {}
     layers: list[LayerShape] = []
     for layer, window in enumerate(_windows(fields, row, num_layers)):
@@ -105,13 +103,24 @@ def decoder(fields: Fields, row: Decoder, *, headless: bool) -> Architecture:
         if (window, sparse) not in shapes:
             shapes[window, sparse] = _layer(fields, row, embed_dim, window, sparse)
         layers.append(shapes[window, sparse])
+    vocab, narrow = fields.whole("vocab_size"), fields.maybe("word_embed_proj_dim") or embed_dim
+    outside = [blocks.table(vocab, narrow)]
+    if narrow != embed_dim:  # OPT: the tables may be narrower than the model
+        outside += [blocks.matrix("embedding", narrow, embed_dim), blocks.matrix("head", embed_dim, narrow)]
+    if row.positions is not None:
+        outside.append(blocks.table(fields.whole("max_position_embeddings") + row.positions, embed_dim))
+    final = row.final_norm if isinstance(row.final_norm, bool) else row.final_norm(fields)
+    outside += [blocks.vector("norm", row.norm * embed_dim)] * (final + row.embedding_norm) if row.norm else []
+    if not headless:
+        tied, bias = fields.flag("tie_word_embeddings"), fields.flag(row.head_bias)
+        outside.append(blocks.head(narrow, vocab, tied=tied, bias=bias))
     return Architecture(
         name=fields.family,
         family=fields.family,
         embed_dim=embed_dim,
         layers=tuple(layers),
-        outside=_outside(fields, row, embed_dim, headless),
-        vocab_size=fields.whole("vocab_size"),
+        outside=tuple(outside),
+        vocab_size=vocab,
         max_positions=fields.maybe("max_position_embeddings"),
         learned_positions=row.positions is not None,
     )
@@ -126,7 +135,9 @@ def attention_of(fields: Fields, row: Decoder, embed_dim: int, window: tuple[int
         num_kv_heads = fields.whole("num_key_value_heads", num_heads)
     length, chunked = window or (None, False)
     if row.latent:
-        return _latent_attention(fields, num_heads, embed_dim, length)
+        rank, rope = fields.whole("kv_lora_rank"), fields.whole("qk_rope_head_dim")
+        qk_dim, v_dim = fields.whole("qk_nope_head_dim") + rope, fields.whole("v_head_dim", embed_dim // num_heads)
+        return Attention(num_heads, num_heads, qk_dim, v_dim, window=length, latent=(rank, rope))
     width = fields.maybe("head_dim")
     if width is None and embed_dim % num_heads:
         raise ModelError(
@@ -135,13 +146,6 @@ def attention_of(fields: Fields, row: Decoder, embed_dim: int, window: tuple[int
         )
     width = width or embed_dim // num_heads
     return Attention(num_heads, num_kv_heads, width, width, window=length, chunked=chunked, sheds=row.sheds)
-
-
-def _latent_attention(fields: Fields, num_heads: int, embed_dim: int, window: int | None) -> Attention:
-    rank, rope = fields.whole("kv_lora_rank"), fields.whole("qk_rope_head_dim")
-    qk_dim = fields.whole("qk_nope_head_dim") + rope
-    v_dim = fields.whole("v_head_dim", embed_dim // num_heads)
-    return Attention(num_heads, num_heads, qk_dim, v_dim, window=window, latent=(rank, rope))
 
 
 def _windows(fields: Fields, row: Decoder, count: int) -> list[tuple[int, bool] | None]:
@@ -153,6 +157,7 @@ def _windows(fields: Fields, row: Decoder, count: int) -> list[tuple[int, bool] 
         )
     kinds = fields.listed("layer_types")
     if not kinds:
+        # The rules of some families read a list in the config, which a damaged file may have of any length.
         marks = row.windows(fields, count)
         if len(marks) != count:
             raise ModelError(
@@ -179,29 +184,24 @@ def _layer(fields: Fields, row: Decoder, embed_dim: int, window: tuple[int, bool
         weights = blocks.latent_attention(embed_dim, attention, q_rank=rank, bias=biases["qkv_bias"])
     else:
         weights = blocks.projections(embed_dim, attention, **biases)
-    weights += _qk_norms(fields, row, attention)
-    weights += _mixture(fields, row, embed_dim) if sparse else (_dense(fields, row, embed_dim),)
+    if row.qk_norm and fields.flag(row.qk_norm_if):
+        width = row.qk_vectors * attention.qk_dim
+        counts = (1, 1) if row.qk_norm == "head" else (attention.num_heads, attention.num_kv_heads)
+        # One of a head's width is shared by all key heads, so that it does not grow with their number.
+        weights += (
+            blocks.vector("norm", counts[0] * width),
+            blocks.vector("norm", counts[1] * width, per_kv_head=row.qk_norm != "head"),
+        )
+    if sparse:
+        weights += _mixture(fields, row, embed_dim)
+    else:
+        width = fields.whole("intermediate_size", None if row.times is None else row.times * embed_dim)
+        weights += (blocks.feed_forward(embed_dim, width, gated=row.gated, bias=fields.flag(row.mlp_bias)),)
     norms = row.norms if isinstance(row.norms, int) else row.norms(fields)
     weights += (blocks.vector("norm", row.norm * embed_dim),) * norms if row.norm else ()
     if row.extras is not None:
         weights += row.extras(fields, attention, embed_dim)
     return LayerShape(weights, (attention,))
-
-
-def _qk_norms(fields: Fields, row: Decoder, attention: Attention) -> tuple[Weights, ...]:
-    if not row.qk_norm or not fields.flag(row.qk_norm_if):
-        return ()
-    width = row.qk_vectors * attention.qk_dim
-    if row.qk_norm == "head":
-        return (blocks.vector("norm", width),) * 2
-    keys = blocks.vector("norm", attention.num_kv_heads * width, per_kv_head=True)
-    return blocks.vector("norm", attention.num_heads * width), keys
-
-
-def _dense(fields: Fields, row: Decoder, embed_dim: int) -> Weights:
-    default = None if row.times is None else row.times * embed_dim
-    width = fields.whole("intermediate_size", default)
-    return blocks.feed_forward(embed_dim, width, gated=row.gated, bias=fields.flag(row.mlp_bias))
 
 
 def _mixture(fields: Fields, row: Decoder, embed_dim: int) -> tuple[Weights, ...]:
@@ -212,23 +212,8 @@ def _mixture(fields: Fields, row: Decoder, embed_dim: int) -> tuple[Weights, ...
     count, chosen = fields.whole(experts.count), fields.whole(experts.chosen)
     width = fields.whole(experts.width)
     weights = blocks.experts(embed_dim, width, num_experts=count, chosen=chosen, gated=row.gated, bias=bias)
+    # Every token goes through the shared ones, whatever the router chooses: they are no expert among others.
     if shared := experts.shared(fields):
         weights += (blocks.feed_forward(embed_dim, shared, gated=row.gated, bias=fields.flag(row.mlp_bias)),)
         weights += (blocks.matrix("router", embed_dim, 1),) if experts.shared_gate else ()
     return (*weights, blocks.vector("router", experts.extra * count)) if experts.extra else weights
-
-
-def _outside(fields: Fields, row: Decoder, embed_dim: int, headless: bool) -> tuple[Weights, ...]:
-    """Tables, the last norm and the head. `word_embed_proj_dim` (OPT): the tables may be narrower than the model."""
-    vocab, narrow = fields.whole("vocab_size"), fields.maybe("word_embed_proj_dim") or embed_dim
-    weights = [blocks.table(vocab, narrow)]
-    if narrow != embed_dim:
-        weights += [blocks.matrix("embedding", narrow, embed_dim), blocks.matrix("head", embed_dim, narrow)]
-    if row.positions is not None:
-        weights.append(blocks.table(fields.whole("max_position_embeddings") + row.positions, embed_dim))
-    final = row.final_norm if isinstance(row.final_norm, bool) else row.final_norm(fields)
-    weights += [blocks.vector("norm", row.norm * embed_dim)] * (final + row.embedding_norm) if row.norm else []
-    if not headless:
-        tied, bias = fields.flag("tie_word_embeddings"), fields.flag(row.head_bias)
-        weights.append(blocks.head(narrow, vocab, tied=tied, bias=bias))
-    return tuple(weights)

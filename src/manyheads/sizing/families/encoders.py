@@ -13,10 +13,8 @@ from typing import Any, cast
 
 from manyheads.errors import ModelError
 from manyheads.sizing import building_blocks as blocks
-from manyheads.sizing.architecture import ONCE, TEXT, Architecture, Attention, LayerShape, Weights
+from manyheads.sizing.architecture import ONCE, TEXT, Architecture, Attention, LayerShape
 from manyheads.sizing.families.fields import Fields
-
-__all__ = ["ENCODERS", "IMAGES", "Encoder", "Images", "encoder", "images"]
 
 
 @dataclass(frozen=True)
@@ -68,7 +66,10 @@ def encoder(fields: Fields, row: Encoder, *, headless: bool) -> Architecture:
         buckets = fields.whole("relative_attention_num_buckets", row.relative)
         outside.append(blocks.vector("other", buckets * attention.num_heads))
     if not headless:
-        outside += _masked_token_head(embed_dim, narrow, vocab, fields.flag("tie_word_embeddings"))
+        # A matrix, a norm, and the vocabulary with a bias for each word; at every position.
+        tied = fields.flag("tie_word_embeddings")
+        outside += [blocks.matrix("head", embed_dim, narrow, bias=True), blocks.vector("head", 2 * narrow)]
+        outside.append(blocks.head(narrow, vocab, tied=tied, bias=True, rows=TEXT))
     elif row.pooler:
         outside.append(blocks.matrix("head", embed_dim, embed_dim, bias=True, rows=ONCE))
     return Architecture(
@@ -93,18 +94,6 @@ def _attention(fields: Fields, embed_dim: int) -> Attention:
         )
     width = embed_dim // num_heads
     return Attention(num_heads, num_heads, width, width, causal=False, cached=False)
-
-
-def _masked_token_head(embed_dim: int, narrow: int, vocab: int, tied: bool) -> list[Weights]:
-    """A matrix, a norm, and the vocabulary with a bias for each word; at every position."""
-    return [
-        blocks.matrix("head", embed_dim, narrow, bias=True),
-        blocks.vector("head", 2 * narrow),
-        blocks.head(narrow, vocab, tied=tied, bias=True, rows=TEXT),
-    ]
-
-
-# -------------------------------------------------------------------------------------------------------------- images
 
 
 @dataclass(frozen=True)
@@ -142,9 +131,10 @@ def images(fields: Fields, row: Images, *, headless: bool) -> Architecture:
     weights = blocks.projections(embed_dim, attention, qkv_bias=fields.flag("qkv_bias"), o_bias=True)
     weights += (blocks.feed_forward(embed_dim, inner, gated=False, bias=True),)
     weights += (blocks.vector("norm", 2 * embed_dim),) * 2 + (blocks.vector("other", embed_dim),) * row.scales
+    # Patches are cut by a convolution: each meets the whole matrix, so one image is `patches` rows of it.
     patch = replace(blocks.matrix("embedding", pixels, embed_dim, bias=True, rows=ONCE), matmul=0)
     outside = [
-        replace(patch, matmul=patches * pixels * embed_dim),  # one row is a whole image
+        replace(patch, matmul=patches * pixels * embed_dim),
         blocks.table(tokens + row.extra_tokens + row.masks, embed_dim),  # positions, and the learned tokens
         blocks.vector("norm", 2 * embed_dim),
     ]

@@ -14,11 +14,9 @@ from typing import Any, cast
 
 from manyheads.errors import ModelError
 
-__all__ = ["FEW_LAYERS", "MOST_LISTED", "Fields", "require_few_layers"]
-
-
 LARGEST = 10**12  # of any number of a config: more is damage, and arithmetic on it says nothing
 MOST_LISTED = 10_000  # of layers, and of what a layer has several of: the deepest model that is known has some hundred
+MOST_NAMED = 8  # fields of a config in an error
 LISTED = ("layers", "num_ln")  # what such numbers' names hold
 FEW_LAYERS = 1_000  # so many are built with transformers, module by module, whatever a config's other numbers say
 BUILT = re.compile(r"layers?|depths?|experts", re.IGNORECASE)  # in the names of what is built one by one
@@ -46,7 +44,8 @@ class Fields:
 
     def get(self, name: str, default: Any = None) -> Any:
         """The value as it stands there, None included; else the family's default, else `default`."""
-        for alias in (self.names.get(name, name), name, *SYNONYMS.get(name, ())):  # families take common names, too
+        # Families take the common names, too, beside their own.
+        for alias in (self.names.get(name, name), name, *SYNONYMS.get(name, ())):
             if alias in self.data:
                 return self.data[alias]
         return self.defaults.get(name, default)
@@ -54,11 +53,14 @@ class Fields:
     def whole(self, name: str, default: int | None = None) -> int:
         """A positive whole number. Raises ModelError if it is missing and has no default, or is something else."""
         value = self.get(name, default)
-        value = default if value is None else value  # null means what a missing field meant before the family had one
+        # Null means what a missing field meant before the family had one.
+        value = default if value is None else value
         if value is None:
+            names = sorted(map(str, self.data))
+            more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
             raise ModelError(
                 f"the config of {self.family!r} lacks {self._called(name)}, which its parameters depend on: the file "
-                f"is damaged or not whole. It has {_listed(self.data)}."
+                f"is damaged or not whole. It has {(', '.join(names[:MOST_NAMED]) + more) or 'no fields'}."
             )
         return self._checked(name, value)
 
@@ -93,6 +95,7 @@ class Fields:
         return config_name if config_name == name else f"{config_name} ({name})"
 
     def _checked(self, name: str, number: Any, least: int = 1) -> int:
+        # JSON has one kind of number, and some writers give every one a point: 12.0 is 12. But true is no 1.
         if isinstance(number, float) and number.is_integer():
             number = int(number)
         if isinstance(number, bool) or not isinstance(number, int) or number < least:
@@ -106,12 +109,6 @@ class Fields:
                 f"the config of {self.family!r} says {self._called(name)} is above {limit:,}: the file is damaged."
             )
         return number
-
-
-def _listed(data: Mapping[str, Any], most: int = 8) -> str:
-    names = sorted(map(str, data))
-    remainder = f" and {len(names) - most} more" if len(names) > most else ""
-    return (", ".join(names[:most]) + remainder) or "no fields"
 
 
 def require_few_layers(config: Mapping[Any, Any], most: int) -> None:
