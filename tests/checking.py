@@ -1,7 +1,10 @@
-"""Types are checked under pytest alone, at half of the tests' time: so shapes are compared only where there are any.
+"""Types are checked under pytest alone, and cost more than what is tested: so not every call of a function is checked.
 
-For every call jaxtyping opens a scope and binds all arguments, at many times the price of the check itself. A function
-that speaks of no array has no shapes to compare: beartype alone checks it; where everything may be anything, nobody.
+- `make test` checks the first calls (CALLS) of each function in each file of tests; `make test-all` (`-m ""`) every call.
+- A function is made checkable when it is first called: most functions of an import never are. Of one that stands in
+  another function, the first is: it is made anew by every call of the other, and writing its checks takes a millisecond.
+- For every call jaxtyping opens a scope and binds all arguments, at many times the price of the check itself. A function
+  that speaks of no array has no shapes to compare: beartype alone checks it; where everything may be anything, nobody.
 """
 
 import builtins
@@ -20,6 +23,15 @@ __all__ = ["install"]
 
 SHAPED = jaxtyping.jaxtyped
 PLAIN = types.FunctionType
+CALLS = 30  # of a function, in a file of tests
+INNER: set[types.CodeType] = set()
+
+
+class running:
+    """The file of tests that is running, and how many calls of a function are checked in each."""
+
+    file = ""
+    calls: float = CALLS
 
 
 def install() -> None:
@@ -28,18 +40,39 @@ def install() -> None:
 
 
 def checked(fn: Any = None, /, *, typechecker: Any = None) -> Any:
-    """`jaxtyping.jaxtyped`, but for plain functions without arrays."""
+    """`jaxtyping.jaxtyped`, but for plain functions."""
     if fn is None:
         return functools.partial(checked, typechecker=typechecker)
     unusual = inspect.isgeneratorfunction(fn) or inspect.iscoroutinefunction(fn) or inspect.isasyncgenfunction(fn)
     if type(fn) is not PLAIN or unusual:
         return SHAPED(fn, typechecker=typechecker)
-    hints = {name: _destring_annotation(hint, fn.__globals__) for name, hint in fn.__annotations__.items()}
-    if any(map(speaks_of_arrays, hints.values())):
-        return SHAPED(fn, typechecker=typechecker)
-    if all(hint is Any for hint in hints.values()):
+    if all(hint in (Any, "Any") for hint in fn.__annotations__.values()):
         return fn
-    return without_shapes(fn, hints, typechecker)
+    if "<locals>" in fn.__qualname__ and running.calls == CALLS:
+        if fn.__code__ in INNER:
+            return fn
+        INNER.add(fn.__code__)
+    strict, file, calls = None, "", 0
+
+    @functools.wraps(fn)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        nonlocal strict, file, calls
+        if file is not running.file:
+            file, calls = running.file, 0
+        calls += 1
+        if calls > running.calls or jaxtyping.config.jaxtyping_disable:
+            return fn(*args, **kwargs)
+        if strict is None:
+            strict = checkable(fn, typechecker)
+        return strict(*args, **kwargs)
+
+    return called
+
+
+def checkable(fn: Callable, typechecker: Any) -> Callable:
+    hints = {name: _destring_annotation(hint, fn.__globals__) for name, hint in fn.__annotations__.items()}
+    plain = None if any(map(speaks_of_arrays, hints.values())) else by_beartype(fn, hints)
+    return plain or SHAPED(fn, typechecker=typechecker)
 
 
 def speaks_of_arrays(hint: Any) -> bool:
@@ -47,22 +80,6 @@ def speaks_of_arrays(hint: Any) -> bool:
         return True
     inside = hint if isinstance(hint, list) else get_args(hint)
     return any(map(speaks_of_arrays, inside))
-
-
-def without_shapes(fn: Callable, hints: dict[str, Any], typechecker: Any) -> Callable:
-    """`fn`, checked against these hints from its first call on: most functions of an import are never called."""
-    strict = None
-
-    @functools.wraps(fn)
-    def called(*args: Any, **kwargs: Any) -> Any:
-        nonlocal strict
-        if jaxtyping.config.jaxtyping_disable:
-            return fn(*args, **kwargs)
-        if strict is None:
-            strict = by_beartype(fn, hints) or SHAPED(fn, typechecker=typechecker)
-        return strict(*args, **kwargs)
-
-    return called
 
 
 def by_beartype(fn: Callable, hints: dict[str, Any]) -> Callable | None:

@@ -1,5 +1,6 @@
 """What tests of several folders share: the bundled model, and fresh randomness that a failure can repeat."""
 
+import math
 import os
 import secrets
 
@@ -18,6 +19,15 @@ torch.set_num_threads(1)
 @pytest.hookimpl(tryfirst=True)  # before pytest leaves out what is slow
 def pytest_collection_modifyitems(items):
     thin(items)
+
+
+def pytest_configure(config):
+    if not config.option.markexpr:  # `make test-all`
+        checking.running.calls = math.inf
+
+
+def pytest_runtest_setup(item):
+    checking.running.file = item.parent.nodeid
 
 
 @pytest.fixture

@@ -59,7 +59,10 @@ def test_the_atlas_and_the_card_hold_what_measure_finds(studio, minilm):
     assert [each["head"] for each in atlas["heads"]] == [str(head) for head in table.heads] and atlas[
         "exact"
     ] == "exact"
+    assert len(atlas["statistics"]) > 5
     for at, statistic in enumerate(atlas["statistics"]):
+        if statistic["name"] == "importance":  # it stands there once another test has asked for it
+            continue
         got = np.array([np.nan if each["values"][at] is None else each["values"][at] for each in atlas["heads"]])
         np.testing.assert_allclose(got, table.column(statistic["name"]), atol=1e-5)
     card = studio.get(f"/api/recordings/{rec['id']}/heads/L2H9").json
