@@ -1,10 +1,10 @@
 """Types are checked under pytest alone, and cost more than what is tested: so not every call of a function is checked.
 
-- `make test` checks the first calls (CALLS) of each function in each file of tests; `make test-all` (`-m ""`) every call.
+- `make test` checks the first calls (CALLS) of each function in each file of tests, `make test-all` every call.
 - A function is made checkable when it is first called: most functions of an import never are. Of one that stands in
-  another function, the first is: it is made anew by every call of the other, and writing its checks takes a millisecond.
-- For every call jaxtyping opens a scope and binds all arguments, at many times the price of the check itself. A function
-  that speaks of no array has no shapes to compare: beartype alone checks it; where everything may be anything, nobody.
+  another function, only the first: every call of the other makes it anew, and its checks take a millisecond to make.
+- For every call jaxtyping opens a scope and binds all arguments, at many times the price of the check itself. A
+  function that speaks of no array has no shapes to compare: beartype alone checks it.
 """
 
 import builtins
