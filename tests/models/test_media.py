@@ -13,8 +13,7 @@ from manyheads.errors import FileAccessError, ModelError, RecordingError, ShapeE
 from manyheads.models.describe import PICTURES as OF_PICTURES
 from manyheads.models.describe import SOUNDS, TEXT, sense_of
 from manyheads.models.inputs import media
-from manyheads.models.inputs.media import picture_of, sounds_of
-from manyheads.models.inputs.positions import look
+from manyheads.models.inputs.media import look, picture_of, sounds_of
 from manyheads.recording.media import frames_of, grid_of
 from tests.models.eager import SHARP, assert_near, draw, eager_maps, implementation
 from tests.models.tiny import tiny_bert, tiny_tokenizer

@@ -36,10 +36,19 @@ from manyheads.training import (
 from manyheads.training.presets import induction
 from manyheads.training.presets.preset import Setup
 from manyheads.training.presets.rul import preset as rul
-from manyheads.training.presets.rul.data import COLUMNS, SENSORS, SETTINGS, Engine
-from manyheads.training.presets.rul.net import features
-from manyheads.training.presets.rul.preset import attention_parameters, cmapss_score, scores
-from manyheads.training.presets.rul.simulator import LIVES, RESPONSES, TEST_LEFT, TEST_SHORTEST, _life, simulate
+from manyheads.training.presets.rul.data import (
+    COLUMNS,
+    LIVES,
+    RESPONSES,
+    SENSORS,
+    SETTINGS,
+    TEST_LEFT,
+    TEST_SHORTEST,
+    Engine,
+    _life,
+    simulate,
+)
+from manyheads.training.presets.rul.preset import attention_parameters, cmapss_score, features, scores
 
 from .stopping import whole_and_resumed
 

@@ -17,7 +17,7 @@ from manyheads.cli.effects import ablate, importance
 from manyheads.cli.head import head
 from manyheads.cli.learn.command import learn
 from manyheads.cli.look import look
-from manyheads.cli.roles.command import roles
+from manyheads.cli.roles import roles
 from manyheads.cli.size import size
 from manyheads.cli.studio import studio
 from manyheads.cli.terminal.console import emit, shortened

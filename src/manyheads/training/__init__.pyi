@@ -11,11 +11,11 @@ from .presets.rul.data import Scaling as Scaling
 from .presets.rul.data import read_cmapss as read_cmapss
 from .presets.rul.data import split as split
 from .presets.rul.data import windows_of as windows_of
-from .presets.rul.net import RulNet as RulNet
-from .presets.rul.net import cycles_read as cycles_read
-from .presets.rul.net import fit_ridge as fit_ridge
-from .presets.rul.net import predicted as predicted
+from .presets.rul.data import write_simulated as write_simulated
+from .presets.rul.preset import RulNet as RulNet
+from .presets.rul.preset import cycles_read as cycles_read
+from .presets.rul.preset import fit_ridge as fit_ridge
+from .presets.rul.preset import predicted as predicted
 from .presets.rul.preset import rmse as rmse
-from .presets.rul.simulator import write_simulated as write_simulated
 from .session import Outcome as Outcome
 from .session import carry_out as carry_out

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from manyheads.lessons.cells import Fact, Loader, cited
-from manyheads.lessons.pages.why_many_heads import PAPER_SOURCE
+from manyheads.lessons.pages.shared import PAPER_SOURCE
 from manyheads.lessons.parameters import Values, choice, whole
 from manyheads.reference import softmax_rows
 from manyheads.training import PAPER_BLEU

@@ -23,6 +23,7 @@ from manyheads.sizing.architecture import Attention
 from manyheads.sizing.building_blocks import projections
 
 MODEL = "minilm"
+PAPER_SOURCE = "Vaswani et al. 2017, table 3 row A"
 MAX_TOKENS = 24  # of a sentence: as many rows of a map as fit a page
 MAX_UNSEEN = 64  # of a sentence of which no map is shown
 SENTENCE = "The cat sat on the mat because it was tired."

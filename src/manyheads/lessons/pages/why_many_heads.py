@@ -18,7 +18,7 @@ from manyheads.errors import ShapeError
 from manyheads.lessons.answers import Check, Predict, Right
 from manyheads.lessons.cells import Cell, Fact, HeadLink, Loader, Ran, cited, matrix
 from manyheads.lessons.lesson import LessonError
-from manyheads.lessons.pages.shared import HEADS, MODEL, WIDTH, flops, require_short, weights
+from manyheads.lessons.pages.shared import HEADS, MODEL, PAPER_SOURCE, WIDTH, flops, require_short, weights
 from manyheads.lessons.parameters import Values, choice, fitting, number, read_matrix, text, whole
 from manyheads.reference import softmax_rows
 from manyheads.training import PAPER_BLEU
@@ -29,7 +29,6 @@ BEFORE, AFTER = "head 0, asked for the word before", "head 1, asked for the word
 ONE, TWO = "one head", "two heads"
 CHANGES, STAYS = "changes", "stays the same"
 SAME = 1e-6  # of what is said: below this a swap changed nothing that anybody could read
-PAPER_SOURCE = "Vaswani et al. 2017, table 3 row A"
 
 # -------------------------------------------------------------------------------------------------------------- cells
 

@@ -1,1 +1,0 @@
-"""`manyheads roles`: what each head does, in words and with evidence."""
