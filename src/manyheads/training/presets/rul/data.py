@@ -323,8 +323,8 @@ def windows_of(engines: Sequence[Engine], scaling: Scaling, each: int | None = N
 
 NAME = "SIMULATED_FD001"
 NOTICE = (
-    "These files are SIMULATED by manyheads (training.write_simulated): in the C-MAPSS text format and of FD001's size,\n"
-    "but they are not NASA's data, and no result on them is a result on C-MAPSS.\n"
+    "These files are SIMULATED by manyheads (training.write_simulated): in the C-MAPSS text format and of FD001's "
+    "size,\nbut they are not NASA's data, and no result on them is a result on C-MAPSS.\n"
 )
 RATES = (0.001, 0.003)  # a
 POWERS = (1.4, 1.6)  # b
