@@ -247,6 +247,7 @@ def test_a_closed_pipe_ends_quietly(bert_folder, cache):
         assert "Error" not in err and "manyheads:" not in err
 
 
+@pytest.mark.slow  # loads models anew, each with its advice
 def test_other_libraries_are_silent_while_a_command_runs_and_speak_again_afterwards(run, monkeypatch, minilm):
     def chatter(name):
         logging.getLogger("transformers.somewhere").warning("advice")

@@ -82,6 +82,7 @@ def test_a_look_that_fails_is_a_finding_and_the_rest_goes_on(monkeypatch):
     assert {"packages", "extras", "machine", "environment"} <= set(found.sections)
 
 
+@pytest.mark.slow  # tests/doctor tries each part
 def test_here_all_is_well_and_everything_was_looked_at(cache, tmp_path):
     ran = in_a_process(without(tmp_path, MANYHEADS_CACHE=str(cache)), "manyheads", "doctor", "--json")
     said = json.loads(ran.out)

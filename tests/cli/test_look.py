@@ -192,6 +192,7 @@ def test_plot_draws_the_grid(run, tmp_path):
     assert (tmp_path / "grid.png").read_bytes()[:4] == b"\x89PNG"
 
 
+@pytest.mark.slow  # the names are those of measure
 def test_all_statistics_can_be_asked_for(run):
     document = json.loads(run("look", TEXT, "--json", "--statistics", "all").out)
     assert set(document["heads"][0]["text"]) == set(STATISTICS)

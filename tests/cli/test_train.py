@@ -39,6 +39,7 @@ def test_a_quick_induction_writes_everything_and_a_second_start_trains_nothing(r
     assert pd.read_parquet(tmp_path / "here/metrics.parquet").equals(metrics)
 
 
+@pytest.mark.slow  # test_gqa_preset holds the same of the library
 def test_a_stopped_training_goes_on_with_the_same_losses(run, tmp_path):
     whole = run("train", "induction", "--quick", "--out", "whole", "--seed", "3", "--json")
     with stopping_before(13):
@@ -52,6 +53,7 @@ def test_a_stopped_training_goes_on_with_the_same_losses(run, tmp_path):
                            "seconds_this_start", "versions", "folder", "files"]  # fmt: skip
 
 
+@pytest.mark.slow  # a training
 def test_a_quick_code_model_is_a_checkpoint_that_every_command_takes(run, tmp_path):
     ran = run("train", "code", "--quick", "--out", "here", "--steps", "8")
     assert ran.code == 0, ran.err

@@ -322,6 +322,7 @@ def test_agreement_is_spearmans_with_shared_ranks_for_ties(fresh):
         one.agreement(other)
 
 
+@pytest.mark.slow  # test_taps holds threads apart
 def test_threads_that_share_a_model_find_what_each_finds_alone(fresh):
     """What stands in for a block in one thread is nothing to the others: importance beside importance and effects."""
     lm, text = loaded("llama", draw(fresh)), TEXTS[0]

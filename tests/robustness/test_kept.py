@@ -141,6 +141,7 @@ print(full - left, left - resident())
 """
 
 
+@pytest.mark.slow  # of the allocator, not of ours
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="it is glibc's memory that is trimmed")
 def test_free_pages_between_small_blocks_go_back_when_they_are_trimmed():
     done = subprocess.run([sys.executable, "-c", SMALL], capture_output=True, text=True, check=True)

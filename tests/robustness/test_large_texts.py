@@ -17,6 +17,7 @@ def problems(path, **options) -> list[tuple[str, str]]:
     return [(each.text, each.problem) for each in open_corpus(path, **options).open()]
 
 
+@pytest.mark.slow  # hundreds of megabytes
 def test_what_is_too_long_to_be_a_text_is_a_problem_and_reading_goes_on(tmp_path, monkeypatch):
     monkeypatch.setattr(sources, "MOST_BYTES", 1 << 20)
     long = b"a" * (3 << 20)

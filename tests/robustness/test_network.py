@@ -30,6 +30,7 @@ def asked(monkeypatch):
     return found
 
 
+@pytest.mark.slow  # a process that does everything
 def test_models_recordings_tables_sizes_and_lessons_ask_nobody(asked, tmp_path, capfd, monkeypatch):
     monkeypatch.setenv("MANYHEADS_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)

@@ -62,6 +62,7 @@ LARGE = {
     "short lines",
     "a list of lists",
     "a line of 127 MB",
+    "a line of 600 MB",
     "words",
 }  # seconds of reading, as much as is taken at all
 BOMBS = [

@@ -48,6 +48,7 @@ def test_the_sink_is_found_to_be_cls_and_no_label_hangs_on_sep(table, roles):
     assert "special_mass" not in used, "a rule on all special tokens would let [SEP] in"
 
 
+@pytest.mark.slow  # a corpus, for one figure
 def test_plain_and_norm_weighted_attention_to_the_sink_differ_as_known(minilm):
     both = measure(minilm, page_texts()[:60], ["sink_mass", "sink_norm_mass"])
     assert 0.3 < np.nanmean(both["sink_mass"]) < 0.5
@@ -63,6 +64,7 @@ def test_every_label_has_evidence_that_carries_it(roles):
             assert found.low > MIN_LIFT_LOW * found.chance
 
 
+@pytest.mark.slow  # two corpora
 def test_a_label_is_reported_on_texts_it_was_not_chosen_on(table, roles):
     """Doubling the choosing half's sums, numerators and denominators alike, moves no reported figure."""
     sums = table.sums

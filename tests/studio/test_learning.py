@@ -47,6 +47,7 @@ def submit(page, name, given):
     return said.inner_text()
 
 
+@pytest.mark.slow  # every step of it has a test of its own below
 def test_a_lesson_is_walked_to_its_end_wrong_answers_included_and_points_stay(learn):
     page, lesson = learn(LESSON), shelf.lessons()[LESSON]
     predict, cell = next((each.name, each.cell) for each in lesson.checks.values() if each.cell)

@@ -39,6 +39,7 @@ def opened(studio, length):
     return job["result"]
 
 
+@pytest.mark.slow  # thousands of tokens
 def test_every_level_of_8192_tokens_is_of_the_same_weights(studio, files):
     rec = opened(studio, 8192)
     layer = mh.open_recording(files / "8192.heads").layers[0]

@@ -187,6 +187,7 @@ def test_the_atlas_ranks_heads_by_what_is_lost_without_them(page, minilm):
         expect(page.locator("[data-head]").nth(at)).to_have_attribute("data-head", head)
 
 
+@pytest.mark.slow  # the pixel test, twice
 def test_two_heads_side_by_side_read_the_same_cell(page, eager):
     maps = eager(TEXT)
     page.goto(page.url.split("#")[0] + "#/compare")
@@ -208,6 +209,7 @@ def test_two_heads_side_by_side_read_the_same_cell(page, eager):
 # -------------------------------------------------------------------------------------------------------------- exports
 
 
+@pytest.mark.slow  # two formats of a picture
 @pytest.mark.parametrize("kind", ["svg", "png"])
 def test_an_exported_picture_opens_and_holds_the_tokens(page, kind, tmp_path, new_page):
     open_head(page, "L2H9")

@@ -222,6 +222,7 @@ def test_two_pages_share_recordings_and_nothing_else(studio):
         assert rec["written"] == text
 
 
+@pytest.mark.slow  # a load
 def test_a_thousand_tiles_at_once_are_answered_and_each_is_computed_once(studio):
     rec = studio.open(TEXT)
     paths = [

@@ -260,6 +260,7 @@ def test_roles_reach_the_snapshot_as_soon_as_they_are_known(minilm, page_labels)
     widget.close()
 
 
+@pytest.mark.slow  # the atlas with roles of test_page, in a widget
 def test_a_model_in_hand_is_shown_with_its_roles_on_a_text(minilm, page_labels, monkeypatch):
     monkeypatch.setattr("manyheads.roles.labels.label_page", lambda lm: page_labels)
     widget = mh.show(minilm)

@@ -156,6 +156,7 @@ def test_nets_of_one_seed_read_the_same_texts_and_held_out_ones_are_no_steps():
     assert len(held_out["cards"]) == heads.HELD_OUT_ROWS and heads.WHOLE.settings.steps < heads.HELD_OUT_STEP
 
 
+@pytest.mark.slow  # test_gqa_preset's trial runs, stops and goes on
 def test_a_trial_of_collapse_runs_from_start_to_end(tmp_path):
     whole = carry_out("collapse", tmp_path / "whole", quick=True)
     found = whole.report["found"]

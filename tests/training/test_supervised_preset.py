@@ -71,6 +71,7 @@ def test_the_pull_moves_its_own_head_and_no_other(model, fresh):
     assert above.q.weight.grad is None and below.v.weight.grad is None
 
 
+@pytest.mark.slow  # a training
 def test_a_pulled_head_has_its_pattern_and_a_free_one_has_not(tmp_path):
     scale = supervised.Scale(
         supervised.Settings(60, 2e-2, 5, checkpoint_every=60, measure_every=60), supervised.TRIAL.config, 1, 8
@@ -115,6 +116,7 @@ def test_the_designed_net_keeps_its_promise_and_its_first_head_is_needed():
     assert seen["loss_without_other"] == pytest.approx(seen["loss_repeated"], abs=1e-3)
 
 
+@pytest.mark.slow  # test_gqa_preset's trial runs, stops and goes on
 def test_a_trial_runs_from_start_to_end(tmp_path):
     whole = carry_out("supervised", tmp_path / "whole", quick=True)
     found = whole.report["found"]

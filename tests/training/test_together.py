@@ -81,6 +81,7 @@ def test_dropout_goes_on_bit_by_bit_in_as_many_processes(found):
         assert each["weights"] == found["noisy"][0]["weights"] != found["two"][0]["weights"]
 
 
+@pytest.mark.slow  # processes that import torch
 def test_a_batch_of_fewer_rows_than_processes_is_refused_by_all_alike(found):
     told = (
         "PlanError: step 0 of small has a batch of 2 rows, too few for 3 processes. Start the same line with at most 2"
