@@ -168,6 +168,7 @@ class GroupPass:
         self.logs, self.weights, self.work = (torch.empty(cells, dtype=dtype) for _ in range(3))
         for row in range(0, num_rows, height):
             rows = slice(row, min(row + height, num_rows))
+            # Of rows that see something alone: an empty run lies anywhere, and would make the block begin there.
             start, stop = self.mask.start[:, rows], self.mask.stop[:, rows]
             alive = stop > start
             # Tiles that no row sees are skipped: half of them where attention is causal, most with a window. Asking for
@@ -218,6 +219,7 @@ def cell_weights(
     group = torch.arange(num_heads) // (num_heads // layer.k.shape[1])
     q, k = layer.q[text][:, queries].double(), layer.k[text][group][:, keys].double()
     if bias is not None:
+        # An axis of 1 serves every text; `min` picks it without a copy for each.
         bias = bias[min(text, bias.shape[0] - 1)].expand(num_heads, -1, -1)[:, queries, keys]
     scores = layer.rule.finish_cells(layer.rule.scale * (q * k).sum(-1), bias)
     mask = layer.mask.expand(layer.q.shape[0])

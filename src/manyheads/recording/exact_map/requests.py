@@ -397,6 +397,7 @@ class Band(Request):
             if -num_rows < diagonal < num_keys:
                 cells = tile.weights.diagonal(diagonal, -2, -1)
                 begin = tile.rows.start + max(0, -diagonal)
+                # Assigned, not added: a cell lies in one tile only, so every offset of a row is written once.
                 answer[:, :, begin : begin + cells.shape[-1], index] = cells
 
 
