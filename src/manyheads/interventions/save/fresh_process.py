@@ -95,7 +95,7 @@ def try_all(trials: Sequence[Trial]) -> list[dict[str, Any]]:
         jobs_file.write_text(json.dumps({"threads": torch.get_num_threads(), "jobs": jobs}), encoding="utf-8")
         # -P: the folder of the program, which is one of ours, must not be searched for imports.
         command = [sys.executable, "-P", os.fspath(PROGRAM), os.fspath(jobs_file)]
-        # Not PYTHONWARNINGS: a filter that makes warnings errors would fail a sound checkpoint for a library's warning.
+        # Without PYTHONWARNINGS: "error" in it would make any library's warning a checkpoint that does not load.
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONWARNINGS"}
         done = subprocess.run(command, capture_output=True, text=True, env=environment)
     # A crash of the process (out of memory, a signal) leaves no JSON: told below, with its last words.
