@@ -119,11 +119,11 @@ class KVCache:
                 f"k and v carry gradients, and a {self.kind} cache is written in place: decode under torch.no_grad()."
             )
         if self.kind == "sliding":  # the next query sees itself and the size - 1 keys before it
-            # Before the new ones come in: their queries still need the window before them, so more than a window may be
-            # held.
+            # Before the new ones come in: their queries still need the
+            # window before them, so more than a window may be held.
             self._first = max(self._first, self._end - ((self.size or 1) - 1))
-        # Autograd must see each step as a tensor of its own: a buffer written in place would lose what the gradient
-        # needs.
+        # Autograd must see each step as a tensor of its own: a
+        # buffer written in place would lose what the gradient needs.
         if tracked or self.kind == "cross":
             self._append(k, v)
         else:

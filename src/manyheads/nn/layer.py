@@ -191,8 +191,8 @@ class MultiHeadAttention(nn.Module):
         parts = self.qkv_proj(query, key, value)
         q, k, v = (self._heads(part, name) for part, name in zip(parts, "qkv", strict=True))
         past = 0 if cache is None else cache.length
-        # Norm before rotation, as models are trained with it; and both before the cache, so that no key is turned
-        # twice.
+        # Norm before rotation, as models are trained with it; and
+        # both before the cache, so that no key is turned twice.
         q, k = self._normed(q, "q"), self._normed(k, "k")
         if self.rotary is not None and positions is not None:
             turn = self.rotary.at(0, q.shape[2], positions if positions.ndim == 2 else positions[None])

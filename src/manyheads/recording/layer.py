@@ -273,8 +273,8 @@ def together(parts: Sequence[LayerRecord], places: Sequence[Sequence[int]], toke
     first = parts[0]
     if len(parts) == 1 and list(places[0]) == list(range(len(first.lengths))):
         return replace(first, tokens=tokens, lengths=tokens.lengths)
-    # As wide as the widest batch: what a shorter one lacks is padding, which `_mask` leaves hidden.
     num_texts = sum(len(batch) for batch in places)
+    # As wide as the widest batch: what a shorter one lacks is padding, which `_mask` leaves hidden.
     num_rows, num_keys = max(part.q.shape[2] for part in parts), max(part.k.shape[2] for part in parts)
 
     def placed(values: Sequence[Tensor], length: int, fill: float = 0.0) -> Tensor:

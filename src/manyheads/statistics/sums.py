@@ -96,8 +96,8 @@ def add_weighted(
     """Add each text's values, times its weights, to `totals`, in place: one matrix product for each half."""
     for half in range(HALVES):
         half_weights = torch.from_numpy(weights[:, half])
+        # A text is in one half: those of the other one would be multiplied by zeros, half of all work.
         texts = half_weights[:, 0] > 0
-        # A text is in one half: the others' rows would be multiplied by zeros, half of the work.
         if bool(texts.any()):
             totals[half].flatten(0, 1).addmm_(values[texts].flatten(1).T.double(), half_weights[texts])
 

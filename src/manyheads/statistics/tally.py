@@ -49,8 +49,8 @@ class Contribution:
 
     def own_of(self, columns: Sequence[int]) -> Float[Tensor, "t h o"]:
         """Denominators by head of these columns, whether their heads have their own or share their layer's."""
-        # Both the index and the repeat copy, so what is written below never reaches `den`, which other columns still
-        # need.
+        # Both the index and the repeat copy, so what is written
+        # below never reaches `den`, which other columns still need.
         shared = self.den[..., list(columns)].repeat_interleave(torch.tensor(layers_of(self.sites)), 1)
         for index, column in enumerate(columns):
             if column in self.columns:

@@ -92,8 +92,8 @@ class _Work:
 
     def run(self, work: Callable[[Say], Any]) -> None:
         try:
-            # Also the first look whether anybody still waits: a job may have stood in the queue longer than its page
-            # was open.
+            # Also the first look whether anybody still waits: a job may
+            # have stood in the queue longer than its page was open.
             self.say("starting")
             self.result = work(self.say)
             self.num_bytes = len(self.result.model_dump_json()) if isinstance(self.result, AnswerBody) else 0

@@ -174,8 +174,8 @@ def read_state(path: str | os.PathLike[str]) -> Saved:
 def restore(saved: Saved, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     """Put weights, optimizer and random numbers back as they were. Errors: ModelError for tensors of another model."""
     try:
-        # Weights first, by torch's own strict names and shapes: they tell another model before the optimizer is
-        # touched.
+        # Weights first, by torch's own strict names and shapes:
+        # they tell another model before the optimizer is touched.
         model.load_state_dict(saved.part("model"))
         for name, parameter in model.named_parameters():
             # Checked by hand: AdamW takes a state of another shape, and fails in its next step.

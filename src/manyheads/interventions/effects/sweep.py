@@ -73,8 +73,8 @@ def sweep(
         sites = [attention.site for attention in block.attention]
         touching = {act.plan for site in sites for act in acts.known[site.stack, site.layer]} & waiting
         block.plans = sorted(waiting if block is blocks[-1] else touching)
-        # Each plan once, in its first block: there everything before it is known, and everything after it must run
-        # anyway.
+        # Each plan once, in its first block: there everything before
+        # it is known, and everything after it must run anyway.
         waiting -= touching
     runner = _Runner(lm, prepared.computed, acts, metric, blocks, num_tokens, why)
     changes = torch.zeros(corpus.num_texts, len(plans), dtype=torch.float64)
@@ -233,8 +233,8 @@ class Attention:
     def check(self) -> None:
         """Set `known`: whether `project` gives the module's result. A module that does more (a gate) runs as it is."""
         self.known = False
-        # Modules of transformers return weights or caches behind the outputs: only the first result follows from the
-        # heads.
+        # Modules of transformers return weights or caches behind
+        # the outputs: only the first result follows from the heads.
         first = self.returned[0] if isinstance(self.returned, tuple | list) else self.returned
         if self.call is None or not isinstance(first, Tensor) or self.call.gain is not None:
             return
@@ -249,8 +249,8 @@ class Attention:
         wide = replace(call, **{name: widened(getattr(call, name), size, times) for name in ("q", "k", "v", "out")})
         mask, rule = call.mask, call.rule
         if mask.start.shape[0] == size:
-            # Only where it has a row of runs for each text: a mask that all texts share serves the expanded batch as it
-            # is.
+            # Only where it has a row of runs for each text: a mask
+            # that all texts share serves the expanded batch as it is.
             mask = mask.texts(torch.arange(size).repeat_interleave(times))
         if rule.bias is not None and rule.bias.shape[0] == size:
             rule = replace(rule, bias=rule.bias.repeat_interleave(times, 0))

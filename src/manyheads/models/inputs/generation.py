@@ -212,7 +212,7 @@ def _join(calls: Sequence[AttentionCall]) -> AttentionCall:
         wide[..., : bias.shape[3]] = bias[..., :num_keys]
         biases.append(wide)
     rule = replace(first.rule, bias=torch.cat(biases, 2) if biases else None)
-    # A static cache's mask speaks of all the room it has: of the keys that were never written, nobody has any.
+    # A static cache's mask counts all the room that it has: keys that were never written are not among those joined.
     mask = Mask(start.clamp_max(num_keys), stop.clamp_max(num_keys), num_keys)
     because = "; ".join(dict.fromkeys(call.because for call in calls))
     known = KnownLse(lambda: (lse, because))

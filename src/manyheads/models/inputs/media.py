@@ -258,8 +258,8 @@ def picture_of(picture: Any) -> Any:
     if isinstance(picture, str | os.PathLike):
         picture = _opened(picture)
     if isinstance(picture, Image.Image):
-        # A camera writes how it was held beside the pixels: unturned, patches would lie elsewhere than a viewer shows
-        # them.
+        # A camera writes how it was held beside the pixels: unturned,
+        # patches would lie elsewhere than a viewer shows them.
         return ImageOps.exif_transpose(picture).convert("RGB")
     if isinstance(picture, torch.Tensor | np.ndarray):
         array = _array(picture)

@@ -185,8 +185,8 @@ class RawCall:
             if state.on_call is not None:
                 state.on_call(call)
             for edit in state.edits:
-                # Each edit is given what those before it left, so that steps compose in the order in which they were
-                # opened.
+                # Each edit is given what those before it left, so that
+                # steps compose in the order in which they were opened.
                 new = edit(replace(call, out=edited))
                 edited = edited if new is None else new
         return edited

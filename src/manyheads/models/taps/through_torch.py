@@ -209,8 +209,8 @@ def _torchs_layer(args: Any, kwargs: Any) -> Any:
         if not arguments["need_weights"]:
             return TORCHS_LAYER(*args, **kwargs)
         if any(tap.edits for tap in taps):  # the products cannot be edited with gradients: the other road can
-            # Twice: the weights of the plain road are what the caller asked for, the outputs of the other are what
-            # edits change.
+            # Twice: the weights of the plain road are what the caller
+            # asked for, the outputs of the other are what edits change.
             with carrying_out():
                 weights = TORCHS_LAYER(*args, **kwargs)[1]
             arguments["need_weights"] = False

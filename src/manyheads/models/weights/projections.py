@@ -372,8 +372,8 @@ class Projections:
             old, new = holder.rows(before), holder.rows(after) if heads else {}
             index = torch.empty(sum(rows.numel() for rows in new.values()), dtype=torch.long)
             for part, rows in new.items():
-                # By the places in the new matrix: heads of a fused product need not lie one after another
-                # (`group_by_group`).
+                # By the places in the new matrix: heads of a fused product
+                # need not lie one after another (`group_by_group`).
                 index[rows.reshape(-1)] = old[part][chosen[part]].reshape(-1)
             path = _join(self.site.module, holder.name)
             cuts.append(Cut(f"{path}.weight", int(is_transposed(holder.module)), index))

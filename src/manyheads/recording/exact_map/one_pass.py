@@ -168,13 +168,13 @@ class GroupPass:
         self.logs, self.weights, self.work = (torch.empty(cells, dtype=dtype) for _ in range(3))
         for row in range(0, num_rows, height):
             rows = slice(row, min(row + height, num_rows))
-            # Of rows that see something alone: an empty run lies anywhere, and would make the block begin there.
             start, stop = self.mask.start[:, rows], self.mask.stop[:, rows]
             alive = stop > start
             # Tiles that no row sees are skipped: half of them where attention is causal, most with a window. Asking for
             # these numbers is a synchronisation for each block of rows where there is an accelerator.
             if not bool(alive.any()):
                 continue
+            # Of rows that see something alone: an empty run lies anywhere, and would make the block begin there.
             first, last = int(start[alive].min()), min(int(stop[alive].max()), num_keys)
             # Between these keys every row sees every key, so that tiles there need not look at the mask.
             inner = (int(start.max()), int(stop.min())) if self.mask.dense is None else (0, 0)

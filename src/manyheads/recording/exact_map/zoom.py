@@ -105,8 +105,8 @@ def _chosen_rows(mask: Mask, rows: slice, keys: slice, block: int, most_cells: i
     if most_cells is None or cells <= most_cells or block == 1:
         return torch.arange(rows.start, rows.stop)
     count = max(1, min(block, int(block * most_cells / cells)))
-    # The middles of equal stretches: the first rows of each would favour rows that see least, where attention is
-    # causal.
+    # The middles of equal stretches: the first rows of each would
+    # favour rows that see least, where attention is causal.
     within = ((torch.arange(count, dtype=torch.float64) + 0.5) * block / count).long()
     chosen = (torch.arange(rows.start, rows.stop, block)[:, None] + within).flatten()
     chosen = chosen[chosen < rows.stop]

@@ -317,8 +317,8 @@ class _Source:
         lengths = tokens.lengths if lengths is None else lengths
         layout.check_lengths(lengths, f"{name}.lengths")
         mask = layout.number_in(about, "mask", len(self.masks))
-        # Nothing lists the biases, so this bound is only against absurd numbers: that the tensor is there is checked
-        # below.
+        # Nothing lists the biases, so this bound is only against
+        # absurd numbers: that the tensor is there is checked below.
         bias = None if take("bias", int, NoneType) is None else layout.number_in(about, "bias", 1 << 30)
         bias_name = None if bias is None else f"bias.{bias}"
         layout.check_layer(entries, name, site, lengths, f"mask.{mask}", bias_name)

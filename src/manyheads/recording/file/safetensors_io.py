@@ -206,8 +206,8 @@ class TensorFile:
 
     def _read_header(self) -> tuple[dict[str, Any], int]:
         """The header, and where the tensors' bytes begin."""
-        # Nine bytes: any eight are some length, but the header of every such file is an object, and begins with a
-        # brace.
+        # Nine bytes: any eight are some length, but the header of
+        # every such file is an object, and begins with a brace.
         start = self._file.read(9) or b""
         length = int.from_bytes(start[:8], "little")
         if len(start) < 9 or start[8:] != b"{" or not 2 <= length <= HEADER_BYTES:

@@ -98,8 +98,8 @@ class Chunked:
 
     @cached_property
     def batches(self) -> list[list[int]]:
-        # Never none: failures and counts of a chunk travel with its first batch, and a chunk without one would lose
-        # them.
+        # Never none: failures and counts of a chunk travel with
+        # its first batch, and a chunk without one would lose them.
         return batches(self.reading, BATCH_TOKENS) or [[]]
 
     @cached_property

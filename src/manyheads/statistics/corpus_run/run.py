@@ -106,8 +106,8 @@ class _Run:
             total = None if self.files is None else self.files.finished()
             return b"" if total is None else store.packed(total.tensors(), total.words())
 
-        # After `_learned`, which compares inputs: a finished run of another model or corpus must not be handed out as
-        # this one's.
+        # After `_learned`, which compares inputs: a finished run of
+        # another model or corpus must not be handed out as this one's.
         if self.folder is not None and (data := self.ranks.first(finished)):
             self._report(None, 1.0)
             total = store.Total.read(*store.unpacked(data))

@@ -218,14 +218,14 @@ class Parts:
                 continue
             require_same(inputs, known, folder)
             with as_written(path):
-                # Any overlap drops the whole part: sums cannot be taken apart, and what overlaps was merged into a
-                # counted one.
+                # Any overlap drops the whole part: sums cannot be taken
+                # apart, and what overlaps was merged into a counted one.
                 if parts.total.covers_any(part.covered()):
                     _remove(path)
                     continue
                 parts.total.add(part)
-            # The first file is the largest merged part, if there is one: merging would copy it again and save no
-            # reading.
+            # The first file is the largest merged part, if there is
+            # one: merging would copy it again and save no reading.
             parts.num_bytes += path.stat().st_size if parts.paths else 0
             parts.paths.append(path)
         return parts
@@ -355,8 +355,8 @@ class RunFolder:
         with ExitStack() as stack:
             try:
                 if rank == 0:
-                    # Asked before `require_own`, which would call an older run's files foreign instead of saying what
-                    # they are.
+                    # Asked before `require_own`, which would call an older
+                    # run's files foreign instead of saying what they are.
                     if any(path.glob("shard-*")):
                         raise older_run(path)
                     require_own(path, OWN)

@@ -98,8 +98,8 @@ class Bytes:
 
     def windows(self, seed: int, step: int, rows: int, length: int) -> Int[Tensor, "b n"]:
         """Random windows to learn from: they follow from seed and step."""
-        # By seed and step alone, with no state: the three kinds of a seed read the same windows, and a resumed run its
-        # own.
+        # By seed and step alone, with no state: the three kinds of
+        # a seed read the same windows, and a resumed run its own.
         begins = torch.randint(len(self.train) - length, (rows, 1), generator=generator_of(seed, step))
         return self.train[begins + torch.arange(length)].long()
 
@@ -235,8 +235,8 @@ def decoder_weights(llama: nn.Module) -> dict[str, Tensor]:
 def divergence(student: nn.Module, teacher: nn.Module, ids: Int[Tensor, "b n"]) -> Float[Tensor, ""]:
     """KL of the teacher's next-token distribution from the student's, the mean over all tokens but the last, nats."""
     with torch.no_grad():
-        # Logarithms in float32 on both sides: under autocast logits may be of a half type, and KL is a difference of
-        # theirs.
+        # Logarithms in float32 on both sides: under autocast logits
+        # may be of a half type, and KL is a difference of theirs.
         log_targets = teacher(ids[:, :-1]).logits.float().log_softmax(-1)
     log_probabilities = student(ids[:, :-1]).logits.float().log_softmax(-1)
     return F.kl_div(log_probabilities, log_targets, log_target=True, reduction="none").sum(-1).mean()

@@ -244,8 +244,8 @@ def reader_run(name: str, scale: Scale, seed: int, num_heads: int, kind: str = "
     # Before the model is made: nets of one seed begin alike wherever their sizes agree.
     torch.manual_seed(seed)
     model = Reader(scale.letters, scale.numbers, scale.length, scale.width, num_heads, kind)
-    # Of a step that no training reaches (`HELD_OUT_STEP`), from generators of its own: drawing it moves no other
-    # number.
+    # Of a step that no training reaches (`HELD_OUT_STEP`), from
+    # generators of its own: drawing it moves no other number.
     held_out = held_out_of(scale, seed)
     batch = scale.cards(seed).batch
     return Run(name, model, scale.settings, batch, loss_of, lambda m, _: measure(m, held_out), WHY_FLOAT32, terms_of)
