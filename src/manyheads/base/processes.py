@@ -45,6 +45,7 @@ class Ranks:
             try:
                 data = _FINE + compute()
             except ManyHeadsError as error:
+                # Before it is raised: the others are waiting for this very message, and would wait for `PATIENCE`.
                 self._broadcast(_REFUSED + str(error).encode())
                 raise
         data = self._broadcast(data)
@@ -97,6 +98,7 @@ def joined_processes() -> Iterator[Ranks]:
         yield ALONE
         return
     with _reached():
+        # Of our own: another backend may not send bytes on the CPU, and another timeout may end a run that only waits.
         group: Any = dist.new_group(backend="gloo", timeout=PATIENCE)
     try:
         yield Ranks(dist.get_rank(), dist.get_world_size(), group)

@@ -172,6 +172,7 @@ class Question:
             assert tokens.ids is not None
             of_rows, of_keys = labels(tokens.ids[0])
             if self.exclude_bos:
+                # By place, not by token: their code leaves out the first column, whether a BOS stands there or not.
                 of_keys = torch.nn.functional.pad(of_keys[1:], (1, 0), value=-1)
             return of_rows[None], of_keys[None]
 
@@ -225,6 +226,7 @@ def _score(layer: LayerRecord, text: int, question: Question) -> Float[Tensor, "
     if question.measure == "mul":
         return (hits / total).float()
     length = layer.num_queries(text)
+    # Rounded as theirs, in Python and before it is taken from 1: equal figures must be equal to the last digit.
     return torch.tensor([1 - round(distance, ABS_DECIMALS) for distance in (apart / length).tolist()])
 
 
@@ -276,6 +278,7 @@ def lens_ids(lm: Any, text: str, prepend_bos: bool | None = None) -> list[int]:
             bos = tokenizer.eos_token or FALLBACK_BOS
             atomic = len(_encoded(tokenizer, bos, add_special_tokens=False)) == 1
             ids = _encoded(tokenizer, bos + text) if atomic else ids
+    # Only of a tokenizer that appends one, as the probe shows: elsewhere an end token is the text's own.
     while ends and len(ids) > 1 and ids[-1] == tokenizer.eos_token_id:
         ids = ids[:-1]
     return ids[1:] if leads and not prepend else ids

@@ -132,6 +132,7 @@ def read_whole(path: Path | None) -> bytes:
         require_ending(path)
     try:
         with _opened(Source(name, path, "text", None)) as file:
+            # One byte more than allowed tells a file that is too long without reading the rest of it.
             data = file.read(MOST_BYTES + 1)
     except OSError as error:
         raise no_access("read", name, error) from error
@@ -159,6 +160,7 @@ def numbered_lines(source: Source) -> Iterator[Line]:
                     begin = len(MARK) if data.startswith(MARK) else 0
                     data = data.removeprefix(MARK)
                 end = begin + len(data) if size <= MOST_BYTES else begin + size
+                # Bytes of the disk, as `Source.size` counts them: of unpacked ones nobody knows how many will come.
                 position = raw.tell() if by_position else end
                 if size <= MOST_BYTES:
                     yield _decoded(data, number, begin, position)

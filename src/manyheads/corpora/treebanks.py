@@ -118,6 +118,7 @@ def read_sentences(lines: Iterable[Line], name: str) -> Iterator[Sentence]:
     for block in map(Block.of, stretches(lines, SENTENCE_LINES)):
         if block.begins_document:
             yield from waiting
+            # `declared` stays: a `# global.Entity` holds for the documents after it, too.
             source, annotated, waiting = source + 1, False, []
         declared = block.comments.get("global.Entity", declared)
         annotated = annotated or (declared is not None and block.has_entities)
@@ -202,6 +203,7 @@ def _joined(sentences: Sequence[Document]) -> Document:
         for mention in sentence.gold.mentions:
             moved = {"first": mention.first + first, "last": mention.last + first, "head": mention.head + first}
             mentions.append(mention._replace(**moved))
+        # One more for the blank that stands between two sentences.
         begin += len(sentence.text) + 1
     golds = [sentence.gold for sentence in sentences if sentence.gold]
     gold = Gold(

@@ -79,6 +79,7 @@ def trial_findings() -> Iterator[tuple[str, Finding]]:
         ended = f"did not come to an end within {SECONDS} s"
     section, subject = "packages", "manyheads"
     for line in out.splitlines():
+        # Every line is ours: the process moves what libraries print to stderr before its first step.
         message = json.loads(line)
         section = message["section"]
         if "finding" in message:

@@ -121,6 +121,7 @@ def import_findings(name: str, installed: str, broken: Sequence[str]) -> Iterato
         failed = failed_import(error)
         if refused_backend(error):
             return  # `backend` reports it
+        # The package that is at fault is blamed once, not everything that imports it.
         if failed is not None and failed.declared and failed.package != name:
             yield from for_want_of(failed, name, broken)
             return

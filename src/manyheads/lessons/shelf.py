@@ -78,6 +78,7 @@ def checked(lesson: Lesson) -> Lesson:
     where = f"lesson {lesson.slug!r}"
     for cell in lesson.cells.values():
         _entry(where, "cell", cell.run, CELLS)
+        # For its errors alone: a page whose values do not fit must fail when it is read, not when a reader comes to it.
         parameters_of(cell)
     for check in lesson.checks.values():
         function = _entry(where, "check", check.run, CHECKS)

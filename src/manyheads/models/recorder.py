@@ -161,6 +161,7 @@ def _keep_writing(lm: Any, write: Callable[[], CallTexts], tensors: frozenset[st
         texts = write()
 
     state = watch(lm.model, lm.name, forward, joiner.observe)
+    # Only now: how many tokens there are, and where each text ends, is known when all is written.
     keeper = Keeper(texts, tensors)
     for call in joiner.joined(lm.model):
         keeper.observe(call)
@@ -187,6 +188,7 @@ def _announce(spec: Any, tokens: Tokens, tensors: frozenset[str]) -> None:
         site.num_heads * (site.qk_dim + 1) + site.num_kv_heads * (site.qk_dim + site.v_dim * ("v" in tensors))
         for site in spec.sites
     )
+    # Padding included, since layers lie padded in memory; a file has less.
     size = width * tokens.num_texts * tokens.longest * 4
     log.info("recording %s texts of up to %s tokens: %.1f MB", tokens.num_texts, tokens.longest, size / 1e6)
     free = free_memory_bytes()
@@ -213,6 +215,7 @@ class Keeper:
         self.modules.add(call.site.module)
         tokens, aligner = self.texts.read_by(call)
         layer = aligner.layer(call)
+        # Before the error is measured: what stands in provenance is the error of the lse that is kept.
         layer = replace(layer, lse=sharpened(layer))
         self.error = max(self.error, float64_error(layer))
         self.spills |= aligner.spills

@@ -161,6 +161,7 @@ class _Plan:
 
 def _fused_plan(q: Tensor, k: Tensor, v: Tensor, mask: Mask, rule: Rule) -> tuple[_Plan | None, str]:
     """Fused calls that cover every text, or None and the reason."""
+    # From what costs nothing to ask to what looks at numbers: the last question reads runs of every text.
     if q.device.type != "cpu":
         return None, f"no fused kernel for device {q.device.type!r} yet returns what we need"
     if rule.softcap is not None:
@@ -191,6 +192,7 @@ def _span(start: Tensor, stop: Tensor, texts: slice) -> _Span | None:
 
     Trailing rows that see nothing (padding) are left out of the call and stay zero.
     """
+    # Trailing rows of padding may be left out of a call; a hole between rows that see would need a second one.
     alive = stop > start
     rows = int(alive.sum())
     if rows == 0:
@@ -220,6 +222,7 @@ def _fused(q: Tensor, k: Tensor, v: Tensor, rule: Rule, plan: _Plan) -> tuple[Te
     q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
     # bfloat16 would round an lse of 10 by up to 0.03, and with it every weight of its row by 3 %.
     lse_dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
+    # Rows in no span keep these: output 0 and lse -inf, the contract for rows that see nothing.
     out = q.new_zeros(*q.shape[:3], width)
     lse = torch.full(q.shape[:3], -torch.inf, dtype=lse_dtype)
     kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
@@ -229,6 +232,7 @@ def _fused(q: Tensor, k: Tensor, v: Tensor, rule: Rule, plan: _Plan) -> tuple[Te
         keys = slice(span.first, span.last)
         part = (q[span.texts, :, : span.rows], k[span.texts, :, keys], v[span.texts, :, keys])
         part_out, part_lse = kernel(*part, 0.0, span.causal, scale=rule.scale)
+        # The usual case, one call for everything: its tensors are the answer, and no second copy is made.
         if len(plan.spans) == 1 and span.rows == num_rows:
             out, lse = part_out[..., :width], part_lse
         else:
@@ -236,6 +240,7 @@ def _fused(q: Tensor, k: Tensor, v: Tensor, rule: Rule, plan: _Plan) -> tuple[Te
     if rule.sinks is None:
         return out.to(dtype), lse
     with_sinks = torch.logaddexp(lse, rule.sinks.to(lse.dtype)[None, :, None].expand_as(lse))
+    # A row that sees the sink alone has -inf here: its whole denominator is sink, and its output stays 0.
     share = torch.where(lse == -torch.inf, 0, (lse - with_sinks).exp())
     return (out * share.to(out.dtype)[..., None]).to(dtype), with_sinks.detach()
 
@@ -261,6 +266,7 @@ def _tiles(q: Tensor, k: Tensor, v: Tensor, mask: Mask, rule: Rule) -> tuple[Ten
         packed = block_q.reshape(num_texts, k.shape[1], served * height, dim) @ block_k.transpose(2, 3) * rule.scale
         scores = rule.finish(packed.reshape(num_texts, num_heads, height, width), rows, keys)
         scores = scores.masked_fill(~mask.visible(rows, keys), -torch.inf)
+        # amax of an empty axis is an error: a block of rows that all see nothing has no keys.
         top = scores.amax(-1, keepdim=True) if width else scores.new_full((*scores.shape[:3], 1), -torch.inf)
         top = top if sinks is None else torch.maximum(top, sinks)
         top = torch.where(top == -torch.inf, 0, top)  # a row that sees nothing: exp(-inf - 0) is its zero weight
@@ -268,6 +274,7 @@ def _tiles(q: Tensor, k: Tensor, v: Tensor, mask: Mask, rule: Rule) -> tuple[Ten
         total = weights.sum(-1, keepdim=True)
         total = total if sinks is None else total + (sinks - top).exp()
         sums.append((top + total.log())[..., 0])
+        # The clamp is for the branch that is not taken: 0 / 0 there would be NaN in the gradient of the other one too.
         weights = torch.where(total > 0, weights / total.clamp_min(torch.finfo(compute).tiny), 0)
         packed = weights.reshape(num_texts, v.shape[1], served * height, width)
         out = packed @ v[:, :, keys].to(compute)

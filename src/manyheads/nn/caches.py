@@ -119,7 +119,11 @@ class KVCache:
                 f"k and v carry gradients, and a {self.kind} cache is written in place: decode under torch.no_grad()."
             )
         if self.kind == "sliding":  # the next query sees itself and the size - 1 keys before it
+            # Before the new ones come in: their queries still need the
+            # window before them, so more than a window may be held.
             self._first = max(self._first, self._end - ((self.size or 1) - 1))
+        # Autograd must see each step as a tensor of its own: a
+        # buffer written in place would lose what the gradient needs.
         if tracked or self.kind == "cross":
             self._append(k, v)
         else:
@@ -129,6 +133,7 @@ class KVCache:
 
     def crop(self, length: int) -> None:
         """Forget all positions from `length` on: to take back rejected tokens. What slid out stays out."""
+        # A sliding cache cannot give back what slid out: cropped below that, rows would lack keys that they should see.
         num_left = self.num_keys - (self.length - length)
         if not 0 <= length <= self.length or (num_left < min(length, self.size or 0) and self.kind == "sliding"):
             raise ShapeError(f"crop({length}): this cache has read {self.length} positions and holds {self.num_keys}.")
@@ -161,6 +166,7 @@ class KVCache:
         if self._k is None or self._v is None or self._end + new > self._k.shape[2]:
             capacity = self._capacity(capacity_used + new)
             rows = slice(self._first, self._end)
+            # New buffers, not shifted ones: source and target of a copy within one buffer would overlap.
             buffers = [x.new_empty(*x.shape[:2], capacity, x.shape[3]) for x in (k, v)]
             for buffer, old in zip(buffers, (self._k, self._v), strict=True):
                 if old is not None:

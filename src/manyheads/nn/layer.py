@@ -191,6 +191,8 @@ class MultiHeadAttention(nn.Module):
         parts = self.qkv_proj(query, key, value)
         q, k, v = (self._heads(part, name) for part, name in zip(parts, "qkv", strict=True))
         past = 0 if cache is None else cache.length
+        # Norm before rotation, as models are trained with it; and
+        # both before the cache, so that no key is turned twice.
         q, k = self._normed(q, "q"), self._normed(k, "k")
         if self.rotary is not None and positions is not None:
             turn = self.rotary.at(0, q.shape[2], positions if positions.ndim == 2 else positions[None])
@@ -240,6 +242,7 @@ class MultiHeadAttention(nn.Module):
         if self.add_zero_attn:
             k, v = (torch.nn.functional.pad(x, (0, 0, 0, 1)) for x in (k, v))
             extra += 1
+        # After the masks were read: those count the keys of the text, and extra keys are seen by everybody.
         visible, bias = with_extra(visible, extra, True), with_extra(bias, extra, 0.0)
         if bias is not None:
             bias = bias.expand(*bias.shape[:2], q.shape[2], k.shape[2])
@@ -260,6 +263,7 @@ class MultiHeadAttention(nn.Module):
         """Per-head outputs, and the weights that were asked for: one map for both where all heads' are."""
         hook = None if torch.compiler.is_compiling() else watching(self)
         dropout = self.dropout if self.training else 0.0
+        # Before the outputs, which are then made of this map: two maps of n x n would be twice the memory and the time.
         weights = dense_weights(q, k, view, rule) if need_weights and heads is None else None
 
         def mask() -> Mask:

@@ -85,6 +85,7 @@ class Mask:
             count, first = block.sum(-1), block.to(torch.uint8).argmax(-1)
             last = num_keys - block.flip(-1).to(torch.uint8).argmax(-1)
             start[:, rows], stop[:, rows] = first, torch.where(count > 0, last, first)
+            # As many visible keys as the run is long: only then is there no hole between its first and its last.
             fits &= bool((stop[:, rows] - start[:, rows] == count).all())
         return Mask(start, stop, num_keys, None if fits else visible)
 
@@ -110,6 +111,7 @@ class Mask:
             levels = (visible @ column[:, None, :, None])[..., 0] / num_keys.clamp_min(1)
             return levels.sum(1) / (num_keys > 0).sum(1).clamp_min(1)
         num_texts = max(self.start.shape[0], column.shape[0])
+        # A 0 before the first: a run's mass is then one difference, also of a run that begins at the first key.
         sums = torch.nn.functional.pad(column.cumsum(-1), (1, 0)).expand(num_texts, -1)
         start, stop = self.start.expand(num_texts, -1), self.stop.expand(num_texts, -1)
         return (sums.gather(1, stop) - sums.gather(1, start)) / (stop - start).clamp_min(1)
@@ -146,6 +148,7 @@ class Mask:
         source = (row + first[:, None]).clamp_max(max(self.num_queries - 1, 0))
         start = (mask.start.gather(1, source) - first[:, None]).clamp_min(0)
         stop = torch.minimum(mask.stop.gather(1, source) - first[:, None], lengths[:, None])
+        # An empty run must be 0 to 0: left where it was rolled to, its ends might lie outside of the text.
         alive = (row < lengths[:, None]) & (stop > start)
         start, stop = torch.where(alive, start, 0), torch.where(alive, stop, 0)
         if mask.dense is None:

@@ -124,6 +124,7 @@ def _softmax(scores: Tensor, sinks: Tensor | None) -> Tensor:
     """Rows of nothing but -inf come out as 0, where torch's own softmax and its gradient are NaN."""
     if not scores.shape[-1]:
         return scores
+    # Detached: the maximum cancels out of the result, so a gradient by way of it would be work for nothing.
     top = scores.detach().amax(-1, keepdim=True)
     sink = None if sinks is None else sinks.to(scores.dtype)[:, None, None]
     if sink is not None:

@@ -227,6 +227,7 @@ def rotate(
 ) -> Float[Tensor, "b h q d"]:
     """Turn the first `2 * half` numbers of each head; the rest stays. Computed in float32 at the least."""
     half = cos.shape[-1]
+    # The tables are float32 for the sake of late positions: products in a half type would blur these after all.
     compute = torch.promote_types(x.dtype, torch.float32)
     turned, plain = x[..., : 2 * half], x[..., 2 * half :]
     if interleaved:
@@ -249,6 +250,7 @@ def alibi_slopes(num_heads: int) -> Float[Tensor, "h"]:
 
 def alibi_bias(slopes: Float[Tensor, "h"], num_queries: int, num_keys: int) -> Float[Tensor, "1 h q k"]:
     """`-slope * |i - j|`, query i standing at position `i + K - Q`: in a causal layer, how far back a key lies."""
+    # Counted from the end: with a cache the queries are the last of the keys' positions, not the first.
     query = torch.arange(num_queries, device=slopes.device)[:, None] + num_keys - num_queries
     distance = (query - torch.arange(num_keys, device=slopes.device)).abs()
     return -slopes[None, :, None, None] * distance

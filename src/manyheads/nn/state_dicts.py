@@ -33,6 +33,7 @@ def load_state(layer: MultiHeadAttention, state: Mapping[str, Tensor], family: s
     form = _family(family)
     tensors = {name: tensor for name, tensor in tensors.items() if name not in form.left_out}
     plain = form.read(tensors, layer)
+    # All names and shapes before the first copy: a layer that is refused must not be half filled.
     layer_state = plain_state(layer)
     if missing := sorted(layer_state.keys() - plain.keys()):
         raise ShapeError(
@@ -60,6 +61,7 @@ def dump_state(layer: MultiHeadAttention, family: str, prefix: str = "") -> Tens
     Errors: ShapeError for a layer with a part that the family has no name for.
     """
     plain = {name: tensor.detach().clone() for name, tensor in plain_state(layer).items()}
+    # `write` takes out of `plain` what it has a name for: what is left has none, and would be lost in silence.
     state = _family(family).write(plain, layer)
     if plain:
         raise ShapeError(

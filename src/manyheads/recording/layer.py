@@ -88,6 +88,7 @@ class LayerRecord:
                 f"is {size / 1e9:.1f} GB, above the limit of {WINDOW_BYTES / 1e9:.0f} GB: ask for fewer queries=, "
                 f"keys= or one head=, or use reduce() or tiles(), which never hold the map."
             )
+        # Head by head: a window is computed in float64 with several temporaries, and these are of one head only.
         out = torch.cat([window_weights(self._layer, text, [h], rows, columns) for h in heads])
         return out[0] if head is not None else out
 
@@ -273,6 +274,7 @@ def together(parts: Sequence[LayerRecord], places: Sequence[Sequence[int]], toke
     if len(parts) == 1 and list(places[0]) == list(range(len(first.lengths))):
         return replace(first, tokens=tokens, lengths=tokens.lengths)
     num_texts = sum(len(batch) for batch in places)
+    # As wide as the widest batch: what a shorter one lacks is padding, which `_mask` leaves hidden.
     num_rows, num_keys = max(part.q.shape[2] for part in parts), max(part.k.shape[2] for part in parts)
 
     def placed(values: Sequence[Tensor], length: int, fill: float = 0.0) -> Tensor:
@@ -296,6 +298,7 @@ def together(parts: Sequence[LayerRecord], places: Sequence[Sequence[int]], toke
         q=placed([part.q for part in parts], num_rows),
         k=placed([part.k for part in parts], num_keys),
         v=placed(recorded_values, num_keys) if recorded_values else None,
+        # -inf is the lse of a row that sees nothing, as all padding does: 0 would claim a row with weights.
         lse=placed([part.lse for part in parts], num_rows, -torch.inf),
         mask=_mask([part.mask for part in parts], places, num_texts, num_rows, num_keys),
         rule=first.rule if bias is None else replace(first.rule, bias=bias),
@@ -314,6 +317,7 @@ def _mask(masks: Sequence[Mask], places: Sequence[Sequence[int]], num_texts: int
     for mask, texts in zip(masks, places, strict=True):
         expanded, rows = mask.expand(len(texts)), slice(0, mask.num_queries)
         start[list(texts), rows], stop[list(texts), rows] = expanded.start, expanded.stop
+        # One dense mask makes all of them dense; runs that were proven exact give the same cells.
         if dense is not None:
             dense[list(texts), :, rows, : mask.num_keys] = mask.visible(rows, slice(0, mask.num_keys))
     return Mask(start, stop, num_keys, dense)

@@ -230,6 +230,7 @@ class Tokens:
         out, generator = torch.arange(self.longest).repeat(self.num_texts, 1), torch.Generator()
         for text, seed in enumerate(self.seeds):
             where = self.ordinary[text].nonzero()[:, 0]
+            # Among ordinary places alone: a special token has its place by rule, and no shuffle of words moves it.
             out[text, where] = where[torch.randperm(len(where), generator=generator.manual_seed(seed))]
         return out
 

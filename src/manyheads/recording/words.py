@@ -105,6 +105,7 @@ def words_of_tokens(text: str, spans: Sequence[Span], offsets: Sequence[Span]) -
         owner[begin:end] = [word] * (end - begin)
     out = []
     for begin, end in offsets:
+        # White space is looked past: a byte-level piece has the blank before its word, which belongs to no word.
         covered = [owner[place] for place in range(begin, min(end, len(text))) if not is_space(text[place])]
         word = covered[0] if covered else -1
         out.append((word, any(owner_word not in (-1, word) for owner_word in covered)))
@@ -165,6 +166,7 @@ def text_of_marks(
     pieces: Sequence[Sequence[str]], special: Sequence[Sequence[bool]]
 ) -> tuple[list[str], list[list[Span]], str]:
     """Texts as their pieces spell them (stray bytes as U+FFFD), each piece's span there, and by which marks."""
+    # Over the whole batch: a short text may hold no piece that shows the mark, and one tokenizer wrote all of them.
     ordinary = [p for row, added in zip(pieces, special, strict=True) for p, s in zip(row, added, strict=True) if not s]
     name, spell = next((name, spell) for name, test, spell in _MARKS if test(ordinary))
     texts, spans = [], []
@@ -392,6 +394,7 @@ class Merging:
             self._mass = torch.zeros(*heads, self._num_rows, dtype=dtype)
         assert self._mass is not None
         rows, columns = self._rows[span], self._columns
+        # Pieces of no word are cut out first: index_add knows no -1.
         weights = weights[..., rows >= 0, :][..., columns >= 0].to(dtype)
         share, rows, columns = self._share[span][rows >= 0].to(dtype), rows[rows >= 0], columns[columns >= 0]
         sums = torch.zeros(*weights.shape[:-1], self._num_columns, dtype=dtype).index_add_(-1, columns, weights)
@@ -407,6 +410,7 @@ class Merging:
         assert self._map is not None and self._mass is not None
         if self._how != "max":
             return self._map
+        # A word whose rows saw nothing has mass 0 over a sum of 0: nan_to_num leaves its row at 0.
         return self._map * (self._mass / self._map.sum(-1)).nan_to_num()[..., None]
 
 

@@ -49,12 +49,14 @@ def q_values(p: Float64[ndarray, "n"]) -> Float64[ndarray, "n"]:
 def adjusted(p_values: Sequence[float]) -> list[float]:
     """Benjamini and Yekutieli's adjusted p-values: at most q of those with a value up to q are false, on average."""
     count = len(p_values)
+    # Yekutieli's harmonic sum: the price of tests that may depend on each other in any way, as heads on one corpus do.
     factor = sum(1 / rank for rank in range(1, count + 1)) if count < 1_000 else log(count) + EULER + 0.5 / count
     return q_values(np.asarray(p_values, np.float64) * factor).tolist()
 
 
 def p_of_spread(difference: float, spread: float, freedom: float) -> float:
     """One-sided p of a difference being none, or below, by its spread; 1 where too little is known of that."""
+    # 1, not NaN: what is not known must never become a discovery, and NaN would drop out of the count of tests.
     if freedom < 1 or isnan(difference) or isnan(spread):
         return 1.0
     if spread <= SAME * abs(difference):

@@ -160,6 +160,8 @@ class Half:
         if name not in self._texts:
             den = self.table.sums.den[self.half, :, self.index[name]]
             with np.errstate(invalid="ignore", divide="ignore"):
+                # A Poisson weight has variance 1, so the replicates'
+                # variance of a count is the sum of the texts' squares.
                 worth = np.nan_to_num(den[:, 0] ** 2 / den[:, 1:].var(-1, ddof=1), posinf=0.0)
             self._texts[name] = np.broadcast_to(worth, (len(self.table.heads),))
         return self._texts[name]
@@ -212,7 +214,10 @@ class Half:
             num_texts=float(self.num_texts(tested)[head]),
             baselines={name: float(self.value(name)[head]) for name in rule.baselines},
             beyond={name: float(self.value(name)[head]) for name in rule.beyond},
+            # Against every chance level: the claim is that the score beats all of them, so the least sure one decides.
             p_value=max((float(level.p_value[head]) for level in above.values()), default=1.0),
+            # Until `control` has seen all claims of all tables
+            # together: a q-value of some alone would promise too much.
             q_value=1.0,
             chosen_excess=-1.0,
             chosen_lift=-1.0,
@@ -228,6 +233,7 @@ class Half:
         if rule.unsunk != LEFT or SINK_RULE.statistic not in self.index:
             return None
         free = 1 - self.get(SINK_RULE.statistic, head)
+        # Both are estimates over rows, so their quotient may come out a little above all there is.
         return min(1.0, score / free) if free > 0 else None
 
 
@@ -298,6 +304,8 @@ def claims_of(table: HeadTable, rules: Sequence[Rule]) -> list[list[Claim]]:
     for head in range(len(table.heads)):
         of_head = []
         for rule in rules:
+            # Both halves are asked the same; only the reporting half's
+            # figures are shown, since a head was chosen on the other.
             chosen, reported = (half.claim(rule, head) for half in halves)
             # A class of tokens must be favoured also where each of its kinds counts once, on both halves
             favours = [half.favour[head] if half.favour is not None else 0.0 for half in halves if rule.by_kind]

@@ -104,6 +104,7 @@ def find_roles(
         raise TextError("texts=None: give a text, a list of texts, or a corpus (corpora.files.open_corpus).")
     check_resume(resume)
     begins = on_reading or (lambda name: None)
+    # Patterns are checked here, before the first reading: one that is none must not show when a corpus has been read.
     questions = _Questions(pattern_statistics(patterns or {}), passages is not None, on_questions)
     own = {name.strip(): pattern for name, pattern in (patterns or {}).items()}
 

@@ -189,6 +189,7 @@ def label_page(lm: Any, *, progress: Progress | None = None, remember: bool = Tr
         path = cache_folder() / f"page-{_key(lm)}.json"
     except FileAccessError as error:  # no home
         path = error
+    # Before a text is read: what is remembered must cost milliseconds.
     if remember and isinstance(path, Path) and (labels := remembered(path)) is not None:
         return labels
     reading = reading_of(lm.name)
@@ -223,6 +224,7 @@ def remembered(path: Path) -> PageLabels | None:
         because = f"remembered from an earlier run ({path})"
         counts = (data["num_texts"], data["num_tokens"])
         return PageLabels(roles, data["values"], sinks, data["notes"], *counts, because, data["texts_are"])
+    # Whatever is wrong with a cache, the answer is to measure again: it holds nothing that cannot be had anew.
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return None
 

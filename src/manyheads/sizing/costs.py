@@ -183,6 +183,7 @@ class Sizing:
         architecture, ask = self.architecture, self.ask
         if architecture.why_untold("cache") or not architecture.generates:
             return None
+        # At two lengths, not from the widths: a window that is full adds nothing any more.
         now, then = (cached_numbers(architecture, ask.context + extra, ask.source) for extra in (0, 1))
         # The first token alone: at the context itself a window may be full, and would hide what a token leaves.
         first = max(cached_numbers(architecture, 1, 0), allocated_numbers(architecture, 1, 0))

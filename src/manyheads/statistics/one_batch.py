@@ -84,6 +84,8 @@ class Measured:
                 self.kinds.append(KindCounts.of(tokens, places, reduced[Received()], even))
             needs_values = any("values" in statistic.asks for statistic in self.statistics)
             norms = aligner.roll(call.value_norms()[..., None])[..., 0] if needs_values else None
+            # One float64 layer decides for the batch: rounding its
+            # numbers to float32 would lose what the pass computed.
             if layer.q.dtype == torch.float64:
                 self.dtype = torch.float64
             numbers = finished(Facts(reduced, norms, layer), self.statistics, call.site.num_heads)
@@ -101,6 +103,8 @@ class Measured:
         tokens_read = [tokens for tokens, _ in self.plans.values()]
         tokens = self.texts.main.tokens if self.texts.main else min(tokens_read, key=lambda tokens: tokens.num_texts)
         seeds, layers = self.seeds or tokens.seeds, list(self.values.values())
+        # By head in one layer is by head in the whole batch: the
+        # tensors of all layers must be of one width to be joined.
         columns = sorted({column for _, numbers in layers for column in numbers.own})
         num, den, own = (
             torch.cat([_by_text(part(numbers), len(seeds), site) for site, numbers in layers], 1).to(self.dtype)
@@ -187,6 +191,8 @@ def finished(facts: Facts, statistics: Sequence[Statistic], num_heads: int) -> F
         )
         all_num, all_den = block.compute(facts)
         num[..., indices] = all_num[..., columns].double()
+        # An axis of one head means that all heads share the
+        # denominator: kept once a layer, it halves what a run writes.
         if all_den.shape[1] == 1:
             den[:, indices] = all_den[:, 0, columns].double()
         else:
@@ -216,6 +222,8 @@ def _checked(statistic: Statistic, facts: Facts) -> PerText:
             f"finish of {statistic.name!r} reads {error}, which its needs did not ask for: add it."
         ) from error
     if isinstance(result, tuple) and len(result) == 2 and not isinstance(result, PerText):
+        # A statistic of the caller's own may return a plain pair:
+        # the checks below and the sums then meet one type alone.
         result = PerText(*result)
     if not isinstance(result, PerText) or not all(isinstance(part, Tensor) and part.ndim == 2 for part in result):
         raise StatisticError(

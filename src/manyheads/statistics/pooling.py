@@ -81,6 +81,7 @@ def pooled_maps(
     reading = read_texts(lm, texts, long)
     pieces = full_length(reading.pieces)
     chosen = Reading(pieces, reading.because)
+    # No more blocks than the shortest text has tokens: a block without a token would be absent in that text alone.
     blocks = min(size, *(len(piece.ids) for piece in pieces))
     sums = _Sums(Pooled(blocks, how))
     for _ in read_batches(lm, chosen, sums.begin, progress=progress):
@@ -99,6 +100,7 @@ def pooled_maps(
 
 def full_length(pieces: Sequence[Piece]) -> tuple[Piece, ...]:
     """Every text that was read in one, and the full-length windows of those that were not."""
+    # A short last window would be stretched over all blocks: its tokens would stand beside places they are not at.
     longest: dict[int, int] = {}
     for piece in pieces:
         longest[piece.source] = max(longest.get(piece.source, 0), len(piece.ids))
@@ -134,6 +136,7 @@ class _Sums:
         maps = self.plan.run(self.aligner.layer(call))[self.request].double().cpu().numpy()
         visible = ~np.isnan(maps)
         combine = np.add if self.request.how == "mean" else np.maximum
+        # 0 for what nobody can see changes neither: it adds nothing to a sum, and no weight is below it in a maximum.
         total, count = combine.reduce(np.where(visible, maps, 0)), visible.sum(0).astype(np.float64)
         if module in self.totals:
             _, before, times = self.totals[module]

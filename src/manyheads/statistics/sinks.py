@@ -57,6 +57,7 @@ class Parked:
 
     def add(self, reduced: Reduced) -> None:
         mask, tokens = reduced.mask, reduced.tokens
+        # Added over layers, heads in the mean: layers of more heads must not weigh more than others.
         self.received = self.received + reduced[Received()].mean(1)
         self.even = self.even + reduced.plan.once(mask, "even", lambda: evenly(mask, tokens))
         self.rows += int(reduced.rows.sum())

@@ -88,6 +88,7 @@ class Facts:
     def over_rows(self, values: Float[Tensor, "b h q"], rows: Bool[Tensor, "b q"] | None = None) -> PerText:
         """The sum of one value for each row over the rows that count, and their number."""
         rows = self.rows if rows is None else rows & self.rows
+        # `where`, not a product: a value of a row that does not count may be NaN, and 0 times NaN is NaN.
         return PerText(torch.where(rows[:, None], values, 0.0).sum(-1), row_count(rows))
 
 

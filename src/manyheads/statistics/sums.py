@@ -96,6 +96,7 @@ def add_weighted(
     """Add each text's values, times its weights, to `totals`, in place: one matrix product for each half."""
     for half in range(HALVES):
         half_weights = torch.from_numpy(weights[:, half])
+        # A text is in one half: those of the other one would be multiplied by zeros, half of all work.
         texts = half_weights[:, 0] > 0
         if bool(texts.any()):
             totals[half].flatten(0, 1).addmm_(values[texts].flatten(1).T.double(), half_weights[texts])
@@ -105,6 +106,7 @@ def text_weights(seeds: Sequence[int]) -> Float64[ndarray, "text half replicate"
     """Each text's weight in each half and replicate: 1 in the plain sum of its half, Poisson(1) in the replicates."""
     out = np.zeros((len(seeds), HALVES, 1 + REPLICATES))
     for text, seed in enumerate(seeds):
+        # By the text's own seed, never a running generator: the weights must not depend on what was read before.
         draws = np.random.Generator(np.random.PCG64(seed)).poisson(1.0, REPLICATES)
         out[text, seed & 1] = [1.0, *draws]
     return out

@@ -49,6 +49,8 @@ class Contribution:
 
     def own_of(self, columns: Sequence[int]) -> Float[Tensor, "t h o"]:
         """Denominators by head of these columns, whether their heads have their own or share their layer's."""
+        # Both the index and the repeat copy, so what is written
+        # below never reaches `den`, which other columns still need.
         shared = self.den[..., list(columns)].repeat_interleave(torch.tensor(layers_of(self.sites)), 1)
         for index, column in enumerate(columns):
             if column in self.columns:
@@ -59,6 +61,8 @@ class Contribution:
     def after(parts: Sequence[Contribution]) -> Contribution:
         """Texts of one batch that were read one by one."""
         first = parts[0]
+        # Texts that were run alone may differ in which columns have denominators by head: without the union, `cat`
+        # would set the numbers of different statistics under each other.
         columns = tuple(sorted({column for part in parts for column in part.columns}))
         kinds = [part.kinds for part in parts if part.kinds is not None]
         return replace(
@@ -137,6 +141,7 @@ class Tally:
 
     def merge(self, other: Tally) -> None:
         """Add the sums of another run, or of another process."""
+        # In both directions, `other` too: sums are added number by number, so the two must have the same columns first.
         self.widen(other.columns)
         other.widen(self.columns)
         for name in ("num", "den", "own"):
@@ -161,6 +166,7 @@ class Tally:
     def sums(self) -> Sums:
         """The sums as a table needs them: every denominator by head."""
         den = self.den.repeat_interleave(torch.tensor(layers_of(self.sites)), 1)
+        # The repeat is a copy: a table may be made of a run that goes on, and must not change its sums.
         den[:, :, list(self.columns)] = self.own
         return Sums(self.num.numpy(), den.numpy(), self.num_texts, self.num_tokens)
 
@@ -182,6 +188,7 @@ class Tally:
         tally = None if kinds is None else KindTally.of(layers_of(sites), kinds)
         columns, sizes = tuple(facts["columns"]), (int(facts["num_texts"]), int(facts["num_tokens"]))
         out = Tally(sites, tensors["num"], tensors["den"], tensors["own"], columns, tally, *sizes)
+        # Checked where the file is still known by name: added later, a shape of 1 would broadcast without a word.
         room = Tally.empty(sites, out.num.shape[2], columns, False)
         if any(getattr(out, name).shape != getattr(room, name).shape for name in ("num", "den", "own")):
             raise ValueError("its sums are not of its layers and statistics")
@@ -201,6 +208,7 @@ class Gathered:
         self.tally = self.tally or Tally.like(batch)
         self.tally.add(batch)
         self.backend = counted((self.backend, batch.backend or {}))
+        # The worst, never a mean: one batch that was rebuilt badly must not drown among thousands that were not.
         self.guard_error = max(self.guard_error, batch.guard_error)
         self.edited |= batch.edited
 

@@ -49,6 +49,7 @@ class TokenKinds:
         """
         out = np.full(self.mass.shape[1], np.nan)
         for head, (mass, even) in enumerate(zip(self.mass[half], self.even[half], strict=True)):
+            # By the even share, not by what was received: a choice by mass would keep the kinds that a head favours.
             frequent = even >= MIN_EVEN
             mark, lift = self.mark[frequent], mass[frequent] / even[frequent]
             marks, words = lift[mark], np.sort(lift[~mark])
@@ -187,5 +188,6 @@ class KindTally:
         """The counts in the order of the vocabulary, for every head."""
         order = np.argsort(self.ids[: self.count])
         mass, even = (x[order].transpose(1, 2, 0) for x in (self.mass, self.even))
+        # Only now by head: while texts are read, one number a layer serves all of its heads.
         by_head = np.repeat(even, self.layers, axis=1)
         return TokenKinds(self.ids[order], self.mark[order], np.ascontiguousarray(mass), by_head)

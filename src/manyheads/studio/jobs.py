@@ -92,6 +92,8 @@ class _Work:
 
     def run(self, work: Callable[[Say], Any]) -> None:
         try:
+            # Also the first look whether anybody still waits: a job may
+            # have stood in the queue longer than its page was open.
             self.say("starting")
             self.result = work(self.say)
             self.num_bytes = len(self.result.model_dump_json()) if isinstance(self.result, AnswerBody) else 0
@@ -133,6 +135,7 @@ class Jobs:
                 room -= known.num_bytes
                 if newer and (room < 0 or newer >= MAX_KEPT):
                     del self._works[known.id]
+        # Outside of the lock, and after the job is listed: a job that ends at once must be found.
         self._pool.submit(work.run, run)
         return work.id
 

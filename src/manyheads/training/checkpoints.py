@@ -165,6 +165,7 @@ def read_state(path: str | os.PathLike[str]) -> Saved:
         raise ModelError(f"{path} is damaged (its header says no version): delete it, and the training begins anew.")
     if facts["version"] != VERSION:
         raise ModelError(f"{path} is of version {facts['version']}, and this manyheads reads {VERSION}: update it.")
+    # Not isinstance: True is an int to Python, and would be taken for step 1.
     if type(facts.get("step")) is not int or facts["step"] < 0:
         raise ModelError(f"{path} is damaged (its header says no step): delete it, and the training begins anew.")
     return Saved(facts, tensors)
@@ -173,6 +174,8 @@ def read_state(path: str | os.PathLike[str]) -> Saved:
 def restore(saved: Saved, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     """Put weights, optimizer and random numbers back as they were. Errors: ModelError for tensors of another model."""
     try:
+        # Weights first, by torch's own strict names and shapes:
+        # they tell another model before the optimizer is touched.
         model.load_state_dict(saved.part("model"))
         for name, parameter in model.named_parameters():
             # Checked by hand: AdamW takes a state of another shape, and fails in its next step.
@@ -186,6 +189,7 @@ def restore(saved: Saved, model: nn.Module, optimizer: torch.optim.Optimizer) ->
                 key: value if value.ndim == 0 and parameter.device.type == "cpu" else value.to(parameter.device)
                 for key, value in state.items()
             }
+        # Last: nothing between here and the next step may draw a random number.
         set_random_states(saved.part("random"))
     except (RuntimeError, ValueError, KeyError) as error:
         message = " ".join(str(error).split())

@@ -75,6 +75,7 @@ def train(
         history, start = saved.history, saved.step
     # Before the first step: processes with different files would wait for each other without end.
     team.require_same(start, checkpoint)
+    # A row of step 0, measured before any training; a resumed run has it from its checkpoint.
     if not len(history):
         history.add({"step": 0, **_measured(run, model, 0)})
     for step in range(start, run.settings.steps):
@@ -115,8 +116,10 @@ def _one_step(
     batch: Batch = {name: tensor.to(device) for name, tensor in team.share(run, step).items()}
     with team.noise(step, device), autocast(run.settings.precision, device):
         loss = run.loss(model, batch)
+    # Outside of autocast, as torch asks for: backward runs in the types that forward chose.
     loss.backward()
     value = team.whole(model, loss, run.terms(batch))
+    # After the team's gradients were added up: clipped apart, processes would step by other gradients than one alone.
     norm = float(nn.utils.clip_grad_norm_(model.parameters(), run.settings.clip))
     # Checked before the optimizer steps: the checkpoint and the weights are still those of a sound run.
     for quantity, number in (("loss", value), ("gradient", norm)):

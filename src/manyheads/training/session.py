@@ -96,6 +96,7 @@ def carry_out(
                 team.first(take_folder)
                 # Built after the folder is ours, in every process: a preset may write its data there.
                 training = preset.build(setup)
+                # After `build`, which makes or reads the data: only then is there a digest to compare.
                 team.first(lambda: require_same_facts(folder, training))
                 trained: dict[str, Trained] = {}
                 for name, make in training.runs.items():

@@ -66,6 +66,7 @@ class Team:
     def share(self, run: Run, step: int) -> Batch:
         """This process's rows of a step's batch. Errors: PlanError where there are fewer rows than processes."""
         batch = run.batch(step)
+        # Every process makes the whole batch and takes its rows: so the batch is the same with any number of processes.
         rows = rows_of(batch)
         if rows < self.world:
             raise PlanError(
@@ -82,6 +83,7 @@ class Team:
             return
         # From the run's seed, not the current state: a run taken up again draws the same dropout.
         seed = torch.initial_seed() * SEED_STRIDE + step * self.world + self.ranks.rank
+        # Forked: processes draw unlike numbers in here, and must leave the generator that checkpoints hold alike.
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
             torch.manual_seed(seed % 2**63)
             yield

@@ -182,6 +182,7 @@ def syntax_accuracies(
 
 def right(sentence: Sentence, guesses: Int[Tensor, "*d w"], poss: bool) -> Bool[Tensor, "*d w"]:
     """Whether each guess is the word's head; with the special case for genitives, `words.QUIRKS["poss"]`."""
+    # Words count from 1 in guesses, and a head that is the root is 0.
     gold = torch.tensor([word.head + 1 for word in sentence.gold.words])
     out = guesses == gold
     if poss:

@@ -74,6 +74,7 @@ def attention_masses(
         kinds = [[piece == names[0], piece == names[1], piece.lstrip("▁Ġ") in STOPS] for piece in read.pieces]
         columns, masses = torch.tensor(kinds).double(), {name: [] for name in MASSES}
         length, seps = len(columns), columns[:, 0]
+        # Their code divides by 2 and by n - 2 whatever stands in the text: the quirk reproduces their figures.
         num_seps = 2.0 if two else float(seps.sum())
         for layer in read.layers:
             for name, offset in OFFSETS.items():
@@ -168,6 +169,7 @@ def head_distances(lm_or_recording: Any, texts: Texts | None = None) -> HeadDist
                 between = _entropy((block[head] + block[head:]) / 2) - (entropy[head] + entropy[head:]) / 2
                 of_text[head, head:] += between
                 of_text[head + 1 :, head] += between[1:]
+        # The first text shows how many heads there are: until then there is no matrix to add to.
         sums = sums + of_text if num_texts else of_text
         num_rows, num_texts = num_rows + len(read.ids), num_texts + 1
     if not num_texts:

@@ -184,6 +184,7 @@ def _read(lm: Any, corpus: Sequence[Any], observer: Callable[[Site, list[Tensor]
     def observe(call: AttentionCall, texts: CallTexts) -> None:
         tokens, aligner = texts.read_by(call)
         rows = aligner.roll(call.out.detach()).transpose(1, 2).float().cpu()
+        # On the CPU and cut to their texts at once: a corpus' rows on an accelerator would fill its memory.
         parts = [row[:length] for row, length in zip(rows, tokens.lengths.tolist(), strict=True)]
         observer(call.site, parts)
 
@@ -230,6 +231,7 @@ class _Means:
         if name not in self.sums or len(self.sums[name]) < longest:  # a longer text than before: the table grows
             shape = (longest, *texts[0].shape[1:])
             old, counts = self.sums.get(name), self.counts.get(name)
+            # Counts by position, since texts differ in length: late positions have fewer texts than early ones.
             self.sums[name], self.counts[name] = torch.zeros(shape, dtype=torch.float64), torch.zeros(longest)
             if old is not None and counts is not None:
                 self.sums[name][: len(old)], self.counts[name][: len(old)] = old, counts

@@ -64,6 +64,7 @@ class TextPositions:
             rows, earlier_begins = self.rows_before.get(name, (cached, begins))
             # A window's cache holds fewer rows than the text has, and its mask begins too late: calls before know both.
             cached, begins = max(cached, rows), earlier_begins if len(earlier_begins) == num_texts else begins
+        # By the layer's own path: layers of one model may keep windows of different lengths, or the whole past.
         self.rows_before[name] = (cached + num_rows, begins)
         self.last = (torch.arange(num_rows)[None] + cached - begins).clamp_min(0)
         return self.last
@@ -247,6 +248,7 @@ class Editor:
             self.factors[key] = None
             steps = [act.step for act in acts]
             if all(isinstance(step, Scale) or (isinstance(step, Ablate) and step.kind == "zero") for step in steps):
+                # float64, so that the product of several steps is rounded once, when it meets the outputs.
                 factor = torch.ones(len(self.acts.plans), call.site.num_heads, dtype=torch.float64)
                 for act in acts:
                     factor[act.plan, list(act.heads)] *= _factor_of(act.step)
@@ -322,6 +324,7 @@ class Editor:
         for act in acts:
             key, heads, times = (act.plan, act.place), list(act.heads), float(_factor_of(act.step))
             is_heard = bool((nonzero[self._samples(act)][:, heads] & (product[act.plan, heads] != 0)).any())
+            # Step by step, as the factors act: what an earlier step has silenced, a later one cannot change any more.
             product[act.plan, heads] *= times
             self.changed[key] = max(self.changed.get(key, 0.0), is_heard * abs(1 - times) / max(1.0, abs(times)))
 
@@ -360,6 +363,7 @@ class Editor:
                     f"{describe(act.step)}: this output projection sees {tuple(result.shape)}, not samples one by one, "
                     f"so plans for single samples cannot be told apart: give one plan for all."
                 )
+            # Whoever called the projection, or watches it, may hold its own result: that is not written over.
             result = result.clone()
             result[act.plan] = args[0][act.plan]
         return result
@@ -422,6 +426,7 @@ def weights_of(call: AttentionCall, samples: slice, heads: list[int], rows: slic
     if rule.sinks is not None:
         sink = rule.sinks.to(scores)[None, :, None, None].expand(*scores.shape[:3], 1)
         scores = torch.cat([scores, sink], -1)
+    # Hidden cells again: in a row that sees nothing all scores are alike, and softmax would spread its weight evenly.
     return scores.softmax(-1)[..., : k.shape[2]].masked_fill(~visible, 0)
 
 

@@ -159,6 +159,7 @@ def _converted(lm: LoadedModel, groups: Mapping[int, Groups]) -> nn.Module:
     vars(model).pop(REMEMBERED, None)
     if all(len(group) == 1 for layer_groups in groups.values() for group in layer_groups):
         return model
+    # One draw for all checks: what a step changed shows only where both sides read the same.
     inputs = random_inputs(lm.model)
     by_layer = {site.layer: projections_of(model, site) for site in lm.spec.sites}
     for layer, projections in by_layer.items():

@@ -82,6 +82,7 @@ class TokenCode:
         # A linear code: its words are all sums of the shifted generator, and the extension is their parity bit.
         shifted = [self.generator << bit for bit in range(self.bits)]
         rows = torch.tensor([[word >> place & 1 for place in range(WIDTH - 1)] for word in shifted])
+        # The parity bit makes every distance even, hence one larger where it was odd.
         rows = torch.cat([rows, rows.sum(1, keepdim=True) % 2], 1).float()
         chosen = (torch.arange(num_tokens)[:, None] >> torch.arange(self.bits) & 1).float()
         return (1 - 2 * (chosen @ rows % 2)) / math.sqrt(WIDTH)
@@ -133,6 +134,7 @@ class Places:
 @lru_cache(maxsize=16)
 def places(span: int) -> Places:
     """Codes that distinguish places over distances up to `span`. Errors: ShapeError where 64 numbers cannot."""
+    # One more than a multiple of 64: only then has the group modulo that prime a part of 64 elements.
     candidates = (number for number in range(WIDTH + 1, 100 * (span + WIDTH), WIDTH) if number > span)
     period = next(n for n in candidates if all(n % divisor for divisor in range(2, math.isqrt(n) + 1)))  # a prime
     # The 64 elements of the multiplicative group modulo the prime whose 64th power is 1 are the powers of one of them.

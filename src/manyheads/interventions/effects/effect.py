@@ -170,6 +170,7 @@ def carried_out(
     changes = torch.zeros(len(editors), corpus.num_texts, dtype=torch.float64)
     for done, batch in enumerate(corpus.batches):
         plain = metric.read(metrics.outputs_of(lm, batch, head=metric.head), batch)
+        # All editors on one batch before the next: the plain reading is then held for a single batch.
         for index, editor in enumerate(editors):
             try:
                 # The guard checks the first batch only: it costs a second attention, and batches differ in texts alone.
@@ -253,6 +254,7 @@ def _substitutes(plan: Plan, spec: ModelSpec, generator: np.random.Generator) ->
                 Head(stack, layer, index): Head(*chosen, int(drawn_index))
                 for index, drawn_index in zip(indices, drawn, strict=True)
             }
+    # After the layers that stay together, which can use only what one layer has left.
     single = [head for head in named if head not in substitutes]
     unused = [Head(*layer, index) for layer, indices in free.items() for index in indices]
     if len(unused) < len(single):

@@ -271,6 +271,7 @@ def _squares(
     units = reading / reading.norm(dim=-1, keepdim=True)  # their derivative is tangent to the sphere: only turns count
     width = reading.shape[-1]
     count = min(directions, width)
+    # Orthonormal: directions that overlap would count the same turn twice, and as many as the width would not be exact.
     basis = torch.linalg.qr(torch.randn(width, count, generator=generator))[0].T.to(reading)
     total = torch.zeros(len(batch.places), len(lm.spec.heads), dtype=torch.float64)
     for number, direction in enumerate(basis):

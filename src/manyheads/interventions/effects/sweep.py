@@ -73,6 +73,8 @@ def sweep(
         sites = [attention.site for attention in block.attention]
         touching = {act.plan for site in sites for act in acts.known[site.stack, site.layer]} & waiting
         block.plans = sorted(waiting if block is blocks[-1] else touching)
+        # Each plan once, in its first block: there everything before
+        # it is known, and everything after it must run anyway.
         waiting -= touching
     runner = _Runner(lm, prepared.computed, acts, metric, blocks, num_tokens, why)
     changes = torch.zeros(corpus.num_texts, len(plans), dtype=torch.float64)
@@ -127,6 +129,7 @@ class _Runner:
                 times, size = len(plans), len(batch.places)
                 with skipping(self.blocks[:number], size, times), self._edited(number, plans, size):
                     after = self._read(batch.repeated(times))
+                # In the order of `repeated`: text after text, each of them once for every plan.
                 changes[:, plans] = self.metric.change(plain.repeat_interleave(times, 0), after).view(size, times)
         return changes
 
@@ -205,6 +208,7 @@ class _Runner:
             self.blocks = []
         for block in self.blocks:
             for attention in block.attention:
+                # From what the plain pass left: the trial above ran without its hooks, and overwrote nothing.
                 attention.check()
 
 
@@ -229,6 +233,8 @@ class Attention:
     def check(self) -> None:
         """Set `known`: whether `project` gives the module's result. A module that does more (a gate) runs as it is."""
         self.known = False
+        # Modules of transformers return weights or caches behind
+        # the outputs: only the first result follows from the heads.
         first = self.returned[0] if isinstance(self.returned, tuple | list) else self.returned
         if self.call is None or not isinstance(first, Tensor) or self.call.gain is not None:
             return
@@ -243,6 +249,8 @@ class Attention:
         wide = replace(call, **{name: widened(getattr(call, name), size, times) for name in ("q", "k", "v", "out")})
         mask, rule = call.mask, call.rule
         if mask.start.shape[0] == size:
+            # Only where it has a row of runs for each text: a mask
+            # that all texts share serves the expanded batch as it is.
             mask = mask.texts(torch.arange(size).repeat_interleave(times))
         if rule.bias is not None and rule.bias.shape[0] == size:
             rule = replace(rule, bias=rule.bias.repeat_interleave(times, 0))
@@ -269,6 +277,7 @@ def blocks_of(model: nn.Module, spec: ModelSpec) -> tuple[list[Block], str]:
     blocks: dict[str, Block] = {}
     for site in spec.sites:
         match = re.match(r"(.*?\.\d+)(\.|$)", f".{site.module}")
+        # "#2" marks a second call of one module: what it returned last is not what its first call returned.
         if match is None or "#" in site.module:
             return [], f"{site.module} is in no numbered block"
         path = match[1].removeprefix(".")
@@ -331,6 +340,7 @@ def standing_in(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None
         if not isinstance(stage, _Stage):
             stage = _Stage(module.forward, set_before=stage)
             module.forward = stage  # type: ignore[method-assign]
+        # Under the lock, and by thread: another thread may put its own forward in, or take it out, at this very moment.
         stage.forwards.setdefault(thread, []).append(forward)
     try:
         yield

@@ -92,9 +92,12 @@ def difference(actual: dict[str, Tensor], expected: dict[str, Tensor]) -> float:
     """The largest difference, as a share of the largest number of its output. Infinite for NaN, or another shape."""
     worst = 0.0
     for name, right in expected.items():
+        # Only what is expected must be there: a model may return more than the other without computing anything else.
         if name not in actual or actual[name].shape != right.shape:
             return torch.inf
+        # An output of nothing but zeros has no scale of its own: differences from it count as they are.
         scale = float(right.abs().max()) or 1.0
         gap = float((actual[name] - right).abs().max()) / scale
+        # NaN is unequal to itself: `max` would keep or drop it by the order of its arguments.
         worst = max(worst, gap if gap == gap else torch.inf)
     return worst

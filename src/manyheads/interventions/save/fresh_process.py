@@ -78,6 +78,7 @@ class Trial:
         if not self.model.can_generate() or sense_of(self.model) != TEXT:
             return {}
         pad = getattr(self.model.generation_config, "pad_token_id", None)
+        # As many tokens on both sides, the likeliest each: a text that ends early, or by chance, would compare less.
         options = {"max_new_tokens": NEW_TOKENS, "min_new_tokens": NEW_TOKENS, "do_sample": False, "num_beams": 1}
         return options | {"pad_token_id": 0 if pad is None else pad}
 
@@ -94,6 +95,7 @@ def try_all(trials: Sequence[Trial]) -> list[dict[str, Any]]:
         jobs_file.write_text(json.dumps({"threads": torch.get_num_threads(), "jobs": jobs}), encoding="utf-8")
         # -P: the folder of the program, which is one of ours, must not be searched for imports.
         command = [sys.executable, "-P", os.fspath(PROGRAM), os.fspath(jobs_file)]
+        # Without PYTHONWARNINGS: "error" in it would make any library's warning a checkpoint that does not load.
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONWARNINGS"}
         done = subprocess.run(command, capture_output=True, text=True, env=environment)
     # A crash of the process (out of memory, a signal) leaves no JSON: told below, with its last words.
@@ -113,6 +115,7 @@ def fault_in(result: dict[str, Any]) -> str:
     """The fault that a trial revealed, in words; "" where there is none."""
     if "fault" in result:
         return f"it does not load: {result['fault']}"
+    # `not <=`, since a difference of NaN must fail, and NaN is not above anything either.
     if not result["error"] <= SAME:
         return f"its outputs differ by {result['error']:.1e} of the largest"
     if result["tokens"] != result["wanted"]:

@@ -104,6 +104,7 @@ def save(lm: PrunedModel, folder: str | os.PathLike[str], *, evidence: str | Non
     where the folder holds anything else, or is the one that the model came from. In either case nothing is written.
     """
     target = Path(os.path.expanduser(folder))
+    # All that can be refused is refused before anything is written.
     if not hasattr(lm.model, "save_pretrained") or not hasattr(lm.model, "config"):
         raise ModelError(
             f"{lm.name} is a {type(lm.model).__name__}, no model of transformers', so there is no checkpoint of it "
@@ -124,6 +125,7 @@ def save(lm: PrunedModel, folder: str | os.PathLike[str], *, evidence: str | Non
             wrong = list(filter(None, map(fault_in, results)))
             if not wrong:
                 break
+            # The last form there is: what it gets wrong is a fault of ours, and nothing is left to fall back to.
             if draft.form == COMPACT:
                 raise ModelError(f"{lm.name} was not saved: {'; '.join(wrong)}. Please report that.")
             faults.append(f"saved as {draft.loads_as}, {wrong[0]}")
@@ -161,6 +163,7 @@ def draft_stock(lm: PrunedModel, proposal: Proposal, place: Path, evidence: str 
     because = f"all layers have the same numbers of heads, which the config of {name} can say ({proposal.because})"
     loaded_by = f'from transformers import {name}\n\nmodel = {name}.from_pretrained("FOLDER")'
     _write_card_and_readers(lm, place, STOCK, because, evidence, loaded_by)
+    # Last of the files: `replacing_folder` takes a folder with this mark, and nothing strange in it, for ours.
     write_mark(place, {"form": STOCK, **as_dict(lm, evidence)})
     return Draft(STOCK, because, name, (Trial(place, model.to(lm.device)),))
 

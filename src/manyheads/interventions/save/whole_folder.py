@@ -42,6 +42,7 @@ def replacing_folder(path: str | os.PathLike[str], inside: str, model: Any) -> I
     require_replaceable(target, inside)
     # What is left of a model must never replace the only copy of the model that it was cut from.
     source = str(getattr(getattr(model, "config", None), "_name_or_path", "") or "")
+    # By the path's real form on both sides: a link to the model's own folder is that folder.
     if source and target.exists() and any(target.iterdir()) and os.path.realpath(source) == str(target):
         raise FileAccessError(
             f"cannot write {target}: the model was loaded from there, and would be lost. Name a new folder."
@@ -107,6 +108,7 @@ def _put(new: Path, target: Path, inside: str) -> None:
                 raise
             require_replaceable(target, inside)  # another process was first
     if not _exchanged(new, target):
+        # Two renames, not one: for this moment there is no folder of that name, and an error puts the old one back.
         aside = target.parent / f".manyheads-{secrets.token_hex(6)}.old"
         os.rename(target, aside)
         try:

@@ -126,7 +126,9 @@ def ends_of(config: Any, tokenizer: Any) -> list[int]:
 def until_end(ids: Tensor, begin: int, ends: Sequence[int]) -> Tensor:
     """Where each text stops: after the first end token that was written, from place `begin` on, else at the edge."""
     written = torch.arange(ids.shape[1])[None] >= begin
+    # Only what was written: the token that ends a text may also begin it (GPT-2 has one token for both).
     stops = torch.isin(ids, torch.tensor(list(ends), dtype=ids.dtype)) & written
+    # As numbers, since argmax takes no booleans; of equal ones it returns the first, which is the first end.
     return torch.where(stops.any(-1), stops.to(torch.uint8).argmax(-1) + 1, ids.shape[1])
 
 
@@ -160,6 +162,7 @@ class Joiner:
         else:
             k, v = (x[:, :, new_keys(x.shape[2], past, new)].clone() for x in (call.k, call.v))
             shed = max(0, past + new - call.k.shape[2])
+        # Refused, not joined: rows of several calls become one map by their runs, and a dense mask of a step has none.
         if call.mask.dense is not None:
             raise RecordingError(
                 f"layer {name} hides keys that are no run while it generates: record the finished text instead."
@@ -196,6 +199,7 @@ def _join(calls: Sequence[AttentionCall]) -> AttentionCall:
     )
     site = first.site
     if site.stack != CROSS:
+        # The first call saw the prompt alone: a prompt of one token does not show that the layer is causal.
         site = replace(site, causal=True)
     biases = []
     for call in calls:
@@ -208,6 +212,7 @@ def _join(calls: Sequence[AttentionCall]) -> AttentionCall:
         wide[..., : bias.shape[3]] = bias[..., :num_keys]
         biases.append(wide)
     rule = replace(first.rule, bias=torch.cat(biases, 2) if biases else None)
+    # A static cache's mask counts all the room that it has: keys that were never written are not among those joined.
     mask = Mask(start.clamp_max(num_keys), stop.clamp_max(num_keys), num_keys)
     because = "; ".join(dict.fromkeys(call.because for call in calls))
     known = KnownLse(lambda: (lse, because))

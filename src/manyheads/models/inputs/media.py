@@ -170,6 +170,7 @@ def sounds_given(lm: Any, audio: Any, sampling_rate: int | None, transcript: str
     main = None
     if isinstance(frames, Frames):
         assert first.call is not None
+        # How far the first layer looks is how much of the sound is no padding, whatever the processor calls its mask.
         heard = first.call.mask.expand(len(sounds)).stop.amax(1).tolist()
         main = _named(frames.names, heard, frames.count, set())
     about = {**model_facts(lm), "frames": as_json(frames)}
@@ -257,6 +258,8 @@ def picture_of(picture: Any) -> Any:
     if isinstance(picture, str | os.PathLike):
         picture = _opened(picture)
     if isinstance(picture, Image.Image):
+        # A camera writes how it was held beside the pixels: unturned,
+        # patches would lie elsewhere than a viewer shows them.
         return ImageOps.exif_transpose(picture).convert("RGB")
     if isinstance(picture, torch.Tensor | np.ndarray):
         array = _array(picture)
@@ -357,6 +360,7 @@ def _read(path: str | os.PathLike[str]) -> tuple[Samples, int]:
                 data = np.pad(np.frombuffer(data, np.uint8).reshape(-1, 3), ((0, 0), (1, 0))).tobytes()
             stored = np.dtype("<i2" if width == 2 else "<i4")
             decoded = np.frombuffer(data, stored).astype(np.float64) / 2.0 ** (8 * stored.itemsize - 1)
+        # Models hear one channel: the mean of all loses less than any one of them alone.
         samples = decoded.reshape(-1, channels).mean(1)
     except OSError as error:
         raise no_access("read", path, error) from error

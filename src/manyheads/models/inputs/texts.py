@@ -228,6 +228,7 @@ def _piece(tokenizer: Any, text: str, encoding: Mapping[str, Any], source: int, 
 
 def batches(reading: Reading, num_tokens: int = BATCH_TOKENS) -> list[list[int]]:
     """Indices of pieces, grouped by like length: at most `num_tokens` a batch with padding, at least one piece."""
+    # Stable, by length alone: batches of the same texts are the same on every machine, which resumed runs rely on.
     order = sorted(range(len(reading.pieces)), key=lambda i: len(reading.pieces[i].ids))
     groups: list[list[int]] = []
     for index in order:
@@ -291,6 +292,7 @@ def model_inputs(lm: Any, tokens: Tokens) -> dict[str, Tensor]:
 def _padded_ids(lm: Any, tokens: Tokens, side: str) -> dict[str, Tensor]:
     assert tokens.ids is not None
     pad = getattr(lm.tokenizer, "pad_token_id", None) or 0
+    # Any legal id will do: the mask beside it hides padding, but -1 is no row of the embedding.
     ids = torch.where(tokens.ids >= 0, tokens.ids, pad)
     return {f"{side}input_ids": ids, f"{side}attention_mask": tokens.real.long()}
 
@@ -304,6 +306,7 @@ def decoder_tokens(lm: Any, tokens: Tokens) -> Tokens | None:
         return None
     assert tokens.ids is not None and tokens.special is not None and tokens.offsets is not None
     start = decoder_start(lm.model.config)
+    # `roll` brings the last token round to the first place, where the start token is put over it.
     ids, special, offsets = tokens.ids.roll(1, 1), tokens.special.roll(1, 1), tokens.offsets.roll(1, 1)
     ids[:, 0], special[:, 0], offsets[:, 0] = start, True, 0
     ids = ids.masked_fill(~tokens.real, -1)
@@ -341,6 +344,7 @@ def _padded(ids: Any, mask: Any) -> Padded | None:
     if not isinstance(ids, Tensor) or ids.is_floating_point() or ids.ndim != 2:
         return None
     real = mask.bool() if isinstance(mask, Tensor) and mask.ndim == 2 else torch.ones_like(ids, dtype=torch.bool)
+    # argmax gives the first of equals, hence where the ones begin; a text without any begins at 0.
     lengths, first = real.sum(-1), real.to(torch.uint8).argmax(-1)
     columns = torch.arange(ids.shape[1])[None]
     run_of_real = (columns >= first[:, None]) & (columns < (first + lengths)[:, None])

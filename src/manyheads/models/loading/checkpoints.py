@@ -202,6 +202,7 @@ def _opened(folder: Path, name: str, because: str) -> Checkpoint:
             shards = sorted({str(shard) for shard in index["weight_map"].values()})
         except (OSError, ValueError, LookupError, AttributeError, TypeError, RecursionError) as error:
             raise ModelError(f"{folder / weights} is not an index of weights ({error!r}): it is damaged.") from error
+    # An index is anybody's JSON: a path in it could lead out of the folder whose files were looked at.
     if outside := [shard for shard in shards if Path(shard).name != shard]:
         raise ModelError(f"{folder / weights} names a file outside of its folder, {outside[0]!r}: it is damaged.")
     if missing := [shard for shard in shards if not (folder / shard).is_file()]:

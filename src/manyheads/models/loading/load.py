@@ -84,6 +84,7 @@ class LoadedModel:
                     f"the model without offloading."
                 )
             if isinstance(value, torch.Tensor):
+                # Shape and dtype beside the bytes: the same bytes may be read as another tensor.
                 digest.update(f"{name} {tuple(value.shape)} {value.dtype}\n".encode())
                 digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
             else:  # a module's extra state
@@ -133,6 +134,7 @@ def load(
     if name is not None:
         raise ModelError(f"{name=} is for a model in hand, and {what!r} has a name of its own. Leave it out.")
     try:
+        # Tried before any file is read: a device that is not there should not cost the loading of the weights.
         place = torch.device("cpu" if device is None else device)
         torch.empty(0, device=place)  # a device that has a name need not be there
     except (RuntimeError, AssertionError, NotImplementedError) as error:

@@ -88,6 +88,7 @@ class AttentionCall:
         weight = weight_by_head(self.output, num_heads).float()
         gram = (weight @ weight.transpose(1, 2)).view(groups, num_heads // groups, *weight.shape[1:2], weight.shape[1])
         squares = torch.einsum("bgkf,grfe,bgke->bgrk", v, gram, v)
+        # Rounding may leave the square of a short vector below zero, whose root is NaN.
         return squares.clamp_min(0).sqrt().reshape(v.shape[0], num_heads, v.shape[2]) * gain[:, None]
 
 
@@ -123,6 +124,7 @@ class Aligner:
         rule = call.rule
         if rule.bias is not None and (bool(self.first.any()) or q.shape[2] < call.q.shape[2]):
             bias = rule.bias.expand(len(self.first), *rule.bias.shape[1:])
+            # Only where something moves: a bias of n x n cells is the largest tensor of the call, and a roll copies it.
             bias = self.roll(self.roll(bias).transpose(2, 3)).transpose(2, 3)  # rows, then keys
             rule = Rule(rule.scale, rule.softcap, rule.sinks, bias)
         if id(mask) not in self.masks:
@@ -148,6 +150,7 @@ def rolled(x: Shaped[Tensor, "b h q f"], first: Int[Tensor, "b"], lengths: Int[T
     longest = int(lengths.max()) if len(lengths) else 0
     if not bool(first.any()):
         return x[:, :, :longest]
+    # Past a short text's end the index would leave the tensor: it reads padding instead, which the trimmed mask hides.
     source = (torch.arange(longest)[None] + first[:, None]).clamp_max(x.shape[2] - 1)
     index = source[:, None, :, None].expand(-1, x.shape[1], -1, x.shape[3])
     return x.gather(2, index)
@@ -192,6 +195,7 @@ def check(call: AttentionCall, model: torch.nn.Module) -> float:
         if not bool(torch.isfinite(returned[alive]).all()):
             place = f"layer {call.site.layer} ({call.site.module})"
             for name, parameter in model.named_parameters():
+                # An offloaded weight is an empty tensor on "meta": there are no numbers in it to look at.
                 if parameter.device.type != "meta" and not bool(torch.isfinite(parameter).all()):
                     raise ModelError(
                         f"the weights of {name} hold NaN or infinity, first seen in the output of {place}: the "

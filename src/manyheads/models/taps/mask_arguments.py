@@ -45,6 +45,8 @@ class MaskReader:
         if attention_mask is None:
             key = (num_queries, num_keys, causal)
             if key not in self.without_tensor:
+                # Offset 0: torch's `is_causal` lays its triangle from the
+                # upper left, also where there are more keys than queries.
                 mask = Mask.causal(num_queries, num_keys, offset=0) if causal else Mask.full(num_queries, num_keys)
                 # One entry is enough: layers of one pass share it, and each step of a text being written has its own.
                 self.without_tensor = {key: mask}
@@ -81,6 +83,7 @@ class MaskReader:
         axes = four_axes(axes.reshape((1,) * (num_axes - axes.ndim) + axes.shape))
         if causal:
             visible = Mask.causal(num_queries, num_keys, offset=0).visible(slice(0, num_queries), slice(0, num_keys))
+            # -inf, which `_split` takes for hidden whatever bias stood in the cell.
             axes = axes & visible if axes.dtype == torch.bool else axes.masked_fill(~visible, -torch.inf)
         return self._remember(attn_mask, read_as, *_split(axes))
 
@@ -136,6 +139,8 @@ def read_block_mask(block_mask: Any, num_queries: int, num_keys: int) -> Mask:
     dense = None
     if any(part.dense is not None for part in parts):
         cells = [part.visible(slice(None), slice(None)) for part in parts]
+        # A block of rows in which all heads agree has one plane,
+        # another may have one a head: widened, they can be joined.
         most_heads = max(part.shape[1] for part in cells)
         dense = torch.cat([part.expand(-1, most_heads, -1, -1) for part in cells], 2)
     start, stop = (torch.cat([getattr(part, name) for part in parts], 1) for name in ("start", "stop"))
@@ -182,6 +187,8 @@ def is_causal_without_mask(
     implementation: str, module: torch.nn.Module, num_queries: int, kwargs: Mapping[str, Any]
 ) -> bool:
     """Whether a call without a mask is causal: `sdpa` asks the module, others add the mask they get and no more."""
+    # A single row is a decoded token, which sees all of its cache:
+    # taken as causal from the upper left, it would see one key.
     if implementation in ("eager", FLEX_NAME) or num_queries <= 1:
         return False
     is_causal = kwargs.get("is_causal")

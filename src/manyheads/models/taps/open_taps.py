@@ -118,6 +118,7 @@ class Tap:
                 encoder_decoder=bool(getattr(config, "is_encoder_decoder", False)),
                 crosses=raw.crosses or bool(getattr(raw.module, "is_cross_attention", False)),
             )
+            # Counted within the stack, by first call: paths of modules need not be in the order in which they run.
             layer = sum(site.stack == stack for site in self.sites.values())
             sizes = (raw.q.shape[1], raw.k.shape[1], raw.q.shape[3], raw.v.shape[3])
             self.sites[name] = Site(stack, layer, name, *sizes, causal)
@@ -166,6 +167,7 @@ class RawCall:
 
     def show(self, taps: list[Tap]) -> Tensor:
         """The outputs after every tap's edits: the same tensor where there were none."""
+        # One for all taps on the module: whoever asks first pays the pass over q and k.
         known = KnownLse(lambda: lse_of(self.q, self.k, self.mask, self.rule, self.lse))
         edited = self.out
         # Causal: no row sees past its own place, of which rows with a cache begin after the past.
@@ -183,6 +185,8 @@ class RawCall:
             if state.on_call is not None:
                 state.on_call(call)
             for edit in state.edits:
+                # Each edit is given what those before it left, so that
+                # steps compose in the order in which they were opened.
                 new = edit(replace(call, out=edited))
                 edited = edited if new is None else new
         return edited

@@ -170,11 +170,13 @@ def _attention(*args: Any, **kwargs: Any) -> Any:
     num_texts, num_kv_heads = max(len(x) for x in (q, k, v)), max(k.shape[1], v.shape[1])
     k, v = (x.expand(num_texts, num_kv_heads, -1, -1) for x in (k, v))
     q = q.expand(num_texts, max(q.shape[1], num_kv_heads), -1, -1)
+    # Of the first tap, for all: a mask is the call's, and each tap would read the same cells again.
     mask, bias = taps[0].masks.plain(attn_mask, result.ndim, q.shape[2], k.shape[2], is_causal)
     rule = Rule(q.shape[-1] ** -0.5 if scale is None else float(scale), bias=bias)
     out = four_axes(result)
     crosses = getattr(_TORCHS_LAYER_CALL, "crosses", False)
     edited = RawCall(module, q, k, v, mask, rule, out, watch.lse, crosses).show(taps)
+    # Unedited, the very tensor that torch returned: a tap that only looks on changes no bit and no layout.
     return result if edited is out else edited.reshape(result.shape)
 
 
@@ -201,11 +203,14 @@ def _torchs_layer(args: Any, kwargs: Any) -> Any:
     module = RUNNING.modules[-1]
     taps = OPEN.on(module)
     before = getattr(_TORCHS_LAYER_CALL, "crosses", False)
+    # By identity, as torch's own projection tells self-attention from the rest: equal numbers may be another text.
     crosses = _TORCHS_LAYER_CALL.crosses = arguments["key"] is not arguments["query"]
     try:
         if not arguments["need_weights"]:
             return TORCHS_LAYER(*args, **kwargs)
         if any(tap.edits for tap in taps):  # the products cannot be edited with gradients: the other road can
+            # Twice: the weights of the plain road are what the caller
+            # asked for, the outputs of the other are what edits change.
             with carrying_out():
                 weights = TORCHS_LAYER(*args, **kwargs)[1]
             arguments["need_weights"] = False
@@ -250,6 +255,7 @@ class _WatchProducts(TorchDispatchMode):
         q, k, v, out = (x.unflatten(0, (-1, num_heads)) for x in (q, k.transpose(1, 2), self.values, self.out))
         added = None
         if bias:
+            # torch adds one mask for all texts and heads, or one for each pair of them: the leading axis says which.
             added = bias[0].expand(bias[0].shape[0], q.shape[2], k.shape[2])
             added = added[None] if len(added) == 1 else added.unflatten(0, (-1, num_heads))
         taps = OPEN.on(module)

@@ -160,6 +160,7 @@ def uncut(model: Any) -> Any:
             if path not in cuts:
                 target.copy_(small[path])
                 continue
+            # Zeroed whole, then filled: what the cut left out stays zero, so a head without weights gives nothing.
             target.zero_()
             if path in small:  # an empty layer has none of q, k and v
                 cut = cuts[path]

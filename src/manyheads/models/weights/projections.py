@@ -275,6 +275,7 @@ def recount(module: nn.Module, before: Sizes, after: Sizes) -> None:
     for name, old, new in _pairs(before, after):
         if name in IN_CONFIGS and _field(config, name) == old:
             counts[name] = new
+    # Against the config itself, so that a module that is cut twice has one wrapper around it, not two.
     changed = {name: value for name, value in counts.items() if _field(original, name) != value}
     module.config = OwnCounts(original, changed)  # type: ignore[assignment]
 
@@ -371,6 +372,8 @@ class Projections:
             old, new = holder.rows(before), holder.rows(after) if heads else {}
             index = torch.empty(sum(rows.numel() for rows in new.values()), dtype=torch.long)
             for part, rows in new.items():
+                # By the places in the new matrix: heads of a fused product
+                # need not lie one after another (`group_by_group`).
                 index[rows.reshape(-1)] = old[part][chosen[part]].reshape(-1)
             path = _join(self.site.module, holder.name)
             cuts.append(Cut(f"{path}.weight", int(is_transposed(holder.module)), index))

@@ -174,6 +174,7 @@ class GroupPass:
             # these numbers is a synchronisation for each block of rows where there is an accelerator.
             if not bool(alive.any()):
                 continue
+            # Of rows that see something alone: an empty run lies anywhere, and would make the block begin there.
             first, last = int(start[alive].min()), min(int(stop[alive].max()), num_keys)
             # Between these keys every row sees every key, so that tiles there need not look at the mask.
             inner = (int(start.max()), int(stop.min())) if self.mask.dense is None else (0, 0)
@@ -218,6 +219,7 @@ def cell_weights(
     group = torch.arange(num_heads) // (num_heads // layer.k.shape[1])
     q, k = layer.q[text][:, queries].double(), layer.k[text][group][:, keys].double()
     if bias is not None:
+        # An axis of 1 serves every text; `min` picks it without a copy for each.
         bias = bias[min(text, bias.shape[0] - 1)].expand(num_heads, -1, -1)[:, queries, keys]
     scores = layer.rule.finish_cells(layer.rule.scale * (q * k).sum(-1), bias)
     mask = layer.mask.expand(layer.q.shape[0])

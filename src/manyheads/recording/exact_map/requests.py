@@ -204,6 +204,7 @@ class Strongest(Request):
 
     def add(self, tile: Tile, answer: Tensor) -> None:
         """The answer is a key; the weight that later tiles must exceed is remembered beside it."""
+        # Logarithms are compared, not weights: two weights that both round to 0 still differ here.
         largest, place = tile.logs.max(-1)
         shape = (*tile.logs.shape[:2], tile.group.num_rows)
         highest = tile.group.once(self, lambda: torch.full(shape, HIDDEN, dtype=tile.group.dtype))[:, :, tile.rows]
@@ -281,6 +282,7 @@ class Match(Request):
         rows, keys = self.labels(tokens)
         _, ranks = torch.cat([rows, keys], 1).unique(return_inverse=True)
         row_ranks, key_ranks = ranks.split([rows.shape[1], keys.shape[1]], 1)
+        # After the ranks: labels below 0 have ranks too, and would match each other.
         row_ranks, key_ranks = torch.where(rows < 0, -1, row_ranks), torch.where(keys < 0, -1, key_ranks)
         return MatchLabels(row_ranks, key_ranks, row_ranks.int(), torch.where(key_ranks < 0, -2, key_ranks).int())
 
@@ -397,6 +399,7 @@ class Band(Request):
             if -num_rows < diagonal < num_keys:
                 cells = tile.weights.diagonal(diagonal, -2, -1)
                 begin = tile.rows.start + max(0, -diagonal)
+                # Assigned, not added: a cell lies in one tile only, so every offset of a row is written once.
                 answer[:, :, begin : begin + cells.shape[-1], index] = cells
 
 

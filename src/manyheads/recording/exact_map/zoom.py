@@ -105,6 +105,8 @@ def _chosen_rows(mask: Mask, rows: slice, keys: slice, block: int, most_cells: i
     if most_cells is None or cells <= most_cells or block == 1:
         return torch.arange(rows.start, rows.stop)
     count = max(1, min(block, int(block * most_cells / cells)))
+    # The middles of equal stretches: the first rows of each would
+    # favour rows that see least, where attention is causal.
     within = ((torch.arange(count, dtype=torch.float64) + 0.5) * block / count).long()
     chosen = (torch.arange(rows.start, rows.stop, block)[:, None] + within).flatten()
     chosen = chosen[chosen < rows.stop]
@@ -120,6 +122,7 @@ class _Strips:
         texts = slice(text, text + 1)
         self.layer, self.head, self.text, self.keys = layer, head, text, keys
         self.mask, self.rule = layer.mask.expand(len(layer.lengths)).texts(texts), layer.rule.texts(texts)
+        # A dense mask has one plane for all heads, or one for each: index 0 is right for the first kind alone.
         self.mask_head = 0 if self.mask.dense is None or self.mask.dense.shape[1] == 1 else head
 
     def pooled(
@@ -139,6 +142,7 @@ class _Strips:
         for first in range(0, len(rows_a_block), blocks_a_strip):
             sizes = rows_a_block[first : first + blocks_a_strip]
             end, strip = begin + sum(sizes), slice(first, first + len(sizes))
+            # Before the strip is read: whoever stops the work by raising does not wait for one strip more.
             if on_strip is not None:
                 on_strip(begin, len(rows))
             self._read(rows[begin:end], sizes, block, sums[strip], tops[strip], counts[strip])

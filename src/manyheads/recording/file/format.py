@@ -143,6 +143,7 @@ class _Plan:
 
     def _number(self, kind: str, tensors: dict[str, Tensor], *more: object) -> tuple[int, bool]:
         """The number of what is equal to this, bit for bit, and whether it is new."""
+        # By content, not identity: batches read apart make equal masks anew, and a file needs each of them once.
         key = (kind, *((name, _digest(tensor)) for name, tensor in tensors.items()), *more)
         new = key not in self._known
         return self._known.setdefault(key, sum(known[0] == kind for known in self._known)), new
@@ -316,6 +317,8 @@ class _Source:
         lengths = tokens.lengths if lengths is None else lengths
         layout.check_lengths(lengths, f"{name}.lengths")
         mask = layout.number_in(about, "mask", len(self.masks))
+        # Nothing lists the biases, so this bound is only against
+        # absurd numbers: that the tensor is there is checked below.
         bias = None if take("bias", int, NoneType) is None else layout.number_in(about, "bias", 1 << 30)
         bias_name = None if bias is None else f"bias.{bias}"
         layout.check_layer(entries, name, site, lengths, f"mask.{mask}", bias_name)

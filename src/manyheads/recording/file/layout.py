@@ -89,6 +89,7 @@ def pack_cells(padded: Bool[Tensor, "b h n n"], real: Bool[Tensor, "b n"]) -> Bo
 def unpack_cells(packed: Bool[Tensor, "cells"], real: Bool[Tensor, "b n"]) -> Bool[Tensor, "b h n n"]:
     """Undo `pack_cells`; the padding is hidden."""
     square = _square(real)
+    # Nothing in the file says whether the mask was one for all heads: its length does. `max`: all texts may be empty.
     num_heads = len(packed) // max(1, int(square.sum()))
     out = torch.zeros(square.shape[0], num_heads, *square.shape[2:], dtype=torch.bool)
     out[square.expand_as(out)] = packed
@@ -168,6 +169,7 @@ def check_layer(parts: Parts, name: str, site: Site, lengths: Int[Tensor, "b"], 
     `mask` and `bias` are what the names of its mask's tensors begin with, and of its bias. Raises Misfit.
     """
     texts, longest = real_positions(lengths).shape
+    # `long` first: the square of an int32 length overflows from 46,341 tokens on, and would be another number.
     heads, groups, rows, cells = site.num_heads, site.num_kv_heads, int(lengths.sum()), int((lengths.long() ** 2).sum())
     q, k = (parts[f"{name}.{field}"].shape if f"{name}.{field}" in parts else () for field in ("q", "k"))
     if len(q) == 4 and len(k) == 4:  # whole
@@ -246,6 +248,8 @@ def each_of(values: list[Any], kind: type, subject: str) -> list[Any]:
 def read_site(about: dict[str, Any]) -> Site:
     """The site that a layer's header describes. Raises Misfit, ShapeError."""
     for field in fields(Site):
+        # Before a Site is built: its own checks list divisors of
+        # these numbers, which takes as long as a header wants it to.
         if field.type == "int":
             number_in(about, field.name, MOST_HEADS)
     return Site(**{field.name: take(about, field.name, KINDS[field.type]) for field in fields(Site)})

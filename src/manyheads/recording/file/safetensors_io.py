@@ -95,6 +95,7 @@ def _write(file: BinaryIO, parts: Mapping[str, Part], metadata: Mapping[str, str
         )
     file.write(draft)
     for name, part in ordered.items():
+        # Made here and dropped with the next one: the file may be larger than the memory.
         tensor = part.make().detach().cpu().contiguous()
         assert (tensor.dtype, tuple(tensor.shape)) == (part.dtype, part.shape), f"{name} is not what was announced"
         view, total = bytes_of(tensor), 0
@@ -117,6 +118,7 @@ def _header(parts: Mapping[str, Part], metadata: Mapping[str, str], sums: Mappin
         begin, end = end, end + math.prod(part.shape) * part.dtype.itemsize
         entries[name] = {"dtype": NAMES[part.dtype], "shape": list(part.shape), "data_offsets": [begin, end]}
     text = json.dumps(entries).encode("ascii")
+    # Spaces up to a multiple of 8, as the library does: with the widest types first, every tensor is then aligned.
     text += b" " * (-len(text) % 8)
     return struct.pack("<Q", len(text)) + text
 
@@ -154,6 +156,7 @@ class TensorFile:
         try:
             handle = opened(self.path)
             weakref.finalize(self, os.close, handle)  # open for as long as somebody may still read from it
+            # Unbuffered: `readinto` then reads straight into the tensor, with no second copy of its bytes.
             self._file = FileIO(handle, "rb", closefd=False)
             self._size = os.fstat(self._file.fileno()).st_size
             header, self._data = self._read_header()
@@ -203,6 +206,8 @@ class TensorFile:
 
     def _read_header(self) -> tuple[dict[str, Any], int]:
         """The header, and where the tensors' bytes begin."""
+        # Nine bytes: any eight are some length, but the header of
+        # every such file is an object, and begins with a brace.
         start = self._file.read(9) or b""
         length = int.from_bytes(start[:8], "little")
         if len(start) < 9 or start[8:] != b"{" or not 2 <= length <= HEADER_BYTES:

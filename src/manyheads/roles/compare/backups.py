@@ -202,6 +202,7 @@ def backup_heads(
         notes["computed"] = f"{kind} ablation of each head; {swept.because}"
         return swept.changes.numpy()
 
+    # One sweep for both: heads and targets are then set beside one and the same plain pass.
     whole = worths(0, [*singles, *plans])
     under = []
     for turn, editor in enumerate(editors, 1):
@@ -257,6 +258,7 @@ def _changes(
     changes = []
     for index, head in enumerate(heads):
         control = means[1:, index]
+        # Above 0 and above every random target: the loss of any head makes the others worth a little more or less.
         bar = max([0.0, *control[~np.isnan(control)].tolist()])
         changes.append(
             HeadChange(

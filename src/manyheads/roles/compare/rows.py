@@ -173,6 +173,7 @@ def drawn(mask: Mask, tokens: Tokens, text: int, count: int) -> Int[Tensor, "_"]
     rows = (visible_keys(mask, text)[: int(tokens.lengths[text])] >= LEAST_KEYS).nonzero()[:, 0]
     if len(rows) <= count:
         return rows
+    # By the text's own words: other batches, another order or another machine draw the same rows.
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(tokens.seeds[text]))
     return rows[order[:count]].sort().values
 
@@ -213,6 +214,7 @@ def pair_divergences(p: Float64[Tensor, "h r n"]) -> Float64[Tensor, "h h"]:
         mixture = torch.add(p[head + 1 :], p[head], out=sums[:num_later])
         mixed = _sum_of_logs(mixture, logs[:num_later]).sum(-1)
         out[head, head + 1 :] = (alone[head] + alone[head + 1 :] - mixed) / 2 + num_rows * MOST
+    # Two rows that are the same may come out a rounding below 0, and a distance must not be negative.
     return (out + out.T).clamp_min_(0)
 
 

@@ -213,6 +213,7 @@ def _matrices(part: Projections, writer: nn.Module, wiring: Wiring, width: int) 
             f"{part.site} reads {values.shape[-1]} numbers and writes {output.shape[-1]}, but a token is embedded in "
             f"{width}: what lies between is not a product of the head's matrices, so copying cannot be read off them."
         )
+    # A value head serves several query heads, each of which writes it by an output of its own.
     values = values.repeat_interleave(part.site.num_heads // part.site.num_kv_heads, 0)
     before = fold_of(wiring.norm_before(writer), values.shape[-1])
     after = fold_of(wiring.norm_after(part.output), output.shape[-1])

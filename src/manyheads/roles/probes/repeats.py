@@ -191,6 +191,7 @@ def sample(lm: Any, variant: Repeats, samples: int, seed: int, between: tuple[fl
     special = torch.zeros_like(texts, dtype=torch.bool)
     special[:, : len(before)], special[:, longest - len(after) :] = True, True
     lengths, offsets = torch.full((2 * samples,), longest), torch.zeros(*texts.shape, 2, dtype=torch.long)
+    # By the drawn tokens: there are no words that could seed halves and bootstrap weights.
     seeds = tuple(data_seed(body.numpy().tobytes()) for body in repeated)
     drawn = f"{len(ids):,} ids between {between[0]:.0%} and {between[1]:.0%} of the vocabulary, no special ones"
     return Sample(Tokens(lengths, texts, special=special, offsets=offsets), seeds, f"{drawn}{start_words}")

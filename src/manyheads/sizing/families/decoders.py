@@ -138,6 +138,7 @@ def attention_of(fields: Fields, row: Decoder, embed_dim: int, window: tuple[int
         rank, rope = fields.whole("kv_lora_rank"), fields.whole("qk_rope_head_dim")
         qk_dim, v_dim = fields.whole("qk_nope_head_dim") + rope, fields.whole("v_head_dim", embed_dim // num_heads)
         return Attention(num_heads, num_heads, qk_dim, v_dim, window=length, latent=(rank, rope))
+    # A config may name the width of a head, which then need not be the model's width over its heads (Gemma, Qwen3).
     width = fields.maybe("head_dim")
     if width is None and embed_dim % num_heads:
         raise ModelError(

@@ -61,6 +61,8 @@ def chunks(documents: Iterable[Document]) -> Iterator[Chunk]:
     """Documents in chunks of at most `CHUNK_TEXTS` texts and `CHUNK_CHARACTERS` characters, at least one text each."""
     number, begin, begin_at, collected, size = 0, 0, 0, [], 0
     for document in documents:
+        # By texts and characters, never by tokens: a border must be known before anything is tokenised, the same in
+        # every process. A document longer than the limit is a chunk by itself.
         is_full = len(collected) == CHUNK_TEXTS or size + len(document.text) > CHUNK_CHARACTERS
         if collected and is_full:
             chunk = Chunk(number, tuple(collected), begin, begin_at)
@@ -96,6 +98,8 @@ class Chunked:
 
     @cached_property
     def batches(self) -> list[list[int]]:
+        # Never none: failures and counts of a chunk travel with
+        # its first batch, and a chunk without one would lose them.
         return batches(self.reading, BATCH_TOKENS) or [[]]
 
     @cached_property
@@ -130,6 +134,8 @@ def read_chunk(lm: Any, chunk: Chunk, long: str) -> Chunked:
         except Exception as error:
             if not is_about_texts(error):
                 raise
+            # A TextError is about the text. The tokenizer's own error may mean that the tokenizer is broken: where
+            # nothing at all can be measured, the run raises that first one instead of blaming every text.
             first = first or (None if isinstance(error, TextError) else error)
             failures.append(_failure(chunk, index, error))
             continue
@@ -221,6 +227,8 @@ def read_head(lm: Any, stream: Iterator[Chunk], long: str, num_documents: int | 
         if num_documents is None:
             read[chunk.number] = read_chunk(lm, chunk, long)
             num_tokens += read[chunk.number].reading.num_tokens
+        # A resumed run takes the head's length from what was stored and counts no tokens: statistics are made from the
+        # survey, so it must hold the very documents of the first start.
         enough = num_tokens >= SURVEY_TOKENS or num_texts >= SURVEY_TEXTS
         if enough if num_documents is None else num_texts >= num_documents:
             break
@@ -278,6 +286,7 @@ def learn(lm: Any, head: Head, sinks: Sinks | None, statistics: Sequence[Statist
 
 def _sinks(lm: Any, pieces: Sequence[Piece]) -> Sinks:
     """Sinks, of those of the probed texts that the model can read."""
+    # A sample, not the whole head: a sink is the model's, not the corpus', and one pass over a few texts shows it.
     probes = tuple(probed(pieces))
     try:
         return find_sinks(lm, Reading(probes, ""))
@@ -322,6 +331,7 @@ def inputs_of(
         "long": long,
         "kinds": str(kinds),
         "sinks": "as found" if sinks is None else repr(sinks),
+        # A batch is known by two numbers alone, so constants that cut other batches would count texts twice or never.
         "batches": f"{BATCH_TOKENS} tokens, {CHUNK_TEXTS} texts or {CHUNK_CHARACTERS} characters a chunk",
         "survey": f"{SURVEY_TOKENS} tokens or {SURVEY_TEXTS} texts",
     }
@@ -355,6 +365,8 @@ def tokenizer_digest(tokenizer: Any) -> str:
     """Digest of all that a fast tokenizer does; of a slow one of its class and its words."""
     backend: Any = getattr(tokenizer, "backend_tokenizer", None)
     if hasattr(backend, "to_str"):
+        # Truncation and padding are settings that calls leave behind in the tokenizer: with them in the digest, a run
+        # could refuse to go on merely because somebody tokenised a text in between.
         rules = json.loads(backend.to_str())
         return _digest(json.dumps({k: v for k, v in rules.items() if k not in ("truncation", "padding")}))
     words = sorted(tokenizer.get_vocab().items()) if hasattr(tokenizer, "get_vocab") else []

@@ -106,6 +106,8 @@ class _Run:
             total = None if self.files is None else self.files.finished()
             return b"" if total is None else store.packed(total.tensors(), total.words())
 
+        # After `_learned`, which compares inputs: a finished run of
+        # another model or corpus must not be handed out as this one's.
         if self.folder is not None and (data := self.ranks.first(finished)):
             self._report(None, 1.0)
             total = store.Total.read(*store.unpacked(data))
@@ -159,6 +161,7 @@ class _Run:
         self, known: tuple[dict[str, str], Learned] | None, head: Head, statistics: tuple[Statistic, ...]
     ) -> Learned:
         """What the head of the corpus shows, from an earlier run where there is one; the same for all processes."""
+        # A digest of all weights is worth its time only where there is something to compare it with.
         if self.folder is not None or self.ranks.world > 1:
             self.inputs = inputs_of(self.lm, self.corpus, statistics, self.long, self.sinks, self.kinds)
 
@@ -263,6 +266,7 @@ class Worker:
         The batches of a chunk that are left are dealt out in turns; the next chunk begins with the next process.
         """
         for chunk in stream:
+            # -1 is nobody's number of batches, so a chunk that nobody began can never look finished.
             of, finished = done.get(chunk.number, (-1, set()))
             if len(finished) != of:  # a chunk that is done is not even tokenised
                 chunked = read.pop(chunk.number, None) or read_chunk(self.lm, chunk, self.long)
@@ -273,6 +277,7 @@ class Worker:
                     )
                 # What is left is dealt out anew: a run may go on with more processes than began it, or fewer.
                 left = [batch for batch in range(len(chunked.batches)) if batch not in finished]
+                # Turned by the chunk's number: else the first process would get the odd batch of every chunk.
                 own = left[(self.rank - chunk.number) % self.world :: self.world]
                 for count, number in enumerate(own):
                     report(chunk, count / len(own))
@@ -300,6 +305,7 @@ class Worker:
         except Exception as error:
             if not is_about_texts(error):
                 raise
+            # Under a name of its own: Python deletes `error` at the end of the except block.
             first = error
         measured: list[Contribution] = []
         failed: list[Failure] = []

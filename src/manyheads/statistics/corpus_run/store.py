@@ -218,10 +218,14 @@ class Parts:
                 continue
             require_same(inputs, known, folder)
             with as_written(path):
+                # Any overlap drops the whole part: sums cannot be taken
+                # apart, and what overlaps was merged into a counted one.
                 if parts.total.covers_any(part.covered()):
                     _remove(path)
                     continue
                 parts.total.add(part)
+            # The first file is the largest merged part, if there is
+            # one: merging would copy it again and save no reading.
             parts.num_bytes += path.stat().st_size if parts.paths else 0
             parts.paths.append(path)
         return parts
@@ -230,6 +234,8 @@ class Parts:
         """Add a batch. When this returns, the batch outlives the process."""
         self.total.add(batch)
         path = self.folder / batch.file_name
+        # Unflushed, since the kernel writes it out whatever becomes of the process; only a power cut tears such a file,
+        # and then its batch is measured again (`opened`).
         write_part(path, batch, self.inputs, flushed=False)
         self.paths.append(path)
         self.num_bytes += path.stat().st_size
@@ -264,6 +270,7 @@ def read_part(path: Path) -> tuple[Batch | Total, dict[str, str]]:
 
 def write_state(path: Path, tensors: dict[str, Tensor], words: dict[str, Any], flushed: bool = True) -> None:
     """One safetensors file of a run's folder, whole or not at all. Errors: FileAccessError."""
+    # `x=x` binds the tensor now: a plain closure would write the last tensor under every name.
     parts = {name: safetensors_io.Part(x.dtype, tuple(x.shape), lambda x=x: x) for name, x in tensors.items()}
     metadata = {"format": FORMAT, "format_version": str(VERSION), "about": json.dumps(words)}
     write_tensors(path, parts, metadata, flushed=flushed)
@@ -348,6 +355,8 @@ class RunFolder:
         with ExitStack() as stack:
             try:
                 if rank == 0:
+                    # Asked before `require_own`, which would call an older
+                    # run's files foreign instead of saying what they are.
                     if any(path.glob("shard-*")):
                         raise older_run(path)
                     require_own(path, OWN)
@@ -395,6 +404,7 @@ class RunFolder:
 
     def finish(self, total: Total, inputs: dict[str, str]) -> None:
         """Keep everything as one part, and delete the parts that it was added up from."""
+        # Flushed and in its place before any part goes: a process killed between the two leaves a whole run either way.
         write_part(self.path / "finished.safetensors", total, inputs)
         self._tidy()
 
@@ -442,6 +452,8 @@ def everywhere(total: Total, ranks: Ranks) -> Total:
 
 def _tally_everywhere(tally: Tally | None, words: list[dict[str, Any] | None], ranks: Ranks) -> Tally | None:
     """Sums of all processes; one that measured nothing adds zeros of the others' shape."""
+    # From here on every process makes the same calls over the network in the same order: one that measured nothing adds
+    # zeros, since one that returned early would leave the others waiting.
     measured = [process for process in words if process is not None]
     if not measured:
         return None
@@ -460,6 +472,7 @@ def _tally_everywhere(tally: Tally | None, words: list[dict[str, Any] | None], r
         counts = total.kinds.counts()
         ids = [unpacked(data)[0]["ids"] for data in ranks.gather(packed({"ids": counts.ids}, {}))]
         wide = counts.over(torch.cat(ids).unique())
+        # As numbers: a kind is marked where any process marked it, which is a sum above 0.
         marks = wide.mark.int()
         for tensor in (marks, wide.mass, wide.even):
             ranks.add(tensor)

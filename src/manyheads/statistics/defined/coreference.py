@@ -80,6 +80,7 @@ def survey_coreference(golds: Iterable[Gold | None]) -> tuple[float, ...]:
         for search in searches(gold) if gold is not None and gold.has_coreference else ():
             rank = next(rank for rank, head in enumerate(reversed(search.candidates)) if head in search.right)
             counts[min(rank, MOST_RANKS - 1)] += 1
+    # No rank may be impossible: a chance level of 0 would make any hit there look like a discovery.
     smooth = [counts[rank] + UNSEEN_RANK for rank in range(MOST_RANKS)]
     return tuple(count / sum(smooth) for count in smooth)
 
@@ -157,6 +158,7 @@ def _columns(facts: Facts, ranks: tuple[float, ...]) -> tuple[Float[Tensor, "b h
     weights = layer.weights[plan.text, :, plan.row].gather(2, mentions)
     chosen = weights.masked_fill((plan.candidate < 0)[:, None], -torch.inf).argmax(-1)
     among_mentions = plan.right.gather(1, chosen)
+    # One column more than there are words, for what is no antecedent: padding of the lists, and a look at nothing.
     antecedent = torch.zeros(len(plan.text), layer.words.num_words + 1, dtype=torch.bool)
     antecedent.scatter_(1, torch.where(plan.right, plan.candidate, layer.words.num_words), True)
     antecedent[:, -1] = False

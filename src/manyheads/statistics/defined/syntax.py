@@ -224,6 +224,7 @@ def _columns(
 
 def _questions(layer: Looks, relations: tuple[Relation, ...]) -> Questions:
     arcs = arcs_of(layer.words, relations)
+    # Direction by direction: a causal head sees the dependent from its head, or the head from its dependent, not both.
     up = arcs.where(layer.visible[arcs.text, arcs.dependent, arcs.head])
     down = arcs.where(layer.visible[arcs.text, arcs.head, arcs.dependent])
     ends_up = _ends(layer, up, up.dependent, up.head, relations, 1)
@@ -249,6 +250,7 @@ def _ends(layer: Looks, arcs: Arcs, row: Tensor, target: Tensor, relations: Sequ
     modal = torch.tensor([relation.modal for relation in relations], dtype=torch.long)
     table = torch.stack([relation.chances for relation in relations]) if relations else torch.zeros(0, 2 * FAR + 1)
     likely = table[arcs.relation[:, None], away.clamp(-FAR, FAR) + FAR]
+    # Of the right part of speech, drawn by offset: everything that position and word class could tell is chance.
     alike = visible & (pos[arcs.text] == pos[arcs.text, target][:, None])
     chance = torch.where(alike, likely, 0.0)
     chance = chance / chance.sum(1, keepdim=True).clamp_min(1e-12)

@@ -225,6 +225,7 @@ def precision_of(layers: Sequence[LayerInfo]) -> Precision:
         side = 1 << level
         return sum(layer.num_heads * -(-layer.num_queries // side) * -(-layer.num_keys // side) for layer in layers)
 
+    # The last level is taken whatever its size, so that there always is one.
     level = next(level for level in range(COARSEST + 1) if cells(level) <= MAP_CELLS or level == COARSEST)
     rows = sum(layer.num_heads * layer.num_queries for layer in layers)
     whole = max(layer.num_queries * layer.num_keys for layer in layers) <= WHOLE_CELLS
@@ -248,6 +249,7 @@ def read_map(layer: LayerRecord, head: int, text: int, precision: Precision) -> 
     cells = region.levels[0].mean
     is_visible = cells.isfinite()
     weights = cells.nan_to_num(0.0)
+    # The page cannot compute masks: how many keys a row saw, and what a sink took of it, is read off here.
     visible = is_visible.sum(-1).numpy().astype(np.uint32)
     missing = (1.0 - weights.double().sum(-1)).clamp_min(0).masked_fill(~is_visible.any(-1), 0).float().numpy()
     if not precision.links:

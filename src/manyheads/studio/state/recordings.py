@@ -127,6 +127,7 @@ class Recordings:
         name = recording_id(model, text, steps)
 
         def make() -> Opened:
+            # First: a model that is not in the workspace must be refused before anything is loaded or read.
             self.workspace.place_of(model)
             say(f"loading {model}", 0, None)
             lm = self.workspace.load(model)

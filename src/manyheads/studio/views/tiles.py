@@ -147,6 +147,7 @@ class Tiles:
                 raise Stopped("nobody waits for this tile any more")
 
         finest = max(0, level - BELOW)
+        # Finer tiles are a gift of the pass: they are kept only as far as their cells fit in memory.
         while ((rows.stop - rows.start) >> finest) * ((keys.stop - keys.start) >> finest) > DEEP_CELLS:
             finest += 1
         most = None if address.every else SAMPLED_CELLS

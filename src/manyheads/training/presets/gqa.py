@@ -98,6 +98,8 @@ class Bytes:
 
     def windows(self, seed: int, step: int, rows: int, length: int) -> Int[Tensor, "b n"]:
         """Random windows to learn from: they follow from seed and step."""
+        # By seed and step alone, with no state: the three kinds of
+        # a seed read the same windows, and a resumed run its own.
         begins = torch.randint(len(self.train) - length, (rows, 1), generator=generator_of(seed, step))
         return self.train[begins + torch.arange(length)].long()
 
@@ -148,6 +150,7 @@ def config_of(scale: Scale, kind: str) -> DecoderConfig:
     A head spared is `2 m d` numbers, a unit of the feed-forward 3 m.
     """
     heads, kv_heads = KV_HEADS["mha"], KV_HEADS[kind]
+    # To the nearest unit: rounding moves a size by less than one unit of a layer, far within `EQUAL`.
     wide = scale.wide + round(2 * scale.head_dim * (heads - kv_heads) / 3)
     return DecoderConfig(
         BYTES, scale.width, scale.layers, heads, kv_heads, scale.head_dim, wide, max(scale.timing.context, scale.length)
@@ -232,6 +235,8 @@ def decoder_weights(llama: nn.Module) -> dict[str, Tensor]:
 def divergence(student: nn.Module, teacher: nn.Module, ids: Int[Tensor, "b n"]) -> Float[Tensor, ""]:
     """KL of the teacher's next-token distribution from the student's, the mean over all tokens but the last, nats."""
     with torch.no_grad():
+        # Logarithms in float32 on both sides: under autocast logits
+        # may be of a half type, and KL is a difference of theirs.
         log_targets = teacher(ids[:, :-1]).logits.float().log_softmax(-1)
     log_probabilities = student(ids[:, :-1]).logits.float().log_softmax(-1)
     return F.kl_div(log_probabilities, log_targets, log_target=True, reduction="none").sum(-1).mean()
@@ -321,6 +326,7 @@ def decode_all(
     with torch.no_grad():
         for name, model in models.items():
             caches[name] = [KVCache.static(context) for _ in model.blocks]
+            # In chunks: a prompt at once would hold activations of all its tokens for every text.
             for part in ids[:, : context - steps].split(CHUNK, 1):
                 next_logits(model, part, caches[name])
         seconds = seconds_in_turns({name: partial(decode, name) for name in models}, rounds)

@@ -125,11 +125,13 @@ def answers(letters: Int[Tensor, "b n"], numbers: Int[Tensor, "b n"]) -> Int[Ten
     """What there is to say at each place, in the order of RELATIONS."""
     length = letters.shape[1]
     place = torch.arange(length)
+    # Earlier cards only, never the card itself: its own number would be the answer to read off.
     matches = (letters[:, :, None] == letters[:, None]) & (place < place[:, None])
     last = torch.where(matches, place, -1).amax(-1)
     where = [(place - back).expand_as(letters) for back in BACK]
     where += [torch.where(place > 0, 0, -1).expand_as(letters), last]
     read = torch.stack(where, -1)
+    # Clamped for the index alone: what lies before the first card is masked on the next line.
     values = numbers[:, None].expand(-1, length, -1).gather(2, read.clamp_min(0))
     return values.masked_fill(read < 0, NOTHING)
 
@@ -242,6 +244,8 @@ def reader_run(name: str, scale: Scale, seed: int, num_heads: int, kind: str = "
     # Before the model is made: nets of one seed begin alike wherever their sizes agree.
     torch.manual_seed(seed)
     model = Reader(scale.letters, scale.numbers, scale.length, scale.width, num_heads, kind)
+    # Of a step that no training reaches (`HELD_OUT_STEP`), from
+    # generators of its own: drawing it moves no other number.
     held_out = held_out_of(scale, seed)
     batch = scale.cards(seed).batch
     return Run(name, model, scale.settings, batch, loss_of, lambda m, _: measure(m, held_out), WHY_FLOAT32, terms_of)

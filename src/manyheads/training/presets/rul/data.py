@@ -227,6 +227,7 @@ class Scaling:
         varying = tuple(np.flatnonzero(np.ptp(rows, axis=0) > 0).tolist())
         if not varying:
             raise TextError("no setting and no sensor of these engines ever changes: there is nothing to learn from.")
+        # Of the engines trained on alone: the spread of others would tell the net of what it is tested with.
         return Scaling(varying, rows[:, varying].mean(0), rows[:, varying].std(0))
 
     @property
