@@ -1,6 +1,7 @@
 # The names of this package, each loaded when it is first used; editors and type checkers read this file as it is.
 from .claims import MAX_FALSE as MAX_FALSE
 from .claims import Claim as Claim
+from .claims import failing as failing
 from .compare.backups import backup_heads as backup_heads
 from .compare.families import head_families as head_families
 from .find import find_roles as find_roles
@@ -19,4 +20,3 @@ from .results import Roles as Roles
 from .rules import MIN_QUERIES as MIN_QUERIES
 from .rules import RULES as RULES
 from .rules import SINK_RULE as SINK_RULE
-from .why_not import failing as failing

@@ -15,7 +15,7 @@ texts that the head was not chosen on, the most frequent offset (by a tenth and 
 position and part of speech preserved and the link itself destroyed, and even chance where the offset fails
 (`statistics.defined.syntax`).
 
-The conditions that a rule sets are in `roles.claims`, their words in `roles.why_not`. How a role is shown is in
+The conditions that a rule sets are in `roles.claims`, and their words, too. How a role is shown is in
 `roles.role_table`.
 """
 
