@@ -300,7 +300,7 @@ def oracle(rule, claim):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_conditions_fail_exactly_where_the_rules_do(seed):
-    """The words against the rules as docs/roles.md has them, over figures on both sides of every threshold."""
+    """The words against the rules of docs/reference/roles.md, over figures on both sides of every threshold."""
     rng, met = np.random.default_rng(seed), 0
     for rule in ASKED:
         for _ in range(20):

@@ -38,6 +38,17 @@ SMALL = pytest.mark.parametrize("cells", [1, 400, None], ids="{}-cell tiles".for
 NAMES = [name_of(each) for each in ask(np.random.default_rng(0), make_case(np.random.default_rng(0), lengths=(3,)))]
 
 
+def test_every_reduction_is_compared_with_its_oracle():
+    classes = {
+        value
+        for value in vars(requests).values()
+        if isinstance(value, type) and value.__module__ == requests.__name__ and hasattr(value, "add")
+    }
+    rng = np.random.default_rng(0)
+    compared = {type(request) for request in ask(rng, make_case(rng, lengths=(3,)))}
+    assert len(compared) > 8 and {cls for cls in classes if cls.__subclasses__() == []} <= compared
+
+
 # ------------------------------------------------------------------------------------------- each request, and together
 
 

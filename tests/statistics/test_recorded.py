@@ -8,10 +8,16 @@ import manyheads as mh
 from manyheads.errors import ShapeError, StatisticError
 from manyheads.recording.layer import small_maps
 from manyheads.statistics import STATISTICS
-from manyheads.statistics.of_a_recording import BY_ROW, EVERY_ROW, measure_recording, sinks_of
+from manyheads.statistics.of_a_recording import EVERY_ROW, measure_recording, sinks_of
 from tests.models.tiny import WORDS, tiny_bert, tiny_gpt2, tiny_llama, tiny_tokenizer
 
 MODELS = {"bert": tiny_bert, "gpt2": tiny_gpt2, "gqa": lambda seed: tiny_llama(2, seed=seed)}
+
+
+BY_ROW = {
+    *("entropy", "effective_keys", "max_weight", "sum_of_squares", "missing_mass", "first_mass", "sink_mass"),
+    *("special_mass", "separator_mass", "punctuation_mass", "number_mass", "capitalised_mass", "rare_mass"),
+}
 
 
 @pytest.fixture(params=MODELS)
@@ -66,6 +72,7 @@ def test_sampled_rows_tell_what_a_row_tells_by_itself_and_nothing_else(read):
     for name in got.names:
         if name.removesuffix(".uniform") not in BY_ROW:
             assert np.isnan(got.column(name)).all(), name
+    assert {name for name, statistic in STATISTICS.items() if statistic.by_row and "." not in name} == BY_ROW
     rows = ((np.arange(length // 2) + 0.5) * length / (length // 2)).astype(int)
     maps = np.concatenate([layer.weights(text=1).double().numpy() for layer in rec.layers])[:, rows]
     entropy = -np.where(maps > 0, maps * np.log(np.maximum(maps, 1e-300)), 0).sum(-1).mean(1)

@@ -3,7 +3,7 @@
 A vision model reads a picture as patches, row by row, with a few tokens of its own before them (a class token,
 registers); a speech model reads a sound as frames. `Grid` and `Frames` say which pixels, or which moment, a position
 is, so that a head can be drawn on the picture. Both are plain data, kept in a recording's provenance: a recording that
-was saved and opened again still has them. How they are found, by measurement, is `models.media`.
+was saved and opened again still has them. How they are found, by measurement, is `models.inputs.media`.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ the map in blocks. `weights[h, i, j]` is what query i of head h gives to key j; 
 Why: the library computes these without ever holding a map, tile by tile, which is fast and easy to get wrong. Here the
 map is simply there, and each answer is its definition. Written apart from that pass, so that the two can disagree.
 Cost: the whole map in float64, and loops where a loop says it best. For a page of text, not for a book.
-Source: the requests of `recording.requests`, name by name.
+Source: the requests of `recording.exact_map.requests`, name by name.
 """
 
 from collections.abc import Sequence

@@ -19,7 +19,7 @@ the head that looks at rare words. Added tokens are left out, as rows and as ans
 strongest.
 
 Cost: a few passes over the map, in float64.
-Source: entropy: Clark et al. 2019, section 5.1; max_weight ("confidence"), strongest keys, rare words: Voita et al.
+Source: entropy: Clark et al. 2019, section 3.3; max_weight ("confidence"), strongest keys, rare words: Voita et al.
 2019; induction: Olsson et al. 2022; norm masses: Kobayashi et al. 2020, as a ratio of sums over a text; sinks
 themselves: Xiao et al. 2024.
 

@@ -84,12 +84,12 @@ def find_roles(
 ) -> Roles:
     """What each head of a loaded model does on some texts: one role a head, in the model's order, and every claim.
 
-    `texts` are texts, Documents, or a Corpus (`corpora.files.open_corpus`); those with gold syntax are also asked for
+    `texts` are texts, Documents, or a Corpus (`corpora.open_corpus`); those with gold syntax are also asked for
     every relation. `passages` are stretches of text with gold coreference, asked for antecedents alone. `patterns` are
-    your own roles, a function of a text's tokens each (`statistics.patterns`). `elsewhere` is a second corpus, on which
-    every claim is tried again (`claim.elsewhere`): about one label in five does not travel. `examples` texts are kept
-    for every label, and for every question's best head. `probes` asks random repeats, copying and retrieval, too
-    (`roles.probes`; `probing.ask_probes`). `resume`, `ranks` as in `measure`; of several processes the first alone
+    your own roles, a function of a text's tokens each (`statistics.defined.own_pattern`). `elsewhere` is a second
+    corpus, on which every claim is tried again (`claim.elsewhere`): about one label in five does not travel. `examples`
+    texts are kept for every label, and for every question's best head. `probes` asks random repeats, copying and retrieval, too
+    (`roles.probes`; `roles.ask_probes`). `resume`, `ranks` as in `measure`; of several processes the first alone
     has examples and probes.
 
     `on_questions` is called with every role and its question as soon as the corpus' head tells them, before the long

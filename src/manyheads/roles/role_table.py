@@ -4,7 +4,8 @@ Figures, the report, the commands and the studio's page all read this table. The
 from a file that this module writes: `python -m manyheads.roles.role_table web/src/lib/draw/roles.generated.ts`
 (`make web` does so, and a test holds the file to the table).
 
-Whoever adds a role adds a rule (`roles.rules`) and a row here, and builds the page. Plain data: importing it costs
+Whoever adds a role adds a rule (`roles.rules`) and a row here, and builds the page if the row has words of its own (a
+group); CONTRIBUTING says what else a new question needs. Plain data: importing it costs
 nothing, so that commands may read it before anything heavy is loaded.
 
 Hues are those of Okabe and Ito 2008 (Color Universal Design) and kin. Any two are told apart by normal eyes and under

@@ -24,13 +24,6 @@ from manyheads.statistics.table import choose
 
 EVERY_ROW = "every row"
 VALUES = frozenset({"values"})
-BY_ROW = frozenset(
-    {
-        *("entropy", "effective_keys", "max_weight", "sum_of_squares", "missing_mass", "first_mass", "sink_mass"),
-        *("special_mass", "separator_mass", "punctuation_mass", "number_mass", "capitalised_mass", "rare_mass"),
-    }
-)
-"""Statistics of a row alone, wherever it stands; their chance levels by an even spread are, too."""
 
 
 def measure_recording(
@@ -72,7 +65,7 @@ def measure_recording(
     if most_cells is not None and cells > most_cells:
         count = max(1, length * most_cells // cells)
         rows = ((torch.arange(count, dtype=torch.float64) + 0.5) * length / count).long()
-        answerable = tuple(statistic for statistic in chosen if statistic.name.removesuffix(".uniform") in BY_ROW)
+        answerable = tuple(statistic for statistic in chosen if statistic.by_row)
     columns = [chosen.index(statistic) for statistic in answerable]
     if sinks is None:
         sinks = Sinks() if wordless or rows is not None else sinks_of(recording, text)

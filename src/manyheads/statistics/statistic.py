@@ -8,7 +8,7 @@ batches, files and machines add up to the same number. One of your own takes ten
     mh.measure(lm, texts, statistics=["entropy", mine])
 
 One that is to belong to the table is a function in a file of `defined/` that returns `Statistic`s, a line of `table.py`
-that calls it, and its oracle in `reference/statistics.py`.
+that calls it, and its oracle in `reference/statistics.py`; `make pages` then writes it into the docs.
 """
 
 from __future__ import annotations
@@ -140,6 +140,8 @@ class Statistic:
     A statistic with a `block` is that block's `column`, and its `finish` is not called.
     `cells(tokens, text)` are the cells of one text's map, visible or not, whose weights the statistic counts; None
     where it is about a whole row, as the entropy is. Examples of a role show links from among these cells.
+    `by_row`: whether it is the mean of numbers that each row has by itself, wherever it stands, so that rows sampled
+    from a text too long to read whole still give it (`measure_recording`).
     """
 
     name: str
@@ -154,6 +156,7 @@ class Statistic:
     block: Block | None = None
     column: int = 0
     cells: Cells | None = None
+    by_row: bool = False
 
     @property
     def same_for_all_heads(self) -> bool:

@@ -3,7 +3,8 @@
 A request is a small frozen value, so that statistics can ask for the same reduction and it is computed once. A request
 that depends on the tokens holds a *function of the tokens*, not the numbers: it can be planned before a text is read.
 
-To add a reduction, write one class here and its oracle in `reference.reductions`. The class says
+To add a reduction, write one class here, its oracle in `reference.reductions`, and the line in
+`tests/recording/passing.py` that compares the two (a test holds that every class has one). The class says
 
 - `of_tokens(tokens)`: what it reads off the tokens, once for all layers (nothing, for most);
 - `empty(sizes, ...)`: its answer before the first tile, which is also the answer of rows that see nothing;

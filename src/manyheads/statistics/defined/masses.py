@@ -14,6 +14,7 @@ To add a class of tokens, add a row to `CLASSES`; to add a match between tokens,
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -43,8 +44,8 @@ def class_mass(name: str, members: Class, meaning: str, *, source: str, asks: Se
     def cells(tokens: Tokens, text: int) -> Bool[Tensor, "q k"]:
         return members(tokens)[text][None].expand(tokens.longest, -1)
 
-    needs = frozenset(asks)
-    return Statistic(name, "share", SHARE, source, meaning, lambda _: (Received(),), finish, asks=needs, cells=cells)
+    how = {"asks": frozenset(asks), "cells": cells, "by_row": True}
+    return Statistic(name, "share", SHARE, source, meaning, lambda _: (Received(),), finish, **how)
 
 
 def class_uniform(of: Statistic, members: Class) -> Statistic:
@@ -75,7 +76,7 @@ def class_relabelled(of: Statistic, members: Class) -> Statistic:
 
 def uniform(of: Statistic, finish: Finish) -> Statistic:
     """The chance level by an even spread, which depends on mask and tokens alone."""
-    return chance(of, "uniform", EVENLY, finish, ())
+    return replace(chance(of, "uniform", EVENLY, finish, ()), by_row=of.by_row)
 
 
 def chance(of: Statistic, kind: str, meaning: str, finish: Finish, needs: tuple[Request, ...]) -> Statistic:

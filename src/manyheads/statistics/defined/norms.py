@@ -14,7 +14,7 @@ none). Numerators and denominators follow from column sums and diagonals that th
 
 `.uniform`: weights spread evenly over what each row sees, values as they are. `.relabelled`: the text's words shuffled,
 each place keeping its value; the exact mean over all shuffles.
-Source: Kobayashi et al. 2020. Oracle: `reference.norms`.
+Source: Kobayashi et al. 2020. Oracle: `reference.statistics`.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ to keep each row's best key. Cost: O(rows * specials and rare tokens * d). A tie
 
 `.uniform`: any word that a row sees is as likely to be its strongest key. `.relabelled`: the text's words shuffled, the
 exact mean over all shuffles. Source: Voita et al. 2019, rare words (on all sentences: theirs are those whose rarest
-word is outside the 500 most frequent). Oracle: `reference.tops`.
+word is outside the 500 most frequent). Oracle: `reference.statistics`.
 """
 
 from __future__ import annotations

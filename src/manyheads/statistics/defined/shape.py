@@ -30,11 +30,14 @@ def row_mean(
     row: Row,
     request: Request,
     even: Row | None,
+    by_row: bool = True,
 ) -> list[Statistic]:
     """The mean over rows of one number a row, and its value under even spread where the two can differ."""
-    mean = Statistic(
-        name, unit, limits, source, meaning, lambda _: (request,), lambda facts: facts.over_rows(row(facts))
-    )
+
+    def finish(facts: Facts) -> PerText:
+        return facts.over_rows(row(facts))
+
+    mean = Statistic(name, unit, limits, source, meaning, lambda _: (request,), finish, by_row=by_row)
     return [mean] if even is None else [mean, uniform(mean, lambda facts: facts.over_rows(even(facts)))]
 
 
@@ -100,7 +103,7 @@ def places() -> list[Statistic]:
         uniform(signed_distance, even_signed),
         *row_mean(
             "distance", "tokens", ANY, vig, "mean distance of what is read",
-            lambda f: f[Distance()], Distance(), _mean_distance,
+            lambda f: f[Distance()], Distance(), _mean_distance, by_row=False,
         ),
     ]  # fmt: skip
 
