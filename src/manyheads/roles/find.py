@@ -88,9 +88,9 @@ def find_roles(
     every relation. `passages` are stretches of text with gold coreference, asked for antecedents alone. `patterns` are
     your own roles, a function of a text's tokens each (`statistics.defined.own_pattern`). `elsewhere` is a second
     corpus, on which every claim is tried again (`claim.elsewhere`): about one label in five does not travel. `examples`
-    texts are kept for every label, and for every question's best head. `probes` asks random repeats, copying and retrieval, too
-    (`roles.probes`; `roles.ask_probes`). `resume`, `ranks` as in `measure`; of several processes the first alone
-    has examples and probes.
+    texts are kept for every label, and for every question's best head. `probes` asks random repeats, copying and
+    retrieval, too (`roles.probes`; `roles.ask_probes`). `resume`, `ranks` as in `measure`; of several processes the
+    first alone has examples and probes.
 
     `on_questions` is called with every role and its question as soon as the corpus' head tells them, before the long
     reading: what it raises ends the run. `on_reading` is called with each reading's name as it begins: "texts",
