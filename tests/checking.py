@@ -23,7 +23,7 @@ __all__ = ["install"]
 
 SHAPED = jaxtyping.jaxtyped
 PLAIN = types.FunctionType
-CALLS = 30  # of a function, in a file of tests
+CALLS = 10  # of a function, in a file of tests
 INNER: set[types.CodeType] = set()
 
 

@@ -206,7 +206,7 @@ def test_pyplot_stays_out_and_neither_palette_nor_report_needs_matplotlib():
         "import manyheads.figures.palette as style",
         "assert style.role_style('sink [CLS]').terminal.startswith('#')",
         "assert not {'matplotlib', 'torch'} & set(sys.modules)",
-        "import manyheads.figures.roles.report, manyheads.roles.why_not",
+        "import manyheads.figures.roles.report, manyheads.roles.claims",
         "assert 'matplotlib' not in sys.modules",
         "import manyheads.figures.maps, manyheads.figures.head",
         "assert 'matplotlib' in sys.modules and 'matplotlib.pyplot' not in sys.modules",
