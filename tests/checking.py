@@ -10,6 +10,7 @@
 import builtins
 import functools
 import inspect
+import math
 import types
 from collections.abc import Callable
 from typing import Any, get_args
@@ -48,7 +49,7 @@ def checked(fn: Any = None, /, *, typechecker: Any = None) -> Any:
         return SHAPED(fn, typechecker=typechecker)
     if all(hint in (Any, "Any") for hint in fn.__annotations__.values()):
         return fn
-    if "<locals>" in fn.__qualname__ and running.calls == CALLS:
+    if "<locals>" in fn.__qualname__ and running.calls < math.inf:
         if fn.__code__ in INNER:
             return fn
         INNER.add(fn.__code__)
@@ -57,7 +58,7 @@ def checked(fn: Any = None, /, *, typechecker: Any = None) -> Any:
     @functools.wraps(fn)
     def called(*args: Any, **kwargs: Any) -> Any:
         nonlocal strict, file, calls
-        if file is not running.file:
+        if file != running.file:
             file, calls = running.file, 0
         calls += 1
         if calls > running.calls or jaxtyping.config.jaxtyping_disable:

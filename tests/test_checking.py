@@ -1,5 +1,6 @@
 """What is checked more quickly is checked no less: wrong types and shapes are told, with the name of the function."""
 
+import math
 from collections.abc import Iterator
 
 import jaxtyping
@@ -11,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from manyheads.heads import in_layer
-from tests.checking import checked
+from tests.checking import checked, running
 
 Maps = tuple[Float[Tensor, "q k"], Float[Tensor, "k d"]]
 check = checked(typechecker=beartype)
@@ -57,6 +58,36 @@ def test_generators_are_checked_and_what_may_be_anything_is_left_alone():
     with pytest.raises(jaxtyping.TypeCheckError):
         numbers("3")
     assert anything(1) == (1, 3) and not hasattr(anything, "__wrapped__")
+
+
+def test_the_first_calls_in_a_file_are_checked_and_those_of_the_next_file_again(monkeypatch):
+    monkeypatch.setattr(running, "calls", 2)
+    for file in ("a", "b"):
+        monkeypatch.setattr(running, "file", file)
+        for _ in range(2):
+            with pytest.raises(BeartypeCallHintViolation):
+                count(["no", "word"])
+        assert count(["no", "word"]) == 2
+    monkeypatch.setattr(running, "calls", math.inf)
+    with pytest.raises(BeartypeCallHintViolation):
+        count(["no", "word"])
+
+
+def test_of_functions_that_a_function_makes_the_first_is_checked_and_all_where_every_call_is(monkeypatch):
+    def made():
+        def inner(word: str) -> int:
+            return len(word)
+
+        return check(inner)
+
+    monkeypatch.setattr(running, "calls", 2)
+    first, second = made(), made()
+    with pytest.raises(BeartypeCallHintViolation):
+        first([1])
+    assert second([1]) == 1
+    monkeypatch.setattr(running, "calls", math.inf)
+    with pytest.raises(BeartypeCallHintViolation):
+        made()([1])
 
 
 def test_where_checks_are_turned_off_nothing_is_checked():
